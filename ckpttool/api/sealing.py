@@ -75,7 +75,6 @@ def _sealed(
         )
     if not in_store:
         assert_changeable(tree.storage.root)
-    now = time.time()
     meant = chosen(tree, name)
     refusals = {each.key: place for each in meant if isinstance(place := tree.layout.seal_place(each), Refusal)}
     with closing(
@@ -88,13 +87,20 @@ def _sealed(
                 continue
             own = tree.closer(checkpoint)  # its records may tell that not all which lies there is its own
             verdict = session.verdict(own)
-            sealing = seal_checkpoint(tree, own, verdict, now=now, reseal=reseal)
-            _keep_what_differs(session, verdict, sealing)
-            # What cannot be pruned needs no reserve; what the trainer's record names can be once that names another.
-            is_moved = checkpoint.is_tracked or not isinstance(tree.layout.members(checkpoint), Refusal)
-            if sealing.written and is_moved and not in_store:
-                keep_reserve(f"{tree.storage.root}/{OWN_FOLDER}", files=len(checkpoint.shards))
-            yield sealing
+            yield seal_read(tree, session, own, verdict, reseal=reseal)
+
+
+def seal_read(
+    tree: Tree, session: Session, checkpoint: Checkpoint, verdict: Verdict, *, reseal: bool = False
+) -> Sealing:
+    """Seal what a session has read, as `seal_checkpoint` does, and keep what goes with it."""
+    sealing = seal_checkpoint(tree, checkpoint, verdict, now=time.time(), reseal=reseal)
+    _keep_what_differs(session, verdict, sealing)
+    # What cannot be pruned needs no reserve; what the trainer's record names can be once that names another.
+    is_moved = checkpoint.is_tracked or not isinstance(tree.layout.members(checkpoint), Refusal)
+    if sealing.written and is_moved and not is_object_store(tree.storage.root):
+        keep_reserve(f"{tree.storage.root}/{OWN_FOLDER}", files=len(checkpoint.shards))
+    return sealing
 
 
 def _keep_what_differs(session: Session, verdict: Verdict, sealing: Sealing) -> None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import closing, suppress
 
 from ckpttool.api.scanning import Tree
-from ckpttool.api.sealing import seal
+from ckpttool.api.sealing import seal_read
 from ckpttool.api.verifying import session_for, watched
 from ckpttool.domain.checkpoint import Checkpoint
 from ckpttool.domain.finding import Finding, blocking
@@ -16,9 +16,10 @@ from ckpttool.domain.question import CheckQuestion
 from ckpttool.domain.verdict import Level, Verdict
 from ckpttool.domain.watching import Judge, Judgement, WatchQuestion
 from ckpttool.errors import CkptToolError
-from ckpttool.storage import is_local
+from ckpttool.storage import assert_changeable, is_local, is_object_store
 from ckpttool.storage.stream import was_cached
 from ckpttool.verify.meter import Pace
+from ckpttool.verify.session import Session
 
 LEDGER_SECONDS = 86400.0
 """For which an earlier check of an unchanged file is trusted when a save is read for the first time."""
@@ -88,49 +89,63 @@ class Reading:
     def _read(self) -> tuple[Judgement | None, int]:
         tree, checkpoint, asked, level = self._tree, self._checkpoint, self.asked, self._question.level
         cached = is_cached(tree, checkpoint) if level > Level.STRUCTURE else None
-        with watched(Pace(self._question.max_rate)):
-            verdict = self._verdict()
+        # What a save is that was not good yet is read once, for the verdict and for the seal.
+        at_once = asked.seal and asked.fresh and level > Level.STRUCTURE
+        with watched(Pace(self._question.max_rate)), closing(self._session(level, hashes=at_once)) as session:
+            own = tree.closer(checkpoint) if at_once else checkpoint
+            verdict = self._verdict(session, own)
             if verdict is None or not _is_as_it_was(tree, checkpoint):
                 return None, 0 if verdict is None else verdict.bytes_read  # the next poll sees what became of it
-            findings, sealed = verdict.findings, False
-            if asked.seal and not blocking(findings) and not self._left:
-                sealed, against = self._seal()
+            findings, nbytes, sealed = verdict.findings, verdict.bytes_read, False
+            if asked.seal and not blocking(findings):
+                if at_once:
+                    sealed, against = self._seal(session, own, verdict)
+                else:
+                    sealed, against = self._seal_apart(own)
                 findings = (*findings, *against)
-        judgement = Judgement(asked=asked, word=verdict.word, findings=findings, cached=cached, sealed=sealed)
-        return judgement, verdict.bytes_read
+        return Judgement(asked=asked, word=verdict.word, findings=findings, cached=cached, sealed=sealed), nbytes
 
-    def _verdict(self) -> Verdict | None:
-        """Read the save with one worker; None where nobody wants it any more."""
+    def _session(self, level: Level, *, hashes: bool) -> Session:
+        """Prepare to read with one worker."""
         rate = self._question.max_rate
         question = CheckQuestion(
-            level=self._question.level,
+            level=level,
             jobs=1,
-            max_age=None if self.asked.cold else LEDGER_SECONDS,
+            max_age=None if self.asked.cold or hashes else LEDGER_SECONDS,
             replicas=False,
+            hashes=hashes,
         )
         if rate:  # what is kept slow does not hang
             question = replace(question, timeout=question.timeout + GIB / rate)
-        session = session_for(self._tree, question)
-        try:
-            for event in session.events(self._checkpoint):
-                if isinstance(event, Verdict):
-                    return event
-                if self._left:
-                    return None
-        finally:
-            session.close()
+        return session_for(self._tree, question)
+
+    def _verdict(self, session: Session, checkpoint: Checkpoint) -> Verdict | None:
+        """Read a save; None where nobody wants it any more."""
+        for event in session.events(checkpoint):
+            if isinstance(event, Verdict):
+                return event
+            if self._left:
+                return None
         return None
 
-    def _seal(self) -> tuple[bool, tuple[Finding, ...]]:
+    def _seal_apart(self, checkpoint: Checkpoint) -> tuple[bool, tuple[Finding, ...]]:
+        """Read it as the sealer does, for what was read so far has no digests, and seal it."""
+        with closing(self._session(Level.CHECKSUM, hashes=True)) as session:
+            own = self._tree.closer(checkpoint)
+            verdict = self._verdict(session, own)
+            return (False, ()) if verdict is None else self._seal(session, own, verdict)
+
+    def _seal(self, session: Session, checkpoint: Checkpoint, verdict: Verdict) -> tuple[bool, tuple[Finding, ...]]:
         """Record what it is, and return whether that is done and what it differs from."""
-        name = self._checkpoint.name
+        tree, reseal = self._tree, self.asked.rewritten
         try:
-            sealings = seal(self._tree, (name,), jobs=1).answer().sealings
+            if not is_object_store(tree.storage.root):
+                assert_changeable(tree.storage.root)
+            sealing = seal_read(tree, session, checkpoint, verdict, reseal=reseal)
         except CkptToolError as error:
-            self._notes.append(f"{name} is not sealed: {error}")
+            self._notes.append(f"{checkpoint.name} is not sealed: {error}")
             return False, ()
-        against = tuple(finding for sealing in sealings for finding in sealing.findings)
-        return all(sealing.manifest is not None for sealing in sealings), against
+        return sealing.manifest is not None, sealing.findings
 
 
 def _is_as_it_was(tree: Tree, checkpoint: Checkpoint) -> bool:

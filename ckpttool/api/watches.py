@@ -377,6 +377,7 @@ def _seen(checkpoint: Checkpoint, wall: float) -> SeenSave:
     stamps = ((shard.path, shard.stamp) for shard in checkpoint.shards)
     files = sorted((path, None if stamp is None else (stamp.size, stamp.token)) for path, stamp in stamps)
     saved = checkpoint.saved_ns
+    first = min((shard.modified_ns for shard in checkpoint.shards if shard.modified_ns is not None), default=None)
     return SeenSave(
         key=_key(checkpoint),
         name=checkpoint.name,
@@ -385,4 +386,5 @@ def _seen(checkpoint: Checkpoint, wall: float) -> SeenSave:
         incomplete=tuple(finding for finding in blocking(checkpoint.findings) if finding.code in _INCOMPLETE),
         nbytes=checkpoint.nbytes,
         age=None if saved is None else max(0.0, wall - saved / 1e9),
+        written_ns=None if saved is None or first is None else (first, saved),
     )

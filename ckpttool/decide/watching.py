@@ -132,6 +132,8 @@ def _seen(known: KnownSave | None, seen: SeenSave, rule: WatchRule, now: float) 
         return replace(known, still=min(known.still + 1, rule.settle))
     if known is not None and known.good_as == seen.fingerprint:  # a folder could not be listed for a while
         return replace(known, fingerprint=seen.fingerprint, state=SaveState.GOOD, judged_at=now, read_again=False)
+    good_ns = None if known is None else known.good_ns
+    newly = seen.written_ns is not None and good_ns is not None and seen.written_ns[0] > good_ns
     return KnownSave(
         key=seen.key,
         name=seen.name,
@@ -140,14 +142,21 @@ def _seen(known: KnownSave | None, seen: SeenSave, rule: WatchRule, now: float) 
         state=SaveState.SAVING,
         first_seen=now if known is None else known.first_seen,
         changed_at=now,
-        was_good=known is not None and known.was_good,
+        was_good=known is not None and known.was_good and not newly,
         good_as="" if known is None else known.good_as,
+        newest_ns=None if seen.written_ns is None else seen.written_ns[1],
+        good_ns=good_ns,
+        rewritten=newly,
     )
 
 
 def _with_new(known: Watched, saves: list[KnownSave], before: dict[str, KnownSave], now: float) -> Watched:
     """Note when a save came; of those that the first poll finds nobody knows."""
-    new = [save for save in saves if save.key not in before]
+    new = [
+        save
+        for save in saves
+        if save.key not in before or (save.rewritten and save.fingerprint != before[save.key].fingerprint)
+    ]
     known = replace(known, now=now)
     if not new:
         return known
@@ -195,7 +204,15 @@ def _once_more(save: KnownSave, rule: WatchRule, patience: float, now: float) ->
 
 
 def _judge(save: KnownSave, rule: WatchRule, *, final: bool = False, cold: bool = False) -> Judge:
-    return Judge(key=save.key, fingerprint=save.fingerprint, final=final, cold=cold, seal=rule.seal)
+    return Judge(
+        key=save.key,
+        fingerprint=save.fingerprint,
+        final=final,
+        cold=cold,
+        seal=rule.seal,
+        fresh=not save.was_good,
+        rewritten=save.rewritten,
+    )
 
 
 def _incomplete(save: KnownSave, seen: SeenSave, since: float) -> Finding:
@@ -259,7 +276,14 @@ def judged(known: Watched, judgement: Judgement) -> tuple[Watched, tuple[WatchEv
     if kind is EventKind.UNREADABLE and save.state is SaveState.BAD:  # told already
         return _with(known, after), ()
     if kind in {EventKind.GOOD, EventKind.READ_AGAIN}:
-        after = replace(after, state=SaveState.GOOD, was_good=True, read_again=asked.cold, good_as=save.fingerprint)
+        after = replace(
+            after,
+            state=SaveState.GOOD,
+            was_good=True,
+            read_again=asked.cold,
+            good_as=save.fingerprint,
+            good_ns=save.newest_ns,
+        )
         if not save.was_good:
             took = save.changed_at - save.first_seen
             known = replace(known, durations=(*known.durations, took)[-USUAL:])

@@ -58,6 +58,8 @@ class SeenSave:
     nbytes: ByteCount | None = None
     age: float | None = None
     """Seconds since a file of it was written, by the disk's clock and ours; None: not known."""
+    written_ns: tuple[int, int] | None = None
+    """When the first and the last of its files was written, by the disk's clock; None: not known."""
 
     @property
     def ranks(self) -> tuple[Rank, ...]:
@@ -104,6 +106,12 @@ class KnownSave:
     """The fingerprint that it had when it was last found good."""
     seal_tried: bool = False
     """Whether it was read to be sealed as it is now."""
+    newest_ns: int | None = None
+    """When the last of its files was written, by the disk's clock; None: not known."""
+    good_ns: int | None = None
+    """The same when it was last found good."""
+    rewritten: bool = False
+    """Whether each of its files was written anew since it was good: a training that went back saves it once more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,6 +165,10 @@ class Judge:
     """Whether it was good before, and is read once more."""
     seal: bool = False
     """Whether it is to be sealed if it is good."""
+    fresh: bool = False
+    """Whether it was not good yet: what it is now is what the trainer meant."""
+    rewritten: bool = False
+    """As in `KnownSave`: what was recorded of it was recorded of another save of its name."""
     early: bool = False
     """Whether it need be read only where it has left the memory: its time has not come yet."""
 

@@ -152,6 +152,9 @@ def _save(line: JsonObject) -> KnownSave:
         read_again=get_bool(line, "read_again"),
         good_as=get_str(line, "good_as"),
         seal_tried=get_bool(line, "seal_tried"),
+        newest_ns=get_optional_int(line, "newest_ns"),
+        good_ns=get_optional_int(line, "good_ns"),
+        rewritten=get_bool(line, "rewritten"),
     )
 
 

@@ -55,6 +55,7 @@ class Trainer:
         for rank in range(RANKS):
             (self.root / f"rank_{rank}").mkdir(parents=True)
         self.saves = 0
+        self.seed = 0
         self._due: list[tuple[int, str, bytes, Path]] = []
 
     def file(self, rank: int, number: int) -> Path:
@@ -92,7 +93,9 @@ class Trainer:
     def _bytes(self, rank: int) -> bytes:
         from tests.trees import ckpt_bytes, training_scalars, weights
 
-        return ckpt_bytes([*weights(seed=rank, sparse=True), *training_scalars(epoch=self.saves, true_step=self.saves)])
+        return ckpt_bytes(
+            [*weights(seed=self.seed + rank, sparse=True), *training_scalars(epoch=self.saves, true_step=self.saves)]
+        )
 
 
 class Watching:
@@ -502,6 +505,48 @@ def test_what_an_earlier_watch_told_as_good_is_sealed_by_one_that_is_asked_to(tm
     watching.killed()
     watching.poll(times=5)
     assert [(event.kind.value, event.sealed) for event in watching.told] == [("good", False), ("read-again", True)]
+
+
+@pytest.mark.parametrize("level", [Level.STRUCTURE, Level.CHECKSUM, Level.NUMERICS])
+def test_a_training_that_went_back_and_saves_once_more_under_the_same_names_raises_no_alarm(
+    tmp_path: Path, level: Level
+) -> None:
+    trainer = Trainer(tmp_path, seed=3)
+    watching = Watching(trainer.root, tmp_path / "state", level=level, seal=True)
+    for _ in range(3):
+        trainer.begin()
+        watching.poll(trainer, times=12)
+    trainer.saves, trainer.seed = 1, 77
+    for _ in range(2):
+        trainer.begin()
+        watching.poll(trainer, times=12)
+    assert [(event.kind.value, event.name, event.sealed) for event in watching.told] == [
+        ("good", name, True) for name in ("1_1", "2_1", "3_1", "2_1", "3_1")
+    ]
+    assert len({event.id for event in watching.told}) == 5
+    shard = trainer.file(5, 3)
+    data = bytearray(shard.read_bytes())
+    data[-1] ^= 1
+    shard.write_bytes(data)
+    watching.poll(times=4)
+    assert watching.kinds[5:] == ["checksum-mismatch"]
+
+
+def test_a_save_that_is_sealed_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[bool] = []
+    real = verifying.session_for
+
+    def noted(tree: Tree, question: CheckQuestion) -> Session:
+        asked.append(question.hashes)
+        return real(tree, question)
+
+    monkeypatch.setattr(watch_reading, "session_for", noted)
+    trainer = Trainer(tmp_path, seed=1)
+    watching = Watching(trainer.root, tmp_path / "state", level=Level.CHECKSUM, seal=True)
+    trainer.begin()
+    watching.poll(trainer, times=10)
+    assert [event.sealed for event in watching.told] == [True]
+    assert asked == [True]
 
 
 def test_the_room_for_the_next_save_is_looked_at(

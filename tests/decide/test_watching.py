@@ -30,7 +30,14 @@ MISSING = damage(Code.SHARD_MISSING, "rank 3 has no file", ranks=(Rank(3),))
 CUT = damage(Code.SHARD_TRUNCATED, "is cut off")
 
 
-def save(name: str = "a", fingerprint: str = "1", *, incomplete: Sequence[Finding] = (), **more: float) -> SeenSave:
+def save(
+    name: str = "a",
+    fingerprint: str = "1",
+    *,
+    incomplete: Sequence[Finding] = (),
+    written: tuple[int, int] | None = None,
+    **more: float,
+) -> SeenSave:
     return SeenSave(
         key=f"/{name}",
         name=name,
@@ -39,6 +46,7 @@ def save(name: str = "a", fingerprint: str = "1", *, incomplete: Sequence[Findin
         incomplete=tuple(incomplete),
         nbytes=ByteCount(int(more["nbytes"])) if "nbytes" in more else None,
         age=more.get("age"),
+        written_ns=written,
     )
 
 
@@ -141,6 +149,16 @@ def test_a_good_save_whose_header_is_broken_is_told_at_once_and_one_that_is_writ
     assert good().poll(save(fingerprint="2"), times=3).judge(broken).kinds == ["good", "bad"]
     assert good().poll(save(fingerprint="2"), times=3).judge(CUT).kinds == ["good"]
     assert Course().poll(save(), times=3).judge(broken).kinds == []
+
+
+def test_a_save_of_which_each_file_was_written_anew_is_another_one_and_one_of_which_some_were_is_not() -> None:
+    damaged = damage(Code.CHECKSUM_MISMATCH, "is not what was sealed")
+    for first, kinds in [(21, ["good", "good"]), (20, ["good", "checksum-mismatch"])]:
+        course = good(RULE, save(written=(10, 20))).poll(save(fingerprint="2", written=(first, 30)), times=3)
+        (asked,) = course.asked
+        assert (asked.fresh, asked.rewritten) == ((True, True) if first == 21 else (False, False))
+        course.judge(*(() if asked.rewritten else (damaged,)))
+        assert course.kinds == kinds
 
 
 def test_retention_takes_a_save_away_a_file_at_a_time_and_nothing_is_told() -> None:
