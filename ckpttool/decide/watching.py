@@ -152,11 +152,7 @@ def _seen(known: KnownSave | None, seen: SeenSave, rule: WatchRule, now: float) 
 
 def _with_new(known: Watched, saves: list[KnownSave], before: dict[str, KnownSave], now: float) -> Watched:
     """Note when a save came; of those that the first poll finds nobody knows."""
-    new = [
-        save
-        for save in saves
-        if save.key not in before or (save.rewritten and save.fingerprint != before[save.key].fingerprint)
-    ]
+    new = [save for save in saves if save.key not in before or (save.rewritten and not before[save.key].rewritten)]
     known = replace(known, now=now)
     if not new:
         return known

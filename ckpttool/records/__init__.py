@@ -94,6 +94,20 @@ def leads_out(path: str) -> bool:
     return "\0" in path or any(part in {"", ".", ".."} for part in path.split("/"))
 
 
+def spelled(name: str) -> str:
+    """Return a name from a disk, whatever bytes it has, as text that JSON can hold; `unspelled` gives it back."""
+    return name.encode("utf-8", "surrogateescape").decode("latin-1")
+
+
+def unspelled(text: str) -> str:
+    """Return the name that `spelled` was given.
+
+    Raises:
+        UnicodeEncodeError: It was not spelled so.
+    """
+    return text.encode("latin-1").decode("utf-8", "surrogateescape")
+
+
 def own_path(text: str, ending: str, *, ambiguous: bool = False) -> str:
     """Return a path in our folder for untrusted text without a slash: short enough, and never one of two texts.
 

@@ -25,7 +25,7 @@ from ckpttool.formats.strict_json import (
     get_str,
     parse_object,
 )
-from ckpttool.records import HEAL_JOURNAL, JOURNAL, OWN_FOLDER, leads_out
+from ckpttool.records import HEAL_JOURNAL, JOURNAL, OWN_FOLDER, leads_out, spelled, unspelled
 from ckpttool.records.hashed_json import closed, is_whole
 from ckpttool.storage.base import Kind, Storage
 
@@ -50,17 +50,13 @@ def journal_bytes(batches: Iterable[Batch]) -> bytes:
     """
     records = (
         {
-            "trash": _escaped(batch.trash),
-            "moves": [[_escaped(move.path), move.stamp.size, *move.stamp.token] for move in batch.moves],
+            "trash": spelled(batch.trash),
+            "moves": [[spelled(move.path), move.stamp.size, *move.stamp.token] for move in batch.moves],
         }
         for batch in batches
     )
     lines = ",\n".join(f"    {json.dumps(record, ensure_ascii=True)}" for record in records)
     return closed(f'{{\n  "schema": "{_SCHEMA}",\n  "batches": [\n{lines}\n  ]')
-
-
-def _escaped(path: str) -> str:
-    return path.encode("utf-8", "surrogateescape").decode("latin-1")
 
 
 def read_journal(storage: Storage) -> tuple[Batch, ...]:
@@ -76,11 +72,11 @@ def heal_journal_bytes(puts: Iterable[Put]) -> bytes:
     """Spell the journal of a heal; `read_heal_journal` reads the same value back."""
     records = (
         {
-            "path": _escaped(put.path),
-            "temporary": _escaped(put.temporary),
+            "path": spelled(put.path),
+            "temporary": spelled(put.temporary),
             "file": _stamp_spelled(put.stamp),
             "replaces": None if put.replaces is None else _stamp_spelled(put.replaces),
-            "kept": None if put.kept is None else _escaped(put.kept),
+            "kept": None if put.kept is None else spelled(put.kept),
         }
         for put in puts
     )
@@ -183,7 +179,7 @@ def _move(value: Json) -> Move:
 def _path(text: str) -> str:
     """Return a path that stays inside the tree; whoever can write the journal must not choose what is moved where."""
     try:
-        path = text.encode("latin-1").decode("utf-8", "surrogateescape")
+        path = unspelled(text)
     except UnicodeEncodeError:
         raise ParseError("a path is not spelled as ckpttool spells it") from None
     if leads_out(path):

@@ -29,7 +29,7 @@ from ckpttool.formats.strict_json import (
     get_str,
     parse_object,
 )
-from ckpttool.records import own_state
+from ckpttool.records import own_state, spelled, unspelled
 from ckpttool.records.hashed_json import closed, is_whole
 from ckpttool.storage import is_local
 from ckpttool.storage.local import LocalStorage
@@ -92,11 +92,15 @@ def state_bytes(state: WatchState) -> bytes:
         "last_new": known.last_new,
         "intervals": [*known.intervals],
         "durations": [*known.durations],
-        "overdue_told": known.overdue_told,
+        "overdue_told": None if known.overdue_told is None else spelled(known.overdue_told),
         "low_told": known.low_told,
         "unseen_since": known.unseen_since,
         "unseen_told": known.unseen_told,
-        "saves": [{name: getattr(save, name) for name in KnownSave.__slots__} for save in known.saves],
+        "saves": [
+            {name: getattr(save, name) for name in KnownSave.__slots__}
+            | {"key": spelled(save.key), "name": spelled(save.name)}
+            for save in known.saves
+        ],
     }
     return closed(json.dumps(document)[:-1])
 
@@ -115,13 +119,14 @@ def _state(data: bytes) -> WatchState:
     record = parse_object(data, what="the state", limit=STATE_LIMIT, most_memory=OWN_MEMORY)
     if get_str(record, "schema") != SCHEMA:
         raise ParseError("another version's", where="the state")
+    overdue = get_optional_str(record, "overdue_told")
     watched = Watched(
         saves=tuple(_save(as_object(value)) for value in get_list(record, "saves")),
         now=_float(record, "now"),
         last_new=_optional_float(record, "last_new"),
         intervals=_floats(record, "intervals"),
         durations=_floats(record, "durations"),
-        overdue_told=get_optional_str(record, "overdue_told"),
+        overdue_told=None if overdue is None else unspelled(overdue),
         low_told=get_bool(record, "low_told"),
         unseen_since=_optional_float(record, "unseen_since"),
         unseen_told=get_bool(record, "unseen_told"),
@@ -137,8 +142,8 @@ def _state(data: bytes) -> WatchState:
 def _save(line: JsonObject) -> KnownSave:
     step, word = get_optional_int(line, "step"), get_optional_str(line, "word")
     return KnownSave(
-        key=get_str(line, "key"),
-        name=get_str(line, "name"),
+        key=unspelled(get_str(line, "key")),
+        name=unspelled(get_str(line, "name")),
         step=None if step is None else Step(step),
         fingerprint=get_str(line, "fingerprint"),
         state=SaveState(get_str(line, "state")),

@@ -101,10 +101,10 @@ class Trainer:
 class Watching:
     """The watch of a trainer, ended and begun anew as if it had been killed."""
 
-    def __init__(self, root: Path, state: Path, **more: object) -> None:
+    def __init__(self, root: Path, state: Path, *, world: int = RANKS, **more: object) -> None:
         self.clock, self.told, self.notes = Clock(), list[WatchEvent](), list[str]()
         self.question = WatchQuestion(
-            tree=TreeQuestion(path=str(root), world_size=RANKS),
+            tree=TreeQuestion(path=str(root), world_size=world),
             rule=WatchRule(settle=2, patience=120.0, again=0.0),
             every=10.0,
             environment={"XDG_STATE_HOME": str(state)},
