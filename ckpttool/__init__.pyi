@@ -21,6 +21,7 @@ from ckpttool.api.nan import inspect_nan as inspect_nan
 from ckpttool.api.nan import list_nan as list_nan
 from ckpttool.api.nan import replay_nan as replay_nan
 from ckpttool.api.parts import part as part
+from ckpttool.api.parts import parts_of_nodes as parts_of_nodes
 from ckpttool.api.preflighting import preflight as preflight
 from ckpttool.api.pruning import prune as prune
 from ckpttool.api.repairing import repair_meta as repair_meta
@@ -45,6 +46,7 @@ from ckpttool.api.trashing import restore as restore
 from ckpttool.api.trashing import trash as trash
 from ckpttool.api.trying import demo as demo
 from ckpttool.api.verifying import forecast as forecast
+from ckpttool.api.verifying import on_ray as on_ray
 from ckpttool.api.verifying import verify as verify
 from ckpttool.api.watches import Watch as Watch
 from ckpttool.decide.guarding import SpikeGuard as SpikeGuard

@@ -7,19 +7,22 @@ import re
 import socket
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from itertools import chain
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ckpttool import __version__
+from ckpttool.api.verifying import joined
 from ckpttool.domain.expectation import RankFiles
-from ckpttool.domain.frozen import replace
+from ckpttool.domain.frozen import dataclass, replace
 from ckpttool.domain.merge import Seat
 from ckpttool.domain.node import Process, Reach, Room
 from ckpttool.domain.part import MOST_PART_BYTES, PartQuestion, PartWritten, Split
 from ckpttool.domain.question import DEFAULT_DIR
 from ckpttool.domain.units import ByteCount, Rank
 from ckpttool.domain.verdict import VerdictWord
-from ckpttool.errors import IncompleteError, UnknownLayoutError, UnsafeError, UsageError
+from ckpttool.errors import CkptToolError, IncompleteError, UnknownLayoutError, UnsafeError, UsageError
 from ckpttool.records import PART_SUFFIX, STREAM
 from ckpttool.records.part import MOST_PARTS, is_part, spelled_part
 from ckpttool.storage import is_local, shortest
@@ -58,11 +61,95 @@ def part(question: PartQuestion, *, send: Callable[[bytes], None] | None = None)
     process = _process(question.part)
     if process is None:
         return None
-    began = time.time_ns()
     located, root = _located(question)
+    place = _place(question.out, _name(_run(question, process), process.index + 1, process.count), root)
+    return _written(_made(question, process, located, root), place, send)
+
+
+def parts_of_nodes(
+    question: PartQuestion, *, send: Callable[[bytes], None] | None = None
+) -> Iterator[PartWritten | IncompleteError]:
+    """Let each node of the cluster that `on_ray` joined look at what it sees, and write down here what it says.
+
+    Args:
+        question: What to look at: its path is the same on all nodes. Which part each is, is decided here.
+        send: As of `part`.
+
+    Yields:
+        What was written, node by node; of one that is lost that nobody knows what it has.
+
+    Raises:
+        UsageError: No cluster was joined; a node cannot look, or has another version; or what is asked for makes no
+            sense there.
+        UnsafeError, WriteFailedError, NotDurableError: As of `part`.
+    """
+    from ckpttool.verify.engines.ray import assert_same
+
+    cluster = joined()
+    if cluster is None:
+        raise UsageError("no cluster was joined: call this inside `with on_ray(ADDRESS)`")
+    if question.ranks is not None or question.devices_per_node is not None or question.part != "auto":
+        raise UsageError("--engine ray numbers the nodes as it likes: --part, --ranks, --devices-per-node say nothing")
+    tree = replace(question.tree, path=str(Path(question.tree.path or DEFAULT_DIR).absolute()), environment=None)
+    if question.run is None:
+        question = replace(question, run=time.strftime("ray-%Y%m%dT%H%M%SZ", time.gmtime()))
+    run = _run(question, None)
+    nodes, dead, asked = cluster.nodes, cluster.dead, replace(question, tree=tree, run=run)
+    of = len(nodes) + len(dead)
+    places = [_place(question.out, _name(run, at + 1, of), tree.path or "") for at in range(of)]
+    if question.out != STREAM and len(set(places)) < of:
+        raise UsageError(f"--out {question.out}: each of {of} nodes has a part: name a folder, and end it with /")
+    calls = [(node, (__version__, asked, at + 1, of)) for at, (node, _) in enumerate(nodes)]
+    told = zip(cluster.on_nodes(part_on_node, calls), (host for _, host in nodes), strict=True)
+    for at, (answer, host) in enumerate(chain(told, (("it is dead", host) for host in dead))):
+        if isinstance(answer, str):
+            yield IncompleteError(
+                f"part {at + 1} of {of}: the node {host} was lost ({answer}); what it has, nobody knows"
+            )
+            continue
+        there, version, made = answer
+        assert_same(there, version)
+        if isinstance(made, str):
+            raise UsageError(f"{there}: {made}")
+        yield _written(made, places[at], send)
+
+
+def part_on_node(version: str, question: PartQuestion, number: int, of: int) -> tuple[str, str, Made | str]:
+    """Look at what is seen from here for somebody elsewhere; return this host, our version, and the part or why not."""
+    host = socket.gethostname()
+    process = _process(f"{number}/{of}")
+    if version != __version__ or process is None:
+        return host, __version__, ""
+    try:
+        return host, __version__, _made(question, process, *_located(question))
+    except CkptToolError as error:
+        return host, __version__, str(error)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Made:
+    """A part that is not written yet."""
+
+    seat: Seat
+    data: bytes
+    resolved_from: str | None
+    found: bool
+    words: tuple[tuple[VerdictWord, int], ...]
+
+
+def _name(run: str, number: int, of: int) -> str:
+    return f"{run or NO_RUN}.{number:05}-of-{of:05}{PART_SUFFIX}"
+
+
+def _made(question: PartQuestion, process: Process, located: Located | None, root: str) -> Made:
+    """Look at what is seen from here.
+
+    Raises:
+        UsageError: It is to be divided, and nobody says among how many.
+        UnsafeError: The part is larger than any that would be read.
+    """
+    began = time.time_ns()
     run = _run(question, process)
-    name = f"{run or NO_RUN}.{process.index + 1:05}-of-{process.count:05}{PART_SUFFIX}"
-    place = _place(question.out, name, root)
     mount = mount_of(root, mount_table())
     divided = _divided(question.split, process, shared=mount.reach is Reach.SHARED)
     from ckpttool.api.looking import look_at
@@ -88,21 +175,35 @@ def part(question: PartQuestion, *, send: Callable[[bytes], None] | None = None)
     )
     if located is None and not seen.reports:  # nothing of a tree: what else lies here is nobody's business
         seen = replace(seen, answers=Answers(failures=seen.answers.failures))
-    data = _spelled(seat, seen)
-    if place == STREAM:
-        _send(data, seat, send)
-    else:
-        from ckpttool.write.files import replace as write
-
-        write(place, data, overwrite=True, backup=False)
-    return PartWritten(
+    return Made(
         seat=seat,
-        version=__version__,
-        path=place,
-        nbytes=ByteCount(len(data)),
+        data=_spelled(seat, seen),
         resolved_from=None if located is None else located.resolved_from,
         found=located is not None,
         words=_words(seen),
+    )
+
+
+def _written(made: Made, place: str, send: Callable[[bytes], None] | None) -> PartWritten:
+    """Write a part, or send it line by line.
+
+    Raises:
+        WriteFailedError, NotDurableError: It could not be written.
+    """
+    if place == STREAM:
+        _send(made.data, made.seat, send)
+    else:
+        from ckpttool.write.files import replace as write
+
+        write(place, made.data, overwrite=True, backup=False)
+    return PartWritten(
+        seat=made.seat,
+        version=__version__,
+        path=place,
+        nbytes=ByteCount(len(made.data)),
+        resolved_from=made.resolved_from,
+        found=made.found,
+        words=made.words,
     )
 
 
@@ -135,7 +236,7 @@ def _process(text: str) -> Process | None:
     )
 
 
-def _run(question: PartQuestion, process: Process) -> str:
+def _run(question: PartQuestion, process: Process | None) -> str:
     """Return what all parts of this look have in common; empty where nobody says.
 
     Raises:
@@ -145,7 +246,7 @@ def _run(question: PartQuestion, process: Process) -> str:
         if _RUN.fullmatch(question.run) is None:
             raise UsageError(f"--run-id takes up to 64 letters, digits, dots, dashes and _, not {question.run!r}")
         return question.run
-    if process.run is None:
+    if process is None or process.run is None:
         return ""
     return f"{process.run[:56]}.{process.attempt}" if process.attempt else process.run
 

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from ckpttool.records.damaged import Proofs
     from ckpttool.records.ledger import Memory
     from ckpttool.records.merging import MergedLooks
+    from ckpttool.verify.engines.ray import RayCluster
     from ckpttool.verify.observation import Engine
 
 
@@ -48,6 +49,36 @@ def watched(meter: Meter) -> Iterator[None]:
         yield
     finally:
         _METER.reset(token)
+
+
+_CLUSTER: ContextVar[RayCluster | None] = ContextVar("cluster", default=None)
+
+
+@contextmanager
+def on_ray(address: str | None = None) -> Iterator[None]:
+    """Let the nodes of a Ray cluster read what every verb that is called inside looks at: all of them see the tree.
+
+    Args:
+        address: `HOST:PORT`, as `ray start` prints it; None: of the connection that this program has already.
+
+    Raises:
+        UsageError: Ray is not installed, or that is no cluster of its version.
+        IncompleteError: Nobody answers there.
+    """
+    from ckpttool.verify.engines.ray import RayCluster
+
+    cluster = RayCluster(address)
+    token = _CLUSTER.set(cluster)
+    try:
+        yield
+    finally:
+        _CLUSTER.reset(token)
+        cluster.leave()
+
+
+def joined() -> RayCluster | None:
+    """Return the cluster that reads; None: this process does."""
+    return _CLUSTER.get()
 
 
 def expect(*, nbytes: int, shards: int) -> None:
@@ -101,7 +132,7 @@ def session_for(tree: Tree, question: CheckQuestion) -> Session:
         reads_other=question.replicas,
     )
     counts = meter is not None and question.level is Level.STRUCTURE
-    headers = WaitingEngine(timeout=question.timeout, work=meter.counting(check) if meter and counts else check)
+    headers = header_engine(question, meter if counts else None)
     tasks = headers if question.level is Level.STRUCTURE else content_engine(question, meter)
     engines = Engines(tasks=tasks, headers=headers)
     records = SaveRecords(seal_place=tree.seal_place, closer=tree.closer, slices=tree.slices)
@@ -149,13 +180,38 @@ def _proofs(tree: Tree, question: CheckQuestion) -> Proofs | None:
     return Proofs(lambda: memory_place(tree.inventory.root, DAMAGED), time.time)
 
 
+def header_engine(question: CheckQuestion, meter: Meter | None) -> Engine:
+    """Return what looks at headers."""
+    cluster = _CLUSTER.get()
+    if cluster is not None:
+        return _Counted(cluster.engine(timeout=question.timeout), meter)
+    return WaitingEngine(timeout=question.timeout, work=check if meter is None else meter.counting(check))
+
+
 def content_engine(question: CheckQuestion, meter: Meter | None) -> Engine:
     """Return what reads shards whole, as many at a time as were asked for."""
+    cluster = _CLUSTER.get()
+    if cluster is not None:
+        return _Counted(cluster.engine(timeout=question.timeout), meter)
     from ckpttool.verify.engines.threads import ThreadEngine
     from ckpttool.verify.report import check_and_judge
 
     work = check_and_judge if meter is None else meter.counting(check_and_judge)
     return ThreadEngine(jobs=question.jobs or cores(), timeout=question.timeout, work=work)
+
+
+class _Counted:
+    """Tasks that are done elsewhere: a meter counts each as it comes back."""
+
+    def __init__(self, engine: Engine, meter: Meter | None) -> None:
+        self._engine, self._meter = engine, meter
+
+    def run(self, tasks: Sequence[CheckTask]) -> Iterator[Observation]:
+        """Yield one observation a task, as they come back."""
+        for observed in self._engine.run(tasks):
+            if self._meter is not None:
+                self._meter.done(observed.task)
+            yield observed
 
 
 def cores() -> int:

@@ -21,7 +21,8 @@ HEADINGS = {
     ),
     "Evidence": (
         "--level", "--dry-run", "--yes", "--subset", "--jump", "--max-age", "--no-ledger", "--no-replicas", "--jobs",
-        "--timeout", "--health-file", "--require-health", "--ignore-health", "--threshold", "--health-threshold",
+        "--timeout", "--engine", "--ray-address",
+        "--health-file", "--require-health", "--ignore-health", "--threshold", "--health-threshold",
         "--log", "--columns", "--from-weights", "--spikes-from", "--health-timeline", "--spike-threshold", "--margin",
         "--around-spike", "--every", "--warm-up",
     ),

@@ -7,15 +7,16 @@ from typing import Annotated
 import typer
 
 from ckpttool import api
-from ckpttool.cli import output, progress
+from ckpttool.cli import output
 from ckpttool.cli.answers import PART, show
+from ckpttool.cli.engine_options import EngineName, EngineOptions
 from ckpttool.cli.grouped import grouped
 from ckpttool.cli.options import Dir, Format, FormatOpt, LayoutOpt, LevelName, MaxAge, Names, Quiet
 from ckpttool.cli.units import duration
 from ckpttool.domain.frozen import dataclass
 from ckpttool.domain.part import PartQuestion, Split
 from ckpttool.domain.units import Rank
-from ckpttool.errors import UsageError
+from ckpttool.errors import ExitCode, IncompleteError, UsageError
 from ckpttool.records import STREAM
 
 
@@ -96,6 +97,7 @@ def part(
     layout: LayoutOpt = None,
     which: WhichOptions,
     look: LookOptions,
+    engine: EngineOptions,
     fmt: FormatOpt = Format.TABLE,
     quiet: Quiet = False,
 ) -> None:
@@ -108,13 +110,27 @@ def part(
     Example: ckpttool part ./output --out /shared/parts/ --part 3/16
     """
     question = which.question(api.TreeQuestion(path=path, layout=layout), look.question())
-    with progress.watched(quiet=quiet):
+    with engine.reading(quiet=quiet):
+        if engine.engine is EngineName.RAY:
+            raise typer.Exit(_of_nodes(question, fmt))
         written = api.part(question, send=output.line)
     if written is None:
         output.looking_at(None, quiet=quiet, more="this process only keeps others together: nothing to look at")
     elif which.out != STREAM:
         output.looking_at(written.resolved_from, quiet=quiet)
         show(PART, written, fmt)
+
+
+def _of_nodes(question: PartQuestion, fmt: Format) -> ExitCode:
+    """Show each node's part as it is written, and say which are missing."""
+    code = ExitCode.OK
+    for written in api.parts_of_nodes(question, send=output.line):
+        if isinstance(written, IncompleteError):
+            output.error(str(written))
+            code = written.exit_code
+        elif question.out != STREAM:
+            show(PART, written, fmt)
+    return code
 
 
 def _ranks(which: WhichOptions) -> tuple[Rank, ...] | None:

@@ -7,7 +7,8 @@ from typing import Annotated
 import typer
 
 from ckpttool import api
-from ckpttool.cli import output, output_files, progress, reports
+from ckpttool.cli import output, output_files, reports
+from ckpttool.cli.engine_options import EngineOptions
 from ckpttool.cli.grouped import grouped
 from ckpttool.cli.log_options import EvidenceOptions
 from ckpttool.cli.options import ChoiceOptions, DataOptions, Quiet, TreeOptions, ViewOptions
@@ -29,6 +30,7 @@ def preflight(
     logs: EvidenceOptions,
     data: DataOptions,
     look: ViewOptions,
+    engine: EngineOptions,
     report: ReportOptions,
     config: Base = None,
     devices: Devices = None,
@@ -53,7 +55,7 @@ def preflight(
         view=look.view(),
     )
     output_files.assert_reports_replaceable(report.files(), inputs=report.existing(config), tree=question.tree)
-    with progress.watched(quiet=quiet):
+    with engine.reading(quiet=quiet):
         answer = api.preflight(question)
     output.looking_at(answer.resolved_from, quiet=quiet)
     raise typer.Exit(reports.show(answer, report))

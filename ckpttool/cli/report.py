@@ -7,7 +7,8 @@ from typing import Annotated
 import typer
 
 from ckpttool import api
-from ckpttool.cli import output, output_files, progress
+from ckpttool.cli import output, output_files
+from ckpttool.cli.engine_options import EngineOptions
 from ckpttool.cli.grouped import grouped
 from ckpttool.cli.log_options import EvidenceOptions
 from ckpttool.cli.options import ChoiceOptions, ConfigPath, DataOptions, Quiet, TreeOptions
@@ -52,6 +53,7 @@ def report(
     logs: EvidenceOptions,
     data: DataOptions,
     page: PageOptions,
+    engine: EngineOptions,
     config: ConfigPath = None,
     own: SimulateOptions,
     quiet: Quiet = False,
@@ -67,7 +69,7 @@ def report(
         tree.question(config=config), choice.question(logs.question()), data.question(sink_size=tree.sink_size)
     )
     output_files.assert_page_replaceable(page.output, page.form, tree=question.tree, as_json=page.json)
-    with progress.watched(quiet=quiet):
+    with engine.reading(quiet=quiet):
         answer = api.survey(question, own=own.simulation)
     output.looking_at(answer.resolved_from, quiet=quiet)
     output_files.write_page(page.output, page.form, answer, as_json=page.json)

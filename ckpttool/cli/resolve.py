@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ckpttool import api
-from ckpttool.cli import output, progress
+from ckpttool.cli import output
 from ckpttool.cli.answers import PLAN, show
+from ckpttool.cli.engine_options import EngineOptions
 from ckpttool.cli.grouped import grouped
 from ckpttool.cli.log_options import EvidenceOptions
 from ckpttool.cli.options import (
@@ -92,6 +93,7 @@ def resolve(
     logs: EvidenceOptions,
     data: DataOptions,
     look: ViewOptions,
+    engine: EngineOptions,
     config: ConfigPath = None,
     fmt: PlanFormatOpt = PlanFormat.TABLE,
     field: Field = None,
@@ -107,7 +109,7 @@ def resolve(
     Example: ckpttool resolve ./output/checkpoint --gbs 768
     """
     question = tree.question(config=config)
-    with progress.watched(quiet=quiet):
+    with engine.reading(quiet=quiet):
         answer = api.resolve(question, choice.question(logs.question()), data.question(sink_size=tree.sink_size))
     say_tree(answer.tree, quiet=quiet, verbose=look.verbose)
     resolution = Resolution(

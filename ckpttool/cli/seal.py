@@ -7,8 +7,8 @@ from typing import Annotated
 import typer
 
 from ckpttool import api
-from ckpttool.cli import progress
 from ckpttool.cli.answers import SEALS, show_each
+from ckpttool.cli.engine_options import EngineOptions
 from ckpttool.cli.grouped import grouped
 from ckpttool.cli.options import Format, FormatOpt, MoreDirs, Names, Quiet, TreeOptions, Verbose, say_tree
 from ckpttool.domain.manifest import Sealed
@@ -27,6 +27,7 @@ def seal(
     checkpoint: Names = None,
     reseal: Reseal = False,
     jobs: Jobs = None,
+    engine: EngineOptions,
     fmt: FormatOpt = Format.TABLE,
     verbose: Verbose = False,
     quiet: Quiet = False,
@@ -41,7 +42,7 @@ def seal(
     def ask(path: str | None) -> Sealed:
         found = api.scan(tree.question(sizes=True, path=path))
         say_tree(found, quiet=quiet, verbose=verbose)
-        with progress.watched(quiet=quiet):
+        with engine.reading(quiet=quiet):
             sealings = tuple(api.seal(found, tuple(checkpoint or ()), reseal=reseal, jobs=jobs))
         return Sealed(inventory=found.inventory, sealings=sealings)
 

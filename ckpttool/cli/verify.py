@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ckpttool import api
-from ckpttool.cli import output, output_files, progress
+from ckpttool.cli import output, output_files
 from ckpttool.cli.answers import FORECAST, VERDICTS, show_each
+from ckpttool.cli.engine_options import EngineOptions
 from ckpttool.cli.grouped import grouped
 from ckpttool.cli.options import (
     Format,
@@ -162,6 +163,7 @@ def verify(
     more: MoreDirs = None,
     check: CheckOptions,
     look: ViewOptions,
+    engine: EngineOptions,
     fmt: FormatOpt = Format.TABLE,
     quiet: Quiet = False,
 ) -> None:
@@ -178,7 +180,7 @@ def verify(
 
     def ask(path: str | None) -> Verification:
         found = _found(tree, path, quiet=quiet, verbose=look.verbose)
-        answer = replace(_verified(found, asked, check, quiet=quiet), view=look.view())
+        answer = replace(_verified(found, asked, check, engine, quiet=quiet), view=look.view())
         with_stats.extend([answer] if check.stats is not None else [])
         return answer
 
@@ -218,14 +220,16 @@ def _assert_watched(found: api.Tree, question: api.CheckQuestion, *, yes: bool) 
         )
 
 
-def _verified(found: api.Tree, asked: api.CheckQuestion, check: CheckOptions, *, quiet: bool) -> Verification:
+def _verified(
+    found: api.Tree, asked: api.CheckQuestion, check: CheckOptions, engine: EngineOptions, *, quiet: bool
+) -> Verification:
     """Check what is asked for, and take the time."""
     question = check.today(asked, found, quiet=quiet)
     if check.stats is not None:
         output_files.assert_stats_replaceable(check.stats, found)
     _assert_watched(found, question, yes=check.yes)
     started = time.monotonic()
-    with progress.watched(quiet=quiet):
+    with engine.reading(quiet=quiet):
         verdicts = [event for event in api.verify(found, question) if isinstance(event, Verdict)]
     return Verification(
         inventory=found.inventory,

@@ -11,7 +11,7 @@ import errno
 import os
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -103,6 +103,21 @@ class ObjectStorage:
             yield source
         finally:
             source.close()
+
+
+class ListedObjects(ObjectStorage):
+    """Objects that were listed elsewhere: nothing is listed here, nor remembered from an earlier question."""
+
+    __slots__ = ("_listed",)
+
+    def __init__(self, root: str, listed: Mapping[str, FileStamp]) -> None:
+        """Take where they lie, and the size and ETag of each by its path."""
+        super().__init__(root)
+        self._listed = listed
+
+    def stamp(self, path: str) -> FileStamp:
+        """Return what was told."""
+        return self._listed[path]
 
 
 class ObjectSource:

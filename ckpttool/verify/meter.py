@@ -66,6 +66,11 @@ class Meter:
         self.shards_done += 1
         self.shards_kept += kept
 
+    def done(self, task: CheckTask) -> None:
+        """Count a task that was done elsewhere."""
+        with self._lock:
+            self.bytes_done += task.cost
+
     def counting(self, work: Work) -> Callable[[CheckTask], Observation]:
         """Return what does the work and counts: a task adds its cost, no more and no less, as it goes along."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING
 
 from ckpttool.domain.checkpoint import Checkpoint
 from ckpttool.domain.finding import Code, Finding, damage, suspect, worst
@@ -15,13 +16,18 @@ from ckpttool.domain.verdict import CheckTask, Level, ShardDigest, ShardReport, 
 from ckpttool.verify.check import changed, check, failed
 from ckpttool.verify.observation import Observation
 
+if TYPE_CHECKING:
+    from ckpttool.storage.base import Storage
 
-def check_and_judge(task: CheckTask, *, passed: Callable[[int], None] | None = None) -> Observation:
+
+def check_and_judge(
+    task: CheckTask, *, storage: Storage | None = None, passed: Callable[[int], None] | None = None
+) -> Observation:
     """Look at one shard, and judge it where it is seen whole: its report takes a hundredth of the memory.
 
     Thousands of tensors are seen faster than one thread could judge them, and would pile up before it.
     """
-    observed = check(task, passed=passed)
+    observed = check(task, storage=storage, passed=passed)
     if task.part is not None or observed.content is None:
         return observed
     return Observation(task=task, report=judge([observed]))

@@ -354,7 +354,8 @@ def test_what_is_taken_is_said_to_whoever_asks_and_to_nobody_else(here: Path) ->
     whole(here)
     said = ask("resolve", "output/checkpoint", "-v", "--gbs", "16", "--strict")
     assert said.stderr == (
-        "ckpttool: settings: output/checkpoint --level structure --margin 0 --gbs 16 --format table --strict\n"
+        "ckpttool: settings: output/checkpoint --level structure --margin 0 --gbs 16 --engine threads --format table "
+        "--strict\n"
         "ckpttool: tree output/checkpoint, layout mindformers-rank, 5 checkpoints, no health file\n"
     )
     for quiet in ([], ["-q"], ["-v", "-q"]):
