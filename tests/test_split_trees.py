@@ -18,6 +18,7 @@ from ckpttool.domain.verdict import Level
 from ckpttool.errors import CkptToolError
 from ckpttool.records.part import Look
 from ckpttool.trainers import merged
+from ckpttool.trainers.locate import locate
 from tests.answers import FIXTURES, cli
 from tests.split_trees import aged, damaged, look_at, looks_at, seat
 
@@ -105,6 +106,32 @@ def test_so_they_are_where_every_byte_was_read_on_its_machine(
     level = Level.NUMERICS if number % 4 == 0 else Level.CHECKSUM
     whole, parts, done = split_answers(monkeypatch, tmp_path, number, level)
     assert parts == whole, done
+
+
+LAYOUTS = sorted(
+    path.name for path in (FIXTURES / "layouts").iterdir() if path.is_dir() and path.name != "loose_models"
+)
+
+
+@pytest.mark.parametrize("level", [Level.STRUCTURE, Level.CHECKSUM])
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_trees_of_other_trainers_are_answered_so_too(
+    name: str, level: Level, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    output, chance = tmp_path / "output", Random(len(name))  # noqa: S311
+    shutil.copytree(FIXTURES / "layouts" / name, output, symlinks=True)
+    for path in output.rglob("*"):
+        path.chmod(0o755 if path.is_dir() else 0o644)
+    for variable in ("HOME", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(variable, raising=False)
+    aged(output)
+    tree = Path(locate(str(output)).storage.root)
+    whole = answers(str(tree), level)
+    given(monkeypatch, [without_doubt(look) for look in looks_at(output, tree, 2, chance, level)])
+    parts = answers("x.ckptpart", level)
+    if "one-node-only" in json.dumps(whole["resolve"]):
+        del whole["resolve"], parts["resolve"]
+    assert parts == whole
 
 
 def two_looks(tmp_path: Path) -> list[Look]:

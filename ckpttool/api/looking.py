@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from ckpttool.api.scanning import Tree, scanned
-from ckpttool.api.verifying import verify
+from ckpttool.api.verifying import content_engine, verify
 from ckpttool.decide.naming import LATEST, named
 from ckpttool.domain.checkpoint import Checkpoint
 from ckpttool.domain.finding import Code, Finding
@@ -44,7 +45,7 @@ MOST_OF_A_RECORD = 1 << 20
 MOST_OF_ALL = 32 << 20
 """Bytes of all these together."""
 
-MOST_PIECES = 64 << 10
+MOST_PIECES = 128 << 10
 """Bytes that are kept of what was read of one file in pieces; of more, none are."""
 
 
@@ -79,6 +80,8 @@ def look_at(located: Located | None, root: str, question: CheckQuestion, *, mine
         inner, own = inner_of(path, root), LocalStorage(os.path.normpath(f"{root}/{inner_of(path, root)}"))
         return NotingStorage(here, shared_out(own, inner), answers, inner)
 
+    trainer = None if located is None else trainer_of(located.layout)
+    by_scalars = located is not None and (trainer is None or trainer.scalars is not None)
     lend("noted", key, open_inner)
     try:
         storage = open_storage(spelled("noted", key, root))
@@ -93,11 +96,14 @@ def look_at(located: Located | None, root: str, question: CheckQuestion, *, mine
                     own = shared_out(located.storage, "")
                     reports |= _contents(replace(located, storage=own, listing=list_root(own)), root, question)
                 reports |= _headers(root, asked, question, but=reports)
-        reports |= {report.path: report for report in _strays(root, sorted(left - reports.keys()))}
+        reports |= {report.path: report for report in _strays(root, sorted(left - reports.keys()), question)}
+        if not by_scalars and left:
+            from ckpttool.api.reading_for_others import read_for_others
+
+            read_for_others(storage, LocalStorage(root), sorted(left))
     finally:
         take_back("noted", key)
-    trainer = None if located is None else trainer_of(located.layout)
-    _forget_much(answers, reports, by_scalars=trainer is None or trainer.scalars is not None)
+    _forget_much(answers, reports, by_scalars=by_scalars)
     return Seen(answers=answers, reports=reports, saves=saves)
 
 
@@ -107,9 +113,10 @@ def _walk(storage: Storage) -> set[str]:
     for path in _files(storage):
         try:
             size = storage.stamp(path).size
-            if path.rpartition(".")[2] in SHARD_SUFFIXES:
+            named = _named_format(path)
+            if named is not None:
                 shards.add(path)
-            elif size <= min(MOST_OF_A_RECORD, room):
+            if named in {None, FormatName.OCDBT} and size <= min(MOST_OF_A_RECORD, room):
                 room -= len(storage.small_file(path, limit=MOST_OF_A_RECORD))
         except OSError:
             continue
@@ -179,29 +186,47 @@ def _headers(
     return {report.path: report for report in reports_of(tasks, WaitingEngine(timeout=question.timeout))}
 
 
-def _names_here(tree: Tree, question: CheckQuestion) -> tuple[str, ...]:
+def _names(question: CheckQuestion) -> tuple[str, ...]:
     names = question.name if isinstance(question.name, tuple) else (question.name or LATEST,)
+    return names or (LATEST,)
+
+
+def _names_here(tree: Tree, question: CheckQuestion) -> tuple[str, ...]:
     saves = tree.inventory.checkpoints
-    return tuple(name for name in names or (LATEST,) if name in {LATEST, "all"} or named(saves, name))
+    return tuple(name for name in _names(question) if name in {LATEST, "all"} or named(saves, name))
 
 
-def _strays(root: str, paths: list[str]) -> Iterator[ShardReport]:
-    """Look at the headers of what looks like a shard and is none of a tree's here: with others' files it may be."""
+_IN_A_STORE = re.compile(r"(?:.*/)?(?:d/[0-9a-f]{32}|manifest\.ocdbt)")
+"""A file of an OCDBT store, which only the records of its save name."""
+
+
+def _named_format(path: str) -> FormatName | None:
+    """Return what a name says that a shard is; None where it is no shard's."""
+    return FormatName.OCDBT if _IN_A_STORE.fullmatch(path) else SHARD_SUFFIXES.get(path.rpartition(".")[2])
+
+
+def _strays(root: str, paths: list[str], question: CheckQuestion) -> Iterator[ShardReport]:
+    """Look at what looks like a shard and is none of a tree's here: with others' files it may be.
+
+    At the headers alone, unless all saves are to be read: which it is of, nobody knows.
+    """
     facts = asked_of_any()
+    level = question.level if "all" in _names(question) else Level.STRUCTURE
     tasks = [
         CheckTask(
             root=root,
             path=path,
             rank=None,
             role=ShardRole.FULL,
-            named_format=SHARD_SUFFIXES[path.rpartition(".")[2]],
-            level=Level.STRUCTURE,
+            named_format=named_format,
+            level=level,
             cost=ByteCount(0),
             facts=facts,
         )
         for path in paths
+        if (named_format := _named_format(path)) is not None
     ]
-    engine: Engine = WaitingEngine()
+    engine: Engine = WaitingEngine() if level is Level.STRUCTURE else content_engine(question, None)
     return reports_of(tasks, engine)
 
 

@@ -117,6 +117,15 @@ def _placed(finding: Finding, begin: int) -> Finding:
     return replace(finding, message=f"In the slice at byte {begin}: {finding.message}")
 
 
+def archives_of(source: ByteSource) -> list[tuple[int, int]]:
+    """Return where the archives of a file lie, in its order; those behind a place where they do not hold together.
+
+    Raises:
+        OSError: The disk did not answer.
+    """
+    return _spans(source, most=MOST_SLICES)[0]
+
+
 def _spans(source: ByteSource, *, most: int) -> tuple[list[tuple[int, int]], list[Finding], int]:
     """Return where the last archives lie, in file order; what is wrong, and how many bytes that took."""
     end, nbytes = int(source.stamp.size), 0

@@ -36,7 +36,10 @@ class RecordedEngine:
         report = self._told(task.path)
         if report is None:
             message = "is listed, and nobody looked at it where it lies: unknown, not damaged"
-            remedy = "run ckpttool part again on its machine"
+            remedy = (
+                "run ckpttool part again on its machine; where its save's own records lie on another one, nothing "
+                "there tells that it belongs to a save: put them on one disk"
+            )
             return refused(task, unknown(Code.NOT_LOOKED_AT, message, path=task.path, remedy=remedy))
         report = replace(report, rank=task.rank, role=task.role)
         if self._but:
