@@ -96,6 +96,21 @@ class Training:
             "constant": ([1], ("constant",)),
         }
 
+    def recorded(self, start: int) -> dict[str, dict[int, int]]:
+        """Return what a record of a start's arrangement says: by tensor, a number a slice.
+
+        It tells nothing of what is each rank's own, nor of what has no layout.
+        """
+        trained = 10**6
+        ranks = range(self.meshes[start].world)
+        found: dict[str, dict[int, int]] = {}
+        for rank in ranks:
+            own = {*self._own(self.meshes[start], rank, trained), "beta1_power", "constant"}
+            for name, (_, content) in self.held(start, rank, trained).items():
+                if name not in own:
+                    found.setdefault(name, {})[rank] = hash_of(content)
+        return found
+
     def _model(self, mesh: Mesh, rank: int, seen: int) -> dict[str, tuple[Sequence[int], Slice]]:
         data, tensor, stage = mesh.place(rank)
         weights = 1 if not mesh.weights_too else mesh.shards

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from functools import partial
 from typing import NamedTuple
 
 from ckpttool.domain.finding import Code, Severity, worst
@@ -49,6 +50,15 @@ class _Equal(NamedTuple):
     held: Mapping[str, bytes]
 
 
+class _BorneOut(NamedTuple):
+    """What the whole shards of a checkpoint show of a record."""
+
+    is_shown: bool
+    """Whether some that are copies by it are equal, and all that are."""
+    shared: frozenset[str]
+    """Tensors that all of them hold alike, so that any other one would, too."""
+
+
 class Evidence(NamedTuple):
     """All there is to tell which shards are copies."""
 
@@ -62,6 +72,8 @@ class Evidence(NamedTuple):
     """What `_is_steady` found before: thousands of donors ask the same."""
     sealed: Mapping[Place, Sealed]
     """What was sealed of the shards in question."""
+    borne_out: dict[tuple[ShardRole, str | None], _BorneOut]
+    """What `_borne_out` found before."""
 
     def held(self, report: ShardReport) -> dict[str, bytes] | None:
         """Return the digests that count; None where one of them is not known."""
@@ -75,7 +87,7 @@ class Evidence(NamedTuple):
         held_now = self.held(now) or {}
         if self.is_as_sealed(sick, now):
             return CopyProof(Proof.SEALED, record=self.sealed[sick].record)
-        told = self._recorded(sick[0], other[0], held_now)
+        told = self._recorded(sick, other, now.schema_hash, held_now)
         return self._learned(sick, other, now, held_now) if told is None else told
 
     def is_as_sealed(self, sick: Place, report: ShardReport) -> bool:
@@ -128,18 +140,51 @@ class Evidence(NamedTuple):
             for saved in then
         )
 
-    def _recorded(self, sick: Rank, other: Rank, tensors: Iterable[str]) -> CopyProof | str | None:
-        """Return what a record proves or says against it; None where it does not tell of all tensors."""
+    def _recorded(
+        self, sick: Place, other: Place, schema: str | None, tensors: Collection[str]
+    ) -> CopyProof | str | None:
+        """Return what a record proves or says against it; None where it does not tell of all tensors.
+
+        One that was not written with the save proves nothing alone: another checkpoint of the run, or other copies in
+        this one, must bear it out. What it does not tell of is the same slice where all whole shards hold the same.
+        """
         if self.recorded is None:
             return None
         slices = self.recorded.slices
         for name in sorted(slices) if self.tensor is None else tensors:
             held = slices.get(name, {})
-            if held.get(sick) != held.get(other):
-                return f"rank {other} holds another slice of {name} by {self.recorded.source}"
-        if not all({sick, other} <= slices.get(name, {}).keys() for name in tensors):
-            return None
-        return CopyProof(Proof.RECORDED, record=self.recorded.source)
+            if held.get(sick[0]) != held.get(other[0]):
+                return f"rank {other[0]} holds another slice of {name} by {self.recorded.source}"
+        untold = {name for name in tensors if not {sick[0], other[0]} <= slices.get(name, {}).keys()}
+        if not self.recorded.is_of_save:
+            borne_out = self._borne_out(other[1], schema, slices)
+            untold -= borne_out.shared
+            if not borne_out.is_shown and not any(map(partial(self._were_equal, sick, other), self.others)):
+                return None
+        return None if untold else CopyProof(Proof.RECORDED, record=self.recorded.source)
+
+    def _were_equal(self, sick: Place, other: Place, saved: SavedShards) -> bool:
+        ours = self._sound(saved, sick)
+        return saved.same_run and ours is not None and ours == self._sound(saved, other)
+
+    def _borne_out(self, role: ShardRole, schema: str | None, slices: Mapping[str, Mapping[Rank, int]]) -> _BorneOut:
+        """Tell what the whole shards of a kind show of a record."""
+        if (role, schema) not in self.borne_out:
+            whole = [
+                (tuple(ranks.get(place[0]) for ranks in slices.values()), report, held)
+                for place, report in self.now.items()
+                if place[1] is role and place not in self.doubted and is_sound(report)
+                if report.schema_hash == schema and (held := self.held(report)) is not None
+            ]
+            firsts: dict[tuple[int | None, ...], tuple[ShardReport, Mapping[str, bytes]]] = {}
+            for slots, report, held in whole:
+                firsts.setdefault(slots, (report, held))
+            is_shown = any(are_two_files(report, firsts[slots][0]) for slots, report, _ in whole)
+            is_shown = is_shown and all(held == firsts[slots][1] for slots, _, held in whole)
+            every = [set(held.items()) for _, _, held in whole]
+            shared = {name for name, _ in set.intersection(*every)} if len(every) > 1 else set()
+            self.borne_out[role, schema] = _BorneOut(is_shown, frozenset(shared))
+        return self.borne_out[role, schema]
 
     def _learned(self, sick: Place, other: Place, now: ShardReport, held_now: Mapping[str, bytes]) -> CopyProof | str:
         equal: list[_Equal] = []
@@ -227,6 +272,11 @@ def _is_only_outvoted(report: ShardReport) -> bool:
         if finding.severity >= Severity.SUSPECT or finding.code in _OF_NUMBERS
     }
     return bool(against) and against <= _BY_COPIES
+
+
+def are_two_files(report: ShardReport, other: ShardReport) -> bool:
+    """Tell whether they are no two names of one file, which is no copy of itself."""
+    return report is not other and (report.stamp is None or report.stamp != other.stamp)
 
 
 def is_sound(report: ShardReport) -> bool:

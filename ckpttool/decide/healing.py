@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from shlex import quote
 
-from ckpttool.decide.copy_proof import CopyProof, Evidence, is_sound
+from ckpttool.decide.copy_proof import CopyProof, Evidence, are_two_files, is_sound
 from ckpttool.domain.checkpoint import Checkpoint
 from ckpttool.domain.finding import Code, Finding, Severity, blocking, note, unknown
 from ckpttool.domain.frozen import replace
@@ -21,8 +21,8 @@ from ckpttool.domain.healing import (
 )
 from ckpttool.domain.manifest import ShardSeal
 from ckpttool.domain.plan import NoResumePoint, ResumePoint
-from ckpttool.domain.replicas import Proof, RecordedSlices, Trust
-from ckpttool.domain.shard import Shard
+from ckpttool.domain.replicas import Proof, RecordedSlices, TensorDigests, Trust, believed
+from ckpttool.domain.shard import Shard, ShardRole
 from ckpttool.domain.units import Rank, counted, on_ranks
 from ckpttool.domain.verdict import MIN_COPIES, ShardReport, Verdict
 
@@ -90,8 +90,18 @@ def find_donors(
     doubted = {each.place for each in sick}
     sound = {place: report for place, report in now.items() if place not in doubted}
     sealed = {each.place: each.sealed for each in sick if each.sealed is not None}
-    evidence = Evidence(others, recorded, order.tensor, now, doubted, {}, sealed)
+    held = {role: _digests(sound, role) for role in {each.role for each in sick}}
+    recorded = recorded if all(believed(recorded, each) for each in held.values()) else None
+    evidence = Evidence(others, recorded, order.tensor, now, doubted, {}, sealed, {})
     return tuple(_healing(each, sound, evidence, order) for each in sick)
+
+
+def _digests(now: Mapping[Place, ShardReport], role: ShardRole) -> dict[Rank, TensorDigests]:
+    return {
+        place[0]: report.tensor_digests
+        for place, report in now.items()
+        if place[1] is role and report.tensor_digests is not None
+    }
 
 
 def _healing(sick: Sick, now: Mapping[Place, ShardReport], evidence: Evidence, order: HealOrder) -> ShardHealing:
@@ -129,7 +139,7 @@ def _healing(sick: Sick, now: Mapping[Place, ShardReport], evidence: Evidence, o
     if not meant:
         return _refused(sick, f"rank {order.donor} differs from the other copies", "take another donor, or none")
     chosen = min(meant, key=lambda place: (not others[place].checksum_matched, place))
-    agrees = next((place[0] for place in believed if _are_two_files(others[place], others[chosen])), None)
+    agrees = next((place[0] for place in believed if are_two_files(others[place], others[chosen])), None)
     donor = _donor(chosen[0], others[chosen], proofs[chosen], agrees)
     return ShardHealing(sick=sick, donor=donor, tensor=order.tensor)
 
@@ -149,11 +159,6 @@ def _donor(rank: Rank, report: ShardReport, proof: CopyProof, agrees: Rank | Non
         trust=trust,
         agrees=agrees,
     )
-
-
-def _are_two_files(report: ShardReport, other: ShardReport) -> bool:
-    """Tell whether they are no two names of one file, which is no copy of itself."""
-    return report is not other and (report.stamp is None or report.stamp != other.stamp)
 
 
 def _believed(sick: Sick, copies: Mapping[Place, ShardReport], evidence: Evidence) -> tuple[Place, ...] | str:

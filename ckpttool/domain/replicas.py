@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
 from collections.abc import Mapping
 from enum import Enum
 from functools import lru_cache
@@ -123,6 +124,51 @@ class RecordedSlices:
     """Path of the record, relative to the inventory's root."""
     slices: Mapping[str, Mapping[Rank, int]]
     """By tensor: a number a rank, equal for two that hold the same slice. Tensors that lie alike share one mapping."""
+    is_of_save: bool = True
+    """Whether it was written with the save; else as its training began, and the save may be of another arrangement."""
+
+
+def believed(recorded: RecordedSlices | None, held: Mapping[Rank, TensorDigests]) -> RecordedSlices | None:
+    """Return a record where it may be of a save that holds these tensors; None where they contradict it.
+
+    One that was not written with the save may be of another arrangement. Then those who should hold the same differ in
+    many tensors, and not one file from all others; or several differ in one tensor; or most tensors that should be
+    sliced are the same in all slices.
+    """
+    if recorded is None or recorded.is_of_save:
+        return recorded
+    places = {id(each.names): {name: at for at, name in enumerate(each.names)} for each in held.values()}
+    compared = pairs = sliced = alike = 0
+    odd = Counter[Rank]()
+    for name, slices in recorded.slices.items():
+        holders: dict[int, dict[bytes, list[Rank]]] = defaultdict(lambda: defaultdict(list))
+        for rank, each in held.items():
+            at = places[id(each.names)].get(name)
+            if at is not None and rank in slices:
+                holders[slices[rank]][each.at(at)].append(rank)
+        by_size = [sorted(values.values(), key=len) for values in holders.values()]
+        parted = [rank for ranks in by_size for few_ranks in ranks[:-1] for rank in few_ranks]
+        if len(parted) > 1:
+            return None
+        compared += any(len(ranks) > 1 or len(ranks[-1]) > 1 for ranks in by_size)
+        is_outvoted = bool(parted) and all(len(ranks[-1]) > 1 for ranks in by_size if len(ranks) > 1)
+        odd.update(parted if is_outvoted else ())
+        pairs += bool(parted) and not is_outvoted
+        sliced += len(holders) > 1
+        alike += sum(map(len, holders.values())) > len({value for values in holders.values() for value in values})
+    torn = pairs + odd.total() - max(odd.values(), default=0)
+    return recorded if torn <= max(0, few(compared)) and 2 * alike <= sliced else None
+
+
+FEW = 2
+"""Tensors that are a few, however many there are."""
+_FEW_OF = 10
+"""One in so many is few, too: damage hits a place, and another file or another arrangement all of it."""
+
+
+def few(tensors: int) -> int:
+    """Return how many are few: of a file of six tensors, half of which count the steps and such, two are not."""
+    return min(max(FEW, tensors // _FEW_OF), (tensors - 1) // 3)
 
 
 class SavedAt(NamedTuple):

@@ -34,6 +34,21 @@ def varint(buffer: bytes, at: int) -> tuple[int, int]:
     raise WireError("a number has no end")
 
 
+def varints(packed: bytes) -> Iterator[int]:
+    """Yield the numbers of a packed field.
+
+    Raises:
+        WireError: They are none.
+    """
+    at = 0
+    try:
+        while at < len(packed):
+            value, at = varint(packed, at)
+            yield value
+    except IndexError:
+        raise WireError("a field ends within a number") from None
+
+
 def signed(value: int) -> int:
     """Return the number that a varint stands for in a field of type int32 or int64."""
     value &= (1 << 64) - 1

@@ -511,3 +511,62 @@ def test_a_note_says_from_whom_a_shard_is(proof: Proof, trust: Trust, tensor: st
     what, same, speaks = words.split("|")
     assert (told.code, told.path, told.ranks) == (Code.HEALED, "2", (2,))
     assert told.message == f"{what} from rank 0's, which holds the same ({same}) and {speaks}"
+
+
+def of_start(*names: str, slices: Sequence[int]) -> RecordedSlices:
+    """What the training wrote down as it began."""
+    return replace(recorded(*names, slices=slices), is_of_save=False)
+
+
+OTHER_TRAINING = (replace(EQUAL[0], same_run=False),)
+
+
+def test_a_record_of_the_training_s_start_must_be_borne_out_by_other_copies() -> None:
+    record = of_start("w", "x", slices=[0, 1, 0, 1])
+    donor = answered(shards(r0="ab", r1="cd", r2="ab"), (), record)
+    assert isinstance(donor, Donor)
+    assert (donor.rank, donor.proof, donor.trust) == (1, Proof.RECORDED, Trust.NUMERICS)
+    for now in (shards(r1="cd"), shards(r0="ab", r1="cd"), shards(r0="ab", r1="cd", r2="aX")):
+        assert not isinstance(answered(now, (), record), Donor)
+
+
+def test_a_record_of_the_training_s_start_is_borne_out_by_one_checkpoint_of_the_run() -> None:
+    record = of_start("w", "x", slices=[0, 1, 0, 1])
+    donor = answered(shards(r1="cd"), EQUAL[:1], record)
+    assert isinstance(donor, Donor)
+    assert (donor.rank, donor.proof) == (1, Proof.RECORDED)
+    assert not isinstance(answered(shards(r1="cd"), OTHER_TRAINING, record), Donor)
+    lost = (at("15_2", r1="cd"),)
+    assert not isinstance(answered(shards(r1="cd"), lost, record), Donor)
+
+
+def test_two_names_of_one_file_bear_no_record_out() -> None:
+    now = {place: with_stamp(report, 7) for place, report in shards(r0="ab", r2="ab").items()}
+    assert not isinstance(answered(now | shards(r1="cd"), (), of_start("w", "x", slices=[0, 1, 0, 1])), Donor)
+
+
+def test_what_the_start_s_record_does_not_tell_of_must_be_equal_on_all_ranks() -> None:
+    record = of_start("w", slices=[0, 1, 0, 1])
+    donor = answered(shards(r0="ab", r1="cb", r2="ab"), (), record)
+    assert isinstance(donor, Donor)
+    assert donor.rank == 1
+    assert not isinstance(answered(shards(r0="ab", r1="cd", r2="ab"), (), record), Donor)
+    assert not isinstance(answered(shards(r1="cb"), EQUAL[:1], record), Donor)
+
+
+def test_a_record_of_another_arrangement_neither_proves_nor_refuses() -> None:
+    four = of_start("w", "x", "y", "z", slices=[0, 0, 0, 0])
+    now = shards(r0="abcd", r1="abxy")
+    assert answered(now, (), four) == (
+        "rank 0 was equal at 0 other checkpoints of the run; rank 1 was equal at 0 other checkpoints of the run"
+    )
+    apart = of_start("w", "x", slices=[0, 1, 2, 3])
+    donor = answered(shards(r0="ab", r1="ab"), EQUAL, apart)
+    assert isinstance(donor, Donor)
+    assert donor.proof is Proof.LEARNED
+
+
+def test_what_bears_a_record_of_the_start_out_is_the_same_for_all_that_it_calls_copies() -> None:
+    donor = answered(shards(r0="ab", r1="cd", r2="ab", r4="cd"), (), of_start("w", "x", slices=[0, 1, 0, 1, 1]))
+    assert isinstance(donor, Donor)
+    assert (donor.rank, donor.proof, donor.trust, donor.agrees) == (1, Proof.RECORDED, Trust.COPY, 4)

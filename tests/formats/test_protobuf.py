@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ckpttool.formats.protobuf import WireError, fields, signed
+from ckpttool.formats.protobuf import WireError, fields, signed, varints
 
 
 def test_fields_come_in_their_order_with_their_keys() -> None:
@@ -34,3 +34,9 @@ def test_a_negative_number_is_read_as_one() -> None:
     ((_, value),) = fields(b"\x10" + b"\xff" * 9 + b"\x01")
     assert isinstance(value, int)
     assert [signed(value), signed(7), signed((1 << 63) - 1)] == [-1, 7, (1 << 63) - 1]
+
+
+def test_packed_numbers_come_one_by_one() -> None:
+    assert list(varints(b"\x01\xac\x02\x00")) == [1, 300, 0]
+    with pytest.raises(WireError, match="ends within"):
+        list(varints(b"\x01\xac"))

@@ -6,6 +6,7 @@ import re
 from typing import TYPE_CHECKING
 
 from ckpttool.domain.expectation import Evidence, WorldEvidence
+from ckpttool.domain.units import Rank
 from ckpttool.storage.base import Storage
 
 if TYPE_CHECKING:
@@ -13,7 +14,10 @@ if TYPE_CHECKING:
     from ckpttool.trainers.mindformers.train_config import TrainConfig
 
 _STRATEGY = r"ckpt_strategy_rank_(?P<rank>[0-9]{1,9})\.(?:ckpt|json)"
-"""In `strategy/`: one for each rank, so their number tells the world size. Never opened."""
+"""One for each rank, so their number tells the world size."""
+
+STRATEGY_FOLDER = "strategy"
+"""Beside the checkpoints."""
 
 
 def world_evidence(output: Storage, config: RunConfig | None) -> Evidence:
@@ -51,9 +55,14 @@ def _of_config(config: TrainConfig, world: int) -> WorldEvidence:
 
 def strategy_world(output: Storage) -> int | None:
     """Return the ranks that have a strategy file in an output folder, counted by the highest; None: there is none."""
+    return max(strategy_files(output), default=-1) + 1 or None
+
+
+def strategy_files(output: Storage) -> dict[Rank, str]:
+    """Return the paths of the strategy files in an output folder; of a rank that has both forms, one."""
     try:
-        names = [entry.name for entry in output.entries("strategy")]
+        names = sorted(entry.name for entry in output.entries(STRATEGY_FOLDER))
     except OSError:  # most trees have none, and what cannot be read is no evidence
-        return None
-    ranks = [int(match["rank"]) for name in names if (match := re.fullmatch(_STRATEGY, name))]
-    return max(ranks, default=-1) + 1 or None
+        return {}
+    found = ((re.fullmatch(_STRATEGY, name), name) for name in names)
+    return {Rank(int(match["rank"])): f"{STRATEGY_FOLDER}/{name}" for match, name in found if match}

@@ -7,7 +7,16 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from ckpttool.domain.finding import Code, Finding, Severity, worst
 from ckpttool.domain.frozen import dataclass, replace
-from ckpttool.domain.replicas import DifferingBytes, Doubt, DoubtKind, RecordedSlices, SavedAt, TensorDigests, Witness
+from ckpttool.domain.replicas import (
+    DifferingBytes,
+    Doubt,
+    DoubtKind,
+    RecordedSlices,
+    SavedAt,
+    TensorDigests,
+    Witness,
+    believed,
+)
 from ckpttool.domain.scalars import NO_FACTS
 from ckpttool.domain.shard import FileStamp, ShardRole
 from ckpttool.domain.units import Rank, Step
@@ -93,7 +102,8 @@ def compare_replicas(
             for rank, report in by_rank.items()
             if report.tensor_digests is not None and rank not in same_file
         }
-        judged = judge_replicas(now, [_witness(other, role, by_rank) for other in others], recorded)
+        witnesses = [_witness(other, role, by_rank) for other in others]
+        judged = judge_replicas(now, witnesses, believed(recorded, now))
         is_open |= judged.is_open
         agreed |= {by_rank[rank].path: judged.agreed[same_file.get(rank, rank)] for rank in by_rank}
         sound = {rank for rank, report in by_rank.items() if report.checksum_matched}

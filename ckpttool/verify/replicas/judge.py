@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from ckpttool.domain.replicas import (
+    FEW,
     TENSOR_DIGEST_BYTES,
     Doubt,
     DoubtKind,
@@ -17,16 +18,12 @@ from ckpttool.domain.replicas import (
     SavedAt,
     TensorDigests,
     Witness,
+    few,
 )
 from ckpttool.domain.units import Rank
 from ckpttool.domain.verdict import MIN_COPIES
 from ckpttool.verify.replicas.columns import Alike, Family, History, all_alike, columns, families
 from ckpttool.verify.replicas.weighing import weighed
-
-_FEW = 2
-"""Tensors that are a few, however many there are."""
-_FEW_OF = 10
-"""One in so many is few, too: damage hits a place, and another file or another arrangement all of it."""
 
 _HALVES = 2
 """Contents of which as many hold the one as the other: nobody knows which is whole."""
@@ -231,9 +228,7 @@ class _Seen:
         return ReplicaJudgement(
             doubts=tuple(sorted(weighed(doubts, self._holders, ranks), key=lambda doubt: doubt.rank)),
             agreed={rank: one.agreed or 1 for one in self._alike for rank in one.ranks},
-            is_open=any(
-                0 < len(one.names) - one.compared - one.unproven <= _few(len(one.names)) for one in self._alike
-            ),
+            is_open=any(0 < len(one.names) - one.compared - one.unproven <= few(len(one.names)) for one in self._alike),
         )
 
     def _settled(self) -> dict[Alike, list[_Row]]:
@@ -327,7 +322,7 @@ class _Seen:
             places = range(0, max(len(ours), len(theirs)), TENSOR_DIGEST_BYTES)
             apart = sum(_at(ours, place) != _at(theirs, place) for place in places)
             self._apart[one, other, time] = apart if one.names == other.names else len(one.names)
-        return self._apart[one, other, time] <= _few(len(one.names))
+        return self._apart[one, other, time] <= few(len(one.names))
 
     def _at(self, time: int) -> SavedAt | None:
         """Return the checkpoint of a time; None for the one that is judged."""
@@ -354,7 +349,7 @@ class _Seen:
         return None
 
     def _copy_of(self, one: Alike, rows: Sequence[_Row], others: Sequence[Rank]) -> Rank | None:
-        if len(rows) <= _FEW:
+        if len(rows) <= FEW:
             return None
         places = [bisect_left(one.names, row.name) * TENSOR_DIGEST_BYTES for row in rows]
         for other in self._alike:
@@ -378,13 +373,8 @@ def _is_drift(row: _Row) -> bool:
 
 
 def _are_few(rows: Sequence[_Row], one: Alike) -> bool:
-    return len(rows) <= _few(one.compared)
-
-
-def _few(tensors: int) -> int:
-    """Return how many are few: of a file of six tensors, half of which count the steps and such, two are not."""
-    return min(max(_FEW, tensors // _FEW_OF), (tensors - 1) // 3)
+    return len(rows) <= few(one.compared)
 
 
 def _are_most(rows: Sequence[_Row], one: Alike) -> bool:
-    return len(rows) > _FEW and 2 * len(rows) > one.compared
+    return len(rows) > FEW and 2 * len(rows) > one.compared

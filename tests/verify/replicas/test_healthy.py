@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ckpttool.domain.finding import Code, Finding, blocking
-from ckpttool.domain.replicas import TensorDigests, Witness
+from ckpttool.domain.replicas import RecordedSlices, TensorDigests, Witness, believed
 from ckpttool.domain.units import Rank, Step
 from ckpttool.domain.verdict import Level
 from ckpttool.verify.replicas.findings import replica_findings
@@ -39,8 +39,14 @@ def saved(training: Training) -> Iterator[tuple[int, int, dict[Rank, tuple[Schem
         yield start, step, ranks
 
 
-def said(training: Training) -> Iterator[tuple[int, int, Finding]]:
-    """Judge every save with as many others as may be known; yield its step, how many were known, and what is said."""
+def said(training: Training, recorded: int | None = None) -> Iterator[tuple[int, int, Finding]]:
+    """Judge every save with as many others as may be known; yield its step, how many were known, and what is said.
+
+    Args:
+        training: What was saved.
+        recorded: The start whose arrangement is recorded beside all of it; None: there is no record.
+    """
+    record = None if recorded is None else record_of(training, recorded)
     saves = list(saved(training))
     for start, step, ranks in saves:
         near = sorted(saves, key=lambda other: (abs(other[1] - step), other[1]))
@@ -56,9 +62,28 @@ def said(training: Training) -> Iterator[tuple[int, int, Finding]]:
                 )
                 for their_start, then, told in others[:known]
             ]
-            judged = judge_replicas({rank: held for rank, (_, held) in ranks.items()}, witnesses)
+            now = {rank: held for rank, (_, held) in ranks.items()}
+            # Whoever reads strategy files takes none of another number of ranks.
+            told = None if recorded is None or training.meshes[recorded].world != len(now) else record
+            judged = judge_replicas(now, witnesses, believed(told, now))
             paths = {rank: f"rank_{rank}" for rank in ranks}
             yield from ((step, known, finding) for finding in replica_findings(judged.doubts, paths))
+
+
+def record_of(training: Training, start: int) -> RecordedSlices:
+    """What the strategy files of a start tell, beside the saves of all starts."""
+    slices = training.recorded(start)
+    of_ranks = {name: {Rank(rank): number for rank, number in held.items()} for name, held in slices.items()}
+    return RecordedSlices(source="../strategy", slices=of_ranks, is_of_save=False)
+
+
+@pytest.mark.parametrize("tenth", range(10))
+def test_no_healthy_training_raises_an_alarm_whichever_start_s_arrangement_is_recorded(tenth: int) -> None:
+    for seed in range(tenth * TRAININGS // 10, (tenth + 1) * TRAININGS // 10):
+        training = drawn(seed)
+        for start in range(len(training.meshes)):
+            wrong = [(step, known, finding) for step, known, finding in said(training, start) if blocking([finding])]
+            assert not wrong, (training, start, wrong[0])
 
 
 @pytest.mark.parametrize("tenth", range(10))

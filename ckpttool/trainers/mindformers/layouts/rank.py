@@ -108,8 +108,10 @@ class MindFormersRank:
         return path_for(checkpoint.shards[0], rank)
 
     def slices(self, storage: Storage, checkpoint: Checkpoint) -> RecordedSlices | None:
-        """Read none: the ranks' own records lie beside the tree, and are not opened."""
-        return None
+        """Read them from the strategy files beside the tree, which the training wrote as it began."""
+        from ckpttool.trainers.mindformers.recorded_slices import strategy_slices
+
+        return strategy_slices(storage, checkpoint)
 
     def pointers(self, storage: Storage, ranks: Iterable[Rank]) -> Iterator[Pointer]:
         """Read these ranks' meta.json."""

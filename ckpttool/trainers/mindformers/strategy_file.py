@@ -1,0 +1,214 @@
+"""MindSpore's strategy files: how the parameters of a pipeline stage lie over its ranks.
+
+One a rank, all of a stage the same, written as a training is compiled: before its first save, not with each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from math import prod
+from typing import NamedTuple, TypeVar
+
+from ckpttool.formats.protobuf import WireError, fields, signed, varints
+from ckpttool.formats.strict_json import (
+    JsonObject,
+    ParseError,
+    as_int,
+    as_object,
+    get_int,
+    get_list,
+    get_object,
+    parse_object,
+)
+
+_T = TypeVar("_T")
+
+MOST_PARAMETERS = 100_000
+"""Of a stage. The largest models have some ten thousand, optimizer states counted."""
+
+_MOST_RANKS, _MOST_SIDES = 1 << 20, 32
+"""Of a grid, far beyond any."""
+
+
+class SavedLayout(NamedTuple):
+    """How one parameter lies over the ranks of its stage."""
+
+    devices: tuple[int, ...]
+    """The ranks as a grid, the outermost side first."""
+    sliced_by: tuple[int, ...]
+    """Sides of the grid along which the parameter is sliced, counted from the innermost, 0."""
+    step: int
+    """Between ranks that share out one slice, where the optimizer's states are sharded."""
+    sharers: int
+    """Ranks that share out one slice; 0: every one holds it whole, -1: all that would hold the same."""
+
+    @property
+    def slice_of(self) -> Callable[[int], tuple[int, ...]] | None:
+        """What tells which slice a rank holds, counted from the first of its stage; None: it cannot be told."""
+        sides = len(self.devices)
+        by = [sides - 1 - side for side in self.sliced_by]
+        if len(set(by)) < len(by) or any(side < 0 for side in by):
+            return None
+        strides = [prod(self.devices[side + 1 :]) for side in range(sides)]
+        axes = [(strides[side], self.devices[side]) for side in by]
+        if self.sharers:
+            rest = [side for side in range(sides) if side not in by and self.devices[side] > 1]
+            if not rest or self.step != strides[rest[-1]]:
+                return None
+            shared = self._shared_along([(strides[side], self.devices[side]) for side in rest[::-1]])
+            if shared is None:
+                return None
+            axes += shared
+        return lambda rank: tuple([rank // stride % size for stride, size in axes])
+
+    def _shared_along(self, rest: Iterable[tuple[int, int]]) -> list[tuple[int, int]] | None:
+        """Return along which sides a slice is shared out, innermost first as MindSpore does; None: it cannot be."""
+        axes = []
+        left = max(0, self.sharers)
+        for stride, size in rest:
+            part = min(size, left) if left else size
+            if size % part or left % part:
+                return None
+            axes.append((stride, part))
+            left //= part
+            if left == 1:
+                return axes
+        return None if left else axes
+
+
+class StageStrategy(NamedTuple):
+    """What a strategy file tells."""
+
+    stage: int
+    ranks: int
+    """Of the stage."""
+    layouts: Mapping[str, SavedLayout]
+    """By parameter; what lies in a way that nothing here knows of is left out."""
+
+
+def parse_strategy(data: bytes, *, what: str) -> StageStrategy:
+    """Parse a strategy file of either form, told by its name.
+
+    Raises:
+        ParseError: It is none, or tells of no parameter.
+    """
+    try:
+        stages, found = (_of_json if what.endswith(".json") else _of_protobuf)(data, what)
+        layouts = dict(found)
+    except WireError as error:
+        raise ParseError(str(error), where=what) from None
+    sizes = {prod(layout.devices) for layout in layouts.values() if layout is not None}
+    if len(sizes) != 1 or len(set(stages)) != 1:
+        raise ParseError("does not tell of one pipeline stage", where=what)
+    told = {name: layout for name, layout in layouts.items() if layout is not None}
+    return StageStrategy(stage=stages[0], ranks=sizes.pop(), layouts=told)
+
+
+_Told = tuple[list[int], Iterator[tuple[str, SavedLayout | None]]]
+"""The stages that are named, and the parameters."""
+
+_STRATEGIES, _LAYOUTS = 2 * 8 + 2, 3 * 8 + 2
+"""Keys of `ParallelStrategyMap`: the operators' strategies, each with its stage, and the parameters' layouts."""
+_NAME, _CONTENT = 1 * 8 + 2, 2 * 8 + 2
+"""Keys of an item of either."""
+_STAGE = 1 * 8
+_GRID, _TENSOR_MAP, _SPLIT_SHAPE, _OFFSETS, _FIELD, _STEP, _SHARERS = 10, 18, 26, 34, 40, 48, 56
+"""Keys of `ParallelLayouts`, in its order."""
+_DIM, _DIMS = 1 * 8, 1 * 8 + 2
+"""Keys of a list of numbers, one by one as MindSpore writes them, or packed."""
+
+
+def _of_protobuf(data: bytes, what: str) -> _Told:
+    record = _Message(data)
+    stages = [_Message(item).message(_CONTENT).number(_STAGE) for item in record.every(_STRATEGIES)]
+    items = [_Message(item) for item in record.every(_LAYOUTS)]
+    layouts = {item.text(_NAME): item.message(_CONTENT) for item in items}
+    if len(layouts) < len(items):
+        raise ParseError("tells of a parameter twice", where=what)
+    return stages, ((name, _layout(each)) for name, each in layouts.items())
+
+
+def _layout(layout: _Message) -> SavedLayout | None:
+    grids = [_dims(grid) for grid in layout.every(_GRID)]
+    sides = [side for part in layout.every(_TENSOR_MAP) for side in _dims(part)]
+    odd = [_dims(part) for key in (_SPLIT_SHAPE, _OFFSETS) for part in layout.every(key)]
+    field, step, sharers = (layout.number(key) for key in (_FIELD, _STEP, _SHARERS))
+    return None if len(grids) != 1 or any(odd) else _told(grids[0], sides, field, step, sharers)
+
+
+def _dims(message: bytes) -> list[int]:
+    record = _Message(message)
+    packed = (number for each in record.every(_DIMS) for number in varints(each))
+    return [signed(number) for number in (*record.numbers(_DIM), *packed)]
+
+
+class _Message:
+    """The fields of a message; a key tells the wire type, too."""
+
+    def __init__(self, message: bytes) -> None:
+        self._numbers: dict[int, list[int]] = {}
+        self._parts: dict[int, list[bytes]] = {}
+        for key, value in fields(message):
+            if isinstance(value, int):
+                self._numbers.setdefault(key, []).append(value)
+            else:
+                self._parts.setdefault(key, []).append(value)
+
+    def numbers(self, key: int) -> list[int]:
+        return self._numbers.get(key, [])
+
+    def number(self, key: int) -> int:
+        (number,) = self._once(self.numbers(key))
+        return signed(number)
+
+    def every(self, key: int) -> list[bytes]:
+        parts = self._parts.get(key, [])
+        if len(parts) > MOST_PARAMETERS:
+            raise WireError(f"tells of more than {MOST_PARAMETERS} of a kind")
+        return parts
+
+    def message(self, key: int) -> _Message:
+        return _Message(*self._once(self.every(key)))
+
+    def text(self, key: int) -> str:
+        (text,) = self._once(self.every(key))
+        try:
+            return text.decode()
+        except UnicodeDecodeError:
+            raise WireError("a name is no UTF-8") from None
+
+    @staticmethod
+    def _once(values: list[_T]) -> list[_T]:
+        if len(values) != 1:
+            raise WireError(f"a field is there {len(values)} times, not once")
+        return values
+
+
+def _of_json(data: bytes, what: str) -> _Told:
+    record = parse_object(data, what=what)
+    operators = get_object(record, "parallel_strategy_item", where=what)
+    stages = [get_int(as_object(each, where=what, key=key), "stage", where=what) for key, each in operators.items()]
+    items = get_object(record, "parallel_layout_item", where=what)
+    return stages, ((name, _json_layout(as_object(each, where=what, key=name), what)) for name, each in items.items())
+
+
+def _json_layout(layout: JsonObject, what: str) -> SavedLayout | None:
+    grid = [as_int(size, where=what, key="dev_matrix") for size in get_list(layout, "dev_matrix", where=what)]
+    sides = [
+        as_int(side, minimum=None, where=what, key="tensor_map")
+        for part in get_list(layout, "tensor_map", where=what)
+        for side in (part if isinstance(part, list) else [part])
+    ]
+    odd = [layout.get(key) for key in ("param_split_shape", "indices_offset")]
+    names = ("field", "opt_weight_shard_step", "opt_weight_shard_size")
+    field, step, sharers = (get_int(layout, name, minimum=None, where=what) for name in names)
+    return None if any(odd) else _told(grid, sides, field, step, sharers)
+
+
+def _told(grid: Sequence[int], sides: Sequence[int], field: int, step: int, sharers: int) -> SavedLayout | None:
+    """Return a layout; None where it has what nothing here knows of: an embedding by fields, an unknown grid."""
+    is_grid = 0 < len(grid) <= _MOST_SIDES and all(0 < size <= _MOST_RANKS for size in grid)
+    if field or not is_grid or sharers < -1 or any(not -1 <= side < len(grid) for side in sides):
+        return None
+    layout = SavedLayout(tuple(grid), tuple(side for side in sides if side >= 0), step, sharers)
+    return None if layout.slice_of is None else layout
