@@ -219,7 +219,7 @@ def test_no_module_imports_what_a_library_keeps_to_itself() -> None:
     assert private == []
 
 
-IMPORTED_AS = {"pyyaml": "yaml"}
+IMPORTED_AS = {"prometheus-client": "prometheus_client", "pyyaml": "yaml"}
 INSIDE_A_TRAINING = {"guard", "guide"}  # torch is there, an extra; `guide` ships an example
 ADAPTED = {"lightning", "transformers"}  # as above, of the adapter that is named for it
 
@@ -229,12 +229,13 @@ def test_what_is_installed_with_ckpttool_is_what_ckpttool_imports() -> None:
         (ROOT / "pyproject.toml").read_text(encoding="utf-8")
     )
     names = {re.split(r"[<>=; ]", requirement)[0] for requirement in settings["project"]["dependencies"]}
-    extras = {
+    asked = {
         re.split(r"[<>=; ]", requirement)[0]
         for extra, requirements in settings["project"]["optional-dependencies"].items()
         if extra not in {"dev", "fuzz", "torch"}
         for requirement in requirements
     }
+    extras = {IMPORTED_AS.get(name, name) for name in asked}
     foreign: dict[bool, set[str]] = {False: set(), True: set()}
     for module in MODULES:
         inside = module.relative_to(ROOT / "ckpttool").parts[0] in INSIDE_A_TRAINING

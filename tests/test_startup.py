@@ -29,6 +29,7 @@ HEAVY = {
     "markupsafe",
     "zstandard",
     "numpy",
+    "prometheus_client",
     "obstore",
     "pydantic",
     "rich",

@@ -5,21 +5,21 @@ from __future__ import annotations
 import os
 import queue
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from ckpttool.api.scanning import Tree, scans_often
+from ckpttool.api.watch_metrics import measured
 from ckpttool.api.watch_reading import Read, Reading, is_cached
-from ckpttool.decide.watching import is_idle, judged, observe, unseen
-from ckpttool.domain.checkpoint import Checkpoint
-from ckpttool.domain.finding import Code, blocking
+from ckpttool.decide.watching import is_idle, judged, key_of, observe, seen_save, unseen
 from ckpttool.domain.frozen import replace
 from ckpttool.domain.progress import newest_first
 from ckpttool.domain.units import ByteCount
 from ckpttool.domain.watching import (
+    EventKind,
     Judge,
-    SeenSave,
     Sighting,
     Watched,
     WatchEvent,
@@ -52,12 +52,6 @@ STAMPS_A_POLL = 2048
 
 KEEP_SECONDS = 60.0
 """After which the state is written though nothing happened: only the watch's clock would be lost."""
-
-_INCOMPLETE = frozenset({
-    Code.RANK_MISSING, Code.SHARD_MISSING, Code.SHARD_ELSEWHERE, Code.SHARD_EMPTY, Code.SHARD_TRUNCATED,
-    Code.UNCOMMITTED_SAVE, Code.METADATA_INCOMPLETE, Code.UNREADABLE,
-})  # fmt: skip
-"""What a listing shows of a save that is under way."""
 
 
 class Machine:
@@ -96,11 +90,14 @@ class Watch:
         """
         self.question = question
         self.known = Watched()
+        self.told: Counter[EventKind] = Counter()
         self.hook_failures = 0
         self.verified_bytes = 0
+        self.polled_at: float | None = None
         self.free_bytes: ByteCount | None = None
         self._tell = tell
         self._note = note
+        self._write_metrics: Callable[[], None] = lambda: None
         self._machine = machine or Machine()
         self._rule = replace(question.rule, seal=question.seal)
         self._stopping = False
@@ -137,9 +134,10 @@ class Watch:
             raise UsageError("there is no place for what the watch must remember: set XDG_STATE_HOME to a folder")
         ensure_folder(os.path.dirname(place))
         try:
-            with locked(place, timeout=0):
+            with locked(place, timeout=0), measured(self) as self._write_metrics:
                 self._recall(place)
                 self._keep(always=True)
+                self._write_metrics()
                 try:
                     yield
                 finally:
@@ -163,6 +161,7 @@ class Watch:
         while not self._stopping:
             until = self._machine.seconds() + self.question.every
             self.poll()
+            self._measure()
             if self.question.once:
                 self.finish_reading()
                 return
@@ -174,6 +173,7 @@ class Watch:
         while not self._stopping and self._take(0):
             pass
         seen, now = self._look(), self._now()
+        self.polled_at = self._machine.wall()
         if isinstance(seen, str):
             self._tell_and_keep(*unseen(self.known, self._rule, seen, now=now))
             return
@@ -219,7 +219,7 @@ class Watch:
         ordered = newest_first(self._tree.inventory.checkpoints)
         self._stamps = [(shard.path, shard.stamp) for each in ordered for shard in each.shards if shard.stamp]
         wall = self._machine.wall()
-        saves = tuple(_seen(checkpoint, wall) for checkpoint in ordered)
+        saves = tuple(seen_save(checkpoint, wall) for checkpoint in ordered)
         self._last = Sighting(saves=saves, whole=not self._tree.inventory.unlisted, free_bytes=self._free())
         return self._last
 
@@ -262,7 +262,7 @@ class Watch:
         while self._reading is None and self._waiting and not self._stopping:
             asked = self._waiting.pop(0)
             tree = self._tree
-            found = [] if tree is None else [each for each in tree.inventory.checkpoints if _key(each) == asked.key]
+            found = [] if tree is None else [each for each in tree.inventory.checkpoints if key_of(each) == asked.key]
             if tree is None or not found or (asked.early and is_cached(tree, found[0]) is not False):
                 continue
             own = replace(tree, storage=open_storage(tree.inventory.root))
@@ -276,6 +276,7 @@ class Watch:
             return False
         if read is not None:
             self._finish(read)
+            self._measure()
         return True
 
     def _finish(self, read: Read) -> None:
@@ -316,6 +317,7 @@ class Watch:
             at=self._machine.wall(),
         )
         self._tell(told)
+        self.told[event.kind] += 1
         if not self.question.hook:
             return
         from ckpttool.api.watch_hooks import run_hook
@@ -324,6 +326,15 @@ class Watch:
         if failure is not None:
             self.hook_failures += 1
             self._note(f"the hook of {told.kind.value} {told.name or root} {failure}")
+
+    def _measure(self) -> None:
+        """Write the metrics down; where they cannot be written, who reads them sees that they are old."""
+        try:
+            self._write_metrics()
+        except (WriteFailedError, NotDurableError) as error:
+            self._say("metrics", f"{error}; the watch goes on")
+        else:
+            self._said.pop("metrics", None)
 
     # What is remembered.
 
@@ -365,26 +376,3 @@ class Watch:
             return
         self._said.pop("state", None)
         self._kept = known, now
-
-
-def _key(checkpoint: Checkpoint) -> str:
-    return "/".join(checkpoint.key)
-
-
-def _seen(checkpoint: Checkpoint, wall: float) -> SeenSave:
-    from hashlib import sha256
-
-    stamps = ((shard.path, shard.stamp) for shard in checkpoint.shards)
-    files = sorted((path, None if stamp is None else (stamp.size, stamp.token)) for path, stamp in stamps)
-    saved = checkpoint.saved_ns
-    first = min((shard.modified_ns for shard in checkpoint.shards if shard.modified_ns is not None), default=None)
-    return SeenSave(
-        key=_key(checkpoint),
-        name=checkpoint.name,
-        step=checkpoint.step,
-        fingerprint=sha256(repr(files).encode("utf-8", "surrogateescape")).hexdigest()[:32],
-        incomplete=tuple(finding for finding in blocking(checkpoint.findings) if finding.code in _INCOMPLETE),
-        nbytes=checkpoint.nbytes,
-        age=None if saved is None else max(0.0, wall - saved / 1e9),
-        written_ns=None if saved is None or first is None else (first, saved),
-    )

@@ -63,6 +63,14 @@ class WatchOptions:
         str | None,
         typer.Option(metavar="CMD", help="Run this at each event: without a shell, the event as JSON on its stdin."),
     ] = None
+    metrics: Annotated[
+        str | None,
+        typer.Option(metavar="FILE", help="Keep metrics in this .prom file, for Prometheus' node exporter."),
+    ] = None
+    listen: Annotated[
+        str | None,
+        typer.Option(metavar="HOST:PORT", help="Answer Prometheus here: 127.0.0.1:9464. Default: nobody listens."),
+    ] = None
 
     def question(self, tree: api.TreeQuestion) -> api.WatchQuestion:
         """Ask the library.
@@ -87,8 +95,32 @@ class WatchOptions:
             seal=self.seal,
             hook=hook,
             max_rate=rate if isinstance(rate, int) else None,
+            metrics=self._metrics,
+            listen=self._listen,
             environment=os.environ,
         )
+
+    @property
+    def _metrics(self) -> str | None:
+        if self.metrics is not None and not self.metrics.endswith(".prom"):
+            raise UsageError(f"--metrics {self.metrics}: the node exporter reads names that end with .prom alone")
+        return self.metrics
+
+    @property
+    def _listen(self) -> tuple[str, int] | None:
+        if self.listen is None:
+            return None
+        if self.once:
+            raise UsageError("--listen needs a watch that lasts: with --once, --metrics FILE")
+        from urllib.parse import urlsplit
+
+        try:
+            place = urlsplit(f"//{self.listen}")
+            if place.hostname and place.port is not None and not place.path:
+                return place.hostname, place.port
+        except ValueError:  # no such port
+            pass
+        raise UsageError(f"--listen takes HOST:PORT such as 127.0.0.1:9464, not {self.listen!r}")
 
 
 @grouped

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from statistics import median
 
+from ckpttool.domain.checkpoint import Checkpoint
 from ckpttool.domain.finding import Code, Finding, Severity, blocking, suspect, unknown, worst
 from ckpttool.domain.frozen import replace
 from ckpttool.domain.units import in_gib
@@ -46,9 +47,39 @@ _OF_CONTENT = frozenset({
 })  # fmt: skip
 """What no save under way shows: it is told at once."""
 
+_INCOMPLETE = frozenset({
+    Code.RANK_MISSING, Code.SHARD_MISSING, Code.SHARD_ELSEWHERE, Code.SHARD_EMPTY, Code.SHARD_TRUNCATED,
+    Code.UNCOMMITTED_SAVE, Code.METADATA_INCOMPLETE, Code.UNREADABLE,
+})  # fmt: skip
+"""What a listing shows of a save that is under way."""
 
 _MAY_CHANGE = frozenset({VerdictWord.UNREADABLE, VerdictWord.UNSTABLE})
 """Verdicts that say nothing of the files."""
+
+
+def key_of(checkpoint: Checkpoint) -> str:
+    """Return what tells a save from the tree's others."""
+    return "/".join(checkpoint.key)
+
+
+def seen_save(checkpoint: Checkpoint, wall: float) -> SeenSave:
+    """Return what a listing shows of a save; `wall` is now, in seconds since 1970."""
+    from hashlib import sha256
+
+    stamps = ((shard.path, shard.stamp) for shard in checkpoint.shards)
+    files = sorted((path, None if stamp is None else (stamp.size, stamp.token)) for path, stamp in stamps)
+    saved = checkpoint.saved_ns
+    first = min((shard.modified_ns for shard in checkpoint.shards if shard.modified_ns is not None), default=None)
+    return SeenSave(
+        key=key_of(checkpoint),
+        name=checkpoint.name,
+        step=checkpoint.step,
+        fingerprint=sha256(repr(files).encode("utf-8", "surrogateescape")).hexdigest()[:32],
+        incomplete=tuple(finding for finding in blocking(checkpoint.findings) if finding.code in _INCOMPLETE),
+        nbytes=checkpoint.nbytes,
+        age=None if saved is None else max(0.0, wall - saved / 1e9),
+        written_ns=None if saved is None or first is None else (first, saved),
+    )
 
 
 def observe(known: Watched, seen: Sighting, rule: WatchRule, *, now: float) -> tuple[Watched, tuple[Action, ...]]:

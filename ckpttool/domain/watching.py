@@ -230,5 +230,9 @@ class WatchQuestion:
     """The command to run for each event, by its words; none: nothing is run."""
     max_rate: int | None = None
     """Bytes a second to read at most, on average; None: as fast as it goes."""
+    metrics: str | None = None
+    """The file in which Prometheus' node exporter looks for metrics; None: none is written."""
+    listen: tuple[str, int] | None = None
+    """The host and the port at which metrics are asked for; None: nobody listens."""
     environment: Mapping[str, str] | None = None
     """Of the process: where the state lies, and what a hook inherits."""
