@@ -33,6 +33,8 @@ class Measured(Protocol):
     polled_at: float | None
     """Seconds since 1970; None: not yet."""
     free_bytes: ByteCount | None
+    norm: float | None
+    """Embedding local norm (sum of squares) at the save that was judged last; None: no log told."""
 
 
 @contextmanager
@@ -121,6 +123,7 @@ def _metrics(watch: Measured) -> Iterator[Metric]:
     yield counter("hook_failures", "Hooks that failed since the watch was started.", watch.hook_failures)
     yield gauge("last_poll_timestamp_seconds", "When the tree was looked at last.", watch.polled_at)
     yield gauge("free_bytes", "Bytes that are free on the disk of the tree.", watch.free_bytes)
+    yield gauge("embedding_local_norm", "Sum of squares, at the save that was judged last by a log.", watch.norm)
 
 
 def _word(save: KnownSave) -> str:

@@ -6,14 +6,18 @@ import threading
 from collections.abc import Callable
 from contextlib import closing, suppress
 
+from ckpttool.api.evidence import gather
 from ckpttool.api.scanning import Tree
 from ckpttool.api.sealing import seal_read
 from ckpttool.api.verifying import session_for, watched
+from ckpttool.decide.recorded_health import health_reason
 from ckpttool.domain.checkpoint import Checkpoint
-from ckpttool.domain.finding import Finding, blocking
+from ckpttool.domain.finding import Code, Finding, Severity, blocking, unknown, worst
 from ckpttool.domain.frozen import dataclass, replace
+from ckpttool.domain.health import Health
+from ckpttool.domain.log_question import EvidenceQuestion
 from ckpttool.domain.question import CheckQuestion
-from ckpttool.domain.verdict import Level, Verdict
+from ckpttool.domain.verdict import Level, Verdict, VerdictWord
 from ckpttool.domain.watching import Judge, Judgement, WatchQuestion
 from ckpttool.errors import CkptToolError
 from ckpttool.storage import assert_changeable, is_local, is_object_store
@@ -103,7 +107,13 @@ class Reading:
                 else:
                     sealed, against = self._seal_apart(own)
                 findings = (*findings, *against)
-        return Judgement(asked=asked, word=verdict.word, findings=findings, cached=cached, sealed=sealed), nbytes
+        ill, norm = self._health()
+        word = verdict.word
+        if ill is not None and worst(findings) < ill.severity:
+            word = VerdictWord.UNREADABLE if ill.severity is Severity.UNKNOWN else VerdictWord.SUSPECT
+        findings = findings if ill is None else (ill, *findings)
+        judgement = Judgement(asked=asked, word=word, findings=findings, cached=cached, sealed=sealed, norm=norm)
+        return judgement, nbytes
 
     def _session(self, level: Level, *, hashes: bool) -> Session:
         """Prepare to read with one worker."""
@@ -127,6 +137,30 @@ class Reading:
             if self._left:
                 return None
         return None
+
+    def _health(self) -> tuple[Finding | None, float | None]:
+        """Return why it must not be resumed from though it is whole, and the norm that the log shows at its save.
+
+        Raises:
+            UsageError: A log is not there.
+        """
+        checkpoint, tree, asked = self._checkpoint, self._tree, self._question
+        if asked.threshold is None or self.asked.cold:  # logs go away: what they said when it was saved counts
+            return health_reason(checkpoint, require=False, ignore=False), None
+        stages = None if asked.tree.config is None else asked.tree.config.pipeline_stages
+        question = EvidenceQuestion(threshold=asked.threshold, logs=asked.logs)
+        shown = gather(tree.inventory, question, root=tree.storage.root, stages=stages, ignore=False)
+        at = [each.key for each in tree.inventory.checkpoints].index(checkpoint.key)
+        judged = shown.inventory.checkpoints[at]
+        judgement = None if shown.report is None else shown.report.judgements[at]
+        norm = None if judgement is None else judgement.embedding_local_norm
+        above = next((each for each in judged.findings if each.code is Code.NORM_ABOVE_THRESHOLD), None)
+        if above is not None:
+            return above, norm
+        if judged.health is Health.UNKNOWN:
+            why = f"{checkpoint.name}: {(judgement and judgement.note) or 'nothing tells of its health'}"
+            return unknown(Code.HEALTH_UNKNOWN, why, remedy="name the training's log: --log"), norm
+        return health_reason(judged, require=False, ignore=False), norm
 
     def _seal_apart(self, checkpoint: Checkpoint) -> tuple[bool, tuple[Finding, ...]]:
         """Read it as the sealer does, for what was read so far has no digests, and seal it."""

@@ -94,6 +94,7 @@ class Watch:
         self.hook_failures = 0
         self.verified_bytes = 0
         self.polled_at: float | None = None
+        self.norm: float | None = None
         self.free_bytes: ByteCount | None = None
         self._tell = tell
         self._note = note
@@ -291,6 +292,7 @@ class Watch:
         else:
             self._said.pop("reading", None)
         if read.judgement is not None:
+            self.norm = self.norm if read.judgement.norm is None else read.judgement.norm
             self._tell_and_keep(*judged(self.known, read.judgement))
         self._begin_reading()
 

@@ -16,7 +16,8 @@ import typer
 from ckpttool import api
 from ckpttool.cli import output
 from ckpttool.cli.grouped import grouped
-from ckpttool.cli.options import ConfigPath, Format, FormatOpt, LevelName, Quiet, TreeOptions
+from ckpttool.cli.log_options import Columns, LogOpt
+from ckpttool.cli.options import ConfigPath, Format, FormatOpt, LevelName, Quiet, TreeOptions, finite
 from ckpttool.cli.units import duration, share
 from ckpttool.domain import exits
 from ckpttool.domain.frozen import dataclass
@@ -46,6 +47,12 @@ class WatchOptions:
         ),
     ] = None
     level: Annotated[LevelName, typer.Option(help="Headers, every byte, or every element.")] = LevelName.CHECKSUM
+    threshold: Annotated[
+        float | None,
+        typer.Option(callback=finite, min=0, help="Embedding local norm (sum of squares) from which one is unhealthy."),
+    ] = None
+    log: LogOpt = None
+    columns: Columns = None
     seal: Annotated[bool, typer.Option("--seal", help="Record the checksums of what is good.")] = False
     again: Annotated[
         float,
@@ -85,6 +92,8 @@ class WatchOptions:
             hook = tuple(shlex.split(self.on_event or ""))
         except ValueError as error:
             raise UsageError(f"--on-event: {error}: {self.on_event}") from None
+        if (self.log or self.columns) and self.threshold is None:
+            raise UsageError("--log and --columns are for --threshold: give that too")
         rested = self.settle * self.every if self.once else None
         return api.WatchQuestion(
             tree=tree,
@@ -93,6 +102,8 @@ class WatchOptions:
             once=self.once,
             level=self.level.level,
             seal=self.seal,
+            threshold=self.threshold,
+            logs=api.LogQuestion(patterns=tuple(self.log or ()), columns=self.columns),
             hook=hook,
             max_rate=rate if isinstance(rate, int) else None,
             metrics=self._metrics,

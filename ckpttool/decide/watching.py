@@ -43,7 +43,7 @@ TIMES_USUAL = 3
 
 _OF_CONTENT = frozenset({
     Code.NONFINITE_VALUES, Code.ALL_ZERO_TENSOR, Code.NORM_JUMP, Code.REPLICA_DIFFERS, Code.REPLICA_STALE,
-    Code.REPLICA_DRIFTED, Code.MARKED_UNHEALTHY,
+    Code.REPLICA_DRIFTED, Code.MARKED_UNHEALTHY, Code.NORM_ABOVE_THRESHOLD,
 })  # fmt: skip
 """What no save under way shows: it is told at once."""
 
@@ -52,6 +52,8 @@ _INCOMPLETE = frozenset({
     Code.UNCOMMITTED_SAVE, Code.METADATA_INCOMPLETE, Code.UNREADABLE,
 })  # fmt: skip
 """What a listing shows of a save that is under way."""
+
+_NOT_KNOWN = frozenset({EventKind.UNREADABLE, EventKind.HEALTH_UNKNOWN})
 
 _MAY_CHANGE = frozenset({VerdictWord.UNREADABLE, VerdictWord.UNSTABLE})
 """Verdicts that say nothing of the files."""
@@ -300,7 +302,7 @@ def judged(known: Watched, judgement: Judgement) -> tuple[Watched, tuple[WatchEv
     kind = _kind(save, judgement, against)
     if kind is None:  # a save under way may look so, or nobody knows: it is read again
         return _with(known, replace(after, state=SaveState.COMPLETE)), ()
-    if kind is EventKind.UNREADABLE and save.state is SaveState.BAD:  # told already
+    if kind in _NOT_KNOWN and save.state is SaveState.BAD:  # told already
         return _with(known, after), ()
     if kind in {EventKind.GOOD, EventKind.READ_AGAIN}:
         after = replace(
@@ -330,7 +332,8 @@ def _kind(save: KnownSave, judgement: Judgement, against: tuple[Finding, ...]) -
         return EventKind.CHECKSUM_MISMATCH
     weight = worst(against)
     if weight is Severity.UNKNOWN:
-        return EventKind.UNREADABLE if asked.final else None
+        what = EventKind.HEALTH_UNKNOWN if codes == {Code.HEALTH_UNKNOWN} else EventKind.UNREADABLE
+        return what if asked.final else None
     # What a trainer writes anew under its old name is cut off or lacks files: nothing in it contradicts itself.
     has_changed = save.was_good and Code.HEADER_INVALID in codes
     at_once = asked.final or asked.cold or weight is Severity.UNSAFE or has_changed or codes & _OF_CONTENT

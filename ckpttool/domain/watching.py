@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from ckpttool.domain.answered import Answered
 from ckpttool.domain.finding import Finding
 from ckpttool.domain.frozen import dataclass
+from ckpttool.domain.log_question import LogQuestion
 from ckpttool.domain.units import ByteCount, Rank, Step
 from ckpttool.domain.verdict import Level, VerdictWord
 
@@ -34,6 +35,8 @@ class EventKind(str, Enum):
     BAD = "bad"
     UNREADABLE = "unreadable"
     """It could not be read to its end for longer than patience lasts: unknown, not damaged."""
+    HEALTH_UNKNOWN = "health-unknown"
+    """Whole, but for longer than patience lasts no log says what is to be held against the threshold."""
     READ_AGAIN = "read-again"
     """Good once more, some time after it was written."""
     SAVE_INCOMPLETE = "save-incomplete"
@@ -184,6 +187,8 @@ class Judgement:
     """Whether most of it came from memory instead of the disk; None where the system does not say."""
     sealed: bool = False
     """Whether it is sealed now."""
+    norm: float | None = None
+    """Embedding local norm (sum of squares) at the save, where a threshold was given and the log shows one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -226,6 +231,10 @@ class WatchQuestion:
     """Poll once and read what there is to read."""
     level: Level = Level.CHECKSUM
     seal: bool = False
+    threshold: float | None = None
+    """Embedding local norm (sum of squares) from which a save is unhealthy; None: go by the trainer's record alone."""
+    logs: LogQuestion = LogQuestion()
+    """That show it. Without patterns: what lies in the output folder."""
     hook: tuple[str, ...] = ()
     """The command to run for each event, by its words; none: nothing is run."""
     max_rate: int | None = None

@@ -270,3 +270,52 @@ def test_a_full_disk_under_its_output_is_one_line_and_the_event_is_told_again(tr
         )
     assert (done.returncode, done.stderr.count(b"\n")) == (1, 1), done.stderr
     assert len(cli("watch", str(tree), "--once").stdout.splitlines()) == 2
+
+
+def told_with_norms(tree: Path, norms: dict[int, str], *more: str) -> tuple[int, dict[str, str], list[dict[str, Any]]]:
+    """Watch once with a log of embedding norms; return the code, what is told of each save, and the events."""
+    log = tree.parent / "train.csv"
+    lines = [f"{step},2.0,1.0,{norm}" for step, norm in norms.items()]
+    log.write_text("\n".join(["step,loss,global_norm,embedding_local_norm", *lines]) + "\n")
+    done = cli("watch", str(tree), "--once", "--threshold", "270", "--log", str(log), "--format", "json", *more)
+    told = events(done.stdout)
+    return done.exit_code, {event["checkpoint"]: event["event"] for event in told}, told
+
+
+def test_a_save_whose_norm_is_at_the_threshold_is_bad_and_one_below_it_is_good(tree: Path) -> None:
+    code, kinds, told = told_with_norms(tree, {1: "269.9", 2: "270"}, "--seal")
+    assert (code, kinds) == (10, {"2_1": "bad", "1_1": "good"})
+    assert (told[0]["verdict"], told[0]["findings"][0]["code"]) == ("suspect", "norm-above-threshold")
+    assert told[0]["sealed"] is True  # what the trainer meant, all the same
+    assert told_with_norms(tree, {1: "269.9", 2: "270"}, "--seal") == (10, {}, [])
+
+
+def test_a_norm_that_is_no_number_is_bad(tree: Path) -> None:
+    assert told_with_norms(tree, {1: "1", 2: "nan"})[:2] == (10, {"2_1": "bad", "1_1": "good"})
+
+
+def test_a_save_of_which_no_log_tells_is_not_good_until_one_does(tree: Path) -> None:
+    code, kinds, told = told_with_norms(tree, {1: "1"})
+    assert (code, kinds) == (14, {"2_1": "health-unknown", "1_1": "good"})
+    assert (told[0]["verdict"], [each["code"] for each in told[0]["findings"]]) == ("unreadable", ["health-unknown"])
+    assert told_with_norms(tree, {1: "1"}, "--patience", "0")[:2] == (14, {})
+    assert told_with_norms(tree, {1: "1", 2: "2"}, "--patience", "0")[:2] == (0, {"2_1": "good"})
+
+
+def test_what_a_log_said_when_it_was_saved_holds_when_the_log_is_gone(tree: Path) -> None:
+    assert told_with_norms(tree, {1: "1", 2: "2"})[0] == 0
+    assert told_with_norms(tree, {}, "--seal")[:2] == (0, {"2_1": "read-again", "1_1": "read-again"})
+
+
+def test_a_save_that_the_trainer_recorded_as_unhealthy_is_bad_without_any_log(tree: Path) -> None:
+    named = [{"ckpt_name": shard(tree, 0, epoch).name, "is_health": int(epoch == 2)} for epoch in (1, 2)]
+    (tree.parent / "health_ckpts.json").write_text(json.dumps(named))
+    done = cli("watch", str(tree), "--once", "--format", "json")
+    assert (done.exit_code, [event["event"] for event in events(done.stdout)]) == (10, ["bad", "good"])
+
+
+def test_a_log_that_is_not_there_and_one_without_a_threshold_are_said(tree: Path) -> None:
+    done = cli("watch", str(tree), "--once", "--log", "x.csv")
+    assert (done.exit_code, "--threshold: give that too" in done.stderr) == (2, True)
+    done = cli("watch", str(tree), "--once", "--threshold", "270", "--log", "nowhere.csv")
+    assert (done.exit_code, "nowhere.csv" in done.stderr, done.stdout) == (2, True, "")

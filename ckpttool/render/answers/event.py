@@ -19,6 +19,7 @@ _SAID = {  # of all others the finding says it, and names the save
     EventKind.GOOD: "is good",
     EventKind.BAD: "is not good",
     EventKind.UNREADABLE: "cannot be read to its end",
+    EventKind.HEALTH_UNKNOWN: "is whole, and nobody knows whether the training was well",
     EventKind.READ_AGAIN: "was read again and is good",
     EventKind.CHECKSUM_MISMATCH: "is no longer what it was",
 }
