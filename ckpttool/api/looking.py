@@ -163,13 +163,13 @@ def _contents(located: Located, root: str, question: CheckQuestion) -> dict[str,
     for name in _names_here(tree, question):
         for event in verify(tree, replace(question, name=name, replicas=False)):
             if isinstance(event, Verdict):  # in which numbers are compared with those of the save before
-                found |= {report.path: _by_itself(report, read.get(report.path, report)) for report in event.reports}
+                found |= {report.path: by_itself(report, read.get(report.path, report)) for report in event.reports}
             else:
                 read[event.path] = event
     return found
 
 
-def _by_itself(report: ShardReport, read: ShardReport) -> ShardReport:
+def by_itself(report: ShardReport, read: ShardReport) -> ShardReport:
     """Return a report without what copies on this machine told: which there are is told of all machines' together."""
     bare: dict[Code, Finding] = {
         finding.code: finding for finding in read.findings if finding.code is Code.CHECKSUM_MISSING

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import os
-import re
 import socket
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ckpttool import __version__
+from ckpttool.api.part_names import NO_RUN, name_of, place_of, process_of_part, run_of
 from ckpttool.api.verifying import joined
 from ckpttool.domain.expectation import RankFiles
 from ckpttool.domain.frozen import dataclass, replace
@@ -21,10 +21,10 @@ from ckpttool.domain.node import Process, Reach, Room
 from ckpttool.domain.part import MOST_PART_BYTES, PartQuestion, PartWritten, Split
 from ckpttool.domain.question import DEFAULT_DIR
 from ckpttool.domain.units import ByteCount, Rank
-from ckpttool.domain.verdict import VerdictWord
+from ckpttool.domain.verdict import ShardReport, VerdictWord
 from ckpttool.errors import CkptToolError, IncompleteError, UnknownLayoutError, UnsafeError, UsageError
 from ckpttool.records import PART_SUFFIX, STREAM
-from ckpttool.records.part import MOST_PARTS, is_part, spelled_part
+from ckpttool.records.part import Look, spelled_part
 from ckpttool.storage import is_local, shortest
 from ckpttool.storage.disk import LocalDisk
 from ckpttool.storage.mounts import boot_id, disk_identity, mount_of, mount_table
@@ -37,18 +37,19 @@ if TYPE_CHECKING:
     from ckpttool.api.looking import Seen
     from ckpttool.trainers.locate import Located
 
-_RUN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
-NO_RUN = "part"
-"""What a file of a part is called whose run has no name."""
-
-
-def part(question: PartQuestion, *, send: Callable[[bytes], None] | None = None) -> PartWritten | None:
+def part(
+    question: PartQuestion,
+    *,
+    send: Callable[[bytes], None] | None = None,
+    read: Mapping[str, ShardReport] | None = None,
+) -> PartWritten | None:
     """Look at what is seen of a tree from here, and write it down.
 
     Args:
         question: What to look at, and where it goes.
         send: Takes one line of those that go to standard output.
+        read: What reading shards showed before, by their paths: it counts for files that are still the same.
 
     Returns:
         What was written, whatever was found; None where the launcher says that this process has nothing to look at.
@@ -58,12 +59,33 @@ def part(question: PartQuestion, *, send: Callable[[bytes], None] | None = None)
         UnsafeError: It is larger than any that would be read.
         WriteFailedError, NotDurableError: It could not be written.
     """
-    process = _process(question.part)
+    process = process_of_part(question.part)
     if process is None:
         return None
     located, root = _located(question)
-    place = _place(question.out, _name(_run(question, process), process.index + 1, process.count), root)
-    return _written(_made(question, process, located, root), place, send)
+    place = place_of(question.out, name_of(run_of(question, process), process.index + 1, process.count), root)
+    return _written(_made(question, process, located, root, read), place, send)
+
+
+def told_before(question: PartQuestion) -> dict[str, ShardReport]:
+    """Return what the part that is there already told of shards, by their paths; nothing where none can be read.
+
+    Raises:
+        UsageError: Which part it is is not known, or it cannot be written there.
+    """
+    from ckpttool.trainers.merged import read_looks
+
+    process = process_of_part(question.part)
+    if process is None:
+        return {}
+    _, root = _located(question)
+    place = place_of(question.out, name_of(run_of(question, process), process.index + 1, process.count), root)
+    found: dict[str, ShardReport] = {}
+    if place.endswith(PART_SUFFIX) and os.path.isfile(place):
+        looks = [look for _, look in read_looks(place) if isinstance(look, Look)]
+        told = ((path, look.told(path)) for look in looks for path in look.answers.stamps)
+        found = {path: report for path, report in told if report is not None}
+    return found
 
 
 def parts_of_nodes(
@@ -93,10 +115,10 @@ def parts_of_nodes(
     tree = replace(question.tree, path=str(Path(question.tree.path or DEFAULT_DIR).absolute()), environment=None)
     if question.run is None:
         question = replace(question, run=time.strftime("ray-%Y%m%dT%H%M%SZ", time.gmtime()))
-    run = _run(question, None)
+    run = run_of(question, None)
     nodes, dead, asked = cluster.nodes, cluster.dead, replace(question, tree=tree, run=run)
     of = len(nodes) + len(dead)
-    places = [_place(question.out, _name(run, at + 1, of), tree.path or "") for at in range(of)]
+    places = [place_of(question.out, name_of(run, at + 1, of), tree.path or "") for at in range(of)]
     if question.out != STREAM and len(set(places)) < of:
         raise UsageError(f"--out {question.out}: each of {of} nodes has a part: name a folder, and end it with /")
     calls = [(node, (__version__, asked, at + 1, of)) for at, (node, _) in enumerate(nodes)]
@@ -117,7 +139,7 @@ def parts_of_nodes(
 def part_on_node(version: str, question: PartQuestion, number: int, of: int) -> tuple[str, str, Made | str]:
     """Look at what is seen from here for somebody elsewhere; return this host, our version, and the part or why not."""
     host = socket.gethostname()
-    process = _process(f"{number}/{of}")
+    process = process_of_part(f"{number}/{of}")
     if version != __version__ or process is None:
         return host, __version__, ""
     try:
@@ -137,24 +159,28 @@ class Made:
     words: tuple[tuple[VerdictWord, int], ...]
 
 
-def _name(run: str, number: int, of: int) -> str:
-    return f"{run or NO_RUN}.{number:05}-of-{of:05}{PART_SUFFIX}"
-
-
-def _made(question: PartQuestion, process: Process, located: Located | None, root: str) -> Made:
-    """Look at what is seen from here.
+def _made(
+    question: PartQuestion,
+    process: Process,
+    located: Located | None,
+    root: str,
+    read: Mapping[str, ShardReport] | None = None,
+) -> Made:
+    """Look at what is seen from here; what `read` tells of files that are still the same is not looked at again.
 
     Raises:
         UsageError: It is to be divided, and nobody says among how many.
         UnsafeError: The part is larger than any that would be read.
     """
     began = time.time_ns()
-    run = _run(question, process)
+    run = run_of(question, process)
     mount = mount_of(root, mount_table())
     divided = _divided(question.split, process, shared=mount.reach is Reach.SHARED)
     from ckpttool.api.looking import look_at
 
     seen = look_at(located, root, question.check, mine=_mine(located, divided))
+    if read:
+        seen = replace(seen, reports=_with_read(seen, read))
     room, unwritable = _room(root, seen)
     seat = Seat(
         number=process.index + 1,
@@ -184,6 +210,16 @@ def _made(question: PartQuestion, process: Process, located: Located | None, roo
     )
 
 
+def _with_read(seen: Seen, read: Mapping[str, ShardReport]) -> dict[str, ShardReport]:
+    """Return what is known of each shard: of a file that is still the one that was read, what that showed."""
+    stamps = seen.answers.stamps
+    return {
+        path: known if known is not None and known.stamp is not None and known.stamp == stamps.get(path) else report
+        for path, report in seen.reports.items()
+        for known in (read.get(path),)
+    }
+
+
 def _written(made: Made, place: str, send: Callable[[bytes], None] | None) -> PartWritten:
     """Write a part, or send it line by line.
 
@@ -205,50 +241,6 @@ def _written(made: Made, place: str, send: Callable[[bytes], None] | None) -> Pa
         found=made.found,
         words=made.words,
     )
-
-
-def _process(text: str) -> Process | None:
-    """Return which part this is; None where it is none.
-
-    Raises:
-        UsageError: That is not known.
-    """
-    match = re.fullmatch(r"(auto)|auto/([1-9][0-9]{0,5})|([1-9][0-9]{0,5})/([1-9][0-9]{0,5})", text)
-    if match is None or (match[3] is not None and int(match[3]) > int(match[4])):
-        raise UsageError(f"--part takes auto, auto/N, or I/N from 1/N to N/N, such as 3/16, not {text!r}")
-    if match[3] is None:
-        from ckpttool.trainers.common.processes import process_of
-
-        process = process_of(os.environ, count=None if match[2] is None else int(match[2]))
-        if process is not None and process.count > MOST_PARTS:
-            raise UsageError(
-                f"{process.launcher} started {process.count} processes, and {MOST_PARTS} parts are the most"
-            )
-        return process
-    return Process(
-        launcher="--part",
-        index=int(match[3]) - 1,
-        count=int(match[4]),
-        local_index=None,
-        local_count=None,
-        run=None,
-        attempt=0,
-    )
-
-
-def _run(question: PartQuestion, process: Process | None) -> str:
-    """Return what all parts of this look have in common; empty where nobody says.
-
-    Raises:
-        UsageError: What the user says is no name.
-    """
-    if question.run is not None:
-        if _RUN.fullmatch(question.run) is None:
-            raise UsageError(f"--run-id takes up to 64 letters, digits, dots, dashes and _, not {question.run!r}")
-        return question.run
-    if process is None or process.run is None:
-        return ""
-    return f"{process.run[:56]}.{process.attempt}" if process.attempt else process.run
 
 
 def _located(question: PartQuestion) -> tuple[Located | None, str]:
@@ -338,31 +330,6 @@ def _claims(question: PartQuestion, process: Process) -> tuple[Rank, ...] | None
         node = process.index
     first = node * question.devices_per_node
     return tuple(Rank(rank) for rank in range(first, first + question.devices_per_node))
-
-
-def _place(out: str, name: str, root: str) -> str:
-    """Return the file that is to be written.
-
-    Raises:
-        UsageError: It lies in the tree, its folder is not there, or something else stands in its place.
-        UnsafeError, WriteFailedError: Its folder cannot be made.
-    """
-    if out == STREAM:
-        return STREAM
-    is_named_folder = out.endswith("/") or os.path.isdir(out)
-    place = os.path.join(out, name) if is_named_folder else out
-    real, tree = os.path.realpath(place), os.path.realpath(root)
-    if os.path.isdir(tree) and real.startswith(f"{tree.rstrip('/')}/"):
-        raise UsageError(f"--out {out} lies in the checkpoint tree, in which nothing is changed")
-    if is_named_folder:
-        from ckpttool.write.files import ensure_folder
-
-        ensure_folder(out.rstrip("/") or "/")
-    elif not os.path.isdir(os.path.dirname(place) or "."):
-        raise UsageError(f"--out {out}: there is no folder {os.path.dirname(place)!r}")
-    if os.path.lexists(place) and not is_part(place):
-        raise UsageError(f"--out {out}: {place} is there, and is no part that ckpttool wrote; name another")
-    return place
 
 
 def _spelled(seat: Seat, seen: Seen) -> bytes:

@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from ckpttool.domain.replicas import RecordedSlices
     from ckpttool.domain.settings import RunConfig
     from ckpttool.records.merging import MergedLooks
-    from ckpttool.storage.listed import ListedStorage
     from ckpttool.trainers.abilities import HealthFile
     from ckpttool.trainers.base import Trainer
 
@@ -163,17 +162,6 @@ def scans_without(question: TreeQuestion) -> Callable[[Collection[str]], Invento
         return scanned(replace(found, storage=storage, listing=list_root(storage)), question).inventory
 
     return scan_without
-
-
-def scans_often(question: TreeQuestion) -> tuple[Tree, ListedStorage]:
-    """As `scan`; also return what tells later whether the tree moved since."""
-    from ckpttool.storage.listed import ListedStorage
-
-    located = locate(question.path, layout=question.layout, config=question.config)
-    storage = ListedStorage(located.storage)
-    with looking_at(storage.root):
-        listing = list_root(storage)
-    return scanned(replace(located, storage=storage, listing=listing), question), storage
 
 
 def scanned(located: Located, question: TreeQuestion) -> Tree:

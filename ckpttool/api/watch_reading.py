@@ -7,9 +7,11 @@ from collections.abc import Callable
 from contextlib import closing, suppress
 
 from ckpttool.api.evidence import gather
+from ckpttool.api.looking import by_itself
 from ckpttool.api.scanning import Tree
 from ckpttool.api.sealing import seal_read
 from ckpttool.api.verifying import session_for, watched
+from ckpttool.api.watch_seeing import on_hosts
 from ckpttool.decide.recorded_health import health_reason
 from ckpttool.domain.checkpoint import Checkpoint
 from ckpttool.domain.finding import Code, Finding, Severity, blocking, unknown, worst
@@ -17,7 +19,7 @@ from ckpttool.domain.frozen import dataclass, replace
 from ckpttool.domain.health import Health
 from ckpttool.domain.log_question import EvidenceQuestion
 from ckpttool.domain.question import CheckQuestion
-from ckpttool.domain.verdict import Level, Verdict, VerdictWord
+from ckpttool.domain.verdict import Level, ShardReport, Verdict, VerdictWord
 from ckpttool.domain.watching import Judge, Judgement, WatchQuestion
 from ckpttool.errors import CkptToolError
 from ckpttool.storage import assert_changeable, is_local, is_object_store
@@ -73,6 +75,8 @@ class Reading:
         self._done = done
         self._left = False
         self._notes: list[str] = []
+        self.reports: dict[str, ShardReport] = {}
+        """What was read so far of the shards, each by itself, by their paths."""
         # A daemon: a disk that never answers must not keep the process alive.
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
@@ -100,20 +104,32 @@ class Reading:
             verdict = self._verdict(session, own)
             if verdict is None or not _is_as_it_was(tree, checkpoint):
                 return None, 0 if verdict is None else verdict.bytes_read  # the next poll sees what became of it
-            findings, nbytes, sealed = verdict.findings, verdict.bytes_read, False
+            findings, nbytes, sealed = self._findings(verdict), verdict.bytes_read, False
             if asked.seal and not blocking(findings):
                 if at_once:
                     sealed, against = self._seal(session, own, verdict)
                 else:
                     sealed, against = self._seal_apart(own)
                 findings = (*findings, *against)
-        ill, norm = self._health()
+        # Of a part, the watch of all parts tells what the training thinks of its health.
+        ill, norm = (None, None) if self._question.part is not None else self._health()
         word = verdict.word
         if ill is not None and worst(findings) < ill.severity:
             word = VerdictWord.UNREADABLE if ill.severity is Severity.UNKNOWN else VerdictWord.SUSPECT
         findings = findings if ill is None else (ill, *findings)
         judgement = Judgement(asked=asked, word=word, findings=findings, cached=cached, sealed=sealed, norm=norm)
         return judgement, nbytes
+
+    def _findings(self, verdict: Verdict) -> tuple[Finding, ...]:
+        """Return what counts here: where only a part of the save lies, what its files tell by themselves."""
+        if self._question.part is not None:
+            return tuple(finding for report in self.reports.values() for finding in report.findings)
+        if self._tree.looks is None:
+            return verdict.findings
+        damaged = {finding.path for finding in verdict.findings if finding.severity > Severity.UNKNOWN}
+        # What its machine found broken it need not look at any harder.
+        told = [each for each in verdict.findings if each.code is not Code.NOT_LOOKED_AT or each.path not in damaged]
+        return on_hosts(told, self._tree)
 
     def _session(self, level: Level, *, hashes: bool) -> Session:
         """Prepare to read with one worker."""
@@ -133,7 +149,12 @@ class Reading:
         """Read a save; None where nobody wants it any more."""
         for event in session.events(checkpoint):
             if isinstance(event, Verdict):
+                own = {
+                    report.path: by_itself(report, self.reports.get(report.path, report)) for report in event.reports
+                }
+                self.reports = own
                 return event
+            self.reports = {**self.reports, event.path: event}  # whoever looks at it meanwhile sees a whole one
             if self._left:
                 return None
         return None
@@ -193,6 +214,8 @@ def _is_as_it_was(tree: Tree, checkpoint: Checkpoint) -> bool:
 def is_cached(tree: Tree, checkpoint: Checkpoint) -> bool | None:
     """Tell whether most of a save is in memory, so that reading it says nothing of the disk; None: nobody knows."""
     told = []
+    if tree.looks is not None:
+        return None
     for shard in checkpoint.shards[:: 1 + len(checkpoint.shards) // PROBED]:
         if not is_local(tree.inventory.root) or shard.stamp is None:
             return None

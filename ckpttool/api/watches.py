@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import os
 import queue
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
-from ckpttool.api.scanning import Tree, scans_often
+from ckpttool.api.part_keeping import PartKeeping, part_keeping
+from ckpttool.api.scanning import Tree
+from ckpttool.api.watch_clock import Machine
 from ckpttool.api.watch_metrics import measured
 from ckpttool.api.watch_reading import Read, Reading, is_cached
-from ckpttool.decide.watching import is_idle, judged, key_of, observe, seen_save, unseen
+from ckpttool.api.watch_seeing import assert_meant, scans_often, sighting
+from ckpttool.decide.seen_saves import key_of
+from ckpttool.decide.watching import is_idle, judged, observe, unseen
 from ckpttool.domain.frozen import replace
 from ckpttool.domain.progress import newest_first
 from ckpttool.domain.units import ByteCount
@@ -36,13 +39,13 @@ from ckpttool.errors import (
 from ckpttool.records.watch_state import WatchState, read_state, state_bytes, state_place
 from ckpttool.storage import is_local, open_storage
 from ckpttool.storage.disk import LocalDisk
-from ckpttool.storage.mounts import boot_id, mount_table
+from ckpttool.storage.mounts import mount_table
 from ckpttool.write.files import ensure_folder, locked
 from ckpttool.write.files import replace as write
 
 if TYPE_CHECKING:
+    from ckpttool.api.watch_seeing import Moves
     from ckpttool.domain.shard import FileStamp
-    from ckpttool.storage.listed import ListedStorage
 
 FULL_EVERY = 20
 """Polls after which all folders are listed whatever their times say: NFS shows these up to a minute late."""
@@ -52,22 +55,6 @@ STAMPS_A_POLL = 2048
 
 KEEP_SECONDS = 60.0
 """After which the state is written though nothing happened: only the watch's clock would be lost."""
-
-
-class Machine:
-    """Time as the watch sees it; tests have one of their own."""
-
-    def boot(self) -> str:
-        """Return a word that holds until this machine starts anew."""
-        return boot_id()
-
-    def seconds(self) -> float:
-        """Return seconds since it started; no change of the clock moves them, and while it sleeps none saves."""
-        return time.monotonic()
-
-    def wall(self) -> float:
-        """Return seconds since 1970."""
-        return time.time()
 
 
 class Watch:
@@ -110,7 +97,7 @@ class Watch:
         """Whether the last poll found that nothing moved."""
         self._polls = 0
         self._tree: Tree | None = None
-        self._listed: ListedStorage | None = None
+        self._listed: Moves | None = None
         self._last = Sighting(saves=())
         self._stamps: list[tuple[str, FileStamp]] = []
         self._next_stamp = 0
@@ -119,6 +106,7 @@ class Watch:
         self._kept: tuple[Watched, float] | None = None
         self._said: dict[str, str] = {}
         """What is wrong at present and was said, by what it is about."""
+        self._part: PartKeeping | None = None
 
     @contextmanager
     def begun(self) -> Iterator[None]:
@@ -139,6 +127,7 @@ class Watch:
                 self._recall(place)
                 self._keep(always=True)
                 self._write_metrics()
+                self._part = part_keeping(self.question, self._say)
                 try:
                     yield
                 finally:
@@ -165,6 +154,7 @@ class Watch:
             self._measure()
             if self.question.once:
                 self.finish_reading()
+                self._keep_part()
                 return
             while (left := until - self._machine.seconds()) > 0 and not self._stopping:
                 self._take(left)
@@ -175,6 +165,7 @@ class Watch:
             pass
         seen, now = self._look(), self._now()
         self.polled_at = self._machine.wall()
+        self._keep_part(moved=not self._is_idle)
         if isinstance(seen, str):
             self._tell_and_keep(*unseen(self.known, self._rule, seen, now=now))
             return
@@ -200,6 +191,7 @@ class Watch:
     def _look(self) -> Sighting | str:
         """Return what there is to see now, or why it cannot be seen, which is said once."""
         self._polls += 1
+        self._is_idle = False
         try:
             self._is_idle = self._is_unmoved()
             if self._is_idle:
@@ -217,12 +209,21 @@ class Watch:
             self._say("tree", f"{error}; the next poll looks again")
             return str(error)
         self._said.pop("tree", None)
-        ordered = newest_first(self._tree.inventory.checkpoints)
-        self._stamps = [(shard.path, shard.stamp) for each in ordered for shard in each.shards if shard.stamp]
-        wall = self._machine.wall()
-        saves = tuple(seen_save(checkpoint, wall) for checkpoint in ordered)
-        self._last = Sighting(saves=saves, whole=not self._tree.inventory.unlisted, free_bytes=self._free())
+        self._last = self._sighting(self._tree)
         return self._last
+
+    def _sighting(self, tree: Tree) -> Sighting:
+        assert_meant(self.question, tree)
+        if tree.looks is not None:
+            self._rule = replace(self._rule, again=0.0)  # whoever has the files reads them once more
+        here = [] if tree.looks is not None else newest_first(tree.inventory.checkpoints)
+        self._stamps = [(shard.path, shard.stamp) for each in here for shard in each.shards if shard.stamp]
+        seen = sighting(tree, self.question, self.known, self._rule, self._machine.wall())
+        return replace(seen, free_bytes=self._free())
+
+    def _keep_part(self, *, moved: bool = False) -> None:
+        if self._part is not None:
+            self._part.keep(self._reading, moved=moved)
 
     def _is_unmoved(self) -> bool:
         """Tell whether the last sighting still holds, at a small part of a scan's cost."""
@@ -244,7 +245,7 @@ class Watch:
         return False
 
     def _free(self) -> ByteCount | None:
-        root = self._tree.inventory.root if self._tree else ""
+        root = self._tree.inventory.root if self._tree and self._tree.looks is None else ""
         if root and is_local(root):
             with suppress(OSError):
                 self.free_bytes = ByteCount(LocalDisk().room(root).free_bytes)
@@ -252,7 +253,7 @@ class Watch:
 
     def _say(self, about: str, text: str) -> None:
         """Say what is wrong, once while it lasts."""
-        if text != self._said.get(about):
+        if text and text != self._said.get(about):
             self._note(text)
         self._said[about] = text
 
@@ -266,7 +267,7 @@ class Watch:
             found = [] if tree is None else [each for each in tree.inventory.checkpoints if key_of(each) == asked.key]
             if tree is None or not found or (asked.early and is_cached(tree, found[0]) is not False):
                 continue
-            own = replace(tree, storage=open_storage(tree.inventory.root))
+            own = tree if tree.looks is not None else replace(tree, storage=open_storage(tree.inventory.root))
             self._reading = Reading(self.question, own, found[0], asked, self._mail.put)
 
     def _take(self, seconds: float | None) -> bool:
@@ -281,6 +282,7 @@ class Watch:
         return True
 
     def _finish(self, read: Read) -> None:
+        self._keep_part()
         self._reading = None
         for text in read.notes:
             self._note(text)
@@ -301,6 +303,8 @@ class Watch:
     def _tell_and_keep(self, known: Watched, events: tuple[WatchEvent, ...]) -> None:
         """Tell what there is to tell, and only then know that it was told: an interrupt may come at any moment."""
         for event in events:
+            if self._part is not None and event.kind is not EventKind.DISK_SPACE_LOW:
+                continue  # of a part of a save nothing more can be told
             if self._stopping:  # the next watch tells it: a hook may take a minute
                 return
             self._announce(event)
@@ -311,7 +315,8 @@ class Watch:
         from hashlib import sha256
 
         root = self._tree.inventory.root if self._tree else self.question.tree.path or "."
-        what = f"{os.path.realpath(root)}\0{event.kind.value}\0{event.subject}"
+        place = root if self._tree is None or self._tree.looks is None else self.question.tree.path or "."
+        what = f"{os.path.realpath(place)}\0{event.kind.value}\0{event.subject}"
         told = replace(
             event,
             root=root,

@@ -51,7 +51,8 @@ HEADINGS = {
         "--trash-days", "--older-than", "--apply", "--reseal", "--write",
     ),
     "Watch": (
-        "--once", "--settle", "--patience", "--again", "--seal", "--max-rate", "--on-event", "--metrics", "--listen",
+        "--once", "--settle", "--patience", "--again", "--seal", "--max-rate", "--on-event", "--part-out", "--metrics",
+        "--listen",
     ),
     "Output": (
         "--out", "--output", "--format", "--json", "--print", "--top", "--limit", "--all", "--exit-code", "--report",

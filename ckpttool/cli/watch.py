@@ -14,13 +14,15 @@ from typing import Annotated
 import typer
 
 from ckpttool import api
+from ckpttool.api.part_names import process_of_part
 from ckpttool.cli import output
 from ckpttool.cli.grouped import grouped
 from ckpttool.cli.log_options import Columns, LogOpt
 from ckpttool.cli.options import ConfigPath, Format, FormatOpt, LevelName, Quiet, TreeOptions, finite
 from ckpttool.cli.units import duration, share
 from ckpttool.domain import exits
-from ckpttool.domain.frozen import dataclass
+from ckpttool.domain.frozen import dataclass, replace
+from ckpttool.domain.part import PartQuestion, Split
 from ckpttool.errors import ExitCode, UsageError
 
 
@@ -134,12 +136,50 @@ class WatchOptions:
         raise UsageError(f"--listen takes HOST:PORT such as 127.0.0.1:9464, not {self.listen!r}")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeepOptions:
+    """Which part of a tree this machine keeps fresh for a watch elsewhere, and where."""
+
+    part_out: Annotated[
+        str | None,
+        typer.Option(
+            "--part-out", metavar="FOLDER", help="Keep this machine's part there, for a watch of that folder."
+        ),
+    ] = None
+    part: Annotated[
+        str, typer.Option("--part", metavar="I/N|auto[/N]", help="Which it is, from 1; auto: as the launcher says.")
+    ] = "auto"
+    run_id: Annotated[
+        str | None, typer.Option(metavar="ID", help="The same on all machines; default: as the launcher says.")
+    ] = None
+
+    def question(self, tree: api.TreeQuestion) -> PartQuestion | None:
+        """Ask the library.
+
+        Raises:
+            UsageError: An option says something of a part that is not kept.
+        """
+        if self.part_out is None:
+            if self.part != "auto" or self.run_id is not None:
+                raise UsageError("--part and --run-id are of the part that --part-out keeps: say where")
+            return None
+        return PartQuestion(
+            tree=tree,
+            check=api.CheckQuestion(),
+            out=f"{self.part_out.rstrip('/')}/",
+            part=self.part,
+            split=Split.NONE,
+            run=self.run_id,
+        )
+
+
 @grouped
 def watch(
     *,
     tree: TreeOptions,
     config: ConfigPath = None,
     look: WatchOptions,
+    keep: KeepOptions,
     fmt: FormatOpt = Format.TABLE,
     quiet: Quiet = False,
 ) -> None:
@@ -147,18 +187,24 @@ def watch(
 
     It waits until a save has come to rest, reads it, says in a line what it is, and looks on until it is ended. A rank
     that hangs in a save, saves that stay away, and files that change later are told as well. Nothing is changed but
-    what --seal records.
+    what --seal records. Where each machine has a part of the checkpoints, each watches with --part-out FOLDER, and one
+    more watches FOLDER and tells.
 
     Example: ckpttool watch ./output/checkpoint --seal
     """
+    where = tree.question(config=config)
+    part = keep.question(where)
+    if part is not None and process_of_part(part.part) is None:
+        output.looking_at(None, quiet=quiet, more="this process only keeps others together: nothing to look at")
+        return
     watching = api.Watch(
-        look.question(tree.question(config=config)),
+        replace(look.question(where), part=part),
         tell=lambda event: _tell(event, fmt),
         note=lambda text: None if quiet else output.note(text),
     )
     with _ended_by_signals(watching), watching.begun():
         watching.run()
-    raise typer.Exit(exits.of_watch(watching.known) if look.once else ExitCode.OK)
+    raise typer.Exit(exits.of_watch(watching.known) if look.once and part is None else ExitCode.OK)
 
 
 @contextmanager

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from statistics import median
 
-from ckpttool.domain.checkpoint import Checkpoint
 from ckpttool.domain.finding import Code, Finding, Severity, blocking, suspect, unknown, worst
 from ckpttool.domain.frozen import replace
 from ckpttool.domain.units import in_gib
@@ -20,6 +19,7 @@ from ckpttool.domain.watching import (
     EventKind,
     Judge,
     Judgement,
+    KnownNode,
     KnownSave,
     SaveState,
     SeenSave,
@@ -47,41 +47,10 @@ _OF_CONTENT = frozenset({
 })  # fmt: skip
 """What no save under way shows: it is told at once."""
 
-_INCOMPLETE = frozenset({
-    Code.RANK_MISSING, Code.SHARD_MISSING, Code.SHARD_ELSEWHERE, Code.SHARD_EMPTY, Code.SHARD_TRUNCATED,
-    Code.UNCOMMITTED_SAVE, Code.METADATA_INCOMPLETE, Code.UNREADABLE,
-})  # fmt: skip
-"""What a listing shows of a save that is under way."""
-
 _NOT_KNOWN = frozenset({EventKind.UNREADABLE, EventKind.HEALTH_UNKNOWN})
 
 _MAY_CHANGE = frozenset({VerdictWord.UNREADABLE, VerdictWord.UNSTABLE})
 """Verdicts that say nothing of the files."""
-
-
-def key_of(checkpoint: Checkpoint) -> str:
-    """Return what tells a save from the tree's others."""
-    return "/".join(checkpoint.key)
-
-
-def seen_save(checkpoint: Checkpoint, wall: float) -> SeenSave:
-    """Return what a listing shows of a save; `wall` is now, in seconds since 1970."""
-    from hashlib import sha256
-
-    stamps = ((shard.path, shard.stamp) for shard in checkpoint.shards)
-    files = sorted((path, None if stamp is None else (stamp.size, stamp.token)) for path, stamp in stamps)
-    saved = checkpoint.saved_ns
-    first = min((shard.modified_ns for shard in checkpoint.shards if shard.modified_ns is not None), default=None)
-    return SeenSave(
-        key=key_of(checkpoint),
-        name=checkpoint.name,
-        step=checkpoint.step,
-        fingerprint=sha256(repr(files).encode("utf-8", "surrogateescape")).hexdigest()[:32],
-        incomplete=tuple(finding for finding in blocking(checkpoint.findings) if finding.code in _INCOMPLETE),
-        nbytes=checkpoint.nbytes,
-        age=None if saved is None else max(0.0, wall - saved / 1e9),
-        written_ns=None if saved is None or first is None else (first, saved),
-    )
 
 
 def observe(known: Watched, seen: Sighting, rule: WatchRule, *, now: float) -> tuple[Watched, tuple[Action, ...]]:
@@ -125,7 +94,8 @@ def observe(known: Watched, seen: Sighting, rule: WatchRule, *, now: float) -> t
     known = replace(known, saves=tuple(saves))
     known, late = _overdue(known)
     known, low = _room(known, seen)
-    return known, (*told, *late, *low, *judges)
+    known, silent = _silent(known, seen, patience)
+    return known, (*told, *late, *low, *silent, *judges)
 
 
 def unseen(known: Watched, rule: WatchRule, why: str, *, now: float) -> tuple[Watched, tuple[WatchEvent, ...]]:
@@ -285,6 +255,41 @@ def _room(known: Watched, seen: Sighting) -> tuple[Watched, tuple[WatchEvent, ..
         remedy="ckpttool prune says what may go",
     )
     return replace(known, low_told=True), (_event(EventKind.DISK_SPACE_LOW, good, findings=(finding,)),)
+
+
+def _silent(known: Watched, seen: Sighting, patience: float) -> tuple[Watched, tuple[WatchEvent, ...]]:
+    """Say once of each machine that its part is written no longer, or is not there."""
+    before = {node.number: node for node in known.nodes}
+    nodes, told = [], []
+    for each in seen.nodes:
+        node = before.get(each.number)
+        if node is None or node.mark != each.mark:
+            node = KnownNode(number=each.number, name=each.name, mark=each.mark, since=known.now)
+        elif not node.told and known.now - node.since >= patience:
+            node = replace(node, told=True)
+            told.append(_of_node(node, known.now))
+        nodes.append(node)
+    return replace(known, nodes=tuple(nodes)), tuple(told)
+
+
+def _of_node(node: KnownNode, now: float) -> WatchEvent:
+    passed = _minutes(now - node.since)
+    if node.mark:
+        kind, code, what = EventKind.PART_STALE, Code.PART_STALE, f"was written {passed} ago, and not since"
+    else:
+        kind, code, what = EventKind.PART_MISSING, Code.PART_MISSING, f"is not here for {passed}"
+    finding = unknown(
+        code,
+        f"{node.name} {what}: what that machine has now, nobody knows",
+        remedy="see whether it answers, and whether ckpttool watch --part-out runs there",
+    )
+    subject = f"part {node.number} {node.mark or round(node.since)}"
+    return WatchEvent(kind=kind, subject=subject, name=None, step=None, findings=(finding,))
+
+
+def is_silent(known: Watched, number: int, rule: WatchRule) -> bool:
+    """Tell whether a machine's part is so old that what others took away since may still stand in it."""
+    return any(node.number == number and known.now - node.since >= patience_of(known, rule) / 2 for node in known.nodes)
 
 
 def judged(known: Watched, judgement: Judgement) -> tuple[Watched, tuple[WatchEvent, ...]]:

@@ -106,6 +106,7 @@ def of_watch(known: Watched) -> ExitCode:
     words = {save.word for save in known.saves if save.state is SaveState.BAD}
     states = {save.state for save in known.saves}
     codes = {ExitCode.INCOMPLETE for save in known.saves if save.told_incomplete}
+    codes |= {ExitCode.INCOMPLETE for node in known.nodes if node.told or not node.mark}
     if SaveState.COMPLETE in states or states == {SaveState.SAVING}:  # nobody knows yet
         codes.add(ExitCode.INCOMPLETE)
     unknown = {VerdictWord.UNREADABLE, VerdictWord.UNSTABLE, VerdictWord.UNSUPPORTED}

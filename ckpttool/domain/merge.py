@@ -82,6 +82,8 @@ class Merge:
     """Which of the seats, by their place in `seats`, have a file, by its path."""
     copies: Mapping[str, tuple[Copy, ...]]
     """All looks at the files of which there are several, by path."""
+    looked: tuple[Seat, ...] = ()
+    """As `seats`, and those that could not list the tree's folder."""
     divided: tuple[Mapping[str, str], ...] = ()
     """Of each of the seats, for folders whose files were shared out: a hash of all names in it, by its path."""
 

@@ -14,6 +14,7 @@ from ckpttool.domain.units import ByteCount, Rank, Step
 from ckpttool.domain.verdict import Level, VerdictWord
 
 if TYPE_CHECKING:
+    from ckpttool.domain.part import PartQuestion
     from ckpttool.domain.question import TreeQuestion
 
 
@@ -44,6 +45,10 @@ class EventKind(str, Enum):
     CHECKSUM_MISMATCH = "checksum-mismatch"
     """One that was good is no longer what it was."""
     DISK_SPACE_LOW = "disk-space-low"
+    PART_STALE = "part-stale"
+    """Of a folder of parts: a machine writes its part no longer."""
+    PART_MISSING = "part-missing"
+    """Of a folder of parts: a machine's part is not there."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,6 +76,18 @@ class SeenSave:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SeenNode:
+    """One machine's part of a tree, as a poll shows it."""
+
+    number: int
+    """Of the part, from 1."""
+    name: str
+    """For people."""
+    mark: str
+    """Differs where it was written anew; empty where it is not there."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Sighting:
     """What one poll shows of a tree."""
 
@@ -80,6 +97,21 @@ class Sighting:
     """False where a folder could not be listed: what is not there may be in it."""
     free_bytes: ByteCount | None = None
     """On the tree's disk; None where it does not say."""
+    nodes: tuple[SeenNode, ...] = ()
+    """By number, where machines write parts of it; none where this machine sees the tree itself."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KnownNode:
+    """One machine's part, as it is remembered."""
+
+    number: int
+    name: str
+    mark: str
+    since: float
+    """When it was written last, as far as was seen, by the watch's own clock."""
+    told: bool = False
+    """Whether it was told that it is written no longer, or not there."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,6 +170,8 @@ class Watched:
     unseen_since: float | None = None
     """When the tree could not be seen any more, or had nothing in it; None: it is seen."""
     unseen_told: bool = False
+    nodes: tuple[KnownNode, ...] = ()
+    """By number."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -245,3 +279,5 @@ class WatchQuestion:
     """The host and the port at which metrics are asked for; None: nobody listens."""
     environment: Mapping[str, str] | None = None
     """Of the process: where the state lies, and what a hook inherits."""
+    part: PartQuestion | None = None
+    """Which part this machine keeps, and where, for a watch elsewhere that judges all of them; None: it judges here."""

@@ -82,6 +82,7 @@ def merge(looks: Iterable[Look], *, source: str, unread: Sequence[tuple[str, str
         root=root or roots[0],
         of=totals[0],
         seats=tuple(look.seat for look in seeing),
+        looked=tuple(look.seat for look in kept),
         missing=tuple(number for number in range(1, totals[0] + 1) if number not in numbers),
         blind={number: errno.errorcode.get(code, str(code)) for number, code in blind.items()},
         unread=tuple(sorted(unread)),

@@ -14,7 +14,7 @@ from ckpttool.domain.frozen import dataclass
 from ckpttool.domain.node import Reach
 from ckpttool.domain.units import Step
 from ckpttool.domain.verdict import VerdictWord
-from ckpttool.domain.watching import KnownSave, SaveState, Watched
+from ckpttool.domain.watching import KnownNode, KnownSave, SaveState, Watched
 from ckpttool.formats.strict_json import (
     OWN_MEMORY,
     JsonObject,
@@ -96,6 +96,10 @@ def state_bytes(state: WatchState) -> bytes:
         "low_told": known.low_told,
         "unseen_since": known.unseen_since,
         "unseen_told": known.unseen_told,
+        "nodes": [
+            {name: getattr(node, name) for name in KnownNode.__slots__} | {"name": spelled(node.name)}
+            for node in known.nodes
+        ],
         "saves": [
             {name: getattr(save, name) for name in KnownSave.__slots__}
             | {"key": spelled(save.key), "name": spelled(save.name)}
@@ -130,6 +134,7 @@ def _state(data: bytes) -> WatchState:
         low_told=get_bool(record, "low_told"),
         unseen_since=_optional_float(record, "unseen_since"),
         unseen_told=get_bool(record, "unseen_told"),
+        nodes=tuple(_node(as_object(value)) for value in get_list(record, "nodes")) if "nodes" in record else (),
     )
     return WatchState(
         watched=watched,
@@ -160,6 +165,16 @@ def _save(line: JsonObject) -> KnownSave:
         newest_ns=get_optional_int(line, "newest_ns"),
         good_ns=get_optional_int(line, "good_ns"),
         rewritten=get_bool(line, "rewritten"),
+    )
+
+
+def _node(line: JsonObject) -> KnownNode:
+    return KnownNode(
+        number=get_int(line, "number"),
+        name=unspelled(get_str(line, "name")),
+        mark=get_str(line, "mark"),
+        since=_float(line, "since"),
+        told=get_bool(line, "told"),
     )
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 from time import time_ns
 
-from ckpttool.storage.base import Entry, PassedOn, Storage
+from ckpttool.domain.shard import FileStamp
+from ckpttool.storage.base import Entry, Kind, PassedOn, Storage
 
 Moved = tuple[int, int, int]
 """When the content and the state of a folder or file changed, and which it is."""
@@ -65,3 +66,24 @@ def _is_fresh(times: Moved) -> bool:
     """Tell whether a folder moved so lately that it may move once more and show the same times."""
     coarse = not any(time % SECOND for time in times[:2])  # FAT and old disks count whole seconds
     return abs(time_ns() - max(times[:2])) < (2 * SECOND if coarse else TICK)
+
+
+class ListedFiles:
+    """The files of a folder whose names end alike: whether one came, went, or was written anew since."""
+
+    def __init__(self, storage: Storage, suffix: str) -> None:
+        """Note which there are."""
+        self._storage = storage
+        self._suffix = suffix
+        self._known = self._now()
+
+    def moved(self) -> bool:
+        """Tell whether they are others than they were, or nobody can know."""
+        return self._known is None or self._now() != self._known
+
+    def _now(self) -> dict[str, FileStamp] | None:
+        try:
+            names = [entry.name for entry in self._storage.entries("") if entry.kind is not Kind.FOLDER]
+            return {name: self._storage.stamp(name) for name in names if name.endswith(self._suffix)}
+        except OSError:
+            return None

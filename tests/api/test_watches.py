@@ -15,7 +15,8 @@ import pytest
 
 from ckpttool.api import verifying, watch_reading, watches
 from ckpttool.api.scanning import Tree
-from ckpttool.api.watches import Machine, Watch
+from ckpttool.api.watch_clock import Machine
+from ckpttool.api.watches import Watch
 from ckpttool.domain.frozen import replace
 from ckpttool.domain.question import CheckQuestion, TreeQuestion
 from ckpttool.domain.units import ByteCount

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ckpttool.decide.watching import LEAST_PATIENCE, is_idle, judged, observe, patience_of, unseen
+from ckpttool.decide.watching import LEAST_PATIENCE, is_idle, is_silent, judged, observe, patience_of, unseen
+from ckpttool.domain.exits import of_watch
 from ckpttool.domain.finding import Code, Finding, Severity, damage, note, suspect, unknown, unsafe
 from ckpttool.domain.frozen import replace
 from ckpttool.domain.units import ByteCount, Rank, Step
@@ -18,12 +19,14 @@ from ckpttool.domain.watching import (
     Judge,
     Judgement,
     SaveState,
+    SeenNode,
     SeenSave,
     Sighting,
     Watched,
     WatchEvent,
     WatchRule,
 )
+from ckpttool.errors import ExitCode
 
 RULE = WatchRule(settle=2, patience=100.0, again=0.0)
 MISSING = damage(Code.SHARD_MISSING, "rank 3 has no file", ranks=(Rank(3),))
@@ -346,3 +349,30 @@ def test_in_any_order_and_with_any_clock_nothing_is_told_twice_of_files_that_sta
         told = len(course.told)
         course.poll(*seen, passed=0.0, whole=whole)
     assert {event.kind for event in course.told} <= set(EventKind)
+
+
+def node(number: int, mark: str) -> SeenNode:
+    return SeenNode(number=number, name=f"part {number} of 2 (host-{number})", mark=mark)
+
+
+def test_a_machine_whose_part_is_written_no_longer_is_told_once_and_again_when_it_fell_silent_anew() -> None:
+    course = good()
+    for turn in range(12):
+        course.poll(save(), nodes=(node(1, str(turn)), node(2, "a")))
+    assert course.kinds == ["good", "part-stale"]
+    assert "part 2 of 2 (host-2) was written 100 s ago" in course.told[-1].findings[0].message
+    assert is_silent(course.known, 2, RULE)
+    assert not is_silent(course.known, 1, RULE)
+    assert not is_silent(course.known, 7, RULE)
+    course.poll(save(), nodes=(node(1, "11"), node(2, "b")), times=9)
+    assert course.kinds == ["good", "part-stale"]
+    course.poll(save(), nodes=(node(1, "12"), node(2, "b")), times=4)
+    assert course.kinds == ["good", "part-stale", "part-stale"]
+    assert len({event.subject for event in course.told}) == 3
+
+
+def test_a_part_that_is_not_there_is_told_when_patience_ends() -> None:
+    course = Course().poll(save(), nodes=(node(1, ""),), times=11)
+    assert course.kinds == ["part-missing"]
+    assert of_watch(course.known) is ExitCode.INCOMPLETE
+    assert course.poll(save(), nodes=(node(1, "a"),), times=5).kinds == ["part-missing"]

@@ -1,0 +1,163 @@
+"""What a poll sees of the saves of a watched tree: of one on this machine, of one machine's part, of all parts."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING, Protocol
+
+from ckpttool.api.scanning import Tree, looking_at, scanned
+from ckpttool.decide.seen_saves import OF_A_TREE, OF_FILES, OF_PARTS, key_of, seen_save
+from ckpttool.decide.watching import is_silent
+from ckpttool.domain.finding import Code, Finding, blocking, unknown
+from ckpttool.domain.frozen import replace
+from ckpttool.domain.progress import newest_first
+from ckpttool.domain.watching import SeenNode, Sighting
+from ckpttool.errors import UsageError
+from ckpttool.records import PART_SUFFIX
+from ckpttool.storage import open_storage, shortest
+from ckpttool.trainers.listing import list_root
+from ckpttool.trainers.locate import locate
+
+if TYPE_CHECKING:
+    from ckpttool.domain.checkpoint import Checkpoint
+    from ckpttool.domain.merge import Merge
+    from ckpttool.domain.question import TreeQuestion
+    from ckpttool.domain.verdict import Level
+    from ckpttool.domain.watching import Watched, WatchQuestion, WatchRule
+    from ckpttool.records.merging import MergedLooks
+
+
+class Moves(Protocol):
+    """What tells whether a tree moved since it was listed."""
+
+    def moved(self) -> bool:
+        """Tell whether it may have."""
+        ...
+
+
+def scans_often(question: TreeQuestion) -> tuple[Tree, Moves]:
+    """As `scan`; also return what tells later whether the tree, or a part that was written of it, moved since."""
+    from ckpttool.storage.listed import ListedFiles, ListedStorage
+
+    files = ListedFiles(open_storage(shortest(question.path or os.curdir)), PART_SUFFIX)
+    located = locate(question.path, layout=question.layout, config=question.config, root=question.root)
+    if located.looks is not None:
+        return scanned(located, question), files
+    storage = ListedStorage(located.storage)
+    with looking_at(storage.root):
+        listing = list_root(storage)
+    return scanned(replace(located, storage=storage, listing=listing), question), storage
+
+
+def assert_meant(question: WatchQuestion, tree: Tree) -> None:
+    """Let nobody ask of parts what only files allow.
+
+    Raises:
+        UsageError: Somebody does.
+    """
+    if tree.looks is None:
+        return
+    source = tree.looks.merge.source
+    if question.seal:
+        raise UsageError(f"--seal: {source} holds parts; what they are of is sealed where its files are")
+    if question.part is not None:
+        raise UsageError(f"--part-out: {source} holds parts already; give the tree that this machine sees")
+
+
+def sighting(tree: Tree, question: WatchQuestion, known: Watched, rule: WatchRule, wall: float) -> Sighting:
+    """Return what there is to see of a tree, but for the room on its disk.
+
+    Args:
+        tree: As it was listed.
+        question: Whether it is a part, and how hard its shards are to be looked at.
+        known: Which machines fell silent.
+        rule: For how long they must have been.
+        wall: Seconds since 1970.
+    """
+    ordered = newest_first(tree.inventory.checkpoints)
+    complete = not tree.inventory.unlisted
+    if tree.looks is None:
+        codes = OF_A_TREE if question.part is None else OF_FILES
+        return Sighting(saves=tuple(seen_save(each, wall, codes) for each in ordered), whole=complete)
+    merge, saves = tree.looks.merge, []
+    silent = {node.number for node in known.nodes if is_silent(known, node.number, rule)}
+    behind = _left_behind(tree, silent)
+    for each in ordered:
+        if key_of(each) not in behind:
+            told, unlooked = _told(tree.looks, each, question.level)
+            save = seen_save(each, wall, OF_PARTS, told)
+            saves.append(replace(save, incomplete=on_hosts((*save.incomplete, *unlooked), tree)))
+    return Sighting(saves=tuple(saves), whole=complete and not merge.lacking, nodes=_nodes(merge))
+
+
+def _told(looks: MergedLooks, checkpoint: Checkpoint, level: Level) -> tuple[list[object], tuple[Finding, ...]]:
+    """Return what the machines tell of the shards of a save, and a finding where some are not looked at yet."""
+    told: list[object] = []
+    unlooked = []
+    for shard in sorted(checkpoint.shards, key=lambda shard: shard.path):
+        report = looks.told(shard.path)
+        against = () if report is None else blocking(report.findings)
+        told.append(None if report is None else (report.level.value, sorted(each.code.value for each in against)))
+        if report is None or (report.level < level and not against):
+            unlooked.append(shard)
+    if not unlooked:
+        return told, ()
+    first = unlooked[0]
+    message = f"{len(unlooked)} of {len(checkpoint.shards)} shards are not read yet by the machine on which they lie"
+    remedy = f"see whether ckpttool watch --part-out --level {level.word} runs there"
+    ranks = tuple(sorted({shard.rank for shard in unlooked if shard.rank is not None}))
+    return told, (unknown(Code.NOT_LOOKED_AT, message, path=first.path, ranks=ranks, remedy=remedy),)
+
+
+def on_hosts(findings: Sequence[Finding], tree: Tree) -> tuple[Finding, ...]:
+    """Return findings with the machines that they are about, where several looked at the tree."""
+    if tree.looks is None:
+        return tuple(findings)
+    merge = tree.looks.merge
+    of_rank: dict[int, set[int]] = {}
+    for checkpoint in tree.inventory.checkpoints:
+        for shard in checkpoint.shards:
+            if shard.rank is not None:
+                of_rank.setdefault(shard.rank, set()).update(merge.held.get(shard.path, ()))
+    named = []
+    for finding in findings:
+        seats = {*merge.held.get(finding.path or "", ())} or {
+            at for rank in finding.ranks for at in of_rank.get(rank, ())
+        }
+        hosts = sorted({merge.seats[at].host for at in seats})
+        shown = ", ".join(hosts[:_MOST_HOSTS]) + (
+            f" and {len(hosts) - _MOST_HOSTS} more" if hosts[_MOST_HOSTS:] else ""
+        )
+        is_said = not hosts or all(host in finding.message for host in hosts)
+        named.append(finding if is_said else replace(finding, message=f"{finding.message} (on {shown})"))
+    return tuple(named)
+
+
+_MOST_HOSTS = 4
+"""Machines that one line names."""
+
+
+def _nodes(merge: Merge) -> tuple[SeenNode, ...]:
+    """Return the machines that write parts of a tree, and of those that do not, which part is not there."""
+    looked = {seat.number: seat for seat in merge.looked}
+    return tuple(
+        SeenNode(number=number, name=seat.name, mark=str(seat.began_ns))
+        if (seat := looked.get(number)) is not None
+        else SeenNode(number=number, name=f"part {number} of {merge.of}", mark="")
+        for number in range(1, merge.of + 1)
+    )
+
+
+def _left_behind(tree: Tree, silent: Collection[int]) -> frozenset[str]:
+    """Return the keys of saves of which none but machines that fell silent tell: others took theirs away since."""
+    if tree.looks is None or not silent:
+        return frozenset()
+    merge = tree.looks.merge
+    if all(seat.number in silent for seat in merge.seats):
+        return frozenset()
+    return frozenset(
+        key_of(checkpoint)
+        for checkpoint in tree.inventory.checkpoints
+        if all(merge.seats[at].number in silent for shard in checkpoint.shards for at in merge.held.get(shard.path, ()))
+    )

@@ -1,0 +1,254 @@
+"""Four machines that each keep their part of a tree fresh, and one watch that judges all parts."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from ckpttool.api import verifying, watch_reading
+from ckpttool.api.scanning import Tree
+from ckpttool.domain.frozen import replace
+from ckpttool.domain.part import PartQuestion, Split
+from ckpttool.domain.question import CheckQuestion, TreeQuestion
+from ckpttool.domain.verdict import Level
+from ckpttool.domain.watching import WatchRule
+from ckpttool.errors import UsageError, WriteFailedError
+from ckpttool.verify.session import Session
+from ckpttool.write import files
+from tests.api.test_watches import Trainer, Watching
+
+NODES = 4
+A_NODE = 2
+"""Ranks of one."""
+
+
+class OnNodes(Trainer):
+    """The same trainer, with two ranks on each machine."""
+
+    def __init__(self, base: Path, seed: int) -> None:
+        self.base = base
+        super().__init__(base, seed)
+        for rank in range(NODES * A_NODE):
+            (self.on(rank // A_NODE) / f"rank_{rank}").mkdir(parents=True)
+
+    def on(self, node: int) -> Path:
+        """Return the tree of one machine."""
+        return self.base / f"node-{node}" / "checkpoint"
+
+    def file(self, rank: int, number: int) -> Path:
+        return self.on(rank // A_NODE) / super().file(rank, number).relative_to(self.root)
+
+
+class Node(Watching):
+    """The watch of one machine, with that machine's name."""
+
+    def __init__(self, trainer: OnNodes, number: int, **more: object) -> None:
+        self.name = f"node-{number}"
+        root = str(trainer.on(number))
+        part = PartQuestion(
+            tree=TreeQuestion(path=root),
+            check=CheckQuestion(),
+            out=f"{trainer.base}/parts/",
+            part=f"{number + 1}/{NODES}",
+            split=Split.NONE,
+        )
+        super().__init__(Path(root), trainer.base / f"state-{number}", part=part, **more)  # type: ignore[arg-type]
+
+    def poll(self, trainer: Trainer | None = None, times: int = 1) -> None:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(socket, "gethostname", lambda: self.name)
+            super().poll(trainer, times)
+
+
+class Fleet:
+    """All of them."""
+
+    def __init__(self, base: Path, *, nodes: Sequence[int] = range(NODES), **more: object) -> None:
+        self.trainer = OnNodes(base, seed=5)
+        self.nodes = {number: Node(self.trainer, number, **more) for number in nodes}
+        (base / "parts").mkdir(exist_ok=True)
+        self.judge = Watching(base / "parts", base / "state", **more)  # type: ignore[arg-type]
+        self.judge.watch.stop()
+        self.judge.end()
+        tree = replace(self.judge.question.tree, root="checkpoint", skew=0.0)
+        self.judge.question = replace(self.judge.question, tree=tree)
+        self.judge.watch = self.judge.anew()
+
+    def poll(self, times: int = 1, *, but: int | None = None) -> None:
+        """Let time pass for all but one, who is dead."""
+        for _ in range(times):
+            self.trainer.step()
+            for number, node in self.nodes.items():
+                if number != but:
+                    node.poll()
+            self.judge.poll()
+
+    def save(self, *, hangs: int | None = None, but: int | None = None) -> None:
+        self.trainer.begin(hangs=hangs)
+        self.poll(14, but=but)
+
+
+@pytest.fixture
+def fleet(tmp_path: Path) -> Fleet:
+    return Fleet(tmp_path)
+
+
+def test_each_save_is_told_once_and_nothing_else_while_watches_are_killed(fleet: Fleet) -> None:
+    for number in range(8):
+        fleet.save()
+        (fleet.judge, *fleet.nodes.values())[number % 5].killed()
+    assert set(fleet.judge.kinds) == {"good"}
+    assert [event.name for event in fleet.judge.told] == [f"{number}_1" for number in range(1, 9)]
+    assert len({event.id for event in fleet.judge.told}) == 8
+    assert [node.told for node in fleet.nodes.values()] == [[]] * NODES
+
+
+def test_a_rank_that_hangs_is_told_with_its_machine_and_the_others_wait(fleet: Fleet) -> None:
+    fleet.save()
+    fleet.trainer.begin(hangs=5)
+    fleet.poll(30)
+    assert fleet.judge.kinds == ["good", "save-incomplete"]
+    event = fleet.judge.told[-1]
+    assert event.findings[0].ranks == (5,)
+    assert "node-2" in event.findings[1].message
+
+
+def test_parts_that_come_at_different_times_raise_no_alarm(fleet: Fleet) -> None:
+    for _ in range(3):
+        fleet.trainer.begin()
+        for turn in range(24):
+            fleet.trainer.step()
+            for number in (turn % 2, 2 + turn % 2):
+                fleet.nodes[number].poll()
+            fleet.judge.poll()
+    assert fleet.judge.kinds == ["good"] * 3
+
+
+def test_a_machine_that_died_is_told_once_and_what_others_take_away_meanwhile_is_no_damage(fleet: Fleet) -> None:
+    for _ in range(4):
+        fleet.save()
+    fleet.poll(20, but=2)
+    assert fleet.judge.kinds == ["good"] * 4 + ["part-stale"]
+    (stale,) = fleet.judge.told[-1].findings
+    assert "part 3 of 4 (node-2)" in stale.message
+    fleet.judge.killed()
+    fleet.trainer.begin()
+    fleet.poll(30, but=2)
+    assert [(event.kind.value, event.name) for event in fleet.judge.told[5:]] == [("save-incomplete", "5_1")]
+    fleet.poll(6)
+    assert ("good", "5_1") in [(event.kind.value, event.name) for event in fleet.judge.told[6:]]
+    assert "bad" not in fleet.judge.kinds
+
+
+def test_a_shard_that_breaks_is_told_with_its_machine_and_its_neighbours_are_not(fleet: Fleet) -> None:
+    fleet.save()
+    fleet.save()
+    shard = fleet.trainer.file(3, 1)
+    shard.write_bytes(shard.read_bytes()[:-300])
+    fleet.poll(30)
+    assert fleet.judge.kinds == ["good", "good", "bad"]
+    event = fleet.judge.told[-1]
+    assert (event.name, {each.path for each in event.findings}) == ("1_1", {"rank_3/" + shard.name})
+    assert all("node-1" in each.message for each in event.findings)
+
+
+def test_a_part_that_never_came_is_told_and_no_save_is_good(tmp_path: Path) -> None:
+    fleet = Fleet(tmp_path, nodes=range(3))
+    fleet.save()
+    fleet.poll(10)
+    assert sorted(fleet.judge.kinds) == ["part-missing", "save-incomplete"]
+    assert "part 4 of 4" in next(e for e in fleet.judge.told if e.kind.value == "part-missing").findings[0].message
+
+
+def test_a_save_is_good_only_when_its_machines_have_read_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fleet = Fleet(tmp_path, level=Level.CHECKSUM)
+    let_go = threading.Event()
+    real = verifying.session_for
+
+    def slow(tree: Tree, question: CheckQuestion) -> Session:
+        if tree.looks is None:
+            let_go.wait()
+        return real(tree, question)
+
+    monkeypatch.setattr(watch_reading, "session_for", slow)
+    fleet.trainer.begin()
+    for _ in range(12):
+        fleet.trainer.step()
+        for node in fleet.nodes.values():
+            node.look()
+        fleet.judge.poll()
+    assert fleet.judge.kinds == []
+    let_go.set()
+    fleet.poll(5)
+    assert fleet.judge.kinds == ["good"]
+
+
+def test_what_a_machine_has_read_its_next_watch_knows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fleet = Fleet(tmp_path, level=Level.CHECKSUM)
+    fleet.save()
+    asked: list[str] = []
+    real = verifying.session_for
+
+    def noted(tree: Tree, question: CheckQuestion) -> Session:
+        asked.append(tree.inventory.root)
+        return real(tree, question)
+
+    monkeypatch.setattr(watch_reading, "session_for", noted)
+    fleet.nodes[1].killed()
+    fleet.poll(10)
+    assert (asked, fleet.judge.kinds) == ([], ["good"])
+
+
+def test_a_good_save_is_read_once_more_by_its_machines_and_what_broke_is_told(tmp_path: Path) -> None:
+    fleet = Fleet(tmp_path, level=Level.NUMERICS)
+    node = fleet.nodes[3]
+    node.question = replace(node.question, rule=WatchRule(settle=2, patience=120.0, again=300.0))
+    node.killed()
+    fleet.save()
+    shard = fleet.trainer.file(7, 1)
+    status, data = shard.stat(), bytearray(shard.read_bytes())
+    data[len(data) // 2 : len(data) // 2 + 8] = b"\xff" * 8  # behind the back of the file system: no time tells
+    with shard.open("r+b") as file:
+        file.write(data)
+    os.utime(shard, ns=(status.st_atime_ns, status.st_mtime_ns))
+    fleet.poll(50)
+    assert fleet.judge.kinds == ["good", "bad"]
+    assert {each.path for each in fleet.judge.told[1].findings} == {f"rank_7/{shard.name}"}
+
+
+def test_a_part_that_cannot_be_written_for_a_while_is_said_once(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
+    fleet.save()
+
+    def full(*_: object, **__: object) -> None:
+        raise WriteFailedError("the disk is full")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(files, "replace", full)
+        fleet.poll(4)
+    fleet.save()
+    assert [len([text for text in node.notes if "disk is full" in text]) for node in fleet.nodes.values()] == [1] * 4
+    assert fleet.judge.kinds == ["good", "good"]
+
+
+@pytest.mark.parametrize("what", ["seal parts", "seal a part", "part of parts", "in the tree", "no number"])
+def test_what_makes_no_sense_is_refused(fleet: Fleet, what: str) -> None:
+    fleet.save()
+    judge, node = fleet.judge.question, fleet.nodes[0].question
+    assert node.part is not None
+    question = {
+        "seal parts": replace(judge, seal=True),
+        "seal a part": replace(node, seal=True),
+        "part of parts": replace(judge, part=replace(node.part, tree=judge.tree, out=f"{fleet.trainer.base}/more/")),
+        "in the tree": replace(node, part=replace(node.part, out=node.part.tree.path or "")),
+        "no number": replace(node, part=replace(node.part, part="auto")),
+    }[what]
+    fleet.judge.end()
+    fleet.nodes[0].end()
+    fleet.judge.question = question
+    with pytest.raises(UsageError):
+        fleet.judge.anew().poll()
