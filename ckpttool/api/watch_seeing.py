@@ -14,7 +14,7 @@ from ckpttool.domain.frozen import replace
 from ckpttool.domain.progress import newest_first
 from ckpttool.domain.watching import SeenNode, Sighting
 from ckpttool.errors import UsageError
-from ckpttool.records import PART_SUFFIX
+from ckpttool.records import PART_SUFFIX, STREAM
 from ckpttool.storage import open_storage, shortest
 from ckpttool.trainers.listing import list_root
 from ckpttool.trainers.locate import locate
@@ -37,9 +37,15 @@ class Moves(Protocol):
 
 
 def scans_often(question: TreeQuestion) -> tuple[Tree, Moves]:
-    """As `scan`; also return what tells later whether the tree, or a part that was written of it, moved since."""
+    """As `scan`; also return what tells later whether the tree, or a part that was written of it, moved since.
+
+    Raises:
+        UsageError: As of `scan`; or it is none that can be looked at twice.
+    """
     from ckpttool.storage.listed import ListedFiles, ListedStorage
 
+    if question.path == STREAM:
+        raise UsageError("standard input can be read but once: give the folder in which the parts lie")
     files = ListedFiles(open_storage(shortest(question.path or os.curdir)), PART_SUFFIX)
     located = locate(question.path, layout=question.layout, config=question.config, root=question.root)
     if located.looks is not None:

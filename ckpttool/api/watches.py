@@ -199,18 +199,23 @@ class Watch:
                 return self._last
             self._tree, self._listed = scans_often(replace(self.question.tree, sizes=True))
         except UnknownLayoutError as error:
-            if self.question.once:
+            if self._is_only_look:
                 raise
             self._say("tree", f"{error}: waiting for the first checkpoint" if not self.known.saves else str(error))
             return str(error)
         except (CkptToolError, OSError) as error:
-            if self.question.once or isinstance(error, UsageError):
+            if self._is_only_look or isinstance(error, UsageError):
                 raise
             self._say("tree", f"{error}; the next poll looks again")
             return str(error)
         self._said.pop("tree", None)
         self._last = self._sighting(self._tree)
         return self._last
+
+    @property
+    def _is_only_look(self) -> bool:
+        """Whether nobody else tells of what cannot be seen: a part says so itself."""
+        return self.question.once and self._part is None
 
     def _sighting(self, tree: Tree) -> Sighting:
         assert_meant(self.question, tree)

@@ -319,3 +319,60 @@ def test_a_log_that_is_not_there_and_one_without_a_threshold_are_said(tree: Path
     assert (done.exit_code, "--threshold: give that too" in done.stderr) == (2, True)
     done = cli("watch", str(tree), "--once", "--threshold", "270", "--log", "nowhere.csv")
     assert (done.exit_code, "nowhere.csv" in done.stderr, done.stdout) == (2, True, "")
+
+
+def test_a_machine_writes_its_part_and_a_watch_of_the_folder_tells(tree: Path, tmp_path: Path) -> None:
+    parts = tmp_path / "parts"
+    watch = ["watch", str(tree), "--once", "--level", "structure", "--part-out", str(parts)]
+    done = cli(*watch, "--part", "1/1")
+    assert (done.exit_code, done.stdout) == (0, "")
+    assert [path.name for path in parts.iterdir()] == ["watch.00001-of-00001.ckptpart"]
+    done = cli("watch", str(parts), "--once", "--level", "structure", "--format", "json", "--world-size", "2")
+    assert done.exit_code == 0
+    assert [(event["event"], event["checkpoint"]) for event in events(done.stdout)] == [
+        ("good", "2_1"),
+        ("good", "1_1"),
+    ]
+
+
+@pytest.mark.usefixtures("tree")
+def test_a_machine_that_saw_no_tree_writes_that_down_and_ends_with_0(tmp_path: Path) -> None:
+    (tmp_path / "none").mkdir()
+    words = ["watch", str(tmp_path / "none"), "--once", "--part-out", str(tmp_path / "parts"), "--part", "2/2"]
+    done = cli(*words)
+    assert (done.exit_code, "Traceback" in done.stderr) == (0, False)
+    assert [path.name for path in (tmp_path / "parts").iterdir()] == ["watch.00002-of-00002.ckptpart"]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--part", "1/2"],
+        ["--run-id", "a"],
+        ["--part-out", "parts", "--part", "3/2"],
+        ["--part-out", "parts"],
+        ["--part-out", "parts", "--part", "1/2", "--seal"],
+        ["--part-out", "parts", "--part", "1/2", "--run-id", "a b"],
+    ],
+)
+def test_what_a_part_cannot_be_is_a_wrong_command_line(
+    tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    done = cli("watch", str(tree), "--once", *words)
+    assert done.exit_code == 2
+    assert done.stderr.count("\n") <= 3
+
+
+@pytest.mark.usefixtures("tree")
+def test_standard_input_is_read_but_once_and_cannot_be_watched() -> None:
+    done = cli("watch", "-")
+    assert done.exit_code == 2
+    assert "folder" in done.stderr
+
+
+def test_msruns_scheduler_has_nothing_to_watch(tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MS_ROLE", "MS_SCHED")
+    done = cli("watch", str(tree), "--part-out", str(tmp_path / "parts"))
+    assert done.exit_code == 0
+    assert "nothing to look at" in done.stderr
