@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import sys
+import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, redirect_stdout
 from enum import Enum
-from typing import Annotated
+from typing import IO, Annotated, Any, cast
 
 import typer
 
@@ -53,6 +55,35 @@ class EngineOptions:
             UsageError, IncompleteError: As `api.on_ray`.
         """
         address = self.address
-        joined = api.on_ray(address) if self.engine is EngineName.RAY else nullcontext()
-        with joined, progress.watched(quiet=quiet):
+        if self.engine is EngineName.THREADS:
+            with progress.watched(quiet=quiet):
+                yield
+            return
+        own = None if sys.stdout is None else _Ours(sys.stdout)
+        shown = nullcontext() if own is None else own.let_through()
+        with redirect_stdout(cast("Any", own)), api.on_ray(address), shown, progress.watched(quiet=quiet):
             yield
+
+
+class _Ours:
+    """Stdout without what Ray writes there about its nodes: by threads of its own, and as it is joined and left."""
+
+    def __init__(self, stream: IO[str]) -> None:
+        self._stream = stream
+        self._thread: int | None = None
+
+    @contextmanager
+    def let_through(self) -> Iterator[None]:
+        """Write inside what this thread writes."""
+        self._thread = threading.get_ident()
+        try:
+            yield
+        finally:
+            self._thread = None
+
+    def write(self, text: str) -> int:
+        """Write, or do as if."""
+        return self._stream.write(text) if threading.get_ident() == self._thread else len(text)
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._stream, name)

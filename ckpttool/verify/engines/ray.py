@@ -4,7 +4,7 @@ Nothing of ours lies between: Ray hands a batch to a node that has a core free, 
 dies, and brings the looks back as they come. What a lost batch was about is unknown, never missing.
 
 Source:
-    Ray 2.60: `ray.init`, `ray.wait`, `ray.cancel`, scheduling strategies, `ray.exceptions`.
+    Ray 2.60: `ray.init`, `ray.wait`, scheduling strategies, `ray.exceptions`.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ _MEMORY = 64 << 20
 """Bytes that a batch needs on its node: what is read goes through a buffer."""
 
 _RETRIES = 2
-_FLYING = 4
-"""Batches under way for each core: enough that none waits for us, few enough to keep in mind."""
+_FLYING = 2
+"""Batches under way for each core: enough that none waits for us, few enough to leave behind."""
 
 _TICK_SECONDS = 1.0
 _CONNECT_SECONDS = 10.0
@@ -102,11 +102,7 @@ class RayCluster:
             )(work).remote(*call)
             for node, call in calls
         ]
-        try:
-            yield from (self.got(ref) for ref in refs)
-        finally:
-            for ref in refs:
-                self._ray.cancel(ref, force=False)
+        yield from (self.got(ref) for ref in refs)
 
     @property
     def nodes(self) -> tuple[tuple[str, str], ...]:
@@ -188,20 +184,20 @@ class RayEngine:
         self._look: Any = spread(look)
 
     def run(self, tasks: Sequence[CheckTask]) -> Iterator[Observation]:
-        """Yield one observation a task, as the batches come back."""
+        """Yield one observation a task, as the batches come back.
+
+        Where nobody wants the rest, those that are under way are left to themselves: who leaves the cluster ends them.
+        Ray 2.60 aborts the process where one that is cancelled ends by itself meanwhile.
+        """
         waiting = deque(batches([_as_listed(task) for task in tasks], self._cluster.cores))
         flying: dict[object, tuple[CheckTask, ...]] = {}
-        try:
-            while waiting or flying:
-                while waiting and len(flying) < _FLYING * self._cluster.cores:
-                    batch = waiting.popleft()
-                    flying[self._look.remote(__version__, batch, self._timeout)] = batch
-                done, _ = self._ray.wait(list(flying), num_returns=1, timeout=_TICK_SECONDS)
-                for ref in done:
-                    yield from self._seen(ref, flying.pop(ref))
-        finally:  # also where nobody wants the rest: then nobody begins it
-            for ref in flying:
-                self._ray.cancel(ref, force=False)
+        while waiting or flying:
+            while waiting and len(flying) < _FLYING * self._cluster.cores:
+                batch = waiting.popleft()
+                flying[self._look.remote(__version__, batch, self._timeout)] = batch
+            done, _ = self._ray.wait(list(flying), num_returns=1, timeout=_TICK_SECONDS)
+            for ref in done:
+                yield from self._seen(ref, flying.pop(ref))
 
     def _seen(self, ref: object, batch: Sequence[CheckTask]) -> Iterator[Observation]:
         answer = self._cluster.got(ref)
