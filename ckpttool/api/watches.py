@@ -197,14 +197,17 @@ class Watch:
             if self._is_idle:
                 self._last = replace(self._last, free_bytes=self._free())
                 return self._last
-            self._tree, self._listed = scans_often(replace(self.question.tree, sizes=True))
+            tree, self._listed = scans_often(replace(self.question.tree, sizes=True))
+            assert_meant(self.question, tree)
+            self._tree = tree
         except UnknownLayoutError as error:
             if self._is_only_look:
                 raise
             self._say("tree", f"{error}: waiting for the first checkpoint" if not self.known.saves else str(error))
             return str(error)
         except (CkptToolError, OSError) as error:
-            if self._is_only_look or isinstance(error, UsageError):
+            was_parts = self._tree is not None and self._tree.looks is not None  # somebody may put wrong ones there
+            if self._is_only_look or (isinstance(error, UsageError) and not was_parts):
                 raise
             self._say("tree", f"{error}; the next poll looks again")
             return str(error)
@@ -218,7 +221,6 @@ class Watch:
         return self.question.once and self._part is None
 
     def _sighting(self, tree: Tree) -> Sighting:
-        assert_meant(self.question, tree)
         if tree.looks is not None:
             self._rule = replace(self._rule, again=0.0)  # whoever has the files reads them once more
         here = [] if tree.looks is not None else newest_first(tree.inventory.checkpoints)

@@ -183,9 +183,15 @@ def test_a_save_is_good_only_when_its_machines_have_read_it(tmp_path: Path, monk
             node.look()
         fleet.judge.poll()
     assert fleet.judge.kinds == []
+    for _ in range(12):
+        for node in fleet.nodes.values():
+            node.look()
+        fleet.judge.poll()
+    assert fleet.judge.kinds == ["save-incomplete"]
+    assert "8 of 8 shards are not read yet" in fleet.judge.told[0].findings[1].message
     let_go.set()
     fleet.poll(5)
-    assert fleet.judge.kinds == ["good"]
+    assert fleet.judge.kinds == ["save-incomplete", "good"]
 
 
 def test_what_a_machine_has_read_its_next_watch_knows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -252,3 +258,18 @@ def test_what_makes_no_sense_is_refused(fleet: Fleet, what: str) -> None:
     fleet.judge.question = question
     with pytest.raises(UsageError):
         fleet.judge.anew().poll()
+
+
+def test_parts_of_another_number_of_machines_stop_nobody_and_those_of_a_new_run_count(fleet: Fleet) -> None:
+    fleet.save()
+    node = fleet.nodes[0]
+    assert node.question.part is not None
+    for run in ("watch", "next"):
+        node.question = replace(node.question, part=replace(node.question.part, part="1/1", run=run))
+        node.killed()
+        for _ in range(3):
+            node.poll()
+            fleet.judge.poll()
+    assert len([text for text in fleet.judge.notes if "some parts are of 1, others of 4" in text]) == 1
+    assert [known.name for known in fleet.judge.watch.known.nodes] == ["part 1 of 1 (node-0)"]
+    assert fleet.judge.kinds == ["good"]
