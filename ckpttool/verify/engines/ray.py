@@ -189,7 +189,9 @@ class RayEngine:
         Where nobody wants the rest, those that are under way are left to themselves: who leaves the cluster ends them.
         Ray 2.60 aborts the process where one that is cancelled ends by itself meanwhile.
         """
-        waiting = deque(batches([_as_listed(task) for task in tasks], self._cluster.cores))
+        roots = {root: _whole(root) for root in {task.root for task in tasks}}
+        listed = [_as_listed(task, roots[task.root]) for task in tasks]
+        waiting = deque(batches(listed, self._cluster.cores))
         flying: dict[object, tuple[CheckTask, ...]] = {}
         while waiting or flying:
             while waiting and len(flying) < _FLYING * self._cluster.cores:
@@ -238,15 +240,19 @@ def batches(tasks: Sequence[CheckTask], cores: int) -> Iterator[tuple[CheckTask,
         yield tuple(batch)
 
 
-def _as_listed(task: CheckTask) -> CheckTask:
-    """Spell a task for another machine: its root whole, and which file is meant."""
+def _as_listed(task: CheckTask, root: str) -> CheckTask:
+    """Spell a task for another machine: with its root whole, and which file is meant."""
     listed = task.listed
     if listed is None:
         try:
             listed = open_storage(task.root).stamp(task.path)
         except OSError:  # what looks at it says what is so
             listed = None
-    return replace(task, root=str(Path(task.root).absolute()) if is_local(task.root) else task.root, listed=listed)
+    return replace(task, root=root, listed=listed)
+
+
+def _whole(root: str) -> str:
+    return str(Path(root).absolute()) if is_local(root) else root
 
 
 def _of_this_tree(task: CheckTask, observed: Observation, host: str) -> Observation:
