@@ -4,21 +4,26 @@ from __future__ import annotations
 
 import os
 import re
+import time
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from ckpttool.api.scanning import Tree, scanned
+from ckpttool.api.sealing import not_sealed, seal_share
 from ckpttool.api.verifying import content_engine, verify
 from ckpttool.decide.naming import LATEST, named
 from ckpttool.domain.checkpoint import Checkpoint
 from ckpttool.domain.finding import Code, Finding
 from ckpttool.domain.frozen import dataclass, replace
+from ckpttool.domain.manifest import Sealing
 from ckpttool.domain.question import CheckQuestion, TreeQuestion
 from ckpttool.domain.shard import FormatName, ShardRole
 from ckpttool.domain.units import ByteCount
 from ckpttool.domain.verdict import CheckTask, Level, ShardReport, Verdict
 from ckpttool.errors import CkptToolError
+from ckpttool.records import OWN_FOLDER, SEALS_BESIDE
+from ckpttool.records.manifest import MANIFEST_LIMIT
 from ckpttool.storage import open_storage
 from ckpttool.storage.base import Kind, Storage
 from ckpttool.storage.local import LocalStorage
@@ -58,9 +63,18 @@ class Seen:
     """What was seen of each shard, by its path."""
     saves: Mapping[str, str]
     """The name of the save to which a shard belongs, by the shard's path; of a stray nothing tells."""
+    sealings: tuple[Sealing, ...] = ()
+    """What was sealed, where that was asked for; newest save first."""
 
 
-def look_at(located: Located | None, root: str, question: CheckQuestion, *, mine: Mine | None = None) -> Seen:
+def look_at(
+    located: Located | None,
+    root: str,
+    question: CheckQuestion,
+    *,
+    mine: Mine | None = None,
+    share: tuple[int, int] | None = None,
+) -> Seen:
     """Look at all that lies in a folder of this machine, whatever of a tree that is.
 
     Args:
@@ -69,6 +83,7 @@ def look_at(located: Located | None, root: str, question: CheckQuestion, *, mine
         question: How hard to look, and at which saves; of all others the headers are looked at. A save that is not
             there is none of this machine's.
         mine: Keeps what is to be looked at where several look at one disk; None: all.
+        share: The number of this look, from 1, and of how many it is, where what is read is to be sealed.
     """
     answers = Answers()
     key = root.replace("/", "%")
@@ -88,23 +103,27 @@ def look_at(located: Located | None, root: str, question: CheckQuestion, *, mine
         left = _walk(storage)
         reports: dict[str, ShardReport] = {}
         saves: dict[str, str] = {}
+        sealings: list[Sealing] = []
         with suppress(CkptToolError, OSError):  # what nobody can make sense of here is written down, and judged there
             if located is not None:
                 asked = _ask(replace(located, storage=storage, listing=list_root(storage)))
                 saves = {shard.path: each.name for each in asked for shard in each.shards}
                 if asked and question.level > Level.STRUCTURE:
                     own = shared_out(located.storage, "")
-                    reports |= _contents(replace(located, storage=own, listing=list_root(own)), root, question)
+                    reading = replace(located, storage=own, listing=list_root(own))
+                    reports |= _contents(reading, root, question, share, sealings)
                 reports |= _headers(root, asked, question, but=reports)
         reports |= {report.path: report for report in _strays(root, sorted(left - reports.keys()), question)}
         if not by_scalars and left:
             from ckpttool.api.reading_for_others import read_for_others
 
             read_for_others(storage, LocalStorage(root), sorted(left))
+        if any(sealing.written for sealing in sealings):
+            _note_seals(storage)
     finally:
         take_back("noted", key)
     _forget_much(answers, reports, by_scalars=by_scalars)
-    return Seen(answers=answers, reports=reports, saves=saves)
+    return Seen(answers=answers, reports=reports, saves=saves, sealings=tuple(sealings))
 
 
 def _walk(storage: Storage) -> set[str]:
@@ -155,13 +174,21 @@ def _ask(noted: Located) -> tuple[Checkpoint, ...]:
     return saves
 
 
-def _contents(located: Located, root: str, question: CheckQuestion) -> dict[str, ShardReport]:
-    """Look at the saves that were asked for as hard as was asked for."""
+def _contents(
+    located: Located, root: str, question: CheckQuestion, share: tuple[int, int] | None, sealings: list[Sealing]
+) -> dict[str, ShardReport]:
+    """Look at the saves that were asked for as hard as was asked for, and seal what was read where that was, too."""
     tree = scanned(located, TreeQuestion(path=root, sizes=True))
     found: dict[str, ShardReport] = {}
     read: dict[str, ShardReport] = {}
     for name in _names_here(tree, question):
-        for event in verify(tree, replace(question, name=name, replicas=False)):
+        for event in verify(tree, replace(question, name=name, replicas=False, digests=share is not None)):
+            if isinstance(event, Verdict) and share is not None:
+                save = tree.closer(next(each for each in tree.inventory.checkpoints if each.key == event.key))
+                try:
+                    sealings.append(seal_share(tree, save, event, share, now=time.time()))
+                except CkptToolError as error:
+                    sealings.append(not_sealed(save, error))
             if isinstance(event, Verdict):  # in which numbers are compared with those of the save before
                 found |= {report.path: by_itself(report, read.get(report.path, report)) for report in event.reports}
             else:
@@ -175,7 +202,20 @@ def by_itself(report: ShardReport, read: ShardReport) -> ShardReport:
         finding.code: finding for finding in read.findings if finding.code is Code.CHECKSUM_MISSING
     }
     findings = tuple(bare.get(finding.code, finding) for finding in report.findings)
-    return replace(report, copies=1, copy_matched=False, findings=findings)
+    digest = None if report.digest is None else replace(report.digest, chunks=())  # the manifest has them
+    return replace(report, copies=1, copy_matched=False, findings=findings, digest=digest)
+
+
+def _note_seals(storage: Storage) -> None:
+    """Take what was sealed since all names were taken."""
+    with suppress(OSError):
+        for folder in ("", OWN_FOLDER):
+            storage.entries(folder)
+        for save in storage.entries(SEALS_BESIDE):
+            for entry in storage.entries(f"{SEALS_BESIDE}/{save.name}") if save.kind is Kind.FOLDER else ():
+                path = f"{SEALS_BESIDE}/{save.name}/{entry.name}"
+                storage.stamp(path)
+                storage.small_file(path, limit=MANIFEST_LIMIT)
 
 
 def _headers(

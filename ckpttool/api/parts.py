@@ -16,12 +16,13 @@ from ckpttool.api.part_names import NO_RUN, name_of, place_of, process_of_part, 
 from ckpttool.api.verifying import joined
 from ckpttool.domain.expectation import RankFiles
 from ckpttool.domain.frozen import dataclass, replace
+from ckpttool.domain.manifest import Sealing
 from ckpttool.domain.merge import Seat
 from ckpttool.domain.node import Process, Reach, Room
 from ckpttool.domain.part import MOST_PART_BYTES, PartQuestion, PartWritten, Split
 from ckpttool.domain.question import DEFAULT_DIR
 from ckpttool.domain.units import ByteCount, Rank
-from ckpttool.domain.verdict import ShardReport, VerdictWord
+from ckpttool.domain.verdict import Level, ShardReport, VerdictWord
 from ckpttool.errors import CkptToolError, IncompleteError, UnknownLayoutError, UnsafeError, UsageError
 from ckpttool.records import PART_SUFFIX, STREAM
 from ckpttool.records.part import Look, spelled_part
@@ -157,6 +158,7 @@ class Made:
     resolved_from: str | None
     found: bool
     words: tuple[tuple[VerdictWord, int], ...]
+    sealings: tuple[Sealing, ...] | None
 
 
 def _made(
@@ -178,7 +180,10 @@ def _made(
     divided = _divided(question.split, process, shared=mount.reach is Reach.SHARED)
     from ckpttool.api.looking import look_at
 
-    seen = look_at(located, root, question.check, mine=_mine(located, divided))
+    check, share = question.check, None
+    if question.seal:
+        check, share = replace(check, level=max(check.level, Level.CHECKSUM)), (process.index + 1, process.count)
+    seen = look_at(located, root, check, mine=_mine(located, divided), share=share)
     if read:
         seen = replace(seen, reports=_with_read(seen, read))
     room, unwritable = _room(root, seen)
@@ -192,7 +197,7 @@ def _made(
         root=root,
         began_ns=began,
         ended_ns=time.time_ns(),
-        level=question.check.level,
+        level=check.level,
         share=None if divided is None else f"{divided[0] + 1}/{divided[1]}",
         claims=_claims(question, process),
         room=room,
@@ -207,6 +212,7 @@ def _made(
         resolved_from=None if located is None else located.resolved_from,
         found=located is not None,
         words=_words(seen),
+        sealings=seen.sealings if question.seal else None,
     )
 
 
@@ -240,6 +246,7 @@ def _written(made: Made, place: str, send: Callable[[bytes], None] | None) -> Pa
         resolved_from=made.resolved_from,
         found=made.found,
         words=made.words,
+        sealings=made.sealings,
     )
 
 

@@ -46,6 +46,7 @@ from ckpttool.errors import CkptToolError, IncompleteError, NotDurableError, Wri
 from ckpttool.records import JOURNAL, OWN_FOLDER
 from ckpttool.records.birth import birth_paths, recorded
 from ckpttool.records.journal import TIME_FORMAT, TRASH, journal_bytes
+from ckpttool.records.manifest import manifests_beside
 from ckpttool.verify.session import Session
 from ckpttool.write.blockers import files_to_move
 from ckpttool.write.files import ensure_folder, remove
@@ -199,7 +200,10 @@ def _paths(tree: Tree, checkpoint: Checkpoint) -> list[str]:
     """Return what goes with a checkpoint, in order: its members, and its seals where these are kept apart from them."""
     paths = list(members_of(tree, checkpoint).paths)
     place = tree.seal_place(checkpoint)
-    if place is None or not place.is_apart:
+    if place is None:
+        return paths
+    paths += manifests_beside(tree.storage, place)
+    if not place.is_apart:
         return paths
     births: list[str] = []
     try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
@@ -12,22 +12,24 @@ from ckpttool import __version__
 from ckpttool.api.running import Running
 from ckpttool.api.scanning import Tree, Where, tree_of
 from ckpttool.api.verifying import chosen, session_for
-from ckpttool.decide.sealing import manifest_of, merge
+from ckpttool.decide.merging import is_of_absent
+from ckpttool.decide.sealing import manifest_of, merge, with_more
 from ckpttool.domain.checkpoint import Checkpoint
 from ckpttool.domain.finding import Code, Finding, Severity, blocking, unknown
+from ckpttool.domain.frozen import replace as with_fields
 from ckpttool.domain.manifest import Manifest, Sealed, Sealing
 from ckpttool.domain.question import CheckQuestion
 from ckpttool.domain.units import moment
 from ckpttool.domain.verdict import Level, ShardReport, Verdict
-from ckpttool.errors import UnknownLayoutError, UnsafeError
+from ckpttool.errors import CkptToolError, UnknownLayoutError, UnsafeError
 from ckpttool.records import OWN_FOLDER, SealPlace
 from ckpttool.records.birth import with_births
-from ckpttool.records.manifest import ManifestProblem, manifest_bytes, read_manifest
+from ckpttool.records.manifest import ManifestProblem, manifest_bytes, manifests_beside, read_alone, read_manifest
 from ckpttool.storage import assert_changeable, is_object_store
 from ckpttool.storage.base import Storage
 from ckpttool.trainers.base import Refusal
 from ckpttool.verify.session import Session
-from ckpttool.write.files import ensure_folder, locked, replace
+from ckpttool.write.files import ensure_folder, locked, remove, replace
 from ckpttool.write.reserve import keep_reserve
 
 PATIENCE_SECONDS = 30.0
@@ -157,14 +159,74 @@ def seal_checkpoint(
             if old.newer or not reseal:
                 return _refused(checkpoint, place, (old.finding,))
             old = None
+        elif old is not None and old.disputed and not reseal:
+            return _refused(checkpoint, place, old.disputed)
         born = with_births(old, tree.storage, place, checkpoint.shards)
-        if wrong := (() if reseal else born.findings) or _changed_since(tree.storage, verdict):
+        if wrong := (() if reseal else born.findings) or _changed_since(tree.storage, verdict.reports):
             return _refused(checkpoint, place, wrong)
         merged, findings = merge(born.manifest, new, reseal=reseal)
         written = merged != old
         if written:
             replace(target, manifest_bytes(merged), overwrite=True, backup=False)
+        for path in manifests_beside(tree.storage, place) if reseal else ():  # all that counts is in it
+            remove(f"{tree.storage.root}/{path}")
     return Sealing(checkpoint=checkpoint.name, path=place.path, manifest=merged, written=written, findings=findings)
+
+
+def seal_share(tree: Tree, checkpoint: Checkpoint, verdict: Verdict, share: tuple[int, int], *, now: float) -> Sealing:
+    """Seal what one of several machines has of a checkpoint, in a manifest of its own beside the checkpoint's.
+
+    That ranks lack which others have speaks against nothing here: a seal is of files. What is not whole is not sealed,
+    nor what was sealed before; and where something speaks against the whole save, none of it is.
+
+    Args:
+        tree: What is seen from here, scanned with sizes.
+        checkpoint: Of this tree.
+        verdict: On it, from here: every byte read, with digests, compared with what was sealed before.
+        share: The number of this machine, from 1, and of how many.
+        now: Unix seconds.
+
+    Returns:
+        As of `seal_checkpoint`, with the manifest of this machine alone; its findings are what was not sealed for them.
+
+    Raises:
+        LockedError: Another process with this number is sealing in this tree.
+        UnsafeError, WriteFailedError, NotDurableError: As of `seal_checkpoint`.
+    """
+    place = tree.layout.seal_place(checkpoint)
+    if isinstance(place, Refusal):
+        return _refused(checkpoint, None, (unknown(Code.CANNOT_ANSWER, f"{checkpoint.name} {place.why}"),))
+    against = tuple(finding for finding in blocking(verdict.findings) if not is_of_absent(finding))
+    sick, there = {finding.path for finding in against}, {shard.path for shard in checkpoint.shards}
+    whole = {report.path for report in verdict.reports if report.digest is not None} - sick
+    if not whole or sick - there:
+        return _refused(checkpoint, place, against)
+    path = place.of_share(*share)
+    target = _target(tree.storage.root, path)
+    with locked(f"{tree.storage.root}/{OWN_FOLDER}/seal.{share[0]}-of-{share[1]}", timeout=PATIENCE_SECONDS):
+        old, mine = read_manifest(tree.storage, place), read_alone(tree.storage, place, path)
+        if isinstance(old, ManifestProblem):
+            return _refused(checkpoint, place, (old.finding,))
+        if isinstance(mine, ManifestProblem):  # it was not there a moment ago
+            return _refused(checkpoint, place, (mine.finding,))
+        born = with_births(old, tree.storage, place, checkpoint.shards)
+        left = whole - born.seals.keys()
+        read = tuple(report for report in verdict.reports if report.path in left)
+        own = with_fields(checkpoint, shards=tuple(shard for shard in checkpoint.shards if shard.path in left))
+        new = manifest_of(place.layout, own, with_fields(verdict, reports=read), at=moment(now), by=__version__)
+        new = with_fields(new, world_size=None)  # who sees a part of a save does not know of how many ranks it is
+        if wrong := born.findings or _changed_since(tree.storage, read):
+            return _refused(checkpoint, place, wrong)
+        if left:
+            ensure_folder(str(Path(target).parent))
+            replace(target, manifest_bytes(with_more(mine, new)), overwrite=True, backup=False)
+    sealed = with_more(mine, new)
+    return Sealing(checkpoint=checkpoint.name, path=path, manifest=sealed, written=bool(left), findings=against)
+
+
+def not_sealed(checkpoint: Checkpoint, error: CkptToolError) -> Sealing:
+    """Return what became of an order to seal where it failed: what was seen is worth telling all the same."""
+    return _refused(checkpoint, None, (unknown(Code.CANNOT_ANSWER, f"{checkpoint.name} was not sealed: {error}"),))
 
 
 def _sealed_beside(tree: Tree, checkpoint: Checkpoint, place: SealPlace, new: Manifest) -> Sealing:
@@ -214,7 +276,7 @@ def _target(root: str, path: str) -> str:
     return str(target)
 
 
-def _changed_since(storage: Storage, verdict: Verdict) -> tuple[Finding, ...]:
+def _changed_since(storage: Storage, reports: Iterable[ShardReport]) -> tuple[Finding, ...]:
     """Find files that are no longer those whose bytes were read: minutes may lie between the two."""
     return tuple(
         unknown(
@@ -223,7 +285,7 @@ def _changed_since(storage: Storage, verdict: Verdict) -> tuple[Finding, ...]:
             path=report.path,
             remedy="seal again when the save has ended",
         )
-        for report in verdict.reports
+        for report in reports
         if not _is_same(storage, report)
     )
 

@@ -36,6 +36,7 @@ from ckpttool.records.journal import (
     read_journal,
     trash_folder,
 )
+from ckpttool.records.manifest import manifests_beside
 from ckpttool.storage import assert_changeable, open_storage
 from ckpttool.storage.base import Kind, is_there, unreadable
 from ckpttool.trainers.base import Refusal, ScanOptions
@@ -286,6 +287,8 @@ def _batch(tree: Tree, found: _Found) -> Batch:
     paths = list(members_of(found.tree, found.checkpoint).paths)
     seal = tree.layout.seal_place(found.checkpoint)
     try:
+        if not isinstance(seal, Refusal):
+            paths += manifests_beside(found.tree.storage, seal)
         if not isinstance(seal, Refusal) and seal.is_apart:
             paths += [seal.path] if is_there(found.tree.storage, seal.path) else []
             paths += birth_paths(found.tree.storage, seal)

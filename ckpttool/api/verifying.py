@@ -125,6 +125,7 @@ def session_for(tree: Tree, question: CheckQuestion) -> Session:
         bucket=question.bucket,
         jump=question.jump,
         hashes=question.hashes,
+        digests=question.digests,
         memory=_memory(tree, question),
         meter=meter,
         proofs=_proofs(tree, question),
@@ -165,7 +166,7 @@ def _read_in_any_case(tree: Tree, question: CheckQuestion) -> frozenset[Checkpoi
 
 
 def _memory(tree: Tree, question: CheckQuestion) -> Memory | None:
-    if question.level is not Level.CHECKSUM or question.max_age is None or question.hashes:
+    if question.level is not Level.CHECKSUM or question.max_age is None or question.hashes or question.digests:
         return None
     from ckpttool.records.ledger import Memory
 

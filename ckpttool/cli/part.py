@@ -43,7 +43,7 @@ class WhichOptions:
         str | None, typer.Option(metavar="ID", help="Tells this look from others; default: as the launcher says.")
     ] = None
 
-    def question(self, tree: api.TreeQuestion, check: api.CheckQuestion) -> PartQuestion:
+    def question(self, tree: api.TreeQuestion, check: api.CheckQuestion, *, seal: bool) -> PartQuestion:
         """Ask the library.
 
         Raises:
@@ -58,6 +58,7 @@ class WhichOptions:
             ranks=_ranks(self),
             devices_per_node=self.devices_per_node,
             run=self.run_id,
+            seal=seal,
         )
 
 
@@ -78,6 +79,9 @@ class LookOptions:
         ),
     ] = 600.0
     max_age: MaxAge = 24.0
+    seal: Annotated[
+        bool, typer.Option("--seal", help="Read what --checkpoint names, and seal the shards of this machine.")
+    ] = False
 
     def question(self) -> api.CheckQuestion:
         """Ask the library."""
@@ -109,7 +113,7 @@ def part(
 
     Example: ckpttool part ./output --out /shared/parts/ --part 3/16
     """
-    question = which.question(api.TreeQuestion(path=path, layout=layout), look.question())
+    question = which.question(api.TreeQuestion(path=path, layout=layout), look.question(), seal=look.seal)
     with engine.reading(quiet=quiet):
         if engine.engine is EngineName.RAY:
             raise typer.Exit(_of_nodes(question, fmt))

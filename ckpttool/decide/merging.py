@@ -71,7 +71,7 @@ class _Judge:
             own.append(_part_stale(checkpoint, late))
         if is_open and self._unseen:
             own.append(_part_missing(checkpoint.name, self._merge, self._unseen))
-        if is_open and self._empty and checkpoint.ranks and not any(map(_is_of_absent, checkpoint.findings)):
+        if is_open and self._empty and checkpoint.ranks and not any(map(is_of_absent, checkpoint.findings)):
             own.append(_part_empty(checkpoint, self._empty))
         if is_open and self._divided:
             own.append(_of_share(checkpoint.name, self._divided))
@@ -82,12 +82,12 @@ class _Judge:
             return checkpoint
         findings = checkpoint.findings
         if is_open and (late or self._unseen or self._divided or apart):
-            findings = tuple(_open(each) if _is_of_absent(each) else each for each in findings)
+            findings = tuple(_open(each) if is_of_absent(each) else each for each in findings)
         return replace(checkpoint, findings=(*findings, *own))
 
     def _is_complete(self, checkpoint: Checkpoint) -> bool:
         """Tell whether no other machine can have more of a save: all that must be there is there, by a word for it."""
-        if any(_is_of_absent(finding) for finding in checkpoint.findings):
+        if any(is_of_absent(finding) for finding in checkpoint.findings):
             return False
         return checkpoint.expected is not None or len(checkpoint.ranks) in self._declared
 
@@ -103,7 +103,7 @@ class _Judge:
             return ()
         seats = self._merge.seats
         has = {at for shard in checkpoint.shards for at in self._merge.held.get(shard.path, ())}
-        absent = {rank for each in checkpoint.findings if _is_of_absent(each) for rank in each.ranks}
+        absent = {rank for each in checkpoint.findings if is_of_absent(each) for rank in each.ranks}
         homes = {at for rank in absent for at in self._homes.get(rank, ())}
         may_lack = {at for at in range(len(seats)) if at not in has} | homes
         if absent and not homes:
@@ -223,7 +223,7 @@ def _hosts(copies: Sequence[Copy]) -> list[str]:
     return sorted({copy.seat.host for copy in copies})
 
 
-def _is_of_absent(finding: Finding) -> bool:
+def is_of_absent(finding: Finding) -> bool:
     """Tell whether something is missing that a machine may have which was not asked, or not late enough."""
     codes = {Code.RANK_MISSING, Code.SHARD_MISSING, Code.UNCOMMITTED_SAVE, Code.METADATA_INCOMPLETE}
     return finding.code in codes and finding.severity >= Severity.UNKNOWN

@@ -40,6 +40,11 @@ def manifest_of(layout: str, checkpoint: Checkpoint, verdict: Verdict, *, at: st
     )
 
 
+def with_more(mine: Manifest | None, new: Manifest) -> Manifest:
+    """Add to what a machine sealed what it seals now; what was sealed before stays as it was."""
+    return new if mine is None else replace(new, shards=_sorted({**new.by_path, **mine.by_path}))
+
+
 def _with_room(seals: Iterable[ShardSeal]) -> tuple[ShardSeal, ...]:
     """Return the seals, without digests of tensors where all of them would take more room than a manifest has."""
     known = tuple(seals)

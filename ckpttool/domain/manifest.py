@@ -68,6 +68,8 @@ class Manifest:
     """Version of ckpttool."""
     shards: tuple[ShardSeal, ...]
     """By path, each path once."""
+    disputed: tuple[Finding, ...] = ()
+    """Not in the file: shards of which several manifests of one save say different things."""
     version: int = VERSION
     chunk_bytes: ByteCount = CHUNK_BYTES
 

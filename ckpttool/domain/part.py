@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from ckpttool.domain.answered import Answered
 from ckpttool.domain.frozen import dataclass
+from ckpttool.domain.manifest import Sealing
 from ckpttool.domain.merge import Seat
 from ckpttool.domain.units import ByteCount, Rank
 from ckpttool.domain.verdict import VerdictWord
@@ -52,6 +53,8 @@ class PartQuestion:
     """From which they follow, with the machine's number; None: not said."""
     run: str | None = None
     """What is the same in all parts of this look; None: what the launcher says."""
+    seal: bool = False
+    """Also record checksums of the shards that are seen from here, and read for that what `check` names."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,6 +77,9 @@ class PartWritten(Answered):
     """Whether there is a tree."""
     words: tuple[tuple[VerdictWord, int], ...]
     """How many shards are what by themselves, the best word first: others may know more of them."""
+
+    sealings: tuple[Sealing, ...] | None = None
+    """What was sealed, newest save first; None where that was not asked for."""
 
     @property
     def shards(self) -> int:

@@ -160,7 +160,9 @@ class CheckQuestion:
     jump: float | None = None
     """Factor between two checkpoints' norms that is suspect; None: the default; 0: do not compare."""
     hashes: bool = False
-    """Also hash every file as a whole, for sealing."""
+    """Also hash every file as a whole, for sealing, and compare nothing with what is recorded."""
+    digests: bool = False
+    """Also hash every file as a whole, beside all that is compared."""
     max_age: float | None = None
     """Seconds for which an earlier check of an unchanged file is trusted; None: read everything."""
     replicas: bool = True

@@ -19,7 +19,8 @@ BIRTH_FOLDER = f"{OWN_FOLDER}/birth"
 """What shards were when they were handed to the disk; one file a shard."""
 
 SEALS_BESIDE = f"{OWN_FOLDER}/seals"
-"""Where the seals of an object store lie, each a file that nobody writes twice: `NAME.manifest/TIME-RANDOM.json`."""
+"""Where the seals lie that were added to a manifest: in an object store each a file that nobody writes twice,
+`NAME.manifest/TIME-RANDOM.json`; on disks one of each of several machines, `NAME.manifest/I-of-N.json`."""
 
 PART_SUFFIX = ".ckptpart"
 """Of a file in which one of several machines wrote what it sees of a tree."""
@@ -58,10 +59,20 @@ class SealPlace:
         """The folder of the manifests that were added to this one where nothing can be replaced."""
         return f"{SEALS_BESIDE}/{self.path.removeprefix(f'{OWN_FOLDER}/').removesuffix('.json')}"
 
+    def of_share(self, number: int, of: int) -> str:
+        """Return where one of several machines keeps what it sealed."""
+        return f"{self.beside}/{number}-of-{of}.json"
+
     @property
     def is_apart(self) -> bool:
         """Whether it outlives the checkpoint's files: it is in our own folder, not in theirs."""
         return self.path.startswith(f"{OWN_FOLDER}/")
+
+
+def is_manifest(path: str) -> bool:
+    """Tell whether a path in a tree is one of a manifest, as every `SealPlace` spells it; not of a certificate."""
+    own = path.startswith(f"{OWN_FOLDER}/") and path.endswith(".manifest.json")
+    return own or path.startswith(f"{SEALS_BESIDE}/") or path.rpartition("/")[2] == MANIFEST_NAME
 
 
 def births_begin(prefix: str, name: str) -> str:

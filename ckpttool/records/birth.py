@@ -16,7 +16,7 @@ from ckpttool.domain.manifest import Manifest, ShardSeal
 from ckpttool.domain.shard import Shard
 from ckpttool.domain.units import Rank
 from ckpttool.records import BIRTH_FOLDER, SealPlace
-from ckpttool.records.manifest import ManifestProblem, read_manifest
+from ckpttool.records.manifest import ManifestProblem, read_alone, read_manifest
 from ckpttool.storage.base import Storage, is_there
 from ckpttool.storage.fan_out import map_waiting
 
@@ -37,6 +37,16 @@ class Recorded:
     def findings(self) -> tuple[Finding, ...]:
         """What is to be said of that."""
         return tuple(problem.finding for problem in self.problems)
+
+    @property
+    def seals(self) -> dict[str, ShardSeal]:
+        """What is recorded of each shard, by its path."""
+        return {} if self.manifest is None else self.manifest.by_path
+
+    @property
+    def disputed(self) -> tuple[Finding, ...]:
+        """Of which shards several manifests say different things."""
+        return () if self.manifest is None else self.manifest.disputed
 
 
 def birth_path(begin: str, rank: Rank) -> str:
@@ -119,7 +129,7 @@ def with_births(manifest: Manifest | None, storage: Storage, place: SealPlace, s
 
 def _birth(storage: Storage, place: SealPlace, path: str) -> Manifest | ManifestProblem | None:
     own = SealPlace(path=path, layout=place.layout, checkpoint=place.checkpoint, prefix=place.prefix)
-    return read_manifest(storage, own)
+    return read_alone(storage, own)
 
 
 def _merged(manifest: Manifest | None, births: list[Manifest]) -> Manifest | None:

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import json
 import re
+from contextlib import suppress
 from enum import Enum
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
-from ckpttool.domain.finding import Code, Finding, unknown
+from ckpttool.domain.finding import Code, Finding, damage, unknown
 from ckpttool.domain.frozen import replace
 from ckpttool.domain.manifest import CHUNK_BYTES, VERSION, Manifest, ShardSeal
 from ckpttool.domain.replicas import Healed, Proof, TensorDigests, Trust
@@ -33,8 +34,9 @@ from ckpttool.formats.strict_json import (
 from ckpttool.records import SealPlace, leads_out
 from ckpttool.records.hashed_json import closed, is_whole, scalars_of
 from ckpttool.records.tensor_table import TensorTable, row_of, tensor_rows
-from ckpttool.storage import is_local
+from ckpttool.storage import is_object_store
 from ckpttool.storage.base import Storage
+from ckpttool.storage.recorded import OfSeveral
 
 MANIFEST_LIMIT = ByteCount(128 << 20)
 """8,192 ranks with 10 GB each need 50 MB."""
@@ -43,6 +45,7 @@ MOST_BESIDE = 1000
 """Seals of one save in an object store that are joined, the latest ones."""
 
 _BESIDE = re.compile(r"[0-9]{8}T[0-9]{6}Z-[0-9a-f]{16}\.json")
+_SHARE = re.compile(r"[1-9][0-9]{0,5}-of-[1-9][0-9]{0,5}\.json")
 _HEAD = re.compile(rb'\{\s*"schema":\s*"ckpttool/manifest/([0-9]{1,9})"')
 _DIGEST = re.compile(r"[0-9a-f]{32}")
 _DIGESTS = re.compile(r"(?:[0-9a-f]{32}(?: [0-9a-f]{32})*)?")
@@ -116,7 +119,10 @@ def _escaped(text: str) -> str:
 
 
 def read_manifest(storage: Storage, place: SealPlace) -> Manifest | ManifestProblem | None:
-    """Read a manifest, and in an object store those beside it, as one: what was recorded first of a file counts.
+    """Read all manifests of a save as one: its own, those beside it, and of several machines what each of them has.
+
+    Where they say different things of a shard, what was recorded first counts. On disks that is said, too: one of them
+    is of other bytes. But a save's own manifest overrules those beside it on the same disk: it was sealed anew.
 
     Args:
         storage: The tree.
@@ -126,30 +132,99 @@ def read_manifest(storage: Storage, place: SealPlace) -> Manifest | ManifestProb
         The manifest; or why it cannot be believed (torn, edited, of another checkpoint, written by a newer ckpttool);
         or None where there is none.
     """
-    own = _read_one(storage, place, place.path)
-    beside = [] if is_local(storage.root) else _beside(storage, place)
-    found = [own, *(_read_one(storage, place, path) for path in beside)]
-    problem = next((each for each in found if isinstance(each, ManifestProblem)), None)
-    return problem or _joined([each for each in found if isinstance(each, Manifest)])
+    found = [
+        (owner, path, each)
+        for path in [place.path, *manifests_beside(storage, place)]
+        for owner, each in _read_each(storage, place, path)
+    ]
+    problem = next((each for _, _, each in found if isinstance(each, ManifestProblem)), None)
+    if problem is not None:
+        return problem
+    manifests = [(owner, path, each) for owner, path, each in found if isinstance(each, Manifest)]
+    if len(manifests) < 2:  # noqa: PLR2004  nothing to join
+        return manifests[0][2] if manifests else None
+    if is_object_store(storage.root):
+        claims = [(seal, path) for _, path, each in manifests for seal in each.shards]
+        return _joined(claims, [each for _, _, each in manifests], ())
+    return _agreed(manifests, place)
 
 
-def _beside(storage: Storage, place: SealPlace) -> list[str]:
+def read_alone(storage: Storage, place: SealPlace, path: str | None = None) -> Manifest | ManifestProblem | None:
+    """Read one manifest of a save without those beside it; that at its own place where no path is given."""
+    return _read_one(storage, place, path or place.path)
+
+
+def manifests_beside(storage: Storage, place: SealPlace) -> list[str]:
+    """Return the paths of what was added to a save's own manifest, whether that is there or not."""
+    name_of = _BESIDE if is_object_store(storage.root) else _SHARE
     try:
         names = sorted(entry.name for entry in storage.entries(place.beside))
     except (FileNotFoundError, NotADirectoryError):
         return []
-    return [f"{place.beside}/{name}" for name in names if _BESIDE.fullmatch(name)][-MOST_BESIDE:]
+    own = [f"{place.beside}/{name}" for name in names if name_of.fullmatch(name)]
+    return own[-MOST_BESIDE:] if name_of is _BESIDE else own
 
 
-def _joined(manifests: list[Manifest]) -> Manifest | None:
-    """Return all entries of several manifests of one save, of each file the one that was seen first."""
-    if len(manifests) < 2:  # noqa: PLR2004  nothing to join
-        return manifests[0] if manifests else None
+def _read_each(storage: Storage, place: SealPlace, path: str) -> list[tuple[str, Manifest | ManifestProblem | None]]:
+    """Read what lies at a path, of several machines what each has there, with its name."""
+    if isinstance(storage, OfSeveral):
+        with suppress(OSError):  # why it cannot be read is said by whoever reads it now
+            each = storage.of_each(path)
+            if each:
+                return [(host, _told(content, place, path)) for host, content in each]
+    return [("", _read_one(storage, place, path))]
+
+
+_Owned: TypeAlias = tuple[str, str, Manifest]
+"""Whose manifest it is, where there are several machines; its path, and what it says."""
+
+
+def _agreed(manifests: list[_Owned], place: SealPlace) -> Manifest:
+    """Join what several manifests say on disks, and say where they do not agree."""
+    own = {(owner, seal.path) for owner, path, each in manifests if path == place.path for seal in each.shards}
+    claims = [
+        (seal, owner or path)
+        for owner, path, each in manifests
+        for seal in each.shards
+        if path == place.path or (owner, seal.path) not in own
+    ]
+    first: dict[str, tuple[ShardSeal, str]] = {}
+    disputed: dict[str, Finding] = {}
+    for seal, whose in sorted(claims, key=lambda claim: (claim[0].first_seen, claim[1])):
+        known, by = first.setdefault(seal.path, (seal, whose))
+        if not known.same_content(seal):
+            disputed.setdefault(seal.path, _unequal(known, by, seal, whose, place))
+    joined = _joined(claims, [each for _, _, each in manifests], tuple(disputed[path] for path in sorted(disputed)))
+    # Of how many ranks a save is, no machine can tell that sealed its own alone.
+    is_one = len({each.shards for _, path, each in manifests if path == place.path}) == 1
+    return joined if is_one else replace(joined, world_size=None)
+
+
+def _unequal(one: ShardSeal, by: str, other: ShardSeal, whose: str, place: SealPlace) -> Finding:
+    return damage(
+        Code.CHECKSUM_MISMATCH,
+        f"{by} sealed it on {one.first_seen}, and {whose} on {other.first_seen} with other bytes: one of them does not "
+        "have what was saved",
+        path=one.path,
+        expected=one.xxh3_128,
+        actual=other.xxh3_128,
+        remedy=f"keep the right one on the machine where its rank starts, and on the other remove it and {place.path!r}"
+        f" with {place.beside!r}",
+    )
+
+
+def _joined(claims: list[tuple[ShardSeal, str]], manifests: list[Manifest], disputed: tuple[Finding, ...]) -> Manifest:
+    """Return all that several manifests of one save say, of each file what was seen first."""
     seals: dict[str, ShardSeal] = {}
-    for seal in sorted((seal for each in manifests for seal in each.shards), key=lambda seal: seal.first_seen):
+    for seal, _ in sorted(claims, key=lambda claim: claim[0].first_seen):
         seals.setdefault(seal.path, seal)
-    latest = max(manifests, key=lambda each: each.sealed_at)
-    return replace(latest, shards=tuple(seals[path] for path in sorted(seals)))
+    worlds = {manifest.world_size for manifest in manifests} - {None}
+    return replace(
+        max(manifests, key=lambda manifest: manifest.sealed_at),
+        world_size=worlds.pop() if len(worlds) == 1 else None,
+        shards=tuple(seals[path] for path in sorted(seals)),
+        disputed=disputed,
+    )
 
 
 def _read_one(storage: Storage, place: SealPlace, path: str) -> Manifest | ManifestProblem | None:
@@ -159,6 +234,10 @@ def _read_one(storage: Storage, place: SealPlace, path: str) -> Manifest | Manif
         return None
     except OSError as error:
         return _unreadable(path, f"the manifest cannot be read ({error.strerror or error})")
+    return _told(data, place, path)
+
+
+def _told(data: bytes, place: SealPlace, path: str) -> Manifest | ManifestProblem:
     head = _HEAD.match(data)
     if head is not None and int(head[1]) > VERSION:
         return _newer(path, int(head[1]))

@@ -11,6 +11,7 @@ from ckpttool.domain.finding import worst
 from ckpttool.domain.merge import Copy, Merge, Seat
 from ckpttool.domain.verdict import ShardReport
 from ckpttool.errors import UsageError
+from ckpttool.records import is_manifest
 from ckpttool.records.part import Look
 from ckpttool.storage.base import Entry, Kind
 from ckpttool.storage.recorded import ENTRIES, FILE, Answers, Failure
@@ -176,15 +177,17 @@ def _listed(looks: Sequence[Look]) -> dict[str, tuple[Entry, ...]]:
 
 
 def _join_records(looks: Sequence[Look], together: Answers, failed: dict[tuple[str, str], Failure]) -> None:
-    """Take the records that all who have them have alike; the others tell nothing."""
+    """Take the records that all who have them have alike; the others tell nothing, but for manifests, which join."""
     contents: defaultdict[str, set[bytes]] = defaultdict(set)
     for look in looks:
         for path, content in look.answers.files.items():
             contents[path].add(content)
+            if is_manifest(path):
+                together.by_host[path] = (*together.by_host.get(path, ()), (look.seat.host, content))
     for path, found in contents.items():
         if len(found) == 1:
             (together.files[path],) = found
-        else:
+        elif path not in together.by_host:  # whoever reads manifests joins them
             failed[FILE, path] = ("OSError", errno.EBADMSG)
 
 

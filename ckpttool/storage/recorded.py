@@ -45,6 +45,9 @@ class Answers:
     """By what was asked, and of which path."""
     divided: dict[str, str] = field(default_factory=dict)
     """Of folders whose files several looks shared out: a hash of all names, by its path."""
+    by_host: dict[str, tuple[tuple[str, bytes], ...]] = field(default_factory=dict)
+    """Of records that each machine may have its own of, by path: what each one has, by the machine's name. Never
+    written down: it is known only where the looks are together."""
 
 
 @runtime_checkable
@@ -54,6 +57,19 @@ class Shown(Protocol):
     @property
     def shown(self) -> ShardReport | None:
         """What that look told; None where nobody looked."""
+        ...
+
+
+@runtime_checkable
+class OfSeveral(Protocol):
+    """A storage of several machines, each of which may have its own record of a name."""
+
+    def of_each(self, path: str) -> tuple[tuple[str, bytes], ...]:
+        """Return what each machine has there, with its name; nothing where none has, or where they are not told apart.
+
+        Raises:
+            OSError: One of them could not read it.
+        """
         ...
 
 
@@ -195,6 +211,12 @@ class RecordedStorage:
         if len(found) > limit:
             raise OverLimitError(errno.EFBIG, f"more than {limit} bytes", path)
         return found
+
+    def of_each(self, path: str) -> tuple[tuple[str, bytes], ...]:
+        """Return what each machine has there."""
+        path = self._path(path)
+        self._fail(FILE, path)
+        return self._answers.by_host.get(path, ())
 
     def _assert_file(self, path: str) -> None:
         kind = self._kind(path)

@@ -42,7 +42,9 @@ class Scope:
     jump: float | None = None
     """Factor between two checkpoints' norms that is suspect; None: the default; 0: do not compare."""
     hashes: bool = False
-    """Also hash every file as a whole, for sealing."""
+    """Also hash every file as a whole, for sealing, and compare nothing with what is recorded."""
+    digests: bool = False
+    """Also hash every file as a whole, beside all that is compared."""
     memory: Memory | None = None
     """Answers for files that were verified before and have not changed since."""
     proofs: Proofs | None = None
@@ -196,7 +198,7 @@ class Session:
         # Headers alone verify nothing, with a manifest or without: it is no reason to reject a checkpoint there.
         at_most = Severity.NOTE if self._scope.level is Level.STRUCTURE else Severity.UNKNOWN
         findings = tuple(replace(finding, severity=at_most) for finding in found.findings)
-        return ({} if found.manifest is None else found.manifest.by_path), findings
+        return found.seals, (*findings, *found.disputed)
 
     def _in_part(self, path: str) -> bool:
         return in_bucket(path, self._scope.bucket)
@@ -290,7 +292,8 @@ class Session:
         """Check shards, and yield the reports as they are finished."""
         scope = self._scope
         chosen = replace(checkpoint, shards=shards)
-        tasks = plan_checks(self._inventory.root, chosen, scope.level, seals=seals, hashes=scope.hashes)
+        hashes = scope.hashes or scope.digests
+        tasks = plan_checks(self._inventory.root, chosen, scope.level, seals=seals, hashes=hashes)
         doubted = _found_damaged(checkpoint)
         known = self._remembered([task for task in tasks if task.path not in doubted])
         yield from known.values()

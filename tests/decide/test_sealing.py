@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ckpttool.decide import sealing
-from ckpttool.decide.sealing import merge
+from ckpttool.decide.sealing import merge, with_more
 from ckpttool.domain.finding import Code, Severity
 from ckpttool.domain.manifest import CHUNK_BYTES, Manifest, ShardSeal
 from ckpttool.domain.replicas import TensorDigests
@@ -151,3 +151,12 @@ def test_resealed_is_what_is_there(before: list[ShardSeal], after: list[ShardSea
     assert all(each.severity is Severity.NOTE for each in findings)
     assert merge(merged, now(*after), reseal=True)[1] == ()
     assert [(one.path, one.chunks) for one in merged.shards] == [(one.path, one.chunks) for one in now(*after).shards]
+
+
+def test_what_a_machine_seals_later_is_added_and_forgets_nothing() -> None:
+    new = now(seal("a", chunks=(9, 9)), seal("c"), world_size=None)
+    assert with_more(None, new) is new
+    more = with_more(OLD, new)
+    assert [one.path for one in more.shards] == ["a", "b", "c"]
+    assert more.by_path["a"] == OLD.by_path["a"]
+    assert more.sealed_at == LATER

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ckpttool.domain.manifest import Sealing
 from ckpttool.domain.part import PartWritten
 from ckpttool.domain.units import counted
 from ckpttool.domain.verdict import VerdictWord
+from ckpttool.render.answers.seals import of_one
+from ckpttool.render.escape import shown
 from ckpttool.render.json import Document
 from ckpttool.render.shell import quote
-from ckpttool.render.text import line, stack
+from ckpttool.render.text import grouped_findings, line, stack
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -43,6 +46,7 @@ def document(answer: PartWritten) -> Document:
         "bytes": answer.nbytes,
         "found": answer.found,
         "shards": {word.value: count for word, count in answer.words},
+        **({} if answer.sealings is None else {"seals": [*map(of_one, reversed(answer.sealings))]}),
     }
 
 
@@ -59,4 +63,14 @@ def table(answer: PartWritten) -> RenderableType:
             f"Part {seat.number} of {seat.of}, {seat.host}: {what} in {where}", style="bold" if is_good else "bold red"
         ),
         line(f"written to {quote(answer.path)}, {counted(answer.nbytes, 'byte')}"),
+        *map(_sealed, answer.sealings or ()),
+        *grouped_findings([finding for each in answer.sealings or () for finding in each.findings], None),
     )
+
+
+def _sealed(sealing: Sealing) -> RenderableType:
+    if sealing.manifest is None:
+        return line(f"{shown(sealing.checkpoint)}: nothing sealed", style="bold red")
+    shards = counted(len(sealing.manifest.shards), "shard")
+    done = f"{shards} sealed" if sealing.written else "what is whole was sealed before"
+    return line(f"{shown(sealing.checkpoint)}: {done}", style="bold red" if sealing.findings else "bold green")

@@ -17,22 +17,21 @@ if TYPE_CHECKING:
 
 def document(answer: Sealed) -> Document:
     """`ckpttool/seals/1`: what `seal` recorded, oldest checkpoint first."""
+    return {"schema": "ckpttool/seals/1", "checkpoints": [*map(of_one, reversed(answer.sealings))]}
+
+
+def of_one(sealing: Sealing) -> Document:
+    """Return what became of one checkpoint."""
     return {
-        "schema": "ckpttool/seals/1",
-        "checkpoints": [
-            {
-                "name": sealing.checkpoint,
-                "manifest": sealing.path or None,
-                "sealed": sealing.manifest is not None,
-                "written": sealing.written,
-                "shards": len(sealing.manifest.shards) if sealing.manifest else 0,
-                "first_seen": min((seal.first_seen for seal in sealing.manifest.shards), default=None)
-                if sealing.manifest
-                else None,
-                "findings": [finding_document(finding) for finding in sealing.findings],
-            }
-            for sealing in reversed(answer.sealings)
-        ],
+        "name": sealing.checkpoint,
+        "manifest": sealing.path or None,
+        "sealed": sealing.manifest is not None,
+        "written": sealing.written,
+        "shards": len(sealing.manifest.shards) if sealing.manifest else 0,
+        "first_seen": min((seal.first_seen for seal in sealing.manifest.shards), default=None)
+        if sealing.manifest
+        else None,
+        "findings": [finding_document(finding) for finding in sealing.findings],
     }
 
 

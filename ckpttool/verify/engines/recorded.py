@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 
-from ckpttool.domain.finding import Code, Severity, unknown, worst
+from ckpttool.domain.finding import Code, Severity, damage, unknown, worst
 from ckpttool.domain.frozen import replace
+from ckpttool.domain.manifest import ShardSeal
 from ckpttool.domain.verdict import CheckTask, Level, ShardReport
 from ckpttool.verify.check import refused
 from ckpttool.verify.observation import Observation
@@ -57,7 +58,9 @@ class RecordedEngine:
                 remedy=f"run ckpttool part --level {task.level.word} on its machine",
             )
             report = replace(report, findings=(*report.findings, finding))
-        elif _is_uncompared(task, report):
+        elif _is_uncompared(task, report) and task.seal is not None and report.digest is not None:
+            report = _compared(task.seal, report)
+        if report.level >= task.level and _is_uncompared(task, report):
             message = "was read where no record of its checksum lies, and the record where it does not: not compared"
             remedy = "put the record on its machine, too, and run ckpttool part there again"
             finding = unknown(Code.NOT_LOOKED_AT, message, path=task.path, remedy=remedy)
@@ -77,3 +80,20 @@ def _is_uncompared(task: CheckTask, report: ShardReport) -> bool:
     has_record = task.seal is not None or task.sha256 is not None
     is_asked = task.level >= Level.CHECKSUM and not report.checksum_matched
     return has_record and is_asked and worst(report.findings) < Severity.UNKNOWN
+
+
+def _compared(seal: ShardSeal, report: ShardReport) -> ShardReport:
+    """Compare what is recorded of a file with the hash that was taken of it where it lies."""
+    digest = None if report.digest is None else report.digest.xxh3_128
+    if digest == seal.xxh3_128:
+        left = tuple(finding for finding in report.findings if finding.code is not Code.CHECKSUM_MISSING)
+        return replace(report, checksum_matched=True, findings=left)
+    finding = damage(
+        Code.CHECKSUM_MISMATCH,
+        f"its bytes are not what another machine's manifest recorded on {seal.first_seen}",
+        path=report.path,
+        expected=seal.xxh3_128,
+        actual=digest,
+        remedy="resume from another checkpoint, or copy this shard again from where it was whole",
+    )
+    return replace(report, findings=(*report.findings, finding))
