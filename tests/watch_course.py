@@ -27,6 +27,7 @@ class Course:
     def __init__(self, base: Path, *, saves: int, pause: float, seed: int, patience: int) -> None:
         self.root, self.heard = base / "output" / "checkpoint", base / "output" / "heard"
         self.root.mkdir(parents=True)
+        self.prepare(base)
         self.saves = saves
         self._base = base
         self._chance = Random(seed)  # noqa: S311  as the training's
@@ -36,6 +37,9 @@ class Course:
         words = [sys.executable, "-m", "tests.watched_trainer", str(self.root), str(saves), str(seed), str(pause)]
         self.training = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         self.watch = self._watch()
+
+    def prepare(self, base: Path) -> None:
+        """Make what must be there before the training begins."""
 
     def _watch(self) -> subprocess.Popen[bytes]:
         command = [
@@ -50,12 +54,16 @@ class Course:
         for _ in range(kills):
             time.sleep(self._chance.uniform(0, 2 * self.saves * self._pause / kills))
             self.assert_alive()
-            self.watch.kill()
-            self.watch.wait()
-            self.watch = self._watch()
+            self.kill_one()
         assert self.training.stdout is not None
         assert self.training.stdout.readline() == "done\n"
         self.until(lambda: len(self.told("good")) == self.saves)
+
+    def kill_one(self) -> None:
+        """Kill the watch, and begin another."""
+        self.watch.kill()
+        self.watch.wait()
+        self.watch = self._watch()
 
     def assert_alive(self) -> None:
         """Notice a watch or a training that ended by itself."""
