@@ -18,6 +18,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
@@ -77,8 +78,22 @@ def one_thread(shards: int) -> float:
     return (time.monotonic() - begun) * shards / measured
 
 
-def main(shards: int) -> None:
-    """Measure, and say each figure with what it should be."""
+class Cost(NamedTuple):
+    """What it costs to look at one checkpoint in a store."""
+
+    lists: int
+    heads: int
+    gets: int
+    """Of shards; each rank's `meta.json` is one more."""
+    scan_seconds: float
+    header_seconds: float
+    one_thread_seconds: float
+    """That as many GETs take, one after another."""
+    rss_mib: float
+
+
+def measured(shards: int) -> Cost:
+    """Write a tree of so many shards, serve it, and look at it."""
     with tempfile.TemporaryDirectory() as folder:
         write_tree(Path(folder) / "bucket", shards)
         command = [sys.executable, __file__, "serve", folder, str(DELAY_SECONDS)]
@@ -99,15 +114,22 @@ def main(shards: int) -> None:
             print(file=to_store, flush=True)
             counts: dict[str, int] = json.loads(from_store.readline())
             to_store.close()
-        to_scan, to_verify, rss = json.loads(done.stdout)
-        objects = 2 * shards
-        lists, gets = counts.get("LIST", 0), counts.get("GET", 0) - shards  # each rank's meta.json is one of them
-        print(f"{shards} shards, {objects} objects, {DELAY_SECONDS * 1000:g} ms a request")
-        print(f"LIST {lists} (at most {-(-objects // 1000) + 1}), HEAD {counts.get('HEAD', 0)} (0)")
-        print(f"GET a shard {gets / shards:.3f} (at most {GETS_TARGET})")
-        print(f"scan {to_scan:.2f} s, headers {to_verify:.2f} s; one thread {alone:.1f} s for as many GETs")
-        print(f"headers' share of one thread {to_verify / alone:.4f} (at most {SHARE_TARGET:.4f})")
-        print(f"resident {rss:.0f} MiB (at most {RSS_TARGET_MIB:g})")
+    to_scan, to_verify, rss = json.loads(done.stdout)
+    gets = counts.get("GET", 0) - shards
+    return Cost(counts.get("LIST", 0), counts.get("HEAD", 0), gets, to_scan, to_verify, alone, rss)
+
+
+def main(shards: int) -> None:
+    """Measure, and say each figure with what it should be."""
+    cost, objects = measured(shards), 2 * shards
+    print(f"{shards} shards, {objects} objects, {DELAY_SECONDS * 1000:g} ms a request")
+    print(f"LIST {cost.lists} (at most {-(-objects // 1000) + 1}), HEAD {cost.heads} (0)")
+    print(f"GET a shard {cost.gets / shards:.3f} (at most {GETS_TARGET})")
+    print(f"scan {cost.scan_seconds:.2f} s, headers {cost.header_seconds:.2f} s; ", end="")
+    print(f"one thread {cost.one_thread_seconds:.1f} s for as many GETs")
+    share = cost.header_seconds / cost.one_thread_seconds
+    print(f"headers' share of one thread {share:.4f} (at most {SHARE_TARGET:.4f})")
+    print(f"resident {cost.rss_mib:.0f} MiB (at most {RSS_TARGET_MIB:g})")
 
 
 if __name__ == "__main__":
