@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from ckpttool.api.scanning import Tree, looking_at, scanned
-from ckpttool.decide.seen_saves import OF_A_TREE, OF_FILES, OF_PARTS, key_of, seen_save
+from ckpttool.decide.seen_saves import OF_FILES, OF_PARTS, key_of, seen_save
 from ckpttool.decide.watching import is_silent
 from ckpttool.domain.finding import Code, Finding, blocking, unknown
 from ckpttool.domain.frozen import replace
@@ -83,9 +83,11 @@ def sighting(tree: Tree, question: WatchQuestion, known: Watched, rule: WatchRul
     """
     ordered = newest_first(tree.inventory.checkpoints)
     complete = not tree.inventory.unlisted
+    if tree.looks is None and question.part is None:
+        return Sighting(saves=tuple(seen_save(each, wall) for each in ordered), whole=complete)
     if tree.looks is None:
-        codes = OF_A_TREE if question.part is None else OF_FILES
-        return Sighting(saves=tuple(seen_save(each, wall, codes) for each in ordered), whole=complete)
+        own = tuple(seen_save(each, wall, OF_FILES, _sealed(tree, each)) for each in ordered)
+        return Sighting(saves=own, whole=complete)
     merge, saves = tree.looks.merge, []
     silent = {node.number for node in known.nodes if is_silent(known, node.number, rule)}
     behind = _left_behind(tree, silent)
@@ -95,6 +97,17 @@ def sighting(tree: Tree, question: WatchQuestion, known: Watched, rule: WatchRul
             save = seen_save(each, wall, OF_PARTS, told)
             saves.append(replace(save, incomplete=on_hosts((*save.incomplete, *unlooked), tree)))
     return Sighting(saves=tuple(saves), whole=complete and not merge.lacking, nodes=_nodes(merge))
+
+
+def _sealed(tree: Tree, checkpoint: Checkpoint) -> tuple[str, ...]:
+    """Return which shards of a save are sealed: what was sealed since it was read is read again, and compared."""
+    from ckpttool.domain.manifest import Manifest
+    from ckpttool.records.manifest import read_manifest
+
+    place = tree.seal_place(checkpoint)
+    manifest = None if place is None else read_manifest(tree.storage, place)
+    own = {shard.path for shard in checkpoint.shards}
+    return tuple(seal.path for seal in manifest.shards if seal.path in own) if isinstance(manifest, Manifest) else ()
 
 
 def _told(looks: MergedLooks, checkpoint: Checkpoint, level: Level) -> tuple[list[object], tuple[Finding, ...]]:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from ckpttool.api import verifying, watch_reading
+from ckpttool.api.parts import part
 from ckpttool.api.scanning import Tree
 from ckpttool.domain.frozen import replace
 from ckpttool.domain.part import PartQuestion, Split
@@ -273,3 +274,26 @@ def test_parts_of_another_number_of_machines_stop_nobody_and_those_of_a_new_run_
     assert len([text for text in fleet.judge.notes if "some parts are of 1, others of 4" in text]) == 1
     assert [known.name for known in fleet.judge.watch.known.nodes] == ["part 1 of 1 (node-0)"]
     assert fleet.judge.kinds == ["good"]
+
+
+def test_a_byte_that_flips_in_what_its_machine_sealed_is_told_with_the_machine(tmp_path: Path) -> None:
+    fleet = Fleet(tmp_path, level=Level.CHECKSUM)
+    fleet.save()
+    for node in fleet.nodes.values():
+        assert node.question.part is not None
+        part(replace(node.question.part, out=str(tmp_path / f"{node.name}.ckptpart"), seal=True))
+    fleet.poll(25)
+    fleet.judge.end()
+    fleet.judge.question = replace(fleet.judge.question, environment={"XDG_STATE_HOME": str(tmp_path / "lost")})
+    fleet.judge.watch = fleet.judge.anew()
+    fleet.poll(25)
+    assert fleet.judge.kinds == ["good", "good"]
+    shard = fleet.trainer.file(5, 1)
+    data = bytearray(shard.read_bytes())
+    data[-1] ^= 1
+    shard.write_bytes(data)
+    fleet.poll(25)
+    assert fleet.judge.kinds == ["good", "good", "checksum-mismatch"]
+    event = fleet.judge.told[2]
+    assert {each.path for each in event.findings} == {f"rank_5/{shard.name}"}
+    assert "node-2" in event.findings[0].message
