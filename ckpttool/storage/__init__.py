@@ -44,7 +44,10 @@ def open_storage(root: str) -> Storage:
     scheme, _ = _split(root)
     opener = STORAGES.get(scheme)
     if opener is None:
-        raise UsageError(f"{root}: ckpttool reads folders, and knows nothing of {scheme}://; copy it to a disk first")
+        raise UsageError(
+            f"{root}: ckpttool reads folders, s3://, gs:// and az://, not {scheme}://: mount it or copy it; "
+            "where its store speaks S3, set AWS_ENDPOINT_URL and say s3://"
+        )
     return opener(root)
 
 

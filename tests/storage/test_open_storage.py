@@ -27,6 +27,11 @@ def test_a_scheme_that_nobody_opens_is_a_usage_error(root: str) -> None:
         open_storage(root)
 
 
+def test_who_names_another_store_is_told_the_way_on() -> None:
+    with pytest.raises(UsageError, match=r"not obs://: mount it or copy it; .* AWS_ENDPOINT_URL and say s3://"):
+        open_storage("obs://bucket/run")
+
+
 def test_a_scheme_is_one_entry_of_the_table(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setitem(STORAGES, "here", lambda root: LocalStorage(root.replace("here:/", str(tmp_path))))
     (tmp_path / "a").mkdir()
