@@ -300,7 +300,7 @@ NUMBERS = {
     "launch": ("--health-threshold", "--spike-threshold", "--margin", "--max-lost-time", "--skew"),
     "preflight": ("--health-threshold", "--spike-threshold", "--margin", "--max-lost-time", "--skew"),
     "report": ("--health-threshold", "--spike-threshold", "--margin", "--max-lost-time", "--skew"),
-    "watch": ("--every", "--patience", "--again", "--skew"),
+    "watch": ("--every", "--patience", "--again", "--skew", "--threshold"),
     "part": ("--timeout", "--max-age"),
     "seal": ("--skew",),
     "prune": ("--grace", "--wait", "--trash-days", "--max-age", "--skew"),
