@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 from collections.abc import Callable
@@ -102,3 +103,52 @@ def test_parts_are_told_as_the_tree_is_where_all_of_it_lies(
         assert seen[0] == whole[0]
         for one, other in zip(whole[1:], seen[1:], strict=True):
             assert not [*unified_diff(one.splitlines(), other.splitlines(), "tree", "parts", n=0, lineterm="")]
+
+
+PRUNE = ("--keep-last", "1", "--grace", "0")
+
+
+@pytest.mark.parametrize("name", ["health_pp2", "newfmt_4rank", "sink2_ckpt"])
+def test_prune_plans_for_all_machines_what_it_would_do_on_one(name: str, divided: Divided) -> None:
+    tree, parts = divided(name, "checksum")
+    whole = cli("prune", str(tree), *PRUNE, "--json")
+    planned = cli("prune", str(parts), *PRUNE, "--json")
+    assert planned.exit_code == whole.exit_code == 0, planned.stderr
+    answer, expected = json.loads(planned.stdout), json.loads(whole.stdout)
+    places = answer.pop("elsewhere")
+    assert expected["checkpoints"] == answer["checkpoints"]
+    assert {place["host"] for place in places} == {"node01", "node02"}
+
+    before = {path: path.stat().st_size for path in tree.rglob("*") if path.is_file()}
+    assert cli("prune", str(tree), *PRUNE, "--apply").exit_code == 0
+    gone = {str(path.relative_to(tree)): size for path, size in before.items() if not path.exists()}
+    assert sorted(path for place in places for path in place["paths"]) == sorted(gone)
+    assert sum(place["bytes"] for place in places) == sum(gone.values())
+
+
+def test_prune_says_of_each_machine_what_would_go(divided: Divided) -> None:
+    _, parts = divided("sink2_ckpt", "structure")
+    said = cli("prune", str(parts), *PRUNE)
+    assert said.exit_code == 0
+    assert re.search(r"on node01: [0-9]+ files, .* KiB: 10_2, 20_2, _1-25_2", said.stdout)
+    assert "Only a plan: nothing is deleted from here." in said.stdout
+    assert "--apply" not in said.stdout
+
+
+def test_nothing_is_deleted_by_what_machines_wrote_down(divided: Divided) -> None:
+    tree, parts = divided("sink2_ckpt", "structure")
+    before = sorted(tree.rglob("*"))
+    said = cli("prune", str(parts), *PRUNE, "--apply")
+    assert said.exit_code == 15
+    assert "nothing is deleted by what machines wrote down of a tree" in said.stderr
+    assert sorted(tree.rglob("*")) == before
+
+
+def test_nothing_goes_while_a_machine_has_not_told_what_it_has(divided: Divided) -> None:
+    _, parts = divided("sink2_ckpt", "structure")
+    (parts / "1.ckptpart").unlink()
+    said = cli("prune", str(parts), *PRUNE, "--json")
+    assert said.exit_code == 14
+    answer = json.loads(said.stdout)
+    assert answer["elsewhere"] == []
+    assert "part-missing" in {finding["code"] for finding in answer["findings"]}

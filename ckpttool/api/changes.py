@@ -33,30 +33,35 @@ NEW_RECORD_MODE = 0o640
 """Where there is none yet whose mode it could have."""
 
 
-def changeable_tree(question: TreeQuestion) -> Tree:
+def changeable_tree(question: TreeQuestion, *, planned: bool = False) -> Tree:
     """Scan a tree that may be changed, with sizes.
+
+    Args:
+        question: Which.
+        planned: It is only planned what would change, wherever the tree is.
 
     Raises:
         UnknownLayoutError: It is of a layout whose saves are never moved.
         UnsafeError: It is no folder of this machine.
     """
     tree = scan(replace(question, sizes=True))
-    assert_changeable(tree.storage.root)
+    if not planned:
+        assert_changeable(tree.storage.root)
     for answer in map(tree.layout.members, tree.inventory.checkpoints):
         if isinstance(answer, Refusal) and answer.is_of_tree:
             raise UnknownLayoutError(f"{question.path or tree.inventory.root} {answer.why}")
     return tree
 
 
-def whole_tree(question: TreeQuestion) -> Tree:
-    """Scan a tree that may be changed, all of it, with sizes.
+def whole_tree(question: TreeQuestion, *, planned: bool = False) -> Tree:
+    """Scan a tree that may be changed, all of it, with sizes; arguments as of `changeable_tree`.
 
     Raises:
         UnknownLayoutError: It is of a layout whose saves are never moved.
         UsageError: The path means one checkpoint, not all.
         UnsafeError: It is no folder of this machine.
     """
-    tree = changeable_tree(question)
+    tree = changeable_tree(question, planned=planned)
     if tree.focus is not None:
         part = next((checkpoint.name for checkpoint in named(tree.inventory.checkpoints, tree.focus)), tree.focus)
         path = question.path or tree.inventory.root

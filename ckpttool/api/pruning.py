@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, suppress
 
 from ckpttool.api.changes import (
@@ -28,12 +28,14 @@ from ckpttool.api.verifying import session_for
 from ckpttool.decide.changes import left_behind
 from ckpttool.decide.retention import retain
 from ckpttool.domain.checkpoint import Checkpoint, CheckpointKey, Inventory
-from ckpttool.domain.finding import Finding
+from ckpttool.domain.finding import Finding, blocking
+from ckpttool.domain.finding import seen_in_part as may_be_elsewhere
 from ckpttool.domain.frozen import replace
 from ckpttool.domain.pointer import Pointer, PointerFix
 from ckpttool.domain.question import CheckQuestion, TreeQuestion
 from ckpttool.domain.retention import (
     Batch,
+    Elsewhere,
     Move,
     PruneOrder,
     Pruning,
@@ -41,12 +43,15 @@ from ckpttool.domain.retention import (
     RetentionPolicy,
     Trashed,
 )
+from ckpttool.domain.units import ByteCount
 from ckpttool.domain.verdict import Level, Verdict
-from ckpttool.errors import CkptToolError, IncompleteError, NotDurableError, WriteFailedError
+from ckpttool.errors import CkptToolError, IncompleteError, NotDurableError, UnsafeError, WriteFailedError
 from ckpttool.records import JOURNAL, OWN_FOLDER
 from ckpttool.records.birth import birth_paths, recorded
 from ckpttool.records.journal import TIME_FORMAT, TRASH, journal_bytes
 from ckpttool.records.manifest import manifests_beside
+from ckpttool.storage import is_local
+from ckpttool.storage.base import Kind
 from ckpttool.verify.session import Session
 from ckpttool.write.blockers import files_to_move
 from ckpttool.write.files import ensure_folder, remove
@@ -89,6 +94,8 @@ def prune(
     """
     question = asked(question)
     tree, patience = _when_quiet(question, order, waiting)
+    if order.apply:
+        _assert_here(tree)
     if not order.apply:
         return _proposal(tree, question, policy, order, pending(tree))[0]
     try:
@@ -97,6 +104,21 @@ def prune(
         if is_full_disk(error):
             raise WriteFailedError(f"{error}; {_MAKE_ROOM.format(root=shlex.quote(tree.inventory.root))}") from error
         raise
+
+
+def _assert_here(tree: Tree) -> None:
+    """See that what is to go lies in a folder of this machine.
+
+    Raises:
+        UnsafeError: It does not.
+    """
+    told = "without --apply it is said what would go, and --json names each file"
+    if tree.looks is not None:
+        raise UnsafeError(f"nothing is deleted by what machines wrote down of a tree: {told} with its machine")
+    if not is_local(tree.storage.root):
+        raise UnsafeError(
+            f"{tree.inventory.root} is only read: ckpttool changes nothing but folders of this machine; {told}"
+        )
 
 
 _MAKE_ROOM = (
@@ -136,7 +158,7 @@ def _when_quiet(
     """Scan until nobody is saving, and return the tree and the seconds that are left; no longer than the order says."""
     end, told = time.monotonic() + order.wait, None
     while True:
-        tree = whole_tree(question)
+        tree = whole_tree(question, planned=True)
         left = max(0.0, end - time.monotonic())
         sign = next(iter(signs_of_writing(tree, grace=order.grace)), None) if left else None
         if sign is None:
@@ -158,27 +180,78 @@ def _proposal(
 
     with closing(_Verifier(tree, order)) as verifier:
         plan = retain(tree.inventory, policy, verifier, without, not_moved(tree))
-    against = list(refusals)
+    against = [*refusals, *_not_seen(tree, plan)]
     batches: tuple[Batch, ...] = ()
     pointers = _pointers(tree, plan)
     fixes = tuple(left_behind(pointers, plan.going, plan.whole, tree.layout.pointing_to))
-    if plan.going:
+    is_here = is_local(tree.storage.root)
+    if plan.going and not is_here:
+        against += [*signs_of_writing(tree, grace=order.grace), *unreadable(pointers)]
+    elif plan.going:
         paths = (path for checkpoint in plan.going for path in _paths(tree, checkpoint))
         in_the_way = blockers(tree, paths) or unwritable(tree, fixes)
         for checkpoint in plan.good[:1]:
             against += seen_in_part(tree, question, checkpoint)
         against += [*signs_of_writing(tree, grace=order.grace), *in_the_way, *unreadable(pointers)]
         batches = () if against else _batches(tree, plan.going)
-    expired = set(_expired(tree, order))
+    trash, expired = (in_trash(tree), {*_expired(tree, order)}) if is_here else ([], set())
     pruning = Pruning(
         plan=plan,
         order=order,
         fixes=fixes,
-        trash=tuple(Trashed(name=folder.name, goes=folder.name in expired) for folder in in_trash(tree)),
+        trash=tuple(Trashed(name=folder.name, goes=folder.name in expired) for folder in trash),
         refusals=tuple(against),
         resolved_from=tree.resolved_from,
+        elsewhere=None if is_here else () if against else tuple(_elsewhere(tree, plan)),
     )
     return pruning, batches
+
+
+def _not_seen(tree: Tree, plan: RetentionPlan) -> list[Finding]:
+    """Say what machines may have that nobody asked, or not in time: that no good save is seen proves nothing then."""
+    if tree.looks is None:
+        return []
+    own = () if plan.good else (finding for save in tree.inventory.checkpoints for finding in save.findings)
+    return [*blocking(tree.inventory.findings), *(finding for finding in own if may_be_elsewhere([finding]))]
+
+
+def _elsewhere(tree: Tree, plan: RetentionPlan) -> Iterator[Elsewhere]:
+    """Say which files would go, machine by machine; what several machines see of one disk goes on one of them."""
+    found: dict[str | None, dict[int, list[tuple[str, int]]]] = {}
+    for number, checkpoint in enumerate(reversed(plan.going)):
+        for path in _files(tree, _paths(tree, checkpoint)):
+            for host, size in _held(tree, path):
+                found.setdefault(host, {}).setdefault(number, []).append((path, size))
+    names = [checkpoint.name for checkpoint in reversed(plan.going)]
+    for host in sorted(found, key=lambda host: host or ""):
+        for number, files in found[host].items():
+            paths, nbytes = tuple(path for path, _ in files), ByteCount(sum(size for _, size in files))
+            yield Elsewhere(checkpoint=names[number], host=host, paths=paths, nbytes=nbytes)
+
+
+def _files(tree: Tree, paths: Sequence[str]) -> Iterator[str]:
+    """Yield the files at paths, and of folders all in them."""
+    for path in paths:
+        try:
+            is_folder = tree.storage.kind(path) is Kind.FOLDER
+            inside = [f"{path}/{entry.name}" for entry in tree.storage.entries(path)] if is_folder else []
+        except OSError as error:
+            raise IncompleteError(f"{path} cannot be read: {error.strerror or error}; no plan was made") from None
+        if is_folder:
+            yield from _files(tree, inside)
+        else:
+            yield path
+
+
+def _held(tree: Tree, path: str) -> list[tuple[str | None, int]]:
+    """Return which machines have a file, one for each disk, and how large it is there."""
+    if tree.looks is None:
+        return [(None, tree.storage.stamp(path).size)]
+    merge = tree.looks.merge
+    copies = {copy.seat.disk: copy.stamp.size for copy in merge.copies.get(path, ())}
+    seats = sorted((merge.seats[at] for at in merge.held.get(path, ())), key=lambda seat: seat.host)
+    hosts = {seat.disk: seat.host for seat in reversed(seats)}
+    return [(host, copies[disk] if disk in copies else tree.storage.stamp(path).size) for disk, host in hosts.items()]
 
 
 def _expired(tree: Tree, order: PruneOrder) -> list[str]:

@@ -160,6 +160,19 @@ class Trashed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Elsewhere:
+    """What would go of one checkpoint on another machine, or in an object store."""
+
+    checkpoint: str
+    """Its name."""
+    host: str | None
+    """The machine, where several looked; None in an object store."""
+    paths: tuple[str, ...]
+    """Files, relative to the root, in the order in which they are to go."""
+    nbytes: ByteCount
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Pruning(Answered):
     """The plan, and what became of it."""
 
@@ -174,6 +187,9 @@ class Pruning(Answered):
     """Why nothing is changed, whatever was asked for."""
     resolved_from: str | None
     """What was taken instead of the path that was given, for people."""
+    elsewhere: tuple[Elsewhere, ...] | None = None
+    """Where the tree is not a folder of this machine: what would go where, by host, oldest checkpoint first; nothing
+    where something refuses it. Nothing of it is ever done from here."""
 
     @property
     def applied(self) -> bool:

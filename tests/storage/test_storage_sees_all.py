@@ -181,7 +181,6 @@ def plain(said: Said) -> str:
     "command",
     [
         ["seal"],
-        ["prune", "--keep-last", "1"],
         ["prune", "--keep-last", "1", "--apply"],
         ["repair-meta", "--apply"],
         ["health", "--threshold", "5", "--write"],
@@ -200,6 +199,24 @@ def test_nothing_is_changed_but_in_a_folder_of_this_machine(
     assert said.code == ExitCode.UNSAFE
     assert "is only read: ckpttool changes nothing but folders of this machine" in said.stderr
     assert list((tmp_path / "here").iterdir()) == []
+
+
+def test_prune_plans_in_a_bucket_what_it_would_do_on_a_disk(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    folder = copied("health_pp2/output", tmp_path)
+    monkeypatch.setitem(STORAGES, "memory", lambda root: MemoryStorage(root, Bucket.copied(folder)))
+    order = ["--keep-last", "1", "--grace", "0"]
+    disk, memory = ask("prune", str(folder), *order, "--json"), ask("prune", "memory://tree", *order, "--json")
+    assert memory.code == disk.code == 0, memory.stderr
+    assert memory.json["checkpoints"] == disk.json["checkpoints"]
+    assert "in the object store: " in ask("prune", "memory://tree", *order).stdout
+    before = {path for path in folder.rglob("*") if path.is_file()}
+    assert ask("prune", str(folder), *order, "--apply").code == 0
+    gone = sorted(str(path.relative_to(folder / "checkpoint")) for path in before if not path.exists())
+    places = memory.json["elsewhere"]
+    assert isinstance(places, list)
+    assert gone == sorted(path for place in places for path in place["paths"])
+    assert gone
+    assert {place["host"] for place in places} == {None}
 
 
 @pytest.mark.parametrize("command", [["preflight"], ["launch", "--output", "out.yaml"]], ids=lambda words: words[0])

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from ckpttool.domain.pointer import PointerFix
-from ckpttool.domain.retention import Fate, Pruning
+from ckpttool.domain.retention import Elsewhere, Fate, Pruning
+from ckpttool.domain.units import ByteCount, counted
 from ckpttool.domain.verdict import Level
 from ckpttool.render.escape import shown, size
 from ckpttool.render.json import Document, finding_document
@@ -51,7 +52,12 @@ def document(pruning: Pruning) -> Document:
         "trash_days": pruning.order.trash_days,
         "trash": [{"name": entry.name, "goes": entry.goes} for entry in pruning.trash],
         "findings": [finding_document(finding) for finding in pruning.refusals],
+        **({} if pruning.elsewhere is None else {"elsewhere": [*map(_files, pruning.elsewhere)]}),
     }
+
+
+def _files(there: Elsewhere) -> Document:
+    return {"host": there.host, "name": there.checkpoint, "bytes": there.nbytes, "paths": list(there.paths)}
 
 
 def _fate(fate: Fate) -> Document:
@@ -86,11 +92,32 @@ def table(pruning: Pruning) -> RenderableType:
     parts.append(line(f"{shown(plan.root)} ({plan.layout}); {_LOOKED[pruning.order.level]}", style="dim"))
     if plan.fates:
         parts += [line(), _FateTable(plan.fates, done=pruning.applied)]
+    parts += [line(), *_elsewhere(pruning.elsewhere)] if pruning.elsewhere else []
     parts += [line(), *record_lines(pruning.fixes)] if pruning.fixes else []
     parts += [*grouped_findings(pruning.refusals), *pointer(pruning.refusals)]
     outcome = _outcome(pruning)
     parts += [line(), *outcome] if outcome else []
     return stack(*parts)
+
+
+def _elsewhere(places: Sequence[Elsewhere]) -> Iterator[Text]:
+    """Say what would go on each machine, those with most of it first."""
+    hosts: dict[str | None, list[Elsewhere]] = {}
+    for place in places:
+        hosts.setdefault(place.host, []).append(place)
+    order = sorted(hosts.items(), key=lambda item: (-sum(place.nbytes for place in item[1]), item[0] or ""))
+    for host, own in order[:MOST_HOSTS]:
+        files = counted(sum(len(place.paths) for place in own), "file")
+        where = "in the object store" if host is None else f"on {shown(host)}"
+        names = ", ".join(shown(place.checkpoint) for place in own[:_MOST_NAMED])
+        more = f" and {len(own) - _MOST_NAMED} more" if len(own) > _MOST_NAMED else ""
+        yield line(f"{where}: {files}, {size(ByteCount(sum(place.nbytes for place in own)))}: {names}{more}")
+    if len(order) > MOST_HOSTS:
+        yield line(f"and {len(order) - MOST_HOSTS} more machines: --format json", style="dim")
+
+
+MOST_HOSTS = 16
+"""Machines of which is shown what would go."""
 
 
 def _headline(pruning: Pruning) -> Text:
@@ -171,6 +198,8 @@ def _outcome(pruning: Pruning) -> list[Text]:
     if pruning.applied and pruning.plan.going and days:
         lines.append(line(f"In the trash for {days:g} days; to undo:"))
         lines.append(line(_undo(pruning), no_wrap=True))
+    if pruning.elsewhere:
+        return [line("Only a plan: nothing is deleted from here. --json names each file and its machine.")]
     if not pruning.order.apply and not pruning.refusals and (pruning.plan.going or old):
         lines.append(line("Dry run: nothing was changed. With --apply it is done."))
     return lines
