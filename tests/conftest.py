@@ -25,6 +25,22 @@ def pytest_configure(config: pytest.Config) -> None:
     """Fix the examples, so that a red run can be repeated and a stranger's is as ours; the night looks for new ones."""
     explores = config.getoption("--nightly") or config.getoption("--hypothesis-seed", default=None) is not None
     hypothesis.settings.load_profile("explore" if explores else "fixed")
+    config.pluginmanager.register(ToldAtOnce(config.pluginmanager))
+
+
+class ToldAtOnce:
+    """Says what failed when it fails: a run that is cut off says nothing at its end."""
+
+    def __init__(self, plugins: pytest.PytestPluginManager) -> None:
+        self._plugins = plugins
+
+    @pytest.hookimpl(trylast=True)  # behind the letter
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        screen = self._plugins.get_plugin("terminalreporter") if report.failed else None
+        if screen is not None:
+            crash = getattr(report.longrepr, "reprcrash", None)
+            why = str(report.longrepr if crash is None else crash.message).strip()
+            screen.write_line(f"\n{report.nodeid}: {why.partition(chr(10))[0][:200]}")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
