@@ -36,36 +36,36 @@ ALLOWED_AT_THE_TOP = {
 
 # Lines by room. They may fall, and only what makes the tool do more may raise them: lower them with what you delete.
 MOST_LINES = {
-    "__init__": 2550,
-    "__main__": 2540,
-    "api": 9840,
-    "cli": 8060,
-    "decide": 14410,
-    "domain": 10400,
-    "errors": 2620,
-    "formats": 8770,
-    "guard": 9000,
-    "guide": 2640,
-    "logs": 4590,
-    "records": 6270,
-    "render": 11050,
-    "storage": 4700,
-    "trainers": 4300,
-    "trainers/hf_saves": 2830,
-    "trainers/common": 3610,
-    "trainers/accelerate": 2990,
-    "trainers/deepspeed": 3270,
-    "trainers/huggingface": 3540,
-    "trainers/lightning": 3280,
-    "trainers/megatron": 3520,
-    "trainers/mindformers": 10350,
-    "trainers/orbax": 3050,
-    "trainers/torch_dcp": 3290,
-    "trainers/torchtitan": 3100,
-    "trainers/verl": 3000,
-    "trainers/fp8": 5230,
-    "verify": 9630,
-    "write": 3880,
+    "__init__": 60,
+    "__main__": 40,
+    "api": 8600,
+    "cli": 5830,
+    "decide": 12290,
+    "domain": 8130,
+    "errors": 120,
+    "formats": 6330,
+    "guard": 6550,
+    "guide": 140,
+    "logs": 2100,
+    "records": 3990,
+    "render": 8630,
+    "storage": 2310,
+    "trainers": 1800,
+    "trainers/hf_saves": 330,
+    "trainers/common": 1110,
+    "trainers/accelerate": 480,
+    "trainers/deepspeed": 760,
+    "trainers/huggingface": 1050,
+    "trainers/lightning": 780,
+    "trainers/megatron": 1020,
+    "trainers/mindformers": 8220,
+    "trainers/orbax": 550,
+    "trainers/torch_dcp": 780,
+    "trainers/torchtitan": 600,
+    "trainers/verl": 500,
+    "trainers/fp8": 2740,
+    "verify": 7510,
+    "write": 1390,
 }
 
 ROOMS_WITHOUT_TRAINERS = (
@@ -164,6 +164,8 @@ def test_no_room_has_more_lines_than_it_is_allowed() -> None:
         name = f"{room}/{below[0]}" if room == "trainers" and len(below) > 1 else room
         lines[name] += len(module.read_text(encoding="utf-8").splitlines())
     assert {room: count for room, count in lines.items() if count > MOST_LINES.get(room, 0)} == {}
+    unused = {room: most for room, most in MOST_LINES.items() if lines[room] < most - max(20, most // 20)}
+    assert unused == {}, "lower what is allowed with what you delete"
 
 
 def test_no_function_is_longer_than_a_screen() -> None:
