@@ -310,3 +310,12 @@ def test_a_machine_runs_the_test_command_of_the_readme() -> None:
     command = lines[-1]
     assert command.endswith("python -m tests")
     assert command in (ROOT / "README.md").read_text(encoding="utf-8").splitlines()
+
+
+def test_nothing_of_the_night_runs_with_a_commit() -> None:
+    ungated = [
+        module.name
+        for module in sorted((ROOT / "tests" / "nightly").glob("test_*.py"))
+        if "skipif(\"not config.getoption('--nightly')\"" not in module.read_text(encoding="utf-8")
+    ]
+    assert ungated == ["test_mindformers_starts.py"], "which is skipped where nobody says where MindFormers is"

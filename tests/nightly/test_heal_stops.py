@@ -9,6 +9,8 @@ import pytest
 from tests.changes.test_heal_interrupted import quick, stop_at_every_call
 from tests.changes.test_prune_interrupted import WAYS
 
+pytestmark = pytest.mark.skipif("not config.getoption('--nightly')", reason="stops at every call: --nightly")
+
 __all__ = ["quick"]
 
 

@@ -5,7 +5,11 @@ from __future__ import annotations
 from contextlib import closing
 from pathlib import Path
 
+import pytest
+
 from tests.watch_course import Course
+
+pytestmark = pytest.mark.skipif("not config.getoption('--nightly')", reason="watches for minutes: --nightly")
 
 
 def test_each_of_sixty_saves_is_told_by_a_watch_that_is_killed_thirty_times_and_then_each_trouble(

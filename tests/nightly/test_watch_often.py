@@ -6,8 +6,12 @@ import gc
 import tracemalloc
 from pathlib import Path
 
+import pytest
+
 from ckpttool.domain.verdict import Level
 from tests.api.test_watches import Trainer, Watching, assert_told_and_nothing_else, course
+
+pytestmark = pytest.mark.skipif("not config.getoption('--nightly')", reason="watches ten thousand times: --nightly")
 
 SOME_BYTES = 64 << 10
 """What a watch may hold more after ten thousand polls: a list that grows by one item each holds 80 KiB."""

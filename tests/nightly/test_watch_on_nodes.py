@@ -17,6 +17,8 @@ from tests.nightly.clusters import NODES, slurm
 from tests.pages import GUIDE
 from tests.watched_trainer import RANKS, content
 
+pytestmark = pytest.mark.skipif("not config.getoption('--nightly')", reason="starts Slurm: --nightly")
+
 LIMIT_SECONDS = 120
 
 SHIM = """#!/bin/sh

@@ -12,6 +12,8 @@ import pytest
 from tests.watch_course import EVERY, HOOK, Course
 from tests.watched_trainer import HANGS, KEPT, RANKS, shard
 
+pytestmark = pytest.mark.skipif("not config.getoption('--nightly')", reason="watches for minutes: --nightly")
+
 NODES = 4
 
 
