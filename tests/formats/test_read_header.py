@@ -31,7 +31,7 @@ REAL = sorted(
     path
     for path in FIXTURES.rglob("*")
     if path.suffix in {".ckpt", ".safetensors"}
-    and "strategy" not in path.stem  # how tensors are cut, no tensors
+    and "strategy" not in str(path.relative_to(FIXTURES))  # how tensors are cut, no tensors
     and "layouts" not in path.parts  # of other trainers, some on purpose not whole: their truth stands beside them
 )
 

@@ -439,7 +439,7 @@ class TestManifests:
         scanned = api.scan(api.TreeQuestion(path=str(tree.checkpoint), sizes=True))
         assert all(one.written for one in api.seal(scanned, "all"))
         assert set(words(tree.checkpoint, Level.CHECKSUM).values()) == {VerdictWord.VERIFIED}
-        (manifest,) = [path for path in tree.checkpoint.rglob("ckpttool.manifest.json") if "20" in str(path)]
+        (manifest,) = tree.checkpoint.glob("iteration_00000020/**/ckpttool.manifest.json")
         assert json.loads(manifest.read_bytes())["checkpoint"] == "iteration_00000020"
 
 
