@@ -38,18 +38,18 @@ ALLOWED_AT_THE_TOP = {
 MOST_LINES = {
     "__init__": 60,
     "__main__": 40,
-    "api": 8600,
+    "api": 8700,
     "cli": 5830,
     "decide": 12290,
-    "domain": 8130,
+    "domain": 8220,
     "errors": 120,
     "formats": 6330,
     "guard": 6550,
     "guide": 140,
     "logs": 2100,
-    "records": 3990,
+    "records": 4040,
     "render": 8630,
-    "storage": 2310,
+    "storage": 2660,
     "trainers": 1800,
     "trainers/hf_saves": 330,
     "trainers/common": 1110,
@@ -64,7 +64,7 @@ MOST_LINES = {
     "trainers/torchtitan": 600,
     "trainers/verl": 500,
     "trainers/fp8": 2740,
-    "verify": 7510,
+    "verify": 7730,
     "write": 1390,
 }
 
@@ -221,7 +221,7 @@ def test_no_module_imports_what_a_library_keeps_to_itself() -> None:
     assert private == []
 
 
-IMPORTED_AS = {"prometheus-client": "prometheus_client", "pyyaml": "yaml"}
+IMPORTED_AS = {"google-auth": "google", "prometheus-client": "prometheus_client", "pyyaml": "yaml"}
 INSIDE_A_TRAINING = {"guard", "guide"}  # torch is there, an extra; `guide` ships an example
 ADAPTED = {"lightning", "transformers"}  # as above, of the adapter that is named for it
 

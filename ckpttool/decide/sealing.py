@@ -67,6 +67,7 @@ def _seal(report: ShardReport, now: str) -> ShardSeal:
         scalars=report.scalars,
         first_seen=now,
         tensors=report.tensor_digests or None,
+        crcs=report.digest.crcs,
     )
 
 
@@ -109,7 +110,7 @@ def merge(old: Manifest | None, new: Manifest, *, reseal: bool) -> tuple[Manifes
 def _with_history(seal: ShardSeal, before: ShardSeal | None) -> ShardSeal:
     if before is None or not seal.same_content(before):
         return seal
-    return replace(seal, first_seen=before.first_seen, healed=before.healed, tensors=seal.tensors or before.tensors)
+    return replace(seal.with_more(before), first_seen=before.first_seen, healed=before.healed)
 
 
 def _sorted(seals: dict[str, ShardSeal]) -> tuple[ShardSeal, ...]:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from ckpttool.domain.checkpoint import CheckpointKey, Inventory
     from ckpttool.domain.manifest import ShardSeal
     from ckpttool.domain.replicas import TensorDigests
+    from ckpttool.domain.stored import Crcs
 
 
 class Level(IntEnum):
@@ -83,12 +84,14 @@ class CheckTask:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShardDigest:
-    """xxh3-128 of a whole file, as a manifest records it."""
+    """The digests of a whole file, as a manifest records them."""
 
     xxh3_128: str
     """32 hexadecimal digits."""
     chunks: tuple[str, ...]
     """The same of each 64 MiB, in file order."""
+    crcs: Crcs = ()
+    """Of the whole file, as object stores keep them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -266,6 +266,7 @@ class CheckpointWriter:
             scalars=tuple(sorted(scalars)),
             first_seen=now,
             tensors=file.hashes.result().digests(),
+            crcs=streamed.crcs,
         )
         return Manifest(
             layout=self._layout.name,
