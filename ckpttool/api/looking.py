@@ -108,7 +108,7 @@ def look_at(
             if located is not None:
                 asked = _ask(replace(located, storage=storage, listing=list_root(storage)))
                 saves = {shard.path: each.name for each in asked for shard in each.shards}
-                if asked and question.level > Level.STRUCTURE:
+                if asked and question.level.reads_content:
                     own = shared_out(located.storage, "")
                     reading = replace(located, storage=own, listing=list_root(own))
                     reports |= _contents(reading, root, question, share, sealings)
@@ -266,7 +266,7 @@ def _strays(root: str, paths: list[str], question: CheckQuestion) -> Iterator[Sh
         for path in paths
         if (named_format := _named_format(path)) is not None
     ]
-    engine: Engine = WaitingEngine() if level is Level.STRUCTURE else content_engine(question, None)
+    engine: Engine = content_engine(question, None) if level.reads_content else WaitingEngine()
     return reports_of(tasks, engine)
 
 

@@ -58,7 +58,7 @@ class PartKeeping:
         self._question = replace(question, run=run, check=replace(question.check, level=Level.STRUCTURE))
         self._say = say
         self._read = {
-            path: report for path, report in told_before(self._question).items() if report.level > Level.STRUCTURE
+            path: report for path, report in told_before(self._question).items() if report.level.reads_content
         }
         self._passed = ANEW_EVERY
         self._is_written = False

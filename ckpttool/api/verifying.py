@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from ckpttool.records.merging import MergedLooks
     from ckpttool.verify.engines.ray import RayCluster
     from ckpttool.verify.observation import Engine
+    from ckpttool.verify.stored import StoreReading
 
 
 _METER: ContextVar[Meter | None] = ContextVar("meter", default=None)
@@ -118,6 +119,7 @@ def counted(
 def session_for(tree: Tree, question: CheckQuestion) -> Session:
     """Prepare to check checkpoints of a tree; what one needs of its neighbours is read once."""
     meter = _METER.get()
+    assert_kept(tree.inventory.root, question.level)
     if tree.looks is not None:
         return _recorded_session(tree, tree.looks, question)
     scope = Scope(
@@ -132,10 +134,10 @@ def session_for(tree: Tree, question: CheckQuestion) -> Session:
         asked=_read_in_any_case(tree, question),
         reads_other=question.replicas,
     )
-    counts = meter is not None and question.level is Level.STRUCTURE
+    counts = meter is not None and not question.level.reads_content
     headers = header_engine(question, meter if counts else None)
-    tasks = headers if question.level is Level.STRUCTURE else content_engine(question, meter)
-    engines = Engines(tasks=tasks, headers=headers)
+    tasks = content_engine(question, meter) if question.level.reads_content else headers
+    engines = Engines(tasks=tasks, headers=headers, stored=_stored(tree, question))
     records = SaveRecords(seal_place=tree.seal_place, closer=tree.closer, slices=tree.slices)
     return Session(tree.storage, tree.inventory, scope, engines, records)
 
@@ -152,7 +154,7 @@ def _recorded_session(tree: Tree, looks: MergedLooks, question: CheckQuestion) -
         reads_other=question.replicas,
     )
     engine = RecordedEngine(looks.told, but=OF_THE_SAVE_BEFORE if question.jump == 0 else ())
-    is_of_headers = question.level is Level.STRUCTURE or question.bucket is not None
+    is_of_headers = not question.level.reads_content or question.bucket is not None
     headers = engine if is_of_headers else RecordedEngine(looks.told, but=OF_CONTENT)
     records = SaveRecords(seal_place=tree.seal_place, closer=tree.closer, slices=tree.slices)
     return Session(tree.storage, tree.inventory, scope, Engines(tasks=engine, headers=headers), records)
@@ -173,8 +175,28 @@ def _memory(tree: Tree, question: CheckQuestion) -> Memory | None:
     return Memory(tree.storage, memory_place(tree.inventory.root), max_age=question.max_age)
 
 
+def assert_kept(root: str, level: Level) -> None:
+    """See that a store keeps checksums where a level asks for them.
+
+    Raises:
+        UsageError: It is none.
+    """
+    if level is Level.STORED:
+        from ckpttool.storage.stored_checksums import assert_keeps
+
+        assert_keeps(root)
+
+
+def _stored(tree: Tree, question: CheckQuestion) -> StoreReading | None:
+    if question.level is not Level.STORED:
+        return None
+    from ckpttool.api.attesting import store_reading
+
+    return store_reading(tree, question.timeout)
+
+
 def _proofs(tree: Tree, question: CheckQuestion) -> Proofs | None:
-    if question.level is Level.STRUCTURE:
+    if not question.level.reads_content:
         return None
     from ckpttool.records.damaged import Proofs
 
@@ -306,6 +328,7 @@ def forecast(tree: Tree | Where = None, question: CheckQuestion = CheckQuestion(
     from ckpttool.domain.forecast import CheckpointForecast, Forecast
 
     found = tree_of(tree)
+    assert_kept(found.inventory.root, question.level)
     asked = {checkpoint.key for checkpoint in chosen(found, question.name)}
     forecasts = []
     for checkpoint in newest_first(_read(found, question)):
@@ -317,15 +340,15 @@ def forecast(tree: Tree | Where = None, question: CheckQuestion = CheckQuestion(
                 shards=len({task.path for task in tasks}),
                 tasks=len(tasks),
                 nbytes=ByteCount(sum(task.cost for task in tasks)),
-                requests=None if is_local(found.inventory.root) else _requests(tasks),
+                requests=None if is_local(found.inventory.root) else _requests(tasks, question.level),
             )
         )
     return Forecast(inventory=found.inventory, level=question.level, checkpoints=tuple(forecasts))
 
 
-def _requests(tasks: Sequence[CheckTask]) -> int:
-    """Count one request for a header, and one for the rest of what is read of a shard, or of a part of it."""
-    return sum(1 + (task.cost > HEADER_COST) for task in tasks)
+def _requests(tasks: Sequence[CheckTask], level: Level) -> int:
+    """Count one request for a header, and one for the rest of what is read or asked of a shard, or of a part of it."""
+    return sum(1 + (task.cost > HEADER_COST or level is Level.STORED) for task in tasks)
 
 
 def _tasks(tree: Tree, checkpoint: Checkpoint, question: CheckQuestion) -> list[CheckTask]:
@@ -340,7 +363,7 @@ def _read(tree: Tree, question: CheckQuestion) -> Collection[Checkpoint]:
     if question.level is Level.NUMERICS and question.jump != 0:
         before = map(neighbours.earlier, judged)
         judged = {checkpoint.key: checkpoint for checkpoint in (*judged, *before) if checkpoint is not None}.values()
-    if question.level > Level.STRUCTURE and question.replicas and len(judged) == 1:
+    if question.level.reads_content and question.replicas and len(judged) == 1:
         # What its replicas must equal is learned from another checkpoint.
         (only,) = judged
         nearest = (*neighbours.in_line(only)[0], *neighbours.in_line(only)[1])[:1]

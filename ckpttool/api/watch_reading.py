@@ -96,9 +96,9 @@ class Reading:
 
     def _read(self) -> tuple[Judgement | None, int]:
         tree, checkpoint, asked, level = self._tree, self._checkpoint, self.asked, self._question.level
-        cached = is_cached(tree, checkpoint) if level > Level.STRUCTURE else None
+        cached = is_cached(tree, checkpoint) if level.reads_content else None
         # What a save is that was not good yet is read once, for the verdict and for the seal.
-        at_once = asked.seal and asked.fresh and level > Level.STRUCTURE
+        at_once = asked.seal and asked.fresh and level.reads_content
         with watched(Pace(self._question.max_rate)), closing(self._session(level, hashes=at_once)) as session:
             own = tree.closer(checkpoint) if at_once else checkpoint
             verdict = self._verdict(session, own)

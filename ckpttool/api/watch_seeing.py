@@ -7,6 +7,7 @@ from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from ckpttool.api.scanning import Tree, looking_at, scanned
+from ckpttool.api.verifying import assert_kept
 from ckpttool.decide.seen_saves import OF_FILES, OF_PARTS, key_of, seen_save
 from ckpttool.decide.watching import is_silent
 from ckpttool.domain.finding import Code, Finding, blocking, unknown
@@ -57,11 +58,12 @@ def scans_often(question: TreeQuestion) -> tuple[Tree, Moves]:
 
 
 def assert_meant(question: WatchQuestion, tree: Tree) -> None:
-    """Let nobody ask of parts what only files allow.
+    """Let nobody ask of parts what only files allow, nor of a disk what only a store does.
 
     Raises:
         UsageError: Somebody does.
     """
+    assert_kept(tree.inventory.root, question.level)
     if tree.looks is None:
         return
     source = tree.looks.merge.source

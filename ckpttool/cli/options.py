@@ -64,6 +64,7 @@ class LevelName(str, Enum):
     """How hard to look."""
 
     STRUCTURE = "structure"
+    STORED = "stored"
     CHECKSUM = "checksum"
     NUMERICS = "numerics"
 
@@ -73,6 +74,7 @@ class LevelName(str, Enum):
         return Level[self.name]
 
 
+LevelOpt = Annotated[LevelName, typer.Option(help="Headers, a store's checksums too, every byte, or every element.")]
 Dir = Annotated[
     str | None,
     typer.Argument(
@@ -122,12 +124,7 @@ Simulate = Annotated[
     ),
 ]
 SimulateMindFormers = Annotated[
-    str | None,
-    typer.Option(
-        "--simulate-mindformers",
-        metavar="VERSION",
-        help="The same of that MindFormers.",
-    ),
+    str | None, typer.Option("--simulate-mindformers", metavar="VERSION", help="The same of that MindFormers.")
 ]
 DetectorDialect = Annotated[str | None, typer.Option(metavar="D", help="torch_npu (default) or mindspore.")]
 PolicyDialect = Annotated[

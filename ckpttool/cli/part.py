@@ -11,7 +11,7 @@ from ckpttool.cli import output
 from ckpttool.cli.answers import PART, show
 from ckpttool.cli.engine_options import EngineName, EngineOptions
 from ckpttool.cli.grouped import grouped
-from ckpttool.cli.options import Dir, Format, FormatOpt, LayoutOpt, LevelName, MaxAge, Names, Quiet
+from ckpttool.cli.options import Dir, Format, FormatOpt, LayoutOpt, LevelName, LevelOpt, MaxAge, Names, Quiet
 from ckpttool.cli.units import duration
 from ckpttool.domain.frozen import dataclass
 from ckpttool.domain.part import PartQuestion, Split
@@ -66,7 +66,7 @@ class WhichOptions:
 class LookOptions:
     """How hard to look, and at what."""
 
-    level: Annotated[LevelName, typer.Option(help="Headers, every byte, or every element.")] = LevelName.STRUCTURE
+    level: LevelOpt = LevelName.STRUCTURE
     checkpoint: Names = None
     jobs: Annotated[int | None, typer.Option(min=1, help="Threads that read; default: one a core.")] = None
     timeout: Annotated[

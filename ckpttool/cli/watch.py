@@ -18,7 +18,7 @@ from ckpttool.api.part_names import process_of_part
 from ckpttool.cli import output
 from ckpttool.cli.grouped import grouped
 from ckpttool.cli.log_options import Columns, LogOpt
-from ckpttool.cli.options import ConfigPath, Format, FormatOpt, LevelName, Quiet, TreeOptions, finite
+from ckpttool.cli.options import ConfigPath, Format, FormatOpt, LevelName, LevelOpt, Quiet, TreeOptions, finite
 from ckpttool.cli.units import duration, share
 from ckpttool.domain import exits
 from ckpttool.domain.frozen import dataclass, replace
@@ -48,7 +48,7 @@ class WatchOptions:
             help="How long what is missing may rest until it is told (minutes). Default: 3 times a save, 10m at least.",
         ),
     ] = None
-    level: Annotated[LevelName, typer.Option(help="Headers, every byte, or every element.")] = LevelName.CHECKSUM
+    level: LevelOpt = LevelName.CHECKSUM
     threshold: Annotated[
         float | None,
         typer.Option(callback=finite, min=0, help="Embedding local norm (sum of squares) from which one is unhealthy."),

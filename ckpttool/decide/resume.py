@@ -16,7 +16,7 @@ from ckpttool.domain.plan import NoResumePoint, Rejection, ResumePoint
 from ckpttool.domain.progress import newest_first
 from ckpttool.domain.question import ResumeQuestion
 from ckpttool.domain.units import Rank, Step, counted, on_ranks
-from ckpttool.domain.verdict import Level, Verdict
+from ckpttool.domain.verdict import Verdict
 from ckpttool.errors import UsageError
 
 
@@ -124,7 +124,7 @@ def _nothing(
     verdict_of: Callable[[Checkpoint], Verdict],
 ) -> NoResumePoint:
     """Say that there is nothing, and what would have to be brought back: for the newest, headers are opened to know."""
-    opened = question.evidence is Level.STRUCTURE
+    opened = not question.evidence.reads_content
     if rejected and opened:
         rejected = [_in_full(rejected[0], question, verdict_of), *rejected[1:]]
     return NoResumePoint(
@@ -143,7 +143,7 @@ def _newest_in_full(
 
     Headers are opened for that; to read every byte of what will not be chosen would cost too much.
     """
-    if not rejected or question.evidence is not Level.STRUCTURE or not list(blocking(rejected[0].checkpoint.findings)):
+    if not rejected or question.evidence.reads_content or not list(blocking(rejected[0].checkpoint.findings)):
         return rejected
     return [_in_full(rejected[0], question, verdict_of), *rejected[1:]]
 
@@ -190,7 +190,7 @@ def _with_true_remedies(
     Headers are opened for that. To read every byte of what will not be chosen would cost too much for a promise.
     """
     unread = ", if its shards are whole: they were not read"
-    if question.evidence is Level.STRUCTURE:
+    if not question.evidence.reads_content:
         unread = ""
         reasons = [*reasons, *_not_said(_reasons_by_content(checkpoint, question, verdict_of(checkpoint)), reasons)]
     options = sorted({_TAKEN_WITH[reason.code] for reason in reasons if reason.code in _TAKEN_WITH})

@@ -212,9 +212,12 @@ def _keep_last(candidates: Sequence[_Candidate], policy: RetentionPolicy, verifi
             continue
         if not candidate.good:
             candidate.why.append(Why.NEWER)
-        elif _prove(candidate, verifier):
-            candidate.why.append(Why.VERIFIED if candidate.strong and count.is_full(candidate) else Why.LAST)
-            count.add(candidate)
+        else:
+            could_be_proven = candidate.strong
+            if _prove(candidate, verifier):
+                more = Why.VERIFIED if candidate.strong else Why.UNPROVEN
+                candidate.why.append(more if could_be_proven and count.is_full(candidate) else Why.LAST)
+                count.add(candidate)
 
 
 def _keep_healthy(candidates: Sequence[_Candidate], policy: RetentionPolicy, verifier: Verifier) -> None:
@@ -315,6 +318,7 @@ def _goes(candidate: _Candidate) -> bool:
 _BECAUSE = {
     Why.LAST: "among the {last} newest good",
     Why.VERIFIED: "among the {last} newest that a checksum proves",
+    Why.UNPROVEN: "a checksum can prove it, and fewer than {last} newer were proven by theirs",
     Why.HEALTHY: "among the {healthy} newest healthy",
     Why.EVERY: "the first at or after a multiple of {every} steps",
     Why.NAMED: "named by --keep",

@@ -57,6 +57,8 @@ class Why(str, Enum):
     LAST = "last"
     VERIFIED = "verified"
     """One of the newest that a checksum proves, where newer ones have none."""
+    UNPROVEN = "unproven"
+    """A checksum can prove it and was not compared with its bytes, nor were those of enough newer ones."""
     HEALTHY = "healthy"
     EVERY = "every"
     NAMED = "named"
@@ -112,7 +114,7 @@ class RetentionPlan:
     @property
     def good(self) -> tuple[Checkpoint, ...]:
         """The checkpoints that stay and were proven to be good to resume from, newest first."""
-        proven = {Why.LAST, Why.VERIFIED}
+        proven = {Why.LAST, Why.VERIFIED, Why.UNPROVEN}
         return tuple(fate.checkpoint for fate in self.fates if proven.intersection(fate.why))
 
     @property

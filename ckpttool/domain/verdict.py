@@ -22,16 +22,22 @@ if TYPE_CHECKING:
 
 
 class Level(IntEnum):
-    """How hard to look: headers, every byte, every element."""
+    """How hard to look: headers, what a store keeps of the shards, every byte, every element."""
 
     STRUCTURE = 0
-    CHECKSUM = 1
-    NUMERICS = 2
+    STORED = 1
+    CHECKSUM = 2
+    NUMERICS = 3
 
     @property
     def word(self) -> str:
         """The lower-case word that options and JSON use."""
         return self.name.lower()
+
+    @property
+    def reads_content(self) -> bool:
+        """Whether every byte of a shard is read, or no more than its header."""
+        return self >= Level.CHECKSUM
 
 
 class VerdictWord(str, Enum):
@@ -39,6 +45,7 @@ class VerdictWord(str, Enum):
 
     VERIFIED = "verified"
     AGREED = "agreed"
+    ATTESTED = "attested"
     STRUCT_OK = "struct-ok"
     UNSUPPORTED = "unsupported"
     SUSPECT = "suspect"
@@ -158,12 +165,24 @@ class ShardReport:
     """Whether a checksum of one of these copies was there and agreed."""
     remembered: bool = False
     """True where a ledger says that this very file was checked before, so it was not read again."""
+    file_crc32: int | None = None
+    """What the CRC32 of the whole file must be by the one that it carries; None where that does not tell."""
+    attested: bool = False
+    """Whether a store that compares what it is told with what it gets keeps the checksum that is recorded."""
 
     @property
     def word(self) -> VerdictWord:
         """The verdict on this shard alone, in one word."""
-        best = VerdictWord.AGREED if self.copies > 1 else VerdictWord.STRUCT_OK
-        return _worst_word(VerdictWord.VERIFIED if self.checksum_matched else best, self.findings)
+        return _worst_word(self.best, self.findings)
+
+    @property
+    def best(self) -> VerdictWord:
+        """The verdict as far as nothing speaks against the shard."""
+        if self.checksum_matched:
+            return VerdictWord.VERIFIED
+        if self.copies > 1:
+            return VerdictWord.AGREED
+        return VerdictWord.ATTESTED if self.attested else VerdictWord.STRUCT_OK
 
     @property
     def is_proven(self) -> bool:
@@ -197,13 +216,8 @@ class Verdict:
     def word(self) -> VerdictWord:
         """The verdict in one word: a checkpoint is as good as its worst shard."""
         best = VerdictWord.STRUCT_OK
-        if (
-            self.reports
-            and not self.unseen
-            and all(report.copies > 1 or report.checksum_matched for report in self.reports)
-        ):
-            is_all = all(report.checksum_matched for report in self.reports)
-            best = VerdictWord.VERIFIED if is_all else VerdictWord.AGREED
+        if self.reports and not self.unseen:
+            best = max((report.best for report in self.reports), key=_BADNESS.index)
         return _worst_word(best, self.findings)
 
     @property

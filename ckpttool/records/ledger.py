@@ -173,7 +173,7 @@ def save(place: str | None, reports: Collection[ShardReport], *, seals: Mapping[
     news = {
         report.path: _remembered(report, seals.get(report.path), began)
         for report in reports
-        if not report.remembered and (report.findings or report.level > Level.STRUCTURE)
+        if not report.remembered and (report.findings or report.level.reads_content)
     }
     tensors = {report.path: known for report in reports if (known := _known_tensors(report, began)) is not None}
     if place is None or not (news or tensors):

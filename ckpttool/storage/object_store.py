@@ -89,7 +89,7 @@ def reason_of(error: Exception) -> str:
 def stamp_of(meta: ObjectMeta) -> FileStamp:
     """Return what tells whether an object stays the same: size, and ETag and generation as far as it has any."""
     modified_ns = _nanoseconds(meta["last_modified"])
-    e_tag = _bare(meta.get("e_tag"))
+    e_tag = bare_tag(meta.get("e_tag"))
     token = ("etag", e_tag, meta.get("version") or "") if e_tag else ("modified", str(modified_ns), "")
     return FileStamp(size=ByteCount(meta["size"]), token=token, modified_ns=modified_ns)
 
@@ -98,7 +98,7 @@ def _nanoseconds(time_of: datetime) -> int:
     return round(time_of.timestamp() * 1e6) * 1000
 
 
-def _bare(e_tag: str | None) -> str:
+def bare_tag(e_tag: str | None) -> str:
     """Return an ETag as it is compared: some stores list it without the quotes with which they give it."""
     return (e_tag or "").removeprefix("W/").strip('"')
 
@@ -121,6 +121,6 @@ def assert_as_listed(answer: GetResult, stamp: FileStamp | None) -> None:
     if stamp is None:
         return
     meta = answer.meta
-    e_tag = _bare(meta.get("e_tag"))
+    e_tag = bare_tag(meta.get("e_tag"))
     if meta["size"] != stamp.size or (stamp.token[0] == "etag" and e_tag and e_tag != stamp.token[1]):
         raise ReplacedError(f"replaced since it was listed, {stamp.size} bytes then, {meta['size']} now")

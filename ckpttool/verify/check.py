@@ -89,7 +89,7 @@ def _attempt(task: CheckTask, storage: Storage, look: Look) -> Observation:
 
 def _observed(task: CheckTask, source: ByteSource, *, passed: Callable[[int], None] | None = None) -> Observation:
     observed = observe_header(task, source)
-    if task.level is Level.STRUCTURE or worst(observed.report.findings) >= Severity.DAMAGE:
+    if not task.level.reads_content or worst(observed.report.findings) >= Severity.DAMAGE:
         # Without the entries: thousands of ranks' headers together would not fit into memory.
         return Observation(task=task, report=observed.report)
     from ckpttool.verify.checks.checksum import read_content, too_many

@@ -82,7 +82,7 @@ def plan_checks(
 def _parts(shard: Shard, level: Level, *, whole: bool) -> Iterator[tuple[tuple[int, int] | None, int]]:
     """Yield the parts in which a shard is read, None for all of it, each with its cost."""
     size = shard.stamp.size if shard.stamp is not None else 0
-    if level is Level.STRUCTURE:
+    if not level.reads_content:
         yield None, HEADER_COST
     elif whole or size <= PART_BYTES:
         yield None, size

@@ -99,7 +99,7 @@ class Session:
         """Of the checkpoint before the one at hand, whose numbers were needed: it need not be read again."""
         self._replicas = (
             None
-            if scope.hashes or not scope.level
+            if scope.hashes or not scope.level.reads_content
             else Replicas(
                 self._neighbours,
                 Reading(
@@ -181,10 +181,9 @@ class Session:
 
     def close(self) -> None:
         """Bring what is to be remembered to the disk."""
-        if self._scope.memory is not None:
-            self._scope.memory.save()
-        if self._scope.proofs is not None:
-            self._scope.proofs.save()
+        for kept in (self._scope.memory, self._scope.proofs):
+            if kept is not None:
+                kept.save()
 
     def _seals(self, checkpoint: Checkpoint) -> tuple[dict[str, ShardSeal], tuple[Finding, ...]]:
         """Read what is recorded of the checkpoint; what is torn or newer than we are counts as none, and is said."""
@@ -214,8 +213,10 @@ class Session:
 
     def _reports(self, checkpoint: Checkpoint, seals: dict[str, ShardSeal]) -> Iterator[ShardReport]:
         """Check what is in scope, unless it was looked at for a neighbour's sake already."""
-        if self._scope.level is Level.STRUCTURE:
-            yield from (report for report in self._headers_of(checkpoint) if self._in_part(report.path))
+        if not self._scope.level.reads_content:
+            headers = [report for report in self._headers_of(checkpoint) if self._in_part(report.path)]
+            stored = self._engines.stored
+            yield from headers if stored is None else stored.compared(headers, seals, root=self._inventory.root)
         elif self._read_ahead is not None and self._read_ahead[0] == checkpoint.key:
             known, self._read_ahead = self._read_ahead[1], None
             yield from known
@@ -267,7 +268,7 @@ class Session:
     def _records_differ(self, checkpoint: Checkpoint) -> Iterator[Finding]:
         """Compare what the save's own digests cover besides its shards: records, which are small."""
         known = {shard.path for shard in checkpoint.shards}
-        if self._scope.level is Level.STRUCTURE or checkpoint.digests == ():
+        if not self._scope.level.reads_content or checkpoint.digests == ():
             return
         from hashlib import sha256
 
@@ -290,8 +291,7 @@ class Session:
         self, checkpoint: Checkpoint, shards: tuple[Shard, ...], seals: dict[str, ShardSeal]
     ) -> Iterator[ShardReport]:
         """Check shards, and yield the reports as they are finished."""
-        scope = self._scope
-        chosen = replace(checkpoint, shards=shards)
+        scope, chosen = self._scope, replace(checkpoint, shards=shards)
         hashes = scope.hashes or scope.digests
         tasks = plan_checks(self._inventory.root, chosen, scope.level, seals=seals, hashes=hashes)
         doubted = _found_damaged(checkpoint)
@@ -332,7 +332,7 @@ class Session:
             while len(self._headers) >= _HELD_HEADERS:
                 self._headers.pop(next(iter(self._headers)))
             tasks = plan_checks(self._inventory.root, checkpoint, Level.STRUCTURE)
-            if self._scope.meter is not None and self._scope.level is Level.STRUCTURE:
+            if self._scope.meter is not None and not self._scope.level.reads_content:
                 self._scope.meter.plan(tasks)
             self._headers[key] = tuple(reports_of(tasks, self._engines.headers))
         return self._headers[key]

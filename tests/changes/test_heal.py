@@ -19,13 +19,13 @@ from ckpttool.domain.plan import NoResumePoint
 from ckpttool.domain.replicas import Proof, Trust
 from ckpttool.domain.shard import FormatName
 from ckpttool.domain.units import Rank
-from ckpttool.domain.verdict import Level
 from ckpttool.errors import ExitCode, IncompleteError
 from ckpttool.formats import read_header
 from ckpttool.records.manifest import read_manifest
 from ckpttool.storage import open_storage
 from tests.conftest import FIXTURES
 from tests.trees import TreeBuilder
+from tests.verify.looking import ON_DISK
 
 
 def copied(fixture: str, folder: Path) -> Path:
@@ -233,7 +233,7 @@ def test_what_is_healed_is_what_was_lost(fixture: str, rank: int, fault: str, tm
         assert damaged is None
     else:
         assert (tree / healing.trash / path.relative_to(tree)).read_bytes() == damaged
-    for level in Level:
+    for level in ON_DISK:
         (verdict,) = api.verify(str(tree), api.CheckQuestion(level=level, name=name)).answer().verdicts
         assert blocking(verdict.findings) == ()
     again = asked(tree, name)

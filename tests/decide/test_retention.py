@@ -305,6 +305,13 @@ class TestProof:
         assert going(plan) == {"10_2", "20_2"}
         assert whys(plan)["30_2"] == (Why.VERIFIED,)
 
+    def test_none_that_a_checksum_could_prove_goes_before_enough_newer_ones_were_proven(self) -> None:
+        plan = planned(FOUR, verifier=Verifier(sealed=["20_2", "30_2", "40_2"], unproven=["20_2", "30_2", "40_2"]))
+        assert going(plan) == {"10_2"}
+        assert whys(plan)["40_2"] == (Why.LAST,)
+        assert whys(plan)["20_2"] == whys(plan)["30_2"] == (Why.UNPROVEN,)
+        assert plan.fates[1].because == "a checksum can prove it, and fewer than 1 newer were proven by theirs"
+
     def test_without_a_look_at_content_a_seal_still_counts_for_more(self) -> None:
         verifier = Verifier(sealed=["20_2"], rotten=["20_2"], looked="structure")
         assert going(planned(FOUR, verifier=verifier)) == {"10_2", "30_2"}

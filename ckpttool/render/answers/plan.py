@@ -20,7 +20,7 @@ from ckpttool.domain.plan import (
     Simulation,
 )
 from ckpttool.domain.units import at_step, counted, on_all
-from ckpttool.domain.verdict import Level, VerdictWord
+from ckpttool.domain.verdict import VerdictWord
 from ckpttool.domain.view import USUAL, View
 from ckpttool.errors import ExitCode
 from ckpttool.render.answers.inventory import age, minute, rename_document, saved_at, unconfirmed
@@ -278,7 +278,9 @@ def renames(checkpoint: Checkpoint) -> list[RenderableType]:
 
 
 def _evidence(plan: ResumePlan) -> str:
-    if plan.point.evidence is Level.STRUCTURE:
+    if plan.point.verdict is VerdictWord.ATTESTED:
+        return "headers and sizes, and the store keeps the checksums that are recorded; no tensor data"
+    if not plan.point.evidence.reads_content:
         return "headers and sizes; no tensor data"
     if plan.point.verdict is VerdictWord.AGREED:
         return "every byte read, copies on other ranks agree"

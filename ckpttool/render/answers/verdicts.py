@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 _STYLE = {
     VerdictWord.VERIFIED: "bold green",
     VerdictWord.AGREED: "green",
+    VerdictWord.ATTESTED: "green",
     VerdictWord.STRUCT_OK: "green",
     VerdictWord.UNSUPPORTED: "yellow",
     VerdictWord.SUSPECT: "yellow",
@@ -36,11 +37,12 @@ _STYLE = {
 
 _LOOKED = {
     Level.STRUCTURE: "headers, sizes and siblings were compared; tensor data was not read",
+    Level.STORED: "headers, sizes and siblings were compared, and what the store keeps; no tensor data was read",
     Level.CHECKSUM: "every byte was read; only a shard with a checksum is verified by that",
     Level.NUMERICS: "every byte and every floating-point element was read",
 }
 
-_GOOD = frozenset({VerdictWord.VERIFIED, VerdictWord.AGREED, VerdictWord.STRUCT_OK})
+_GOOD = frozenset({VerdictWord.VERIFIED, VerdictWord.AGREED, VerdictWord.ATTESTED, VerdictWord.STRUCT_OK})
 
 _MOST_NAMES = 8
 """Checkpoints that a headline names; the table has all."""
@@ -59,7 +61,8 @@ def table(answer: Verification) -> RenderableType:
     rows.add_column("STEP", justify="right", no_wrap=True)
     rows.add_column("VERDICT", no_wrap=True)
     rows.add_column("SHARDS", justify="right", no_wrap=True)
-    rows.add_column("VERIFIED", justify="right", no_wrap=True)
+    best = VerdictWord.ATTESTED if answer.level is Level.STORED else VerdictWord.VERIFIED
+    rows.add_column(best.value.upper(), justify="right", no_wrap=True)
     rows.add_column("READ", justify="right", no_wrap=True)
     for verdict in verdicts:
         rows.add_row(
@@ -67,7 +70,7 @@ def table(answer: Verification) -> RenderableType:
             "?" if verdict.step is None else str(verdict.step),
             _word(verdict),
             f"{len(verdict.reports)}/{len(verdict.reports) + verdict.unseen}" if partial else str(len(verdict.reports)),
-            str(sum(report.word is VerdictWord.VERIFIED for report in verdict.reports)),
+            str(sum(report.word is best for report in verdict.reports)),
             size(verdict.bytes_read),
         )
     # On a line of its own: dimmed red cannot be read.
@@ -93,7 +96,7 @@ def _looked(verdicts: Sequence[Verdict], level: Level) -> str:
     """Say what was read, and nothing of a shard that was not."""
     reports = [report for verdict in verdicts for report in verdict.reports]
     others = sum(verdict.unseen for verdict in verdicts)
-    if level is Level.STRUCTURE or not others:
+    if not level.reads_content or not others:
         return _content(reports, level)
     part = f"{len(reports)} of {len(reports) + others} shards: {_content(reports, level)}"
     return f"{part}; the others: headers, sizes and siblings were compared"
@@ -101,13 +104,13 @@ def _looked(verdicts: Sequence[Verdict], level: Level) -> str:
 
 def _content(reports: Sequence[ShardReport], level: Level) -> str:
     if not reports:
-        return _LOOKED[Level.STRUCTURE] if level is Level.STRUCTURE else "no tensor data was read"
+        return "no tensor data was read" if level.reads_content else _LOOKED[level]
     if all(report.remembered for report in reports):
         return "nothing was read: every shard is unchanged since an earlier check found it verified"
     read = sum(not report.remembered and report.stamp is not None for report in reports)
     if level is Level.NUMERICS and any(f.code is Code.UNSUPPORTED_FORMAT for each in reports for f in each.findings):
         return _LOOKED[Level.CHECKSUM]
-    if level is Level.STRUCTURE or read == len(reports):
+    if not level.reads_content or read == len(reports):
         return _LOOKED[level]
     return f"every byte of {read} of {len(reports)} shards was read; only a shard with a checksum is verified by that"
 

@@ -9,7 +9,7 @@ from ckpttool.domain.checkpoint import Checkpoint
 from ckpttool.domain.expectation import cut_short
 from ckpttool.domain.finding import Code, Finding, damage
 from ckpttool.domain.scalars import ScalarValues, spelled
-from ckpttool.domain.verdict import Level, ShardReport
+from ckpttool.domain.verdict import ShardReport
 
 if TYPE_CHECKING:
     from ckpttool.domain.manifest import ShardSeal
@@ -46,7 +46,7 @@ def changed_headers(reports: Iterable[ShardReport], seals: Mapping[str, ShardSea
     """Compare sizes, schemas and training scalars; where content is read, its digests say more."""
     for report in reports:
         seal = seals.get(report.path)
-        if seal is None or report.stamp is None or report.level is not Level.STRUCTURE:
+        if seal is None or report.stamp is None or report.level.reads_content:
             continue
         if report.stamp.size != seal.size:
             message = f"has {report.stamp.size} bytes, the manifest recorded {seal.size} on {seal.first_seen}"

@@ -11,7 +11,7 @@ from ckpttool.domain.finding import Code, Finding, Severity, damage, unknown, wo
 from ckpttool.domain.frozen import replace
 from ckpttool.domain.shard import TORCH_FORMATS, FormatName
 from ckpttool.domain.units import ByteCount
-from ckpttool.domain.verdict import CheckTask, Level, ShardReport
+from ckpttool.domain.verdict import CheckTask, ShardReport
 from ckpttool.formats import read_header
 from ckpttool.formats.base import Header, quoted
 from ckpttool.formats.front import Front
@@ -63,7 +63,7 @@ def observe_header(task: CheckTask, source: ByteSource) -> Observation:
     own = (*_findings(task, header, records), *pickled)
     findings = tuple(replace(finding, path=task.path) for finding in own)
     broken = worst(findings) >= Severity.DAMAGE
-    is_seen_in_part = header.format is FormatName.TORCH_ZIPS and task.level is Level.STRUCTURE
+    is_seen_in_part = header.format is FormatName.TORCH_ZIPS and not task.level.reads_content
     page = None if broken else header.last_page
     tail = b"" if page is None else front.read(page[0], page[1] - page[0])
     report = ShardReport(
@@ -83,8 +83,19 @@ def observe_header(task: CheckTask, source: ByteSource) -> Observation:
         zero_tail=bool(tail) and not tail.strip(b"\0"),
         tail_hash=_hash(tail) if tail else None,
         metadata_hash=None if broken else metadata_hash(header),
+        file_crc32=None if broken else _file_crc32(header),
     )
     return Observation(task=task, report=report, header=header, records=records)
+
+
+def _file_crc32(header: Header) -> int | None:
+    """Return what the CRC32 of the whole file must be, where that which it carries covers all bytes before itself."""
+    checksum = header.checksum
+    if checksum is None or checksum.algorithm != "crc32-file":
+        return None
+    from ckpttool.verify.kernels.crc import crc32
+
+    return crc32(checksum.spelled, checksum.value)
 
 
 def _records(task: CheckTask, header: Header, source: ByteSource) -> ZipDirectory | None:
@@ -94,7 +105,7 @@ def _records(task: CheckTask, header: Header, source: ByteSource) -> ZipDirector
     if header.format is FormatName.TORCH_ZIPS:
         from ckpttool.formats.torch.zips import read_zips
 
-        return read_zips(source, thoroughly=task.level is not Level.STRUCTURE)
+        return read_zips(source, thoroughly=task.level.reads_content)
     if header.format is not FormatName.TORCH_ZIP:
         return None
     from ckpttool.formats.torch.zip_directory import read_zip_directory
@@ -136,7 +147,7 @@ def held_in_torch(observed: Observation, source: ByteSource) -> tuple[ZipDirecto
     from ckpttool.formats.torch.dcp import slice_names
     from ckpttool.formats.torch.zips import read_zips, zips_contents
 
-    if observed.task.level is Level.STRUCTURE:  # of which the last slice alone was read
+    if not observed.task.level.reads_content:  # of which the last slice alone was read
         records = read_zips(source, thoroughly=True)
     names = slice_names(open_storage(observed.task.root), observed.task.path)
     return records, zips_contents(source, () if records is None else records.entries, names)

@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 from ckpttool import __version__
 from ckpttool.domain.finding import Code
 from ckpttool.domain.frozen import replace
-from ckpttool.domain.verdict import CheckTask, Level
+from ckpttool.domain.verdict import CheckTask
 from ckpttool.errors import IncompleteError, UsageError
 from ckpttool.storage import is_local, is_object_store, open_storage
 from ckpttool.verify.check import failed
@@ -278,7 +278,7 @@ def look(version: str, batch: Sequence[CheckTask], timeout: float) -> tuple[str,
     host = socket.gethostname()
     if version != __version__:
         return host, __version__, []
-    if batch[0].level is Level.STRUCTURE:
+    if not batch[0].level.reads_content:
         return host, __version__, list(WaitingEngine(timeout=timeout, work=_work).run(batch))
     return host, __version__, list(ThreadEngine(jobs=1, timeout=timeout, work=_work).run(batch))
 
