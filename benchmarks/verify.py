@@ -27,19 +27,30 @@ from typing import Any
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
 import numpy as np
 import torch
 from isal import isal_zlib
+from xxhash import xxh3_64
 
 from ckpttool.domain.dtype import DType
-from ckpttool.domain.shard import TensorEntry
+from ckpttool.domain.finding import Severity, worst
+from ckpttool.domain.manifest import ShardSeal
+from ckpttool.domain.shard import FormatName, ShardRole, TensorEntry
+from ckpttool.domain.units import ByteCount, Rank
+from ckpttool.domain.verdict import CheckTask, Level
 from ckpttool.formats.torch.zip_directory import read_zip_directory
 from ckpttool.storage.local import LocalStorage
 from ckpttool.storage.stream import BLOCK_BYTES, read_blocks
+from ckpttool.verify.check import check
 from ckpttool.verify.kernels.digest import digest_pass
 from ckpttool.verify.kernels.fold import NumericFold, Scratch
 from ckpttool.verify.kernels.passes import Wants
+from ckpttool.verify.report import judge
+from tests.writers import crc_trailer, record
 
+ROOT = Path(__file__).resolve().parent.parent
 MIB = 1 << 20
 DD = ("/bin/dd", "of=/dev/null", "bs=1M")
 TENSORS = 4
@@ -61,9 +72,17 @@ FIGURES = {
     "numbers of BF16, two threads / one, CPU": 1.1,
     "cold CRC32, wall / cold dd": 1.0,
     "cold CRC32, CPU / cold dd": 0.6,
-    "tensor digests: numbers and CRC32 / without": 1.1,
-    "tensor digests: CRC32 / without": 1.1,
-    "tensor digests: manifest's chunks / without": 1.1,
+    "big tensors' digests: a manifest / without": 1.1,
+    "big tensors' digests: numbers and CRC32 / without": 1.1,
+    "big tensors' digests: CRC32 / without": 1.1,
+    "big tensors' digests: reading / without": 1.1,
+    "small tensors' digests: a manifest / without": 1.1,
+    "small tensors' digests: numbers and CRC32 / without": 1.1,
+    "small tensors' digests: CRC32 / without": 1.1,
+    "small tensors' digests: reading / without": 1.1,
+    "a hash of each block beside CRC32 / without": 1.1,
+    "a hash of each block beside reading / without": 1.1,
+    "a XOR of each block beside reading / without": 1.1,
     "tensor digests: cold CRC32, wall / without": 1.1,
     "zip of 300 tensors / zipfile": 0.6,
     "zip of 3000 tensors / zipfile": 0.6,
@@ -323,22 +342,28 @@ def cold_figures(f32: Path, rounds: int) -> None:
     show("cold CRC32, CPU / cold dd", ratio(costs, "ours", "dd", of="cpu"))
 
 
-def digest_figures(f32: Path, rounds: int) -> None:
-    """Compare a pass that takes the digest of each tensor, too, with the same pass without."""
-    size, tensors = f32.stat().st_size, entries(f32, DType.F32, 300)
-    for name, wants, dtype in (
-        ("numbers and CRC32", Wants(crc_end=size, numerics=True), DType.F32),
-        ("CRC32", Wants(crc_end=size), None),
-        ("manifest's chunks", Wants(chunks=True), None),
-    ):
-        works = {
-            "without": partial(passed, f32, wants, dtype),
-            "ours": partial(passed, f32, replace(wants, tensors=tensors), dtype),
-        }
-        costs = in_turn(2 * rounds, **works)
-        show(f"tensor digests: {name} / without", ratio(costs, "ours", "without", of="cpu"))
+def digest_figures(folder: Path, f32: Path, rounds: int) -> None:
+    """Compare the check of a `.ckpt` that takes the digest of each tensor, too, with one that takes none.
+
+    Of 300 tensors, of some 3 MiB and of 30 KiB. Where there is no manifest with digests, each byte is read once more,
+    and be it from the core's cache: what that costs without a line of ours is the floor.
+    """
+    for name, size in (("big", f32.stat().st_size), ("small", 300 * 30 << 10)):
+        path = folder / "of_tensors.ckpt"
+        write_ckpt(path, size // 300 // 8 * 8, f32)
+        times = max(1, 64 * MIB // size)
+        for kind, task in asked(path):
+            works = {of: partial(checked, replace(task, digests=of == "ours"), times) for of in ("without", "ours")}
+            costs = in_turn(2 * rounds, **works)
+            show(f"{name} tensors' digests: {kind} / without", ratio(costs, "ours", "without", of="cpu"))
+        path.unlink()
+    whats = ("read", "read hash", "read xor", "read crc", "read crc hash")
+    costs = in_turn(2 * rounds, **{what: partial(bare_pass, f32, what.split()) for what in whats})
+    show("a hash of each block beside CRC32 / without", ratio(costs, "read crc hash", "read crc", of="cpu"))
+    show("a hash of each block beside reading / without", ratio(costs, "read hash", "read", of="cpu"))
+    show("a XOR of each block beside reading / without", ratio(costs, "read xor", "read", of="cpu"))
     costs = {"without": [], "ours": []}
-    wants = Wants(crc_end=size)
+    wants, tensors = Wants(crc_end=f32.stat().st_size), entries(f32, DType.F32, 300)
     for _ in range(max(3, rounds // 2)):
         for name, each in (("without", wants), ("ours", replace(wants, tensors=tensors))):
             drop(f32)
@@ -346,15 +371,79 @@ def digest_figures(f32: Path, rounds: int) -> None:
     show("tensor digests: cold CRC32, wall / without", ratio(costs, "ours", "without"))
 
 
+def bare_pass(path: Path, what: Sequence[str]) -> None:
+    """Read a file in blocks, and do no more with each than is said."""
+    buffer = bytearray(BLOCK_BYTES)
+    words, crc, digest = np.frombuffer(buffer, np.uint64), 0, xxh3_64()
+    with path.open("rb", buffering=0) as file:
+        while file.readinto(buffer):
+            if "crc" in what:
+                crc = isal_zlib.crc32(buffer, crc)
+            if "hash" in what:
+                digest.update(buffer)
+            if "xor" in what:
+                np.bitwise_xor.reduce(words)
+
+
+def write_ckpt(path: Path, step: int, numbers: Path) -> None:
+    """Write 300 tensors, each of so many bytes of a file of numbers, and the CRC32 of all of it."""
+    crc = 0
+    with path.open("wb") as file, numbers.open("rb") as given:
+        for index in range(300):
+            part = record(f"model.layers.{index}.feed_forward.w1.weight", [step // 4], "Float32", given.read(step))
+            crc = isal_zlib.crc32(part, crc)
+            file.write(part)
+        file.write(crc_trailer(b"")[:-4] + crc.to_bytes(4, "big"))
+
+
+def asked(path: Path) -> Iterator[tuple[str, CheckTask]]:
+    """Yield what a check of a file may have to do; the last ones when the CRC32 at its end is gone."""
+    task = CheckTask(
+        root=str(path.parent),
+        path=path.name,
+        rank=Rank(0),
+        role=ShardRole.FULL,
+        named_format=FormatName.MINDSPORE_CKPT,
+        level=Level.CHECKSUM,
+        cost=ByteCount(path.stat().st_size),
+    )
+    yield "numbers and CRC32", replace(task, level=Level.NUMERICS)
+    yield "CRC32", task
+    os.truncate(path, path.stat().st_size - len(crc_trailer(b"")))
+    yield "reading", task
+    report = judge([check(replace(task, hashes=True))])
+    if report.digest is None or report.stamp is None:
+        raise SystemExit("the file is not what was written")
+    seal = ShardSeal(
+        path=path.name,
+        size=report.stamp.size,
+        xxh3_128=report.digest.xxh3_128,
+        chunks=report.digest.chunks,
+        format=FormatName.MINDSPORE_CKPT,
+        schema_hash=report.schema_hash,
+        scalars=report.scalars,
+        first_seen="2026-01-01T00:00:00Z",
+        tensors=report.tensor_digests,
+    )
+    yield "a manifest", replace(task, seal=seal)
+
+
+def checked(task: CheckTask, times: int) -> None:
+    """Check a file so many times."""
+    for _ in range(times):
+        report = judge([check(task)])
+        if (report.tensor_digests is not None) is not task.digests or worst(report.findings) > Severity.NOTE:
+            raise SystemExit("the file is not what was written")
+
+
 def many_ranks_figure() -> None:
     """Measure what the digests of two checkpoints of the largest training take, with some ranks that differ."""
-    root = Path(__file__).resolve().parent.parent
     done = subprocess.run(
         [sys.executable, "-c", MANY_CHILD],
         check=True,
         capture_output=True,
         text=True,
-        env=os.environ | {"PYTHONPATH": str(root)},
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
     )
     show("digests of 8,192 ranks x 300 tensors, twice, MiB", int(done.stdout))
 
@@ -407,15 +496,19 @@ def main() -> None:
     parser.add_argument("--size", type=int, default=1024, help="MiB of each of the two files")
     parser.add_argument("--sparse", type=int, default=10, help="GiB of the sparse file")
     parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--digests", action="store_true", help="measure what tensor digests cost, and nothing else")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(dir=options.dir) as name:
         folder = Path(name)
         with files(folder, options.size) as (f32, bf16):
+            if options.digests:
+                digest_figures(folder, f32, options.rounds)
+                return
             warm_figures(f32, bf16, options.rounds)
             torch_figures(f32, bf16, options.rounds)
             thread_figures(f32, bf16, options.rounds)
             cold_figures(f32, options.rounds)
-            digest_figures(f32, options.rounds)
+            digest_figures(folder, f32, options.rounds)
         zip_figures(folder, options.rounds)
         memory_figure(folder, options.sparse)
     many_ranks_figure()

@@ -63,7 +63,7 @@ def _judged(observations: Sequence[Observation]) -> ShardReport:
     Raises:
         ValueError: The observations are not of one file.
     """
-    from ckpttool.verify.checks.checksum import judge_checksums
+    from ckpttool.verify.checks.checksum import judge_checksums, sealed_tensors
     from ckpttool.verify.checks.numerics import judge_numbers, stats_of
     from ckpttool.verify.kernels.passes import join_passes
 
@@ -77,6 +77,9 @@ def _judged(observations: Sequence[Observation]) -> ShardReport:
     if content.xxh128 is not None:
         chunks = tuple(chunk.xxh128 for chunk in content.chunks if chunk.xxh128 is not None)
         digest = ShardDigest(xxh3_128=content.xxh128, chunks=chunks, crcs=content.store_crcs)
+    tensors = sealed_tensors(observed) if matched else None
+    if content.tensors is not None:
+        tensors = content.tensors.digests()
     findings = (*observed.report.findings, *findings, *judge_numbers(observed.task.path, stats))
     return replace(
         observed.report,
@@ -84,7 +87,7 @@ def _judged(observations: Sequence[Observation]) -> ShardReport:
         findings=findings,
         digest=digest,
         stats=stats,
-        tensor_digests=None if content.tensors is None else content.tensors.digests(),
+        tensor_digests=tensors,
         bytes_read=ByteCount(sum(part.report.bytes_read for part in observations)),
     )
 

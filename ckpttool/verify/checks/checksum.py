@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from ckpttool.domain.finding import Code, Finding, Severity, damage, note, unsafe
 from ckpttool.domain.frozen import replace
 from ckpttool.domain.manifest import CHUNK_BYTES, ShardSeal, differing_chunks, tensors_in
+from ckpttool.domain.replicas import TensorDigests
 from ckpttool.domain.shard import FormatName, TensorEntry
 from ckpttool.domain.verdict import Level
 from ckpttool.formats.base import Checksum, quoted
@@ -67,6 +68,8 @@ def _wants(observed: Observation) -> Wants:
     task, checksum = observed.task, observed.header.checksum if observed.header else None
     is_zip = observed.records is not None
     tensors = observed.header.entries if observed.header is not None and task.digests else ()
+    if sealed_tensors(observed) is not None:
+        tensors = ()
     return Wants(
         crc_end=checksum.end if checksum is not None and checksum.algorithm == "crc32-file" else None,
         xxh=task.hashes,
@@ -76,6 +79,19 @@ def _wants(observed: Observation) -> Wants:
         numerics=task.level is Level.NUMERICS,
         tensors=tensors if len(tensors) <= MOST_ENTRIES else (),
     )
+
+
+def sealed_tensors(observed: Observation) -> TensorDigests | None:
+    """Return the digests that the manifest has of a file's tensors; None where its checksums would not prove them.
+
+    They need not be taken again: where every chunk is what was sealed, each tensor is. Of a file that is not, none is
+    known then, for the manifest says what is wrong with it.
+    """
+    task, seal, stamp = observed.task, observed.task.seal, observed.report.stamp
+    if seal is None or stamp is None or not task.digests or observed.header is None:
+        return None
+    is_same = (seal.size, seal.schema_hash) == (stamp.size, observed.report.schema_hash)
+    return seal.tensors if is_same else None
 
 
 def judge_checksums(observed: Observation, content: PassResult) -> tuple[bool, tuple[Finding, ...]]:

@@ -6,9 +6,12 @@ piece that two workers saw a part each, both keep the bytes: at most one at each
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
+from operator import itemgetter
 
 from xxhash import xxh3_64, xxh3_64_digest
 
@@ -53,14 +56,15 @@ class TensorsSeen:
         if len(by_name) < len(self.whole):
             times = Counter(name for name, _ in self.whole)
             by_name = {name: digest for name, digest in by_name.items() if times[name] == 1}
-        by_name = {name: digest for name, digest in by_name.items() if _is_text(name)}
         names = tuple(sorted(by_name))
+        if not "".join(names).isascii():
+            names = tuple(filter(_is_text, names))
         return TensorDigests(names=shared_names(names), digests=b"".join([by_name[name] for name in names]))
 
 
 def _is_text(name: str) -> bool:
     """Tell whether JSON can hold a name, so that it can be recorded: half a character comes from no trainer."""
-    return name.isascii() or not any("\ud800" <= character <= "\udfff" for character in name)
+    return not any("\ud800" <= character <= "\udfff" for character in name)
 
 
 def join_tensors(seen: Sequence[TensorsSeen]) -> TensorsSeen:
@@ -94,122 +98,167 @@ def _digest(nbytes: int, pieces: bytes | bytearray) -> bytes:
 
 
 class TensorHashes:
-    """Takes the digests of tensors whose bytes come with consecutive blocks of a file."""
+    """Takes the digests of tensors whose bytes come with consecutive blocks of a file.
 
-    __slots__ = ("_at", "_entries", "_open", "_spans", "_stops", "_whole")
+    A file may have thousands of tensors in which a hash takes no longer than a line of Python. So of all that lie whole
+    in a block one expression takes the digests.
+    """
+
+    __slots__ = ("_at", "_hash", "_lasts", "_odd", "_open", "_spans", "_whole")
 
     def __init__(self, entries: Iterable[TensorEntry], begin: int, end: int) -> None:
-        """Take the tensors, and the range of the file that will come. A tensor without bytes has no digest."""
-        self._entries = [entry for entry in entries if entry.spans]
-        self._spans = sorted(_spans(self._entries, begin, end))
-        self._stops = {index: logical + last - first for first, last, logical, index in self._spans}
-        self._at = 0
-        self._open: dict[int, _Open] = {}
-        self._whole: list[tuple[str, bytes]] = []
-
-    def feed(self, offset: int, block: memoryview) -> None:
-        """Take the next block.
+        """Take the tensors, and the range of the file that will come. A tensor without bytes has no digest.
 
         Raises:
-            ValueError: A tensor's spans are not in file order.
+            ValueError: A tensor's spans are not in file order, or two tensors overlap.
         """
-        end = offset + len(block)
-        for at in range(self._at, len(self._spans)):
-            span = first, last, _, index = self._spans[at]
-            if first >= end:
-                self._at = at
-                return
-            entry = self._entries[index]
-            # Nearly all tensors of most files: small, and whole in this block.
-            if offset <= first and last <= end and last - first <= PIECE_BYTES and entry.spans == ((first, last),):
-                self._whole.append((entry.name, xxh3_64_digest(block[first - offset : last - offset])))
-                continue
-            self._feed_open(span, offset, block)
-            if last > end:
-                self._at = at
-                return
-        self._at = len(self._spans)
+        self._open: list[_Open] = []
+        self._spans = sorted(self._cut(entries, begin, end), key=itemgetter(0))
+        self._lasts = [span[1] for span in self._spans]
+        self._odd = [at for at, span in enumerate(self._spans) if span[3] is not None]
+        if any(first < last for (first, *_), last in zip(self._spans[1:], self._lasts, strict=False)):
+            raise ValueError("tensors overlap")
+        self._at = 0
+        self._hash = xxh3_64()
+        """Of the small tensor that began in the block before."""
+        self._whole: list[tuple[str, bytes]] = []
 
-    def _feed_open(self, span: _Span, offset: int, block: memoryview) -> None:
-        first, last, logical, index = span
-        low, high = max(first, offset), min(last, offset + len(block))
-        if index not in self._open:
-            self._open[index] = _Open(self._entries[index], logical, self._stops[index])
-        tensor = self._open[index]
-        tensor.feed(logical + low - first, block[low - offset : high - offset])
-        if tensor.whole:
-            self._whole.append((self._entries[index].name, tensor.digest()))
-            del self._open[index]
+    def _cut(self, entries: Iterable[TensorEntry], begin: int, end: int) -> Iterator[_Span]:
+        """Cut the spans of all tensors to the range that is read."""
+        for entry in entries:
+            spans = entry.spans
+            if len(spans) == 1:  # nearly all
+                first, last = spans[0]
+                if last <= begin or end <= first:
+                    continue
+                if begin <= first < last <= end and last - first <= PIECE_BYTES:
+                    yield first, last, entry.name, None, 0
+                    continue
+            logical, cut = 0, []
+            for first, last in spans:
+                low, high = max(first, begin), min(last, end)
+                if low < high:
+                    cut.append((low, high, logical + low - first))
+                logical += last - first
+            if cut:
+                tensor = _Open(entry.name, logical, cut[0][2], cut[-1][2] + cut[-1][1] - cut[-1][0])
+                self._open.append(tensor)
+                if any(before[1] > after[0] for before, after in pairwise(cut)):
+                    raise ValueError(f"{entry.name}: spans are not in file order")
+                yield from ((low, high, entry.name, tensor, place) for low, high, place in cut)
+
+    def feed(self, offset: int, block: memoryview) -> None:
+        """Take the next block."""
+        end = offset + len(block)
+        at, spans = self._at, self._spans
+        while at < len(spans):
+            first, last, name, tensor, logical = spans[at]
+            if first >= end:
+                break
+            if tensor is not None:
+                low = max(first, offset)
+                tensor.feed(logical + low - first, block[low - offset : last - offset])
+                if last <= end and tensor.whole:
+                    self._whole.append((name, tensor.digest()))
+            elif first < offset or last > end:
+                self._hash.update(block[max(0, first - offset) : last - offset])
+                if last <= end:
+                    self._whole.append((name, self._hash.digest()))
+                    self._hash.reset()
+            else:
+                odd = bisect_left(self._odd, at)
+                stop = bisect_right(self._lasts, end, at, self._odd[odd] if odd < len(self._odd) else len(spans))
+                self._whole += [
+                    (name, xxh3_64_digest(block[first - offset : last - offset]))
+                    for first, last, name, _, _ in spans[at:stop]
+                ]
+                at = stop
+                continue
+            if last > end:
+                break
+            at += 1
+        self._at = at
 
     def result(self) -> TensorsSeen:
         """Return what the blocks so far told."""
-        return TensorsSeen(whole=tuple(self._whole), parts=tuple(tensor.part() for tensor in self._open.values()))
-
-
-_Span = tuple[int, int, int, int]
-"""First byte in the file, first after, the first one's place in the tensor's own data, and which tensor."""
-
-
-def _spans(entries: Sequence[TensorEntry], begin: int, end: int) -> Iterator[_Span]:
-    """Cut the spans of all tensors to the range that is read."""
-    for index, entry in enumerate(entries):
-        logical = 0
-        for first, last in entry.spans:
-            low, high = max(first, begin), min(last, end)
-            if low < high:
-                yield low, high, logical + low - first, index
-            logical += last - first
+        parts = (tensor.part() for tensor in self._open if tensor.seen and not tensor.whole)
+        return TensorsSeen(whole=tuple(self._whole), parts=tuple(parts))
 
 
 class _Open:
-    """A tensor of which more is to come."""
+    """A tensor of several pieces, spans or readers."""
 
-    __slots__ = ("_begin", "_end", "_entry", "_first_border", "_hash", "_head", "_last_border", "_pieces", "_tail")
+    __slots__ = (
+        "_begin",
+        "_border",
+        "_end",
+        "_first_border",
+        "_hash",
+        "_head",
+        "_last_border",
+        "_pieces",
+        "_tail",
+        "name",
+        "nbytes",
+    )
 
-    def __init__(self, entry: TensorEntry, begin: int, stop: int) -> None:
-        """Take the tensor, the first byte of it that is to come, and the first one that is not."""
-        self._entry = entry
+    def __init__(self, name: str, nbytes: int, begin: int, stop: int) -> None:
+        """Take its name and size, the first byte of it that is to come, and the first one that is not."""
+        self.name, self.nbytes = name, nbytes
         self._begin = self._end = begin
         self._first_border = -(-begin // PIECE_BYTES) * PIECE_BYTES
-        self._last_border = stop if stop == entry.nbytes else stop // PIECE_BYTES * PIECE_BYTES
+        last_border = stop if stop == nbytes else stop // PIECE_BYTES * PIECE_BYTES
+        self._last_border = max(self._first_border, last_border)
+        self._border = min(self._first_border + PIECE_BYTES, nbytes)
+        """Where the piece ends that is hashed now."""
         self._head, self._pieces, self._tail = bytearray(), bytearray(), bytearray()
         self._hash = xxh3_64()
 
     @property
+    def seen(self) -> bool:
+        """Whether any byte has come."""
+        return self._end > self._begin
+
+    @property
     def whole(self) -> bool:
         """Whether every byte has come."""
-        return self._begin == 0 and self._end == self._entry.nbytes
+        return self._begin == 0 and self._end == self.nbytes
 
     def feed(self, logical: int, data: memoryview) -> None:
         """Take the next bytes; `logical` is their place in the tensor's data."""
-        if logical != self._end:
-            raise ValueError(f"{self._entry.name}: spans are not in file order")
-        while len(data):
-            border = (self._end // PIECE_BYTES + 1) * PIECE_BYTES
-            part, data = data[: border - self._end], data[border - self._end :]
-            begin, self._end = self._end, self._end + len(part)
-            if begin < self._first_border:
-                self._head += part
-            elif begin >= self._last_border:
-                self._tail += part
-            else:
-                self._hash.update(part)
-                if self._end in {border, self._entry.nbytes}:
-                    self._pieces += self._hash.digest()
-                    self._hash.reset()
+        self._end = stop = logical + len(data)
+        if logical < self._first_border:
+            self._head += data[: self._first_border - logical]
+        if stop > self._last_border:
+            self._tail += data[max(0, self._last_border - logical) :]
+            stop = self._last_border
+        at = max(logical, self._first_border)
+        while at < stop:
+            until = min(self._border, stop)
+            self._hash.update(data[at - logical : until - logical])
+            if until == self._border:
+                self._pieces += self._hash.digest()
+                self._hash.reset()
+                self._border = min(until + PIECE_BYTES, self.nbytes)
+            at = until
 
     def digest(self) -> bytes:
         """Return the digest of a tensor that has come whole."""
-        return _digest(self._entry.nbytes, self._pieces)
+        return _digest(self.nbytes, self._pieces)
 
     def part(self) -> TensorPart:
         """Return what has come of it."""
         return TensorPart(
-            name=self._entry.name,
-            nbytes=self._entry.nbytes,
+            name=self.name,
+            nbytes=self.nbytes,
             begin=self._begin,
             end=self._end,
             head=bytes(self._head),
             pieces=bytes(self._pieces),
             tail=bytes(self._tail),
         )
+
+
+_Span = tuple[int, int, str, _Open | None, int]
+"""First byte in the file, first after, whose they are; and of one that is not whole in a block or small, all of it that
+is known, and the first byte's place in the tensor's own data."""

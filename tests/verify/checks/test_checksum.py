@@ -226,6 +226,32 @@ class TestTheManifest:
         assert f"chunk {chunk}, with {tensors})" in finding.message
         assert big[1].first_seen in finding.message
 
+    @pytest.mark.parametrize("is_whole", [True, False])
+    def test_tensors_that_the_manifest_knows_are_not_hashed_again_and_count_where_all_of_it_is_as_sealed(
+        self, tmp_path: Path, *, is_whole: bool
+    ) -> None:
+        data = SAFETENSORS.read_bytes()
+        known = looked(tmp_path / "a.safetensors", data).tensor_digests
+        seal = replace(seal_of("a", data), tensors=known)
+        path = tmp_path / "b.safetensors"
+        path.write_bytes(data if is_whole else flipped(data, len(data) - 100))
+        observed = check(task_for(path, Level.CHECKSUM, seal=seal))
+        assert observed.content is not None
+        assert observed.content.tensors is None
+        assert judge([observed]).tensor_digests == (known if is_whole else None)
+
+    def test_tensors_are_hashed_where_the_manifest_knows_none_or_is_of_another_file(self, tmp_path: Path) -> None:
+        data = SAFETENSORS.read_bytes()
+        seal = seal_of("a", data)
+        known = looked(tmp_path / "a.safetensors", data, seal=seal).tensor_digests
+        other = data.replace(b"dense.bias", b"dense.bics")
+        assert known is not None
+        report = looked(tmp_path / "b.safetensors", other, seal=replace(seal, tensors=known))
+        assert report.word is VerdictWord.DAMAGED
+        assert report.tensor_digests is not None
+        assert len(report.tensor_digests) == len(known)
+        assert report.tensor_digests.names != known.names
+
     def test_another_size_is_told_instead_of_chunks(self, big: tuple[Path, ShardSeal]) -> None:
         path, seal = big
         report = looked(path, seal=replace(seal, size=ByteCount(seal.size + 1)))

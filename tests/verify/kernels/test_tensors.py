@@ -97,6 +97,31 @@ def test_spans_that_are_not_in_file_order_are_refused() -> None:
         seen([entry("w", (10, 15), (0, 5))], 0, 20, 20)
 
 
+def test_tensors_that_overlap_are_refused() -> None:
+    with pytest.raises(ValueError, match="overlap"):
+        seen([entry("a", (0, 10)), entry("b", (9, 12))], 0, 20, 20)
+
+
+def test_tensors_of_several_spans_may_take_turns_with_others() -> None:
+    """Whatever blocks and readers there are: no format that is known writes so, and none forbids it."""
+    entries = [
+        entry("a", (0, 700), (1400, PIECE_BYTES + 5000)),
+        entry("b", (700, 1400), (PIECE_BYTES + 5000, len(NOISE))),
+    ]
+    whole = {each.name: direct(b"".join(NOISE[a:b] for a, b in each.spans)) for each in entries}
+    for block in (501, 512 << 10):
+        assert seen(entries, 0, len(NOISE), block).digests().by_name == whole
+        parts = [seen(entries, 0, 2 * PIECE_BYTES, block), seen(entries, 2 * PIECE_BYTES, len(NOISE), block)]
+        assert join_tensors(parts).digests().by_name == whole
+
+
+def test_a_name_that_no_json_can_hold_has_no_digest() -> None:
+    assert seen([entry("w", (0, 9)), entry("\ud800", (9, 12)), entry("ü", (12, 13))], 0, 20, 20).digests().names == (
+        "w",
+        "ü",
+    )
+
+
 def test_shards_with_the_same_tensors_share_their_names() -> None:
     first, second = (seen(ENTRIES, 0, len(NOISE), 512 << 10).digests() for _ in range(2))
 
