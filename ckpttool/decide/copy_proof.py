@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -181,10 +181,27 @@ class Evidence(NamedTuple):
                 firsts.setdefault(slots, (report, held))
             is_shown = any(are_two_files(report, firsts[slots][0]) for slots, report, _ in whole)
             is_shown = is_shown and all(held == firsts[slots][1] for slots, _, held in whole)
+            is_shown = is_shown and self._hold_what_is_told(role, slices)
             every = [set(held.items()) for _, _, held in whole]
             shared = {name for name, _ in set.intersection(*every)} if len(every) > 1 else set()
             self.borne_out[role, schema] = _BorneOut(is_shown, frozenset(shared))
         return self.borne_out[role, schema]
+
+    def _hold_what_is_told(self, role: ShardRole, slices: Mapping[str, Mapping[Rank, int]]) -> bool:
+        """Tell whether every whole shard has the tensors that a record says its rank has.
+
+        Not what it says of another tensor's states: accumulators are never saved, and moments not always.
+        """
+        states = {name for name in slices if any(name[at + 1 :] in slices for at in _dots(name))}
+        told: dict[int, tuple[Mapping[Rank, int], list[str]]] = {}
+        for name in slices.keys() - states:
+            told.setdefault(id(slices[name]), (slices[name], []))[1].append(name)
+        return all(
+            held.keys() >= {name for ranks, names in told.values() if place[0] in ranks for name in names}
+            for place, report in self.now.items()
+            if place[1] is role and place not in self.doubted and is_sound(report)
+            if (held := _all_held(report)) is not None
+        )
 
     def _learned(self, sick: Place, other: Place, now: ShardReport, held_now: Mapping[str, bytes]) -> CopyProof | str:
         equal: list[_Equal] = []
@@ -256,6 +273,13 @@ class Evidence(NamedTuple):
         differing = sum(ours[name] != theirs[name] for name in theirs)
         changed = sum(ours[name] == theirs[name] != before[name] for name in theirs)
         return changed > differing
+
+
+def _dots(name: str) -> Iterator[int]:
+    at = name.find(".")
+    while at >= 0:
+        yield at
+        at = name.find(".", at + 1)
 
 
 def _all_held(report: ShardReport) -> dict[str, bytes] | None:

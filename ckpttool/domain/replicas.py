@@ -202,6 +202,8 @@ class DoubtKind(str, Enum):
     """In some tensors from as many as hold what it holds."""
     PARTED = "parted"
     """So do all: they are replicas no more."""
+    COPIED = "copied"
+    """It is another rank's file: they are equal in every tensor, and held other slices before."""
     ODD = "odd"
     """Alone among all that have it; nothing proves that it should not."""
 
@@ -213,7 +215,8 @@ class Doubt:
     kind: DoubtKind
     rank: Rank
     others: tuple[Rank, ...]
-    """Those that it should equal, ascending; where all parted, those that it no longer equals."""
+    """Those that it should equal, ascending; where all parted, those that it no longer equals; of one that was copied,
+    those whose file it may be."""
     tensors: tuple[str, ...]
     """In which it differs, ascending."""
     compared: int

@@ -149,8 +149,10 @@ class Session:
         if self._scope.level is Level.NUMERICS:
             yield from self._read_before(checkpoint, reports, followed_by=followed_by)
         beside = Beside()
+        # What a manifest proves is what was sealed, whatever its siblings hold.
+        sealed = {report.path for report in reports if report.path in seals and report.checksum_matched}
         if self._replicas is not None:
-            beside = yield from self._replicas.compare(checkpoint, reports, followed_by=followed_by)
+            beside = yield from self._replicas.compare(checkpoint, reports, followed_by=followed_by, sealed=sealed)
             reports = with_copies(reports, beside)
             self._keep_doubts(beside, checkpoint, reports, seals)
         findings += beside.findings
@@ -159,9 +161,7 @@ class Session:
         others = self._beside_part(checkpoint)
         findings += tuple(cut_short_files(checkpoint, (*reports, *others)))
         findings += tuple(changed_headers((*reports, *others), seals))
-        # What a manifest proves is what was sealed, whatever its siblings hold.
-        sealed = {report.path for report in reports if report.path in seals and report.checksum_matched}
-        compared = self._beside_siblings(checkpoint, (*reports, *others))
+        compared = self._beside_siblings(checkpoint, (*reports, *others), beside.told)
         findings += tuple(finding for finding in compared if finding.path not in sealed)
         judged = {report.path for report in reports if self._scope.hashes or says_itself(report)}
         judged |= {finding.path for finding in beside.findings if finding.path is not None}
@@ -311,19 +311,23 @@ class Session:
         known = {path: memory.recall(task) for path, task in first_parts.items()}
         return {path: report for path, report in sorted(known.items()) if report is not None}
 
-    def _beside_siblings(self, checkpoint: Checkpoint, reports: Sequence[ShardReport]) -> Sequence[Finding]:
+    def _beside_siblings(
+        self, checkpoint: Checkpoint, reports: Sequence[ShardReport], by_tensors: Collection[str]
+    ) -> Sequence[Finding]:
         """Compare with other checkpoints: with a second one only where the first leaves something open."""
         if not are_comparable(reports):
             return ()
         siblings: list[Sibling] = []
-        findings = compare_siblings(reports, siblings)
+        ranks = {shard.rank for shard in checkpoint.shards}
+        is_complete = len(ranks) >= (checkpoint.topology.world_size or 0)
+        findings = compare_siblings(reports, siblings, by_tensors, is_complete=is_complete)
         for other in self._neighbours.siblings(checkpoint):
             if siblings and not findings and are_all_paired(reports, siblings):
                 break
             older = self._neighbours.is_older(other, checkpoint)
             same_run = other.run == checkpoint.run
             siblings.append(Sibling(reports=self._headers_of(other), older=older, same_run=same_run))
-            findings = compare_siblings(reports, siblings)
+            findings = compare_siblings(reports, siblings, by_tensors, is_complete=is_complete)
         return findings
 
     def _headers_of(self, checkpoint: Checkpoint) -> tuple[ShardReport, ...]:

@@ -150,7 +150,9 @@ class TestLostPagesAndTrailers:
         path = tree.output / tree.shard(0, 10, 2)
         os.truncate(path, path.stat().st_size - 17)
         for level in ON_DISK:
-            assert bad(tree.checkpoint, level) == {"10_2": {Code.CHECKSUM_MISSING}}
+            # Where every byte is read, verified copies show that nothing else was lost.
+            is_told = level is not Level.STRUCTURE and ranks > 1
+            assert bad(tree.checkpoint, level) == ({} if is_told else {"10_2": {Code.CHECKSUM_MISSING}})
 
 
 class TestNeighbours:

@@ -44,7 +44,9 @@ def strategy_slices(storage: Storage, checkpoint: Checkpoint) -> RecordedSlices 
     if not _are_of_one_world(ranks, paths):
         return None
     stages = list(_stages(output, {rank: paths[rank] for rank in ranks if rank in paths}, storage, checkpoint))
-    if not set(ranks) <= {rank for stage in stages for rank in stage.ranks}:
+    every = {rank for stage in stages for rank in stage.ranks}
+    # A grid with a side that is none of ranks, as where operators are interleaved, has more than there are.
+    if not set(ranks) <= every or max(every) > max(paths):
         return None
     return RecordedSlices(source=f"../{STRATEGY_FOLDER}", slices=_slices(stages), is_of_save=False)
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Generator, Iterable, Iterator,
 from typing import NamedTuple
 
 from ckpttool.domain.checkpoint import Checkpoint, CheckpointKey
-from ckpttool.domain.finding import Code, Finding, blocking
+from ckpttool.domain.finding import Code, Finding
 from ckpttool.domain.frozen import replace
 from ckpttool.domain.replicas import TENSOR_DIGEST_BYTES, RecordedSlices, SavedAt
 from ckpttool.domain.shard import ShardRole
@@ -15,6 +15,7 @@ from ckpttool.domain.verdict import ShardReport
 from ckpttool.verify.replicas.compare import (
     Compared,
     HeldTensors,
+    Known,
     Look,
     Place,
     SavedTensors,
@@ -56,6 +57,8 @@ class Beside(NamedTuple):
     """Other checkpoints that told whose copies they are, by name, nearest first."""
     also_read: tuple[str, ...] = ()
     """Those that were read for no other reason."""
+    told: Collection[str] = ()
+    """Paths of files whose tensors are known at another checkpoint, so that what digests say of them is said."""
     drifted: Mapping[str, SavedAt | None] = {}
     """By path, of files that differ here and at every later checkpoint: the first one at which they do; None: this."""
 
@@ -74,12 +77,24 @@ class Replicas:
         """Reports of checkpoints whose turn is still to come."""
 
     def compare(
-        self, checkpoint: Checkpoint, reports: Sequence[ShardReport], *, followed_by: Checkpoint | None
+        self,
+        checkpoint: Checkpoint,
+        reports: Sequence[ShardReport],
+        *,
+        followed_by: Checkpoint | None,
+        sealed: Collection[str] = (),
     ) -> Generator[ShardReport, None, Beside]:
         """Yield the reports of what else had to be read, and return what is to be said of the checkpoint.
 
         One other checkpoint is read where none is known; a second where the first leaves a doubt; more where they are
-        to be read anyway.
+        to be read anyway. None is where checksums prove every file, and none of them is odd: a checksum in a file does
+        not know whose it is, as a manifest does.
+
+        Args:
+            checkpoint: The one that is judged.
+            reports: Of its shards.
+            followed_by: The one that is judged next.
+            sealed: Paths of shards that are as a manifest has them.
         """
         own = tensors_of(reports)
         self.keep(checkpoint, own)
@@ -88,17 +103,26 @@ class Replicas:
         asked = {*self._reading.asked, *(() if followed_by is None else (followed_by.key,))}
         older, later = self._neighbours.in_line(checkpoint)
         self._look_up((*older[:MOST_LOOKED_UP], *later[:MOST_LOOKED_UP]))
-        recorded = self._reading.slices(checkpoint)
+        known = Known(self._reading.slices(checkpoint), self._reading.look, checkpoint.name, sealed)
         also_read: list[str] = []
-        is_settled = self._reading.only_asked or all(map(_has_checksum, reports))
+        has_checksums = all(map(_has_checksum, reports))
+        is_sealed = has_checksums and all(not report.checksum_matched or report.path in sealed for report in reports)
         while True:
             others = [*self._saved(checkpoint, older, older=True), *self._saved(checkpoint, later, older=False)]
-            compared = compare_replicas(reports, others, recorded, self._reading.look, checkpoint.name)
+            compared = compare_replicas(reports, others, known)
+            is_settled = self._reading.only_asked or is_sealed or (has_checksums and not compared.findings)
             unread = [other for other in (*older, *later) if other.key not in self._known.keys() | self._read]
             following = self._following(unread, compared, len(others), asked)
             if following is None or (is_settled and following.key not in asked):
                 names = tuple(other.name for other in others)
-                return Beside(compared.findings, compared.agreed, names, tuple(also_read), compared.drifted)
+                return Beside(
+                    findings=compared.findings,
+                    agreed=compared.agreed,
+                    compared_with=names,
+                    also_read=tuple(also_read),
+                    told=compared.told,
+                    drifted=compared.drifted,
+                )
             if following.key not in asked:
                 also_read.append(following.name)
             tensors: dict[Place, HeldTensors] = {}
@@ -117,7 +141,7 @@ class Replicas:
         """Return which other checkpoint is to be read next; None where it would cost more than it may tell."""
         if known >= MOST_OTHERS or not unread:
             return None
-        if not known or (known == 1 and blocking(compared.findings)):
+        if not known or (known == 1 and compared.findings):
             return unread[0]
         if not compared.is_open:
             return None

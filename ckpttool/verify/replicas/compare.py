@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 from ckpttool.domain.finding import Code, Finding, Severity, worst
 from ckpttool.domain.frozen import dataclass, replace
@@ -25,9 +26,11 @@ from ckpttool.storage.base import ByteSource, Storage
 from ckpttool.storage.stream import BLOCK_BYTES
 from ckpttool.verify.replicas.findings import decided, replica_findings
 from ckpttool.verify.replicas.judge import judge_replicas
+from ckpttool.verify.siblings.neighbours import COMPARED
 
 Look = Callable[[ShardReport, ShardReport, str], DifferingBytes | None]
-"""Finds where a shard differs from another in a tensor; None where that cannot be said."""
+"""Finds where a shard differs from another in a tensor, no bit of which does where the two are equal; None where that
+cannot be said."""
 
 _UNSOUND = frozenset({Code.NONFINITE_VALUES, Code.NORM_JUMP, Code.ALL_ZERO_TENSOR, Code.CHECKSUM_MISMATCH})
 """What speaks for the other of two that differ."""
@@ -64,6 +67,8 @@ class Compared:
     """Whether yet another checkpoint may tell more."""
     drifted: Mapping[str, SavedAt | None]
     """By path, of files that differ here and at every later checkpoint: the first one at which they do; None: this."""
+    told: Collection[str]
+    """Paths of files whose tensors are known at another checkpoint."""
 
 
 def tensors_of(reports: Iterable[ShardReport]) -> dict[Place, HeldTensors]:
@@ -75,26 +80,37 @@ def tensors_of(reports: Iterable[ShardReport]) -> dict[Place, HeldTensors]:
     }
 
 
+class Known(NamedTuple):
+    """What is known of the checkpoint that is judged, beside its shards."""
+
+    recorded: RecordedSlices | None = None
+    """What the trainer's own record says of its slices."""
+    look: Look | None = None
+    """Finds the differing bytes of two shards; None: they are not looked for."""
+    name: str | None = None
+    """For advice."""
+    sealed: Collection[str] = ()
+    """Paths of files that are as a manifest has them."""
+
+
+_NOTHING = Known()
+
+
 def compare_replicas(
-    reports: Sequence[ShardReport],
-    others: Sequence[SavedTensors],
-    recorded: RecordedSlices | None = None,
-    look: Look | None = None,
-    name: str | None = None,
+    reports: Sequence[ShardReport], others: Sequence[SavedTensors], known: Known = _NOTHING
 ) -> Compared:
-    """Find shards that differ from their replicas.
+    """Find shards that differ from their replicas, and such as lie under another rank's name.
 
     Args:
         reports: Of the checkpoint; those without digests say nothing.
         others: Other checkpoints of the training, nearest first; may be empty.
-        recorded: What the trainer's own record says of this checkpoint's slices.
-        look: Finds the differing bytes of two shards; None: they are not looked for.
-        name: The checkpoint's, for advice.
+        known: What else is known.
     """
     findings: list[Finding] = []
     agreed: dict[str, int] = {}
     is_open = False
     drifted: dict[str, SavedAt | None] = {}
+    told: set[str] = set()
     for role, by_rank in _by_role(reports).items():
         same_file = _same_files(by_rank)
         now = {
@@ -103,8 +119,8 @@ def compare_replicas(
             if report.tensor_digests is not None and rank not in same_file
         }
         witnesses = [_witness(other, role, by_rank) for other in others]
-        judged = judge_replicas(now, witnesses, believed(recorded, now))
-        is_open |= judged.is_open
+        judged = judge_replicas(now, witnesses, believed(known.recorded, now))
+        is_open |= judged.is_open or any(doubt.kind is DoubtKind.COPIED for doubt in judged.doubts)
         agreed |= {by_rank[rank].path: judged.agreed[same_file.get(rank, rank)] for rank in by_rank}
         sound = {rank for rank, report in by_rank.items() if report.checksum_matched}
         unsound = {rank for rank, report in by_rank.items() if any(one.code in _UNSOUND for one in report.findings)}
@@ -112,14 +128,22 @@ def compare_replicas(
         broken = {rank for rank, report in by_rank.items() if worst(report.findings) >= Severity.DAMAGE}
         doubts = tuple(
             doubt
-            for doubt in decided(_of_every_rank(judged.doubts, same_file), sound=sound, unsound=unsound)
-            if doubt.rank not in broken
+            for doubt in decided(
+                _of_every_rank(judged.doubts, same_file),
+                sound=sound,
+                unsound=unsound,
+                sealed={rank for rank in sound if by_rank[rank].path in known.sealed},
+            )
+            if doubt.rank not in broken and (doubt.kind is not DoubtKind.COPIED or role in COMPARED)
         )
-        places = {} if look is None else dict(_places(doubts, by_rank, look))
+        told |= {by_rank[rank].path for rank in now if any(rank in other.tensors for other in witnesses)}
+        places = {} if known.look is None else dict(_places(doubts, by_rank, known.look))
         paths = {rank: report.path for rank, report in by_rank.items()}
-        findings += replica_findings(doubts, paths, places, name)
+        # Then a record has a digest of it that is wrong.
+        doubts = tuple(d for d in doubts if (place := places.get((d.rank, d.tensors[0]))) is None or place.bits != 0)
+        findings += replica_findings(doubts, paths, places, known.name)
         drifted |= {by_rank[doubt.rank].path: doubt.since for doubt in doubts if doubt.kind is DoubtKind.DRIFTED}
-    return Compared(findings=tuple(findings), agreed=agreed, is_open=is_open, drifted=drifted)
+    return Compared(findings=tuple(findings), agreed=agreed, is_open=is_open, drifted=drifted, told=told)
 
 
 def _by_role(reports: Iterable[ShardReport]) -> dict[ShardRole, dict[Rank, ShardReport]]:
@@ -171,6 +195,8 @@ def _places(
     doubts: Iterable[Doubt], by_rank: Mapping[Rank, ShardReport], look: Look
 ) -> Iterator[tuple[tuple[Rank, str], DifferingBytes]]:
     for doubt in doubts:
+        if doubt.kind is DoubtKind.COPIED:
+            continue
         name = doubt.tensors[0]
         place = look(by_rank[doubt.rank], by_rank[doubt.others[0]], name)
         if place is not None:
@@ -199,6 +225,8 @@ def differing_bytes(
 ) -> DifferingBytes | None:
     """Find where a tensor of a file differs from another file's; None where either has none such any more.
 
+    Where all of it is equal, no bit differs.
+
     Raises:
         OSError: The disk did not answer.
     """
@@ -223,7 +251,8 @@ def differing_bytes(
         if nbytes >= MOST_COUNTED and first is not None:
             break
     if first is None or last is None:
-        return None
+        sizes = {nbytes, *(sum(end - begin for begin, end in each) for each in spans)}
+        return DifferingBytes(begin=0, end=0, bits=0) if nbytes and len(sizes) == 1 else None
     return DifferingBytes(begin=first, end=last, bits=bits if nbytes < MOST_COUNTED else None)
 
 

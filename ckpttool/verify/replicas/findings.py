@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from ckpttool.domain.finding import Code, Finding, Severity, damage, note, suspect
 from ckpttool.domain.frozen import replace
-from ckpttool.domain.replicas import DifferingBytes, Doubt, DoubtKind, Proof, SavedAt
+from ckpttool.domain.replicas import FEW, DifferingBytes, Doubt, DoubtKind, Proof, SavedAt
 from ckpttool.domain.units import Rank, at_step, counted, on_ranks
 
 _OF_KIND = {
@@ -17,17 +17,23 @@ _OF_KIND = {
     DoubtKind.DRIFTED: Code.REPLICA_DRIFTED,
 }
 
+_OF_ANOTHER_FILE = frozenset({DoubtKind.STALE, DoubtKind.COPIED, DoubtKind.PARTED})
+
 _ANOTHER = "resume from another checkpoint"
+_OWN_FILE = "find the rank's own file on its disk, or resume from another checkpoint"
 _LOOK_AT_DEVICE = "resume from a checkpoint before it, and let that rank's device be tested"
 
 
-def decided(doubts: Iterable[Doubt], *, sound: Collection[Rank], unsound: Collection[Rank]) -> Iterator[Doubt]:
+def decided(
+    doubts: Iterable[Doubt], *, sound: Collection[Rank], unsound: Collection[Rank], sealed: Collection[Rank] = ()
+) -> Iterator[Doubt]:
     """Leave out who of two that differ is not to blame, where something speaks for one of them alone.
 
     Args:
         doubts: Of one checkpoint.
         sound: Whose file a checksum or a manifest proves.
         unsound: In whose file values are not finite, or jumped since the checkpoint before.
+        sealed: Whose file a manifest proves: it knows whose it is, too.
     """
     doubts = tuple(doubts)
     tied = (doubt for doubt in doubts if doubt.kind is DoubtKind.TIED)
@@ -36,14 +42,20 @@ def decided(doubts: Iterable[Doubt], *, sound: Collection[Rank], unsound: Collec
         is_in_whole = doubt.kind is DoubtKind.TIED and (doubt.others, doubt.tensors) in whole_halves
         other = doubt.others[0]
         is_pair = len(doubt.others) == 1 and doubt.kind in {DoubtKind.DIFFERS, DoubtKind.STALE}
-        is_whole = doubt.rank in sound and doubt.kind is not DoubtKind.DRIFTED  # what drifted was saved as it was
+        proven = sealed if _may_be_another_file(doubt) else sound
+        is_whole = doubt.rank in proven and doubt.kind is not DoubtKind.DRIFTED  # what drifted was saved as it was
         if is_whole or is_in_whole or (is_pair and other in unsound and doubt.rank not in unsound):
             continue
         is_outproven = doubt.kind is DoubtKind.TIED and any(rank in sound for rank in doubt.others)
-        if is_outproven or (is_pair and (other in sound or (doubt.rank in unsound and other not in unsound))):
+        if is_outproven or (is_pair and (other in proven or (doubt.rank in unsound and other not in unsound))):
             yield replace(doubt, is_decided=True)
         else:
             yield doubt
+
+
+def _may_be_another_file(doubt: Doubt) -> bool:
+    """Tell whether a checksum in the file knows nothing of it: that says that the bytes are whole, and not whose."""
+    return doubt.kind in _OF_ANOTHER_FILE or (doubt.kind is DoubtKind.ODD and len(doubt.tensors) > FEW)
 
 
 def replica_findings(
@@ -82,6 +94,13 @@ def _found(doubt: Doubt, path: str, places: Mapping[tuple[Rank, str], DifferingB
             f"{tensor} is not what {on_ranks(doubt.others)} hold, and no other checkpoint tells whether it should be"
         )
         return note(Code.REPLICA_DIFFERS, message, path=path, tensor=tensor)
+    if doubt.kind is DoubtKind.COPIED:
+        message = (
+            f"holds in every tensor what {on_ranks(doubt.others)} holds, and at other checkpoints they differed: "
+            "one is a copy of the other"
+        )
+        say = suspect if doubt.proof is Proof.LEARNED else note
+        return say(Code.SCHEMA_DIFFERS, message, path=path, remedy=_OWN_FILE)
     others = f"its {'replicas' if len(doubt.others) > 1 else 'only replica'} on {on_ranks(doubt.others)}"
     say = suspect if _severity(doubt) is Severity.SUSPECT else damage
     return say(

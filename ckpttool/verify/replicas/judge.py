@@ -23,6 +23,7 @@ from ckpttool.domain.replicas import (
 from ckpttool.domain.units import Rank
 from ckpttool.domain.verdict import MIN_COPIES
 from ckpttool.verify.replicas.columns import Alike, Family, History, all_alike, columns, families
+from ckpttool.verify.replicas.copied import copied
 from ckpttool.verify.replicas.weighing import weighed
 
 _HALVES = 2
@@ -225,8 +226,10 @@ class _Seen:
         """Put together what was seen of each rank."""
         ranks = sum(len(one.ranks) for one in self._alike)
         doubts = [doubt for one, rows in self._settled().items() for doubt in self._doubts(one, rows)]
+        same_run = {index: time for index, time in enumerate(self.times) if time in self._same_run}
+        doubts = [*weighed(doubts, self._holders, ranks), *copied(self._alike, same_run, self._nearly_equal)]
         return ReplicaJudgement(
-            doubts=tuple(sorted(weighed(doubts, self._holders, ranks), key=lambda doubt: doubt.rank)),
+            doubts=tuple(sorted(doubts, key=lambda doubt: doubt.rank)),
             agreed={rank: one.agreed or 1 for one in self._alike for rank in one.ranks},
             is_open=any(0 < len(one.names) - one.compared - one.unproven <= few(len(one.names)) for one in self._alike),
         )

@@ -7,40 +7,45 @@ asks who else differs in the same way. One shard that alone differs from all it 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from ckpttool.domain.finding import Code, Finding, Severity, note, suspect
 from ckpttool.domain.frozen import dataclass, replace
+from ckpttool.domain.replicas import TensorDigests
 from ckpttool.domain.shard import FormatName, ShardRole
 from ckpttool.domain.verdict import ShardReport
-from ckpttool.verify.siblings.neighbours import MIN_PEERS, Pair, Peers, Sibling, lacks
-
-_COMPARED = tuple(role for role in ShardRole if role not in {ShardRole.INDEX, ShardRole.DATA, ShardRole.STATE})
-"""Roles whose files hold alike at every step. Records do not, nor what a writer was given to write."""
-
-_SLICES_AMONG = 10
-"""Ranks of which at most one may end like another where they hold slices."""
+from ckpttool.verify.siblings.neighbours import COMPARED, MIN_PEERS, Pair, Peers, Sibling, are_slices, lacks
 
 
 def are_comparable(reports: Iterable[ShardReport]) -> bool:
     """Tell whether anything of a checkpoint can be compared: else no other need be looked at."""
-    return any(report.role in _COMPARED and report.schema_hash is not None for report in reports)
+    return any(report.role in COMPARED and report.schema_hash is not None for report in reports)
 
 
-def compare_siblings(reports: Sequence[ShardReport], siblings: Sequence[Sibling]) -> list[Finding]:
+def compare_siblings(
+    reports: Sequence[ShardReport],
+    siblings: Sequence[Sibling],
+    by_tensors: Collection[str] = (),
+    *,
+    is_complete: bool = True,
+) -> list[Finding]:
     """Find shards that differ from what their siblings lead us to expect.
 
     Args:
         reports: All shards of the checkpoint.
         siblings: Headers of other checkpoints of the same training, best first; may be empty.
+        by_tensors: Paths of those that were compared tensor by tensor, so that nothing need be guessed from last pages.
+        is_complete: Whether no rank is missing: what one of the others holds alone may be what the missing ones held.
     """
     findings: list[Finding] = []
-    for role in _COMPARED:
+    for role in COMPARED:
         sound = [report for report in reports if report.role is role and report.schema_hash is not None]
         if sound:
             peers = Peers(sound, siblings)
-            for rule in (_changed_schemas, _odd_ones, _changed_metadata, _stripped_checksums, _zero_tails, _copied):
+            for rule in (_changed_schemas, _changed_metadata, _stripped_checksums, _zero_tails):
                 findings += rule(peers)
+            findings += _odd_ones(peers) if is_complete else ()
+            findings += _copied(peers, by_tensors)
     return findings
 
 
@@ -175,7 +180,8 @@ def _stripped_checksums(peers: Peers) -> Iterator[Finding]:
     switched_off = not carriers and len(before) == len(peers.reports) > 1
     lost = {pair.now.path: pair.then.path for pair in before if not switched_off}
     for report in peers.reports:
-        if report.embedded_checksum or not (carriers or report.path in lost):
+        is_told = report.copy_matched  # by one that has a checksum: every tensor is there, and whole
+        if report.embedded_checksum or is_told or not (carriers or report.path in lost):
             continue
         who = f"{len(carriers)} of {len(peers.reports)} shards do" if carriers else f"{lost[report.path]} does"
         yield suspect(
@@ -227,29 +233,21 @@ def _zero_tail(report: ShardReport, *, against: Sequence[ShardReport]) -> Findin
     )
 
 
-def _copied(peers: Peers) -> Iterator[Finding]:
+def _copied(peers: Peers, by_tensors: Collection[str]) -> Iterator[Finding]:
     """Find one rank's file in another rank's place, where their tensors have the same names and shapes.
 
-    Where every byte was read, digests tell whether two files that end alike are equal before that, too; and one that
-    agrees in every tensor with ranks that are known to hold the same is in its place.
-
     Ranks that held different last pages before hold different slices, and slices never become equal. (The other
-    way round is no sign: slices that nobody has trained yet are equal, and part later.)
+    way round is no sign: slices that nobody has trained yet are equal, and part later.) Where every byte was read, only
+    files that are equal before their end, too.
     """
     steps = _steps(peers)
-    has_older = any(sibling.older for sibling, _ in peers.by_sibling())
-    alike: dict[tuple[str | None, str, bytes | None], list[ShardReport]] = defaultdict(list)
+    alike: dict[tuple[str | None, str, TensorDigests | None], list[ShardReport]] = defaultdict(list)
     for report in peers.reports:
-        # A rank that differs from its replicas at later steps alone may have drifted since, and be no copy.
-        is_told = has_older or report.copies == 1
-        if report.tail_hash is not None and not report.zero_tail and is_told:
-            digests = None if report.tensor_digests is None else report.tensor_digests.digests
-            alike[report.schema_hash, report.tail_hash, digests].append(report)
+        if report.tail_hash is not None and not report.zero_tail and report.path not in by_tensors:
+            alike[report.schema_hash, report.tail_hash, report.tensor_digests].append(report)
     for group in alike.values():
         if any(len({step.pages.get(report.path) for report in group} - {None}) > 1 for step in steps):
-            # One that agrees with its replicas is in its place, and shows who is not.
-            in_place = {report.path for report in group if report.copies > 1}
-            yield from (finding for finding in _copies(group, steps) if finding.path not in in_place)
+            yield from _copies(group, steps)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -345,9 +343,7 @@ class _GroupAtStep:
             self._by_page.setdefault(step.pages[report.path], report)
             self._by_family.setdefault(family[report.path], report)
         everyone = step.everyone[group[0].schema_hash]
-        self.are_slices = (
-            everyone.total() >= MIN_PEERS and (everyone.total() - len(everyone)) * _SLICES_AMONG <= everyone.total()
-        )
+        self.are_slices = are_slices(everyone.total(), len(everyone))
         self._shared = [page for page in self._ours if everyone[page] > 1 and page not in step.zeros]
         self._left = [page for page in self._shared if everyone[page] > self._ours[page]]
 

@@ -20,8 +20,19 @@ MOST_SIBLINGS = 2
 
 _Place = tuple[int | None, ShardRole, str]
 
+COMPARED = tuple(role for role in ShardRole if role not in {ShardRole.INDEX, ShardRole.DATA, ShardRole.STATE})
+"""Roles whose files hold alike at every step. Records do not, nor what a writer was given to write."""
+
 MIN_PEERS = 3
 """Shards of one role from which on a single odd one is outvoted."""
+
+_SLICES_AMONG = 10
+"""Ranks of which at most one may hold what another does where they hold slices."""
+
+
+def are_slices(ranks: int, contents: int) -> bool:
+    """Tell whether ranks hold slices: nearly each has a content of its own."""
+    return ranks >= MIN_PEERS and (ranks - contents) * _SLICES_AMONG <= ranks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

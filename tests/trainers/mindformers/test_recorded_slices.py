@@ -180,6 +180,42 @@ def test_a_tensor_that_two_stages_hold_is_no_copy_across_them(tmp_path: Path) ->
     assert not told.is_of_save
 
 
+@pytest.mark.parametrize("lost", [[3], [2, 3], [1, 2]])
+def test_files_of_a_start_without_pipeline_stages_give_no_donor_across_them(tmp_path: Path, lost: list[int]) -> None:
+    """They say that all four ranks hold the same, and name the tensors of both stages."""
+    saved = training(data=2, tensor=1, pipeline=2)
+    output = parallel_tree(tmp_path, saved)
+    told = {name: Lies([4], [-1]) for stage in (0, 1) for name in lies(saved, stage)}
+    write_strategies(output, [strategy(told)], ranks=4)
+    for rank in lost:
+        shard(output, rank).unlink()
+    healing = api.heal(str(output), api.HealOrder(grace=0))
+    assert [(each.sick.rank, each.donor) for each in healing.shards] == [(rank, None) for rank in lost]
+
+
+def test_moments_that_are_recorded_and_not_saved_do_not_contradict_the_record(tmp_path: Path) -> None:
+    saved = training(data=2, tensor=2)
+    output = parallel_tree(tmp_path, saved)
+    told = dict(lies(saved, 0))
+    told |= {f"accu_grads.{name}": each for name, each in told.items()}
+    write_strategies(output, [strategy(told)], ranks=4)
+    shard(output, 3).unlink()
+    (healing,) = api.heal(str(output), api.HealOrder(grace=0)).shards
+    assert healing.donor is not None
+    assert (healing.donor.rank, healing.donor.proof) == (1, Proof.RECORDED)
+
+
+def test_a_grid_of_more_ranks_than_there_are_strategy_files_tells_nothing(tmp_path: Path) -> None:
+    """As where operators are interleaved: a side of the grid is none of ranks."""
+    saved = training(data=2, tensor=2)
+    output = parallel_tree(tmp_path, saved)
+    told = {name: each._replace(dev_matrix=[2, 2, 2]) for name, each in lies(saved, 0).items()}
+    write_strategies(output, [strategy(told)], ranks=4)
+    tree = api.scan(api.TreeQuestion(path=str(output)))
+    (checkpoint,) = tree.inventory.checkpoints
+    assert tree.slices(checkpoint) is None
+
+
 def test_a_lost_shard_of_the_only_checkpoint_can_be_healed(tmp_path: Path) -> None:
     output = with_strategies(tmp_path, training(data=2, tensor=2))
     lost = shard(output, 3)

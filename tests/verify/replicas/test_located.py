@@ -9,9 +9,14 @@ import pytest
 
 from ckpttool import api
 from ckpttool.domain.finding import Code, Finding, Severity, blocking
+from ckpttool.domain.frozen import replace
+from ckpttool.domain.manifest import Manifest
 from ckpttool.domain.verdict import Level, Verdict
+from ckpttool.records.manifest import manifest_bytes, read_manifest
 from tests.conftest import FIXTURES
+from tests.detection import with_crc
 from tests.trees import TreeBuilder, floats, shard_bytes, training_scalars
+from tests.verify.replicas.held import changed
 
 
 @pytest.fixture
@@ -80,3 +85,55 @@ def test_a_shard_put_under_another_ranks_name_accuses_no_later_save(tmp_path: Pa
             builder.file(path, shard_bytes([*weights, *training_scalars(epoch=step, true_step=step)], "ckpt"))
             builder.meta(rank, step, 1, path.rpartition("/")[2])
     assert said(builder.output, "5_1") == {"5_1": ()}
+
+
+@pytest.mark.parametrize("name", ["15_2", "all"])
+@pytest.mark.parametrize("is_sealed", [False, True])
+def test_a_checksum_in_each_file_hides_no_other_run_s_and_a_manifest_knows_whose_it_is(
+    tmp_path: Path, name: str, *, is_sealed: bool
+) -> None:
+    """The file is whole, with a CRC32 of its own that is right; but three copies hold another."""
+    tree = TreeBuilder(tmp_path).legacy(ranks=0, fmt="ckpt")
+
+    def save(rank: int, step: int, run: str) -> None:
+        weights = [floats(f"layers.{at}.w", [4], seed=sum(f"{run}{at} {step}".encode())) for at in range(9)]
+        path = tree.shard(rank, step, 2)
+        data = shard_bytes([*weights, *training_scalars(epoch=step, true_step=2 * step)], "ckpt")
+        tree.file(path, with_crc(path, data))
+
+    for step in (5, 10, 15):
+        for rank in range(4):
+            save(rank, step, "this run")
+    assert said(tree.output, name)["15_2"] == ()
+    save(2, 15, "another")
+    if is_sealed:
+        scanned = api.scan(api.TreeQuestion(path=str(tree.output), sizes=True))
+        assert all(one.written for one in api.seal(scanned, name="15_2"))
+    assert {(finding.code, finding.ranks) for finding in said(tree.output, name)["15_2"]} == (
+        set() if is_sealed else {(Code.REPLICA_STALE, (2,))}
+    )
+
+
+@pytest.mark.parametrize("is_wrong", [False, True])
+def test_a_manifest_with_a_wrong_digest_accuses_no_shard_that_holds_what_the_others_do(
+    tree: Path, *, is_wrong: bool
+) -> None:
+    scanned = api.scan(api.TreeQuestion(path=str(tree), sizes=True))
+    (checkpoint,) = (each for each in scanned.inventory.checkpoints if each.name == "20_2")
+    assert all(one.written for one in api.seal(scanned, name="20_2"))
+    place = scanned.seal_place(checkpoint)
+    assert place is not None
+    manifest = read_manifest(scanned.storage, place)
+    assert isinstance(manifest, Manifest)
+    others = [seal for seal in manifest.shards if "rank_3" not in seal.path]
+    if is_wrong:
+        others = [
+            replace(seal, tensors=changed(seal.tensors, seal.tensors.names[-1])) for seal in others if seal.tensors
+        ]
+    path = tree / "checkpoint" / place.path
+    path.chmod(0o644)
+    path.write_bytes(manifest_bytes(replace(manifest, shards=tuple(others))))
+    assert said(tree, "20_2")["20_2"] == ()
+    flip(shard(tree, 3), 884)
+    (finding,) = said(tree, "20_2")["20_2"]
+    assert (finding.code, finding.ranks) == (Code.REPLICA_DIFFERS, (3,))
