@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from ckpttool import api
+from ckpttool.api import rebuilding
 from ckpttool.domain.exits import of_healing
 from ckpttool.domain.finding import Code, blocking
 from ckpttool.domain.healing import Healing, HealOrder
@@ -24,7 +26,7 @@ from ckpttool.formats import read_header
 from ckpttool.records.manifest import read_manifest
 from ckpttool.storage import open_storage
 from tests.conftest import FIXTURES
-from tests.trees import TreeBuilder
+from tests.trees import TreeBuilder, floats
 from tests.verify.looking import ON_DISK
 
 
@@ -443,3 +445,85 @@ def test_of_tensor_parallel_neighbours_alone_nothing_is_promised(
     (tree.output / tree.shard(1, 20, 2)).write_bytes(b"")
     found = api.resolve(str(tree.checkpoint)).decision.findings
     assert Code.CAN_BE_HEALED not in {finding.code for finding in found}
+
+
+@pytest.mark.parametrize("when", ["before it is read back", "never"])
+def test_a_donor_that_changes_while_it_is_copied_is_not_believed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, when: str
+) -> None:
+    tree = copied("sink2_ckpt", tmp_path)
+    lost, donor = (tree / f"rank_{rank}/llama2_7b_rank_{rank}-20_2.ckpt" for rank in (3, 0))
+    content = lost.read_bytes()
+    lost.unlink()
+    lay = rebuilding.lay_ready
+
+    def and_then(root: str, path: str, *rest: Any, **options: Any) -> Any:  # noqa: ANN401  as it is passed on
+        ready = lay(root, path, *rest, **options)
+        if when != "never" and path.endswith(lost.name):
+            flip(donor, 1000)
+        return ready
+
+    monkeypatch.setattr(rebuilding, "lay_ready", and_then)
+    if when == "never":
+        assert asked(tree, "20_2", apply=True).applied
+        assert lost.read_bytes() == content
+    else:
+        with pytest.raises(IncompleteError, match="changed while it was read; nothing was changed"):
+            asked(tree, "20_2", apply=True)
+        assert not lost.exists()
+        assert not [*tree.rglob("*.tmp")]
+
+
+def linked(path: Path, other: Path, *, symbolic: bool) -> None:
+    path.unlink()
+    if symbolic:
+        path.symlink_to(Path("..") / other.parent.name / other.name)
+    else:
+        os.link(other, path)
+
+
+@pytest.mark.parametrize("symbolic", [False, True])
+def test_a_damaged_file_of_two_names_becomes_two_files_and_nothing_is_written_in_a_link_s_place(
+    tmp_path: Path, *, symbolic: bool
+) -> None:
+    tree = replicated(tmp_path, 5)
+    first, second, whole = (tree / f"rank_{rank}/llama2_7b_rank_{rank}-15_2.ckpt" for rank in (0, 1, 2))
+    linked(second, first, symbolic=symbolic)
+    content = bytearray(first.read_bytes())
+    content[content.index(b"layers.3.w") + 40] ^= 1
+    with first.open("r+b") as file:  # in place, as a disk does
+        file.write(content)
+    healing = asked(tree, "15_2", apply=True)
+    assert [(each.sick.rank, each.donor and each.donor.rank) for each in healing.shards] == [(0, 2), (1, 2)]
+    assert healing.applied is not symbolic
+    if symbolic:
+        assert [finding.message for finding in healing.refusals] == [
+            "rank_1/llama2_7b_rank_1-15_2.ckpt is a link, and nothing is written in its place"
+        ]
+        assert first.read_bytes() == content
+    else:
+        assert first.read_bytes() == second.read_bytes() == whole.read_bytes()
+        assert first.stat().st_ino != second.stat().st_ino
+
+
+@pytest.mark.parametrize(("alone", "donor"), [((2, 3), 2), ((3,), None)])
+def test_a_rank_without_the_optimizer_s_states_is_healed_only_from_one_that_has_none_either(
+    tmp_path: Path, alone: tuple[int, ...], donor: int | None
+) -> None:
+    """As where they are kept on the hosts of some ranks."""
+    tree = replicated(tmp_path, 4, without_states=alone)
+    (tree / "rank_3/llama2_7b_rank_3-15_2.ckpt").unlink()
+    (healing,) = asked(tree, "15_2").shards
+    assert (healing.donor and healing.donor.rank) == donor
+
+
+def replicated(base: Path, ranks: int, *, without_states: Sequence[int] = ()) -> Path:
+    """Three saves of copies."""
+    tree = TreeBuilder(base).legacy(ranks=0)
+    for epoch in (5, 10, 15):
+        weights = [floats(f"layers.{number}.w", [4], seed=100 * epoch + number) for number in range(6)]
+        states = [floats(f"adam_m.layers.{number}.w", [4], seed=100 * epoch + 50 + number) for number in range(6)]
+        for rank in range(ranks):
+            tensors = [*weights, *(() if rank in without_states else states)]
+            tree.save(epoch=epoch, step=2, ranks=[rank], tensors=tensors)
+    return tree.checkpoint

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from ckpttool.domain.replicas import Doubt, DoubtKind, Proof
+from ckpttool.domain.replicas import TENSOR_DIGEST_BYTES, Doubt, DoubtKind, Proof, few
 from ckpttool.verify.replicas.columns import Alike
 from ckpttool.verify.siblings.neighbours import are_slices
 
@@ -33,8 +33,6 @@ def copied(
     for (names, _), group in now.items():
         like = [one for one in alike if one.names == names] if len(group) > 1 else []
         slices = {time for index, time in times.items() if like and _were_slices(like, index)}
-        is_one_pair = len(group) == _PAIR < len(like) == sum(len(one.ranks) for one in like)
-        is_one_pair = is_one_pair and len({one.now for one in like}) == len(like) - 1
         alone = [one for one in group if like and _was_alone(one, like, times, nearly_equal)]
         for one in alone:
             apart = {
@@ -44,7 +42,7 @@ def copied(
             }
             other = max(apart, key=lambda other: len(apart[other]))
             were_slices = not slices.isdisjoint(apart[other])
-            if any(time < 0 for time in apart[other]) or (were_slices and is_one_pair):
+            if any(time < 0 for time in apart[other]) or (were_slices and _is_lone_pair(group, like)):
                 yield Doubt(
                     kind=DoubtKind.COPIED,
                     rank=one.ranks[0],
@@ -74,6 +72,15 @@ def _was_alone(
             for other in like
         )
     )
+
+
+def _is_lone_pair(group: Sequence[Alike], like: Sequence[Alike]) -> bool:
+    """Tell whether all others hold slices of their own now, and these two one: in more tensors than a few."""
+    if len(group) != _PAIR or len(like) == _PAIR or any(len(one.ranks) > 1 for one in like):
+        return False
+    places = range(0, len(like[0].now), TENSOR_DIGEST_BYTES)
+    held = ({one.now[place : place + TENSOR_DIGEST_BYTES] for one in like} for place in places)
+    return sum(len(values) == len(like) - 1 for values in held) > few(len(places))
 
 
 def _were_slices(like: Sequence[Alike], index: int) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import islice
 from typing import NamedTuple
 
 from ckpttool.domain.replicas import (
@@ -85,7 +86,7 @@ class _Seen:
         self._same_run = frozenset(same_run)
         self._odd: dict[Alike, list[_Row]] = defaultdict(list)
         self._holders: Counter[str] = Counter()
-        self._apart: dict[tuple[Alike, Alike, int], int] = {}
+        self._near: dict[tuple[Alike, Alike, int], bool] = {}
 
     def look_at(self, name: str, family: Family) -> None:
         """Note what one tensor shows of those who hold the same slice of it."""
@@ -319,13 +320,16 @@ class _Seen:
 
     def _nearly_equal(self, one: Alike, other: Alike, time: int) -> bool:
         """Tell whether two files differed in few tensors at a time."""
-        if (one, other, time) not in self._apart:
+        if one.names != other.names:
+            return False
+        if (one, other, time) not in self._near:
             index = self.times.index(time) if time else None
             ours, theirs = (each.now if index is None else each.thens[index] or b"" for each in (one, other))
-            places = range(0, max(len(ours), len(theirs)), TENSOR_DIGEST_BYTES)
-            apart = sum(_at(ours, place) != _at(theirs, place) for place in places)
-            self._apart[one, other, time] = apart if one.names == other.names else len(one.names)
-        return self._apart[one, other, time] <= few(len(one.names))
+            places = range(0, len(one.names) * TENSOR_DIGEST_BYTES, TENSOR_DIGEST_BYTES)
+            apart = (place for place in places if _at(ours, place) != _at(theirs, place))
+            most = few(len(one.names))
+            self._near[one, other, time] = next(islice(apart, most, None), None) is None
+        return self._near[one, other, time]
 
     def _at(self, time: int) -> SavedAt | None:
         """Return the checkpoint of a time; None for the one that is judged."""

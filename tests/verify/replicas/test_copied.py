@@ -102,3 +102,13 @@ def test_a_checksum_in_the_file_does_not_know_whose_it_is_and_a_manifest_does() 
     every = set(trees[3])
     assert len(tuple(decided(doubts, sound=every, unsound=()))) == 2
     assert not tuple(decided(doubts, sound=every, unsound=(), sealed=every))
+
+
+def test_slices_that_nobody_has_trained_yet_are_left_alone_beside_what_ranks_count_for_themselves() -> None:
+    """Two of them may have counted as far as each other."""
+
+    def first(rank: int, name: str) -> int:
+        return rank % 7 if name == NAMES[0] else rank % 4 if name in NAMES[1:3] else 0
+
+    trees = {1: held(range(8), 1, first), **{step: own_slices(8)[step] for step in (2, 3)}}
+    assert said(1, trees) == []
