@@ -21,8 +21,8 @@ from ckpttool.verify.plan import in_bucket, plan_checks
 from ckpttool.verify.replicas.beside import Beside, Reading, Replicas, with_copies
 from ckpttool.verify.replicas.compare import HeldTensors, Place, Tensors, looking_in, tensors_of
 from ckpttool.verify.report import collect, judge, says_itself
-from ckpttool.verify.siblings.compare import are_comparable, compare_siblings
-from ckpttool.verify.siblings.neighbours import Neighbours, Sibling, are_all_paired
+from ckpttool.verify.siblings.compare import compare_in_turn
+from ckpttool.verify.siblings.neighbours import Neighbours, Sibling
 
 if TYPE_CHECKING:
     from ckpttool.domain.manifest import ShardSeal
@@ -155,13 +155,13 @@ class Session:
             beside = yield from self._replicas.compare(checkpoint, reports, followed_by=followed_by, sealed=sealed)
             reports = with_copies(reports, beside)
             self._keep_doubts(beside, checkpoint, reports, seals)
-        findings += beside.findings
-        findings += tuple(missing_files(checkpoint, seals, self._inventory.unlisted))
+        findings += (*beside.findings, *missing_files(checkpoint, seals, self._inventory.unlisted))
         findings += tuple(self._records_differ(checkpoint))
         others = self._beside_part(checkpoint)
-        findings += tuple(cut_short_files(checkpoint, (*reports, *others)))
-        findings += tuple(changed_headers((*reports, *others), seals))
-        compared = self._beside_siblings(checkpoint, (*reports, *others), beside.told)
+        seen = (*reports, *others)
+        findings += (*cut_short_files(checkpoint, seen), *changed_headers(seen, seals))
+        is_complete = len({shard.rank for shard in checkpoint.shards}) >= (checkpoint.topology.world_size or 0)
+        compared = compare_in_turn(seen, self._siblings(checkpoint), beside.told, is_complete=is_complete)
         findings += tuple(finding for finding in compared if finding.path not in sealed)
         judged = {report.path for report in reports if self._scope.hashes or says_itself(report)}
         judged |= {finding.path for finding in beside.findings if finding.path is not None}
@@ -311,24 +311,11 @@ class Session:
         known = {path: memory.recall(task) for path, task in first_parts.items()}
         return {path: report for path, report in sorted(known.items()) if report is not None}
 
-    def _beside_siblings(
-        self, checkpoint: Checkpoint, reports: Sequence[ShardReport], by_tensors: Collection[str]
-    ) -> Sequence[Finding]:
-        """Compare with other checkpoints: with a second one only where the first leaves something open."""
-        if not are_comparable(reports):
-            return ()
-        siblings: list[Sibling] = []
-        ranks = {shard.rank for shard in checkpoint.shards}
-        is_complete = len(ranks) >= (checkpoint.topology.world_size or 0)
-        findings = compare_siblings(reports, siblings, by_tensors, is_complete=is_complete)
+    def _siblings(self, checkpoint: Checkpoint) -> Iterator[Sibling]:
+        """Read the headers of other checkpoints, best first."""
         for other in self._neighbours.siblings(checkpoint):
-            if siblings and not findings and are_all_paired(reports, siblings):
-                break
-            older = self._neighbours.is_older(other, checkpoint)
-            same_run = other.run == checkpoint.run
-            siblings.append(Sibling(reports=self._headers_of(other), older=older, same_run=same_run))
-            findings = compare_siblings(reports, siblings, by_tensors, is_complete=is_complete)
-        return findings
+            older, same_run = self._neighbours.is_older(other, checkpoint), other.run == checkpoint.run
+            yield Sibling(reports=self._headers_of(other), older=older, same_run=same_run)
 
     def _headers_of(self, checkpoint: Checkpoint) -> tuple[ShardReport, ...]:
         key = checkpoint.key

@@ -25,6 +25,7 @@ from ckpttool.errors import ExitCode, IncompleteError
 from ckpttool.formats import read_header
 from ckpttool.records.manifest import read_manifest
 from ckpttool.storage import open_storage
+from ckpttool.write.puts import lay_ready
 from tests.conftest import FIXTURES
 from tests.trees import TreeBuilder, floats
 from tests.verify.looking import ON_DISK
@@ -455,7 +456,7 @@ def test_a_donor_that_changes_while_it_is_copied_is_not_believed(
     lost, donor = (tree / f"rank_{rank}/llama2_7b_rank_{rank}-20_2.ckpt" for rank in (3, 0))
     content = lost.read_bytes()
     lost.unlink()
-    lay = rebuilding.lay_ready
+    lay = lay_ready
 
     def and_then(root: str, path: str, *rest: Any, **options: Any) -> Any:  # noqa: ANN401  as it is passed on
         ready = lay(root, path, *rest, **options)

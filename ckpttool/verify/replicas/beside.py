@@ -58,7 +58,7 @@ class Beside(NamedTuple):
     also_read: tuple[str, ...] = ()
     """Those that were read for no other reason."""
     told: Collection[str] = ()
-    """Paths of files whose tensors are known at another checkpoint, so that what digests say of them is said."""
+    """Paths of files whose tensors are known at another checkpoint of the same start, so that digests say all."""
     drifted: Mapping[str, SavedAt | None] = {}
     """By path, of files that differ here and at every later checkpoint: the first one at which they do; None: this."""
 

@@ -68,7 +68,7 @@ class Compared:
     drifted: Mapping[str, SavedAt | None]
     """By path, of files that differ here and at every later checkpoint: the first one at which they do; None: this."""
     told: Collection[str]
-    """Paths of files whose tensors are known at another checkpoint."""
+    """Paths of files whose tensors are known at another checkpoint of the same start."""
 
 
 def tensors_of(reports: Iterable[ShardReport]) -> dict[Place, HeldTensors]:
@@ -136,7 +136,8 @@ def compare_replicas(
             )
             if doubt.rank not in broken and (doubt.kind is not DoubtKind.COPIED or role in COMPARED)
         )
-        told |= {by_rank[rank].path for rank in now if any(rank in other.tensors for other in witnesses)}
+        trained = [other.tensors for other in witnesses if other.same_run and other.step != 0]
+        told |= {by_rank[rank].path for rank in now if any(rank in tensors for tensors in trained)}
         places = {} if known.look is None else dict(_places(doubts, by_rank, known.look))
         paths = {rank: report.path for rank, report in by_rank.items()}
         # Then a record has a digest of it that is wrong.

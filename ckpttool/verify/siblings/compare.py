@@ -14,12 +14,32 @@ from ckpttool.domain.frozen import dataclass, replace
 from ckpttool.domain.replicas import TensorDigests
 from ckpttool.domain.shard import FormatName, ShardRole
 from ckpttool.domain.verdict import ShardReport
-from ckpttool.verify.siblings.neighbours import COMPARED, MIN_PEERS, Pair, Peers, Sibling, are_slices, lacks
+from ckpttool.verify.siblings.neighbours import (
+    COMPARED,
+    MIN_PEERS,
+    Pair,
+    Peers,
+    Sibling,
+    are_all_paired,
+    are_slices,
+    lacks,
+)
 
 
-def are_comparable(reports: Iterable[ShardReport]) -> bool:
-    """Tell whether anything of a checkpoint can be compared: else no other need be looked at."""
-    return any(report.role in COMPARED and report.schema_hash is not None for report in reports)
+def compare_in_turn(
+    reports: Sequence[ShardReport], siblings: Iterable[Sibling], by_tensors: Collection[str], *, is_complete: bool
+) -> list[Finding]:
+    """As `compare_siblings`: with a second sibling only where the first leaves something open, and so on."""
+    if not any(report.role in COMPARED and report.schema_hash is not None for report in reports):
+        return []
+    known: list[Sibling] = []
+    findings = compare_siblings(reports, known, by_tensors, is_complete=is_complete)
+    for sibling in siblings:
+        known.append(sibling)
+        findings = compare_siblings(reports, known, by_tensors, is_complete=is_complete)
+        if not findings and are_all_paired(reports, known):
+            break
+    return findings
 
 
 def compare_siblings(
