@@ -227,20 +227,19 @@ class _Open:
     def feed(self, logical: int, data: memoryview) -> None:
         """Take the next bytes; `logical` is their place in the tensor's data."""
         self._end = stop = logical + len(data)
-        if logical < self._first_border:
-            self._head += data[: self._first_border - logical]
-        if stop > self._last_border:
+        at = logical
+        if at < self._first_border or stop > self._last_border:  # at the ends of what a reader sees
+            self._head += data[: max(0, self._first_border - logical)]
             self._tail += data[max(0, self._last_border - logical) :]
-            stop = self._last_border
-        at = max(logical, self._first_border)
-        while at < stop:
-            until = min(self._border, stop)
-            self._hash.update(data[at - logical : until - logical])
-            if until == self._border:
-                self._pieces += self._hash.digest()
-                self._hash.reset()
-                self._border = min(until + PIECE_BYTES, self.nbytes)
-            at = until
+            at, stop = max(at, self._first_border), min(stop, self._last_border)
+        while self._border <= stop and at < stop:
+            self._hash.update(data[at - logical : self._border - logical])
+            self._pieces += self._hash.digest()
+            self._hash.reset()
+            at = self._border
+            self._border = min(at + PIECE_BYTES, self.nbytes)
+        if at < stop:
+            self._hash.update(data[at - logical : stop - logical])
 
     def digest(self) -> bytes:
         """Return the digest of a tensor that has come whole."""
