@@ -138,10 +138,10 @@ def compare_replicas(
         )
         trained = [other.tensors for other in witnesses if other.same_run and other.step != 0]
         told |= {by_rank[rank].path for rank in now if any(rank in tensors for tensors in trained)}
-        places = {} if known.look is None else dict(_places(doubts, by_rank, known.look))
+        places: dict[tuple[Rank, str], DifferingBytes] = {}
+        if known.look is not None:
+            doubts = tuple(_located(doubts, by_rank, known.look, places))
         paths = {rank: report.path for rank, report in by_rank.items()}
-        # Then a record has a digest of it that is wrong.
-        doubts = tuple(d for d in doubts if (place := places.get((d.rank, d.tensors[0]))) is None or place.bits != 0)
         findings += replica_findings(doubts, paths, places, known.name)
         drifted |= {by_rank[doubt.rank].path: doubt.since for doubt in doubts if doubt.kind is DoubtKind.DRIFTED}
     return Compared(findings=tuple(findings), agreed=agreed, is_open=is_open, drifted=drifted, told=told)
@@ -192,16 +192,24 @@ def _witness(other: SavedTensors, role: ShardRole, now: Mapping[Rank, ShardRepor
     )
 
 
-def _places(
-    doubts: Iterable[Doubt], by_rank: Mapping[Rank, ShardReport], look: Look
-) -> Iterator[tuple[tuple[Rank, str], DifferingBytes]]:
+def _located(
+    doubts: Iterable[Doubt],
+    by_rank: Mapping[Rank, ShardReport],
+    look: Look,
+    places: dict[tuple[Rank, str], DifferingBytes],
+) -> Iterator[Doubt]:
+    """Note where the first tensor of each doubt differs; one that is equal has a wrong digest in some manifest."""
     for doubt in doubts:
-        if doubt.kind is DoubtKind.COPIED:
-            continue
-        name = doubt.tensors[0]
-        place = look(by_rank[doubt.rank], by_rank[doubt.others[0]], name)
-        if place is not None:
-            yield (doubt.rank, name), place
+        tensors = doubt.tensors
+        while tensors and doubt.kind is not DoubtKind.COPIED:
+            place = look(by_rank[doubt.rank], by_rank[doubt.others[0]], tensors[0])
+            if place is not None and place.bits != 0:
+                places[doubt.rank, tensors[0]] = place
+            if place is None or place.bits != 0:
+                break
+            tensors = tensors[1:]
+        if tensors:
+            yield doubt if tensors is doubt.tensors else replace(doubt, tensors=tensors)
 
 
 MOST_COUNTED = 1 << 28

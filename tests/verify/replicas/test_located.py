@@ -128,7 +128,7 @@ def test_a_manifest_with_a_wrong_digest_accuses_no_shard_that_holds_what_the_oth
     others = [seal for seal in manifest.shards if "rank_3" not in seal.path]
     if is_wrong:
         others = [
-            replace(seal, tensors=changed(seal.tensors, seal.tensors.names[-1])) for seal in others if seal.tensors
+            replace(seal, tensors=changed(seal.tensors, seal.tensors.names[0])) for seal in others if seal.tensors
         ]
     path = tree / "checkpoint" / place.path
     path.chmod(0o644)
