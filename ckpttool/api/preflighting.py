@@ -12,7 +12,7 @@ from ckpttool.api.scanning import Where, asked
 from ckpttool.decide import preflight as judge
 from ckpttool.domain.checkpoint import Inventory
 from ckpttool.domain.data_position import skip_of
-from ckpttool.domain.finding import Code, Finding, seen_in_part
+from ckpttool.domain.finding import Code, Finding
 from ckpttool.domain.frozen import dataclass, replace
 from ckpttool.domain.health import Health
 from ckpttool.domain.plan import NoResumePoint, ResumePlan
@@ -115,7 +115,7 @@ def told_by_its_user(tree: Tree) -> str:
 
 
 def _nothing(decision: ResumePlan | NoResumePoint) -> ExitCode | None:
-    is_nothing = isinstance(decision, NoResumePoint) and not seen_in_part(decision.findings)
+    is_nothing = isinstance(decision, NoResumePoint) and decision.is_sure
     return ExitCode.NOTHING_TO_RESUME if is_nothing else None
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from ckpttool.domain.finding import Code, Finding, Severity, damage, seen_in_part, suspect, told, unknown, unsafe
+from ckpttool.domain.finding import NOT_SEEN, Code, Finding, Severity, damage, suspect, told, unknown, unsafe
 from ckpttool.domain.frozen import replace
 from ckpttool.domain.plan import MOST_REJECTED, NoResumePoint, ResumePlan
 from ckpttool.domain.preflight import DiskNeed
@@ -12,8 +12,6 @@ from ckpttool.domain.settings import RunConfig
 from ckpttool.domain.units import at_step, counted, in_gib
 from ckpttool.domain.view import USUAL, View
 from ckpttool.errors import ExitCode
-
-_NOT_SEEN = frozenset({Code.UNREADABLE, Code.CHANGED_WHILE_READING})
 
 _OF_HEALTH = frozenset({
     Code.MARKED_UNHEALTHY, Code.HEALTH_UNKNOWN, Code.HEALTH_UNREADABLE, Code.HEALTH_CONTRADICTORY,
@@ -106,7 +104,7 @@ def unusable(message: str, path: str, line: int | None, remedy: str | None = Non
 
 def _chosen_or_not(decision: ResumePlan | NoResumePoint, view: View, *, strict: bool) -> tuple[Finding, ...]:
     if isinstance(decision, NoResumePoint):
-        nothing = () if seen_in_part(decision.findings) else (_nothing(decision, view),)
+        nothing = (_nothing(decision, view),) if decision.is_sure else ()
         return (*nothing, *_rejected_reasons(decision))
     return (*decision.point.findings, *_passed_over(decision, Severity.SUSPECT if strict else Severity.NOTE, view))
 
@@ -157,7 +155,7 @@ def _passed_over(plan: ResumePlan, severity: Severity, view: View) -> Iterator[F
     for place, one in enumerate(plan.point.rejected):
         why = max(one.reasons, key=lambda reason: reason.severity)
         alike = [reason for reason in one.reasons if reason.code is why.code]
-        not_seen = why.code in _NOT_SEEN
+        not_seen = why.code in NOT_SEEN
         if place >= MOST_REJECTED and not not_seen:
             continue
         yield Finding(

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from ckpttool.domain.finding import Code, Finding, Severity, blocking, seen_in_part, without_answer, worst
+from ckpttool.domain.finding import Code, Finding, Severity, seen_in_part, without_answer, worst
 from ckpttool.domain.health import Health
-from ckpttool.domain.plan import NoResumePoint, Rejection, ResumePlan
+from ckpttool.domain.plan import NoResumePoint, ResumePlan
 from ckpttool.errors import ExitCode
 
 if TYPE_CHECKING:
@@ -244,9 +244,7 @@ def of_plan(answer: ResumePlan | NoResumePoint, *, strict: bool) -> ExitCode:
             unsafe = worst([*reasons, *answer.findings]) is Severity.UNSAFE
             if unsafe:
                 return ExitCode.UNSAFE
-            elsewhere = seen_in_part((*answer.findings, *reasons))
-            unsure = elsewhere or any(_may_be_good(one) for one in answer.rejected)
-            return ExitCode.INCOMPLETE if unsure else ExitCode.NOTHING_TO_RESUME
+            return ExitCode.NOTHING_TO_RESUME if answer.is_sure else ExitCode.INCOMPLETE
         case ResumePlan():
             if (strict and answer.point.rejected) or any(_is_wrong_start(finding) for finding in answer.findings):
                 return ExitCode.DAMAGE
@@ -257,11 +255,6 @@ def _is_wrong_start(finding: Finding) -> bool:
     """Tell whether a start from what was chosen is not what anybody wants, whole as it is."""
     codes = {Code.TOO_MUCH_LOST, Code.SHARD_ELSEWHERE}
     return finding.code in codes and finding.severity in {Severity.SUSPECT, Severity.DAMAGE}
-
-
-def _may_be_good(rejection: Rejection) -> bool:
-    """Tell whether all that stands against a save is that ckpttool knows of no way to load it: it may be whole."""
-    return {reason.code for reason in blocking(rejection.reasons)} == {Code.NOT_LOADABLE}
 
 
 def of_preflight(checks: Iterable[Check]) -> ExitCode:

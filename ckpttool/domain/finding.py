@@ -361,6 +361,14 @@ def seen_in_part(findings: Iterable[Finding]) -> bool:
     return any(one.code in _ELSEWHERE and one.severity is Severity.UNKNOWN for one in findings)
 
 
+def withheld(findings: Iterable[Finding]) -> bool:
+    """Tell whether something could not be read, or was written meanwhile, so that nobody knows what it holds."""
+    return any(one.code in NOT_SEEN and one.severity is Severity.UNKNOWN for one in findings)
+
+
+NOT_SEEN = frozenset({Code.UNREADABLE, Code.CHANGED_WHILE_READING})
+"""What says that nobody could look."""
+
 _ELSEWHERE = frozenset({Code.ONE_NODE_ONLY, Code.PART_MISSING, Code.PART_STALE, Code.NOT_LOOKED_AT})
 """What says that other machines may have more."""
 

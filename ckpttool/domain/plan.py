@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from ckpttool.domain.answered import Answered
 from ckpttool.domain.checkpoint import Checkpoint
-from ckpttool.domain.finding import Finding
+from ckpttool.domain.finding import NOT_SEEN, Code, Finding, Severity, blocking, seen_in_part, withheld
 from ckpttool.domain.frozen import dataclass
 from ckpttool.domain.units import Step, counted, lasting
 from ckpttool.domain.verdict import Level, VerdictWord
@@ -112,6 +112,14 @@ class NoResumePoint:
     """Which looks it rests on, where several machines looked instead of this one."""
 
     @property
+    def is_sure(self) -> bool:
+        """Whether it is known that there is nothing: no save may be whole that was not read, or on other machines."""
+        reasons = [reason for one in self.rejected for reason in one.reasons]
+        if seen_in_part((*self.findings, *reasons)) or withheld(self.findings):
+            return False
+        return not any(_may_be_good(one) for one in self.rejected)
+
+    @property
     def where_else(self) -> str | None:
         """Say where more is to look at than what was rejected; None where nowhere."""
         from shlex import quote
@@ -122,6 +130,15 @@ class NoResumePoint:
             return None
         lie = "lies" if self.in_trash == 1 else "lie"
         return f"{counted(self.in_trash, 'checkpoint')} {lie} in the trash: ckpttool trash list {quote(self.root)}"
+
+
+_NOT_KNOWN = frozenset({Code.NOT_LOADABLE, *NOT_SEEN})
+
+
+def _may_be_good(rejection: Rejection) -> bool:
+    """Tell whether all that stands against a save is that nobody could read it or knows to load it: it may be whole."""
+    reasons = blocking(rejection.reasons)
+    return bool(reasons) and all(one.code in _NOT_KNOWN and one.severity is Severity.UNKNOWN for one in reasons)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -292,6 +292,22 @@ def test_the_program_ends_with_the_code_of_the_answer(
     assert program.stdout == inside.stdout
 
 
+@pytest.mark.parametrize("lost", [True, False], ids=["not-read", "missing"])
+def test_what_could_not_be_read_may_be_whole_so_nobody_knows_that_there_is_nothing(lost: bool, here: Path) -> None:
+    SITUATIONS["whole"](here)
+    for shard in (here / "output/checkpoint/rank_1").glob("*.ckpt"):
+        shard.unlink()
+        if lost:
+            shard.symlink_to("/a/disk/that/is/not/mounted.ckpt")
+    code = ExitCode.INCOMPLETE if lost else ExitCode.NOTHING_TO_RESUME
+    said = ask("resolve")
+    assert (said.code, "not known what to resume from" in said.stdout) == (code, lost)
+    pasted = ask("resolve", "--format", "yaml")
+    assert pasted.stdout.startswith("# not known what to resume" if lost else "# nothing to resume")
+    checked = ask("preflight", "--config", str(FIXTURES / "configs" / "pretrain_sink2.yaml"), "--format", "json")
+    assert (checked.code, '"nothing-to-resume"' in checked.stdout) == (code, not lost)
+
+
 NUMBERS = {
     "scan": ("--skew",),
     "verify": ("--timeout", "--jump", "--max-age", "--skew"),

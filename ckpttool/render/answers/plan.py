@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from ckpttool.domain.checkpoint import Checkpoint
 from ckpttool.domain.exits import of_plan
-from ckpttool.domain.finding import Code, blocking, seen_in_part, told
+from ckpttool.domain.finding import Code, blocking, seen_in_part, told, withheld
 from ckpttool.domain.load_settings import LoadSettings, PlaceKind
 from ckpttool.domain.plan import (
     MOST_REJECTED,
@@ -51,7 +51,8 @@ def yaml(answer: Resolution) -> str:
     """Spell the settings as YAML to paste, and what else a reader of the config wants to know as comments."""
     plan = answer.decision
     if isinstance(plan, NoResumePoint):
-        return f"# nothing to resume from in {shown(plan.root)}: ckpttool resolve says why"
+        known = "nothing" if plan.is_sure else "not known what"
+        return f"# {known} to resume from in {shown(plan.root)}: ckpttool resolve says why"
     checkpoint = plan.point.checkpoint
     remarks = [f"ckpttool: resume from {checkpoint.name}, {at_step(checkpoint.step)}", lost(plan)]
     remarks += [f"{name}: {value}" for name, value in beside_settings(plan)]
@@ -192,6 +193,9 @@ def refusal(answer: NoResumePoint, code: ExitCode) -> str:
     """Say in a line that there is nothing to resume from, or that nobody knows."""
     if seen_in_part(answer.findings):
         return f"Nobody knows from this machine what {shown(answer.root)} holds"
+    reasons = [reason for one in answer.rejected for reason in one.reasons]
+    if code is ExitCode.INCOMPLETE and withheld((*answer.findings, *reasons)):
+        return f"Nobody could read all that may be whole: it is not known what to resume from in {shown(answer.root)}"
     if code is ExitCode.INCOMPLETE:
         return f"ckpttool knows of no way to load what is whole in {shown(answer.root)}"
     if answer.is_named:

@@ -19,9 +19,10 @@ from ckpttool.render.answers.resume import fragment
 def checkpoint_summary(decision: ResumePlan | NoResumePoint) -> str:
     """Say what would be resumed from, and how much is known of it."""
     if isinstance(decision, NoResumePoint):
-        in_part = seen_in_part(decision.findings)
-        root = decision.root
-        return f"unknown from this machine alone: {root}" if in_part else f"nothing to resume from in {root}"
+        if seen_in_part(decision.findings):
+            return f"unknown from this machine alone: {decision.root}"
+        known = "nothing to resume from" if decision.is_sure else "not known what to resume from"
+        return f"{known} in {decision.root}"
     point = decision.point
     ranks = point.checkpoint.topology.world_size
     on = "whole" if ranks is None else f"whole {on_all(ranks)}"

@@ -229,7 +229,7 @@ def _index_findings(storage: Storage, checkpoint: Checkpoint, folder: str) -> It
         except FileNotFoundError:
             continue
         except OverLimitError as error:
-            yield unsafe(Code.OVER_LIMIT, f"cannot be read ({error.strerror})", path=path)
+            yield unsafe(Code.OVER_LIMIT, f"cannot be read ({error.strerror or error})", path=path)
         except ParseError as error:
             yield listed_damage(Code.META_UNREADABLE, str(error), path)
         else:

@@ -29,7 +29,7 @@ def with_digests(storage: Storage, checkpoint: Checkpoint) -> Checkpoint:
     except FileNotFoundError:
         return checkpoint
     except (OSError, ParseError) as error:
-        why = error.strerror if isinstance(error, OSError) else error
+        why = (isinstance(error, OSError) and error.strerror) or error
         message = f"the digests of the save cannot be read ({why}): nothing is compared with them"
         digests, found = {}, (note(Code.META_UNREADABLE, message, path=path),)
     found = tuple(each for each in found if each not in checkpoint.findings)
