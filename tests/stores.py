@@ -48,6 +48,18 @@ class Relay:
     """Whether conditions are ignored, as some stores do."""
     quoted: bool = True
     """Whether a listing has quotes around its ETags, as on some stores."""
+    untagged: bool = False
+    """Whether an answer to a GET says no ETag, whatever the listing says."""
+    whole: bool = False
+    """Whether a range is answered with the whole object and 200, as rclone does."""
+    shifted: int = 0
+    """How many bytes behind the range that was asked for the one begins that an answer says it has, and has."""
+    nameless: bool = False
+    """Whether an answer to a range does not say which range it has."""
+    looping: bool = False
+    """Whether a listing begins anew where it should go on."""
+    hollow: bool = False
+    """Whether a listing says for ever that more comes, and has nothing."""
     repeated: str = ""
     """A key that every listing has twice."""
     markers: bool = False
@@ -150,7 +162,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _list(self, bucket: str, asked: dict[str, str]) -> None:
         prefix, delimiter = asked.get("prefix", ""), asked.get("delimiter", "")
-        begin = int(asked.get("continuation-token", "0"))
+        begin = 0 if self.relay.looping else int(asked.get("continuation-token", "0"))
         keys: list[str] = []
         prefixes: list[str] = []
         for key in self._keys(bucket):
@@ -162,8 +174,8 @@ class _Handler(BaseHTTPRequestHandler):
             elif not prefixes or prefixes[-1] != key[: end + 1]:
                 prefixes.append(key[: end + 1])
         found = sorted([*((key, True) for key in keys), *((key, False) for key in prefixes)])
-        page = found[begin : begin + PAGE]
-        more = begin + PAGE < len(found)
+        page = [] if self.relay.hollow else found[begin : begin + PAGE]
+        more = begin + PAGE < len(found) or self.relay.looping or self.relay.hollow
         lines = [self._line(bucket, key) if is_key else _prefix(key) for key, is_key in page]
         token = f"<NextContinuationToken>{begin + PAGE}</NextContinuationToken>" if more else ""
         body = f"<ListBucketResult><IsTruncated>{str(more).lower()}</IsTruncated>{token}{''.join(lines)}"
@@ -200,15 +212,17 @@ class _Handler(BaseHTTPRequestHandler):
         if wanted not in {None, tag} and not self.relay.blind:
             self._refuse(HTTPStatus.PRECONDITION_FAILED, "PreconditionFailed")
             return
-        headers = {"ETag": tag, "Last-Modified": formatdate(path.stat().st_mtime, usegmt=True)}
+        headers = {} if self.relay.untagged else {"ETag": tag}
+        headers["Last-Modified"] = formatdate(path.stat().st_mtime, usegmt=True)
         if self.command == "HEAD":
             headers |= self.relay.kept.get(key, {})
-        asked = re.fullmatch("bytes=([0-9]+)-([0-9]+)", self.headers.get("Range", ""))
+        asked = None if self.relay.whole else re.fullmatch("bytes=([0-9]+)-([0-9]+)", self.headers.get("Range", ""))
         begin, end = (int(asked[1]), min(int(asked[2]) + 1, size)) if asked else (0, size)
+        begin, end = (begin + self.relay.shifted, min(end + self.relay.shifted, size)) if asked else (begin, end)
         if asked and begin >= size:
             self._refuse(HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE, "InvalidRange")
             return
-        if asked:
+        if asked and not self.relay.nameless:
             headers["Content-Range"] = f"bytes {begin}-{end - 1}/{size}"
         with self.relay.lock:
             self.relay.ranges.append((key, begin, end))

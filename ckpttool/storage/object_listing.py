@@ -6,17 +6,24 @@ import errno
 import os
 import threading
 from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING
 
 from ckpttool.domain.shard import FileStamp
-from ckpttool.storage.object_store import in_our_words, stamp_of
+from ckpttool.storage.deadline import within
+from ckpttool.storage.object_store import BrokenRulesError, in_our_words, stamp_of
 
 if TYPE_CHECKING:
-    from obstore import ObjectMeta
+    from obstore import ListResult, ObjectMeta
     from obstore.store import ObjectStore
 
 MOST_AT_ONCE = 200_000
 """Objects that are listed below a folder before anybody asked what lies deeper in it: 200 requests."""
+LISTING_SECONDS = 120.0
+"""For a folder's names, or for a page of all that lies below it: a store that says for ever that more comes is left."""
+_WHAT = "end of a listing"
 _STROLL = 8
 """After so many folders that were listed one by one, all beside them are listed at once."""
 _Folder = dict[str, "FileStamp | None"]
@@ -34,6 +41,19 @@ class ObjectListing:
         self._whole: set[str] = set()
         """Folders below which everything is known."""
         self._strolls: Counter[str] = Counter()
+        self._broken: str | None = None
+        """Which rule the store broke: then no range is asked for any more."""
+
+    @contextmanager
+    def _minding_rules(self, key: str) -> Iterator[None]:
+        if self._broken is not None:
+            raise BrokenRulesError(self._broken)
+        try:
+            with in_our_words(self._spelled(key)):
+                yield
+        except BrokenRulesError as error:
+            self._broken = str(error)
+            raise
 
     def folder(self, path: str) -> _Folder:
         """Return what lies in a folder.
@@ -117,7 +137,8 @@ class ObjectListing:
         found: dict[str, _Folder] = {}
         count, start = 0, f"{path}/" if path else ""
         with in_our_words(self._spelled(path)):
-            for page in self._store.list(path or None, chunk_size=1000):
+            pages = iter(self._store.list(path or None, chunk_size=1000))
+            while (page := within(LISTING_SECONDS, lambda: next(pages, None), _WHAT)) is not None:
                 for meta in page:
                     if meta["path"] == path:  # what some tools leave to show that there is a folder
                         found.setdefault(path, {})
@@ -152,15 +173,19 @@ class ObjectListing:
             if not doubtful:
                 continue
             with in_our_words(self._spelled(path)):
-                prefixes = self._store.list_with_delimiter(path or None)["common_prefixes"]
+                prefixes = self._names(path)["common_prefixes"]
             for name in {prefix.rpartition("/")[2] for prefix in prefixes}.intersection(doubtful):
                 folder[name] = None
                 found[f"{path}/{name}" if path else name] = {}
 
+    def _names(self, path: str) -> ListResult[Sequence[ObjectMeta]]:
+        work = partial(self._store.list_with_delimiter, path or None)
+        return within(LISTING_SECONDS, work, _WHAT)
+
     def _list_names(self, path: str) -> None:
         """List what lies in a folder, and nothing that lies deeper."""
         with in_our_words(self._spelled(path)):
-            listed = self._store.list_with_delimiter(path or None)
+            listed = self._names(path)
         found: _Folder = {}
         for meta in listed["objects"]:
             name = meta["path"].rpartition("/")[2]

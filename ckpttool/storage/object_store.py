@@ -46,6 +46,10 @@ def opened_store(url: str) -> ObjectStore:
         raise UsageError(f"{url} cannot be opened: {reason_of(error)}") from None
 
 
+class BrokenRulesError(OSError):
+    """The store answers as none may that speaks its language: what it says of ranges cannot be relied on."""
+
+
 @contextmanager
 def in_our_words(place: str) -> Iterator[None]:
     """Turn what obstore raises into what a storage promises, in one line and without addresses: they may be signed."""
@@ -61,11 +65,20 @@ def in_our_words(place: str) -> Iterator[None]:
         raise ReplacedError("replaced since it was listed") from None
     except exceptions.BaseError as error:
         reason = reason_of(error)
+        broken = next((said for rule, said in _RULES if rule.search(reason)), None)
+        if broken is not None:
+            raise BrokenRulesError(f"the store breaks the rules: it answers {broken}") from None
         if reason.startswith("the store answers 404"):  # the bucket
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), place) from None
         raise OSError(reason) from None
 
 
+_RULES = (
+    (re.compile("non-partial response"), "a range with the whole object (200 instead of 206)"),
+    (re.compile(r"Requested [0-9]+\.\.[0-9]+, got [0-9]+\.\.[0-9]+"), "a range with another one"),
+    (re.compile("Content-Range"), "a range without saying which"),
+)
+"""How obstore says that a store broke a rule, and in our words which."""
 _STATUS = re.compile(r"status code: (?P<status>[0-9]{3}[A-Za-z -]*)")
 _CODE = re.compile(r"<Code>(?P<code>[A-Za-z]{1,60})</Code>")
 _ADDRESS = re.compile(r"https?://(?:[^/@\s]*@)?(?P<host>[^/?\s]+)\S*")
@@ -122,5 +135,7 @@ def assert_as_listed(answer: GetResult, stamp: FileStamp | None) -> None:
         return
     meta = answer.meta
     e_tag = bare_tag(meta.get("e_tag"))
-    if meta["size"] != stamp.size or (stamp.token[0] == "etag" and e_tag and e_tag != stamp.token[1]):
+    if stamp.token[0] == "etag" and not e_tag:
+        raise BrokenRulesError("the store breaks the rules: it answers without the ETag that it listed")
+    if meta["size"] != stamp.size or (stamp.token[0] == "etag" and e_tag != stamp.token[1]):
         raise ReplacedError(f"replaced since it was listed, {stamp.size} bytes then, {meta['size']} now")

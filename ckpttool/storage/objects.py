@@ -277,7 +277,7 @@ class _Bucket(ObjectListing):
 
     def range_of(self, key: str, stamp: FileStamp, begin: int, end: int) -> bytes:
         """Return a range, which must not be empty."""
-        with in_our_words(self._spelled(key)):
+        with self._minding_rules(key):
             answer = self._store.get(key, options={**conditions(stamp), "range": (begin, end)})
             assert_as_listed(answer, stamp)
             data = bytes(answer.bytes())
@@ -289,7 +289,7 @@ class _Bucket(ObjectListing):
         """Return ranges by their first bytes, asked for beside each other."""
         import asyncio
 
-        with self._lock:
+        with self._minding_rules(key), self._lock:
             self._walking += 1
             width = max(1, STORE_WORKERS // self._walking)  # in all no more wait than a store serves at once
 
@@ -310,7 +310,7 @@ class _Bucket(ObjectListing):
         finally:
             with self._lock:
                 self._walking -= 1
-        with in_our_words(self._spelled(key)):
+        with self._minding_rules(key):
             for answer in answers:
                 if isinstance(answer, BaseException):
                     raise answer
@@ -334,7 +334,7 @@ class _Bucket(ObjectListing):
         """
         from obstore.exceptions import BaseError
 
-        with in_our_words(self._spelled(key)):
+        with self._minding_rules(key):
             answer = self._store.get(key, options={**conditions(stamp), "range": (begin, end)})
             assert_as_listed(answer, stamp)
         pieces, left = iter(answer.stream(min_chunk_size=_STREAM)), end - begin

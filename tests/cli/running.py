@@ -42,6 +42,11 @@ def ask(*arguments: str) -> Said:
     return Said(done.exit_code, done.stdout, done.stderr)
 
 
+def shard_words(said: Said) -> set[str]:
+    """The verdicts on the shards of all checkpoints that `verify` told of as JSON."""
+    return {shard["verdict"] for each in json.loads(said.stdout)["checkpoints"] for shard in each["shards"]}
+
+
 def environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
     """The environment of the tests, and what a test adds to it."""
     return {**os.environ, **(extra or {})}

