@@ -49,7 +49,7 @@ MOST_LINES = {
     "logs": 2100,
     "records": 4040,
     "render": 8630,
-    "storage": 2670,
+    "storage": 3500,
     "trainers": 1800,
     "trainers/hf_saves": 330,
     "trainers/common": 1110,

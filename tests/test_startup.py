@@ -30,6 +30,7 @@ HEAVY = {
     "zstandard",
     "numpy",
     "prometheus_client",
+    "fsspec",
     "obstore",
     "pydantic",
     "rich",

@@ -19,7 +19,7 @@ from ckpttool.domain.progress import newest_first
 from ckpttool.domain.question import CheckQuestion
 from ckpttool.domain.units import ByteCount
 from ckpttool.domain.verdict import Level, ShardReport, Verdict, Verification
-from ckpttool.storage import is_local
+from ckpttool.storage import is_object_store
 from ckpttool.verify.check import check
 from ckpttool.verify.engines.waiting import WaitingEngine
 from ckpttool.verify.meter import Meter, Work
@@ -340,7 +340,7 @@ def forecast(tree: Tree | Where = None, question: CheckQuestion = CheckQuestion(
                 shards=len({task.path for task in tasks}),
                 tasks=len(tasks),
                 nbytes=ByteCount(sum(task.cost for task in tasks)),
-                requests=None if is_local(found.inventory.root) else _requests(tasks, question.level),
+                requests=_requests(tasks, question.level) if is_object_store(found.inventory.root) else None,
             )
         )
     return Forecast(inventory=found.inventory, level=question.level, checkpoints=tuple(forecasts))

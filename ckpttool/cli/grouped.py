@@ -67,7 +67,9 @@ def grouped(command: Callable[..., None]) -> Callable[..., None]:
         if verbose and (
             text := _settings([each for each in parameters if each.name in values.keys() - {"verbose"}], values)
         ):
-            output.note(f"settings: {text}")
+            from ckpttool.storage import without_passwords
+
+            output.note(f"settings: {without_passwords(text)}")
         for name, group in groups.items():
             values[name] = group(**{field: values.pop(field) for field in group.__slots__})
         command(**values)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
-from ckpttool.errors import UnsafeError, UsageError
-from ckpttool.storage.base import Kind, Storage
+from ckpttool.errors import IncompleteError, UnknownLayoutError, UnsafeError, UsageError
+from ckpttool.storage.base import UNTOLD, Kind, Storage
 from ckpttool.storage.local import LocalStorage
 
 
@@ -23,6 +24,12 @@ def _lent(root: str) -> Storage:
     return opened(root)
 
 
+def _by_driver(root: str) -> Storage:
+    from ckpttool.storage.driver_files import DriverStorage
+
+    return DriverStorage(root)
+
+
 OBJECT_STORES = ("s3", "gs", "az")
 
 STORAGES: dict[str, Callable[[str], Storage]] = {
@@ -30,8 +37,12 @@ STORAGES: dict[str, Callable[[str], Storage]] = {
     **dict.fromkeys(OBJECT_STORES, _objects),
     **dict.fromkeys(("parts", "noted"), _lent),
 }
-"""Who opens a root, by the scheme before its `://`; a folder has none."""
+"""Who opens a root, by the scheme before its `://`, if not a driver of fsspec; a folder has none."""
 
+_TELLS_TOO_MUCH = r"[^/@:]*:(?![0-9]+(?:/|\Z))[^@]*@(?s:.*)"
+"""What stands behind `://`, where a password is a part of it."""
+_TO_HIDE = r"(://[^/@:\s]*:)(?![0-9]+(?:[/\s]|\Z))[^@\s]*@"
+_CHAIN = r"(?s:.*)::[a-z0-9+.-]+:/(?s:.*)"
 _SCHEME = r"([a-z][a-z0-9+.-]*)://(?s:(.*))"
 
 
@@ -41,22 +52,38 @@ def open_storage(root: str) -> Storage:
     Raises:
         UsageError: It is spelled as a place of which nothing is known here.
     """
-    scheme, _ = _split(root)
-    opener = STORAGES.get(scheme)
-    if opener is None:
+    scheme = _split(root)[0]
+    _assert_openly_spelled(root)
+    return STORAGES.get(scheme, _by_driver)(root)
+
+
+def _assert_openly_spelled(root: str) -> None:
+    scheme, path = _split(root)
+    if scheme and re.fullmatch(_TELLS_TOO_MUCH, path):
+        way = "" if scheme in STORAGES else f", FSSPEC_{scheme.upper()}_PASSWORD say"
         raise UsageError(
-            f"{root}: ckpttool reads folders, s3://, gs:// and az://, not {scheme}://: mount it or copy it; "
-            "where its store speaks S3, set AWS_ENDPOINT_URL and say s3://"
+            f"{scheme}:// with a password in it is not read, for whoever sees the command sees that: leave it to the "
+            f"environment{way}"
         )
-    return opener(root)
+    if "::" in root and re.fullmatch(_CHAIN, root):
+        raise UsageError(f"{root}: places that are read through others are not opened: name the folder itself")
+
+
+def without_passwords(text: str) -> str:
+    """Return a text for people without the passwords in URLs: such a URL is refused, but stands in a command line."""
+    return re.sub(_TO_HIDE, r"\1…@", text)
 
 
 def look_anew(root: str) -> None:
     """Forget what was listed of a root where listings are kept: another question is asked."""
-    if not is_local(root):
+    if is_object_store(root):
         from ckpttool.storage.objects import forget
 
         forget(root)
+    elif is_read_by_driver(root):
+        from ckpttool.storage.driver_files import forget as forget_server
+
+        forget_server(root)
 
 
 def path_text(path: object, what: str) -> str:
@@ -85,8 +112,33 @@ def is_local(root: str) -> bool:
 
 
 def is_object_store(root: str) -> bool:
-    """Tell whether a root lies in an object store: to load from it, it has to be copied to a disk."""
+    """Tell whether a root lies in an object store that is read without a driver: there `seal` can add to it."""
     return _split(root)[0] in OBJECT_STORES
+
+
+def is_read_by_driver(root: str) -> bool:
+    """Tell whether a root is read by a driver of fsspec: then what looks empty or absent there may be withheld."""
+    return _split(root)[0] not in STORAGES
+
+
+@contextmanager
+def as_far_as_told(root: str | None) -> Iterator[None]:
+    """Let what is not found at a root be no more than not shown, where a driver shows it; None: a folder here.
+
+    Raises:
+        IncompleteError: In place of an `UnknownLayoutError`.
+    """
+    try:
+        yield
+    except UnknownLayoutError as error:
+        if root is None or not is_read_by_driver(root):
+            raise
+        raise IncompleteError(f"as its driver shows it, {error}; {UNTOLD}") from None
+
+
+def is_remote(root: str) -> bool:
+    """Tell whether a root lies in a store or on a server: to load from it, it has to be copied to a disk."""
+    return is_object_store(root) or is_read_by_driver(root)
 
 
 def assert_changeable(root: str) -> None:
@@ -105,7 +157,12 @@ def assert_changeable(root: str) -> None:
 
 
 def shortest(root: str) -> str:
-    """Return the same root without `.` and `..`, which are taken out by their letters, links or not."""
+    """Return the same root without `.` and `..`, which are taken out by their letters, links or not.
+
+    Raises:
+        UsageError: It has a password in it, or leads through another place.
+    """
+    _assert_openly_spelled(root)
     scheme, path = _split(root)
     if not scheme:
         return os.path.normpath(root)

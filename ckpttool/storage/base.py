@@ -42,7 +42,17 @@ class ReplacedError(OSError):
 
 
 class WithheldError(OSError):
-    """An object store knows us and does not let us look, or does not know us."""
+    """A store or a server knows us and does not let us look, or does not know us."""
+
+
+class UntoldError(OSError):
+    """What looks empty, or not there, may as well be withheld: who was asked answers both alike."""
+
+
+UNTOLD = (
+    "drivers of fsspec answer so also where one may not look, or where the server is not reached: whether something "
+    "lies there is not known"
+)
 
 
 class Entry(NamedTuple):
@@ -174,7 +184,13 @@ LOST_LINK_REMEDY = "mount the disk that it leads to, or mend the link"
 _OTHER_USER: dict[type[OSError], str] = {
     PermissionError: "run ckpttool as the user that trained, or open the file's mode",
     WithheldError: "give this shell credentials that may list and read there",
+    UntoldError: "look there with the store's own client; mount it or copy it, and ask about the folder",
 }
+
+
+def remedy_of(error: OSError) -> str | None:
+    """Say what may help where a storage withholds something; None where nobody knows."""
+    return LOST_LINK_REMEDY if isinstance(error, LostLinkError) else _OTHER_USER.get(type(error))
 
 
 def unreadable(path: str, error: OSError, rank: Rank | None = None) -> Finding:
@@ -183,6 +199,6 @@ def unreadable(path: str, error: OSError, rank: Rank | None = None) -> Finding:
         Code.UNREADABLE,
         f"cannot be read ({error.strerror or error}): unknown, not damaged",
         path=path,
-        remedy=LOST_LINK_REMEDY if isinstance(error, LostLinkError) else _OTHER_USER.get(type(error)),
+        remedy=remedy_of(error),
         ranks=() if rank is None else (rank,),
     )

@@ -109,7 +109,7 @@ def _elsewhere(places: Sequence[Elsewhere]) -> Iterator[Text]:
     order = sorted(hosts.items(), key=lambda item: (-sum(place.nbytes for place in item[1]), item[0] or ""))
     for host, own in order[:MOST_HOSTS]:
         files = counted(sum(len(place.paths) for place in own), "file")
-        where = "in the object store" if host is None else f"on {shown(host)}"
+        where = "where it lies" if host is None else f"on {shown(host)}"
         names = ", ".join(shown(place.checkpoint) for place in own[:_MOST_NAMED])
         more = f" and {len(own) - _MOST_NAMED} more" if len(own) > _MOST_NAMED else ""
         yield line(f"{where}: {files}, {size(ByteCount(sum(place.nbytes for place in own)))}: {names}{more}")

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from ckpttool.domain.finding import Code, Finding, Severity, note, unknown
 from ckpttool.domain.shard import FileStamp
 from ckpttool.domain.units import Rank
-from ckpttool.storage.base import LOST_LINK_REMEDY, Entry, Kind, LostLinkError, Storage
+from ckpttool.storage.base import Entry, Kind, Storage, remedy_of
 from ckpttool.storage.fan_out import map_waiting
 from ckpttool.trainers.common.listed import lost_link
 from ckpttool.trainers.listing import Listing
@@ -102,11 +102,9 @@ def _unlisted(rank: int, error: OSError) -> RankFolder:
     folder = f"rank_{rank}"
     finding = unknown(
         Code.UNREADABLE,
-        f"{folder} cannot be listed ({error.strerror}): what is in it is unknown, not missing",
+        f"{folder} cannot be listed ({error.strerror or error}): what is in it is unknown, not missing",
         path=folder,
-        remedy=LOST_LINK_REMEDY
-        if isinstance(error, LostLinkError)
-        else "run ckpttool as the user that trained, or open the folder's mode",
+        remedy=remedy_of(error) or "run ckpttool as the user that trained, or open the folder's mode",
     )
     return RankFolder(Rank(rank), (), None, (), (finding,), readable=False)
 
@@ -162,7 +160,7 @@ def _read_meta(storage: Storage, folder: str) -> tuple[bytes | None, list[Findin
     except OSError as error:
         finding = note(
             Code.META_UNREADABLE,
-            f"meta.json cannot be read ({error.strerror}); the shards tell the step instead",
+            f"meta.json cannot be read ({error.strerror or error}); the shards tell the step instead",
             path=path,
         )
         return None, [finding]
