@@ -84,8 +84,17 @@ def lying_driver(folder: Path, monkeypatch: pytest.MonkeyPatch, *, is_async: boo
         yield lies
     finally:
         lies.released.set()
-        driver_files.let_go()
+        let_go()
         registered.pop(SCHEME, None)
+
+
+def let_go() -> None:
+    """End the threads of all connections: a program has no need to, but tests are many in one."""
+    from ckpttool.storage import driver_files
+
+    for server in driver_files._SERVERS.values():  # noqa: SLF001  as above
+        for lane in server._lanes._lanes:  # noqa: SLF001
+            lane.close()
 
 
 def _driver_over(lies: Lies, *, is_async: bool) -> Any:  # noqa: ANN401, C901  a class, whose base may not be there

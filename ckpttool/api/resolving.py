@@ -8,7 +8,7 @@ from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 from ckpttool.api.remembering import rebuilt, saves_in_trash
-from ckpttool.api.scanning import Tree, Where, asked, scan, surroundings
+from ckpttool.api.scanning import Tree, Where, asked, looking_at, scan, surroundings
 from ckpttool.api.verifying import session_for
 from ckpttool.decide.lineage import Course
 from ckpttool.decide.lost import beyond_limits, with_saves
@@ -311,15 +311,16 @@ def _to_copy(tree: Tree, checkpoint: Checkpoint) -> tuple[str, ...]:
     members = tree.layout.members(checkpoint)
     paths = {shard.path for shard in checkpoint.shards}
     waiting = [] if isinstance(members, Refusal) else [*members.paths, *members.records]
-    while waiting:
-        path = waiting.pop()
-        try:
-            if tree.storage.kind(path) is Kind.FOLDER:
-                waiting += [f"{path}/{entry.name}" for entry in tree.storage.entries(path)]
-            else:
-                paths.add(path)
-        except FileNotFoundError:  # a record that need not be there
-            continue
+    with looking_at(tree.storage.root):
+        while waiting:
+            path = waiting.pop()
+            try:
+                if tree.storage.kind(path) is Kind.FOLDER:
+                    waiting += [f"{path}/{entry.name}" for entry in tree.storage.entries(path)]
+                else:
+                    paths.add(path)
+            except FileNotFoundError:  # a record that need not be there
+                continue
     return tuple(sorted(paths))
 
 

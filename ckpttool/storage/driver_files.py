@@ -287,12 +287,3 @@ def forget(root: str) -> None:
         server = _SERVERS.get(f"{scheme}://{path.partition('/')[0]}")
     if server is not None:
         server.forget()
-
-
-def let_go() -> None:
-    """Close all connections."""
-    with _OPENING:
-        servers = [*_SERVERS.values()]
-        _SERVERS.clear()
-    for server in servers:
-        server.close()

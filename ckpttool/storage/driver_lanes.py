@@ -203,13 +203,6 @@ class Lanes:
         with self._lock:
             self._hangs, self._lost, self._most = 0, None, self._allowed
 
-    def close(self) -> None:
-        """Let all connections go."""
-        with self._lock:
-            lanes, self._lanes, self._shared = self._lanes, [], None
-        for lane in lanes:
-            lane.close()
-
     def _connect(self) -> FileSystem:
         with self._connecting:  # one after another: a server of SSH drops some of those that knock at once
             if not self._is_shared:

@@ -49,10 +49,6 @@ class DriverListing:
             self._folders.clear()
         self._lanes.forget()
 
-    def close(self) -> None:
-        """Let all connections go."""
-        self._lanes.close()
-
     def _spelled(self, path: str) -> str:
         return f"{self._url}/{path}" if path else self._url
 

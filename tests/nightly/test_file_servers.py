@@ -16,6 +16,7 @@ from ckpttool.storage import look_anew, open_storage
 from ckpttool.storage.base import ReplacedError
 from tests.answers import FIXTURES
 from tests.cli.running import ask, shard_words
+from tests.drivers import let_go
 from tests.nightly.file_servers import PASSWORD, FileServer, drivers, file_server, served
 from tests.storage.test_storage_sees_all import QUESTIONS, TREES, answer, plain
 
@@ -48,7 +49,7 @@ def server(
     with file_server(request.param, python) as server:
         monkeypatch.setitem(conf, server.scheme, server.options)
         yield server
-        driver_files.let_go()
+        let_go()
 
 
 def test_every_real_tree_is_judged_as_on_a_disk(server: FileServer) -> None:

@@ -585,6 +585,14 @@ def test_a_launch_needs_a_copy_on_a_disk_and_says_which_files(lies: Lies, tmp_pa
     assert (is_remote(ROOT), is_read_by_driver(ROOT), is_remote(str(folder))) == (True, True, False)
 
 
+@pytest.mark.parametrize(("empty", "code"), [("iteration_00000030/empty", ExitCode.INCOMPLETE), ("empty", 0)])
+def test_what_to_copy_is_not_told_where_a_part_of_it_is_not(empty: str, code: int, lies: Lies) -> None:
+    (tree_of(lies, "newfmt_4rank/output") / "checkpoint" / empty).mkdir()
+    said = ask("resolve", ROOT, "--format", "json")
+    assert said.code == code, said.stderr
+    assert ("iteration_00000030/empty looks empty" in said.stderr) is bool(code)
+
+
 def test_a_dry_run_names_no_requests_for_nobody_pays_for_them(lies: Lies) -> None:
     tree_of(lies)
     said = ask("verify", ROOT, "--dry-run", "--json")
