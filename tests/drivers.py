@@ -95,6 +95,7 @@ def let_go() -> None:
     for server in driver_files._SERVERS.values():  # noqa: SLF001  as above
         for lane in server._lanes._lanes:  # noqa: SLF001
             lane.close()
+            lane._thread.join(5)  # noqa: SLF001
 
 
 def _driver_over(lies: Lies, *, is_async: bool) -> Any:  # noqa: ANN401, C901  a class, whose base may not be there

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import subprocess
@@ -49,7 +50,8 @@ def server(
     with file_server(request.param, python) as server:
         monkeypatch.setitem(conf, server.scheme, server.options)
         yield server
-        let_go()
+    let_go()  # whoever still waits is answered by now: the server is gone
+    gc.collect()  # here, where the warnings of it are not those of another test
 
 
 def test_every_real_tree_is_judged_as_on_a_disk(server: FileServer) -> None:
