@@ -96,11 +96,11 @@ def _rclone(folder: Path) -> Iterator[Server]:
 def _moto(folder: Path) -> Iterator[Server]:
     """Start what is no store but answers as one: it takes whatever checksum it is told."""
     python = trainer_python(folder / "venv", "moto[server]==5.2.5", borrows=False)
-    (port,) = _free_ports(1)
+    (port,) = free_ports(1)
     command = [python, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
     environment = _s3(f"http://127.0.0.1:{port}", "key", "secret")
     with _running(command, folder / "log"):
-        _until(lambda: _asked("PUT", f"http://127.0.0.1:{port}/{BUCKET}"))
+        until(lambda: _asked("PUT", f"http://127.0.0.1:{port}/{BUCKET}"))
         yield _s3_server("moto", folder, environment)
 
 
