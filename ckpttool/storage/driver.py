@@ -99,7 +99,9 @@ def _class_of(scheme: str, url: str) -> Any:  # noqa: ANN401  a class of a packa
     except ValueError:
         raise UsageError(f"{url}: no installed driver of fsspec reads {scheme}://; {other_way}") from None
     except Exception as error:  # noqa: BLE001  a driver is somebody else's module
-        raise UsageError(f"{url}: its driver cannot be loaded ({reason_of(error)}); or {other_way}") from None
+        raise UsageError(
+            f"{url}: its driver cannot be loaded ({reason_of(error)}): install what it asks for, or {other_way}"
+        ) from None
 
 
 # -------------------------------------------------------------------------------------------------------- what it says
