@@ -23,6 +23,7 @@ from ckpttool.domain.units import ByteCount
 from ckpttool.domain.verdict import CheckTask, Level, ShardReport, Verdict
 from ckpttool.errors import CkptToolError
 from ckpttool.records import OWN_FOLDER, SEALS_BESIDE
+from ckpttool.records.journal import TRASH
 from ckpttool.records.manifest import MANIFEST_LIMIT
 from ckpttool.storage import open_storage
 from ckpttool.storage.base import Kind, Storage
@@ -133,6 +134,8 @@ def _walk(storage: Storage) -> set[str]:
         try:
             size = storage.stamp(path).size
             named = _named_format(path)
+            if path.startswith(f"{TRASH}/"):  # what went is known by its name
+                continue
             if named is not None:
                 shards.add(path)
             if named in {None, FormatName.OCDBT} and size <= min(MOST_OF_A_RECORD, room):

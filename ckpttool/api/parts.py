@@ -28,7 +28,7 @@ from ckpttool.records import PART_SUFFIX, STREAM
 from ckpttool.records.part import Look, spelled_part
 from ckpttool.storage import is_local, shortest
 from ckpttool.storage.disk import LocalDisk
-from ckpttool.storage.mounts import boot_id, disk_identity, mount_of, mount_table
+from ckpttool.storage.mounts import disk_id, mount_of, mount_table
 from ckpttool.storage.recorded import Answers
 from ckpttool.storage.shared_out import Mine, by_file, by_folder
 from ckpttool.trainers.locate import locate
@@ -193,7 +193,7 @@ def _made(
         of=process.count,
         run=run,
         host=socket.gethostname(),
-        disk=_disk(root),
+        disk=disk_id(root),
         shared=mount.reach is Reach.SHARED,
         root=root,
         began_ns=began,
@@ -302,16 +302,6 @@ def _room(root: str, seen: Seen) -> tuple[Room | None, tuple[str, ...]]:
         return disk.room(folder), unwritable
     except OSError:
         return None, unwritable
-
-
-def _disk(root: str) -> str:
-    """Tell one disk from another by a hash: what a machine is called by its kernel is nobody else's business."""
-    from xxhash import xxh3_128_hexdigest
-
-    place = os.path.abspath(root)
-    while not os.path.exists(place):  # the disk on which the tree would be
-        place = os.path.dirname(place)
-    return xxh3_128_hexdigest(os.fsencode(disk_identity(place, table=mount_table(), boot=boot_id())))
 
 
 def _mine(located: Located | None, divided: tuple[int, int] | None) -> Mine | None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import shlex
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, suppress
+from collections.abc import Callable, Sequence
+from contextlib import closing
 
 from ckpttool.api.changes import (
     assert_unchanged,
@@ -21,8 +21,9 @@ from ckpttool.api.changes import (
     unreadable,
     unwritable,
     whole_tree,
-    write_pointers,
 )
+from ckpttool.api.letting_go import batches_of, expired, let_go, paths_of, tidy
+from ckpttool.api.prune_plans import assert_plannable, elsewhere, planned
 from ckpttool.api.scanning import Tree, Where, asked, looking_at, scans_without
 from ckpttool.api.verifying import assert_kept, session_for
 from ckpttool.decide.changes import left_behind
@@ -31,36 +32,25 @@ from ckpttool.domain.checkpoint import Checkpoint, CheckpointKey, Inventory
 from ckpttool.domain.finding import Finding, blocking
 from ckpttool.domain.finding import seen_in_part as may_be_elsewhere
 from ckpttool.domain.frozen import replace
-from ckpttool.domain.pointer import Pointer, PointerFix
+from ckpttool.domain.pointer import Pointer
 from ckpttool.domain.question import CheckQuestion, TreeQuestion
 from ckpttool.domain.retention import (
     Batch,
-    Elsewhere,
-    Move,
+    PlanWritten,
     PruneOrder,
     Pruning,
     RetentionPlan,
     RetentionPolicy,
     Trashed,
 )
-from ckpttool.domain.units import ByteCount
 from ckpttool.domain.verdict import Level, Verdict
-from ckpttool.errors import CkptToolError, IncompleteError, NotDurableError, UnsafeError, WriteFailedError
-from ckpttool.records import JOURNAL, OWN_FOLDER
-from ckpttool.records.birth import birth_paths, recorded
-from ckpttool.records.journal import TIME_FORMAT, TRASH, journal_bytes
-from ckpttool.records.manifest import manifests_beside
+from ckpttool.errors import UnsafeError, UsageError, WriteFailedError
+from ckpttool.records.birth import recorded
+from ckpttool.records.prune_plan import plan_bytes
 from ckpttool.storage import is_local
-from ckpttool.storage.base import Kind
 from ckpttool.verify.session import Session
-from ckpttool.write.blockers import files_to_move
-from ckpttool.write.files import ensure_folder, remove
 from ckpttool.write.files import replace as write
-from ckpttool.write.moves import delete, move_to_trash, restore
-from ckpttool.write.reserve import is_full_disk, keep_reserve, spend_reserve
-
-DAY_SECONDS = 86400.0
-
+from ckpttool.write.reserve import is_full_disk
 
 POLL_SECONDS = 10.0
 """Between two looks at a tree in which a save is under way: a save takes minutes, a look at a large tree a second."""
@@ -76,7 +66,7 @@ def prune(
     """Decide which checkpoints may go, and with `order.apply` let them go.
 
     What goes is moved to a trash folder in the tree, whole or not at all, and deleted from there when its days are
-    over. A prune that was interrupted is undone first.
+    over. A prune that was interrupted is undone first. With `order.plan_out` it is written down for `apply_plan`.
 
     Args:
         question: Which tree.
@@ -85,25 +75,41 @@ def prune(
         waiting: Told what is waited for, each time that it is something else.
 
     Raises:
-        UsageError: The policy names what is not there.
+        UsageError: The policy names what is not there, or it is to be done and planned.
         LockedError: Another ckpttool changes this tree.
         IncompleteError: The tree changed since the plan was made. Nothing was changed.
-        UnsafeError: A link or another disk is in the way. Nothing was changed.
+        UnsafeError: A link or another disk is in the way, or a plan could not be applied. Nothing was changed.
         WriteFailedError: The disk refused. What was moved has gone back, or goes back with the next prune.
         NotDurableError: It is done, but the disk did not confirm it.
     """
+    if order.apply and order.plan_out is not None:
+        raise UsageError("a plan is written for later: apply it with --apply-plan, or prune at once with --apply")
     question = asked(question)
     tree, patience = _when_quiet(question, order, waiting)
     if order.apply:
         _assert_here(tree)
+    if order.plan_out is not None:
+        assert_plannable(tree)
     if not order.apply:
-        return _proposal(tree, question, policy, order, pending(tree))[0]
+        pruning = _proposal(tree, question, policy, order, pending(tree))[0]
+        return pruning if order.plan_out is None else _written_down(tree, question, pruning, order.plan_out)
     try:
         return _apply(tree.inventory.root, question, policy, order, patience)
     except WriteFailedError as error:
         if is_full_disk(error):
             raise WriteFailedError(f"{error}; {_MAKE_ROOM.format(root=shlex.quote(tree.inventory.root))}") from error
         raise
+
+
+def _written_down(tree: Tree, question: TreeQuestion, pruning: Pruning, path: str) -> Pruning:
+    """Write the plan down where nothing speaks against it."""
+    if pruning.refusals or not pruning.plan.good:
+        return pruning
+    plan = planned(tree, pruning.plan, pruning.fixes, age=pruning.order.plan_age)
+    if tree.looks is None:  # that its stamps are those of what was judged
+        assert_unchanged(tree, question, grace=pruning.order.grace)
+    write(path, plan_bytes(plan), overwrite=True, backup=False)
+    return replace(pruning, written=PlanWritten(path=path, valid_until=plan.valid_until))
 
 
 def _assert_here(tree: Tree) -> None:
@@ -139,16 +145,8 @@ def _apply(root: str, question: TreeQuestion, policy: RetentionPolicy, order: Pr
             if batches:
                 with moving(root):
                     assert_unchanged(tree, question, grace=order.grace)
-                    try:
-                        _move(root, batches, pruning.fixes)
-                    except WriteFailedError as error:
-                        if not is_full_disk(error) or not _made_room(tree, order):
-                            raise
-                        _move_one_by_one(root, batches, pruning.fixes, order)
-            for name in _expired(tree, order):
-                delete(root, f"{TRASH}/{name}")
-            files = max((len(checkpoint.shards) for checkpoint in tree.inventory.checkpoints), default=0)
-            keep_reserve(f"{root}/{OWN_FOLDER}", files=files)
+                    let_go(tree, batches, pruning.fixes, days=order.trash_days)
+            tidy(tree, days=order.trash_days)
     return pruning
 
 
@@ -188,21 +186,22 @@ def _proposal(
     if plan.going and not is_here:
         against += [*signs_of_writing(tree, grace=order.grace), *unreadable(pointers)]
     elif plan.going:
-        paths = (path for checkpoint in plan.going for path in _paths(tree, checkpoint))
+        paths = (path for checkpoint in plan.going for path in paths_of(tree, checkpoint))
         in_the_way = blockers(tree, paths) or unwritable(tree, fixes)
         for checkpoint in plan.good[:1]:
             against += seen_in_part(tree, question, checkpoint)
         against += [*signs_of_writing(tree, grace=order.grace), *in_the_way, *unreadable(pointers)]
-        batches = () if against else _batches(tree, plan.going)
-    trash, expired = (in_trash(tree), {*_expired(tree, order)}) if is_here else ([], set())
+        saves = ((checkpoint.name, paths_of(tree, checkpoint)) for checkpoint in reversed(plan.going))
+        batches = () if against else batches_of(tree, saves)
+    trash, old = (in_trash(tree), {*expired(tree, order.trash_days)}) if is_here else ([], set())
     pruning = Pruning(
         plan=plan,
         order=order,
         fixes=fixes,
-        trash=tuple(Trashed(name=folder.name, goes=folder.name in expired) for folder in trash),
+        trash=tuple(Trashed(name=folder.name, goes=folder.name in old) for folder in trash),
         refusals=tuple(against),
         resolved_from=tree.resolved_from,
-        elsewhere=None if is_here else () if against else tuple(_elsewhere(tree, plan)),
+        elsewhere=None if is_here else () if against else tuple(elsewhere(tree, plan)),
     )
     return pruning, batches
 
@@ -215,51 +214,6 @@ def _not_seen(tree: Tree, plan: RetentionPlan) -> list[Finding]:
     return [*blocking(tree.inventory.findings), *(finding for finding in own if may_be_elsewhere([finding]))]
 
 
-def _elsewhere(tree: Tree, plan: RetentionPlan) -> Iterator[Elsewhere]:
-    """Say which files would go, machine by machine; what several machines see of one disk goes on one of them."""
-    found: dict[str | None, dict[int, list[tuple[str, int]]]] = {}
-    for number, checkpoint in enumerate(reversed(plan.going)):
-        for path in _files(tree, _paths(tree, checkpoint)):
-            for host, size in _held(tree, path):
-                found.setdefault(host, {}).setdefault(number, []).append((path, size))
-    names = [checkpoint.name for checkpoint in reversed(plan.going)]
-    for host in sorted(found, key=lambda host: host or ""):
-        for number, files in found[host].items():
-            paths, nbytes = tuple(path for path, _ in files), ByteCount(sum(size for _, size in files))
-            yield Elsewhere(checkpoint=names[number], host=host, paths=paths, nbytes=nbytes)
-
-
-def _files(tree: Tree, paths: Sequence[str]) -> Iterator[str]:
-    """Yield the files at paths, and of folders all in them."""
-    for path in paths:
-        try:
-            is_folder = tree.storage.kind(path) is Kind.FOLDER
-            inside = [f"{path}/{entry.name}" for entry in tree.storage.entries(path)] if is_folder else []
-        except OSError as error:
-            raise IncompleteError(f"{path} cannot be read: {error.strerror or error}; no plan was made") from None
-        if is_folder:
-            yield from _files(tree, inside)
-        else:
-            yield path
-
-
-def _held(tree: Tree, path: str) -> list[tuple[str | None, int]]:
-    """Return which machines have a file, one for each disk, and how large it is there."""
-    if tree.looks is None:
-        return [(None, tree.storage.stamp(path).size)]
-    merge = tree.looks.merge
-    copies = {copy.seat.disk: copy.stamp.size for copy in merge.copies.get(path, ())}
-    seats = sorted((merge.seats[at] for at in merge.held.get(path, ())), key=lambda seat: seat.host)
-    hosts = {seat.disk: seat.host for seat in reversed(seats)}
-    return [(host, copies[disk] if disk in copies else tree.storage.stamp(path).size) for disk, host in hosts.items()]
-
-
-def _expired(tree: Tree, order: PruneOrder) -> list[str]:
-    """Name the trash folders that were there long enough; with no days to wait, whatever a clock says."""
-    now, patience = time.time(), order.trash_days * DAY_SECONDS
-    return [folder.name for folder in in_trash(tree) if not patience or now - folder.since >= patience]
-
-
 def _pointers(tree: Tree, plan: RetentionPlan) -> list[Pointer]:
     """Read the records that may name what goes."""
     if not plan.going:
@@ -267,85 +221,6 @@ def _pointers(tree: Tree, plan: RetentionPlan) -> list[Pointer]:
     ranks = sorted({rank for checkpoint in plan.going for rank in checkpoint.ranks})
     with looking_at(tree.inventory.root):
         return list(tree.layout.pointers(tree.storage, ranks))
-
-
-def _paths(tree: Tree, checkpoint: Checkpoint) -> list[str]:
-    """Return what goes with a checkpoint, in order: its members, and its seals where these are kept apart from them."""
-    paths = list(members_of(tree, checkpoint).paths)
-    place = tree.seal_place(checkpoint)
-    if place is None:
-        return paths
-    paths += manifests_beside(tree.storage, place)
-    if not place.is_apart:
-        return paths
-    births: list[str] = []
-    try:
-        births = birth_paths(tree.storage, place)
-        tree.storage.stamp(place.path)
-    except (FileNotFoundError, NotADirectoryError):
-        return [*paths, *births]
-    except OSError as error:
-        raise IncompleteError(f"{place.path}: whether it is there is not known ({error.strerror or error})") from None
-    return [*paths, place.path, *births]
-
-
-def _batches(tree: Tree, going: Sequence[Checkpoint]) -> tuple[Batch, ...]:
-    """Plan every rename, oldest checkpoint first."""
-    taken = {folder.name for folder in in_trash(tree)}
-    start = time.strftime(TIME_FORMAT, time.gmtime())
-    batches = []
-    for checkpoint in reversed(going):
-        name = f"{start}-{checkpoint.name}"
-        while name in taken:  # the same save in two formats, or a prune a second ago
-            name += "+"
-        taken.add(name)
-        try:
-            found = list(files_to_move(tree.storage.root, _paths(tree, checkpoint)))
-        except OSError as error:
-            raise IncompleteError(f"{checkpoint.name} changed while the plan was made ({error.strerror})") from None
-        moves = tuple(Move(path=file.path, stamp=file.stamp) for file in found if file.stamp is not None)
-        batches.append(Batch(trash=f"{TRASH}/{name}", moves=moves))
-    return tuple(batches)
-
-
-def _move(root: str, batches: Sequence[Batch], fixes: Sequence[PointerFix]) -> None:
-    """Move everything, or nothing.
-
-    The journal is on the disk before the first file moves, and stays until the last one has: whoever finds it puts
-    back what it names. Records are written before, so that none ever names what is gone.
-    """
-    ensure_folder(f"{root}/{TRASH}")
-    try:
-        try:
-            write(f"{root}/{JOURNAL}", journal_bytes(batches), overwrite=True, backup=False)
-            write_pointers(root, fixes)
-        except NotDurableError as error:
-            raise WriteFailedError(f"nothing was moved, for what must be on the disk first is not: {error}") from error
-        move_to_trash(root, batches)
-    except BaseException:
-        # Where this fails too, the next prune does it.
-        with suppress(CkptToolError):
-            restore(root, batches)
-            remove(f"{root}/{JOURNAL}")
-        raise
-    remove(f"{root}/{JOURNAL}")
-
-
-def _made_room(tree: Tree, order: PruneOrder) -> bool:
-    """Delete what would be deleted in the end, and the reserve; tell whether there was any of that."""
-    root = tree.inventory.root
-    expired = _expired(tree, order)
-    for name in expired:
-        delete(root, f"{TRASH}/{name}")
-    return spend_reserve(f"{root}/{OWN_FOLDER}") or bool(expired)
-
-
-def _move_one_by_one(root: str, batches: Sequence[Batch], fixes: Sequence[PointerFix], order: PruneOrder) -> None:
-    """Move and delete a checkpoint before the next one: each makes the room that the next one needs."""
-    for number, batch in enumerate(batches):
-        _move(root, [batch], () if number else fixes)
-        if not order.trash_days:
-            delete(root, batch.trash)
 
 
 class _Verifier:

@@ -173,6 +173,10 @@ def scanned(located: Located, question: TreeQuestion) -> Tree:
     _assert_own(config, trainer_of(layout), located.storage.root)
     with looking_at(located.storage.root):
         inventory = layout.scan(located.storage, located.listing, options)
+        if located.looks is not None and located.looks.trashed:
+            from ckpttool.api.half_gone import without_half_gone
+
+            located, inventory = without_half_gone(located, located.looks, inventory, options)
         expected = layout.expected(inventory, _evidence(layout, question, inventory, located.storage))
         book = _health_book(question, layout, located.storage.root)
     if not inventory.checkpoints and is_read_by_driver(located.storage.root):

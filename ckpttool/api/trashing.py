@@ -11,12 +11,13 @@ from typing import NamedTuple
 from ckpttool.api.changes import assert_quiet, change_of, in_trash, members_of, moving, pending, whole_tree
 from ckpttool.api.scanning import Tree, Where, asked, scan_emptied
 from ckpttool.api.verifying import session_for
+from ckpttool.decide.merging import is_of_absent
 from ckpttool.domain.checkpoint import Checkpoint
-from ckpttool.domain.finding import Code, Finding, note
+from ckpttool.domain.finding import Code, Finding, Severity, note
 from ckpttool.domain.frozen import replace
 from ckpttool.domain.question import CheckQuestion, TreeQuestion
 from ckpttool.domain.retention import Batch, InTrash, Move, Trash, TrashAction
-from ckpttool.domain.units import ByteCount
+from ckpttool.domain.units import ByteCount, Rank
 from ckpttool.domain.verdict import Level
 from ckpttool.errors import (
     CkptToolError,
@@ -35,19 +36,17 @@ from ckpttool.records.journal import (
     journal_bytes,
     read_journal,
     trash_folder,
+    trashed_name,
 )
 from ckpttool.records.manifest import manifests_beside
 from ckpttool.storage import assert_changeable, open_storage
-from ckpttool.storage.base import Kind, is_there, unreadable
+from ckpttool.storage.base import Kind, Storage, is_there, unreadable
 from ckpttool.trainers.base import Refusal, ScanOptions
 from ckpttool.trainers.listing import list_root
 from ckpttool.write import moves
 from ckpttool.write.blockers import files_to_move
 from ckpttool.write.files import remove
 from ckpttool.write.files import replace as write
-
-_TIME_CHARACTERS = len("YYYYmmddTHHMMSSZ-")
-"""Before the checkpoint's name, in the name of its folder."""
 
 
 def trash(question: Where = None, *, older_than: float | None = None) -> Trash:
@@ -135,7 +134,19 @@ def _wrong_with(after: Tree, restored: set[tuple[str | None, str]]) -> tuple[Fin
         if restored & {(checkpoint.prefix, checkpoint.name), (None, checkpoint.name)}
     ]
     with closing(session_for(after, CheckQuestion(level=Level.STRUCTURE))) as session:
-        return tuple(finding for checkpoint in back for finding in session.verdict(checkpoint).findings)
+        found = [finding for checkpoint in back for finding in session.verdict(checkpoint).findings]
+    here = {shard.rank for checkpoint in after.inventory.checkpoints for shard in checkpoint.shards}
+    return tuple(_of_other_machines(finding) if _is_elsewhere(finding, here) else finding for finding in found)
+
+
+def _is_elsewhere(finding: Finding, here: Collection[Rank | None]) -> bool:
+    """Tell whether what is missing is of ranks of which this tree has nothing at all: it never went to this trash."""
+    return is_of_absent(finding) and bool(finding.ranks) and not any(rank in here for rank in finding.ranks)
+
+
+def _of_other_machines(finding: Finding) -> Finding:
+    remedy = "where other machines have these ranks, bring theirs back, too"
+    return replace(finding, severity=Severity.NOTE, remedy=remedy)
 
 
 def empty_trash(question: Where = None, *, older_than: float = 0.0, apply: bool = False) -> Trash:
@@ -221,7 +232,7 @@ def _links(tree: Tree) -> Iterator[Finding]:
 
 
 def _unknown(folder: TrashFolder) -> InTrash:
-    name = folder.name[_TIME_CHARACTERS:].rstrip("+")
+    name = trashed_name(folder.name)
     return InTrash(folder=folder.name, name=name, prefix=None, step=None, nbytes=None, since=folder.since, taken=False)
 
 
@@ -236,6 +247,7 @@ def _looked_into(tree: Tree, folder: TrashFolder) -> _Found:
         for name in folders:
             path = f"{place}/{name}"
             held += sum(f"{name}/{entry.name}" != BIRTH_FOLDER for entry in storage.entries(name))
+        is_empty = not (held and _has_files(storage))
         inventory = tree.layout.scan(storage, list_root(storage), ScanOptions(sizes=True))
     except OSError as error:
         return _Found(listed, tree, None, unreadable(path, error))
@@ -246,11 +258,23 @@ def _looked_into(tree: Tree, folder: TrashFolder) -> _Found:
             name=checkpoint.name,
             prefix=checkpoint.prefix,
             step=checkpoint.step,
-            nbytes=checkpoint.nbytes,
+            # Another machine may have the shards: then what lies here is not nothing.
+            nbytes=checkpoint.nbytes or (ByteCount(0) if is_empty else None),
         )
-    elif not held:  # empty folders alone: an interrupted restore leaves no more
+    elif is_empty:  # empty folders alone: an interrupted restore leaves no more
         listed = replace(listed, nbytes=ByteCount(0))
     return _Found(listed, replace(tree, inventory=inventory, storage=storage), checkpoint)
+
+
+def _has_files(storage: Storage, folder: str = "") -> bool:
+    """Tell whether there is anything but folders.
+
+    Raises:
+        OSError: A folder cannot be listed.
+    """
+    entries = storage.entries(folder)
+    inner = (f"{folder}/{entry.name}".lstrip("/") for entry in entries if entry.kind is Kind.FOLDER)
+    return any(entry.kind is not Kind.FOLDER for entry in entries) or any(_has_files(storage, each) for each in inner)
 
 
 def _named(root: str, found: Sequence[_Found], name: str) -> _Found:

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from ckpttool.domain.manifest import Sealed
     from ckpttool.domain.plan import Resolution
     from ckpttool.domain.preflight import Check, Lint, Preflight
+    from ckpttool.domain.prune_plan import PlanApplied
     from ckpttool.domain.retention import Pruning, Repair, Trash
     from ckpttool.domain.verdict import Verification
     from ckpttool.domain.watching import Watched, WatchEvent
@@ -287,6 +288,11 @@ def of_pruning(pruning: Pruning) -> ExitCode:
             code for code in _SAFEST_FIRST if code in {of_findings(pruning.refusals), ExitCode.NOTHING_TO_RESUME}
         )
     return of_findings(pruning.refusals)
+
+
+def of_plan_applied(answer: PlanApplied) -> ExitCode:
+    """Return 0 where what this machine has of a plan is moved, or would be; or where it has nothing of it."""
+    return of_findings(answer.refusals)
 
 
 def of_healing(healing: Healing) -> ExitCode:

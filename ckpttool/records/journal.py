@@ -220,6 +220,12 @@ def trash_folder(name: str) -> TrashFolder | None:
     return None if since is None else TrashFolder(name, since)
 
 
+def trashed_name(folder: str) -> str:
+    """Return the name of the checkpoint that lies in a folder of the trash, as the folder tells it."""
+    match = _TRASHED.fullmatch(folder)
+    return folder if match is None else folder[len(match["time"]) + 1 :].rstrip("+")
+
+
 def _since(text: str) -> float | None:
     try:
         return datetime.strptime(text, TIME_FORMAT).replace(tzinfo=timezone.utc).timestamp()

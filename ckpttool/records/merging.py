@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from functools import cached_property
 from itertools import starmap
 
 from ckpttool.domain.finding import worst
@@ -12,6 +13,7 @@ from ckpttool.domain.merge import Copy, Merge, Seat
 from ckpttool.domain.verdict import ShardReport
 from ckpttool.errors import UsageError
 from ckpttool.records import is_manifest
+from ckpttool.records.journal import TRASH
 from ckpttool.records.part import Look
 from ckpttool.storage.base import Entry, Kind
 from ckpttool.storage.recorded import ENTRIES, FILE, Answers, Failure
@@ -25,6 +27,32 @@ class MergedLooks:
         self.merge = merge
         self.answers = answers
         self._looks = looks
+
+    def listing(self, folder: str) -> list[int]:
+        """Return which of the merge's seats, by their place in it, have a folder and could list it."""
+        return [at for at, look in enumerate(self._looks) if folder in look.answers.entries]
+
+    @cached_property
+    def trashed(self) -> dict[str, list[str]]:
+        """What lies in the machines' trash, and nowhere in its place: where it was, by the folder that it lies in."""
+        found: defaultdict[str, list[str]] = defaultdict(list)
+        for path in self.merge.held:
+            folder, _, place = path.removeprefix(f"{TRASH}/").partition("/")
+            if path.startswith(f"{TRASH}/") and place not in self.merge.held:
+                found[folder].append(place)
+        return dict(found)
+
+    def forget(self, paths: Iterable[str]) -> None:
+        """Answer from now on as if nobody had seen some files or folders; who has what is still known."""
+        entries, gone = self.answers.entries, set(paths)
+        folders = tuple(f"{path}/" for path in gone if path in entries)
+        for inner in [each for each in entries if each in gone or each.startswith(folders)]:
+            del entries[inner]
+        for above in {path.rpartition("/")[0] for path in gone} & entries.keys():
+            start = f"{above}/" if above else ""
+            entries[above] = tuple(entry for entry in entries[above] if f"{start}{entry.name}" not in gone)
+        for path in gone:
+            self.answers.stamps.pop(path, None)
 
     def told(self, path: str) -> ShardReport | None:
         """Return what was seen of a shard; of several looks the hardest, and of equal ones the worst."""

@@ -97,3 +97,17 @@ def disk_identity(path: str, *, table: str, boot: str) -> str:
     except OSError:
         device = 0
     return f"{boot or os.uname().nodename} {device}"
+
+
+def disk_id(root: str) -> str:
+    """Return what tells the disk of a tree from others: a hash, for what its machine calls it is nobody's business.
+
+    Args:
+        root: The tree, which need not be there: then it is the disk on which it would be.
+    """
+    from xxhash import xxh3_128_hexdigest  # a library that a start need not pay
+
+    place = os.path.abspath(root)
+    while not os.path.exists(place):
+        place = os.path.dirname(place)
+    return xxh3_128_hexdigest(os.fsencode(disk_identity(place, table=mount_table(), boot=boot_id())))

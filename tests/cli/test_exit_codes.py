@@ -319,7 +319,7 @@ NUMBERS = {
     "watch": ("--every", "--patience", "--again", "--skew", "--threshold"),
     "part": ("--timeout", "--max-age"),
     "seal": ("--skew",),
-    "prune": ("--grace", "--wait", "--trash-days", "--max-age", "--skew"),
+    "prune": ("--grace", "--wait", "--trash-days", "--plan-age", "--max-age", "--skew"),
     "repair-meta": ("--grace", "--skew"),
     "heal": ("--grace", "--skew"),
     "replay": ("--threshold", "--margin"),
@@ -333,7 +333,7 @@ def test_2_for_a_number_that_is_none(command: str, option: str, value: str, here
     needed = {
         "launch": ("--config", "c", "--output", "o"),
         "preflight": ("--config", "c"),
-        "prune": ("--keep-last", "1"),
+        "prune": ("--keep-last", "1", "--plan-out", "plan.json"),
         "report": ("--output", "r.html"),
         "part": ("--part", "1/2", "--out", "one.ckptpart"),
         "replay": ("log",),

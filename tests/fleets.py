@@ -1,0 +1,156 @@
+"""Machines of one training, each with a disk of its own at one path, on this one machine."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from ckpttool import api
+from ckpttool.domain.part import PartQuestion
+from ckpttool.domain.prune_plan import ApplyOrder, PlanApplied
+from ckpttool.domain.question import CheckQuestion, TreeQuestion
+from ckpttool.domain.retention import PruneOrder, Pruning, RetentionPolicy
+from ckpttool.domain.verdict import Level
+from tests.split_trees import split
+
+OURS = re.compile(r"\.ckpttool/(prune\.lock|seal\.lock|reserve|trash)")
+"""What any change leaves in a tree that has nothing else of ours."""
+
+
+class _InARow(Random):
+    """Deals ranks out to machines, one after the other."""
+
+    def __init__(self) -> None:
+        super().__init__(0)
+        self._next = -1
+
+    def randrange(self, of: int) -> int:  # type: ignore[override]
+        self._next += 1
+        return self._next % of
+
+
+_HEADERS = Level.STRUCTURE
+
+
+class Fleet:
+    """Machines that see the tree at one path; which of them is here is for a `with` to say."""
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        of: int = 2,
+        tree: str = "checkpoint",
+        chance: Random | None = None,
+        level: Level = _HEADERS,
+    ) -> None:
+        """Divide what lies in `folder/output` over machines.
+
+        Args:
+            folder: Where all of it is.
+            of: How many machines.
+            tree: The tree's folder below `output`; empty for that itself.
+            chance: Says where each file lies; None: the ranks of which there is a folder are dealt out in a row.
+            level: How hard they look.
+        """
+        self.folder, self.of, self.level = folder, of, level
+        self.output = folder / "output"
+        self.tree = self.output / tree if tree else self.output
+        self.parts, self.plan = folder / "parts", folder / "plan.json"
+        self.parts.mkdir()
+        self.disks = [folder / f"disk{number}" for number in range(of)]
+        self.disk_of = [f"disk of {number}" for number in range(of)]
+        """What tells each machine's disk."""
+        self.looks = 0
+        for disk in self.disks:
+            disk.mkdir()
+        split(self.output, self.tree, of, chance or _InARow(), self.disks)
+        shutil.rmtree(self.output)
+
+    @contextmanager
+    def on(self, number: int) -> Iterator[None]:
+        """Be one of the machines."""
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(socket, "gethostname", lambda: f"node{number}")
+            for module in ("parts", "plan_applying", "prune_plans"):
+                patch.setattr(f"ckpttool.api.{module}.disk_id", lambda _: self.disk_of[number])
+            self.disks[number].rename(self.output)
+            try:
+                yield
+            finally:
+                self.output.rename(self.disks[number])
+
+    def look(self, *, seal: bool = False) -> int:
+        """Let each machine write its part, of a new look, and return how many shards they looked at."""
+        shutil.rmtree(self.parts)
+        self.parts.mkdir()
+        self.looks += 1
+        shards = 0
+        for number in range(self.of):
+            with self.on(number):
+                written = api.part(
+                    PartQuestion(
+                        tree=TreeQuestion(path=str(self.tree)),
+                        check=CheckQuestion(level=self.level, name="all"),
+                        out=f"{self.parts}/",
+                        part=f"{number + 1}/{self.of}",
+                        run=f"look{self.looks}",
+                        seal=seal,
+                    )
+                )
+                shards += 0 if written is None else written.shards
+        return shards
+
+    def planned(self, last: int = 1, *, prefix: str | None = None) -> Pruning:
+        """Write the plan of a prune that keeps so many, where no machine's files are."""
+        order = PruneOrder(grace=0.0, plan_out=str(self.plan))
+        return api.prune(self.question, RetentionPolicy(keep_last=last, prefix=prefix), order)
+
+    @property
+    def question(self) -> TreeQuestion:
+        """All of it, as the machines saw it."""
+        return TreeQuestion(path=str(self.parts))
+
+    def applied(self, number: int, *, apply: bool = True, trash_days: float | None = None) -> PlanApplied:
+        """Apply the plan on one machine."""
+        order = ApplyOrder(apply=apply, grace=0.0, trash_days=trash_days)
+        with self.on(number):
+            return api.apply_plan(TreeQuestion(path=str(self.tree)), str(self.plan), order)
+
+    def files(self, number: int) -> dict[str, bytes]:
+        """Return what a machine's tree holds, but for what any change leaves."""
+        root = self.disks[number] / self.tree.relative_to(self.output)
+        return {path: content for path, content in files_in(root).items() if not OURS.match(path)}
+
+    def trash(self, number: int) -> list[str]:
+        """Return what lies in a machine's trash, without the time at which it went."""
+        trash = self.disks[number] / self.tree.relative_to(self.output) / ".ckpttool/trash"
+        found = files_in(trash) if trash.is_dir() else {}
+        return sorted(re.sub("^[0-9TZ]+-[^/]*/", "", path) for path in found)
+
+    def restore_all(self, number: int) -> None:
+        """Bring back all that went to a machine's trash."""
+        with self.on(number):
+            trash = self.tree / ".ckpttool/trash"
+            folders = sorted(trash.iterdir()) if trash.is_dir() else []
+            if folders:
+                names = [folder.name for folder in folders]
+                api.restore(TreeQuestion(path=str(self.tree)), *names, grace=0.0)
+
+
+def files_in(folder: Path) -> dict[str, bytes]:
+    """Return every file below a folder."""
+    found = {}
+    for inner, _, names in os.walk(folder):
+        for name in names:
+            path = Path(inner, name)
+            found[path.relative_to(folder).as_posix()] = path.read_bytes()
+    return found
