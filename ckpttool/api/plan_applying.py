@@ -41,8 +41,8 @@ from ckpttool.domain.units import ByteCount, moment
 from ckpttool.errors import IncompleteError, UnknownLayoutError, UsageError
 from ckpttool.records import OWN_FOLDER, STREAM
 from ckpttool.records.prune_plan import read_plan
-from ckpttool.storage import assert_changeable, is_folder, open_storage, shortest
-from ckpttool.storage.base import Kind, OverLimitError, Storage
+from ckpttool.storage import assert_changeable, open_storage, shortest
+from ckpttool.storage.base import Kind, NotRegularError, OverLimitError, Storage, is_there
 from ckpttool.storage.mounts import disk_id
 from ckpttool.trainers.listing import list_root
 from ckpttool.trainers.locate import Located, locate
@@ -83,7 +83,7 @@ def apply_plan(
         raise UsageError("a plan deletes nothing at once: what goes stays in the trash for --trash-days 1 at least")
     plan = _read(path)
     _assert_in_time(plan, path, SKEW_SECONDS if question.skew is None else question.skew)
-    here = _Here(plan, path, _root_of(question, plan), order)
+    here = _Here(plan, path, _root_of(question, plan), order, asked_for=question.path)
     answer, patience = _when_quiet(here, waiting)
     if not order.apply or not here.has_work(answer):
         return answer
@@ -103,8 +103,10 @@ def _read(path: str) -> PrunePlan:
             data = open_storage(folder or ".").small_file(name, limit=MOST_PLAN_BYTES)
     except OverLimitError:
         raise UsageError(f"{path} is no plan: it has more than {MOST_PLAN_BYTES} bytes") from None
+    except (FileNotFoundError, NotADirectoryError, NotRegularError) as error:
+        raise UsageError(f"{path} is no plan: {error.strerror or error}") from None
     except OSError as error:
-        raise UsageError(f"{path} cannot be read: {error.strerror or error}") from None
+        raise IncompleteError(f"{path} cannot be read: {error.strerror or error}; nothing was changed") from None
     return read_plan(data, name="standard input" if path == STREAM else path)
 
 
@@ -168,9 +170,9 @@ def _when_quiet(here: _Here, waiting: Callable[[Finding], None] | None) -> tuple
 class _Here:
     """This machine, and what it has of a plan."""
 
-    def __init__(self, plan: PrunePlan, path: str, root: str, order: ApplyOrder) -> None:
+    def __init__(self, plan: PrunePlan, path: str, root: str, order: ApplyOrder, *, asked_for: str | None) -> None:
         self.root, self.order = root, order
-        self._plan, self._path = plan, path
+        self._plan, self._path, self._asked = plan, path, asked_for
         self._host = socket.gethostname()
         real, disk = os.path.realpath(root), disk_id(root)
         self._own = {
@@ -209,8 +211,9 @@ class _Here:
             host=self._host,
             root=self.root,
             left_to=self._left_to,
+            resolved_from=None if self._asked in {None, self.root} else self.root,
         )
-        if not is_folder(self.root):
+        if not is_there(open_storage(self.root), ""):
             return answer
         tree = self._tree()
         answer = replace(answer, trash=self._trash(tree))
@@ -243,7 +246,7 @@ class _Here:
         """Say where files of the plan lie on a disk that nobody looked at."""
         shares = [share for save in self._plan.going for share in save.shares]
         paths = (path for share in shares for path in (*share.folders, *(file.path for file in share.files)))
-        there = next((path for path in paths if os.path.lexists(f"{tree.storage.root}/{path}")), None)
+        there = next((path for path in paths if is_there(tree.storage, path)), None)
         if there is not None:
             yield unknown(
                 Code.NOT_AS_PLANNED,
@@ -261,7 +264,7 @@ class _Here:
         for save, shares in self._shares(self._plan.going):
             members = [path for share in shares for path in _members(share)]
             differs = [finding for share in shares for finding in _differing(tree.storage, share)]
-            is_gone = not any(os.path.lexists(f"{tree.storage.root}/{path}") for path in members)
+            is_gone = not any(is_there(tree.storage, path) for path in members)
             files = [file for share in shares for file in share.files]
             nbytes = ByteCount(sum(file.stamp.size for file in files))
             fate = Fate.GONE if is_gone else Fate.GO

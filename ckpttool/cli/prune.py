@@ -184,6 +184,7 @@ def prune(
     say = None if quiet else _say
     if plan.apply_plan is not None:
         done = api.apply_plan(tree.question(), plan.apply_plan, order.apply_order(), waiting=say)
+        output.looking_at(done.resolved_from, quiet=quiet)
         raise typer.Exit(show(PRUNE_APPLIED, done, fmt))
     policy, asked = keep.policy(), plan.with_plan(order.order(), tree.question())
 

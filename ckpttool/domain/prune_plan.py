@@ -149,6 +149,8 @@ class PlanApplied(Answered):
     trash: tuple[Trashed, ...] = ()
     refusals: tuple[Finding, ...] = ()
     """Why nothing is changed, whatever was asked for."""
+    resolved_from: str | None = None
+    """What was taken instead of the path that was given, for people."""
 
     @property
     def going(self) -> tuple[SaveHere, ...]:

@@ -157,7 +157,7 @@ APPLIED = ["prune", "output", "--apply-plan"]
         ([*APPLIED, "plan.json", "--plan-out", "new.json"], "leave out --plan-out"),
         (["prune", "output", "output", *APPLIED[2:], "plan.json"], "--apply-plan is about one tree: name one DIR"),
         ([*APPLIED, "plan.json", "--trash-days", "12h"], "for --trash-days 1 at least"),
-        ([*APPLIED, "nowhere.json"], "nowhere.json cannot be read: No such file or directory"),
+        ([*APPLIED, "nowhere.json"], "nowhere.json is no plan: No such file or directory"),
         ([*APPLIED, "notes"], "notes is no plan: ckpttool prune --plan-out writes one"),
         (["prune", "other", "--apply-plan", "plan.json"], "other is not the tree that the plan is of, which is"),
     ],

@@ -43,8 +43,8 @@ class Bench:
         template = self.folder / "template"
         template.mkdir(parents=True)
         self.writer.make(template)
-        self.begins(template)
         place = self.place("undisturbed")
+        self.begins(place)
         # Twice: what is loaded from disk at the first use must not be counted.
         self.go(warm, place, None)
         place = self.place("undisturbed")
@@ -66,6 +66,7 @@ class Bench:
         place = self.folder / name
         shutil.rmtree(place, ignore_errors=True)
         shutil.copytree(self.folder / "template", place, symlinks=True)
+        self.writer.then(place)
         return place
 
     def go(self, warm: Warm, place: Path, point: Point | None) -> Run:

@@ -10,9 +10,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import pytest
+
 from ckpttool import api
 from ckpttool.domain.plan import NoResumePoint
 from ckpttool.domain.question import DataQuestion, ResumeQuestion, TreeQuestion
+from ckpttool.domain.retention import PruneOrder, RetentionPolicy
+from ckpttool.domain.verdict import Level
 from tests.changes.trees import newer, seal
 from tests.conftest import FIXTURES
 from tests.trees import TreeBuilder
@@ -22,6 +26,8 @@ State = Mapping[str, bytes]
 
 RUBBISH = re.compile(r"(.*/)?(\.ckpttool-[0-9a-f]{16}\.tmp|[^/]*\.lock|\.ckpttool/reserve)")
 """Temporary files of one that was killed, and lock files: neither matters to anybody."""
+_TRASHED = re.compile(r"(?<=/\.ckpttool/trash/)[0-9]{8}T[0-9]{6}Z")
+"""When something was moved there."""
 _LEDGER = re.compile(r"ledger/[0-9a-f]{32}\.json")
 """Named by the tree's place, which differs from test to test."""
 TEMPORARY = re.compile(r"(.*/)?\.ckpttool-[0-9a-f]{16}\.tmp")
@@ -34,6 +40,8 @@ class Writer:
     name: str
     make: Callable[[Path], None]
     """Fills the folder that the command runs in."""
+    then: Callable[[Path], object] = lambda _: None
+    """Done in each copy of it: what names inodes must be written there."""
     argv: Sequence[str]
     env: Mapping[str, str] = field(default_factory=dict)
     """Beyond the tests' own; `{cwd}` is the folder."""
@@ -54,6 +62,7 @@ def state(folder: Path) -> dict[str, bytes]:
             content = os.fsencode(path.readlink()) if path.is_symlink() else path.read_bytes()
             mode = f"{path.lstat().st_mode:o}".encode()
             relative = _LEDGER.sub("ledger/tree.json", path.relative_to(folder).as_posix())
+            relative = _TRASHED.sub("TIME", relative)
             found[relative] = content.replace(os.fsencode(folder), b"{cwd}")
             if not RUBBISH.fullmatch(relative):
                 found[f"{relative} mode"] = mode
@@ -149,6 +158,15 @@ def _prunable(folder: Path) -> None:
     seal(tree)
 
 
+def _planned(folder: Path) -> None:
+    """Write down what may go; whoever applies it has a clock that is days ahead."""
+    plan, age = str(folder / "plan.json"), 365 * 86400.0
+    order = PruneOrder(grace=0.0, plan_out=plan, plan_age=age, level=Level.STRUCTURE)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(folder / "no-cache"))
+        api.prune(TreeQuestion(path=str(folder / "output")), RetentionPolicy(keep_last=1), order)
+
+
 def _prunable_iterations(folder: Path) -> None:
     tree = TreeBuilder(folder, world=2, sparse=True)
     tree.iteration(step=10).iteration(step=30, tracker=False)
@@ -183,6 +201,22 @@ def _pruning(before: State, now: State, after: State) -> str | None:
         if path not in after and before[path] not in {now.get(path), trash.get(path.removeprefix("output/checkpoint/"))}
     ]
     return f"{lost[0]} is neither in the tree nor in the trash" if journal and lost else None
+
+
+def _applying(before: State, now: State, after: State) -> str | None:
+    """What was to stay stays, and all else lies in its place or in the trash, at whatever moment."""
+    del after
+    trash = {path.partition("/.ckpttool/trash/")[2].partition("/")[2]: content for path, content in now.items()}
+    for path, content in before.items():
+        inner = path.removeprefix("output/checkpoint/")
+        if path.endswith((".ckpt", ".manifest.json")) and content not in {now.get(path), trash.get(inner)}:
+            return f"{path} is neither in the tree nor in the trash"
+    return None
+
+
+def _plan(path: str, content: bytes) -> object:
+    """A plan names inodes, which no two trees share."""
+    return "a plan" if path == "plan.json" else content
 
 
 def _unchanged(before: State, now: State, after: State) -> bool:
@@ -251,3 +285,13 @@ WRITERS = (
 
 LARGE = (Writer(name="large manifest", make=_on_many_ranks, argv=("seal", "output", "--jobs", "1")),)
 """What writes more than a page; too many calls for one fault at each."""
+
+APPLIED_PLAN = Writer(
+    name="applied plan",
+    make=_prunable,
+    then=_planned,
+    argv=("prune", "output", "--apply-plan", "plan.json", "--apply"),
+    between=_applying,
+    alike=_plan,
+)
+"""For the night: it moves files as a prune does."""
