@@ -8,7 +8,7 @@ from contextlib import suppress
 from ckpttool.domain.checkpoint import Checkpoint, Inventory
 from ckpttool.domain.finding import Code, Finding, in_order, note
 from ckpttool.domain.frozen import replace
-from ckpttool.records.journal import TRASH, trashed_name
+from ckpttool.records.journal import TRASH, trash_folder, trashed_name
 from ckpttool.records.merging import MergedLooks
 from ckpttool.storage import open_storage
 from ckpttool.trainers.base import Refusal, ScanOptions
@@ -51,7 +51,14 @@ def _halves(located: Located, looks: MergedLooks, inventory: Inventory) -> Itera
 
 
 def _is_of(located: Located, looks: MergedLooks, save: Checkpoint, folder: str) -> bool:
-    """Tell whether what lies in a folder of a trash is of a save: other trainings, or formats, may share its name."""
+    """Tell whether what lies in a folder of a trash is of a save: other trainings, or formats, may share its name.
+
+    What was saved anew under the name of one that went is another one, and younger than its trash.
+    """
+    trashed, stamps = trash_folder(folder), looks.answers.stamps
+    saved_ns = max((stamps[shard.path].modified_ns or 0 for shard in save.shards if shard.path in stamps), default=0)
+    if trashed is None or saved_ns > trashed.since * 1e9:
+        return False
     inside = tuple(f"{path}/" for path in _paths(located, save))
     if any(path.startswith(inside) for path in looks.trashed[folder]):
         return True

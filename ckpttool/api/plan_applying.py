@@ -21,6 +21,7 @@ from ckpttool.api.changes import (
 from ckpttool.api.letting_go import batches_of, expired, let_go, tidy
 from ckpttool.api.pruning import POLL_SECONDS
 from ckpttool.api.scanning import Tree, Where, asked, looking_at, scanned
+from ckpttool.decide.merging import SKEW_SECONDS
 from ckpttool.domain.finding import Code, Finding, unknown
 from ckpttool.domain.frozen import replace
 from ckpttool.domain.pointer import Pointer, PointerFix
@@ -48,9 +49,6 @@ from ckpttool.trainers.listing import list_root
 from ckpttool.trainers.locate import Located, locate
 from ckpttool.trainers.places_below import places_below
 from ckpttool.trainers.registry import layouts
-
-SKEW_SECONDS = 60.0
-"""By which a machine's clock may be behind that of the one that made the plan, if nobody says otherwise."""
 
 
 def apply_plan(
@@ -81,9 +79,7 @@ def apply_plan(
     question = asked(question)
     if order.trash_days is not None and order.trash_days < 1:
         raise UsageError("a plan deletes nothing at once: what goes stays in the trash for --trash-days 1 at least")
-    plan = _read(path)
-    _assert_in_time(plan, path, SKEW_SECONDS if question.skew is None else question.skew)
-    here = _Here(plan, path, _root_of(question, plan), order, asked_for=question.path)
+    here = _Here(_read(path), path, question, order)
     answer, patience = _when_quiet(here, waiting)
     if not order.apply or not here.has_work(answer):
         return answer
@@ -108,22 +104,6 @@ def _read(path: str) -> PrunePlan:
     except OSError as error:
         raise IncompleteError(f"{path} cannot be read: {error.strerror or error}; nothing was changed") from None
     return read_plan(data, name="standard input" if path == STREAM else path)
-
-
-def _assert_in_time(plan: PrunePlan, path: str, skew: float) -> None:
-    """See that a plan is not too old, nor of a time that is still to come.
-
-    Raises:
-        IncompleteError: It is.
-    """
-    now = time.time()
-    if moment(now) > plan.valid_until:
-        raise IncompleteError(f"{path} was good until {plan.valid_until}; nothing was changed: make a new plan")
-    if plan.made > moment(now + skew):
-        raise IncompleteError(
-            f"{path} was made at {plan.made}, which is still to come on this machine: how old it is is not known; "
-            "set its clock, or say by how much clocks may differ with --skew"
-        )
 
 
 def _root_of(question: TreeQuestion, plan: PrunePlan) -> str:
@@ -170,9 +150,11 @@ def _when_quiet(here: _Here, waiting: Callable[[Finding], None] | None) -> tuple
 class _Here:
     """This machine, and what it has of a plan."""
 
-    def __init__(self, plan: PrunePlan, path: str, root: str, order: ApplyOrder, *, asked_for: str | None) -> None:
-        self.root, self.order = root, order
-        self._plan, self._path, self._asked = plan, path, asked_for
+    def __init__(self, plan: PrunePlan, path: str, question: TreeQuestion, order: ApplyOrder) -> None:
+        self.order = order
+        self._plan, self._path, self._question = plan, path, question
+        self._assert_in_time()
+        self.root = root = _root_of(question, plan)
         self._host = socket.gethostname()
         real, disk = os.path.realpath(root), disk_id(root)
         self._own = {
@@ -184,6 +166,22 @@ class _Here:
         seen_by = {machine.host for number in self._own for machine in plan.disks[number].machines}
         movers = {plan.disks[number].mover for number in self._own}
         self._left_to = min(movers, key=str) if self._host in seen_by and self._host not in movers else None
+
+    def _assert_in_time(self) -> None:
+        """See that the plan is not too old, nor of a time that is still to come.
+
+        Raises:
+            IncompleteError: It is.
+        """
+        now, plan, path = time.time(), self._plan, self._path
+        skew = SKEW_SECONDS if self._question.skew is None else self._question.skew
+        if moment(now) > plan.valid_until:
+            raise IncompleteError(f"{path} was good until {plan.valid_until}; nothing was changed: make a new plan")
+        if plan.made > moment(now + skew):
+            raise IncompleteError(
+                f"{path} was made at {plan.made}, which is still to come on this machine: how old it is is not known; "
+                "set its clock, or say by how much clocks may differ with --skew"
+            )
 
     def is_ours(self, sign: Finding) -> bool:
         """Tell whether a sign of writing is one of a change that was interrupted."""
@@ -203,7 +201,12 @@ class _Here:
         tidy(tree, days=self.order.trash_days)
 
     def look(self) -> PlanApplied:
-        """Say what is here, and what speaks against its being moved."""
+        """Say what is here, and what speaks against its being moved.
+
+        Raises:
+            IncompleteError: Something cannot be read, or the plan is too old by now.
+        """
+        self._assert_in_time()
         answer = PlanApplied(
             plan=self._plan,
             path=self._path,
@@ -211,14 +214,12 @@ class _Here:
             host=self._host,
             root=self.root,
             left_to=self._left_to,
-            resolved_from=None if self._asked in {None, self.root} else self.root,
+            resolved_from=None if self._question.path in {None, self.root} else self.root,
         )
-        if not is_there(open_storage(self.root), ""):
+        if self._left_to is not None or not is_there(open_storage(self.root), ""):
             return answer
         tree = self._tree()
         answer = replace(answer, trash=self._trash(tree))
-        if self._left_to is not None:
-            return answer
         halfway = pending(tree)
         if halfway:
             return replace(answer, refusals=tuple(halfway))

@@ -6,7 +6,7 @@ import os
 import socket
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 from ckpttool import __version__
 from ckpttool.api.letting_go import paths_of
@@ -22,7 +22,7 @@ from ckpttool.domain.units import Rank, moment
 from ckpttool.errors import IncompleteError, UnsafeError
 from ckpttool.records import is_manifest
 from ckpttool.records.merging import MergedLooks
-from ckpttool.storage import is_local, is_object_store
+from ckpttool.storage import is_local
 from ckpttool.storage.base import Kind
 from ckpttool.storage.mounts import disk_id, mount_of, mount_table
 from ckpttool.trainers.base import Refusal
@@ -35,7 +35,7 @@ def assert_plannable(tree: Tree) -> None:
         UnsafeError: It lies in an object store.
         IncompleteError: A part does not tell where it was taken.
     """
-    if is_object_store(tree.storage.root):
+    if tree.looks is None and not is_local(tree.storage.root):
         raise UnsafeError(
             f"{tree.inventory.root}: ckpttool changes nothing in an object store, so nobody could apply a plan: --json "
             "names each object, for the store's own tool"
@@ -174,7 +174,8 @@ class _DisksOfMachines(_Disks):
         groups: dict[tuple[str, ...], list[Seat]] = defaultdict(list)
         for seat in looks.merge.looked:
             groups[_key(seat)].append(seat)
-        disks = {key: _on_disk(seats) for key, seats in groups.items()}
+        seeing = {*looks.merge.seats}
+        disks = {key: _on_disk(seats, seeing) for key, seats in groups.items()}
         order = sorted(disks, key=lambda key: (disks[key].mover or "", key))
         super().__init__(tree, [disks[key] for key in order])
         numbers = {key: number for number, key in enumerate(order)}
@@ -199,8 +200,10 @@ def _key(seat: Seat) -> tuple[str, ...]:
     return (seat.disk,) if seat.shared else (seat.disk, seat.absolute or seat.root)
 
 
-def _on_disk(seats: Sequence[Seat]) -> TreeOnDisk:
-    machines = sorted({(seat.host, seat.absolute or seat.root) for seat in seats})
+def _on_disk(seats: Sequence[Seat], seeing: Collection[Seat]) -> TreeOnDisk:
+    """Return a disk with its machines: first those that can change what lies there."""
+    order = sorted(seats, key=lambda seat: (seat not in seeing, bool(seat.unwritable), seat.host))
+    machines = dict.fromkeys((seat.host, seat.absolute or seat.root) for seat in order)
     return TreeOnDisk(
         disk=seats[0].disk,
         shared=seats[0].shared,

@@ -16,7 +16,7 @@ from ckpttool.domain.finding import Finding
 from ckpttool.domain.frozen import dataclass, replace
 from ckpttool.domain.prune_plan import ApplyOrder
 from ckpttool.domain.retention import PLAN_SECONDS, PruneOrder, Pruning, RetentionPolicy
-from ckpttool.errors import UsageError
+from ckpttool.errors import ExitCode, UsageError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -181,21 +181,25 @@ def prune(
     Example: ckpttool prune ./output/checkpoint --keep-last 3 --keep-every 10000
     """
     plan.assert_meant(more, keep)
-    say = None if quiet else _say
     if plan.apply_plan is not None:
-        done = api.apply_plan(tree.question(), plan.apply_plan, order.apply_order(), waiting=say)
-        output.looking_at(done.resolved_from, quiet=quiet)
-        raise typer.Exit(show(PRUNE_APPLIED, done, fmt))
+        raise typer.Exit(_applied(plan.apply_plan, tree, order, fmt, quiet=quiet))
     policy, asked = keep.policy(), plan.with_plan(order.order(), tree.question())
 
     def ask(path: str | None) -> Pruning:
         question = tree.question(config=config, path=path)
         with progress.watched(quiet=quiet):
-            pruning = api.prune(question, policy, asked, waiting=say)
+            pruning = api.prune(question, policy, asked, waiting=None if quiet else _say)
         output.looking_at(pruning.resolved_from, quiet=quiet)
         return pruning
 
     raise typer.Exit(show_each(PRUNE, ask, (tree.path, *(more or ())), fmt))
+
+
+def _applied(path: str, tree: TreeOptions, order: OrderOptions, fmt: Format, *, quiet: bool) -> ExitCode:
+    """Ask about what this machine has of a plan, and show it."""
+    answer = api.apply_plan(tree.question(), path, order.apply_order(), waiting=None if quiet else _say)
+    output.looking_at(answer.resolved_from, quiet=quiet)
+    return show(PRUNE_APPLIED, answer, fmt)
 
 
 def _say(sign: Finding) -> None:

@@ -14,7 +14,7 @@ from ckpttool.domain.prune_plan import MOST_PLAN_BYTES, Machine, PlannedSave, Pr
 from ckpttool.domain.retention import Move
 from ckpttool.domain.shard import FileStamp
 from ckpttool.domain.units import Rank, Step
-from ckpttool.errors import IncompleteError, UsageError
+from ckpttool.errors import IncompleteError, UnsafeError, UsageError
 from ckpttool.formats.strict_json import (
     OWN_MEMORY,
     Json,
@@ -29,6 +29,7 @@ from ckpttool.formats.strict_json import (
     get_list,
     get_optional_int,
     get_str,
+    memory_of,
     parse_object,
 )
 from ckpttool.records import BIRTH_FOLDER, OWN_FOLDER, SEALS_BESIDE, is_manifest, leads_out
@@ -49,7 +50,11 @@ _MOST_NAME = 200
 
 
 def plan_bytes(plan: PrunePlan) -> bytes:
-    """Return a plan as its file holds it; `read_plan` reads the same value back."""
+    """Return a plan as its file holds it; `read_plan` reads the same value back.
+
+    Raises:
+        UnsafeError: It is larger than any that would be read.
+    """
     members = {
         "schema": SCHEMA,
         "version": plan.version,
@@ -67,7 +72,12 @@ def plan_bytes(plan: PrunePlan) -> bytes:
         "records": map(_one_line, map(_record_spelled, plan.records)),
     }
     lines += [f'  "{key}": {_listed(each, "    ")}' for key, each in lists.items()]
-    return closed("{\n" + ",\n".join(lines))
+    data = closed("{\n" + ",\n".join(lines))
+    if len(data) > MOST_PLAN_BYTES or memory_of(data) > OWN_MEMORY:
+        raise UnsafeError(
+            f"the plan has {len(data)} bytes, and none so large is read: let fewer checkpoints go at once"
+        )
+    return data
 
 
 def _one_line(value: object) -> str:

@@ -32,6 +32,7 @@ from ckpttool.errors import (
     WriteFailedError,
 )
 from ckpttool.records.prune_plan import plan_bytes, read_plan
+from ckpttool.storage.disk import LocalDisk
 from ckpttool.trainers.locate import locate
 from ckpttool.write.files import locked
 from tests.changes.test_prune_full_disk import fill
@@ -224,6 +225,19 @@ class TestHalf:
                 TreeBuilder(tmp_path).legacy(ranks=4, sparse=True).save(epoch=10, step=2, ranks=ranks)
         assert halves(fleet) == []
         assert "10_2" in {save.name for save in api.scan(fleet.question).inventory.checkpoints}
+
+    def test_a_save_that_was_written_anew_and_lost_a_shard_is_damaged_and_no_half(self, tmp_path: Path) -> None:
+        fleet = fleet_of(tmp_path, four_ranks)
+        for number in range(2):
+            fleet.applied(number)
+            with fleet.on(number):
+                ranks = [int(path.name.removeprefix("rank_")) for path in fleet.tree.glob("rank_*")]
+                TreeBuilder(tmp_path).legacy(ranks=4, sparse=True).save(epoch=10, step=2, ranks=ranks[:1])
+                for path in fleet.tree.glob("rank_*/*-10_2.ckpt"):
+                    os.utime(path, (time.time() + 5, time.time() + 5))
+        assert halves(fleet) == []
+        (save,) = (save for save in api.scan(fleet.question).inventory.checkpoints if save.name == "10_2")
+        assert Code.SHARD_MISSING in {finding.code for finding in save.findings}
 
     def test_another_training_s_save_of_the_same_name_is_another(self, tmp_path: Path) -> None:
         four_ranks(tmp_path)
@@ -420,6 +434,25 @@ class TestThePlan:
         monkeypatch.setattr(time, "time", lambda: now + 3590)
         assert fleet.applied(0).applied
 
+    def test_one_that_gets_too_old_while_a_save_is_waited_for_is_not_applied(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        fleet = fleet_of(tmp_path)
+        with fleet.on(0):
+            (fleet.tree / "rank_0/llama2_7b_rank_0_1-35_2.tmp").touch()
+            now = time.time()
+            monkeypatch.setattr("ckpttool.api.plan_applying.POLL_SECONDS", 0.02)
+
+            def waiting(sign: object) -> None:
+                del sign
+                (fleet.tree / "rank_0/llama2_7b_rank_0_1-35_2.tmp").unlink()
+                monkeypatch.setattr(time, "time", lambda: now + 4000)
+
+            order = ApplyOrder(apply=True, grace=0.0, wait=60.0)
+            with pytest.raises(IncompleteError, match="was good until"):
+                api.apply_plan(TreeQuestion(path=str(fleet.tree)), str(fleet.plan), order, waiting=waiting)
+        assert fleet.trash(0) == []
+
     def test_one_of_a_time_that_is_still_to_come_is_not_believed(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -548,6 +581,15 @@ class TestOneDisk:
         assert fleet.files(0) == before
         assert [save.files for save in fleet.applied(0).going] == [4] * 4
         assert fleet.applied(1).left_to == "node0"
+
+    def test_one_that_may_not_write_there_is_not_the_one_that_moves(
+        self, fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(LocalDisk, "is_writable", lambda *_: socket.gethostname() != "node0")
+        fleet.look()
+        fleet.planned()
+        assert fleet.applied(0).left_to == "node1"
+        assert fleet.applied(1).applied
 
     def test_each_file_is_named_once_though_the_machines_shared_the_looking(self, fleet: Fleet) -> None:
         plan = read_plan(fleet.plan.read_bytes(), name="x")

@@ -16,7 +16,7 @@ from ckpttool.domain.prune_plan import Machine, PlannedSave, PrunePlan, Share, T
 from ckpttool.domain.retention import Move
 from ckpttool.domain.shard import FileStamp
 from ckpttool.domain.units import Rank, Step
-from ckpttool.errors import IncompleteError, UsageError
+from ckpttool.errors import IncompleteError, UnsafeError, UsageError
 from ckpttool.records.hashed_json import closed
 from ckpttool.records.prune_plan import plan_bytes, read_plan
 from tests.published import problems_of
@@ -87,6 +87,14 @@ def test_a_plan_keeps_to_its_schema_and_has_a_line_for_each_file() -> None:
     assert [line for line in data.decode().splitlines() if 'x-10_2.ckpt"' in line] == [
         '        ["rank_0/x-10_2.ckpt", 10, -5, 1],'
     ]
+
+
+def test_a_plan_that_nobody_would_read_is_not_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, limit in (("MOST_PLAN_BYTES", len(plan_bytes(PLAN)) - 1), ("OWN_MEMORY", 1000)):
+        with monkeypatch.context() as patch:
+            patch.setattr(f"ckpttool.records.prune_plan.{name}", limit)
+            with pytest.raises(UnsafeError, match="let fewer checkpoints go at once"):
+                plan_bytes(PLAN)
 
 
 def test_an_empty_plan_is_one() -> None:
