@@ -38,6 +38,7 @@ from ckpttool.trainers.registry import asked_of_any, health_files, trainer_of
 from ckpttool.verify.engines.waiting import WaitingEngine
 from ckpttool.verify.plan import plan_checks
 from ckpttool.verify.session import reports_of
+from ckpttool.write import reserve
 
 if TYPE_CHECKING:
     from ckpttool.verify.observation import Engine
@@ -134,7 +135,7 @@ def _walk(storage: Storage) -> set[str]:
         try:
             size = storage.stamp(path).size
             named = _named_format(path)
-            if path.startswith(f"{TRASH}/"):  # what went is known by its name
+            if path.startswith((f"{TRASH}/", f"{OWN_FOLDER}/{reserve.NAME}")):  # what went is known by its name
                 continue
             if named is not None:
                 shards.add(path)

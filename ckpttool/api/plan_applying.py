@@ -352,7 +352,7 @@ def _files_in(storage: Storage, folder: str) -> Iterator[str]:
         raise IncompleteError(f"{folder} cannot be read: {error.strerror or error}; nothing was changed") from None
     for entry in entries:
         path = f"{folder}/{entry.name}"
-        if entry.kind is Kind.FOLDER:
+        if entry.kind is Kind.FOLDER and not os.path.islink(f"{storage.root}/{path}"):  # it may lead round in a loop
             yield from _files_in(storage, path)
         else:
             yield path

@@ -136,6 +136,8 @@ def _files(tree: Tree, paths: Sequence[str]) -> Iterator[str]:
         if not _is_folder(tree, path):
             yield path
             continue
+        if is_local(tree.storage.root) and os.path.islink(f"{tree.storage.root}/{path}"):
+            raise IncompleteError(f"{path} is a link to a folder, and a plan names files alone; no plan was made")
         try:
             inside = [f"{path}/{entry.name}" for entry in tree.storage.entries(path)]
         except OSError as error:

@@ -253,9 +253,11 @@ class TestHalf:
     def test_what_lies_in_the_trash_is_not_looked_at_again(self, tmp_path: Path) -> None:
         fleet = fleet_of(tmp_path, four_ranks)
         assert fleet.look() == 20
+        before = sum(part.stat().st_size for part in fleet.parts.iterdir())
         for number in range(2):
             fleet.applied(number)
         assert fleet.look() == 4
+        assert sum(part.stat().st_size for part in fleet.parts.iterdir()) < before
 
 
 class TestNothingToDo:
@@ -401,6 +403,14 @@ class TestRefused:
             (fleet.tree / "rank_0").symlink_to(tmp_path / "aside")
         (finding,) = fleet.applied(0).refusals
         assert (finding.code, finding.severity) == (Code.NOT_A_REGULAR_FILE, Severity.UNSAFE)
+
+    def test_a_link_that_leads_round_in_a_folder_that_goes_is_not_followed(self, tmp_path: Path) -> None:
+        fleet = fleet_of(tmp_path, newer)
+        with fleet.on(0):
+            for name in ("round", "and-round"):
+                (fleet.tree / "iteration_00000010" / name).symlink_to(".")
+        found = {path for code, path in codes(refused(fleet, 0)) if code is Code.NOT_AS_PLANNED}
+        assert found == {"iteration_00000010/round", "iteration_00000010/and-round"}
 
     def test_a_file_that_changes_at_the_last_moment_brings_everything_back(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -663,6 +673,19 @@ class TestOrdinaryTree:
         tree, plan = self.planned(tmp_path)
         tree.touch(tree.shard(1, 30, 2, run=1), time.time_ns() - 10**15)
         assert codes(self.apply(tree, plan)) == [(Code.NOT_AS_PLANNED, "rank_1/llama2_7b_rank_1_1-30_2.ckpt")]
+
+    def test_a_link_that_leads_round_is_in_no_plan(self, tmp_path: Path) -> None:
+        shutil.copytree(FIXTURES / "layouts/hf_single", tmp_path / "output")
+        for path in (tmp_path / "output", *(tmp_path / "output").rglob("*")):
+            path.chmod(0o755 if path.is_dir() else 0o644)
+        aged(tmp_path / "output")
+        question, policy = TreeQuestion(path=str(tmp_path / "output")), RetentionPolicy(keep_last=1)
+        order = PruneOrder(grace=0.0, plan_out=str(tmp_path / "plan.json"))
+        assert api.prune(question, policy, order).written is not None
+        for name in ("round", "and-round"):
+            (tmp_path / "output/checkpoint-4" / name).symlink_to(".")
+        with pytest.raises(IncompleteError, match="is a link to a folder, and a plan names files alone"):
+            api.prune(question, policy, order)
 
     def test_a_tree_that_changes_while_the_plan_is_made_has_none(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
