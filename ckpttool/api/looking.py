@@ -88,7 +88,6 @@ def look_at(
         share: The number of this look, from 1, and of how many it is, where what is read is to be sealed.
     """
     answers = Answers()
-    key = root.replace("/", "%")
 
     def shared_out(storage: Storage, inner: str) -> Storage:
         return storage if mine is None else SharedOut(storage, mine, inner, answers.divided)
@@ -99,9 +98,9 @@ def look_at(
 
     trainer = None if located is None else trainer_of(located.layout)
     by_scalars = located is not None and (trainer is None or trainer.scalars is not None)
-    lend("noted", key, open_inner)
+    lend("noted", root, open_inner)
     try:
-        storage = open_storage(spelled("noted", key, root))
+        storage = open_storage(spelled("noted", root, root))
         left = _walk(storage)
         reports: dict[str, ShardReport] = {}
         saves: dict[str, str] = {}
@@ -123,7 +122,7 @@ def look_at(
         if any(sealing.written for sealing in sealings):
             _note_seals(storage)
     finally:
-        take_back("noted", key)
+        take_back("noted", root)
     _forget_much(answers, reports, by_scalars=by_scalars)
     return Seen(answers=answers, reports=reports, saves=saves, sealings=tuple(sealings))
 

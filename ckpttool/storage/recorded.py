@@ -9,6 +9,7 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from posixpath import basename, normpath, relpath
 from typing import Protocol, TypeAlias, runtime_checkable
+from urllib.parse import quote
 
 from ckpttool.domain.shard import FileStamp
 from ckpttool.domain.verdict import ShardReport
@@ -248,15 +249,25 @@ def _absent(path: str) -> OSError:
     return FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
 
 
+class RecordsDifferError(OSError):
+    """A record of which several machines have different ones: nobody knows from here which of them counts."""
+
+
 _WORDS = {
+    RecordsDifferError.__name__: "machines have different ones",
     LostLinkError.__name__: "a link that leads nowhere",
     NotRegularError.__name__: "not a regular file",
     OverLimitError.__name__: "more bytes than such a file has",
 }
-_CLASSES: dict[str, type[OSError]] = {each.__name__: each for each in (LostLinkError, NotRegularError, OverLimitError)}
+_CLASSES: dict[str, type[OSError]] = {
+    each.__name__: each for each in (LostLinkError, NotRegularError, OverLimitError, RecordsDifferError)
+}
 
 FAILURES = frozenset({OSError.__name__, *_CLASSES})
 """Names of the classes of errors that an answer may be."""
+
+DIFFERENT: Failure = (RecordsDifferError.__name__, errno.EBADMSG)
+"""What is answered of a record of which several machines have different ones."""
 
 
 def failure_of(error: OSError) -> Failure:
@@ -277,35 +288,49 @@ _OPENED: dict[str, Callable[[str, str], Storage]] = {}
 
 
 def spelled(scheme: str, key: str, path: str) -> str:
-    """Return the root that a path has behind a key."""
-    return f"{scheme}://{key}!/{path.lstrip('/')}"
+    """Return the root that a path has behind a key; above it lie two folders at least, also of `.` and `../x`."""
+    return f"{_begin(scheme, key)}{_placed(path)}"
 
 
 def lend(scheme: str, key: str, open_inner: Callable[[str, str], Storage]) -> None:
     """Let `open_storage` know who opens the roots that begin with a key, until somebody else lends it."""
-    _OPENED[f"{scheme}://{key}!"] = open_inner
+    _OPENED[_begin(scheme, key)] = open_inner
 
 
 def take_back(scheme: str, key: str) -> None:
     """Let nobody open these roots any more."""
-    _OPENED.pop(f"{scheme}://{key}!", None)
+    _OPENED.pop(_begin(scheme, key), None)
 
 
 def opened(root: str) -> Storage:
-    """Open a root behind a key; what lies above all of them is empty.
+    """Open a root behind a key.
 
     Raises:
         UsageError: Nobody lends such a key.
     """
-    for begin, open_inner in _OPENED.items():
-        if root == begin or root.startswith(f"{begin}/"):
-            return open_inner(root, root.removeprefix(begin))
-    if any(begin.startswith(f"{root}/") or begin.partition("://")[0] == root.partition(":")[0] for begin in _OPENED):
-        return RecordedStorage(root, Answers(), "..")
-    raise UsageError(f"{root}: nobody knows what that is; give the folder that holds the parts, as it is")
+    begin, _, path = root.partition("!")
+    open_inner = _OPENED.get(f"{begin}!")
+    if open_inner is None:
+        raise UsageError(f"{root}: nobody knows what that is; give the folder that holds the parts, as it is")
+    return open_inner(root, path)
 
 
 def inner_of(path: str, tree: str) -> str:
-    """Return a path relative to a tree's root, both behind the same key; empty for the root itself."""
-    inner = relpath(path.strip("/") or ".", tree.strip("/") or ".")
+    """Return a path behind a key relative to a tree's root, as that is spelled there; empty for the root itself."""
+    inner = relpath(f"/{path.strip('/')}", _placed(tree))
     return "" if inner == "." else inner
+
+
+def _begin(scheme: str, key: str) -> str:
+    """Spell a key, whatever it holds, as one word that ends in the only `!`."""
+    return f"{scheme}://{quote(key, safe='', errors='surrogateescape')}!"
+
+
+def _placed(path: str) -> str:
+    """Return a path from `/` on that can be climbed by its letters as far as anybody looks above a tree."""
+    words = [word for word in path.split("/") if word not in {"", ".", ".."}]
+    return "/".join(["", *([] if path.startswith("/") else _ABOVE[len(words) :]), *words])
+
+
+_ABOVE = ("-", "-", "-")
+"""Folders above a tree of whose path as many are not told: its own, that of its output, and the one above that."""

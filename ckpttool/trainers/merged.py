@@ -113,7 +113,7 @@ def tree_of_parts(path: str, root: str | None) -> tuple[MergedLooks, Storage]:
 
 def storage_of(merged: MergedLooks) -> Storage:
     """Return the storage of a merged tree, and let `open_storage` find it, and what lies above it."""
-    tree, key = merged.merge.root, merged.merge.source.strip("/") or "parts"
+    tree, key = merged.merge.root, merged.merge.source
 
     def open_inner(root: str, path: str) -> Storage:
         return RecordedStorage(root, merged.answers, inner_of(path, tree), merged.told)
