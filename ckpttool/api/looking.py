@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from ckpttool.api.remembering import found_damaged
 from ckpttool.api.scanning import Tree, scanned
 from ckpttool.api.sealing import not_sealed, seal_share
 from ckpttool.api.verifying import content_engine, verify
@@ -22,7 +23,7 @@ from ckpttool.domain.shard import FormatName, ShardRole
 from ckpttool.domain.units import ByteCount
 from ckpttool.domain.verdict import CheckTask, Level, ShardReport, Verdict
 from ckpttool.errors import CkptToolError
-from ckpttool.records import OWN_FOLDER, SEALS_BESIDE
+from ckpttool.records import BIRTH_FOLDER, HEAL_JOURNAL, JOURNAL, OWN_FOLDER, SEALS_BESIDE, is_manifest
 from ckpttool.records.journal import TRASH
 from ckpttool.records.manifest import MANIFEST_LIMIT
 from ckpttool.storage import open_storage
@@ -38,9 +39,9 @@ from ckpttool.trainers.registry import asked_of_any, health_files, trainer_of
 from ckpttool.verify.engines.waiting import WaitingEngine
 from ckpttool.verify.plan import plan_checks
 from ckpttool.verify.session import reports_of
-from ckpttool.write import reserve
 
 if TYPE_CHECKING:
+    from ckpttool.records.damaged import FoundDamaged
     from ckpttool.verify.observation import Engine
 
 DEEPEST = 6
@@ -67,6 +68,8 @@ class Seen:
     """The name of the save to which a shard belongs, by the shard's path; of a stray nothing tells."""
     sealings: tuple[Sealing, ...] = ()
     """What was sealed, where that was asked for; newest save first."""
+    found: tuple[FoundDamaged, ...] = ()
+    """What earlier looks from here at the content of files found damaged; by path."""
 
 
 def look_at(
@@ -124,7 +127,14 @@ def look_at(
     finally:
         take_back("noted", root)
     _forget_much(answers, reports, by_scalars=by_scalars)
-    return Seen(answers=answers, reports=reports, saves=saves, sealings=tuple(sealings))
+    found = _found_damaged(root, answers)
+    return Seen(answers=answers, reports=reports, saves=saves, sealings=tuple(sealings), found=found)
+
+
+def _found_damaged(root: str, answers: Answers) -> tuple[FoundDamaged, ...]:
+    """Return what is remembered of the files that lie here; of those that were written since, nothing."""
+    known = found_damaged(root)
+    return tuple(known[path] for path in sorted(known) if answers.stamps.get(path) == known[path].stamp)
 
 
 def _walk(storage: Storage) -> set[str]:
@@ -134,11 +144,11 @@ def _walk(storage: Storage) -> set[str]:
         try:
             size = storage.stamp(path).size
             named = _named_format(path)
-            if path.startswith((f"{TRASH}/", f"{OWN_FOLDER}/{reserve.NAME}")):  # what went is known by its name
+            if path.startswith(f"{TRASH}/"):  # what went is known by its name
                 continue
-            if named is not None:
+            if named is not None and not path.startswith(f"{OWN_FOLDER}/"):
                 shards.add(path)
-            if named in {None, FormatName.OCDBT} and size <= min(MOST_OF_A_RECORD, room):
+            if named in {None, FormatName.OCDBT} and _may_be_record(path) and size <= min(MOST_OF_A_RECORD, room):
                 room -= len(storage.small_file(path, limit=MOST_OF_A_RECORD))
         except OSError:
             continue
@@ -162,10 +172,21 @@ def _files(storage: Storage) -> Iterator[str]:
             continue
         for name, kind in sorted(entries):
             path = f"{folder}/{name}" if folder else name
-            if kind is Kind.FOLDER and depth < DEEPEST:
+            if kind is Kind.FOLDER and depth < DEEPEST and (name[0] != "." or path == OWN_FOLDER):
                 waiting.append((path, depth + 1))
             elif kind is Kind.FILE:
                 yield path
+
+
+def _may_be_record(path: str) -> bool:
+    """Tell whether anybody may ask what is in a small file: of ours, or of a trainer's that it does not hide."""
+    if path.startswith(f"{OWN_FOLDER}/"):
+        return path in {JOURNAL, HEAL_JOURNAL} or is_manifest(path) or path.startswith(f"{BIRTH_FOLDER}/")
+    name = path.rpartition("/")[2]
+    return not (name[0] == "." or name.endswith(_LOGS) or "tfevents" in name)
+
+
+_LOGS = (".log", ".out", ".err")
 
 
 def _ask(noted: Located) -> tuple[Checkpoint, ...]:

@@ -264,10 +264,14 @@ def _located(question: PartQuestion) -> tuple[Located | None, str]:
     path = shortest(DEFAULT_DIR if tree.path is None else tree.path)
     if not is_local(path):
         raise UsageError(f"{path} is seen from everywhere alike: one process can look at it, and needs no parts")
+    if path == STREAM:
+        raise UsageError("DIR: a part is what this machine sees of a folder: name that")
     try:
         located = locate(tree.path, layout=tree.layout)
     except (UnknownLayoutError, IncompleteError):
         return None, next(places_below(path), path)
+    if located.looks is not None:
+        raise UsageError(f"{path} holds parts that were written already: name the folder of checkpoints here")
     return replace(located, focus=None), located.storage.root
 
 
@@ -334,7 +338,7 @@ def _spelled(seat: Seat, seen: Seen) -> bytes:
     saves = defaultdict(list)
     for path, report in sorted(seen.reports.items()):
         saves[seen.saves.get(path, "")].append(report)
-    data = spelled_part(seat, seen.answers, sorted(saves.items()), version=__version__)
+    data = spelled_part(seat, seen.answers, sorted(saves.items()), version=__version__, found=seen.found)
     if len(data) > MOST_PART_BYTES:
         raise UnsafeError(
             f"the part has {len(data)} bytes, and {MOST_PART_BYTES} are the most: let more processes share it"

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
 
 from ckpttool.domain.checkpoint import Checkpoint, Inventory
 from ckpttool.domain.finding import Code, Finding
 from ckpttool.domain.frozen import replace
+from ckpttool.domain.shard import FileStamp
 from ckpttool.domain.units import Rank
 from ckpttool.errors import IncompleteError
 from ckpttool.records import SealPlace, own_cache
 from ckpttool.storage.base import Storage
+
+if TYPE_CHECKING:
+    from ckpttool.records.damaged import FoundDamaged
 
 DAMAGED = "damaged"
 """The folder of what was found damaged; most users have none."""
@@ -25,20 +30,37 @@ def memory_place(root: str, kind: str = "ledger") -> str | None:
     return ledger_place(root, os.environ, disk=disk_identity(root, table=mount_table(), boot=boot_id()), kind=kind)
 
 
-def with_found_damaged(
-    inventory: Inventory, storage: Storage, seal_place: Callable[[Checkpoint], SealPlace | None]
-) -> Inventory:
-    """Attach to checkpoints what an earlier look at their content found, where the files are still the same."""
+def found_damaged(root: str) -> Mapping[str, FoundDamaged]:
+    """Return what earlier looks on this machine at the content of a tree found, by path; of most trees nothing."""
     base = own_cache(os.environ)
     if base is None or not os.path.isdir(f"{base}/{DAMAGED}"):
+        return {}
+    from ckpttool.records.damaged import kept
+
+    return kept(memory_place(root, DAMAGED))
+
+
+def with_found_damaged(
+    inventory: Inventory,
+    storage: Storage,
+    seal_place: Callable[[Checkpoint], SealPlace | None],
+    known: Mapping[str, FoundDamaged],
+    now: Callable[[str], FileStamp],
+) -> Inventory:
+    """Attach to checkpoints what an earlier look at their content found, where the files are still the same.
+
+    Args:
+        inventory: As it was assessed.
+        storage: The tree's.
+        seal_place: Tells where a checkpoint's seal is kept.
+        known: What was found, by path.
+        now: Tells a file's stamp where it was found, by its path.
+    """
+    if not known:
         return inventory
     from ckpttool.decide.drift import Drift, with_drift
     from ckpttool.records.birth import recorded
-    from ckpttool.records.damaged import FoundDamaged, found_before, kept
-
-    known = kept(memory_place(inventory.root, DAMAGED))
-    if not known:
-        return inventory
+    from ckpttool.records.damaged import found_before
 
     def said(checkpoint: Checkpoint, files: list[FoundDamaged]) -> list[Finding]:
         place = seal_place(checkpoint) if any(file.seal for file in files) else None
@@ -50,7 +72,7 @@ def with_found_damaged(
             if file.seal is not None and (sealed is None or sealed.xxh3_128 != file.seal):
                 continue  # it was compared with what does not count any more
             try:
-                finding = found_before(file, storage.stamp(file.path))
+                finding = found_before(file, now(file.path))
             except OSError:  # whoever looks at the file will say what is wrong with it
                 continue
             if finding is not None:

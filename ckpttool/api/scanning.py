@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from ckpttool.api.remembering import with_found_damaged, with_healed
+from ckpttool.api.remembering import found_damaged, with_found_damaged, with_healed
 from ckpttool.decide.completeness import assess, believable, without_effect
 from ckpttool.domain.checkpoint import Checkpoint, Inventory, Listing
 from ckpttool.domain.expectation import Evidence, WorldEvidence
@@ -188,8 +188,12 @@ def scanned(located: Located, question: TreeQuestion) -> Tree:
         assessed = replace(assessed, findings=in_order((*assessed.findings, *halfway))) if halfway else assessed
         assessed = with_healed(assessed, located.storage, lambda checkpoint: _seal_place(layout, checkpoint))
     if located.looks is None:
-        assessed = with_found_damaged(assessed, located.storage, lambda checkpoint: _seal_place(layout, checkpoint))
+        known, now = found_damaged(assessed.root), located.storage.stamp
+        assessed = with_found_damaged(assessed, located.storage, lambda each: _seal_place(layout, each), known, now)
     else:
+        there = located.looks.found_damaged()
+        known, now = {path: found for path, (found, _) in there.items()}, lambda path: there[path][1]
+        assessed = with_found_damaged(assessed, located.storage, lambda each: _seal_place(layout, each), known, now)
         assessed = _as_seen_by_all(assessed, located.looks, question)
         book = replace(book, path=as_spelled_there(book.path, located.storage.root, assessed.root))
     return Tree(

@@ -81,11 +81,13 @@ class Merge:
     held: Mapping[str, tuple[int, ...]]
     """Which of the seats, by their place in `seats`, have a file, by its path."""
     copies: Mapping[str, tuple[Copy, ...]]
-    """All looks at the files of which there are several, by path."""
+    """Looks at the files of which there are several, by path; of those that saw the same on one disk but one."""
     looked: tuple[Seat, ...] = ()
     """As `seats`, and those that could not list the tree's folder."""
     divided: tuple[Mapping[str, str], ...] = ()
     """Of each of the seats, for folders whose files were shared out: a hash of all names in it, by its path."""
+    different: frozenset[str] = frozenset()
+    """Records of which the seats have different ones, by their paths."""
 
     @property
     def places(self) -> tuple[str, ...]:
@@ -100,12 +102,23 @@ class Merge:
         numbers = sorted({*self.missing, *self.blind})
         if not numbers:
             return ""
-        named = ", ".join(map(str, numbers[:_MOST_NAMED]))
+        hosts = {seat.number: seat.host for seat in self.left_out if seat.of == self.of}
+        named = ", ".join(
+            f"{number} ({hosts[number]} in an older look)" if number in hosts else str(number)
+            for number in numbers[:_MOST_NAMED]
+        )
         more = f" and {len(numbers) - _MOST_NAMED} more" if len(numbers) > _MOST_NAMED else ""
-        blind = [f"part {number} could not list the folder ({why})" for number, why in sorted(self.blind.items())]
+        blind = [
+            f"part {number} could not list the folder ({why})"
+            for number, why in sorted(self.blind.items())[:_MOST_NAMED]
+        ]
         verb = "is" if len(numbers) == 1 else "are"
-        return "; ".join([f"of {counted(self.of, 'part')} {named}{more} {verb} not here", *blind])
+        torn = [f"{name} {why}" for name, why in self.unread[:_MOST_TORN]] if self.missing else []
+        return "; ".join([f"of {counted(self.of, 'part')} {named}{more} {verb} not here", *torn, *blind])
 
 
 _MOST_NAMED = 8
 """Numbers of parts that one line holds."""
+
+_MOST_TORN = 2
+"""Files that cannot be read, with why, that one line holds."""

@@ -165,11 +165,14 @@ def _spelled(files: Mapping[str, FoundDamaged]) -> bytes:
     from ckpttool.records.hashed_json import closed
 
     newest = sorted(files.values(), key=lambda known: (-known.found_at, known.path))[:_MOST_FILES]
-    lines = ",\n".join(f"    {json.dumps(_line(known))}" for known in sorted(newest, key=lambda known: known.path))
+    lines = ",\n".join(
+        f"    {json.dumps(spelled_found(known))}" for known in sorted(newest, key=lambda known: known.path)
+    )
     return closed(f'{{\n  "schema": "{SCHEMA}",\n  "files": [\n{lines}\n  ]')
 
 
-def _line(known: FoundDamaged) -> dict[str, object]:
+def spelled_found(known: FoundDamaged) -> dict[str, object]:
+    """Spell what was found of a file; `found_of` reads it back."""
     from ckpttool.records.hashed_json import spelled_stamp
 
     return {
@@ -192,13 +195,19 @@ def _believed(data: bytes) -> Mapping[str, FoundDamaged]:
         record = parse_object(data, what="what was found damaged", limit=_LIMIT, most_memory=OWN_MEMORY)
         if get_str(record, "schema") != SCHEMA:
             return {}
-        files = [_known(as_object(value)) for value in get_list(record, "files")]
+        files = [found_of(as_object(value)) for value in get_list(record, "files")]
     except (ValueError, OverflowError):  # a ParseError is one
         return {}
     return {known.path: known for known in files}
 
 
-def _known(line: JsonObject) -> FoundDamaged:
+def found_of(line: JsonObject) -> FoundDamaged:
+    """Return what was found of a file.
+
+    Raises:
+        ParseError: It is spelled otherwise.
+        ValueError, OverflowError: It was found at no time that there is.
+    """
     from ckpttool.formats.strict_json import get_bool, get_int, get_optional_int, get_optional_str, get_str
     from ckpttool.records.hashed_json import stamp_of
 

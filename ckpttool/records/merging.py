@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import errno
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from functools import cached_property
 from itertools import starmap
 
 from ckpttool.domain.finding import worst
 from ckpttool.domain.merge import Copy, Merge, Seat
+from ckpttool.domain.shard import FileStamp
 from ckpttool.domain.verdict import ShardReport
 from ckpttool.errors import UsageError
 from ckpttool.records import is_manifest
+from ckpttool.records.damaged import FoundDamaged
 from ckpttool.records.journal import TRASH
 from ckpttool.records.part import Look
 from ckpttool.storage.base import Entry, Kind
-from ckpttool.storage.recorded import ENTRIES, FILE, Answers, Failure
+from ckpttool.storage.recorded import DIFFERENT, ENTRIES, FILE, Answers, Failure
 
 
 class MergedLooks:
@@ -61,6 +63,18 @@ class MergedLooks:
             return next((self._looks[at].told(path) for at in self.merge.held.get(path, ())), None)
         return _chosen(copies).report
 
+    def found_damaged(self) -> dict[str, tuple[FoundDamaged, FileStamp]]:
+        """Return what earlier looks on a machine found of its files, by path, each with the stamp that it has there.
+
+        Of several copies one that was found damaged counts, whichever is shown here.
+        """
+        return {
+            known.path: (known, look.answers.stamps[known.path])
+            for look in self._looks
+            for known in look.found
+            if known.path in look.answers.stamps
+        }
+
 
 def merge(looks: Iterable[Look], *, source: str, unread: Sequence[tuple[str, str]], root: str | None) -> MergedLooks:
     """Put looks together.
@@ -76,11 +90,13 @@ def merge(looks: Iterable[Look], *, source: str, unread: Sequence[tuple[str, str
     """
     ordered = sorted(looks, key=_order)
     kept, left_out = _of_newest_run(ordered)
-    roots = sorted({look.seat.root for look in kept if "" in look.answers.entries} or {look.seat.root for look in kept})
+    hosts = {look.seat.root: look.seat.host for look in reversed(kept) if "" in look.answers.entries}
+    roots = sorted(hosts or {look.seat.root for look in kept})
     if root is None and len(roots) > 1:
-        named = " and ".join(roots[:2])
+        named = " and ".join(f"{hosts[each]} at {each}" if each in hosts else each for each in roots[:2])
         raise UsageError(
-            f"{source}: the parts are of different folders, {named}: if they are one tree, give --root PATH"
+            f"{source}: the parts are of different folders ({named}): let ckpttool part look at the tree's own folder "
+            "on every machine; where these are one tree by several names, give --root PATH"
         )
     totals = sorted({look.seat.of for look in kept})
     if len(totals) > 1:
@@ -98,14 +114,8 @@ def merge(looks: Iterable[Look], *, source: str, unread: Sequence[tuple[str, str
     for at, look in enumerate(seeing):
         for path in look.answers.stamps:
             held[path].append(at)
-    copies = {
-        path: tuple(
-            Copy(seat=seeing[at].seat, stamp=seeing[at].answers.stamps[path], report=seeing[at].told(path))
-            for at in places
-        )
-        for path, places in held.items()
-        if len(places) > 1
-    }
+    copies = _copies(seeing, {path for path, places in held.items() if len(places) > 1})
+    answers = _answers(seeing, copies)
     merged = Merge(
         source=source,
         root=root or roots[0],
@@ -119,8 +129,9 @@ def merge(looks: Iterable[Look], *, source: str, unread: Sequence[tuple[str, str
         held={path: tuple(places) for path, places in held.items()},
         copies=copies,
         divided=tuple(look.answers.divided for look in seeing),
+        different=frozenset(path for (_, path), failure in answers.failures.items() if failure == DIFFERENT),
     )
-    return MergedLooks(merged, _answers(seeing, copies), seeing)
+    return MergedLooks(merged, answers, seeing)
 
 
 def _order(look: Look) -> tuple[object, ...]:
@@ -141,7 +152,8 @@ def _of_newest_run(looks: Sequence[Look]) -> tuple[list[Look], tuple[Seat, ...]]
             last[place] = look
     chosen = {id(look) for look in last.values()}
     kept = [look for look in own if id(look) in chosen]
-    return kept, tuple(look.seat for look in looks if id(look) not in chosen)
+    seats = {look.seat for look in kept}  # one that was given twice is left out, and not worth a word
+    return kept, tuple(look.seat for look in looks if id(look) not in chosen and look.seat not in seats)
 
 
 _BREAK_NS = 3600 * 10**9
@@ -159,6 +171,30 @@ def _without_a_break(looks: Sequence[Look]) -> list[Look]:
         ended = max(ended or 0, look.seat.ended_ns)
     chosen = {id(look) for look in kept}
     return [look for look in looks if id(look) in chosen]
+
+
+def _copies(looks: Sequence[Look], paths: Collection[str]) -> dict[str, tuple[Copy, ...]]:
+    """Return the looks at files of which there are several, but for those that saw on one disk what another one did.
+
+    Args:
+        looks: By number.
+        paths: Which files have several.
+    """
+    found: defaultdict[str, list[tuple[Copy, bytes | None]]] = defaultdict(list)
+    for look in looks:
+        by_line: defaultdict[bytes | None, list[str]] = defaultdict(list)
+        for path in look.answers.stamps:
+            if path in paths:
+                by_line[look.line(path)].append(path)
+        for line, own in by_line.items():  # one after the other: a look keeps but a few of them in mind
+            for path in own:
+                stamp, known = look.answers.stamps[path], found[path]
+                alike = [seen for seen in known if seen[0].seat.disk == look.seat.disk and seen[0].stamp == stamp]
+                if line is None or all(line != other for _, other in alike):
+                    report = look.told(path)
+                    if all(copy.report != report for copy, _ in alike):
+                        known.append((Copy(seat=look.seat, stamp=stamp, report=report), line))
+    return {path: tuple(copy for copy, _ in known) for path, known in found.items()}
 
 
 def _chosen(copies: Sequence[Copy]) -> Copy:
@@ -216,7 +252,7 @@ def _join_records(looks: Sequence[Look], together: Answers, failed: dict[tuple[s
         if len(found) == 1:
             (together.files[path],) = found
         elif path not in together.by_host:  # whoever reads manifests joins them
-            failed[FILE, path] = ("OSError", errno.EBADMSG)
+            failed[FILE, path] = DIFFERENT
 
 
 def _either(kind: Kind, other: Kind) -> Kind:

@@ -25,6 +25,7 @@ from ckpttool.formats.strict_json import (
     as_bool,
     as_int,
     as_list,
+    as_object,
     get_int,
     get_object,
     get_optional_int,
@@ -32,6 +33,7 @@ from ckpttool.formats.strict_json import (
     get_str,
     parse_object,
 )
+from ckpttool.records.damaged import FoundDamaged, found_of, spelled_found
 from ckpttool.records.part_listing import read_answers, spelled_answers, spelled_text, text_of
 from ckpttool.records.part_looks import read_look, spelled_look
 from ckpttool.storage.local import LocalStorage
@@ -57,10 +59,19 @@ class Look:
     answers: Answers
     told: Callable[[str], ShardReport | None]
     """What it saw of a shard, by its path; None where it did not look."""
+    found: tuple[FoundDamaged, ...] = ()
+    """What earlier looks there at the content of its files found damaged."""
+    line: Callable[[str], bytes | None] = lambda path: None  # noqa: ARG005
+    """The line that tells of a shard, as it was written: two that are alike tell the same of the same files."""
 
 
 def spelled_part(
-    seat: Seat, answers: Answers, saves: Iterable[tuple[str, Sequence[ShardReport]]], *, version: str
+    seat: Seat,
+    answers: Answers,
+    saves: Iterable[tuple[str, Sequence[ShardReport]]],
+    *,
+    version: str,
+    found: Iterable[FoundDamaged] = (),
 ) -> bytes:
     """Return a part as its file holds it.
 
@@ -69,10 +80,13 @@ def spelled_part(
         answers: What the storage there answered.
         saves: What was seen of the shards of each save, by its name; each shard once.
         version: Of the ckpttool that looked.
+        found: What earlier looks there found damaged.
     """
     looks = [(name, list(reports)) for name, reports in saves]
     line_of = {report.path: number for number, (_, reports) in enumerate(looks) for report in reports}
-    body = [_line(spelled_answers(answers, line_of)), *(_line(spelled_look(*look, answers)) for look in looks)]
+    remembered = [spelled_found(each) for each in found]
+    told = {**spelled_answers(answers, line_of), **({"found": remembered} if remembered else {})}
+    body = [_line(told), *(_line(spelled_look(*look, answers)) for look in looks)]
     lines = [_line({"schema": SCHEMA, **_spelled_seat(seat), "version": version, "lines": len(body) + 2}), *body]
     before = b"".join(lines)
     return before + _line({"lines": len(lines) + 1, "xxh3_128": _hash(before)})
@@ -87,7 +101,8 @@ def read_parts(data: bytes, *, name: str) -> Iterator[tuple[str, Look | str]]:
     """
     begins = [found.start() for found in re.finditer(rb"^" + re.escape(_FOREIGN), data, re.MULTILINE)]
     if not begins or data[: begins[0]].strip():
-        yield name, "begins with no part's first line"
+        is_packed = data.startswith(b"\x1f\x8b")
+        yield name, "is compressed: gunzip it first" if is_packed else "begins with no part's first line"
     for number, (begin, end) in enumerate(zip(begins, [*begins, len(data)][1:], strict=True), 1):
         called = name if len(begins) == 1 else f"{name}: part {number} in it"
         try:
@@ -105,6 +120,8 @@ def _part(data: bytes) -> Look:
         raise ParseError(f"has {len(data)} bytes; no part has more than {MOST_PART_BYTES}")
     if not data.startswith(_BEGIN):
         raise ParseError(f"is no {SCHEMA}: another version of ckpttool wrote it")
+    if data.endswith(b"\r\n"):
+        raise ParseError("has other line ends than were written: copy it as it is, not as text")
     lines = data.rstrip(b"\n").split(b"\n")
     end = _END.fullmatch(lines[-1])
     if end is None or int(end[1]) != len(lines) or not data.endswith(b"\n"):
@@ -116,8 +133,11 @@ def _part(data: bytes) -> Look:
     if get_int(head, "lines", where="line 1") != len(lines):
         raise ParseError("has not as many lines as its first one says")
     seat = _seat(head)
-    answers, line_of = read_answers(_object(lines[1], "line 2"), len(lines) - 3)
-    return Look(seat=seat, answers=answers, told=_Told(lines[2:-1], line_of, answers))
+    told = _object(lines[1], "line 2")
+    answers, line_of = read_answers(told, len(lines) - 3)
+    found = tuple(found_of(as_object(each)) for each in as_list(told.get("found", [])))
+    seen = _Told(lines[2:-1], line_of, answers)
+    return Look(seat=seat, answers=answers, told=seen, found=found, line=seen.line)
 
 
 def is_part(path: str) -> bool:
@@ -138,6 +158,11 @@ class _Told:
         self._line_of = line_of
         self._answers = answers
         self._kept: OrderedDict[int, Mapping[str, ShardReport]] = OrderedDict()
+
+    def line(self, path: str) -> bytes | None:
+        """Return the line that tells of a shard; None where none does."""
+        number = self._line_of.get(path)
+        return None if number is None else self._lines[number]
 
     def __call__(self, path: str) -> ShardReport | None:
         number = self._line_of.get(path)
