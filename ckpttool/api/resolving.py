@@ -199,7 +199,9 @@ def _from_here(
     if tree.looks is not None:
         decision = replace(decision, parts=tree.inventory.parts)
         if isinstance(decision, NoResumePoint):
-            return decision
+            from ckpttool.decide.merging import with_doubt
+
+            return with_doubt(decision, tree.looks.merge)
         from ckpttool.decide.placement import with_placement
 
         return with_placement(decision, tree.looks.merge)

@@ -229,6 +229,10 @@ def _too_many(fault: Any) -> str:  # noqa: ANN401  as above
     takes = any("--checkpoint" in param.opts for param in params)
     from pathlib import Path
 
+    from ckpttool.records import PART_SUFFIX
+
+    if words.endswith(PART_SUFFIX):
+        return f"{words} is too much here: parts are given by the folder that holds them"
     if takes and Path(words.partition(" ")[0]).is_dir():
         return f"{words} is too much here: {_top(fault.ctx)} answers about one tree at a time"
     return f"{words} is too much here" + (f": a checkpoint is named with --checkpoint {words}" if takes else "")

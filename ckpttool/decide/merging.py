@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from itertools import combinations
 
 from ckpttool.domain.checkpoint import Checkpoint, Inventory
-from ckpttool.domain.finding import Code, Finding, Severity, in_order, note, suspect, unknown
+from ckpttool.domain.finding import Code, Finding, Severity, blocking, in_order, note, suspect, unknown
 from ckpttool.domain.frozen import replace
 from ckpttool.domain.merge import Copy, Merge, Seat
 from ckpttool.domain.parts_given import PartsGiven
+from ckpttool.domain.plan import NoResumePoint
 from ckpttool.domain.verdict import ShardReport
 
 SKEW_SECONDS = 60.0
@@ -43,6 +45,33 @@ def with_merge(inventory: Inventory, merge: Merge, *, declared: Collection[int |
     return replace(inventory, root=merge.root, checkpoints=checkpoints, findings=findings, parts=given)
 
 
+def with_doubt(decision: NoResumePoint, merge: Merge) -> NoResumePoint:
+    """Say that nobody knows where all that stands against a save is that machines saw different things of it.
+
+    Else a script would take it for a word that there is nothing to resume from, and start afresh.
+    """
+    doubtful = next((one for one in decision.rejected if _is_doubtful(one.reasons, merge)), None)
+    if doubtful is None:
+        return decision
+    finding = unknown(
+        Code.NODES_DISAGREE,
+        f"{doubtful.checkpoint.name} may be whole: against it stands no more than that machines saw different things",
+        path=doubtful.checkpoint.name,
+        remedy="run ckpttool part again on all machines while nothing is saved, and remove what a former rank left",
+    )
+    return replace(decision, findings=(finding, *decision.findings))
+
+
+def _is_doubtful(reasons: Sequence[Finding], merge: Merge) -> bool:
+    """Tell whether a save was rejected for what looks disagree about, and for nothing that is known."""
+    against = blocking(reasons)
+    apart = [each for each in against if each.code in _OF_LOOKS or each.path in merge.different]
+    return bool(apart) and all(each in apart or each.severity is Severity.UNKNOWN for each in against)
+
+
+_OF_LOOKS = frozenset({Code.CHANGED_WHILE_READING, Code.NODES_DISAGREE, Code.RANK_ON_SEVERAL_NODES})
+
+
 class _Judge:
     def __init__(self, inventory: Inventory, merge: Merge, declared: Collection[int | None], skew_ns: int) -> None:
         self._merge, self._declared, self._skew_ns = merge, declared, skew_ns
@@ -50,16 +79,17 @@ class _Judge:
         self.stale: set[int] = set()
         self._homes: dict[int, set[int]] = {}
         """In which seats a rank has files, over all saves."""
+        self._times: Counter[tuple[int, frozenset[int]]] = Counter()
+        """Of how many saves a seat has files of exactly these ranks."""
         for checkpoint in inventory.checkpoints:
-            for shard in checkpoint.shards:
-                if shard.rank is not None:
-                    self._homes.setdefault(shard.rank, set()).update(merge.held.get(shard.path, ()))
+            for at, ranks in self._ranks_of(checkpoint).items():
+                self._times[at, ranks] += 1
+                for rank in ranks:
+                    self._homes.setdefault(rank, set()).add(at)
         self._divided = () if self._unseen else tuple(_divided(merge.seats))
         self._apart = {} if self._unseen else _seen_apart(merge)
         held = {at for each in inventory.checkpoints for shard in each.shards for at in merge.held.get(shard.path, ())}
-        machines = {(seat.host, seat.disk) for seat in map(merge.seats.__getitem__, held)}
-        self._empty = tuple(seat for seat in merge.seats if not seat.shared and (seat.host, seat.disk) not in machines)
-        """Those on whose own disk no shard of any save lies: lost, mistaken for another folder, or never any rank's."""
+        self._empty = tuple(_empty(merge.seats, held))
 
     def judged(self, checkpoint: Checkpoint) -> Checkpoint:
         """Return a save with what is to be said of the looks at it."""
@@ -105,10 +135,23 @@ class _Judge:
         has = {at for shard in checkpoint.shards for at in self._merge.held.get(shard.path, ())}
         absent = {rank for each in checkpoint.findings if is_of_absent(each) for rank in each.ranks}
         homes = {at for rank in absent for at in self._homes.get(rank, ())}
-        may_lack = {at for at in range(len(seats)) if at not in has} | homes
+        may_lack = {at for at in range(len(seats)) if at not in has} | homes | self._begun(checkpoint)
         if absent and not homes:
             may_lack = set(range(len(seats)))
         return tuple(seats[at] for at in sorted(may_lack) if saved > seats[at].began_ns - self._skew_ns)
+
+    def _begun(self, checkpoint: Checkpoint) -> set[int]:
+        """Return who saw files of a save, and of no other save those of the same ranks: more of them may come."""
+        return {at for at, ranks in self._ranks_of(checkpoint).items() if self._times[at, ranks] == 1}
+
+    def _ranks_of(self, checkpoint: Checkpoint) -> dict[int, frozenset[int]]:
+        """Return the ranks of which a seat has files of a save, for each that has any."""
+        found: dict[int, set[int]] = {}
+        for shard in checkpoint.shards:
+            if shard.rank is not None:
+                for at in self._merge.held.get(shard.path, ()):
+                    found.setdefault(at, set()).add(shard.rank)
+        return {at: frozenset(ranks) for at, ranks in found.items()}
 
     def _differing(self, path: str) -> Iterator[Finding]:
         copies = self._merge.copies.get(path)
@@ -149,6 +192,27 @@ class _Judge:
         return found
 
 
+def _empty(seats: Sequence[Seat], held: AbstractSet[int]) -> Iterator[Seat]:
+    """Yield who saw no shard of any save on a disk of their own: lost, of another folder, or never any rank's.
+
+    Where the processes of a machine shared its files out, one of them may well have none. Those of two machines that
+    call themselves and their disks alike, as containers may, tell which they are by their shares: each is there twice.
+
+    Args:
+        seats: Who looked.
+        held: Places in `seats` of those who saw a shard.
+    """
+    machines: dict[tuple[str, str], list[int]] = {}
+    for at, seat in enumerate(seats):
+        machines.setdefault((seat.host, seat.disk), []).append(at)
+    for group in machines.values():
+        shares = [seats[at].share for at in group]
+        is_one = None not in shares and len({*shares}) == len(shares)
+        for at in group:
+            if not seats[at].shared and (held.isdisjoint(group) if is_one else at not in held):
+                yield seats[at]
+
+
 def _one_export(groups: object) -> list[list[Copy]]:
     """Put together what two addresses show of one shared disk: files of the same size, time and inode."""
     found: list[list[Copy]] = []
@@ -171,8 +235,9 @@ def _one_export(groups: object) -> list[list[Copy]]:
 
 def _of_one_disk(path: str, copies: Sequence[Copy]) -> Iterator[Finding]:
     if len({copy.stamp for copy in copies}) > 1:
-        hosts = _hosts(copies)
-        message = f"was another file when {hosts[0]} looked than when {hosts[-1]} did: somebody writes it"
+        names = _hosts(copies)
+        names = names if len(names) > 1 else [copy.seat.name for copy in copies]
+        message = f"was another file when {names[0]} looked than when {names[-1]} did: somebody writes it"
         yield unknown(Code.CHANGED_WHILE_READING, message, path=path, remedy="run again when nothing writes here")
         return
     for one, other in combinations([copy for copy in copies if copy.report is not None], 2):
@@ -205,7 +270,8 @@ def _alike(one: ShardReport | None, other: ShardReport | None) -> bool:
 def _on_several(path: str, copies: Sequence[Copy]) -> Finding:
     """Say that machines have files of their own under one path: which counts, nobody knows where they differ."""
     hosts = _hosts(copies)
-    where = f"{', '.join(hosts[:-1])} and {hosts[-1]}" if len(hosts) > 1 else f"two disks of {hosts[0]}"
+    named = hosts if len(hosts) <= _MOST_NAMED else [*hosts[:_MOST_NAMED], f"{len(hosts) - _MOST_NAMED} more"]
+    where = f"{', '.join(named[:-1])} and {named[-1]}" if len(named) > 1 else f"two disks of {named[0]}"
     first = copies[0]
     ranks = () if first.report is None or first.report.rank is None else (first.report.rank,)
     if all(copy.stamp.size == first.stamp.size and _alike(first.report, copy.report) for copy in copies[1:]):

@@ -23,7 +23,7 @@ def with_placement(plan: ResumePlan, merge: Merge) -> ResumePlan:
         for at in seats:
             files[at].add(path)
     homes = [
-        Home(host=seat.host, root=seat.root, shared=seat.shared, claims=seat.claims, files=own)
+        Home(host=seat.host, root=seat.absolute or seat.root, shared=seat.shared, claims=seat.claims, files=own)
         for seat, own in zip(merge.seats, files, strict=True)
     ]
     found = placement_of(plan.point.checkpoint, homes)

@@ -371,7 +371,9 @@ def withheld(findings: Iterable[Finding]) -> bool:
 NOT_SEEN = frozenset({Code.UNREADABLE, Code.CHANGED_WHILE_READING})
 """What says that nobody could look."""
 
-_ELSEWHERE = frozenset({Code.ONE_NODE_ONLY, Code.PART_MISSING, Code.PART_STALE, Code.NOT_LOOKED_AT})
+_ELSEWHERE = frozenset(
+    {Code.ONE_NODE_ONLY, Code.PART_MISSING, Code.PART_STALE, Code.NOT_LOOKED_AT, Code.NODES_DISAGREE}
+)
 """What says that other machines may have more."""
 
 

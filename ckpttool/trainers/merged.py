@@ -80,6 +80,8 @@ def _in_text(name: str, data: bytes) -> Iterator[tuple[str, Look | str]]:
 
 @cache  # it can be read but once, and several questions may be asked of one tree
 def _standard_input() -> bytes:
+    if sys.stdin is None:
+        raise IncompleteError("standard input is closed: no part came through it")
     data = sys.stdin.buffer.read(MOST_PARTS_BYTES + 1)
     if len(data) > MOST_PARTS_BYTES:
         raise UnsafeError(f"standard input holds more than {MOST_PARTS_BYTES} bytes: give fewer parts at once")

@@ -213,6 +213,10 @@ def test_a_bug_is_reported_where_the_package_says(
         ("launch -o new.yaml", "there is no option -o: did you mean --output?"),
         ("resolve out 15_2", "15_2 is too much here: a checkpoint is named with --checkpoint 15_2; ckpttool resolve "),
         ("schema plan 15_2", "15_2 is too much here; ckpttool schema --help shows"),
+        (
+            "resolve a.ckptpart b.ckptpart",
+            "b.ckptpart is too much here: parts are given by the folder that holds them;",
+        ),
         ("schema resolve", "there is no document 'resolve': did you mean plan?"),
         ("schema zzz", "there is no document 'zzz': `ckpttool schema` lists them"),
         ("resolve --gbs 8 --new-gbs 9", "--gbs and --new-gbs are one option: give one of them"),

@@ -45,12 +45,14 @@ def test_a_plan_says_which_ranks_start_on_which_machine(look: Callable[[str, str
 
 
 def test_a_rank_that_would_start_where_its_file_is_not_is_damage_and_the_copy_is_spelled(
-    look: Callable[[str, str], Path],
+    look: Callable[[str, str], Path], tmp_path: Path
 ) -> None:
-    done = cli("resolve", str(look("2-3", "0-1")))
+    """It names the folders from `/` on: a machine that is reached by its name does not stand where the job does."""
+    done = cli("resolve", str(look("2-3", "0-1")), "--json")
     assert done.exit_code == 10
-    assert "damage shard-elsewhere" in done.stdout
-    assert "on b: rsync -asR -- a:output/checkpoint/./rank_0/" in " ".join(done.stdout.split())
+    (first, *_) = [each for each in json.loads(done.stdout)["findings"] if each["code"] == "shard-elsewhere"]
+    assert first["remedy"].startswith(f"on b: rsync -asR -- a:{tmp_path}/a/output/checkpoint/./rank_0/")
+    assert first["remedy"].endswith(f" {tmp_path}/b/output/checkpoint/")
 
 
 def test_parts_that_lie_in_a_tree_are_not_passed_over_in_silence(look: Callable[[str, str], Path]) -> None:

@@ -6,14 +6,17 @@ from dataclasses import replace
 
 import pytest
 
-from ckpttool.decide.merging import with_merge
+from ckpttool.decide.merging import with_doubt, with_merge
 from ckpttool.domain.checkpoint import Checkpoint, Inventory
+from ckpttool.domain.exits import of_plan
 from ckpttool.domain.finding import Code, Finding, Severity, note
 from ckpttool.domain.merge import Copy, Merge, Seat
+from ckpttool.domain.plan import NoResumePoint, Rejection
 from ckpttool.domain.replicas import TensorDigests
 from ckpttool.domain.shard import FileStamp, FormatName, ShardRole
 from ckpttool.domain.units import ByteCount, Rank
 from ckpttool.domain.verdict import Level, ShardDigest, ShardReport
+from ckpttool.errors import ExitCode
 from tests.inventories import checkpoint, tree
 
 SECOND = 10**9
@@ -85,6 +88,19 @@ def test_several_that_told_nothing_are_named_up_to_a_line() -> None:
     assert "their machines have" in found.findings[0].message
 
 
+def test_machines_that_could_not_look_and_those_that_have_a_copy_are_named_up_to_a_line() -> None:
+    one = saved(0)
+    found = judged(one, merged(seat(1, of=99), held=held(one, 0), blind=dict.fromkeys(range(2, 100), "EACCES")))
+    assert found.findings[0].message.count("could not list the folder (EACCES)") == 8
+    path = one.shards[0].path
+    seats = [seat(number, of=50) for number in range(1, 51)]
+    merge = merged(*seats, held={path: tuple(range(50))}, copies={path: tuple(map(copy, seats))})
+    (alike,) = judged(one, merge).checkpoints[0].findings
+    assert alike.message == (
+        "lies on node1, node10, node11, node12, node13, node14, node15, node16 and 42 more, as far as was looked alike"
+    )
+
+
 def test_what_lacks_is_unknown_where_a_part_is_missing_and_damage_where_none_is() -> None:
     one = saved(0, 1, 2, findings=(LACKS, note(Code.STRAY_FILE, "a stray")))
     absent = judged(one, merged(seat(1), held=held(one, 0, 0, 0), missing=(2,)))
@@ -105,7 +121,7 @@ def test_a_stated_number_of_ranks_that_is_there_needs_no_other_machine() -> None
     [
         ({}, "unknown"),
         ({"shared": True}, None),
-        ({"host": "node1", "disk": "disk1"}, None),
+        ({"host": "node1", "disk": "disk1"}, "unknown"),
         ({"host": "node1"}, "unknown"),
     ],
 )
@@ -116,6 +132,22 @@ def test_who_saw_no_shard_on_a_disk_of_its_own_may_have_lost_the_last_ranks(
     merge = merged(seat(1), seat(2, **second), held=held(one, 0, 0))  # type: ignore[arg-type]
     assert told(judged(one, merge)).get("part-missing") == weight
     assert told(judged(one, merge, declared=(2,))) == {}
+
+
+@pytest.mark.parametrize(
+    ("shares", "weight"),
+    [(("1/2", "2/2"), None), (("1/2", "2/2", "1/2", "2/2"), "unknown"), (("1/2", None), "unknown")],
+)
+def test_processes_of_one_machine_may_have_none_of_what_they_share_out_and_two_machines_of_one_name_may_not(
+    shares: tuple[str | None, ...], weight: str | None
+) -> None:
+    """Containers may all have one host's name, and no boot that tells them apart."""
+    one = saved(0, 1)
+    seats = [
+        replace(seat(number, of=len(shares), host="localhost", disk="own"), share=share)
+        for number, share in enumerate(shares, 1)
+    ]
+    assert told(judged(one, merged(*seats, held=held(one, 0, 0)))).get("part-missing") == weight
 
 
 @pytest.mark.parametrize(
@@ -165,6 +197,25 @@ def test_a_rank_that_has_older_saves_on_a_machine_is_late_there_alone() -> None:
         parts = with_merge(inventory, merged(*seats, held=homes), declared=(), skew=60).parts
         assert parts is not None
         assert parts.stale == number
+
+
+@pytest.mark.parametrize("began", [SAVED - SECOND, SAVED + 61 * SECOND])
+@pytest.mark.parametrize("older", [(), (2,), (2, 3)])
+def test_who_saw_fewer_ranks_of_a_save_than_of_others_or_saw_no_other_may_have_looked_in_its_middle(
+    began: int, older: tuple[int, ...]
+) -> None:
+    """Of the first save of all nobody misses the last rank, which may be under way."""
+    one = saved(0, 1, 2)
+    homes = held(one, 0, 0, 1)
+    saves = [one]
+    if older:
+        saves = [checkpoint("5_2", ranks=(0, 1, *older)), one]
+        homes |= held(saves[0], 0, 0, *(1 for _ in older))
+    inventory = with_merge(tree(*saves), merged(seat(1), seat(2, began=began), held=homes), declared=(), skew=60)
+    is_late = began < SAVED and older != (2,)
+    assert [each.code.value for each in inventory.checkpoints[-1].findings] == (["part-stale"] if is_late else [])
+    declared = with_merge(tree(*saves), merged(seat(1), seat(2, began=began), held=homes), declared=(3,), skew=60)
+    assert declared.checkpoints[-1].findings == ()
 
 
 def test_a_save_of_which_no_time_is_known_is_late_nowhere() -> None:
@@ -233,6 +284,14 @@ def test_digests_tell_two_looks_apart_where_both_took_them(field: str, same: obj
     first = copy(seat(1, disk="d"), with_one(same))
     for value, said in ((same, {}), (another, {"nodes-disagree": "suspect"}), (None, {})):
         assert several(first, copy(seat(2, disk="d"), with_one(value))) == said
+
+
+def test_two_looks_from_one_machine_are_told_apart_by_their_parts() -> None:
+    one = saved(0)
+    copies = (copy(seat(1, host="a", disk="d")), copy(seat(2, host="a", disk="d"), stamp=OTHER))
+    merge = merged(seat(1), seat(2), held={one.shards[0].path: (0, 1)}, copies={one.shards[0].path: copies})
+    (found,) = judged(one, merge).checkpoints[0].findings
+    assert found.message.startswith("was another file when part 1 of 2 (a) looked than when part 2 of 2 (a) did")
 
 
 def test_a_file_that_changed_between_two_looks_is_unknown() -> None:
@@ -310,6 +369,42 @@ def test_a_save_that_is_whole_by_a_word_for_it_lacks_nothing_that_was_shared_out
     assert told(judged(saved(0, 1, 2), merge, declared=(3,))) == {"not-looked-at": "note"}
     elsewhere = replace(merge, seats=tuple(replace(each, disk=f"own {each.number}") for each in merge.seats))
     assert Code.NOT_LOOKED_AT not in {each.code for each in judged(saved(0, 1, 2), elsewhere, declared=(3,)).findings}
+
+
+CHANGED = Finding(code=Code.CHANGED_WHILE_READING, severity=Severity.UNKNOWN, message="was another file", path="x")
+TWICE = Finding(code=Code.RANK_ON_SEVERAL_NODES, severity=Severity.SUSPECT, message="lies on a and b", path="x")
+RECORD = Finding(code=Code.UNREADABLE, severity=Severity.UNKNOWN, message="cannot be read", path="10_2/common.json")
+
+
+@pytest.mark.parametrize(
+    ("reasons", "is_open"),
+    [
+        ((CHANGED,), True),
+        ((TWICE,), True),
+        ((RECORD,), True),
+        ((CHANGED, TWICE, note(Code.STRAY_FILE, "a stray")), True),
+        ((CHANGED, LACKS), False),
+        ((replace(RECORD, path="10_2/other.json"),), False),
+        ((replace(RECORD, path="10_2/other.json"), CHANGED), True),
+        ((LACKS,), False),
+    ],
+)
+def test_what_machines_saw_otherwise_is_never_nothing_to_resume_from(
+    reasons: tuple[Finding, ...], is_open: bool
+) -> None:
+    merge = merged(seat(1), seat(2), different=frozenset({"10_2/common.json"}))
+    broken = Rejection(checkpoint=saved(0), reasons=(LACKS,))
+    none = NoResumePoint(
+        root="there",
+        evidence=Level.STRUCTURE,
+        rejected=(broken, Rejection(checkpoint=saved(0), reasons=reasons)),
+        findings=(),
+    )
+    doubted = with_doubt(none, merge)
+    assert [(each.code.value, each.severity.word) for each in doubted.findings] == [
+        ("nodes-disagree", "unknown") for _ in range(is_open)
+    ]
+    assert of_plan(doubted, strict=False) is (ExitCode.INCOMPLETE if is_open else ExitCode.NOTHING_TO_RESUME)
 
 
 def test_where_a_part_is_missing_nobody_asks_what_the_others_left_to_each_other() -> None:

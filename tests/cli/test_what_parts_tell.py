@@ -1,0 +1,234 @@
+"""A part tells what its machine would, however that is spelled, and nothing that is nobody's business."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from ckpttool import api
+from ckpttool.domain.verdict import ShardReport
+from ckpttool.errors import IncompleteError
+from ckpttool.formats.strict_json import JsonObject
+from ckpttool.records.part import Look, read_parts
+from ckpttool.records.part_looks import read_look
+from ckpttool.storage.recorded import Answers
+from ckpttool.trainers import merged
+from tests.answers import FIXTURES, cli, writable_copy
+from tests.split_trees import aged
+
+NEWEST = "rank_1/llama2_7b_rank_1-15_2.ckpt"
+
+
+@pytest.fixture
+def output(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return the output folder of a training whose newest save its health file calls unhealthy."""
+    for name in ("HOME", "XDG_CACHE_HOME"):  # where a machine remembers what it found
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.chdir(tmp_path)
+    return copied("health_pp2", tmp_path)
+
+
+def copied(name: str, to: Path) -> Path:
+    return writable_copy(name, to / "fixture").rename(to / "output")
+
+
+def looked(tree: str, parts: str = "parts", *words: str, part: str = "1/1") -> Path:
+    """Let this machine look, and return the part."""
+    before = {*Path(parts).glob("*.ckptpart")}
+    done = cli("part", tree, "--part", part, "--run-id", "a", "--out", f"{parts}/", *words)
+    assert done.exit_code == 0, done.stderr
+    (new,) = {*Path(parts).glob("*.ckptpart")} - before or before
+    return new
+
+
+def said(question: str, where: str) -> tuple[int, dict[str, object]]:
+    done = cli(*question.split(), where, "--json")
+    document = json.loads(done.stdout)
+    return done.exit_code, {name: document[name] for name in document if name not in {"parts", "seconds"}}
+
+
+@pytest.mark.parametrize(
+    ("stands", "tree", "parts"),
+    [
+        (".", "output", "parts"),
+        ("output", "checkpoint", "../parts"),
+        ("output/checkpoint", ".", "../../a!b/parts"),
+        ("output/checkpoint/rank_0", "..", "../../../pa%rts"),
+        ("elsewhere", "../output", "parts"),
+        ("elsewhere", "../output/checkpoint", "../elsewhere/../parts"),
+    ],
+)
+def test_what_lies_beside_a_tree_counts_however_the_tree_and_its_parts_are_spelled(
+    output: Path, monkeypatch: pytest.MonkeyPatch, stands: str, tree: str, parts: str
+) -> None:
+    (output.parent / "elsewhere").mkdir()
+    monkeypatch.chdir(output.parent / stands)
+    looked(tree, parts)
+    for question in ("resolve", "scan", "verify --checkpoint all"):
+        assert said(question, parts) == said(question, tree)
+    code, document = said("resolve", parts)
+    assert (code, document["resume"]["name"], document["resume"]["health"]) == (0, "10_2", "healthy")  # type: ignore[index]
+
+
+def flipped(path: Path) -> None:
+    """Change a byte of a tensor behind everybody's back."""
+    stamp, data = path.stat(), bytearray(path.read_bytes())
+    data[-400] ^= 1
+    path.write_bytes(data)
+    os.utime(path, ns=(stamp.st_atime_ns, stamp.st_mtime_ns))
+
+
+@pytest.mark.parametrize("is_mended", [False, True])
+def test_what_a_machine_found_damaged_before_is_told_with_its_part(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_mended: bool
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    tree = copied("async_ckpt", tmp_path) / "checkpoint"
+    aged(tree)
+    assert cli("seal", "output").exit_code == 0
+    whole = (tree / NEWEST).read_bytes()
+    flipped(tree / NEWEST)
+    assert cli("verify", "output", "--level", "checksum").exit_code == 10
+    if is_mended:
+        (tree / NEWEST).write_bytes(whole)
+    looked("output")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "another's"))  # of the machine that is asked
+    _, document = said("resolve", "parts")
+    assert document["resume"]["name"] == ("15_2" if is_mended else "10_2")  # type: ignore[index]
+    assert ("found-damaged" in json.dumps(document)) is not is_mended
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    _, own = said("resolve", "output")
+    own["findings"] = [each for each in own["findings"] if each["code"] != "can-be-healed"]  # type: ignore[attr-defined]
+    assert document == own
+
+
+def test_records_travel_and_nothing_else_that_happens_to_lie_there(output: Path) -> None:
+    tree = output / "checkpoint"
+    assert cli("seal", "output", "--checkpoint", "all").exit_code == 0
+    assert (tree / ".ckpttool" / "reserve").exists()
+    trash = tree / ".ckpttool" / "trash" / "20260101T000000Z-1" / "rank_0"
+    trash.mkdir(parents=True)
+    shutil.copy(tree / "rank_0" / "llama2_7b_rank_0-5_2.ckpt", trash)
+    for name in (".netrc", ".git/config", "run.log", "logs/events.out.tfevents.1", "30/extra.json"):
+        (tree / name).parent.mkdir(exist_ok=True)
+        (tree / name).write_bytes(b"what this holds")
+    ((_, look),) = read_parts(looked("output").read_bytes(), name="x")
+    assert isinstance(look, Look)
+    names = {"10_2", "15_2", "5_2"}
+    assert {*look.answers.files} == {
+        *(f".ckpttool/llama2_7b-{name}.ckpt.manifest.json" for name in names),
+        *(f"rank_{rank}/meta.json" for rank in range(4)),
+        "30/extra.json",
+        "../health_ckpts.json",
+    }
+    assert not any("trash/" in path for path in look.answers.stamps)
+    assert said("scan", "parts") == said("scan", "output")
+
+
+def test_each_line_is_read_once_however_many_machines_saw_the_files(
+    output: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A look keeps but a few saves in mind: asked in the order of the files it would read each line for each file."""
+    tree = output / "checkpoint"
+    for epoch in range(16, 24):
+        for rank in range(4):
+            place = tree / f"rank_{rank}"
+            shutil.copy2(place / f"llama2_7b_rank_{rank}-15_2.ckpt", place / f"llama2_7b_rank_{rank}-{epoch}_2.ckpt")
+    for number in (1, 2, 3):
+        looked("output", "parts", "--split", "none", part=f"{number}/3")
+    read = []
+
+    def reading(record: JsonObject, answers: Answers) -> dict[str, ShardReport]:
+        read.append(record)
+        return read_look(record, answers)
+
+    monkeypatch.setattr("ckpttool.records.part.read_look", reading)
+    assert cli("scan", "parts").exit_code in {0, 10}
+    assert 0 < len(read) <= 2 * 11
+
+
+def test_a_part_that_is_given_twice_is_one(output: Path) -> None:
+    del output
+    content = looked("output").read_bytes()
+    Path("twice.ckptpart").write_bytes(content * 2)
+    assert said("resolve", "twice.ckptpart") == said("resolve", "parts")
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (lambda part: part[:-10], "is torn: its last lines are not there"),
+        (lambda part: part.replace(b"\n", b"\r\n"), "has other line ends than were written"),
+        (gzip.compress, "is compressed: gunzip it first"),
+    ],
+)
+def test_a_part_that_cannot_be_read_is_named_with_the_missing_one(output: Path, change: object, why: str) -> None:
+    del output
+    looked("output", part="1/2")
+    second = looked("output", part="2/2")
+    assert cli("resolve", "parts").exit_code == 0
+    second.write_bytes(change(second.read_bytes()))  # type: ignore[operator]
+    done = cli("resolve", "parts")
+    assert done.exit_code == 14
+    assert f"of 2 parts 2 is not here; a.00002-of-00002.ckptpart {why}" in " ".join(done.stdout.split())
+
+
+def test_the_machine_of_a_part_that_is_missing_is_named_where_an_older_look_knows_it(
+    output: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    del output
+    for run, numbers in (("old", (1, 2)), ("new", (1,))):
+        for number in numbers:
+            monkeypatch.setattr("socket.gethostname", lambda number=number: f"n{number}")
+            cli("part", "output", "--part", f"{number}/2", "--run-id", run, "--out", "parts/")
+    done = cli("resolve", "parts")
+    assert done.exit_code == 14
+    assert "of 2 parts 2 (n2 in an older look) is not here" in " ".join(done.stdout.split())
+
+
+@pytest.mark.parametrize("is_other", [False, True])
+def test_records_that_differ_between_machines_are_never_nothing_to_resume_from(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_other: bool
+) -> None:
+    for number in (1, 2):
+        (tmp_path / str(number)).mkdir()
+        tree = copied("newfmt_4rank", tmp_path / str(number)) / "checkpoint"
+        aged(tree)
+        if is_other and number == 2:
+            for record in tree.rglob("common.json"):
+                record.write_bytes(record.read_bytes().replace(b"8", b"9"))
+        monkeypatch.chdir(tmp_path / str(number))
+        monkeypatch.setattr("ckpttool.api.parts.disk_identity", lambda *_, number=number, **__: f"disk {number}")
+        looked("output", "../parts", part=f"{number}/2")
+    monkeypatch.chdir(tmp_path)
+    done = cli("resolve", "parts", "--world-size", "4")
+    assert done.exit_code == (14 if is_other else 0), done.stdout
+    text = " ".join(done.stdout.split())
+    assert ("cannot be read (machines have different ones)" in text) is is_other
+    assert ("iteration_00000030 may be whole" in text) is is_other
+    if is_other:
+        config = str(FIXTURES / "configs" / "pretrain_sink2.yaml")
+        assert cli("launch", "parts", "--config", config, "--output", "new.yaml").exit_code == 14
+        assert not Path("new.yaml").exists()
+
+
+def test_a_part_is_of_files_and_never_of_parts(output: Path) -> None:
+    del output
+    part = looked("output")
+    for given in ("parts", str(part), "-"):
+        done = cli("part", given, "--part", "1/1", "--out", "more/")
+        assert (done.exit_code, done.stdout) == (2, ""), given
+    assert not Path("more").exists()
+
+
+def test_an_input_that_is_closed_is_no_part(monkeypatch: pytest.MonkeyPatch) -> None:
+    merged._standard_input.cache_clear()  # noqa: SLF001  as in a process of its own
+    monkeypatch.setattr("sys.stdin", None)
+    with pytest.raises(IncompleteError, match="standard input is closed"):
+        api.scan("-")
