@@ -6,7 +6,7 @@ A cluster of one node a core is started on this machine: it shows what goes on t
 start is shown apart: to join, and the first look, for which every node starts a process. Then both in turns, from the
 page cache, the median of the ratios of each turn; target 1.3.
 
-    structure            headers of 1,024 ranks
+    structure            headers of 8,192 ranks
     checksum             every byte of 64 ranks of 16 MiB
 """
 

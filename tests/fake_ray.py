@@ -11,6 +11,8 @@ from contextlib import contextmanager
 from types import ModuleType
 from typing import Any, TypeVar
 
+from ckpttool.domain.frozen import Packed, unpacked
+
 T = TypeVar("T")
 
 
@@ -93,7 +95,8 @@ class FakeRay(ModuleType):
         try:
             return self.back(_sent(function(*self.there(arguments))))
         except Exception as error:  # noqa: BLE001  whatever it raised there
-            raise RayTaskError(str(error)) from None
+            told = f"\x1b[36mray::look()\x1b[39m (pid=1)\n  File x\n{type(error).__name__}: {error}\n"
+            raise RayTaskError(told) from None
 
     def says(self) -> None:
         """Write on stdout what became of a node, as Ray does, in a thread of its own."""
@@ -112,7 +115,7 @@ def _sent(value: T) -> T:
 
 
 def _tasks(arguments: tuple[Any, ...]) -> tuple[Any, ...]:
-    return arguments[1] if len(arguments) > 1 and isinstance(arguments[1], tuple) else ()
+    return tuple(unpacked(arguments[1])) if len(arguments) > 1 and isinstance(arguments[1], Packed) else ()
 
 
 class _Affinity:

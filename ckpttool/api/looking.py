@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from ckpttool.api.remembering import found_damaged
+from ckpttool.api.remembering import found_damaged, with_found_damaged
 from ckpttool.api.scanning import Tree, scanned
 from ckpttool.api.sealing import not_sealed, seal_share
 from ckpttool.api.verifying import content_engine, verify
@@ -110,12 +110,11 @@ def look_at(
         sealings: list[Sealing] = []
         with suppress(CkptToolError, OSError):  # what nobody can make sense of here is written down, and judged there
             if located is not None:
-                asked = _ask(replace(located, storage=storage, listing=list_root(storage)))
+                tree, asked = _ask(replace(located, storage=storage, listing=list_root(storage)))
                 saves = {shard.path: each.name for each in asked for shard in each.shards}
                 if asked and question.level.reads_content:
-                    own = shared_out(located.storage, "")
-                    reading = replace(located, storage=own, listing=list_root(own))
-                    reports |= _contents(reading, root, question, share, sealings)
+                    own = _unnoted(tree, shared_out(located.storage, ""), root)
+                    reports |= _contents(own, question, share, sealings)
                 reports |= _headers(root, asked, question, but=reports)
         reports |= {report.path: report for report in _strays(root, sorted(left - reports.keys()), question)}
         if not by_scalars and left:
@@ -189,20 +188,26 @@ def _may_be_record(path: str) -> bool:
 _LOGS = (".log", ".out", ".err")
 
 
-def _ask(noted: Located) -> tuple[Checkpoint, ...]:
-    """Let the layout ask what it asks of a whole tree, so that it is written down; return the saves."""
+def _ask(noted: Located) -> tuple[Tree, tuple[Checkpoint, ...]]:
+    """Let the layout ask what it asks of a whole tree, so that it is written down; return the tree and its saves."""
     tree = scanned(noted, TreeQuestion(sizes=True))
     saves = tuple(map(tree.closer, tree.inventory.checkpoints))
     for save in saves:
         tree.slices(save)
-    return saves
+    return tree, saves
+
+
+def _unnoted(tree: Tree, own: Storage, root: str) -> Tree:
+    """Return a tree as it is read without being written down, with what is remembered of it here."""
+    inventory = replace(tree.inventory, root=root)
+    remembered = with_found_damaged(inventory, own, tree.seal_place, found_damaged(root), own.stamp)
+    return replace(tree, storage=own, inventory=remembered)
 
 
 def _contents(
-    located: Located, root: str, question: CheckQuestion, share: tuple[int, int] | None, sealings: list[Sealing]
+    tree: Tree, question: CheckQuestion, share: tuple[int, int] | None, sealings: list[Sealing]
 ) -> dict[str, ShardReport]:
     """Look at the saves that were asked for as hard as was asked for, and seal what was read where that was, too."""
-    tree = scanned(located, TreeQuestion(path=root, sizes=True))
     found: dict[str, ShardReport] = {}
     read: dict[str, ShardReport] = {}
     for name in _names_here(tree, question):

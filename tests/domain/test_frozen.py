@@ -18,7 +18,9 @@ from typing import ClassVar
 import pytest
 
 import ckpttool.domain
-from ckpttool.domain.frozen import dataclass, many, replace
+from ckpttool.domain.frozen import dataclass, many, packed, replace, unpacked
+from ckpttool.domain.shard import FileStamp
+from ckpttool.domain.units import ByteCount
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -230,6 +232,39 @@ def test_many_values_need_a_column_for_each_field_and_no_other(columns: dict[str
 def test_a_column_that_is_too_short_leaves_no_value_half_made() -> None:
     with pytest.raises(ValueError, match="2 of Ours take 2 values in each column"):
         many(Ours, 2, name=["a"], size=[1, 2], parts=repeat(()))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Holder:
+    one: object
+    other: object
+
+
+def stamped(changed_ns: int | None) -> FileStamp:
+    return FileStamp(size=ByteCount(1), token=(1, 2), modified_ns=1, changed_ns=changed_ns)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        [Ours(name="a", size=1)],
+        [Ours(name="a", size=number, parts=("x",)) for number in range(3)],
+        [Ours(name=name, size=1) for name in ("a", "b")],
+        [Ours(name="a", size=True), Ours(name="a", size=1)],  # equal, and not the same
+        [Holder(one=stamped(1), other=None), Holder(one=stamped(None), other=stamped(3))],
+        [Holder(one=stamped(1), other=stamped(2)), Holder(one=stamped(1), other=Ours(name="x"))],
+    ],
+)
+def test_packed_values_come_back_as_they_were_to_the_last_field(values: list[object]) -> None:
+    back = unpacked(pickle.loads(pickle.dumps(packed(values))))  # noqa: S301  what was written a moment ago
+    assert [repr(one) for one in back] == [repr(one) for one in values]
+    assert [type(one) for one in back] == [type(one) for one in values]
+
+
+def test_what_all_values_share_is_packed_once() -> None:
+    parts = tuple(f"part {number} that all of them have" for number in range(8))
+    values = [Ours(name=str(number), size=1, parts=parts) for number in range(64)]
+    assert len(pickle.dumps(packed(values))) < len(pickle.dumps(values)) / 2
 
 
 def test_threads_that_ask_for_the_fields_of_a_class_at_once_all_get_them() -> None:

@@ -50,7 +50,8 @@ PartitionName=all Nodes=n[1-4] Default=YES MaxTime=INFINITE State=UP
 
 def needs(program: str, package: str) -> str:
     """Return where a program lies; where it is not there, the test is skipped and says which package has it."""
-    found = shutil.which(program, path=f"{os.environ['PATH']}:/usr/sbin:/usr/local/sbin")
+    places = (os.environ["PATH"], "/usr/sbin", "/usr/local/sbin", str(Path(sys.executable).parent))
+    found = shutil.which(program, path=os.pathsep.join(places))
     if found is None:
         pytest.skip(f"there is no {program}: apt-get install {package}")
     return found

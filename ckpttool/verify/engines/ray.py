@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 
 from ckpttool import __version__
 from ckpttool.domain.finding import Code
-from ckpttool.domain.frozen import replace
+from ckpttool.domain.frozen import Packed, packed, replace, unpacked
 from ckpttool.domain.verdict import CheckTask
 from ckpttool.errors import IncompleteError, UsageError
 from ckpttool.storage import is_local, is_object_store, open_storage
@@ -30,7 +30,7 @@ from ckpttool.verify.observation import Observation
 T = TypeVar("T")
 
 BATCH_BYTES = 1 << 30
-BATCH_HEADERS = 64
+BATCH_HEADERS = 256
 """What one batch reads at most: seconds of work, so that what a node's death costs is soon done again."""
 
 _MEMORY = 64 << 20
@@ -130,7 +130,7 @@ class RayCluster:
             return self._ray.get(ref)
         except RayTaskError as error:
             raise UsageError(
-                f"a Ray node cannot run ckpttool {__version__} ({_first_line(error)[:120]}): install it on all nodes"
+                f"a Ray node cannot run ckpttool {__version__} ({_last_line(error)[:120]}): install it on all nodes"
             ) from None
         except RayError as error:
             return type(error).__name__
@@ -170,6 +170,11 @@ def _assert_answers(address: str) -> None:
         raise IncompleteError(f"no Ray cluster answers at {address}: {error.strerror or error}") from None
 
 
+def _last_line(error: Exception) -> str:
+    """Return what was raised on a node; before it stands in colours where that was."""
+    return next((line.strip() for line in reversed(str(error).splitlines()) if line.strip()), type(error).__name__)
+
+
 def _first_line(error: Exception) -> str:
     return str(error).strip().partition("\n")[0] or type(error).__name__
 
@@ -189,14 +194,12 @@ class RayEngine:
         Where nobody wants the rest, those that are under way are left to themselves: who leaves the cluster ends them.
         Ray 2.60 aborts the process where one that is cancelled ends by itself meanwhile.
         """
-        roots = {root: _whole(root) for root in {task.root for task in tasks}}
-        listed = [_as_listed(task, roots[task.root]) for task in tasks]
-        waiting = deque(batches(listed, self._cluster.cores))
-        flying: dict[object, tuple[CheckTask, ...]] = {}
+        waiting = deque(batches(tasks, self._cluster.cores))
+        flying: dict[object, Sequence[CheckTask]] = {}
         while waiting or flying:
             while waiting and len(flying) < _FLYING * self._cluster.cores:
-                batch = waiting.popleft()
-                flying[self._look.remote(__version__, batch, self._timeout)] = batch
+                batch = list(map(_as_listed, waiting.popleft()))
+                flying[self._look.remote(__version__, packed(batch), self._timeout)] = batch
             done, _ = self._ray.wait(list(flying), num_returns=1, timeout=_TICK_SECONDS)
             for ref in done:
                 yield from self._seen(ref, flying.pop(ref))
@@ -207,10 +210,10 @@ class RayEngine:
             message = f"the Ray node that read it was lost, and no other one did ({answer}): unknown, not damaged"
             yield from (failed(task, message) for task in batch)
             return
-        host, version, observed = answer
+        host, version, places, observed = answer
         assert_same(host, version)
-        asked = {(task.path, task.part): task for task in batch}
-        yield from (_of_this_tree(asked[each.task.path, each.task.part], each, host) for each in observed)
+        observed.own["task"] = [batch[place] for place in places]
+        yield from (_of_this_tree(each, host) for each in unpacked(observed))
 
 
 def assert_same(host: str, version: str) -> None:
@@ -240,24 +243,21 @@ def batches(tasks: Sequence[CheckTask], cores: int) -> Iterator[tuple[CheckTask,
         yield tuple(batch)
 
 
-def _as_listed(task: CheckTask, root: str) -> CheckTask:
+def _as_listed(task: CheckTask) -> CheckTask:
     """Spell a task for another machine: with its root whole, and which file is meant."""
-    listed = task.listed
-    if listed is None:
-        try:
-            listed = open_storage(task.root).stamp(task.path)
-        except OSError:  # what looks at it says what is so
-            listed = None
+    root = str(Path(task.root).absolute()) if is_local(task.root) else task.root
+    if task.listed is not None:
+        return task if root == task.root else replace(task, root=root)
+    try:
+        listed = open_storage(task.root).stamp(task.path)
+    except OSError:  # what looks at it says what is so
+        listed = None
     return replace(task, root=root, listed=listed)
 
 
-def _whole(root: str) -> str:
-    return str(Path(root).absolute()) if is_local(root) else root
-
-
-def _of_this_tree(task: CheckTask, observed: Observation, host: str) -> Observation:
+def _of_this_tree(observed: Observation, host: str) -> Observation:
     """Return what a node saw, unless it saw another file than lies here: its own disk proves nothing of this one."""
-    stamp = observed.report.stamp
+    task, stamp = observed.task, observed.report.stamp
     is_gone = stamp is None and any(each.code is Code.CHANGED_WHILE_READING for each in observed.report.findings)
     if not is_local(task.root) or not (is_gone or (stamp is not None and stamp != task.listed)):
         return observed
@@ -271,16 +271,28 @@ def _of_this_tree(task: CheckTask, observed: Observation, host: str) -> Observat
     return failed(task, f"{host} {seen}: --engine ray reads disks that all nodes share; of others: ckpttool part")
 
 
-def look(version: str, batch: Sequence[CheckTask], timeout: float) -> tuple[str, str, list[Observation]]:
-    """Look at some shards on the node that this runs on, and say which one that is."""
+def look(version: str, tasks: Packed, timeout: float) -> tuple[str, str, list[int], Packed | None]:
+    """Look at some shards on the node that this runs on, and say which one that is.
+
+    Returns:
+        Host and version, and of each observation which of the tasks it is of, and all but that task.
+    """
     import socket
 
     host = socket.gethostname()
-    if version != __version__:
-        return host, __version__, []
+    if version != __version__:  # then a task may have other fields
+        return host, __version__, [], None
+    batch: list[CheckTask] = unpacked(tasks)
     if not batch[0].level.reads_content:
-        return host, __version__, list(WaitingEngine(timeout=timeout, work=_work).run(batch))
-    return host, __version__, list(ThreadEngine(jobs=1, timeout=timeout, work=_work).run(batch))
+        observed = list(WaitingEngine(timeout=timeout, work=_work).run(batch))
+    else:
+        observed = list(ThreadEngine(jobs=1, timeout=timeout, work=_work).run(batch))
+    place_of = {(task.path, task.part): place for place, task in enumerate(batch)}
+    places = [place_of[each.task.path, each.task.part] for each in observed]
+    seen = packed(observed)
+    for fields in (seen.shared, seen.own):
+        fields.pop("task", None)
+    return host, __version__, places, seen
 
 
 def _work(task: CheckTask) -> Observation:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from ckpttool import api
 from ckpttool.domain.finding import Code, Severity, worst
-from ckpttool.domain.frozen import replace
+from ckpttool.domain.frozen import Packed, packed, replace, unpacked
 from ckpttool.domain.part import PartQuestion
 from ckpttool.domain.question import CheckQuestion, TreeQuestion
 from ckpttool.domain.shard import FormatName, ShardRole
@@ -94,11 +94,11 @@ def test_who_wants_no_more_leaves_little_under_way() -> None:
 
 def test_a_node_with_another_version_and_one_that_cannot_import_ours_are_refused() -> None:
     with fake_ray() as ray, api.on_ray():
-        ray.back = lambda _: ("node", "0.0.1", [])
+        ray.back = lambda _: ("node", "0.0.1", [], None)
         with pytest.raises(UsageError, match="install one on all nodes"):
             answer(Level.STRUCTURE)
         ray.there = lambda arguments: arguments[:1]
-        with pytest.raises(UsageError, match="install it on all nodes"):
+        with pytest.raises(UsageError, match=r"\(TypeError: .*\): install it on all nodes"):
             answer(Level.STRUCTURE)
 
 
@@ -110,8 +110,8 @@ def test_a_node_that_has_another_disk_there_proves_nothing(tmp_path: Path) -> No
 
     def elsewhere(arguments: tuple[object, ...]) -> tuple[object, ...]:
         version, batch, timeout = arguments
-        assert isinstance(batch, tuple)
-        return version, tuple(replace(each, root=str(other)) for each in batch), timeout
+        assert isinstance(batch, Packed)
+        return version, packed([replace(each, root=str(other)) for each in unpacked(batch)]), timeout
 
     with fake_ray() as ray, api.on_ray():
         ray.there = elsewhere
