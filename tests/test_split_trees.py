@@ -275,7 +275,7 @@ def test_a_part_that_an_older_look_without_a_name_left_behind_is_none_of_the_new
         ended, found = codes(monkeypatch, order)
         assert ended == code, found
         assert found.get("part-missing") == ("unknown" if code else None)
-        assert found.get("part-stale") == ("note" if code else None)
+        assert found.get("part-stale") == ("note" if code or hours > 1 else None)
 
 
 def test_machines_that_look_one_after_the_other_for_a_whole_day_are_one_look(

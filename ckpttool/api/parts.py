@@ -204,6 +204,7 @@ def _made(
         room=room,
         absolute=os.path.abspath(root),
         unwritable=unwritable,
+        inode=_inode(root),
     )
     if located is None and not seen.reports:  # nothing of a tree: what else lies here is nobody's business
         seen = replace(seen, answers=Answers(failures=seen.answers.failures))
@@ -306,6 +307,13 @@ def _room(root: str, seen: Seen) -> tuple[Room | None, tuple[str, ...]]:
         return disk.room(folder), unwritable
     except OSError:
         return None, unwritable
+
+
+def _inode(root: str) -> int | None:
+    try:
+        return os.stat(root).st_ino
+    except OSError:
+        return None
 
 
 def _mine(located: Located | None, divided: tuple[int, int] | None) -> Mine | None:

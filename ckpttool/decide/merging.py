@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from itertools import combinations
 
+from ckpttool.decide.machine_copies import differing
 from ckpttool.domain.checkpoint import Checkpoint, Inventory
-from ckpttool.domain.finding import Code, Finding, Severity, blocking, in_order, note, suspect, unknown
+from ckpttool.domain.finding import Code, Finding, Severity, blocking, in_order, note, unknown
 from ckpttool.domain.frozen import replace
-from ckpttool.domain.merge import Copy, Merge, Seat
+from ckpttool.domain.merge import BREAK_NS, Merge, Seat
 from ckpttool.domain.parts_given import PartsGiven
 from ckpttool.domain.plan import NoResumePoint
-from ckpttool.domain.verdict import ShardReport
+from ckpttool.domain.units import counted
 
 SKEW_SECONDS = 60.0
 """By how much the clocks of machines may differ."""
@@ -93,7 +93,9 @@ class _Judge:
 
     def judged(self, checkpoint: Checkpoint) -> Checkpoint:
         """Return a save with what is to be said of the looks at it."""
-        own = [finding for shard in checkpoint.shards for finding in self._differing(shard.path)]
+        copies = self._merge.copies
+        several = (shard.path for shard in checkpoint.shards if shard.path in copies)
+        own = [finding for path in several for finding in differing(path, copies[path])]
         is_open = not self._is_complete(checkpoint)
         late = self._late(checkpoint) if is_open else ()
         if late:
@@ -153,19 +155,6 @@ class _Judge:
                     found.setdefault(at, set()).add(shard.rank)
         return {at: frozenset(ranks) for at, ranks in found.items()}
 
-    def _differing(self, path: str) -> Iterator[Finding]:
-        copies = self._merge.copies.get(path)
-        if copies is None:
-            return
-        apart: dict[str, list[Copy]] = {}
-        for copy in copies:
-            apart.setdefault(copy.seat.disk, []).append(copy)
-        for same in _one_export(apart.values()):
-            yield from _of_one_disk(path, same)
-        disks = list(apart.values())
-        if len(_one_export(disks)) > 1:
-            yield _on_several(path, [each[0] for each in _one_export(disks)])
-
     def of_tree(self, checkpoints: Sequence[Checkpoint]) -> list[Finding]:
         """Return what is to be said of the whole."""
         merge, found = self._merge, []
@@ -186,10 +175,31 @@ class _Judge:
             # In a launcher's output a part that was torn may stand whole as well, sent once more.
             say = note if name.startswith(sent) else unknown
             found.append(say(Code.PART_MISSING, message, path=name, remedy=remedy))
+        found.extend(_long_before(merge.seats))
         for seat in merge.left_out:
             message = f"{seat.name} is of an older look or another run than the newest, and was left out"
             found.append(note(Code.PART_STALE, message, remedy="remove it from what is given"))
         return found
+
+
+def _long_before(seats: Sequence[Seat]) -> Iterator[Finding]:
+    """Note which parts of a look are older than the others: one that was not written anew stays where it was."""
+    before: list[Seat] = []
+    ended = late = 0
+    for number, seat in enumerate(ordered := sorted(seats, key=lambda seat: seat.began_ns)):
+        if number and seat.began_ns > ended + BREAK_NS:
+            before, late = ordered[:number], seat.began_ns - ended
+        ended = max(ended, seat.ended_ns)
+    if before:
+        names = ", ".join(seat.name for seat in sorted(before, key=lambda seat: seat.number)[:_MOST_NAMED])
+        more = f" and {len(before) - _MOST_NAMED} more" if len(before) > _MOST_NAMED else ""
+        message = (
+            f"{names}{more} looked {counted(late // BREAK_NS, 'hour')} and more before the others of the same name: "
+            "what became of the files there since is not known"
+        )
+        yield note(
+            Code.PART_STALE, message, remedy="run ckpttool part there again, and give each look a name of its own"
+        )
 
 
 def _empty(seats: Sequence[Seat], held: AbstractSet[int]) -> Iterator[Seat]:
@@ -211,82 +221,6 @@ def _empty(seats: Sequence[Seat], held: AbstractSet[int]) -> Iterator[Seat]:
         for at in group:
             if not seats[at].shared and (held.isdisjoint(group) if is_one else at not in held):
                 yield seats[at]
-
-
-def _one_export(groups: object) -> list[list[Copy]]:
-    """Put together what two addresses show of one shared disk: files of the same size, time and inode."""
-    found: list[list[Copy]] = []
-    for group in groups:  # type: ignore[attr-defined]
-        first = group[0]
-        same = next(
-            (
-                other
-                for other in found
-                if first.seat.shared and other[0].seat.shared and {c.stamp for c in other} == {c.stamp for c in group}
-            ),
-            None,
-        )
-        if same is None:
-            found.append(list(group))
-        else:
-            same.extend(group)
-    return found
-
-
-def _of_one_disk(path: str, copies: Sequence[Copy]) -> Iterator[Finding]:
-    if len({copy.stamp for copy in copies}) > 1:
-        names = _hosts(copies)
-        names = names if len(names) > 1 else [copy.seat.name for copy in copies]
-        message = f"was another file when {names[0]} looked than when {names[-1]} did: somebody writes it"
-        yield unknown(Code.CHANGED_WHILE_READING, message, path=path, remedy="run again when nothing writes here")
-        return
-    for one, other in combinations([copy for copy in copies if copy.report is not None], 2):
-        if not _alike(one.report, other.report):
-            yield suspect(
-                Code.NODES_DISAGREE,
-                f"{one.seat.host} and {other.seat.host} read different things in one unchanged file of one disk",
-                path=path,
-                expected=one.seat.host,
-                actual=other.seat.host,
-                remedy="a cache, a link or a controller of one of them is bad: read it on a third machine",
-            )
-            return
-
-
-def _alike(one: ShardReport | None, other: ShardReport | None) -> bool:
-    """Tell whether two looks can be at the same bytes: as far as both went, they saw the same."""
-    if one is None or other is None:
-        return one is other
-    names = ["format", "scalars", "schema_hash", "tensors", "tail_hash", "metadata_hash"]
-    if one.level is other.level:
-        names.append("findings")
-    if one.digest is not None and other.digest is not None:
-        names.append("digest")
-    if one.tensor_digests is not None and other.tensor_digests is not None:
-        names.append("tensor_digests")
-    return all(getattr(one, name) == getattr(other, name) for name in names)
-
-
-def _on_several(path: str, copies: Sequence[Copy]) -> Finding:
-    """Say that machines have files of their own under one path: which counts, nobody knows where they differ."""
-    hosts = _hosts(copies)
-    named = hosts if len(hosts) <= _MOST_NAMED else [*hosts[:_MOST_NAMED], f"{len(hosts) - _MOST_NAMED} more"]
-    where = f"{', '.join(named[:-1])} and {named[-1]}" if len(named) > 1 else f"two disks of {named[0]}"
-    first = copies[0]
-    ranks = () if first.report is None or first.report.rank is None else (first.report.rank,)
-    if all(copy.stamp.size == first.stamp.size and _alike(first.report, copy.report) for copy in copies[1:]):
-        return note(Code.RANK_ON_SEVERAL_NODES, f"lies on {where}, as far as was looked alike", path=path, ranks=ranks)
-    return suspect(
-        Code.RANK_ON_SEVERAL_NODES,
-        f"lies on {where}, and they differ: nobody knows which of them the training would load",
-        path=path,
-        ranks=ranks,
-        remedy="remove what a former rank left there, on the machine where this rank will not start",
-    )
-
-
-def _hosts(copies: Sequence[Copy]) -> list[str]:
-    return sorted({copy.seat.host for copy in copies})
 
 
 def is_of_absent(finding: Finding) -> bool:
@@ -331,7 +265,10 @@ def _of_share(path: str | None, seats: Sequence[Seat]) -> Finding:
 
 
 def _seen_apart(merge: Merge) -> dict[str, tuple[Seat, ...]]:
-    """Return folders whose files were shared out among looks that saw other names there, and two such looks of each."""
+    """Return folders whose files were shared out among looks that saw other names there, and two such looks of each.
+
+    So it is with all of a tree whose folder is another one on another disk, whatever names it has.
+    """
     disks: dict[str | None, list[tuple[Seat, Mapping[str, str]]]] = {}
     for seat, folders in zip(merge.seats, merge.divided, strict=False):
         if seat.share is not None:
@@ -339,11 +276,19 @@ def _seen_apart(merge: Merge) -> dict[str, tuple[Seat, ...]]:
     apart: dict[str, tuple[Seat, ...]] = {}
     for group in disks.values():
         first, known = group[0]
+        elsewhere = next((seat for seat, _ in group if _is_another_folder(first, seat)), None)
+        if elsewhere is not None:
+            apart.setdefault("", (first, elsewhere))
         for folder in sorted({folder for _, folders in group for folder in folders}):
             other = next((seat for seat, folders in group if folders.get(folder) != known.get(folder)), None)
             if other is not None:
                 apart.setdefault(folder, (first, other))
     return apart
+
+
+def _is_another_folder(one: Seat, other: Seat) -> bool:
+    """Tell two exports from one that is mounted by two addresses; some mounts number a folder as they like."""
+    return one.disk != other.disk and None not in {one.inode, other.inode} and one.inode != other.inode
 
 
 def _of_apart(path: str | None, seats: Sequence[Seat]) -> Finding:

@@ -41,6 +41,8 @@ class Seat:
     """The same as `root`, from `/` on; None where the part is of a version that did not say."""
     unwritable: tuple[str, ...] = ()
     """The tree and folders in it to which the user who looked may not write."""
+    inode: int | None = None
+    """Of the tree's folder: one export has the same under each of its addresses; None where there is no folder."""
 
     @property
     def name(self) -> str:
@@ -116,6 +118,9 @@ class Merge:
         torn = [f"{name} {why}" for name, why in self.unread[:_MOST_TORN]] if self.missing else []
         return "; ".join([f"of {counted(self.of, 'part')} {named}{more} {verb} not here", *torn, *blind])
 
+
+BREAK_NS = 3600 * 10**9
+"""Nobody looks from one machine, and from the next one of the same look so much later, without saying its name."""
 
 _MOST_NAMED = 8
 """Numbers of parts that one line holds."""

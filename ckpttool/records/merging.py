@@ -9,7 +9,7 @@ from functools import cached_property
 from itertools import starmap
 
 from ckpttool.domain.finding import worst
-from ckpttool.domain.merge import Copy, Merge, Seat
+from ckpttool.domain.merge import BREAK_NS, Copy, Merge, Seat
 from ckpttool.domain.shard import FileStamp
 from ckpttool.domain.verdict import ShardReport
 from ckpttool.errors import UsageError
@@ -156,16 +156,12 @@ def _of_newest_run(looks: Sequence[Look]) -> tuple[list[Look], tuple[Seat, ...]]
     return kept, tuple(look.seat for look in looks if id(look) not in chosen and look.seat not in seats)
 
 
-_BREAK_NS = 3600 * 10**9
-"""Nobody looks from one machine, and from the next one of the same look so much later, without saying its name."""
-
-
 def _without_a_break(looks: Sequence[Look]) -> list[Look]:
     """Keep of looks without a name those that belong to the newest: each begins soon after an earlier one ended."""
     kept: list[Look] = []
     ended = None
     for look in sorted(looks, key=lambda look: look.seat.began_ns):
-        if ended is not None and look.seat.began_ns > ended + _BREAK_NS:
+        if ended is not None and look.seat.began_ns > ended + BREAK_NS:
             kept = []
         kept.append(look)
         ended = max(ended or 0, look.seat.ended_ns)

@@ -217,7 +217,8 @@ def _spelled_seat(seat: Seat) -> dict[str, object]:
 def _spelled_room(seat: Seat) -> dict[str, object]:
     room = seat.room
     free = {} if room is None else {"free_bytes": room.free_bytes, "free_files": room.free_files}
-    return {**free, "unwritable": [spelled_text(folder) for folder in seat.unwritable]}
+    inode = {} if seat.inode is None else {"inode": seat.inode}
+    return {**free, **inode, "unwritable": [spelled_text(folder) for folder in seat.unwritable]}
 
 
 def _room(disk: JsonObject) -> Room | None:
@@ -247,5 +248,6 @@ def _seat(head: JsonObject) -> Seat:
         claims=None if claims is None else tuple(Rank(as_int(rank)) for rank in as_list(claims)),
         room=_room(disk),
         absolute=text_of(head["absolute"]) if "absolute" in head else None,
+        inode=get_optional_int(disk, "inode"),
         unwritable=tuple(text_of(folder) for folder in as_list(disk.get("unwritable", []))),
     )

@@ -218,6 +218,28 @@ def test_who_saw_fewer_ranks_of_a_save_than_of_others_or_saw_no_other_may_have_l
     assert declared.checkpoints[-1].findings == ()
 
 
+@pytest.mark.parametrize(
+    ("starts", "said"),
+    [
+        ((0, 0.9, 1.8, 2.7), None),
+        ((0, 3.5, 3.6, 0.1), "part 1 of 4 (node1), part 4 of 4 (node4) looked 3 hours and more before the others"),
+        ((2.5, 0, 2.4, 2.5), "part 2 of 4 (node2) looked 2 hours and more before the others"),
+    ],
+)
+def test_parts_that_a_look_of_the_same_name_left_long_before_are_noted(
+    starts: tuple[float, ...], said: str | None
+) -> None:
+    """Whoever names all looks alike has the part of a machine that is gone since."""
+    one = saved(0, 1, 2, 3)
+    seats = [seat(number, of=4, began=LATER + int(at * 3600 * SECOND)) for number, at in enumerate(starts, 1)]
+    found = judged(one, merged(*seats, held=held(one, 0, 1, 2, 3))).findings
+    assert [each.message.partition(" of the same name")[0] for each in found] == ([said] if said else [])
+    assert all(each.severity is Severity.NOTE and each.code is Code.PART_STALE for each in found)
+    many = [seat(number, of=30, began=LATER) for number in range(1, 30)]
+    (old,) = judged(saved(0), merged(*many, seat(30, began=2 * LATER), held=held(saved(0), 29))).findings[:1]
+    assert " and 21 more looked" in old.message
+
+
 def test_a_save_of_which_no_time_is_known_is_late_nowhere() -> None:
     one = checkpoint("10_2", ranks=(0, 1))
     assert told(judged(one, merged(seat(1, began=0), held=held(one, 0, 0)))) == {}
@@ -361,6 +383,26 @@ def test_who_shared_files_out_and_saw_other_names_left_some_to_nobody(merge: Mer
     assert ("not-looked-at" in found) is (weight is not None)
     assert found["rank-missing"].severity.word == (weight or "damage")
     assert ("restore" in (found["rank-missing"].remedy or "")) is False
+
+
+@pytest.mark.parametrize(
+    ("disks", "inodes", "weight"),
+    [
+        ("xx", (1, 1), None),
+        ("xy", (1, 1), None),
+        ("xy", (1, 2), "unknown"),
+        ("xx", (1, 2), None),
+        ("xy", (1, None), None),
+    ],
+)
+def test_two_exports_of_like_names_are_no_disk_that_was_shared_out(
+    disks: str, inodes: tuple[int | None, ...], weight: str | None
+) -> None:
+    """A mirror under the same path has the same names, and older files."""
+    merge = shared_out({"": "a"}, {"": "a"}, disks=disks)
+    seats = [replace(each, shared=True, inode=inode) for each, inode in zip(merge.seats, inodes, strict=True)]
+    found = told(judged(saved(0, 1, 2), replace(merge, seats=tuple(seats))))
+    assert found.get("not-looked-at") == weight
 
 
 def test_a_save_that_is_whole_by_a_word_for_it_lacks_nothing_that_was_shared_out_apart() -> None:

@@ -32,6 +32,7 @@ def document(answer: PartWritten) -> Document:
             "id": seat.disk,
             "shared": seat.shared,
             **({} if room is None else {"free_bytes": room.free_bytes, "free_files": room.free_files}),
+            **({} if seat.inode is None else {"inode": seat.inode}),
             "unwritable": list(seat.unwritable),
         },
         "root": seat.root,
