@@ -14,7 +14,9 @@ import pytest
 
 from ckpttool.storage.base import Entry
 from ckpttool.storage.local import LocalStorage
-from tests.answers import cli
+from ckpttool.verify.engines.threads import ThreadEngine
+from ckpttool.verify.engines.waiting import WaitingEngine
+from tests.answers import cli, writable_copy
 from tests.trees import TreeBuilder
 
 
@@ -97,3 +99,27 @@ def test_times_of_writing_tell_how_long_lost_steps_took_and_nothing_else(messy: 
     for number, path in enumerate(sorted(messy.checkpoint.rglob("*"), reverse=True)):
         messy.touch(str(path.relative_to(messy.output)), number * 1_000_000_000)
     assert decided() == straight
+
+
+@pytest.mark.parametrize("level", ["structure", "checksum", "numerics"])
+def test_the_order_in_which_shards_are_finished_is_not_in_the_answer(
+    level: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of two ranks that hold the same, and not at every step, each is told: in the order of ranks, not of threads."""
+    tree = writable_copy("health_pp2", tmp_path / "fixture") / "checkpoint"
+    for rank, name, at in ((2, "15_2", 1275), (1, "10_2", 1041)):
+        shard = tree / f"rank_{rank}/llama2_7b_rank_{rank}-{name}.ckpt"
+        content = bytearray(shard.read_bytes())
+        content[at] ^= 1
+        shard.write_bytes(content)
+    gone = tree / "rank_1/llama2_7b_rank_1-15_2.ckpt"
+    gone.write_bytes(bytes(gone.stat().st_size))
+    said = []
+    for is_backwards in (False, True):
+        for engine in (ThreadEngine, WaitingEngine) if is_backwards else ():
+            run = engine.run
+            monkeypatch.setattr(engine, "run", lambda self, tasks, run=run: iter([*run(self, tasks)][::-1]))
+        done = cli("verify", str(tree), "--checkpoint", "all", "--level", level, "--no-ledger", "--json")
+        said.append({**json.loads(done.stdout), "seconds": None})
+    assert "one is a copy of the other" in json.dumps(said)
+    assert said[0] == said[1]

@@ -103,8 +103,8 @@ def collect(
         level: How hard was looked at these.
         beside: Of the other shards, of which headers and sizes alone were looked at.
     """
-    in_part, others = _in_order(reports), _in_order(beside)
-    ordered = _in_order((*in_part, *others))
+    in_part, others = in_order(reports), in_order(beside)
+    ordered = in_order((*in_part, *others))
     # A link that leads nowhere, and a file without bytes, are told by the listing already.
     listed = {(finding.code, finding.path) for finding in checkpoint.findings}
     findings = [
@@ -128,7 +128,8 @@ def collect(
     )
 
 
-def _in_order(reports: Iterable[ShardReport]) -> tuple[ShardReport, ...]:
+def in_order(reports: Iterable[ShardReport]) -> tuple[ShardReport, ...]:
+    """Return reports by rank and path, in whatever order they came."""
     return tuple(sorted(reports, key=lambda report: (-1 if report.rank is None else report.rank, report.path)))
 
 

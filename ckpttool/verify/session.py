@@ -20,7 +20,7 @@ from ckpttool.verify.observation import Engine, Engines, Observation
 from ckpttool.verify.plan import in_bucket, plan_checks
 from ckpttool.verify.replicas.beside import Beside, Reading, Replicas, with_copies
 from ckpttool.verify.replicas.compare import HeldTensors, Place, Tensors, looking_in, tensors_of
-from ckpttool.verify.report import collect, judge, says_itself
+from ckpttool.verify.report import collect, in_order, judge, says_itself
 from ckpttool.verify.siblings.compare import compare_in_turn
 from ckpttool.verify.siblings.neighbours import Neighbours, Sibling
 
@@ -80,12 +80,7 @@ class Session:
     """Verifies checkpoints of one tree."""
 
     def __init__(
-        self,
-        storage: Storage,
-        inventory: Inventory,
-        scope: Scope,
-        engines: Engines,
-        records: SaveRecords,
+        self, storage: Storage, inventory: Inventory, scope: Scope, engines: Engines, records: SaveRecords
     ) -> None:
         """Take the tree, what to look for, who reads, and what lies beside the shards of a save."""
         self._storage = storage
@@ -146,6 +141,7 @@ class Session:
             if meter is not None:
                 meter.reported(kept=memory is not None and memory.keeps(report))
             yield report
+        reports = [*in_order(reports)]  # they came as they were finished
         if self._scope.level is Level.NUMERICS:
             yield from self._read_before(checkpoint, reports, followed_by=followed_by)
         beside = Beside()
