@@ -11,7 +11,7 @@ from ckpttool.api.judging import judged
 from ckpttool.api.pruning import prune
 from ckpttool.api.resolving import TRUSTED_SECONDS, Answer, resolve
 from ckpttool.api.scanning import Where, asked
-from ckpttool.api.verifying import verify
+from ckpttool.api.verifying import read_once, verify
 from ckpttool.decide.checkpoint_health import embedding_norms
 from ckpttool.decide.log_evidence import large_spikes
 from ckpttool.decide.policies.base import judge
@@ -84,17 +84,20 @@ def survey(
         raise UsageError("--log -: a report reads its logs twice, and draws them; give a file")
     began = time.monotonic()
     question = replace(question, tree=replace(question.tree, sizes=True))
-    answer = resolve(question.tree, question.choice, question.data)
-    tree, level = answer.tree, question.choice.evidence
-    # Of one shard alone no other checkpoint is read to compare it with; of all of them every one is read in any case.
-    alone = tree.focus is not None
-    everything = CheckQuestion(level=level, name=None if alone else "all", max_age=TRUSTED_SECONDS, replicas=not alone)
-    verification = verify(tree, everything).answer()
+    with read_once() as kept:
+        answer = resolve(question.tree, question.choice, question.data)
+        kept.takes = False  # all that two of these ask for was read by now
+        tree, level = answer.tree, question.choice.evidence
+        # Of one shard alone no other checkpoint is read to compare it with; of all every one is read in any case.
+        alone = tree.focus is not None
+        name = None if alone else "all"
+        everything = CheckQuestion(level=level, name=name, max_age=TRUSTED_SECONDS, replicas=not alone)
+        verification = verify(tree, everything).answer()
+        pruning, why_not = _pruning(question)
     log = log_reader(logs.logs.columns).merged(logs.logs.patterns, tree.storage.root, keep=_DRAWN)
     health = judged(
         tree, _as_to_health(question.tree, logs), log, verification.verdicts if level is Level.NUMERICS else ()
     )
-    pruning, why_not = _pruning(question)
     return TreeReport(
         resolution=Resolution(
             decision=answer.decision,

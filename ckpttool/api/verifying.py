@@ -21,6 +21,7 @@ from ckpttool.domain.units import ByteCount
 from ckpttool.domain.verdict import Level, ShardReport, Verdict, Verification
 from ckpttool.storage import is_object_store
 from ckpttool.verify.check import check
+from ckpttool.verify.engines.once import Kept, OnceEngine
 from ckpttool.verify.engines.waiting import WaitingEngine
 from ckpttool.verify.meter import Meter, Work
 from ckpttool.verify.observation import Engines, Observation
@@ -50,6 +51,20 @@ def watched(meter: Meter) -> Iterator[None]:
         yield
     finally:
         _METER.reset(token)
+
+
+_KEPT: ContextVar[Kept | None] = ContextVar("kept", default=None)
+
+
+@contextmanager
+def read_once() -> Iterator[Kept]:
+    """Let what is read inside, while the keeper takes it, not be read again for what is asked later inside."""
+    kept = Kept()
+    token = _KEPT.set(kept)
+    try:
+        yield kept
+    finally:
+        _KEPT.reset(token)
 
 
 _CLUSTER: ContextVar[RayCluster | None] = ContextVar("cluster", default=None)
@@ -137,6 +152,10 @@ def session_for(tree: Tree, question: CheckQuestion) -> Session:
     counts = meter is not None and not question.level.reads_content
     headers = header_engine(question, meter if counts else None)
     tasks = content_engine(question, meter) if question.level.reads_content else headers
+    kept = _KEPT.get()
+    if kept is not None and question.level.reads_content:
+        done = (lambda _: None) if meter is None else meter.done
+        tasks = OnceEngine(tasks, kept, stamp=tree.storage.stamp, done=done)
     engines = Engines(tasks=tasks, headers=headers, stored=_stored(tree, question))
     records = SaveRecords(seal_place=tree.seal_place, closer=tree.closer, slices=tree.slices)
     return Session(tree.storage, tree.inventory, scope, engines, records)
