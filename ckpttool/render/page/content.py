@@ -52,6 +52,8 @@ class Lead:
     """What to tell the trainer: where, in words, and a text to copy."""
     first: tuple[tuple[str, str], ...]
     """Files to rename before: from, to."""
+    more_first: int
+    """How many there are beside these."""
     remarks: tuple[str, ...]
 
 
@@ -72,13 +74,14 @@ def lead(report: TreeReport) -> Lead:
             facts=(),
             load=(),
             first=(),
+            more_first=0,
             remarks=(),
         )
     checkpoint, whole = answer.point.checkpoint, whole_at(answer)
     doubt = unconfirmed(checkpoint, "--config or --world-size")
     grouped: dict[str, list[str]] = {}
     for kind, text in fragment((*answer.load.settings, *answer.load.data)):
-        grouped.setdefault(kind, []).append(text)
+        grouped.setdefault(kind, []).append(shown(text))
     return Lead(
         tone=Tone.GOOD if code is ExitCode.OK else Tone.DOUBT,
         word="Good to resume from" if code is ExitCode.OK else f"Look before you resume (exit {code.value})",
@@ -88,7 +91,8 @@ def lead(report: TreeReport) -> Lead:
         more_passed=len(rejected) - len(passed),
         facts=tuple(_facts(answer, report)),
         load=tuple((_told_at(kind), "\n".join(texts)) for kind, texts in grouped.items()),
-        first=tuple((shown(rename.source), shown(rename.target)) for rename in answer.load.first),
+        first=tuple((shown(rename.source), shown(rename.target)) for rename in answer.load.first[:_MOST_RENAMES]),
+        more_first=max(0, len(answer.load.first) - _MOST_RENAMES),
         remarks=tuple(map(shown, answer.load.remarks)),
     )
 
@@ -107,6 +111,9 @@ def _told_at(kind: str) -> str:
     told_at = _TOLD_AT[kind.removeprefix("or ")]
     return f"Or {told_at[:1].lower()}{told_at[1:]}" if kind.startswith("or ") else told_at
 
+
+_MOST_RENAMES = 20
+"""Renames that are told one by one: thousands of ranks may need one each."""
 
 _MOST_PASSED = 4
 """Rejected checkpoints that the answer itself names; the table has all."""

@@ -76,13 +76,14 @@ def _file(name: str) -> str:
 
 
 def _rank_ticks(width: int) -> Iterator[tuple[float, str]]:
-    """Yield where the axis of the map is labelled, in per cent, and with which rank."""
+    """Yield where the axis of the map is labelled, in per cent, and with which rank; of one rank it is not."""
+    if width < 2:  # noqa: PLR2004
+        return
     parts = 4 if width > 8 else 1  # noqa: PLR2004  fewer ranks are counted at a look
     for part in range(parts):
         rank = part * width // parts
-        yield rank * 100 / max(width, 1), f"{rank:,}"
-    if width > 1:
-        yield 100.0, f"{width - 1:,}"
+        yield rank * 100 / width, f"{rank:,}"
+    yield 100.0, f"{width - 1:,}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Sequence
 
 from ckpttool.domain.finding import Severity
 from ckpttool.domain.plan import NoResumePoint
@@ -49,17 +50,27 @@ def _lines(report: TreeReport) -> Iterator[str]:
         yield from (f"- **{_cell(name)}** was not chosen: {_cell(why)}" for name, why in lead.passed)
     if lead.more_passed:
         yield f"- nor {counted(lead.more_passed, 'more checkpoint')}"
-    if lead.load or lead.facts or lead.first:
+    if lead.first:
+        yield from ("", "**First rename, in the checkpoint folder**", "")
+        yield from _block([f"{old} -> {new}" for old, new in lead.first])
+    if lead.more_first:
+        yield from ("", f"and {counted(lead.more_first, 'more file')}: `ckpttool resolve --json` has all")
+    for kind, told in lead.load:
+        yield from ("", f"**{_cell(kind)}**", "", *_block(told.split("\n")))
+    if lead.facts:
         yield from ("", "| | |", "|---|---|")
-        yield from (f"| first rename | {_cell(old)} to {_cell(new)} |" for old, new in lead.first)
-        for kind, told in lead.load:
-            yield from (f"| {_cell(kind)} | {_cell(line)} |" for line in told.split("\n"))
         yield from (f"| {_cell(name)} | {_cell(value)} |" for name, value in lead.facts)
     yield from _saves(report)
     yield from _findings(report)
     yield ""
     level = report.verification.level.word
     yield f"{_cell(report.verification.inventory.root)}, looked at by {level}; nothing was changed"
+
+
+def _block(lines: Sequence[str]) -> Iterator[str]:
+    """Yield lines to be copied as they are, in a fence that none of them ends."""
+    fence = "`" * (1 + max(2, *(len(run) for line in lines for run in re.findall("`+|$", line))))
+    yield from (fence, *lines, fence)
 
 
 def _saves(report: TreeReport) -> Iterator[str]:

@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
 from markdown_it import MarkdownIt
 
 import ckpttool
 from ckpttool.api.reports import page
+from ckpttool.domain.checkpoint import Rename
 from ckpttool.domain.finding import Code, damage
 from ckpttool.render.page.markdown import MOST_CHARACTERS, MOST_FINDINGS
 from tests.trees import TreeBuilder
@@ -52,7 +54,34 @@ def test_whatever_a_name_holds_is_shown_and_does_nothing(tmp_path: Path) -> None
     }
     assert [token.content for token in tokens if token.type.startswith("html")] == ["<!-- ckpttool report -->\n"]
     assert NAME in "".join(token.content for token in tokens if token.type.startswith("text")).replace("\u200b", "")
-    assert all(mark not in text for mark in ("www.", "@everyone", "http:evil", "#17"))
+    (block,) = [token for token in tokens if token.type == "fence"]  # what is to be copied is as it is
+    assert NAME in block.content
+    outside = text.replace(block.content, "")
+    assert all(mark not in outside for mark in ("www.", "@everyone", "http:evil", "#17"))
+
+
+@pytest.mark.parametrize("run", ["``", "```", "`````", "~~~"])
+def test_no_name_ends_the_block_of_what_is_to_be_copied(tmp_path: Path, run: str) -> None:
+    name = f"a{run} {run}b <b>"
+    text = page(surveyed(tmp_path, prefix=name), ckpttool.PageForm.MARKDOWN)
+    tokens = MarkdownIt("gfm-like", {"linkify": False}).parse(text)
+    (block,) = [token for token in tokens if token.type == "fence"]
+    assert block.content.splitlines()[1] == f"resume_training: {name}_rank_0-1_2.ckpt"
+    assert text.splitlines()[-1].startswith(str(tmp_path)[:4])
+
+
+def test_a_thousand_renames_leave_room_for_what_was_found(tmp_path: Path) -> None:
+    answer = surveyed(tmp_path)
+    plan = answer.resolution.decision
+    assert isinstance(plan, ckpttool.ResumePlan)
+    renames = tuple(Rename(source=f"rank_{at}/{'a' * 90}", target=f"rank_{at}/b", why="") for at in range(1000))
+    decision = replace(plan, load=replace(plan.load, first=renames))
+    many_renames = replace(answer, resolution=replace(answer.resolution, decision=decision))
+    text = page(many_renames, ckpttool.PageForm.MARKDOWN)
+    assert "rank_19/b\n" in text
+    assert "and 980 more files" in text
+    assert "| damage |" in text
+    assert "and 980 more files" in page(many_renames, ckpttool.PageForm.HTML)
 
 
 def test_every_row_of_a_table_has_as_many_cells_as_its_heading(tmp_path: Path) -> None:

@@ -132,6 +132,14 @@ def test_a_name_does_nothing_but_stand_there(tmp_path: Path) -> None:
     assert "<script>alert(1)" in root.all("pre")[0].text
 
 
+@pytest.mark.parametrize("form", ckpttool.PageForm)
+def test_no_name_turns_a_line_around(tmp_path: Path, form: ckpttool.PageForm) -> None:
+    builder = TreeBuilder(tmp_path / "\u2066of\u202e").legacy(ranks=2, prefix="\u202egnp.evil").save(epoch=1, step=2)
+    text = ckpttool.report(str(builder.output), form=form)
+    assert not {"\u202e", "\u2066"} & {*text}
+    assert "u202egnp.evil" in text
+
+
 def with_findings(number: int) -> ckpttool.TreeReport:
     """Let the newest checkpoint have so many findings."""
     whole = answer().verification
