@@ -2,7 +2,7 @@
 
 Each rank saves at its own pace, by rename or in place, out of order, and takes its file of the fourth save before away.
 What was told is read from `ROOT/../heard`: the training is never so far ahead that retention takes what nobody told of
-yet, for whoever is slow on a busy machine shall not lose a race here.
+yet, for whoever is slow on a busy machine shall not lose a race here. When each save began stands in `ROOT/../began`.
 
 It obeys lines on stdin once its saves are done: `hang` begins a save of which rank 3 never writes.
 """
@@ -95,6 +95,8 @@ def main() -> None:
             if time.monotonic() > until:
                 sys.exit(f"of save {number - AHEAD - 1} nothing was told")
             time.sleep(0.02)
+        with (root.parent / "began").open("a", encoding="utf-8") as began:
+            began.write(f"{time.time()}\n")
         training.save(number)
         training.rest()
     print("done", flush=True)  # noqa: T201  who started us waits for it
