@@ -192,7 +192,8 @@ class Reading:
 
     def _seal(self, session: Session, checkpoint: Checkpoint, verdict: Verdict) -> tuple[bool, tuple[Finding, ...]]:
         """Record what it is, and return whether that is done and what it differs from."""
-        tree, reseal = self._tree, self.asked.rewritten
+        # Of one that has grown all that was sealed is as it was: that was found before this is asked.
+        tree, reseal = self._tree, self.asked.rewritten or self.asked.grown
         try:
             if not is_object_store(tree.storage.root):
                 assert_changeable(tree.storage.root)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import suppress
+from hashlib import sha256
 from typing import TYPE_CHECKING, Protocol
 
 from ckpttool.api.scanning import Tree, looking_at, scanned
@@ -13,24 +15,33 @@ from ckpttool.decide.watching import is_silent
 from ckpttool.domain.finding import Code, Finding, blocking, unknown
 from ckpttool.domain.frozen import replace
 from ckpttool.domain.progress import newest_first
-from ckpttool.domain.watching import SeenNode, Sighting
+from ckpttool.domain.watching import SaveState, SeenNode, Sighting
 from ckpttool.errors import UsageError
-from ckpttool.records import PART_SUFFIX, STREAM
+from ckpttool.records import OWN_FOLDER, PART_SUFFIX, STREAM, is_manifest
 from ckpttool.storage import open_storage, shortest
+from ckpttool.storage.base import Kind
+from ckpttool.trainers.base import Refusal
 from ckpttool.trainers.listing import list_root
 from ckpttool.trainers.locate import locate
+from ckpttool.write.files import is_own_temporary
 
 if TYPE_CHECKING:
     from ckpttool.domain.checkpoint import Checkpoint
     from ckpttool.domain.merge import Merge
     from ckpttool.domain.question import TreeQuestion
     from ckpttool.domain.verdict import Level
-    from ckpttool.domain.watching import Watched, WatchQuestion, WatchRule
+    from ckpttool.domain.watching import Watched, WatchQuestion
     from ckpttool.records.merging import MergedLooks
+    from ckpttool.storage.base import Storage
 
 
 class Moves(Protocol):
     """What tells whether a tree moved since it was listed."""
+
+    @property
+    def unfinished(self) -> Collection[str]:
+        """Return the paths of what may be written under another name first."""
+        ...
 
     def moved(self) -> bool:
         """Tell whether it may have."""
@@ -57,6 +68,39 @@ def scans_often(question: TreeQuestion) -> tuple[Tree, Moves]:
     return scanned(replace(located, storage=storage, listing=listing), question), storage
 
 
+STAMPS_A_POLL = 2048
+"""Files of known saves that an idle poll looks at, all of them in turn."""
+
+
+class InPlace:
+    """The files of a tree's saves, newest first: what is written in place moves no folder."""
+
+    def __init__(self, tree: Tree, turn: int) -> None:
+        """Note how they are.
+
+        Args:
+            tree: As it was listed.
+            turn: How many were looked at before it was.
+        """
+        here = [] if tree.looks is not None else newest_first(tree.inventory.checkpoints)
+        self._stamps = [(shard.path, shard.stamp) for each in here for shard in each.shards if shard.stamp]
+        self._root = tree.inventory.root
+        self.turn = turn
+
+    def moved(self) -> bool:
+        """Tell whether one of those whose turn it is was written."""
+        storage = open_storage(self._root) if self._stamps else None
+        for _ in range(min(STAMPS_A_POLL, len(self._stamps))):
+            path, stamp = self._stamps[self.turn % len(self._stamps)]
+            self.turn += 1
+            try:
+                if storage is None or storage.stamp(path) != stamp:
+                    return True
+            except OSError:
+                return True
+        return False
+
+
 def assert_meant(question: WatchQuestion, tree: Tree) -> None:
     """Let nobody ask of parts what only files allow, nor of a disk what only a store does.
 
@@ -73,25 +117,28 @@ def assert_meant(question: WatchQuestion, tree: Tree) -> None:
         raise UsageError(f"--part-out: {source} holds parts already; give the tree that this machine sees")
 
 
-def sighting(tree: Tree, question: WatchQuestion, known: Watched, rule: WatchRule, wall: float) -> Sighting:
+def sighting(tree: Tree, listed: Moves, question: WatchQuestion, known: Watched, wall: float) -> Sighting:
     """Return what there is to see of a tree, but for the room on its disk.
 
     Args:
         tree: As it was listed.
-        question: Whether it is a part, and how hard its shards are to be looked at.
-        known: Which machines fell silent.
-        rule: For how long they must have been.
+        listed: Which of its files are not finished yet.
+        question: Whether it is a part, how hard its shards are to be looked at, and how long patience lasts.
+        known: Which saves are good, and which machines fell silent.
         wall: Seconds since 1970.
     """
     ordered = newest_first(tree.inventory.checkpoints)
     complete = not tree.inventory.unlisted
     if tree.looks is None and question.part is None:
-        return Sighting(saves=tuple(seen_save(each, wall) for each in ordered), whole=complete)
+        beside = _Beside(tree, known)
+        own = tuple(seen_save(each, wall, beside=beside.of(each)) for each in ordered)
+        return Sighting(saves=own, whole=complete, under_way=_moved(tree.storage, listed.unfinished))
     if tree.looks is None:
-        own = tuple(seen_save(each, wall, OF_FILES, _sealed(tree, each)) for each in ordered)
-        return Sighting(saves=own, whole=complete)
+        parts = (seen_save(each, wall, OF_FILES, _sealed(tree, each)) for each in ordered)
+        # That there are fewer than usual is for whoever sees all of them to judge: what is here is to be read.
+        return Sighting(saves=tuple(replace(each, files=0) for each in parts), whole=complete)
     merge, saves = tree.looks.merge, []
-    silent = {node.number for node in known.nodes if is_silent(known, node.number, rule)}
+    silent = {node.number for node in known.nodes if is_silent(known, node.number, question.rule)}
     behind = _left_behind(tree, silent)
     for each in ordered:
         if key_of(each) not in behind:
@@ -99,6 +146,47 @@ def sighting(tree: Tree, question: WatchQuestion, known: Watched, rule: WatchRul
             save = seen_save(each, wall, OF_PARTS, told)
             saves.append(replace(save, incomplete=on_hosts((*save.incomplete, *unlooked), tree)))
     return Sighting(saves=tuple(saves), whole=complete and not merge.lacking, nodes=_nodes(merge))
+
+
+class _Beside:
+    """What lies in the folder of a save beside its shards, of saves that are not known to be good."""
+
+    def __init__(self, tree: Tree, known: Watched) -> None:
+        self._tree = tree
+        self._good = {save.key for save in known.saves if save.state is SaveState.GOOD}
+
+    def of(self, checkpoint: Checkpoint) -> str:
+        """Return what differs where something of it moved; empty where nobody needs to know, or it has no folder."""
+        if key_of(checkpoint) in self._good:
+            return ""
+        members = self._tree.layout.members(checkpoint)
+        shards = {shard.path for shard in checkpoint.shards}
+        if isinstance(members, Refusal) or len(members.paths) != 1 or members.paths[0] in shards:
+            return ""
+        return _moved(self._tree.storage, (path for path in self._files(members.paths[0]) if path not in shards))
+
+    def _files(self, folder: str) -> Iterator[str]:
+        try:
+            entries = self._tree.storage.entries(folder)
+        except OSError:  # it goes away
+            return
+        for entry in entries:
+            path = f"{folder}/{entry.name}"
+            if entry.kind is Kind.FOLDER:
+                yield from self._files(path)
+            elif not is_manifest(path) and not is_own_temporary(entry.name):
+                yield path
+
+
+def _moved(storage: Storage, paths: Iterable[str]) -> str:
+    """Return what differs where one of some files came, went or was written."""
+    stamps = []
+    for path in sorted(paths):
+        if not path.startswith(f"{OWN_FOLDER}/") and path != OWN_FOLDER:
+            with suppress(OSError):
+                stamp = storage.stamp(path)
+                stamps.append((path, stamp.size, stamp.token))
+    return sha256(repr(stamps).encode("utf-8", "surrogateescape")).hexdigest()[:32]
 
 
 def _sealed(tree: Tree, checkpoint: Checkpoint) -> tuple[str, ...]:

@@ -6,7 +6,7 @@ import os
 import queue
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from ckpttool.api.part_keeping import PartKeeping, part_keeping
@@ -14,11 +14,10 @@ from ckpttool.api.scanning import Tree
 from ckpttool.api.watch_clock import Machine
 from ckpttool.api.watch_metrics import measured
 from ckpttool.api.watch_reading import Read, Reading, is_cached
-from ckpttool.api.watch_seeing import assert_meant, scans_often, sighting
+from ckpttool.api.watch_seeing import InPlace, assert_meant, scans_often, sighting
 from ckpttool.decide.seen_saves import key_of
 from ckpttool.decide.watching import is_idle, judged, observe, unseen
 from ckpttool.domain.frozen import replace
-from ckpttool.domain.progress import newest_first
 from ckpttool.domain.units import ByteCount
 from ckpttool.domain.watching import (
     EventKind,
@@ -45,13 +44,9 @@ from ckpttool.write.files import replace as write
 
 if TYPE_CHECKING:
     from ckpttool.api.watch_seeing import Moves
-    from ckpttool.domain.shard import FileStamp
 
 FULL_EVERY = 20
 """Polls after which all folders are listed whatever their times say: NFS shows these up to a minute late."""
-
-STAMPS_A_POLL = 2048
-"""Files of known saves that an idle poll looks at, all of them in turn: what is written in place moves no folder."""
 
 KEEP_SECONDS = 60.0
 """After which the state is written though nothing happened: only the watch's clock would be lost."""
@@ -99,9 +94,9 @@ class Watch:
         self._tree: Tree | None = None
         self._listed: Moves | None = None
         self._last = Sighting(saves=())
-        self._stamps: list[tuple[str, FileStamp]] = []
-        self._next_stamp = 0
+        self._files: InPlace | None = None
         self._place: str | None = None
+        self._held, self._also_held = ExitStack(), ""
         self._offset = 0.0
         self._kept: tuple[Watched, float] | None = None
         self._said: dict[str, str] = {}
@@ -122,20 +117,17 @@ class Watch:
         if place is None:
             raise UsageError("there is no place for what the watch must remember: set XDG_STATE_HOME to a folder")
         ensure_folder(os.path.dirname(place))
-        try:
-            with locked(place, timeout=0), measured(self) as self._write_metrics:
-                self._recall(place)
+        with _alone(place, root), self._held, measured(self) as self._write_metrics:
+            self._recall(place)
+            self._keep(always=True)
+            self._write_metrics()
+            self._part = part_keeping(self.question, self._say)
+            try:
+                yield
+            finally:
+                if self._reading is not None:
+                    self._reading.leave()
                 self._keep(always=True)
-                self._write_metrics()
-                self._part = part_keeping(self.question, self._say)
-                try:
-                    yield
-                finally:
-                    if self._reading is not None:
-                        self._reading.leave()
-                    self._keep(always=True)
-        except LockedError:
-            raise LockedError(f"{root} is watched already, by this user on this machine: one watch is enough") from None
 
     def stop(self) -> None:
         """End after what is being told; safe in a signal handler."""
@@ -149,9 +141,9 @@ class Watch:
             CkptToolError: With `once`, the tree cannot be listed or read.
         """
         while not self._stopping:
-            until = self._machine.seconds() + self.question.every
             self.poll()
             self._measure()
+            until = self._machine.seconds() + self.question.every  # a disk that answers slowly has its rest
             if self.question.once:
                 self.finish_reading()
                 self._keep_part()
@@ -206,26 +198,39 @@ class Watch:
             self._say("tree", f"{error}: waiting for the first checkpoint" if not self.known.saves else str(error))
             return str(error)
         except (CkptToolError, OSError) as error:
-            was_parts = self._tree is not None and self._tree.looks is not None  # somebody may put wrong ones there
-            if self._is_only_look or (isinstance(error, UsageError) and not was_parts):
+            is_meant = self._tree is None and isinstance(error, UsageError)  # later, somebody put something there
+            if self._is_only_look or is_meant:
                 raise
             self._say("tree", f"{error}; the next poll looks again")
             return str(error)
         self._said.pop("tree", None)
-        self._last = self._sighting(self._tree)
+        self._hold(self._tree)
+        self._last = self._sighting(self._tree, self._listed)
         return self._last
+
+    def _hold(self, tree: Tree) -> None:
+        """Let nobody watch this tree by another of its names, such as the folder above it.
+
+        Raises:
+            LockedError: Somebody does.
+        """
+        root = tree.inventory.root
+        place = state_place(root, self.question.environment or os.environ, table=mount_table())
+        if tree.looks is None and place is not None and place not in {self._place, self._also_held}:
+            self._held.close()
+            self._held.enter_context(_alone(place, root))
+            self._also_held = place
 
     @property
     def _is_only_look(self) -> bool:
         """Whether nobody else tells of what cannot be seen: a part says so itself."""
         return self.question.once and self._part is None
 
-    def _sighting(self, tree: Tree) -> Sighting:
+    def _sighting(self, tree: Tree, listed: Moves) -> Sighting:
         if tree.looks is not None:
             self._rule = replace(self._rule, again=0.0)  # whoever has the files reads them once more
-        here = [] if tree.looks is not None else newest_first(tree.inventory.checkpoints)
-        self._stamps = [(shard.path, shard.stamp) for each in here for shard in each.shards if shard.stamp]
-        seen = sighting(tree, self.question, self.known, self._rule, self._machine.wall())
+        self._files = InPlace(tree, 0 if self._files is None else self._files.turn)
+        seen = sighting(tree, listed, self.question, self.known, self._machine.wall())
         return replace(seen, free_bytes=self._free())
 
     def _keep_part(self, *, moved: bool = False) -> None:
@@ -234,22 +239,9 @@ class Watch:
 
     def _is_unmoved(self) -> bool:
         """Tell whether the last sighting still holds, at a small part of a scan's cost."""
-        if self._listed is None or self._polls % FULL_EVERY == 0 or not is_idle(self.known):
+        if self._listed is None or self._files is None or self._polls % FULL_EVERY == 0 or not is_idle(self.known):
             return False
-        return not self._listed.moved() and not self._is_written()
-
-    def _is_written(self) -> bool:
-        """Tell whether one of the files whose turn it is was written in place."""
-        storage, count = open_storage(self._tree.inventory.root) if self._tree else None, len(self._stamps)
-        for _ in range(min(STAMPS_A_POLL, count)):
-            path, stamp = self._stamps[self._next_stamp % count]
-            self._next_stamp += 1
-            try:
-                if storage is None or storage.stamp(path) != stamp:
-                    return True
-            except OSError:
-                return True
-        return False
+        return not self._listed.moved() and not self._files.moved()
 
     def _free(self) -> ByteCount | None:
         root = self._tree.inventory.root if self._tree and self._tree.looks is None else ""
@@ -390,3 +382,19 @@ class Watch:
             return
         self._said.pop("state", None)
         self._kept = known, now
+
+
+@contextmanager
+def _alone(place: str, root: str) -> Iterator[None]:
+    """Hold the lock of a watch's state.
+
+    Raises:
+        LockedError: Somebody watches that tree.
+    """
+    with ExitStack() as held:
+        try:
+            held.enter_context(locked(place, timeout=0))
+        except LockedError:
+            why = "is watched already, by this user on this machine: one watch is enough"
+            raise LockedError(f"{root} {why}") from None
+        yield

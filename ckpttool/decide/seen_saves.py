@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from ckpttool.domain.checkpoint import Checkpoint
+from ckpttool.domain.checkpoint import Checkpoint, CommitState
 from ckpttool.domain.finding import Code, blocking
+from ckpttool.domain.health import Health
 from ckpttool.domain.watching import SeenSave
 
 OF_FILES = frozenset({Code.SHARD_EMPTY, Code.SHARD_TRUNCATED, Code.UNREADABLE})
@@ -19,6 +20,9 @@ OF_A_TREE = OF_FILES | {
 OF_PARTS = OF_A_TREE | {Code.PART_MISSING, Code.PART_STALE, Code.NOT_LOOKED_AT, Code.CHANGED_WHILE_READING}
 """What parts show of it that come at different times."""
 
+_OF_RECORDS = frozenset({Code.UNCOMMITTED_SAVE, Code.METADATA_INCOMPLETE, Code.META_UNREADABLE, Code.HEADER_INVALID})
+"""What a listing shows of the records of a save: they are no shards, and without them these are worth nothing."""
+
 
 def key_of(checkpoint: Checkpoint) -> str:
     """Return what tells a save from the tree's others."""
@@ -26,7 +30,11 @@ def key_of(checkpoint: Checkpoint) -> str:
 
 
 def seen_save(
-    checkpoint: Checkpoint, wall: float, codes: Collection[Code] = OF_A_TREE, told: Sequence[object] = ()
+    checkpoint: Checkpoint,
+    wall: float,
+    codes: Collection[Code] = OF_A_TREE,
+    told: Sequence[object] = (),
+    beside: str = "",
 ) -> SeenSave:
     """Return what a listing shows of a save.
 
@@ -35,11 +43,15 @@ def seen_save(
         wall: Seconds since 1970.
         codes: Findings that say that it may be under way.
         told: What else is known of its files: where it differs, it is not the same any more.
+        beside: As in `SeenSave`.
     """
     from hashlib import sha256
 
     stamps = ((shard.path, shard.stamp) for shard in checkpoint.shards)
     files = sorted((path, None if stamp is None else (stamp.size, stamp.token)) for path, stamp in stamps)
+    against = blocking(checkpoint.findings)
+    told = [*told, *sorted((each.code.value, each.path or "") for each in against if each.code in _OF_RECORDS)]
+    told += [checkpoint.health.value] if checkpoint.health is Health.UNHEALTHY else []
     saved = checkpoint.saved_ns
     first = min((shard.modified_ns for shard in checkpoint.shards if shard.modified_ns is not None), default=None)
     return SeenSave(
@@ -47,8 +59,11 @@ def seen_save(
         name=checkpoint.name,
         step=checkpoint.step,
         fingerprint=sha256(repr((files, told) if told else files).encode("utf-8", "surrogateescape")).hexdigest()[:32],
-        incomplete=tuple(finding for finding in blocking(checkpoint.findings) if finding.code in codes),
+        incomplete=tuple(finding for finding in against if finding.code in codes),
         nbytes=checkpoint.nbytes,
         age=None if saved is None else max(0.0, wall - saved / 1e9),
         written_ns=None if saved is None or first is None else (first, saved),
+        files=len(files),
+        beside=beside,
+        is_committed=checkpoint.commit is CommitState.COMMITTED,
     )

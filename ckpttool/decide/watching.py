@@ -8,11 +8,12 @@ were. The clock is the watch's own, and never goes back.
 
 from __future__ import annotations
 
+from math import inf
 from statistics import median
 
 from ckpttool.domain.finding import Code, Finding, Severity, blocking, suspect, unknown, worst
 from ckpttool.domain.frozen import replace
-from ckpttool.domain.units import in_gib
+from ckpttool.domain.units import in_gib, on_ranks
 from ckpttool.domain.verdict import VerdictWord
 from ckpttool.domain.watching import (
     Action,
@@ -68,13 +69,18 @@ def observe(known: Watched, seen: Sighting, rule: WatchRule, *, now: float) -> t
     now = max(now, known.now)
     if known.saves and not seen.saves:  # a training keeps its newest one: rather is the disk not there
         return unseen(known, rule, "it holds no checkpoint any more", now=now)
-    known = replace(known, unseen_since=None, unseen_told=False)
+    moves = seen.under_way != known.under_way
+    # What came since the last look cannot rest for longer, though its files be older: somebody copies them.
+    passed = inf if known.last_new is None else now - known.now
+    known = replace(known, now=now, unseen_since=None, unseen_told=False, under_way=seen.under_way)
     before = {save.key: save for save in known.saves}
-    saves = [_seen(before.get(save.key), save, rule, now) for save in seen.saves]
+    longest = 0.0 if rule.rested is None else passed
+    aged = [replace(save, age=min(save.age or 0.0, longest)) for save in seen.saves]
+    saves = [_seen(before.get(save.key), save, rule, now, moves=moves) for save in aged]
     if not seen.whole:
         there = {save.key for save in saves}
         saves += [save for save in known.saves if save.key not in there]
-    known = _with_new(known, saves, before, now)
+    known = _with_new(known, saves, before, seen)
     told: list[Action] = []
     judges: list[Action] = []
     by_key = {save.key: save for save in seen.saves}
@@ -88,7 +94,8 @@ def observe(known: Watched, seen: Sighting, rule: WatchRule, *, now: float) -> t
         elif save.state is SaveState.BAD:
             action = _once_more(save, rule, patience, now)
         else:
-            saves[at], action = _next(save, by_key[save.key], rule, patience, now)
+            usual = next((each.good_files for each in saves[at + 1 :] if each.state is SaveState.GOOD), 0)
+            saves[at], action = _next(save, by_key[save.key], rule, known, usual=usual)
         if action is not None:
             (judges if isinstance(action, Judge) else told).append(action)
     known = replace(known, saves=tuple(saves))
@@ -129,51 +136,86 @@ def patience_of(known: Watched, rule: WatchRule) -> float:
     return max(LEAST_PATIENCE, TIMES_USUAL * median(known.durations) if known.durations else 0.0)
 
 
-def _seen(known: KnownSave | None, seen: SeenSave, rule: WatchRule, now: float) -> KnownSave:
-    """Return what is known of a save after a poll shows it."""
+def _seen(known: KnownSave | None, seen: SeenSave, rule: WatchRule, now: float, *, moves: bool) -> KnownSave:
+    """Return what is known of a save after a poll shows it.
+
+    Args:
+        known: Before.
+        seen: By this poll; its age tells how long it rests already.
+        rule: When it has come to rest.
+        now: By the watch's clock.
+        moves: Whether somewhere in the tree a rank still writes what it renames when it is done.
+    """
     if known is not None and known.fingerprint == seen.fingerprint:
-        return replace(known, still=min(known.still + 1, rule.settle))
+        if known.state is SaveState.GOOD or "" in {known.beside, seen.beside} or known.beside == seen.beside:
+            changed = now if moves and seen.incomplete else known.changed_at
+            still = min(known.still + 1, rule.settle)
+            return replace(known, still=still, changed_at=changed, beside=seen.beside or known.beside)
+        return replace(  # a record of it, which may have been half written when it was read
+            known, beside=seen.beside, state=SaveState.SAVING, changed_at=now, still=0, judged_at=None
+        )
     if known is not None and known.good_as == seen.fingerprint:  # a folder could not be listed for a while
         return replace(known, fingerprint=seen.fingerprint, state=SaveState.GOOD, judged_at=now, read_again=False)
+    at = now - (seen.age or 0.0)
     good_ns = None if known is None else known.good_ns
     newly = seen.written_ns is not None and good_ns is not None and seen.written_ns[0] > good_ns
+    was_told = known is None or known.state in {SaveState.GOOD, SaveState.BAD}
     return KnownSave(
         key=seen.key,
         name=seen.name,
         step=seen.step,
         fingerprint=seen.fingerprint,
         state=SaveState.SAVING,
-        first_seen=now if known is None else known.first_seen,
-        changed_at=now,
+        first_seen=at if known is None or was_told else known.first_seen,
+        changed_at=at,
         was_good=known is not None and known.was_good and not newly,
         good_as="" if known is None else known.good_as,
         newest_ns=None if seen.written_ns is None else seen.written_ns[1],
         good_ns=good_ns,
         rewritten=newly,
+        files=seen.files,
+        good_files=0 if known is None else known.good_files,
+        beside=seen.beside,
     )
 
 
-def _with_new(known: Watched, saves: list[KnownSave], before: dict[str, KnownSave], now: float) -> Watched:
-    """Note when a save came; of those that the first poll finds nobody knows."""
-    new = [save for save in saves if save.key not in before or (save.rewritten and not before[save.key].rewritten)]
-    known = replace(known, now=now)
+def _with_new(known: Watched, saves: list[KnownSave], before: dict[str, KnownSave], seen: Sighting) -> Watched:
+    """Note when a save came last; of those that the first poll finds, their files' times tell."""
+    if known.last_new is None:
+        ages = {save.key: save.age or 0.0 for save in seen.saves}
+        newest = min(ages, key=lambda key: ages[key], default=None)
+        return known if newest is None else replace(known, last_new=known.now - ages[newest], newest=newest)
+    new = [
+        save
+        for save in saves
+        if save.key not in before or (before[save.key].was_good and not save.was_good)  # written once more
+    ]
     if not new:
         return known
-    passed = [] if known.last_new is None else [now - known.last_new]
-    return replace(known, last_new=now, intervals=(*known.intervals, *passed)[-USUAL:])
+    intervals = (*known.intervals, known.now - known.last_new)[-USUAL:]
+    return replace(known, last_new=known.now, newest=new[0].key, intervals=intervals, overdue_told=False)
 
 
 def _next(
-    save: KnownSave, seen: SeenSave, rule: WatchRule, patience: float, now: float
+    save: KnownSave, seen: SeenSave, rule: WatchRule, known: Watched, *, usual: int
 ) -> tuple[KnownSave, Action | None]:
-    """Return how far a save is, and what is to be done about it."""
-    by_age = 0.0 if rule.rested is None or seen.age is None else seen.age
-    rests = save.still >= rule.settle or (rule.rested is not None and by_age >= rule.rested)
-    final = rests and max(now - save.changed_at, by_age) >= patience
+    """Return how far a save is, and what is to be done about it.
+
+    Args:
+        save: As far as it is known.
+        seen: By this poll.
+        rule: When what is told.
+        known: What else is known, and when it is.
+        usual: How many files the good save before it has. One with fewer, of which no record says that it is finished,
+            may be under way, though it lacks nothing that must be there.
+    """
+    unchanged = known.now - save.changed_at
+    rests = save.still >= rule.settle or (rule.rested is not None and unchanged >= rule.rested)
+    final = rests and unchanged >= patience_of(known, rule)
     if not seen.incomplete:
-        if not rests:
+        if not rests or (seen.files < usual and not seen.is_committed and not final):
             return save, None
-        save = replace(save, state=SaveState.COMPLETE)
+        save = replace(save, state=SaveState.COMPLETE, told_incomplete=False)
         return save, _judge(save, rule, final=final) if final or save.judged_at is None else None
     save = replace(save, state=SaveState.SAVING)
     if not final or save.told_incomplete:
@@ -181,7 +223,9 @@ def _next(
     if save.was_good:  # what it has lost, reading will tell
         return save, _judge(save, rule, final=True)
     return replace(save, told_incomplete=True), _event(
-        EventKind.SAVE_INCOMPLETE, save, findings=(_incomplete(save, seen, now - save.first_seen), *seen.incomplete)
+        EventKind.SAVE_INCOMPLETE,
+        save,
+        findings=(_incomplete(save, seen, known.now - save.first_seen), *seen.incomplete),
     )
 
 
@@ -211,13 +255,18 @@ def _judge(save: KnownSave, rule: WatchRule, *, final: bool = False, cold: bool 
         seal=rule.seal,
         fresh=not save.was_good,
         rewritten=save.rewritten,
+        grown=save.was_good and not cold and save.files > save.good_files > 0,
+        beside=save.beside,
     )
 
 
 def _incomplete(save: KnownSave, seen: SeenSave, since: float) -> Finding:
+    where = f" on {on_ranks(seen.ranks)}" if seen.ranks else ""
+    why = "" if seen.ranks else f": {seen.incomplete[0].message}"
     return unknown(
         Code.SAVE_INCOMPLETE,
-        f"{save.name} is not whole {_minutes(since)} after it was seen first, and nothing of it changes any more",
+        f"{save.name} is not whole{where} {_minutes(since)} after it was seen first, and nothing of it changes any more"
+        + why,
         remedy="look for a rank that hangs: its log ends first",
         ranks=seen.ranks,
     )
@@ -225,26 +274,29 @@ def _incomplete(save: KnownSave, seen: SeenSave, since: float) -> Finding:
 
 def _overdue(known: Watched) -> tuple[Watched, tuple[WatchEvent, ...]]:
     """Say once that no save has come for much longer than usual."""
-    if known.last_new is None or len(known.intervals) < LEAST_INTERVALS or not known.saves:
+    if known.last_new is None or len(known.intervals) < LEAST_INTERVALS or not known.saves or known.overdue_told:
         return known, ()
-    usual, passed, newest = median(known.intervals), known.now - known.last_new, known.saves[0]
-    if passed <= TIMES_USUAL * usual or known.overdue_told == newest.key:
+    usual, passed = median(known.intervals), known.now - known.last_new
+    if passed <= TIMES_USUAL * usual:
         return known, ()
+    last = next((save for save in known.saves if save.key == known.newest), known.saves[0])
     finding = suspect(
         Code.SAVE_OVERDUE,
-        f"no checkpoint for {_minutes(passed)} since {newest.name}; usually one comes every {_minutes(usual)}",
+        f"no checkpoint for {_minutes(passed)} since {last.name}; usually one comes every {_minutes(usual)}",
         remedy="see whether the training still makes steps",
     )
-    event = _event(EventKind.SAVE_OVERDUE, newest, findings=(finding,))
+    event = _event(EventKind.SAVE_OVERDUE, last, findings=(finding,))
     # That a save's own files change says nothing of the next one.
-    return replace(known, overdue_told=newest.key), (replace(event, subject=newest.key),)
+    subject = f"{known.newest} {round(known.last_new)}"
+    return replace(known, overdue_told=True), (replace(event, subject=subject),)
 
 
 def _room(known: Watched, seen: Sighting) -> tuple[Watched, tuple[WatchEvent, ...]]:
     """Say once that there is no room for the next save; while one is written it takes its own."""
     sizes = {save.key: save.nbytes for save in seen.saves}
     good = next((save for save in known.saves if save.state is SaveState.GOOD and sizes.get(save.key)), None)
-    if seen.free_bytes is None or good is None or any(save.state is SaveState.SAVING for save in known.saves):
+    under_way = any(save.state is SaveState.SAVING and not save.told_incomplete for save in known.saves)
+    if seen.free_bytes is None or good is None or under_way:
         return known, ()
     need = sizes[good.key] or 0
     if seen.free_bytes >= need or known.low_told:
@@ -302,6 +354,8 @@ def judged(known: Watched, judgement: Judgement) -> tuple[Watched, tuple[WatchEv
     save = next((save for save in known.saves if save.key == asked.key), None)
     if save is None or save.fingerprint != asked.fingerprint:
         return known, ()
+    if save.state is not SaveState.GOOD and save.beside != asked.beside:
+        return known, ()
     against = blocking(judgement.findings)
     after = replace(save, judged_at=known.now, word=judgement.word, seal_tried=asked.seal)
     kind = _kind(save, judgement, against)
@@ -314,12 +368,13 @@ def judged(known: Watched, judgement: Judgement) -> tuple[Watched, tuple[WatchEv
             after,
             state=SaveState.GOOD,
             was_good=True,
-            read_again=asked.cold,
+            read_again=asked.cold or judgement.cached is False,  # it came from the disk
             good_as=save.fingerprint,
             good_ns=save.newest_ns,
+            good_files=save.files,
         )
         if not save.was_good:
-            took = save.changed_at - save.first_seen
+            took = max(0.0, save.changed_at - save.first_seen)
             known = replace(known, durations=(*known.durations, took)[-USUAL:])
     else:
         after = replace(after, state=SaveState.BAD)
@@ -374,5 +429,11 @@ def _minutes(seconds: float) -> str:
 
 
 def is_idle(known: Watched) -> bool:
-    """Tell whether nothing waits to come to rest, so that names alone need be looked at."""
-    return all(save.state in {SaveState.GOOD, SaveState.BAD} for save in known.saves)
+    """Tell whether nothing waits to come to rest, so that names alone need be looked at.
+
+    What was told as not whole waits no longer: a training that died left it.
+    """
+    return all(
+        save.state in {SaveState.GOOD, SaveState.BAD} or (save.state is SaveState.SAVING and save.told_incomplete)
+        for save in known.saves
+    )

@@ -68,6 +68,12 @@ class SeenSave:
     """Seconds since a file of it was written, by the disk's clock and ours; None: not known."""
     written_ns: tuple[int, int] | None = None
     """When the first and the last of its files was written, by the disk's clock; None: not known."""
+    files: int = 0
+    """How many of its files hold tensors or state."""
+    beside: str = ""
+    """Differs where anything else in its own folder moved: records, what is written under another name first."""
+    is_committed: bool = False
+    """Whether the trainer itself says that it is finished."""
 
     @property
     def ranks(self) -> tuple[Rank, ...]:
@@ -99,6 +105,8 @@ class Sighting:
     """On the tree's disk; None where it does not say."""
     nodes: tuple[SeenNode, ...] = ()
     """By number, where machines write parts of it; none where this machine sees the tree itself."""
+    under_way: str = ""
+    """Differs where a file moved that is written under another name first: some rank is still at it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,6 +132,7 @@ class KnownSave:
     fingerprint: str
     state: SaveState
     first_seen: float
+    """When it came, or when what was told of it was true no longer."""
     changed_at: float
     """When a file of it came, went or changed last."""
     still: int = 0
@@ -147,6 +156,12 @@ class KnownSave:
     """The same when it was last found good."""
     rewritten: bool = False
     """Whether each of its files was written anew since it was good: a training that went back saves it once more."""
+    files: int = 0
+    """As in `SeenSave`."""
+    good_files: int = 0
+    """The same when it was last found good."""
+    beside: str = ""
+    """As in `SeenSave`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,13 +173,16 @@ class Watched:
     now: float = 0.0
     """The watch's own clock at the last poll, in seconds: it never goes back."""
     last_new: float | None = None
-    """When a save was seen for the first time last, by this clock; None: none was since the watch began."""
+    """When a save came last, by this clock; of those that the first look found, when it was written. None: none came.
+    """
+    newest: str | None = None
+    """The key of that save."""
     intervals: tuple[float, ...] = ()
     """Seconds between saves, the last few."""
     durations: tuple[float, ...] = ()
     """Seconds from the first file of a save to the last, the last few."""
-    overdue_told: str | None = None
-    """The key of the save after which it was told that the next one is overdue."""
+    overdue_told: bool = False
+    """Whether it was told that the next save is overdue."""
     low_told: bool = False
     """Whether it was told that there is no room for the next save."""
     unseen_since: float | None = None
@@ -172,6 +190,8 @@ class Watched:
     unseen_told: bool = False
     nodes: tuple[KnownNode, ...] = ()
     """By number."""
+    under_way: str = ""
+    """As in `Sighting`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -206,6 +226,10 @@ class Judge:
     """Whether it was not good yet: what it is now is what the trainer meant."""
     rewritten: bool = False
     """As in `KnownSave`: what was recorded of it was recorded of another save of its name."""
+    grown: bool = False
+    """Whether files came to those that were found good: what was recorded of it was recorded too early."""
+    beside: str = ""
+    """As in `SeenSave`."""
     early: bool = False
     """Whether it need be read only where it has left the memory: its time has not come yet."""
 

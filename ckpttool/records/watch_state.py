@@ -92,10 +92,12 @@ def state_bytes(state: WatchState) -> bytes:
         "last_new": known.last_new,
         "intervals": [*known.intervals],
         "durations": [*known.durations],
-        "overdue_told": None if known.overdue_told is None else spelled(known.overdue_told),
+        "newest": None if known.newest is None else spelled(known.newest),
+        "overdue_told": known.overdue_told,
         "low_told": known.low_told,
         "unseen_since": known.unseen_since,
         "unseen_told": known.unseen_told,
+        "under_way": known.under_way,
         "nodes": [
             {name: getattr(node, name) for name in KnownNode.__slots__} | {"name": spelled(node.name)}
             for node in known.nodes
@@ -123,18 +125,20 @@ def _state(data: bytes) -> WatchState:
     record = parse_object(data, what="the state", limit=STATE_LIMIT, most_memory=OWN_MEMORY)
     if get_str(record, "schema") != SCHEMA:
         raise ParseError("another version's", where="the state")
-    overdue = get_optional_str(record, "overdue_told")
+    newest = get_optional_str(record, "newest")
     watched = Watched(
         saves=tuple(_save(as_object(value)) for value in get_list(record, "saves")),
         now=_float(record, "now"),
         last_new=_optional_float(record, "last_new"),
         intervals=_floats(record, "intervals"),
         durations=_floats(record, "durations"),
-        overdue_told=None if overdue is None else unspelled(overdue),
+        newest=None if newest is None else unspelled(newest),
+        overdue_told=get_bool(record, "overdue_told"),
         low_told=get_bool(record, "low_told"),
         unseen_since=_optional_float(record, "unseen_since"),
         unseen_told=get_bool(record, "unseen_told"),
-        nodes=tuple(_node(as_object(value)) for value in get_list(record, "nodes")) if "nodes" in record else (),
+        under_way=get_str(record, "under_way"),
+        nodes=tuple(_node(as_object(value)) for value in get_list(record, "nodes")),
     )
     return WatchState(
         watched=watched,
@@ -165,6 +169,9 @@ def _save(line: JsonObject) -> KnownSave:
         newest_ns=get_optional_int(line, "newest_ns"),
         good_ns=get_optional_int(line, "good_ns"),
         rewritten=get_bool(line, "rewritten"),
+        files=get_int(line, "files"),
+        good_files=get_int(line, "good_files"),
+        beside=get_str(line, "beside"),
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Collection
 from time import time_ns
 
 from ckpttool.domain.shard import FileStamp
@@ -22,12 +23,14 @@ class ListedStorage(PassedOn):
     def __init__(self, storage: Storage) -> None:
         """Take the tree; nothing has been listed yet."""
         super().__init__(storage)
+        self.unfinished: set[str] = set()
+        """Paths of what may be written under another name first, as far as names tell."""
         self._times: dict[str, Moved | None] = {}
         self._records: dict[str, Moved | None] = {}
 
     def forget(self) -> None:
         """Remember nothing: the next scan lists all."""
-        self._times, self._records = {}, {}
+        self.unfinished, self._times, self._records = set(), {}, {}
 
     def moved(self) -> bool:
         """Tell whether a name in one of the listed folders came, went or changed, or a record in the root was written.
@@ -53,13 +56,22 @@ class ListedStorage(PassedOn):
         """List a folder, in no particular order."""
         now = self._now(folder)  # before: what comes meanwhile moves it once more
         self._times[folder] = None if now is None or _is_fresh(now) else now
-        return super().entries(folder)
+        found = super().entries(folder)
+        self.unfinished |= {
+            f"{folder}/{entry.name}" if folder else entry.name for entry in found if _is_unfinished(entry.name)
+        }
+        return found
 
     def small_file(self, path: str, *, limit: int) -> bytes:
         """Read a whole record file."""
         if "/" not in path:
             self._records[path] = self._now(path)
         return super().small_file(path, limit=limit)
+
+
+def _is_unfinished(name: str) -> bool:
+    """Tell whether a name is like one that is there until the file is whole: `a.ckpt.tmp`, `.a.ckpt.Xk3f`, `a.part`."""
+    return name.startswith(".") or "tmp" in name or name.endswith(".part")
 
 
 def _is_fresh(times: Moved) -> bool:
@@ -70,6 +82,9 @@ def _is_fresh(times: Moved) -> bool:
 
 class ListedFiles:
     """The files of a folder whose names end alike: whether one came, went, or was written anew since."""
+
+    unfinished: Collection[str] = ()
+    """None: they are replaced whole."""
 
     def __init__(self, storage: Storage, suffix: str) -> None:
         """Note which there are."""

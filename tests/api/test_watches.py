@@ -102,7 +102,7 @@ class Trainer:
 class Watching:
     """The watch of a trainer, ended and begun anew as if it had been killed."""
 
-    def __init__(self, root: Path, state: Path, *, world: int = RANKS, **more: object) -> None:
+    def __init__(self, root: Path, state: Path, *, world: int | None = RANKS, **more: object) -> None:
         self.clock, self.told, self.notes = Clock(), list[WatchEvent](), list[str]()
         self.question = WatchQuestion(
             tree=TreeQuestion(path=str(root), world_size=world),
@@ -229,6 +229,23 @@ def test_a_second_watch_of_one_tree_is_refused(scene: tuple[Trainer, Watching], 
     with pytest.raises(LockedError, match="watched already"):
         Watching(trainer.root, tmp_path / "state")
     Watching(trainer.root, tmp_path / "another user's")
+
+
+@pytest.mark.parametrize("one", [".", "rank_0", ".."])
+def test_a_tree_that_is_watched_is_refused_by_each_of_its_names(
+    scene: tuple[Trainer, Watching], tmp_path: Path, one: str
+) -> None:
+    trainer, watching = scene
+    trainer.begin()
+    watching.poll(trainer, times=6)
+    with pytest.raises(LockedError, match="watched already"):
+        Watching(trainer.root / one, tmp_path / "state").poll()
+    watching.end()
+    other = Watching(trainer.root / one, tmp_path / "state")
+    other.poll(times=2)
+    with pytest.raises(LockedError, match="watched already"):
+        watching.anew().poll()
+    other.end()
 
 
 def test_a_watch_that_cannot_remember_does_not_begin(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import os
 import shutil
 import socket
 import subprocess
+import time
 import urllib.request
 from pathlib import Path
 from typing import Any
@@ -67,7 +68,8 @@ def test_damage_and_a_hook_that_fails_are_counted_and_the_newest_good_one_is_an_
     written(tree, "--seal")
     flip(shard(tree, 1, 2))
     os.utime(shard(tree, 1, 2), (1_700_000_100, 1_700_000_100))
-    told = written(tree, "--on-event", "false", code=10)
+    time.sleep(0.2)
+    told = written(tree, "--on-event", "false", "--every", "0.05", code=10)
     assert told["ckpttool_newest_good_step",] == 1
     assert told["ckpttool_checkpoints", "damaged"] == 1
     assert told["ckpttool_events_total", "checksum-mismatch"] == 1
@@ -81,8 +83,11 @@ def test_a_save_under_way_has_no_verdict_and_no_number_stands_for_what_is_not_kn
     told = written(tree, "--world-size", "2", code=14)
     assert told["ckpttool_checkpoints", "saving"] == 2
     assert not any(name.startswith("ckpttool_newest_good") for name, *_ in told)
-    rested(tree)
-    assert written(tree, "--world-size", "2", code=14)["ckpttool_checkpoints", "incomplete"] == 2
+    rested(tree)  # as of old, but at the last look, a moment ago, it was not so
+    assert written(tree, "--world-size", "2", code=14)["ckpttool_checkpoints", "saving"] == 2
+    time.sleep(0.2)
+    told = written(tree, "--world-size", "2", "--patience", "0", "--every", "0.05", code=14)
+    assert told["ckpttool_checkpoints", "incomplete"] == 2
 
 
 def test_the_tree_is_a_label_whatever_its_name_is(tree: Path) -> None:

@@ -27,6 +27,7 @@ from ckpttool.domain.watching import (
     WatchRule,
 )
 from ckpttool.errors import ExitCode
+from ckpttool.render.answers.event import text
 
 RULE = WatchRule(settle=2, patience=100.0, again=0.0)
 MISSING = damage(Code.SHARD_MISSING, "rank 3 has no file", ranks=(Rank(3),))
@@ -39,6 +40,7 @@ def save(
     *,
     incomplete: Sequence[Finding] = (),
     written: tuple[int, int] | None = None,
+    beside: str = "",
     **more: float,
 ) -> SeenSave:
     return SeenSave(
@@ -50,6 +52,9 @@ def save(
         nbytes=ByteCount(int(more["nbytes"])) if "nbytes" in more else None,
         age=more.get("age"),
         written_ns=written,
+        files=int(more.get("files", 0)),
+        beside=beside,
+        is_committed=bool(more.get("committed", False)),
     )
 
 
@@ -70,8 +75,11 @@ class Course:
             self.told += [action for action in actions if isinstance(action, WatchEvent)]
         return self
 
-    def judge(self, *findings: Finding, word: VerdictWord = VerdictWord.VERIFIED, at: int = 0) -> Course:
-        self.known, events = judged(self.known, Judgement(asked=self.asked[at], word=word, findings=findings))
+    def judge(
+        self, *findings: Finding, word: VerdictWord = VerdictWord.VERIFIED, at: int = 0, cached: bool | None = None
+    ) -> Course:
+        judgement = Judgement(asked=self.asked[at], word=word, findings=findings, cached=cached)
+        self.known, events = judged(self.known, judgement)
         self.told += events
         return self
 
@@ -105,8 +113,17 @@ def test_a_rank_that_hangs_is_told_once_when_patience_ends_and_named() -> None:
     assert course.kinds == []
     course.poll(save(incomplete=[MISSING]), times=30)
     assert course.kinds == ["save-incomplete"]
-    assert course.told[0].findings[0].ranks == (3,)
-    assert course.told[0].findings[0].severity is Severity.UNKNOWN
+    first = course.told[0].findings[0]
+    assert (first.ranks, first.severity) == ((3,), Severity.UNKNOWN)
+    assert text(course.told[0]).endswith(
+        "a is not whole on rank 3 100 s after it was seen first, and nothing of it changes any more"
+    )
+
+
+def test_what_a_save_lacks_that_has_no_ranks_is_said() -> None:
+    lacks = damage(Code.UNCOMMITTED_SAVE, "no trainer_state.json", path="a")
+    course = Course().poll(save(incomplete=[lacks, lacks]), times=12)
+    assert text(course.told[0]).endswith("and nothing of it changes any more: no trainer_state.json")
 
 
 def test_a_save_that_still_grows_is_waited_for_however_long_it_takes() -> None:
@@ -234,6 +251,12 @@ def test_a_good_save_is_read_once_more_as_soon_as_a_newer_one_is_good_where_it_h
     assert not course.poll(save("b"), save(), times=50).asked
 
 
+@pytest.mark.parametrize("cached", [False, True, None])
+def test_what_came_from_the_disk_when_it_was_read_first_is_not_read_once_more(cached: bool | None) -> None:
+    course = Course(replace(RULE, again=60.0)).poll(save(), times=3).judge(cached=cached)
+    assert [asked.cold for asked in course.poll(save(), times=10).asked] == ([] if cached is False else [True])
+
+
 def test_a_good_save_that_an_earlier_watch_did_not_seal_is_read_once_more_to_be_sealed() -> None:
     course = good()
     course.rule = replace(RULE, seal=True)
@@ -277,6 +300,40 @@ def test_that_no_save_comes_is_told_once_and_again_after_the_next_one() -> None:
     assert len({event.subject for event in course.told}) == 2
 
 
+def test_that_no_save_comes_is_told_again_of_a_training_that_went_back_to_an_earlier_one() -> None:
+    older = [save(str(each), written=(each, each)) for each in (3, 2, 1, 0)]
+    course = Course()
+    for number in range(4):
+        course.poll(*older[3 - number :], passed=50.0)
+    course.poll(*older, times=3)
+    for at in range(4):
+        course.judge(at=at)
+    course.poll(*older, times=40)
+    assert course.kinds[4:] == ["save-overdue"]
+    again = [*older[:2], save("1", "other", written=(9, 9)), older[3]]
+    course.poll(*again, times=3).judge().poll(*again, times=100)
+    assert course.kinds[4:] == ["save-overdue", "good", "save-overdue"]
+    assert "since 1;" in course.told[-1].findings[0].message
+    assert len({event.subject for event in course.told}) == len(course.told)
+
+
+def test_a_file_that_is_written_anew_again_and_again_is_a_save_each_time_and_takes_as_long_as_it_takes() -> None:
+    course = good(RULE, save(written=(10, 10)))
+    for turn in range(2, 6):
+        course.poll(save(fingerprint=f"{turn} cut", written=(10 * turn, 10 * turn)), times=2, passed=20.0)
+        course.poll(save(fingerprint=str(turn), written=(10 * turn + 1, 10 * turn + 1)), times=3).judge()
+    assert course.kinds == ["good"] * 5
+    assert course.known.durations == (0.0, 30.0, 30.0, 30.0, 30.0)
+    assert course.known.intervals == (40.0, 70.0, 70.0, 70.0)
+    assert course.poll(save(fingerprint="5", written=(51, 51)), times=30).kinds[5:] == ["save-overdue"]
+
+
+def test_when_the_last_save_came_its_files_tell_whoever_looks_for_the_first_time() -> None:
+    course = Course().poll(save("b", age=500.0), save("a", age=400.0)).poll(save("c"), save("b"), save("a"))
+    assert (course.known.intervals, course.known.newest) == ((410.0,), "/c")
+    assert Course().poll(save("b"), save("a")).known.newest == "/b"
+
+
 def test_nobody_knows_what_is_usual_of_two_saves() -> None:
     assert saved(2).poll(save("1"), save("0"), times=500).kinds == []
 
@@ -297,6 +354,71 @@ def test_the_room_that_a_save_takes_while_it_is_written_is_not_missed() -> None:
     assert course.kinds == ["good"]
 
 
+def test_a_save_that_was_left_half_written_hides_no_lack_of_room_and_is_looked_at_no_more() -> None:
+    half = save("b", incomplete=[MISSING])
+    course = good(RULE, save(nbytes=100)).poll(half, save(nbytes=100), times=5, free_bytes=ByteCount(1))
+    assert course.kinds == ["good"]
+    assert not is_idle(course.known)
+    course.poll(half, save(nbytes=100), times=10, free_bytes=ByteCount(1))
+    assert course.kinds == ["good", "save-incomplete", "disk-space-low"]
+    assert is_idle(course.known)
+    course.poll(save("b", "2"), save(nbytes=100))
+    assert not is_idle(course.known)
+    assert course.poll(save("b", "2"), save(nbytes=100), times=2).judge().kinds[3:] == ["good"]
+    assert of_watch(course.known) is ExitCode.OK
+
+
+def test_while_a_rank_writes_under_another_name_nobody_says_that_nothing_changes() -> None:
+    course = Course().poll(save(incomplete=[MISSING]))
+    for turn in range(30):
+        course.poll(save(incomplete=[MISSING]), under_way=str(turn))
+    assert course.kinds == []
+    assert course.poll(save(incomplete=[MISSING]), times=11, under_way="29").kinds == ["save-incomplete"]
+
+
+def test_a_save_that_is_whole_does_not_wait_for_another_that_is_under_way() -> None:
+    course = Course()
+    for turn in range(3):
+        course.poll(save(), under_way=str(turn))
+    assert [asked.final for asked in course.asked] == [False]
+
+
+def test_a_record_that_was_half_written_when_it_was_read_is_read_again() -> None:
+    torn = damage(Code.META_UNREADABLE, "is no JSON")
+    course = Course().poll(save(beside="1"), times=14).judge(torn, word=VerdictWord.DAMAGED)
+    assert course.kinds == ["bad"]
+    course.poll(save(beside="2"), times=2)
+    assert not course.asked
+    assert course.poll(save(beside="2")).judge().kinds == ["bad", "good"]
+    assert is_idle(course.poll(save(), times=3).known)  # of a good one nobody looks beside
+
+
+def test_what_was_read_of_a_record_that_changed_meanwhile_says_nothing() -> None:
+    course = Course().poll(save(beside="1"), times=12)
+    (asked,) = course.asked
+    course.poll(save(beside="2"))
+    torn = damage(Code.META_UNREADABLE, "is no JSON")
+    assert judged(course.known, Judgement(asked=asked, word=VerdictWord.DAMAGED, findings=(torn,)))[1] == ()
+    assert course.poll(save(beside="2"), times=2).judge().kinds == ["good"]
+
+
+@pytest.mark.parametrize(("files", "committed", "polls"), [(3, False, 11), (3, True, 3), (4, False, 3), (5, False, 3)])
+def test_a_save_with_fewer_files_than_the_last_good_one_is_waited_for_unless_its_trainer_says_that_it_is_whole(
+    files: int, committed: bool, polls: int
+) -> None:
+    course = good(RULE, save(files=4))
+    new = save("b", files=files, committed=committed)
+    assert not course.poll(new, save(files=4), times=polls - 1).asked
+    assert [asked.key for asked in course.poll(new, save(files=4)).asked] == ["/b"]
+    assert course.judge().kinds == ["good", "good"]
+
+
+def test_of_a_good_save_to_which_files_came_it_is_known_that_it_has_grown() -> None:
+    for files, grown in [(5, True), (4, False), (3, False)]:
+        course = good(RULE, save(files=4)).poll(save(fingerprint="2", files=files), times=3)
+        assert [(asked.fresh, asked.grown) for asked in course.asked] == [(False, grown)]
+
+
 def test_patience_is_three_times_what_a_save_takes_here_and_ten_minutes_at_least() -> None:
     rule = replace(RULE, patience=None)
     assert patience_of(Watched(), rule) == LEAST_PATIENCE
@@ -311,6 +433,14 @@ def test_one_look_alone_takes_old_files_for_at_rest_and_young_ones_not() -> None
     assert not Course(rule).poll(save()).asked
     assert [asked.final for asked in Course(rule).poll(save(age=101.0)).asked] == [True]
     assert Course(rule).poll(save(age=101.0, incomplete=[MISSING])).kinds == ["save-incomplete"]
+
+
+def test_what_came_since_the_last_look_rests_no_longer_though_its_files_are_older() -> None:
+    course = Course(replace(RULE, rested=60.0)).poll(save(age=500.0)).judge()
+    copied = save("b", age=400.0, incomplete=[MISSING])
+    assert course.poll(copied, save(), passed=70.0).kinds == ["good"]
+    assert course.poll(copied, save(), passed=40.0).kinds == ["good", "save-incomplete"]
+    assert [asked.final for asked in course.poll(save("b", "2", age=400.0), save(), passed=70.0).asked] == [False]
 
 
 def test_a_clock_that_goes_back_is_one_that_stands_still() -> None:
