@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Protocol
 from ckpttool.api.scanning import Tree, looking_at, scanned
 from ckpttool.api.verifying import assert_kept
 from ckpttool.decide.seen_saves import OF_FILES, OF_PARTS, key_of, seen_save
-from ckpttool.decide.watching import is_silent
+from ckpttool.decide.silent_parts import is_silent
+from ckpttool.decide.watching import patience_of
 from ckpttool.domain.finding import Code, Finding, blocking, unknown
 from ckpttool.domain.frozen import replace
 from ckpttool.domain.progress import newest_first
@@ -138,7 +139,8 @@ def sighting(tree: Tree, listed: Moves, question: WatchQuestion, known: Watched,
         # That there are fewer than usual is for whoever sees all of them to judge: what is here is to be read.
         return Sighting(saves=tuple(replace(each, files=0) for each in parts), whole=complete)
     merge, saves = tree.looks.merge, []
-    silent = {node.number for node in known.nodes if is_silent(known, node.number, question.rule)}
+    patience = patience_of(known, question.rule)
+    silent = {node.number for node in known.nodes if is_silent(known, node.number, patience)}
     behind = _left_behind(tree, silent)
     for each in ordered:
         if key_of(each) not in behind:

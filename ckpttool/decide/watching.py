@@ -11,16 +11,16 @@ from __future__ import annotations
 from math import inf
 from statistics import median
 
+from ckpttool.decide.silent_parts import silent_parts
 from ckpttool.domain.finding import Code, Finding, Severity, blocking, suspect, unknown, worst
 from ckpttool.domain.frozen import replace
-from ckpttool.domain.units import in_gib, on_ranks
+from ckpttool.domain.units import in_gib, lasting, on_ranks
 from ckpttool.domain.verdict import VerdictWord
 from ckpttool.domain.watching import (
     Action,
     EventKind,
     Judge,
     Judgement,
-    KnownNode,
     KnownSave,
     SaveState,
     SeenSave,
@@ -101,7 +101,7 @@ def observe(known: Watched, seen: Sighting, rule: WatchRule, *, now: float) -> t
     known = replace(known, saves=tuple(saves))
     known, late = _overdue(known)
     known, low = _room(known, seen)
-    known, silent = _silent(known, seen, patience)
+    known, silent = silent_parts(known, seen, patience)
     return known, (*told, *late, *low, *silent, *judges)
 
 
@@ -121,7 +121,7 @@ def unseen(known: Watched, rule: WatchRule, why: str, *, now: float) -> tuple[Wa
         return known, ()
     finding = unknown(
         Code.UNREADABLE,
-        f"the tree cannot be seen for {_minutes(now - since)}: {why}",
+        f"the tree cannot be seen for {lasting(now - since)}: {why}",
         remedy="see whether its disk is mounted and answers",
     )
     newest = known.saves[0]
@@ -265,7 +265,7 @@ def _incomplete(save: KnownSave, seen: SeenSave, since: float) -> Finding:
     why = "" if seen.ranks else f": {seen.incomplete[0].message}"
     return unknown(
         Code.SAVE_INCOMPLETE,
-        f"{save.name} is not whole{where} {_minutes(since)} after it was seen first, and nothing of it changes any more"
+        f"{save.name} is not whole{where} {lasting(since)} after it was seen first, and nothing of it changes any more"
         + why,
         remedy="look for a rank that hangs: its log ends first",
         ranks=seen.ranks,
@@ -282,7 +282,7 @@ def _overdue(known: Watched) -> tuple[Watched, tuple[WatchEvent, ...]]:
     last = next((save for save in known.saves if save.key == known.newest), known.saves[0])
     finding = suspect(
         Code.SAVE_OVERDUE,
-        f"no checkpoint for {_minutes(passed)} since {last.name}; usually one comes every {_minutes(usual)}",
+        f"no checkpoint for {lasting(passed)} since {last.name}; usually one comes every {lasting(usual)}",
         remedy="see whether the training still makes steps",
     )
     event = _event(EventKind.SAVE_OVERDUE, last, findings=(finding,))
@@ -307,41 +307,6 @@ def _room(known: Watched, seen: Sighting) -> tuple[Watched, tuple[WatchEvent, ..
         remedy="ckpttool prune says what may go",
     )
     return replace(known, low_told=True), (_event(EventKind.DISK_SPACE_LOW, good, findings=(finding,)),)
-
-
-def _silent(known: Watched, seen: Sighting, patience: float) -> tuple[Watched, tuple[WatchEvent, ...]]:
-    """Say once of each machine that its part is written no longer, or is not there."""
-    before = {node.number: node for node in known.nodes}
-    nodes, told = [], []
-    for each in seen.nodes:
-        node = before.get(each.number)
-        if node is None or node.mark != each.mark:
-            node = KnownNode(number=each.number, name=each.name, mark=each.mark, since=known.now)
-        elif not node.told and known.now - node.since >= patience:
-            node = replace(node, told=True)
-            told.append(_of_node(node, known.now))
-        nodes.append(node)
-    return replace(known, nodes=tuple(nodes)), tuple(told)
-
-
-def _of_node(node: KnownNode, now: float) -> WatchEvent:
-    passed = _minutes(now - node.since)
-    if node.mark:
-        kind, code, what = EventKind.PART_STALE, Code.PART_STALE, f"was written {passed} ago, and not since"
-    else:
-        kind, code, what = EventKind.PART_MISSING, Code.PART_MISSING, f"is not here for {passed}"
-    finding = unknown(
-        code,
-        f"{node.name} {what}: what that machine has now, nobody knows",
-        remedy="see whether it answers, and whether ckpttool watch --part-out runs there",
-    )
-    subject = f"part {node.number} {node.mark or round(node.since)}"
-    return WatchEvent(kind=kind, subject=subject, name=None, step=None, findings=(finding,))
-
-
-def is_silent(known: Watched, number: int, rule: WatchRule) -> bool:
-    """Tell whether a machine's part is so old that what others took away since may still stand in it."""
-    return any(node.number == number and known.now - node.since >= patience_of(known, rule) / 2 for node in known.nodes)
 
 
 def judged(known: Watched, judgement: Judgement) -> tuple[Watched, tuple[WatchEvent, ...]]:
@@ -422,10 +387,6 @@ def _event(
         cached=cached,
         sealed=sealed,
     )
-
-
-def _minutes(seconds: float) -> str:
-    return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"  # noqa: PLR2004  below, minutes say little
 
 
 def is_idle(known: Watched) -> bool:

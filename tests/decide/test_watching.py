@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ckpttool.decide.watching import LEAST_PATIENCE, is_idle, is_silent, judged, observe, patience_of, unseen
+from ckpttool.decide.silent_parts import is_silent
+from ckpttool.decide.watching import LEAST_PATIENCE, is_idle, judged, observe, patience_of, unseen
 from ckpttool.domain.exits import of_watch
 from ckpttool.domain.finding import Code, Finding, Severity, damage, note, suspect, unknown, unsafe
 from ckpttool.domain.frozen import replace
@@ -491,9 +492,9 @@ def test_a_machine_whose_part_is_written_no_longer_is_told_once_and_again_when_i
         course.poll(save(), nodes=(node(1, str(turn)), node(2, "a")))
     assert course.kinds == ["good", "part-stale"]
     assert "part 2 of 2 (host-2) was written 100 s ago" in course.told[-1].findings[0].message
-    assert is_silent(course.known, 2, RULE)
-    assert not is_silent(course.known, 1, RULE)
-    assert not is_silent(course.known, 7, RULE)
+    assert is_silent(course.known, 2, 100.0)
+    assert not is_silent(course.known, 1, 100.0)
+    assert not is_silent(course.known, 7, 100.0)
     course.poll(save(), nodes=(node(1, "11"), node(2, "b")), times=9)
     assert course.kinds == ["good", "part-stale"]
     course.poll(save(), nodes=(node(1, "12"), node(2, "b")), times=4)
