@@ -47,14 +47,14 @@ class Lead:
     """Newer checkpoints that were not chosen: name and why, newest first."""
     more_passed: int
     """How many there are beside them."""
-    facts: tuple[tuple[str, str], ...]
-    load: tuple[tuple[str, str], ...]
+    facts: tuple[tuple[str, str], ...] = ()
+    load: tuple[tuple[str, str], ...] = ()
     """What to tell the trainer: where, in words, and a text to copy."""
-    first: tuple[tuple[str, str], ...]
+    first: tuple[tuple[str, str], ...] = ()
     """Files to rename before: from, to."""
-    more_first: int
+    more_first: int = 0
     """How many there are beside these."""
-    remarks: tuple[str, ...]
+    remarks: tuple[str, ...] = ()
 
 
 def lead(report: TreeReport) -> Lead:
@@ -71,11 +71,6 @@ def lead(report: TreeReport) -> Lead:
             sentences=tuple(ways_on(answer, report.resolution.view)),
             passed=passed,
             more_passed=len(rejected) - len(passed),
-            facts=(),
-            load=(),
-            first=(),
-            more_first=0,
-            remarks=(),
         )
     checkpoint, whole = answer.point.checkpoint, whole_at(answer)
     doubt = unconfirmed(checkpoint, "--config or --world-size")
