@@ -101,11 +101,13 @@ def _metrics(watch: Measured) -> Iterator[Metric]:
         family.add_metric([tree], value)
         return family
 
-    newest = next((save for save in known.saves if save.state is SaveState.GOOD), None)
-    step = None if newest is None else newest.step
-    written = None if newest is None or newest.newest_ns is None else newest.newest_ns / 1e9
+    good = [save for save in known.saves if save.state is SaveState.GOOD]
+    step = good[0].step if good else None
+    # A training that went back writes good ones that are older by their steps.
+    written = max((save.newest_ns for save in good if save.newest_ns is not None), default=None)
+    when = None if written is None else written / 1e9
     yield gauge("newest_good_step", "Step of the newest checkpoint that was found good.", step)
-    yield gauge("newest_good_timestamp_seconds", "When its last file was written, by the clock of the disk.", written)
+    yield gauge("newest_good_timestamp_seconds", "When a good one was written last, by the clock of the disk.", when)
     saves = GaugeMetricFamily("ckpttool_checkpoints", "Checkpoints of the tree by verdict.", labels=["tree", "verdict"])
     words = Counter(_word(save) for save in known.saves)
     for word in (*_NOT_JUDGED, *(each.value for each in VerdictWord)):

@@ -96,7 +96,8 @@ class Reading:
 
     def _read(self) -> tuple[Judgement | None, int]:
         tree, checkpoint, asked, level = self._tree, self._checkpoint, self.asked, self._question.level
-        cached = is_cached(tree, checkpoint) if level.reads_content else None
+        # Whoever asks whether it is in memory has Linux read it ahead: of an early one that was asked before.
+        cached = False if asked.early else is_cached(tree, checkpoint) if level.reads_content else None
         # What a save is that was not good yet is read once, for the verdict and for the seal.
         at_once = asked.seal and asked.fresh and level.reads_content
         with watched(Pace(self._question.max_rate)), closing(self._session(level, hashes=at_once)) as session:

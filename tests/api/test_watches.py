@@ -567,6 +567,22 @@ def test_a_save_that_is_sealed_is_read_once(tmp_path: Path, monkeypatch: pytest.
     assert asked == [True]
 
 
+def test_a_good_save_that_left_the_memory_is_read_from_the_disk_though_who_asks_brings_it_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trainer = Trainer(tmp_path, seed=1)
+    watching = Watching(trainer.root, tmp_path / "state", level=Level.CHECKSUM)
+    watching.question = replace(watching.question, rule=replace(watching.question.rule, again=1e6))
+    watching.killed()
+    monkeypatch.setattr(watches, "is_cached", lambda *_: False)
+    monkeypatch.setattr(watch_reading, "is_cached", lambda *_: True)  # Linux reads ahead what it was asked for
+    for _ in range(2):
+        trainer.begin()
+        watching.poll(trainer, times=10)
+    told = [(event.kind.value, event.name, event.cached) for event in watching.told]
+    assert told == [("good", "1_1", True), ("good", "2_1", True), ("read-again", "1_1", False)]
+
+
 def test_the_room_for_the_next_save_is_looked_at(
     scene: tuple[Trainer, Watching], monkeypatch: pytest.MonkeyPatch
 ) -> None:

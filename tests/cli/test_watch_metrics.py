@@ -64,6 +64,13 @@ def test_what_is_known_of_a_healthy_tree_is_written_down(tree: Path) -> None:
     assert told["ckpttool_free_bytes",] > 0
 
 
+def test_of_a_training_that_went_back_the_last_good_save_is_the_one_that_was_written_last(tree: Path) -> None:
+    os.utime(shard(tree, 1, 1), (1_700_000_500, 1_700_000_500))
+    told = written(tree)
+    assert told["ckpttool_newest_good_step",] == 2
+    assert told["ckpttool_newest_good_timestamp_seconds",] == 1_700_000_500
+
+
 def test_damage_and_a_hook_that_fails_are_counted_and_the_newest_good_one_is_an_older_one(tree: Path) -> None:
     written(tree, "--seal")
     flip(shard(tree, 1, 2))
