@@ -19,7 +19,7 @@ from ckpttool.domain.progress import newest_first
 from ckpttool.domain.watching import SaveState, SeenNode, Sighting
 from ckpttool.errors import UsageError
 from ckpttool.records import OWN_FOLDER, PART_SUFFIX, STREAM, is_manifest
-from ckpttool.storage import open_storage, shortest
+from ckpttool.storage import look_anew, open_storage, shortest
 from ckpttool.storage.base import Kind
 from ckpttool.trainers.base import Refusal
 from ckpttool.trainers.listing import list_root
@@ -59,6 +59,7 @@ def scans_often(question: TreeQuestion) -> tuple[Tree, Moves]:
 
     if question.path == STREAM:
         raise UsageError("standard input can be read but once: give the folder in which the parts lie")
+    look_anew(question.path or os.curdir)
     files = ListedFiles(open_storage(shortest(question.path or os.curdir)), PART_SUFFIX)
     located = locate(question.path, layout=question.layout, config=question.config, root=question.root)
     if located.looks is not None:

@@ -102,7 +102,7 @@ class Trainer:
 class Watching:
     """The watch of a trainer, ended and begun anew as if it had been killed."""
 
-    def __init__(self, root: Path, state: Path, *, world: int | None = RANKS, **more: object) -> None:
+    def __init__(self, root: Path | str, state: Path, *, world: int | None = RANKS, **more: object) -> None:
         self.clock, self.told, self.notes = Clock(), list[WatchEvent](), list[str]()
         self.question = WatchQuestion(
             tree=TreeQuestion(path=str(root), world_size=world),
