@@ -360,7 +360,7 @@ def _kind(save: KnownSave, judgement: Judgement, against: tuple[Finding, ...]) -
         what = EventKind.HEALTH_UNKNOWN if codes == {Code.HEALTH_UNKNOWN} else EventKind.UNREADABLE
         return what if asked.final else None
     # What a trainer writes anew under its old name is cut off or lacks files: nothing in it contradicts itself.
-    has_changed = save.was_good and Code.HEADER_INVALID in codes
+    has_changed = save.was_good and codes & {Code.HEADER_INVALID, Code.OFFSETS_NOT_CONTIGUOUS}
     at_once = asked.final or asked.cold or weight is Severity.UNSAFE or has_changed or codes & _OF_CONTENT
     return EventKind.BAD if at_once else None
 

@@ -165,8 +165,11 @@ def test_a_good_save_that_is_no_longer_what_was_sealed_is_told_as_that() -> None
     assert course.kinds == ["good", "checksum-mismatch"]
 
 
-def test_a_good_save_whose_header_is_broken_is_told_at_once_and_one_that_is_written_anew_is_waited_for() -> None:
-    broken = damage(Code.HEADER_INVALID, "its lengths contradict each other")
+@pytest.mark.parametrize("code", [Code.HEADER_INVALID, Code.OFFSETS_NOT_CONTIGUOUS])
+def test_a_good_save_whose_header_is_broken_is_told_at_once_and_one_that_is_written_anew_is_waited_for(
+    code: Code,
+) -> None:
+    broken = damage(code, "its lengths contradict each other")
     assert good().poll(save(fingerprint="2"), times=3).judge(broken).kinds == ["good", "bad"]
     assert good().poll(save(fingerprint="2"), times=3).judge(CUT).kinds == ["good"]
     assert Course().poll(save(), times=3).judge(broken).kinds == []
