@@ -121,6 +121,8 @@ class _Parts:
     """As many places, from 0, must be there."""
     whole: VerdictWord | None
     """What is wrong with the save as a whole; None: nothing."""
+    own: Mapping[int, str]
+    """Names of files that no other save has, by place."""
 
     def has(self, place: int) -> bool:
         at = bisect_left(self.there, place)
@@ -136,11 +138,8 @@ class _Axis:
     places: Mapping[str, int]
     """Of files, by what they are called in every save."""
     names: Sequence[str] = ()
-    """Of files, by place; none where a place is a rank."""
-
-    @property
-    def by_rank(self) -> bool:
-        return not self.names
+    """Of files that several saves have, by place; none where a place is a rank."""
+    by_rank: bool = True
 
     def parts(self, checkpoint: Checkpoint, findings: Iterable[Finding]) -> _Parts:
         bad: dict[int, VerdictWord] = {}
@@ -154,9 +153,11 @@ class _Axis:
             whole = whole if meant else _worse(whole, word)
         if self.by_rank:
             world = checkpoint.topology.world_size or 0
-            return _Parts(there=checkpoint.ranks, bad=bad, expected=world, whole=whole)
-        there = sorted({self.places[inner(shard.path, checkpoint)] for shard in checkpoint.shards})
-        return _Parts(there=there, bad=bad, expected=0, whole=whole)
+            return _Parts(there=checkpoint.ranks, bad=bad, expected=world, whole=whole, own={})
+        names = {inner(shard.path, checkpoint) for shard in checkpoint.shards}
+        there = sorted(self.places[name] for name in names)
+        own = {place: name for name in names if (place := self.places[name]) >= len(self.names)}
+        return _Parts(there=there, bad=bad, expected=0, whole=whole, own=own)
 
     def _meant(self, finding: Finding, checkpoint: Checkpoint) -> Sequence[int]:
         """Return the places that a finding is about; none where it is about the save as a whole."""
@@ -165,10 +166,14 @@ class _Axis:
         place = None if finding.path is None else self.places.get(inner(finding.path, checkpoint))
         return () if place is None else (place,)
 
-    def named(self, first: int, last: int) -> str:
+    def named(self, first: int, last: int, own: Mapping[int, str]) -> str:
         if self.by_rank:
             return f"rank {first}" if first == last else f"ranks {first} to {last}"
-        return self.names[first] if first == last else f"{self.names[first]} to {self.names[last]}"
+        ends = [
+            self.names[place] if place < len(self.names) else own.get(place, f"file {place + 1}")
+            for place in (first, last)
+        ]
+        return ends[0] if first == last else " to ".join(ends)
 
 
 def _axis(saves: Sequence[tuple[Checkpoint, Sequence[Finding]]]) -> _Axis:
@@ -184,15 +189,19 @@ def _axis(saves: Sequence[tuple[Checkpoint, Sequence[Finding]]]) -> _Axis:
             if shard.rank is not None
         }
         return _Axis(noun="rank", width=max([*worlds, *(last + 1 for last in lasts)], default=0), places=places)
-    found: set[str] = set()
+    found: list[set[str]] = []
     for checkpoint, findings in saves:
-        found.update(inner(shard.path, checkpoint) for shard in checkpoint.shards)
-        found.update(inner(path, checkpoint) for path in checkpoint.expected or ())
         missing = (finding.path for finding in findings if finding.path and word_of(finding) is VerdictWord.MISSING)
-        found.update(inner(path, checkpoint) for path in missing)
-    names = sorted(found)
+        paths = (*(shard.path for shard in checkpoint.shards), *(checkpoint.expected or ()), *missing)
+        found.append({inner(path, checkpoint) for path in paths})
+    of_saves = Counter(name for names in found for name in names)
+    names = sorted(name for name, number in of_saves.items() if number > 1)
     places = {name: place for place, name in enumerate(names)}
-    return _Axis(noun="file", width=len(names), places=places, names=names)
+    # What no other save has stands beside what no other has of those: its name may be new at each save.
+    own = [sorted(name for name in names if of_saves[name] == 1) for names in found]
+    places |= {name: len(names) + at for those in own for at, name in enumerate(those)}
+    width = len(names) + max(map(len, own), default=0)
+    return _Axis(noun="file", width=width, places=places, names=names, by_rank=False)
 
 
 def inner(path: str, checkpoint: Checkpoint) -> str:
@@ -214,7 +223,7 @@ def _spans(parts: _Parts, axis: _Axis, columns: int) -> Iterator[Span]:
     for (_, word), alike in groupby(enumerate(cells), key=lambda each: (each[1][0] - each[0], each[1][1])):
         run = [cell for _, cell in alike]
         first, last = run[0][0], run[-1][0]
-        named = axis.named(_first(first, axis.width, columns), _first(last + 1, axis.width, columns) - 1)
+        named = axis.named(_first(first, axis.width, columns), _first(last + 1, axis.width, columns) - 1, parts.own)
         number = sum(count for _, _, count in run)
         told = "whole" if word is None else f"{word.value} ({number})" if number else f"{word.value} as a whole"
         yield Span(first=first, last=last, mark=Mark.GOOD if word is None else mark_of(word), title=f"{named}: {told}")

@@ -90,12 +90,33 @@ def files(*names: str) -> Checkpoint:
 
 def test_saves_without_ranks_show_their_files_and_one_that_only_another_save_has_is_no_loss() -> None:
     lost = damage(Code.SHARD_MISSING, "gone", path="10_2/b.pt")
-    drawn = rank_map([(files("a.pt", "c.pt"), [lost]), (files("a.pt", "c.pt", "d.pt"), [])], columns=512)
+    saves = [(files("a.pt", "c.pt"), [lost]), (files("a.pt", "c.pt", "d.pt"), []), (files("a.pt", "b.pt", "d.pt"), [])]
+    drawn = rank_map(saves, columns=512)
     assert (drawn.noun, drawn.width) == ("file", 4)
     assert [told(row) for row in drawn.rows] == [
         ["a.pt: whole", "b.pt: missing (1)", "c.pt: whole"],
         ["a.pt: whole", "c.pt to d.pt: whole"],
+        ["a.pt to b.pt: whole", "d.pt: whole"],
     ]
+
+
+def test_files_whose_names_are_new_at_each_save_stand_below_each_other() -> None:
+    (old, new), cut = (
+        (files("d/1f", "d/c3", "manifest"), files("d/99", "manifest")),
+        damage(Code.SHARD_TRUNCATED, "cut off", path="10_2/d/c3"),
+    )
+    drawn = rank_map([(new, []), (old, [cut])], columns=512)
+    assert drawn.width == 3
+    assert [[(span.first, span.last, span.title) for span in row.spans] for row in drawn.rows] == [
+        [(0, 1, "manifest to d/99: whole")],
+        [(0, 1, "manifest to d/1f: whole"), (2, 2, "d/c3: damaged (1)")],
+    ]
+    alone = rank_map([(files("epoch=1.ckpt"), []), (files("epoch=0.ckpt"), [])], columns=512)
+    assert [[span.title for span in row.spans] for row in alone.rows] == [
+        ["epoch=1.ckpt: whole"],
+        ["epoch=0.ckpt: whole"],
+    ]
+    assert alone.width == 1
 
 
 def test_a_lost_file_is_its_ranks_where_another_save_says_whose_it_is() -> None:
