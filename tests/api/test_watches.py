@@ -188,6 +188,20 @@ def test_each_save_is_told_with_one_id_and_nothing_else_while_the_watch_is_kille
     assert watching.kinds[there:] == ["save-overdue"]
 
 
+def test_a_rank_that_still_writes_under_another_name_does_not_hang_and_one_that_stopped_does(
+    scene: tuple[Trainer, Watching],
+) -> None:
+    trainer, watching = scene
+    trainer.begin(hangs=3)
+    part = trainer.file(3, 1).with_suffix(".tmp")
+    for turn in range(40):
+        part.write_bytes(b"x" * turn)
+        watching.poll(trainer)
+    assert watching.kinds == []
+    watching.poll(trainer, times=14)
+    assert watching.kinds == ["save-incomplete"]
+
+
 def test_a_byte_that_flips_in_a_sealed_save_is_told_within_four_polls(tmp_path: Path) -> None:
     trainer = Trainer(tmp_path, seed=1)
     watching = Watching(trainer.root, tmp_path / "state", level=Level.CHECKSUM, seal=True)
