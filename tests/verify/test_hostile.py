@@ -14,7 +14,9 @@ from ckpttool.errors import ExitCode
 from tests.hostile import CORPUS
 
 MOST_MEBIBYTES = 256
-MOST_SECONDS = 20
+MOST_SECONDS = 60
+"""Of a processor: thrice what the slowest takes where others keep the machine busy; what hangs takes more."""
+
 ANSWERS = {ExitCode.OK, ExitCode.DAMAGE, ExitCode.INCOMPLETE, ExitCode.UNSAFE}
 
 # As `python -m ckpttool`, and before it is left the largest memory that it had: `ru_maxrss` would count the memory of
@@ -47,7 +49,7 @@ def test_a_hostile_file_is_answered_soon_and_in_little_memory(tmp_path: Path, na
         [sys.executable, "-c", PROGRAM, command, str(path), *options],
         capture_output=True,
         text=True,
-        timeout=10 * MOST_SECONDS,
+        timeout=5 * MOST_SECONDS,
         check=False,
         env={**os.environ, "COLUMNS": "200"},
     )
