@@ -105,7 +105,7 @@ def test_times_of_writing_tell_how_long_lost_steps_took_and_nothing_else(messy: 
 def test_the_order_in_which_shards_are_finished_is_not_in_the_answer(
     level: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of two ranks that hold the same, and not at every step, each is told: in the order of ranks, not of threads."""
+    """What is told of ranks comes in the order of ranks, not of threads."""
     tree = writable_copy("health_pp2", tmp_path / "fixture") / "checkpoint"
     for rank, name, at in ((2, "15_2", 1275), (1, "10_2", 1041)):
         shard = tree / f"rank_{rank}/llama2_7b_rank_{rank}-{name}.ckpt"
@@ -121,5 +121,6 @@ def test_the_order_in_which_shards_are_finished_is_not_in_the_answer(
             monkeypatch.setattr(engine, "run", lambda self, tasks, run=run: iter([*run(self, tasks)][::-1]))
         done = cli("verify", str(tree), "--checkpoint", "all", "--level", level, "--no-ledger", "--json")
         said.append({**json.loads(done.stdout), "seconds": None})
-    assert "one is a copy of the other" in json.dumps(said)
+    # Where every byte is read nobody takes the two for copies, but an odd header is told, and of whom.
+    assert ("one is a copy of the other" if level == "structure" else "3 other ranks hold") in json.dumps(said)
     assert said[0] == said[1]

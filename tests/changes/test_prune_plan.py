@@ -36,7 +36,7 @@ from ckpttool.storage.disk import LocalDisk
 from ckpttool.trainers.locate import locate
 from ckpttool.write.files import locked
 from tests.changes.test_prune_full_disk import fill
-from tests.changes.test_prune_interrupted import WAYS
+from tests.changes.test_prune_interrupted import WAYS, calls_to_stop_at
 from tests.changes.trees import Stop, legacy, newer
 from tests.conftest import FIXTURES
 from tests.fleets import Fleet, files_in
@@ -730,7 +730,7 @@ class TestStopped:
         expected, trashed = fleet.files(0), fleet.trash(0)
         stays = {path: content for path, content in expected.items() if not path.endswith((".json", ".txt"))}
         error, after, for_good = WAYS[way]
-        for nth in range(1, 1000, 1 if request.config.getoption("--nightly") else 5):
+        for nth in calls_to_stop_at(way, request.config):
             put_back(fleet)
             with fleet.on(0), pytest.MonkeyPatch.context() as patch:
                 stop = Stop(patch, nth, error, after=after, for_good=for_good)

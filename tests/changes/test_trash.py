@@ -28,7 +28,7 @@ from ckpttool.errors import (
 from ckpttool.storage.base import Entry
 from ckpttool.storage.local import LocalStorage
 from ckpttool.write.files import locked
-from tests.changes.test_prune_interrupted import WAYS
+from tests.changes.test_prune_interrupted import WAYS, calls_to_stop_at
 from tests.changes.trees import Stop, files, legacy, newer, pruned, small, whole
 from tests.trees import TreeBuilder
 
@@ -94,14 +94,14 @@ def test_a_list_tells_name_step_bytes_and_since_when(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["sealed", "newer"])
 @pytest.mark.parametrize(("way", "then"), [*((way, "restore") for way in WAYS), ("killed after the call", "prune")])
 def test_wherever_a_restore_stops_the_next_command_brings_the_rest(
-    name: str, way: str, then: str, tmp_path: Path
+    name: str, way: str, then: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     make, wanted = TREES[name]
     original = make(tmp_path / "original")
     everything = whole(original)
     trashed(original)
     error, after, for_good = WAYS[way]
-    for nth in range(1, 300):
+    for nth in calls_to_stop_at(way, request.config):
         tree = TreeBuilder(tmp_path / str(nth))
         shutil.copytree(original.output, tree.output)
         stayed = whole(tree)

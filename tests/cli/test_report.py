@@ -80,4 +80,4 @@ def test_the_threshold_of_the_page_is_that_of_the_answer(tmp_path: Path) -> None
 def test_what_stops_a_prune_stops_no_report(tmp_path: Path) -> None:
     page = tmp_path / "report.html"
     assert cli("report", TREE, "--keep-last", "2", "--prefix", "llama2_7b", "--output", str(page)).exit_code == 0
-    assert "With <code>ckpttool prune --keep-last 2</code> 3 checkpoints would go" in page.read_text(encoding="utf-8")
+    assert "With <code>ckpttool prune --keep-last 2</code>, 3 checkpoints would go" in page.read_text(encoding="utf-8")

@@ -127,7 +127,8 @@ def test_records_travel_and_nothing_else_that_happens_to_lie_there(output: Path)
         "30/extra.json",
         "../health_ckpts.json",
     }
-    assert not any("trash/" in path for path in look.answers.stamps)
+    # Of the trash its names travel: what one machine let go is half of a checkpoint where another still has it.
+    assert any("trash/" in path for path in look.answers.stamps)
     assert said("scan", "parts") == said("scan", "output")
 
 
@@ -204,7 +205,7 @@ def test_records_that_differ_between_machines_are_never_nothing_to_resume_from(
             for record in tree.rglob("common.json"):
                 record.write_bytes(record.read_bytes().replace(b"8", b"9"))
         monkeypatch.chdir(tmp_path / str(number))
-        monkeypatch.setattr("ckpttool.api.parts.disk_identity", lambda *_, number=number, **__: f"disk {number}")
+        monkeypatch.setattr("ckpttool.api.parts.disk_id", lambda _, number=number: f"disk {number}")
         looked("output", "../parts", part=f"{number}/2")
     monkeypatch.chdir(tmp_path)
     done = cli("resolve", "parts", "--world-size", "4")

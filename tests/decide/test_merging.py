@@ -446,7 +446,9 @@ def test_what_machines_saw_otherwise_is_never_nothing_to_resume_from(
     assert [(each.code.value, each.severity.word) for each in doubted.findings] == [
         ("nodes-disagree", "unknown") for _ in range(is_open)
     ]
-    assert of_plan(doubted, strict=False) is (ExitCode.INCOMPLETE if is_open else ExitCode.NOTHING_TO_RESUME)
+    is_unread = RECORD.code in {each.code for each in reasons}  # which leaves open what it is, on one machine, too
+    is_known = not (is_open or is_unread)
+    assert of_plan(doubted, strict=False) is (ExitCode.NOTHING_TO_RESUME if is_known else ExitCode.INCOMPLETE)
 
 
 def test_where_a_part_is_missing_nobody_asks_what_the_others_left_to_each_other() -> None:

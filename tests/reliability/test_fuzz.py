@@ -52,7 +52,7 @@ def test_every_target_has_a_corpus_and_every_corpus_a_target() -> None:
     assert {path.name for path in fuzzing.CORPUS.iterdir()} == set(TARGETS)
     assert all(fuzzing.seeds(target) for target in TARGETS)
     assert all(len(seed) <= fuzzing.MOST_BYTES for target in TARGETS for seed in fuzzing.seeds(target))
-    assert sum(len(seed) for target in TARGETS for seed in fuzzing.seeds(target)) < 150_000
+    assert sum(len(seed) for target in TARGETS for seed in fuzzing.seeds(target)) < 160_000
 
 
 @pytest.mark.parametrize("target", TARGETS)

@@ -377,6 +377,20 @@ class TestManifests:
         assert bad(sealed.checkpoint) == {}
         assert bad(sealed.checkpoint, Level.CHECKSUM) == {"10_2": {Code.CHECKSUM_MISMATCH}}
 
+    def test_of_a_file_under_another_name_it_tells_whose_it_is(self, tmp_path: Path) -> None:
+        tree = TreeBuilder(tmp_path).legacy(ranks=3)
+        for rank in range(3):
+            tensors = [*weights(seed=rank), *training_scalars(epoch=5, true_step=10)]
+            tree.file(tree.shard(rank, 5, 2), shard_bytes(tensors, "ckpt"))
+        assert all(one.written for one in api.seal(str(tree.checkpoint), "all"))
+        (tree.output / tree.shard(0, 5, 2)).replace(tree.output / tree.shard(1, 5, 2))
+        tree.file(tree.shard(0, 5, 2), b"torn")
+        (verdict,) = verdicts(tree.checkpoint, Level.CHECKSUM)
+        codes = [finding.code for finding in verdict.findings if finding.ranks == (1,)]
+        assert codes == [Code.CHECKSUM_MISMATCH, Code.SCHEMA_DIFFERS]
+        (told,) = [finding for finding in verdict.findings if "under another name" in finding.message]
+        assert f"is what was sealed of rank_0/{Path(tree.shard(0, 5, 2)).name} on " in told.message
+
     def test_sizes_and_headers_are_compared_without_reading_tensors(self, sealed: TreeBuilder) -> None:
         """The same names and shapes on all ranks as if the training had changed: only the manifest knows better."""
         for rank in range(3):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,8 @@ from ckpttool.domain.verdict import ShardReport
 
 if TYPE_CHECKING:
     from ckpttool.domain.manifest import ShardSeal
+
+_OWN_FILE = "find the rank's own file on its disk, or resume from another checkpoint"
 
 
 def missing_files(checkpoint: Checkpoint, seals: Mapping[str, ShardSeal], unlisted: Iterable[str]) -> Iterator[Finding]:
@@ -40,6 +43,26 @@ def cut_short_files(checkpoint: Checkpoint, reports: Sequence[ShardReport]) -> I
     for finding in cut_short(checkpoint.shards, stamps):
         if (finding.code, finding.path) not in said:
             yield finding
+
+
+def under_another_name(reports: Iterable[ShardReport], seals: Mapping[str, ShardSeal]) -> Iterator[Finding]:
+    """Say whose file it is that is not what was sealed of its name, where it is what was sealed of another one."""
+    sealed_as: dict[str, dict[tuple[str, ...], str]] = defaultdict(dict)
+    for report in reports:
+        own, told = seals.get(report.path), [each for each in report.findings if each.code is Code.CHECKSUM_MISMATCH]
+        apart = [(each.expected, each.actual) for each in told if own is not None and each.expected in own.chunks]
+        if own is None or not apart:
+            continue
+        for path, seal in () if sealed_as else sorted(seals.items()):
+            for chunk in seal.chunks:
+                sealed_as[chunk].setdefault(seal.chunks, path)
+        for chunks, path in sealed_as.get(apart[0][1] or "", {}).items():
+            # Of what differs the first places are told alone.
+            differing = [(mine, other) for mine, other in zip(own.chunks, chunks, strict=False) if mine != other]
+            if seals[path].size == own.size and differing[: len(apart)] == apart:
+                message = f"is what was sealed of {path} on {seals[path].first_seen}: a copy under another name"
+                yield damage(Code.SCHEMA_DIFFERS, message, path=report.path, remedy=_OWN_FILE)
+                break
 
 
 def changed_headers(reports: Iterable[ShardReport], seals: Mapping[str, ShardSeal]) -> Iterator[Finding]:

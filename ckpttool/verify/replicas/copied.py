@@ -33,8 +33,9 @@ def copied(
     for (names, _), group in now.items():
         like = [one for one in alike if one.names == names] if len(group) > 1 else []
         slices = {time for index, time in times.items() if like and _were_slices(like, index)}
-        alone = [one for one in group if like and _was_alone(one, like, times, nearly_equal)]
-        for one in alone:
+        for one in group if like else ():
+            if not (_was_alone(one, like, times, nearly_equal) or _has_left_its_copy(one, group, like, times)):
+                continue
             apart = {
                 other: [time for index, time in times.items() if one.thens[index] and other.thens[index]]
                 for other in group
@@ -71,6 +72,24 @@ def _was_alone(
             for index in known
             for other in like
         )
+    )
+
+
+def _has_left_its_copy(one: Alike, group: Sequence[Alike], like: Sequence[Alike], times: Mapping[int, int]) -> bool:
+    """Tell whether it was one of two that held the same everywhere, and is now what others hold that keep together.
+
+    Of two that differ nobody knows which is wrong; these others tell.
+    """
+    known = [index for index in times if one.thens[index] is not None]
+    stay = [other for other in group if len(other.ranks) > 1]
+    if not known or not stay or len(one.ranks) > 1:
+        return False
+    copies = [other for other in like if all(other.thens[index] == one.thens[index] for index in known)]
+    (copy,) = [other for other in copies if other is not one] if len(copies) == _PAIR else (one,)
+    return (
+        copy not in group
+        and len(copy.ranks) == 1
+        and any(all(other.thens[index] not in {None, one.thens[index]} for index in known) for other in stay)
     )
 
 

@@ -96,7 +96,7 @@ def _found(doubt: Doubt, path: str, places: Mapping[tuple[Rank, str], DifferingB
         return note(Code.REPLICA_DIFFERS, message, path=path, tensor=tensor)
     if doubt.kind is DoubtKind.COPIED:
         message = (
-            f"holds in every tensor what {on_ranks(doubt.others)} holds, and at other checkpoints they differed: "
+            f"is in every tensor the same as {on_ranks(doubt.others)}, and at other checkpoints they differed: "
             "one is a copy of the other"
         )
         say = suspect if doubt.proof is Proof.LEARNED else note

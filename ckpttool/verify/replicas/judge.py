@@ -227,13 +227,23 @@ class _Seen:
         """Put together what was seen of each rank."""
         ranks = sum(len(one.ranks) for one in self._alike)
         doubts = [doubt for one, rows in self._settled().items() for doubt in self._doubts(one, rows)]
-        same_run = {index: time for index, time in enumerate(self.times) if time in self._same_run}
-        doubts = [*weighed(doubts, self._holders, ranks), *copied(self._alike, same_run, self._nearly_equal)]
+        doubts = self._with_copied([*weighed(doubts, self._holders, ranks)])
         return ReplicaJudgement(
             doubts=tuple(sorted(doubts, key=lambda doubt: doubt.rank)),
             agreed={rank: one.agreed or 1 for one in self._alike for rank in one.ranks},
             is_open=any(0 < len(one.names) - one.compared - one.unproven <= few(len(one.names)) for one in self._alike),
         )
+
+    def _with_copied(self, doubts: Sequence[Doubt]) -> list[Doubt]:
+        """Add whose file lies under another rank's name: it is no more than that, and its only copy is not to blame."""
+        same_run = {index: time for index, time in enumerate(self.times) if time in self._same_run}
+        told = {doubt.rank for doubt in doubts if doubt.kind is not DoubtKind.PARTED}
+        found = [each for each in copied(self._alike, same_run, self._nearly_equal) if each.rank not in told]
+        moved = {doubt.rank for doubt in found}
+        return [
+            *(one for one in doubts if one.rank in told or moved.isdisjoint((one.rank, *one.others))),
+            *found,
+        ]
 
     def _settled(self) -> dict[Alike, list[_Row]]:
         """Return the rows, but for those of one that differs from a file that others outvote as well."""

@@ -112,3 +112,30 @@ def test_slices_that_nobody_has_trained_yet_are_left_alone_beside_what_ranks_cou
 
     trees = {1: held(range(8), 1, first), **{step: own_slices(8)[step] for step in (2, 3)}}
     assert said(1, trees) == []
+
+
+def in_pairs(now: dict[int, int], names: tuple[str, ...] = ("weight", *"abc")) -> Saved:
+    """Ranks 0 and 2 hold one slice of a weight, 1 and 3 the other, but at the last checkpoint as `now` says."""
+
+    def slices(rank: int, name: str) -> int:
+        return rank % 2 if name == "weight" else 0
+
+    trees = {step: held(range(4), step, slices, names=names, frozen="abc") for step in range(1, 4)}
+    last = held(range(4), 3, lambda rank, name: now[rank] if name == "weight" else 0, names=names, frozen="abc")
+    return {**trees, 3: last}
+
+
+def test_of_two_copies_of_which_one_is_another_rank_s_file_that_one_alone_is_named() -> None:
+    """However little such a file holds of its own; the two others tell, for they kept together."""
+    assert said(3, in_pairs({0: 0, 1: 1, 2: 0, 3: 1})) == []
+    trees = in_pairs({0: 0, 1: 0, 2: 0, 3: 1})
+    assert said(3, trees) == [(1, Severity.SUSPECT)]
+    assert [doubt.rank for doubt in judge_replicas(trees[3], others(3, trees)).doubts] == [1]
+    assert said(3, trees, most=1) == [(1, Severity.NOTE)]
+
+
+@pytest.mark.parametrize(
+    "now", [{0: 0, 1: 0, 2: 0, 3: 0}, {0: 0, 1: 0, 2: 1, 3: 1}, {0: 0, 1: 0, 2: 2, 3: 1}, {0: 0, 1: 2, 2: 0, 3: 1}]
+)
+def test_copies_that_move_together_or_part_make_no_file_another_rank_s(now: dict[int, int]) -> None:
+    assert said(3, in_pairs(now)) == []
