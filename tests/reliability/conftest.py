@@ -10,6 +10,13 @@ import pytest
 from tests.reliability.figures import Programme, store
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Count no lines here: it would take most of the time, and what is tried a thousand times is covered elsewhere."""
+    for item in items:
+        if Path(__file__).parent in item.path.parents:
+            item.add_marker("no_cover")
+
+
 @pytest.fixture(scope="session")
 def programme(request: pytest.FixtureRequest) -> Iterator[Programme]:
     """Tell a test whether to try everything (`--nightly`), and take down what it did (`--figures FILE`)."""

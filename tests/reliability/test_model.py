@@ -260,12 +260,12 @@ class NewerTraining(Judged[Newer]):
 STEPS = 25
 
 MACHINES: dict[str, tuple[Callable[[Tally, Path], RuleBasedStateMachine], int, float]] = {
-    "`rank_N/`": (LegacyTraining, 30, 0.2),
-    "`iteration_*/`": (NewerTraining, 12, 0.3),
+    "`rank_N/`": (LegacyTraining, 15, 0.2),
+    "`iteration_*/`": (NewerTraining, 6, 0.3),
 }
 """Each with the programmes that a commit tries, and how many of its resolves may have several right answers.
 
-A nightly run tries ten times as many. A folder of the newer layout holds twice the files, so more of them are strange.
+A night tries twenty times as many. A folder of the newer layout holds twice the files, so more of them are strange.
 """
 
 
@@ -303,7 +303,7 @@ def test_after_every_step_the_right_one_is_chosen_and_no_prune_takes_what_is_nee
     tally, began = Tally(counts_care=programme.nightly), time.monotonic()
     if programme.nightly:
         # CI tries the same with every commit; one night shall not be as the other.
-        how = settings(PLAIN, max_examples=10 * examples, derandomize=False, database=None, print_blob=True)
+        how = settings(PLAIN, max_examples=20 * examples, derandomize=False, database=None, print_blob=True)
     else:
         how = settings(PLAIN, max_examples=examples)
     run(lambda: machine(tally, tmp_path), how)

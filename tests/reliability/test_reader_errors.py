@@ -73,7 +73,7 @@ def test_an_error_is_no_damage_and_what_was_not_read_is_not_good(
         for _ in range(2 * servers.qsize()):  # what is loaded at the first use must not be counted
             run(None)
         undisturbed = run(None)
-        calls = undisturbed.calls if programme.nightly else undisturbed.calls[::5]
+        calls = undisturbed.calls if programme.nightly else undisturbed.calls[::10]
         turns = itertools.cycle(ERRORS)
         chosen = [Point(call, error) for call in calls for error in (ERRORS if programme.nightly else [next(turns)])]
         with ThreadPoolExecutor(2) as pool:
