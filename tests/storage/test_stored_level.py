@@ -197,7 +197,7 @@ def test_what_the_store_withholds_is_unknown_and_never_good(monkeypatch: pytest.
     said = verify()
     assert said.code == ExitCode.INCOMPLETE
     assert verdict(said) == ("unreadable", [("unreadable", "unknown")])
-    assert ask("resolve", TREE, "--checkpoint", NAME, "--level", "stored").code == ExitCode.NOTHING_TO_RESUME
+    assert ask("resolve", TREE, "--checkpoint", NAME, "--level", "stored").code == ExitCode.INCOMPLETE
 
 
 @pytest.mark.usefixtures("known")

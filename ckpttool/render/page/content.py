@@ -338,8 +338,7 @@ def disk_rows(report: TreeReport) -> list[tuple[str, str]]:
     rows = [("saves", f"{counted(len(sizes), 'checkpoint')}, {size(sum(taken))}")] if taken else []
     if report.free_bytes is not None:
         rows.append(("free on this disk", size(report.free_bytes)))
-        largest = max(taken, default=0)
-        if largest:
+        if largest := max(taken, default=0):
             rows.append(("room for", counted(report.free_bytes // largest, "more save")))
     return rows
 
