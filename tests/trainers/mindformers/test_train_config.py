@@ -384,6 +384,7 @@ class TestHostileYaml:
             ("!mine a: 1\n", "the tag '!mine'"),
             ("a: !!binary aGk=\n", "has no place in a config"),
             ("? [1]\n: 2\n", "cannot be a key"),
+            (f"a: {'1' * 2000}\n", "line 1: a number of 2000 characters has no place in a config"),
             ("a: &x [*x]\n", "holds itself"),
             ("a: [1\n", "line 2"),
             ("a: \x07\n", "cannot be read"),
