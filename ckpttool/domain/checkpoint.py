@@ -160,7 +160,7 @@ class Checkpoint:
     @property
     def saved_ns(self) -> int | None:
         """When the last of its shards was written, by the files' times, in nanoseconds since 1970; None: not known."""
-        return max((shard.modified_ns for shard in self.shards if shard.modified_ns is not None), default=None)
+        return max((ns for shard in self.shards if (ns := shard.modified_ns) is not None), default=None)
 
     def is_named_as(self, other: Checkpoint) -> bool:
         """Tell whether two runs gave their saves one label, at one step as far as both tell."""

@@ -217,7 +217,7 @@ class Verdict:
         """The verdict in one word: a checkpoint is as good as its worst shard."""
         best = VerdictWord.STRUCT_OK
         if self.reports and not self.unseen:
-            best = max((report.best for report in self.reports), key=_BADNESS.index)
+            best = max({report.best for report in self.reports}, key=_BADNESS.index)
         return _worst_word(best, self.findings)
 
     @property
