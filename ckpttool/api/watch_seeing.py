@@ -5,12 +5,11 @@ from __future__ import annotations
 import os
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
-from hashlib import sha256
 from typing import TYPE_CHECKING, Protocol
 
 from ckpttool.api.scanning import Tree, looking_at, scanned
 from ckpttool.api.verifying import assert_kept
-from ckpttool.decide.seen_saves import OF_FILES, OF_PARTS, key_of, seen_save
+from ckpttool.decide.seen_saves import OF_FILES, OF_PARTS, fingerprint, key_of, seen_save
 from ckpttool.decide.silent_parts import is_silent
 from ckpttool.decide.watching import patience_of
 from ckpttool.domain.finding import Code, Finding, blocking, unknown
@@ -91,12 +90,14 @@ class InPlace:
 
     def moved(self) -> bool:
         """Tell whether one of those whose turn it is was written."""
-        storage = open_storage(self._root) if self._stamps else None
+        if not self._stamps:
+            return False
+        storage = open_storage(self._root)
         for _ in range(min(STAMPS_A_POLL, len(self._stamps))):
             path, stamp = self._stamps[self.turn % len(self._stamps)]
             self.turn += 1
             try:
-                if storage is None or storage.stamp(path) != stamp:
+                if storage.stamp(path) != stamp:
                     return True
             except OSError:
                 return True
@@ -189,7 +190,7 @@ def _moved(storage: Storage, paths: Iterable[str]) -> str:
             with suppress(OSError):
                 stamp = storage.stamp(path)
                 stamps.append((path, stamp.size, stamp.token))
-    return sha256(repr(stamps).encode("utf-8", "surrogateescape")).hexdigest()[:32]
+    return fingerprint(stamps)
 
 
 def _sealed(tree: Tree, checkpoint: Checkpoint) -> tuple[str, ...]:

@@ -29,6 +29,13 @@ def key_of(checkpoint: Checkpoint) -> str:
     return "/".join(checkpoint.key)
 
 
+def fingerprint(of: object) -> str:
+    """Return 32 hexadecimal digits that differ where names, sizes or times do."""
+    from hashlib import sha256
+
+    return sha256(repr(of).encode("utf-8", "surrogateescape")).hexdigest()[:32]
+
+
 def seen_save(
     checkpoint: Checkpoint,
     wall: float,
@@ -45,8 +52,6 @@ def seen_save(
         told: What else is known of its files: where it differs, it is not the same any more.
         beside: As in `SeenSave`.
     """
-    from hashlib import sha256
-
     stamps = ((shard.path, shard.stamp) for shard in checkpoint.shards)
     files = sorted((path, None if stamp is None else (stamp.size, stamp.token)) for path, stamp in stamps)
     against = blocking(checkpoint.findings)
@@ -58,7 +63,7 @@ def seen_save(
         key=key_of(checkpoint),
         name=checkpoint.name,
         step=checkpoint.step,
-        fingerprint=sha256(repr((files, told) if told else files).encode("utf-8", "surrogateescape")).hexdigest()[:32],
+        fingerprint=fingerprint((files, told) if told else files),
         incomplete=tuple(finding for finding in against if finding.code in codes),
         nbytes=checkpoint.nbytes,
         age=None if saved is None else max(0.0, wall - saved / 1e9),

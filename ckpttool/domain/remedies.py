@@ -7,6 +7,9 @@ from ckpttool.domain.frozen import replace
 
 _COPY = "copy it again if it is a copy; what a crash cut off while it was saved is lost, and the checkpoint with it"
 
+OWN_FILE = "find the rank's own file on its disk, or resume from another checkpoint"
+"""Of a file that lies under another rank's name."""
+
 _REMEDIES = {
     Code.SHARD_EMPTY: _COPY,
     Code.SHARD_TRUNCATED: _COPY,

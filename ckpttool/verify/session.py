@@ -15,12 +15,7 @@ from ckpttool.domain.verdict import CheckTask, Level, ShardReport, Verdict
 from ckpttool.records import OWN_FOLDER, SealPlace
 from ckpttool.records.damaged import FOUND_EARLIER
 from ckpttool.storage.base import Storage, is_there, unreadable
-from ckpttool.verify.checks.recorded import (
-    changed_headers,
-    cut_short_files,
-    missing_files,
-    under_another_name,
-)
+from ckpttool.verify.checks.recorded import changed_headers, cut_short_files, missing_files, under_another_name
 from ckpttool.verify.observation import Engine, Engines, Observation
 from ckpttool.verify.plan import in_bucket, plan_checks
 from ckpttool.verify.replicas.beside import Beside, Reading, Replicas, with_copies

@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING
 from ckpttool.domain.checkpoint import Checkpoint
 from ckpttool.domain.expectation import cut_short
 from ckpttool.domain.finding import Code, Finding, damage
+from ckpttool.domain.remedies import OWN_FILE
 from ckpttool.domain.scalars import ScalarValues, spelled
 from ckpttool.domain.verdict import ShardReport
 
 if TYPE_CHECKING:
     from ckpttool.domain.manifest import ShardSeal
-
-_OWN_FILE = "find the rank's own file on its disk, or resume from another checkpoint"
 
 
 def missing_files(checkpoint: Checkpoint, seals: Mapping[str, ShardSeal], unlisted: Iterable[str]) -> Iterator[Finding]:
@@ -61,7 +60,7 @@ def under_another_name(reports: Iterable[ShardReport], seals: Mapping[str, Shard
             differing = [(mine, other) for mine, other in zip(own.chunks, chunks, strict=False) if mine != other]
             if seals[path].size == own.size and differing[: len(apart)] == apart:
                 message = f"is what was sealed of {path} on {seals[path].first_seen}: a copy under another name"
-                yield damage(Code.SCHEMA_DIFFERS, message, path=report.path, remedy=_OWN_FILE)
+                yield damage(Code.SCHEMA_DIFFERS, message, path=report.path, remedy=OWN_FILE)
                 break
 
 

@@ -84,11 +84,12 @@ def _has_left_its_copy(one: Alike, group: Sequence[Alike], like: Sequence[Alike]
     stay = [other for other in group if len(other.ranks) > 1]
     if not known or not stay or len(one.ranks) > 1:
         return False
-    copies = [other for other in like if all(other.thens[index] == one.thens[index] for index in known)]
-    (copy,) = [other for other in copies if other is not one] if len(copies) == _PAIR else (one,)
+    equal = [other for other in like if all(other.thens[index] == one.thens[index] for index in known)]
+    copies = [other for other in equal if other is not one]
     return (
-        copy not in group
-        and len(copy.ranks) == 1
+        len(copies) == 1
+        and copies[0] not in group
+        and len(copies[0].ranks) == 1
         and any(all(other.thens[index] not in {None, one.thens[index]} for index in known) for other in stay)
     )
 

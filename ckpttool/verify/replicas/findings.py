@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from ckpttool.domain.finding import Code, Finding, Severity, damage, note, suspect
 from ckpttool.domain.frozen import replace
+from ckpttool.domain.remedies import OWN_FILE
 from ckpttool.domain.replicas import FEW, DifferingBytes, Doubt, DoubtKind, Proof, SavedAt
 from ckpttool.domain.units import Rank, at_step, counted, on_ranks
 
@@ -20,7 +21,6 @@ _OF_KIND = {
 _OF_ANOTHER_FILE = frozenset({DoubtKind.STALE, DoubtKind.COPIED, DoubtKind.PARTED})
 
 _ANOTHER = "resume from another checkpoint"
-_OWN_FILE = "find the rank's own file on its disk, or resume from another checkpoint"
 _LOOK_AT_DEVICE = "resume from a checkpoint before it, and let that rank's device be tested"
 
 
@@ -100,7 +100,7 @@ def _found(doubt: Doubt, path: str, places: Mapping[tuple[Rank, str], DifferingB
             "one is a copy of the other"
         )
         say = suspect if doubt.proof is Proof.LEARNED else note
-        return say(Code.SCHEMA_DIFFERS, message, path=path, remedy=_OWN_FILE)
+        return say(Code.SCHEMA_DIFFERS, message, path=path, remedy=OWN_FILE)
     others = f"its {'replicas' if len(doubt.others) > 1 else 'only replica'} on {on_ranks(doubt.others)}"
     say = suspect if _severity(doubt) is Severity.SUSPECT else damage
     return say(

@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from ckpttool.domain.finding import Code, Finding, Severity, note, suspect
 from ckpttool.domain.frozen import dataclass, replace
+from ckpttool.domain.remedies import OWN_FILE
 from ckpttool.domain.replicas import TensorDigests
 from ckpttool.domain.shard import FormatName, ShardRole
 from ckpttool.domain.verdict import ShardReport
@@ -323,7 +324,7 @@ def _copies(group: Sequence[ShardReport], steps: Sequence[_Step]) -> Iterator[Fi
                     message=f"ends like {like.path}, and at another step these two ranks differ: "
                     "one is a copy of the other",
                     path=report.path,
-                    remedy="find the rank's own file on its disk, or resume from another checkpoint",
+                    remedy=OWN_FILE,
                 )
     yield from found.values()
 
