@@ -25,7 +25,7 @@ from ckpttool.domain.health import Health
 from ckpttool.domain.progress import newest_first
 from ckpttool.domain.retention import Fate, RetentionPlan, RetentionPolicy, Why
 from ckpttool.domain.verdict import Verdict, VerdictWord
-from ckpttool.errors import UsageError
+from ckpttool.errors import IncompleteError, UsageError
 
 
 class Verifier(Protocol):
@@ -117,6 +117,7 @@ def retain(
 
     Raises:
         UsageError: A name or prefix is not there, or several trainings lie here and none was chosen.
+        IncompleteError: The tree changed since its inventory was made.
     """
     own = newest_first(_of_one_training(inventory, policy.prefix))
     kept = _named(inventory, policy.keep)
@@ -266,21 +267,42 @@ def _keep_evidence(candidates: Sequence[_Candidate], inventory: Inventory, witho
     stays that mends a part of it, or else the newest, until nothing is.
     """
     before = _judgements(inventory)
+
+    def differing(gone: Sequence[_Candidate]) -> frozenset[_Key]:
+        return _differing(before, without([one.checkpoint for one in gone]), gone)
+
     while going := [candidate for candidate in candidates if _goes(candidate)]:
-        gone = [candidate.checkpoint for candidate in going]
-        differing = _differing(before, without(gone), gone)
-        if not differing:
+        after = differing(going)
+        if not after:
             return
-        mending = (
-            candidate
-            for candidate in going
-            if len(_differing(before, without(rest := _but(gone, candidate)), rest)) < len(differing)
-        )
-        next(mending, going[0]).why.append(Why.EVIDENCE)
+        if differing(()):
+            what = f"{inventory.root} changed while the plan was made"
+            raise IncompleteError(f"{what}; nothing was changed: run again when it is quiet")
+        mending = _mending(going, lambda staying: differing(_but(going, staying)), after)
+        (mending or going[0]).why.append(Why.EVIDENCE)
 
 
-def _but(gone: Sequence[Checkpoint], candidate: _Candidate) -> list[Checkpoint]:
-    return [checkpoint for checkpoint in gone if checkpoint.key != candidate.checkpoint.key]
+def _but(going: Sequence[_Candidate], staying: Sequence[_Candidate]) -> list[_Candidate]:
+    these = {id(candidate) for candidate in staying}
+    return [candidate for candidate in going if id(candidate) not in these]
+
+
+def _mending(
+    group: Sequence[_Candidate],
+    staying: Callable[[Sequence[_Candidate]], frozenset[_Key]],
+    differing: frozenset[_Key],
+) -> _Candidate | None:
+    """Return the newest that mends a part of what differs when it alone stays; what no half mends, none in it does.
+
+    Each look is a scan of the tree, and there may be thousands that go.
+    """
+    after = staying(group)
+    if len(group) == 1:
+        return group[0] if len(after) < len(differing) else None
+    if differing <= after:
+        return None
+    middle = len(group) // 2
+    return _mending(group[:middle], staying, differing) or _mending(group[middle:], staying, differing)
 
 
 def _judgements(inventory: Inventory) -> dict[_Key, tuple[object, ...]]:
@@ -299,11 +321,13 @@ def _judgements(inventory: Inventory) -> dict[_Key, tuple[object, ...]]:
     }
 
 
-def _differing(before: dict[_Key, tuple[object, ...]], after: Inventory, gone: Sequence[Checkpoint]) -> list[_Key]:
+def _differing(
+    before: Mapping[_Key, tuple[object, ...]], after: Inventory, gone: Sequence[_Candidate]
+) -> frozenset[_Key]:
     """Name the checkpoints that stay and are judged differently."""
     now = _judgements(after)
-    away = {_key(checkpoint) for checkpoint in gone}
-    return [key for key, judgement in before.items() if key not in away and now.get(key) != judgement]
+    away = {_key(one.checkpoint) for one in gone}
+    return frozenset(key for key, judgement in before.items() if key not in away and now.get(key) != judgement)
 
 
 def _key(checkpoint: Checkpoint) -> _Key:

@@ -23,7 +23,7 @@ from ckpttool.domain.retention import RetentionPlan, RetentionPolicy, Why
 from ckpttool.domain.shard import FormatName, ShardRole
 from ckpttool.domain.units import ByteCount
 from ckpttool.domain.verdict import Level, ShardReport, Verdict
-from ckpttool.errors import UsageError
+from ckpttool.errors import IncompleteError, UsageError
 from ckpttool.trainers.mindformers.layouts.names import ITERATION_LAYOUT
 from tests.inventories import checkpoint, expect_ranks, finding, tree
 from tests.reference_keeper import Kept, Looked, Wish, may_go, proven, whole
@@ -416,6 +416,27 @@ class TestEvidence:
         plan = replanned(raw, judge)
         assert going(plan) == {"20_2"}
         assert whys(plan)["10_2"] == (Why.EVIDENCE,)
+
+    def test_the_oldest_of_a_thousand_is_found_by_few_looks_at_the_tree(self) -> None:
+        looks = []
+
+        def judge(inventory: Inventory) -> Inventory:
+            looks.append(inventory)
+            return expect_ranks(inventory)
+
+        torn, whole = checkpoint("1_2", ranks=(0, 1)), checkpoint("2_2")
+        later = [checkpoint(f"{epoch}_2", run=1) for epoch in range(3, 1000)]
+        plan = replanned(tree(torn, whole, *later), judge)
+        assert whys(plan)["2_2"] == (Why.EVIDENCE,)
+        assert len(going(plan)) == len(later) - 1
+        assert len(looks) < 30
+
+    def test_what_changed_by_itself_is_not_laid_to_what_goes(self) -> None:
+        growing = tree(*(checkpoint(f"{epoch}_2") for epoch in range(1, 50)), checkpoint("50_2", ranks=(0, 1)))
+        landed = tree(*(checkpoint(f"{epoch}_2") for epoch in range(1, 51)))
+        before, after = expect_ranks(growing), expect_ranks(landed)
+        with pytest.raises(IncompleteError, match="changed while the plan was made; nothing was changed"):
+            retain(before, RetentionPolicy(keep_last=1), Verifier(), lambda _: after, {})
 
 
 # ---- random trees, judged by the second rule ----

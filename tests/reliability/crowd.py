@@ -6,6 +6,7 @@ takes longer than a command holds a lock, so commands that were started one by o
 
 from __future__ import annotations
 
+import faulthandler
 import gc
 import json
 import os
@@ -24,6 +25,8 @@ HANG_SECONDS = 600.0
 """Far beyond any patience that a command has for a lock, and beyond what a disk that others use stalls."""
 HUNG = 999
 """In place of an exit code: it had to be killed, and nobody had asked for that."""
+_LAST_WORDS_SECONDS = 10.0
+"""For what hung, to say where."""
 _POLL_SECONDS = 0.002
 _SLOW_FSYNC_SECONDS = 0.05
 
@@ -117,16 +120,28 @@ def _ends(kills: dict[int, float | None], started: float) -> dict[int, tuple[int
             if done:
                 ends[pid] = (os.waitstatus_to_exitcode(status), now)
             elif now > HANG_SECONDS:
-                os.kill(pid, signal.SIGKILL)
-                os.waitpid(pid, 0)
+                _end_hung(pid)
                 ends[pid] = (HUNG, now)
         time.sleep(_POLL_SECONDS)
     return ends
 
 
+def _end_hung(pid: int) -> None:
+    """Let it write its threads' stacks to its stderr and end; kill what sleeps too deep for that."""
+    os.kill(pid, signal.SIGABRT)
+    until = time.monotonic() + _LAST_WORDS_SECONDS
+    while time.monotonic() < until:
+        if os.waitpid(pid, os.WNOHANG)[0]:
+            return
+        time.sleep(_POLL_SECONDS)
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+
+
 def _become(job: Mapping[str, Any], out: str, gate: int, *, unlocked: bool) -> None:
     """Turn a fork into a command; never returns."""
     redirect(os.devnull, f"{out}.stdout", f"{out}.stderr")
+    faulthandler.enable()
     sys.argv = ["ckpttool", *job["argv"]]
     from ckpttool.__main__ import main
 
