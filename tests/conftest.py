@@ -10,6 +10,7 @@ from pathlib import Path
 
 import hypothesis
 import pytest
+from hypothesis.internal.conjecture import providers
 
 from ckpttool.trainers.common import launchers, processes
 
@@ -25,6 +26,10 @@ def pytest_configure(config: pytest.Config) -> None:
     """Fix the examples, so that a red run can be repeated and a stranger's is as ours; the night looks for new ones."""
     explores = config.getoption("--nightly") or config.getoption("--hypothesis-seed", default=None) is not None
     hypothesis.settings.load_profile("explore" if explores else "fixed")
+    if not explores:
+        # Hypothesis also tries the constants of our modules, as far as they are imported by then: what a test tries
+        # would hang on which tests ran before it in the same process.
+        setattr(providers, "is_local_module_file", lambda _: False)  # noqa: B010  mypy knows it for no attribute of theirs
     config.pluginmanager.register(ToldAtOnce(config.pluginmanager))
 
 

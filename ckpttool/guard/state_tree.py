@@ -173,15 +173,15 @@ class _Speller:
             raise Unsaveable(path, f"a tensor of {value.layout} on {value.device}, of which there are no plain bytes")
         plain = value.detach().resolve_conj().resolve_neg()
         told: JsonObject = {"requires_grad": True} if value.requires_grad else {}
-        if plain.dtype is torch.complex128:  # safetensors has no such type
-            plain, told["complex"] = torch.view_as_real(plain.contiguous()), True
-        if plain.dtype not in TYPES:
-            raise Unsaveable(path, f"a tensor of {plain.dtype}")
         # The strides, too: in another order in memory another kernel takes it, and the last bits differ.
         if not plain.is_contiguous() and fits(plain.shape, plain.stride()):
             told |= {"shape": list(plain.shape), "stride": list(plain.stride())}
             for dimension, step in enumerate(plain.stride()):
                 plain = plain if step else plain.narrow(dimension, 0, 1)
+        if plain.dtype is torch.complex128:  # safetensors has no such type
+            plain, told["complex"] = torch.view_as_real(plain), True
+        if plain.dtype not in TYPES:
+            raise Unsaveable(path, f"a tensor of {plain.dtype}")
         return {"tensor": self._named(plain, path, _identity(plain)), **told}
 
     def _sharded(self, value: DTensor, path: str) -> JsonObject:

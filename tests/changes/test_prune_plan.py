@@ -703,6 +703,7 @@ class TestOrdinaryTree:
         assert not (tmp_path / "plan.json").exists()
 
 
+@pytest.mark.no_cover
 class TestStopped:
     @pytest.fixture(autouse=True)
     def quick(self, monkeypatch: pytest.MonkeyPatch) -> None:

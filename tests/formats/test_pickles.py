@@ -340,6 +340,7 @@ PIECES = [
 ]
 
 
+@pytest.mark.no_cover
 def test_whatever_an_unpickler_would_ask_for_is_found() -> None:
     chance = Random(5)  # noqa: S311  the same pickles in every run
     asked = 0

@@ -118,6 +118,7 @@ def test_nothing_is_imported_and_nothing_is_called() -> None:
     assert "turtle" not in sys.modules
 
 
+@pytest.mark.no_cover
 @pytest.mark.parametrize(
     "data",
     [

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from ckpttool.formats.strict_json import Json, parse_json
@@ -97,6 +97,7 @@ def test_what_is_spelled_comes_back_in_every_bit(value: object) -> None:
 
 
 @given(any_tensor().filter(torch.Tensor.numel), st.sampled_from(["", "rng"]))
+@example(torch.ones(1, 2, 2, dtype=torch.complex128).mT, "")
 def test_the_same_tensor_is_stored_once_and_is_one_again(tensor: torch.Tensor, prefix: str) -> None:
     value = {"wte": tensor, "lm_head": tensor, "other": tensor.clone()}
     told = spell(value, prefix)
@@ -121,8 +122,9 @@ def test_a_view_of_other_elements_is_not_taken_for_the_same() -> None:
         torch.randn(3, 8)[:, :5],
         torch.randn(5, 1).expand(5, 7),
         torch.randn(4, 6).t(),
+        torch.randn(4, 6, dtype=torch.complex128).t(),
     ],
-    ids=["channels last", "a slice", "expanded", "transposed"],
+    ids=["channels last", "a slice", "expanded", "transposed", "complex"],
 )
 def test_strides_come_back_for_another_order_is_another_kernel(tensor: torch.Tensor) -> None:
     back = stored(tensor)

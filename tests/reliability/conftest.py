@@ -11,7 +11,7 @@ from tests.reliability.figures import Programme, store
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Count no lines here: it would take most of the time, and what is tried a thousand times is covered elsewhere."""
+    """Count no lines here: what is tried a thousand times is covered elsewhere."""
     for item in items:
         if Path(__file__).parent in item.path.parents:
             item.add_marker("no_cover")
