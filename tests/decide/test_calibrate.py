@@ -101,7 +101,6 @@ def test_a_constant_norm_has_one_bar() -> None:
     assert len(norm_threshold([1.0] * 300).bins) == 1
 
 
-@pytest.mark.no_cover
 @given(st.lists(st.floats(min_value=1e-6, max_value=1e6), min_size=200, max_size=400))
 def test_a_threshold_is_always_above_what_counts_as_normal(norms: list[float]) -> None:
     threshold = norm_threshold(list(norms))

@@ -60,7 +60,6 @@ def only(decision: Decision) -> GuardEvent:
     return event
 
 
-@pytest.mark.no_cover
 @EVERY_POLICY
 @settings(deadline=None, max_examples=30)
 @given(log=logs())
@@ -112,7 +111,6 @@ def interrupted(policy: Policy | None, log: Sequence[StepMetrics], at: Sequence[
     return found
 
 
-@pytest.mark.no_cover
 @EVERY_POLICY
 @settings(deadline=None, max_examples=30)
 @given(log=logs(), data=st.data(), scale=st.sampled_from((None, 1.0, 1024.0)))

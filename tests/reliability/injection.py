@@ -112,12 +112,12 @@ def stops(calls: Sequence[Call], *, everything: bool) -> Iterator[Point]:
 def errors(calls: Sequence[Call], *, everything: bool) -> Iterator[Point]:
     """Choose what fails: everything everywhere, and what stays broken where the disk is to change.
 
-    Else one error at each call that changes the disk and at every eighth other, each as often as the others.
+    Else one error at each call that changes the disk and at every fortieth other, each as often as the others.
     """
     turns = itertools.cycle(ERRNOS)
     for index, call in enumerate(calls):
         changing = changes_the_disk(call)
-        some = ERRNOS if everything else [next(turns)] * (changing or index % 8 == 0)
+        some = ERRNOS if everything else [next(turns)] * (changing or index % 40 == 0)
         for error in some:
             yield Point(call, error)
         if everything and changing:

@@ -260,7 +260,7 @@ class NewerTraining(Judged[Newer]):
 STEPS = 25
 
 MACHINES: dict[str, tuple[Callable[[Tally, Path], RuleBasedStateMachine], int, float]] = {
-    "`rank_N/`": (LegacyTraining, 15, 0.2),
+    "`rank_N/`": (LegacyTraining, 10, 0.2),
     "`iteration_*/`": (NewerTraining, 6, 0.3),
 }
 """Each with the programmes that a commit tries, and how many of its resolves may have several right answers.

@@ -74,7 +74,6 @@ def off_line(detector: FeatureValueDetector, plan: Sequence[Row]) -> list[Health
     ]
 
 
-@pytest.mark.no_cover
 @pytest.mark.parametrize("settings", [ON, CHECKED, QUICK])
 @pytest.mark.parametrize("dialect", DIALECTS, ids=lambda dialect: dialect.name)
 @given(drawn=steps, restarts=st.frozensets(st.integers(1, 70), max_size=3))

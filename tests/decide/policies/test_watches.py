@@ -83,7 +83,6 @@ def told_anew(policy: Policy, watch: Watch) -> Watch:
     return fresh
 
 
-@pytest.mark.no_cover
 @EVERY_POLICY
 @settings(deadline=None)
 @given(log=logs(), data=st.data())
@@ -101,7 +100,6 @@ def is_noticed(policy: Policy, watch: Watch, row: StepMetrics) -> bool:
     return any(event.kind in kinds and event.step == row.step for event in events)
 
 
-@pytest.mark.no_cover
 @EVERY_POLICY
 @settings(deadline=None)
 @given(log=logs(), other=st.floats(min_value=0))
