@@ -269,7 +269,10 @@ def _keep_evidence(candidates: Sequence[_Candidate], inventory: Inventory, witho
     before = _judgements(inventory)
 
     def differing(gone: Sequence[_Candidate]) -> frozenset[_Key]:
-        return _differing(before, without([one.checkpoint for one in gone]), gone)
+        """Name what stays and is judged differently."""
+        now = _judgements(without([one.checkpoint for one in gone]))
+        away = {_key(one.checkpoint) for one in gone}
+        return frozenset(key for key, judgement in before.items() if key not in away and now.get(key) != judgement)
 
     while going := [candidate for candidate in candidates if _goes(candidate)]:
         after = differing(going)
@@ -296,13 +299,16 @@ def _mending(
 
     Each look is a scan of the tree, and there may be thousands that go.
     """
-    after = staying(group)
-    if len(group) == 1:
-        return group[0] if len(after) < len(differing) else None
-    if differing <= after:
-        return None
-    middle = len(group) // 2
-    return _mending(group[:middle], staying, differing) or _mending(group[middle:], staying, differing)
+    middle = (len(group) + 1) // 2
+    for half in filter(None, (group[:middle], group[middle:])):
+        after = staying(half)
+        if len(half) > 1:
+            found = None if differing <= after else _mending(half, staying, differing)
+        else:
+            found = half[0] if len(after) < len(differing) else None
+        if found is not None:
+            return found
+    return None
 
 
 def _judgements(inventory: Inventory) -> dict[_Key, tuple[object, ...]]:
@@ -319,15 +325,6 @@ def _judgements(inventory: Inventory) -> dict[_Key, tuple[object, ...]]:
         )
         for checkpoint in inventory.checkpoints
     }
-
-
-def _differing(
-    before: Mapping[_Key, tuple[object, ...]], after: Inventory, gone: Sequence[_Candidate]
-) -> frozenset[_Key]:
-    """Name the checkpoints that stay and are judged differently."""
-    now = _judgements(after)
-    away = {_key(one.checkpoint) for one in gone}
-    return frozenset(key for key, judgement in before.items() if key not in away and now.get(key) != judgement)
 
 
 def _key(checkpoint: Checkpoint) -> _Key:
