@@ -57,6 +57,11 @@ class End:
         """By us: whom nobody meant to kill, something else has killed."""
         return self.code == -signal.SIGKILL and self.job.kill_after is not None
 
+    @property
+    def told(self) -> str:
+        """What it said last; of one that hung the stacks of its threads, the one that works first."""
+        return self.stderr[:3000] if self.code == HUNG else self.stderr[-300:]
+
 
 class Crowd(ForkServer):
     """The server, and how to ask it. One question at a time."""

@@ -15,7 +15,7 @@ from random import Random
 
 from ckpttool.errors import ExitCode
 from tests.reliability.beside import Beside
-from tests.reliability.crowd import HUNG, Crowd, End, Job
+from tests.reliability.crowd import Crowd, End, Job
 from tests.trees import Tensor, ckpt_bytes, training_scalars
 from tests.writers import crc_trailer
 
@@ -165,7 +165,7 @@ class Pruning(Worker):
         end = self.crowd.run([Job(("prune", str(self.root), *keep))])[0]
         ended = time.monotonic()
         if end.code not in {ExitCode.OK, CHANGED}:
-            self.wrong.append(f"prune: exit {end.code}: {end.stderr[:3000] if end.code == HUNG else end.stderr[-300:]}")
+            self.wrong.append(f"prune: exit {end.code}: {end.told}")
         went = [
             shard
             for path, shard in list(self.truth.shards.items())
@@ -276,7 +276,7 @@ class Answer:
         is_choice = command == "resolve"
         other = ExitCode.NOTHING_TO_RESUME if is_choice else ExitCode.DAMAGE
         if self.end.code not in {ExitCode.OK, other, CHANGED} or "Traceback" in self.end.stderr:
-            yield f"{command}: exit {self.end.code}: {self.end.stderr[-300:]}"
+            yield f"{command}: exit {self.end.code}: {self.end.told}"
         elif self.end.stdout:
             document = json.loads(self.end.stdout)
             judge = wrong_choice if is_choice else wrong_listing

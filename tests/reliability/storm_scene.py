@@ -178,9 +178,9 @@ class Scene:
         for task, end in zip(tasks, ends, strict=True):
             who = f"{task.what} {task.epoch}: "
             if end.code == HUNG:
-                yield f"{who}hangs"
+                yield f"{who}hangs: {end.told}"
             elif "Traceback" in end.stderr or (not end.killed and end.code not in task.codes):
-                yield f"{who}exit {end.code}: {end.stderr[-300:]}"
+                yield f"{who}exit {end.code}: {end.told}"
             elif end.code == 0 and not self.has(task) and (task.what != "verify" or end.seconds < LEDGER_PATIENCE):
                 yield f"{who}its update is lost"
         yield from self._halves()

@@ -95,7 +95,7 @@ def calm(scene: Scene, crowd: Crowd, *, killed: int) -> list[str]:
     wrong = [f"{len(left)} temporary files of {killed} killed: {left[:4]}"] if len(left) > 2 * killed else []
     for task in scene.change_tasks():
         end = crowd.run([Job(task.argv)])[0]
-        wrong += [f"{task.what}: exit {end.code}: {end.stderr[-300:]}"] if end.code or not scene.has(task) else []
+        wrong += [f"{task.what}: exit {end.code}: {end.told}"] if end.code or not scene.has(task) else []
     for _ in range(AGAIN):
         missing = [task for task in scene.tasks() if not scene.has(task)]
         ends = crowd.run([Job(task.argv) for task in missing])
