@@ -52,6 +52,7 @@ NAMES_PACKAGES = "formats/torch/pickle_names.py"  # of which a pickle may name c
 # Spelled in pieces, for this file is searched too.
 NAMES_OF_OUR_MACHINES = tuple(pieces.replace("|", "") for pieces in ("../|shared", "pypi|.org", "/wo|rk/"))
 
+
 @cache
 def tree_of(module: Path) -> ast.Module:
     return ast.parse(module.read_text(encoding="utf-8"), str(module))
