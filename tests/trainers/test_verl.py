@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import shutil
 from pathlib import Path
 
@@ -9,12 +10,14 @@ import pytest
 
 from ckpttool import api
 from ckpttool.domain.checkpoint import Content
-from ckpttool.domain.data_position import DataEffect, GoesOn
+from ckpttool.domain.data_position import DataEffect, GoesOn, Unknown
 from ckpttool.domain.finding import Code
 from ckpttool.domain.plan import Outcome, Simulation
 from ckpttool.domain.question import AskedSizes
-from tests.answers import chosen, codes, named, plan, reasons, refusal, scanned, why_not
+from ckpttool.errors import ExitCode
+from tests.answers import chosen, cli, codes, named, plan, reasons, refusal, scanned, why_not
 from tests.layouts import healthy
+from tests.trainers.test_locate import deny
 
 TRACKER = "latest_checkpointed_iteration.txt"
 NEWEST = "global_step_3"
@@ -79,6 +82,113 @@ class TestWhatASaveIs:
     def test_folders_of_another_trainer_with_an_underscore_less_name_are_strays(self, tree: Path) -> None:
         (tree / "global_step12").mkdir()
         assert scanned(tree).strays == ("global_step12",)
+
+
+class TestAFolderOfAModel:
+    """Under whatever name: what a rank wrote is a part of the save."""
+
+    @pytest.fixture
+    def reward(self, tree: Path) -> Path:
+        for step in (1, 2, 3):
+            shutil.copytree(tree / f"global_step_{step}" / "actor", tree / f"global_step_{step}" / "reward")
+        return tree
+
+    def test_is_looked_at_whatever_it_is_called(self, reward: Path) -> None:
+        assert (chosen(plan(reward)), len(named(scanned(reward), NEWEST).shards)) == ((NEWEST, 3), 13)
+
+    @pytest.mark.parametrize("cut", [0, 100])
+    def test_spoils_the_save_where_a_file_of_it_is_missing_or_cut(self, reward: Path, cut: int) -> None:
+        file = reward / NEWEST / "reward" / "model_world_size_2_rank_1.pt"
+        file.write_bytes(file.read_bytes()[:cut])
+        if not cut:
+            file.unlink()
+        assert chosen(plan(reward)) == ("global_step_2", 2)
+        assert codes(reasons(plan(reward), NEWEST)) & {Code.SHARD_MISSING, Code.SHARD_TRUNCATED}
+
+    def test_may_be_one_that_cannot_be_listed(self, tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        (tree / NEWEST / "reward").mkdir()
+        deny(monkeypatch, str(tree / NEWEST / "reward"), errno.EACCES)
+        assert chosen(plan(tree)) == ("global_step_2", 2)
+        assert codes(reasons(plan(tree), NEWEST)) == {Code.UNREADABLE}
+
+    def test_is_none_where_it_holds_something_else(self, tree: Path) -> None:
+        (tree / NEWEST / "huggingface").mkdir()
+        (tree / NEWEST / "huggingface" / "config.json").write_text("{}")
+        assert chosen(plan(tree)) == (NEWEST, 3)
+
+
+class TestWhatTheSftTrainerSaves:
+    """One model, whose files lie in the save's folder, and a loader on each data-parallel rank."""
+
+    @pytest.fixture
+    def tuned(self, tree: Path) -> Path:
+        for save in tree.glob("global_step_*"):
+            for file in (save / "actor").iterdir():
+                file.rename(save / file.name)
+            (save / "actor").rmdir()
+            (save / "fsdp_config.json").write_text("{}")
+            shutil.copyfile(save / "data.pt", save / "data_1.pt")
+            (save / "data.pt").rename(save / "data_0.pt")
+        return tree
+
+    def test_is_read_with_the_states_of_all_loaders(self, tuned: Path) -> None:
+        save = named(scanned(tuned), NEWEST)
+        assert (len(save.shards), save.topology.world_size, save.content) == (8, 2, Content.FULL)
+        assert (chosen(plan(tuned)), codes(save.findings)) == ((NEWEST, 3), set())
+        assert simulated(tuned).would_resume == NEWEST
+
+    @pytest.mark.parametrize("file", ["optim_world_size_2_rank_1.pt", "data_1.pt"])
+    def test_is_passed_over_where_a_file_is_missing(self, tuned: Path, file: str) -> None:
+        (tuned / NEWEST / file).unlink()
+        assert chosen(plan(tuned)) == ("global_step_2", 2)
+        assert codes(reasons(plan(tuned), NEWEST)) == {Code.SHARD_MISSING}
+
+    def test_begins_the_data_anew_without_any_state(self, tuned: Path) -> None:
+        for file in (tuned / NEWEST).glob("data_*.pt"):
+            file.unlink()
+        assert chosen(plan(tuned)) == (NEWEST, 3)
+        assert position(tuned).effect is DataEffect.RESTARTS
+
+    @pytest.mark.parametrize("state", ["data_0.pt", "data.pt"])
+    def test_goes_on_in_the_data_as_nobody_knows(self, tuned: Path, state: str) -> None:
+        for save in tuned.glob("global_step_*"):
+            (save / "data_0.pt").rename(save / state)
+        data = plan(tuned).data
+        assert isinstance(data, Unknown)
+        assert state in data.why
+
+    def test_lacks_its_own_model_where_only_a_role_is_left(self, tuned: Path) -> None:
+        newest = tuned / NEWEST
+        (newest / "actor").mkdir()
+        for file in newest.glob("*_rank_*.pt"):
+            file.rename(newest / "actor" / file.name)
+        assert dict(why_not(refusal(tuned)))[NEWEST] == {Code.METADATA_INCOMPLETE}
+
+
+class TestItsOwnRetention:
+    """`max_actor_ckpt_to_keep` takes `actor/` away and leaves `data.pt`."""
+
+    def test_leaves_no_checkpoint_and_no_alarm(self, tree: Path) -> None:
+        shutil.rmtree(tree / "global_step_1" / "actor")
+        found = scanned(tree)
+        assert [save.name for save in found.checkpoints] == ["global_step_2", NEWEST]
+        assert chosen(plan(tree)) == (NEWEST, 3)
+        assert cli("scan", str(tree)).exit_code == ExitCode.OK
+        assert any("own retention" in each.message for each in found.findings if each.path == "global_step_1")
+
+    def test_never_leaves_the_newest_so(self, tree: Path) -> None:
+        shutil.rmtree(tree / NEWEST / "actor")
+        assert codes(reasons(plan(tree), NEWEST)) == {Code.METADATA_INCOMPLETE}
+
+    def test_never_leaves_so_what_the_tracker_names(self, tree: Path) -> None:
+        shutil.rmtree(tree / "global_step_1" / "actor")
+        (tree / TRACKER).write_text("1")
+        assert "global_step_1" in [save.name for save in scanned(tree).checkpoints]
+
+    def test_leaves_nothing_else_there(self, tree: Path) -> None:
+        shutil.rmtree(tree / "global_step_1" / "actor")
+        (tree / "global_step_1" / "notes.txt").write_text("x")
+        assert Code.METADATA_INCOMPLETE in codes(named(scanned(tree), "global_step_1").findings)
 
 
 class TestWhatItTakesByItself:

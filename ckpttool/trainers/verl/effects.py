@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import posixpath
 from typing import TYPE_CHECKING
 
 from ckpttool.decide.data_effects import against_size, consumed, effect_findings
-from ckpttool.domain.data_position import DataEffect, GoesOn
+from ckpttool.domain.data_position import DataEffect, GoesOn, Unknown
 from ckpttool.domain.question import AskedSizes
 from ckpttool.formats.torch.pickle_objects import BrokenPickleError
 from ckpttool.formats.torch.plain import plain_values, whole_at
 from ckpttool.trainers.base import Effects, Resume
 from ckpttool.trainers.verl import Verl
-from ckpttool.trainers.verl.names import DATA
+from ckpttool.trainers.verl.names import DATA, holds_a_model, is_data
 
 if TYPE_CHECKING:
     from ckpttool.domain.checkpoint import Checkpoint
@@ -19,12 +20,21 @@ if TYPE_CHECKING:
 
 _NO_STATE = "the save holds no data.pt, so the loader begins with its first batch"
 _OTHER_BATCHES = "data.pt counts batches of the old size"
+_LOADERS = (
+    "verl's SFT trainer has a loader on each data-parallel rank, and ckpttool does not know how those go on from {name}"
+)
 _STATE = "the driver's one loader goes on from its own state"
 
 
 def effects(resume: Resume) -> Effects:
-    """Say where the loader goes on: the driver has one for all ranks, so their number changes nothing."""
+    """Say where the loader goes on: the driver has one for all ranks, so their number changes nothing.
+
+    The SFT trainer has no driver: what becomes of its loaders is not known.
+    """
     checkpoint = resume.plan.point.checkpoint
+    state = _loaders_state(checkpoint)
+    if state is not None:
+        return Effects(position=Unknown(why=_LOADERS.format(name=state)), settings=(), findings=())
     read = consumed(resume.plan, resume.inventory, resume.data)
     path = f"{checkpoint.name}/{DATA}"
     if all(shard.path != path for shard in checkpoint.shards):
@@ -43,6 +53,17 @@ def effects(resume: Resume) -> Effects:
         )
     remedy = "skip in the data what was read, or resume from a save that has its data.pt"
     return Effects(position=position, settings=(), findings=effect_findings(position, title=Verl.title, remedy=remedy))
+
+
+def _loaders_state(checkpoint: Checkpoint) -> str | None:
+    """Return a state of a loader that the SFT trainer saved; None where there is none, or the driver's is meant."""
+    own = {
+        posixpath.basename(shard.path)
+        for shard in checkpoint.shards
+        if posixpath.dirname(shard.path) == checkpoint.name
+    }
+    states = sorted(filter(is_data, own))
+    return states[0] if states and holds_a_model(own) else None
 
 
 def _yielded(resume: Resume, path: str) -> int | None:

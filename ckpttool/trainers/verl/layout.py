@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import posixpath
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
@@ -13,7 +14,7 @@ from ckpttool.trainers.common.tracker_file import TRACKER, tracker_naming, track
 from ckpttool.trainers.common.written_together import WrittenTogether
 from ckpttool.trainers.listing import Listing
 from ckpttool.trainers.verl import Verl
-from ckpttool.trainers.verl.names import DATA, ROLES, SAVE, folder_of, step_of
+from ckpttool.trainers.verl.names import ROLES, SAVE, folder_of, holds_a_model, is_data, step_of
 
 if TYPE_CHECKING:
     from ckpttool.domain.load_settings import LoadSettings
@@ -28,8 +29,8 @@ class VerlLayout(WrittenTogether):
     sign = "global_step_*/"
 
     def recognise(self, listing: Listing) -> bool:
-        """Tell by the folders of models in a save's; the tracker is written by other trainers, too."""
-        return any(names.intersection(ROLES) for _, names in listing.inside(SAVE))
+        """Tell by the models in a save, or by their folders; the tracker is written by other trainers, too."""
+        return any(names.intersection(ROLES) or holds_a_model(names) for _, names in listing.inside(SAVE))
 
     def part(self, listing: Listing, folder: str, file: str | None) -> Part | Refusal | None:
         """Take a save's folder, and whatever lies in it, for the save; the tracker for all of them."""
@@ -54,7 +55,8 @@ class VerlLayout(WrittenTogether):
 
     def members(self, checkpoint: Checkpoint) -> Members | Refusal:
         """Return the save's own folder, with all that is in it."""
-        return Members(paths=(checkpoint.name,), records=(f"{checkpoint.name}/{DATA}",))
+        data = tuple(shard.path for shard in checkpoint.shards if is_data(posixpath.basename(shard.path)))
+        return Members(paths=(checkpoint.name,), records=data)
 
     def pointers(self, storage: Storage, ranks: Iterable[Rank]) -> Iterator[Pointer]:
         """Read the tracker."""

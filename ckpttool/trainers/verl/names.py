@@ -1,24 +1,40 @@
 """What verl calls its saves and what lies in them.
 
-Source: verl/utils/checkpoint/fsdp_checkpoint_manager.py and verl/trainer/ppo/ray_trainer.py.
+Source: `fsdp_checkpoint_manager.py` and `checkpoint_handler.py` in verl/utils/checkpoint, and
+verl/trainer/ppo/ray_trainer.py.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 
 from ckpttool.domain.shard import ShardRole
 from ckpttool.domain.units import STEP_DIGITS, Step
 
 ROLES = ("actor", "critic")
-"""Folders of a save, one for each model that is trained."""
+"""Folders of a save, one for each model that is trained; any other that holds a rank's file is one, too."""
+OWN_ROLE = ""
+"""Of what the SFT trainer saves: it trains one model, whose files lie in the save's folder itself."""
 DATA = "data.pt"
 """Where the data loader stood; the driver has one for all ranks."""
+DATA_OF_RANK = r"data_[0-9]{1,7}\.pt"
+"""The same of the SFT trainer, which has a loader on each data-parallel rank."""
 
 SAVE = rf"global_step_([0-9]{{1,{STEP_DIGITS}}})"
 STATES = r"(?P<kind>model|optim|extra_state)_world_size_(?P<world>[0-9]{1,7})_rank_(?P<rank>[0-9]{1,7})\.pt"
 KINDS = {"model": ShardRole.MODEL, "optim": ShardRole.OPTIMIZER, "extra_state": ShardRole.STATE}
 """By what the name of a rank's file begins with."""
+
+
+def holds_a_model(names: Iterable[str]) -> bool:
+    """Tell whether a folder is that of one model: it holds a file of a rank."""
+    return any(re.fullmatch(STATES, name) for name in names)
+
+
+def is_data(name: str) -> bool:
+    """Tell whether a file in a save's folder says where a data loader stood."""
+    return name == DATA or re.fullmatch(DATA_OF_RANK, name) is not None
 
 
 def step_of(name: str) -> Step | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import posixpath
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -37,7 +38,17 @@ from ckpttool.trainers.common.listed import (
 from ckpttool.trainers.common.tracker_file import TRACKER, tracked_step
 from ckpttool.trainers.listing import Listing
 from ckpttool.trainers.verl import Verl
-from ckpttool.trainers.verl.names import DATA, KINDS, ROLES, STATES, folder_of, step_of
+from ckpttool.trainers.verl.names import (
+    DATA,
+    KINDS,
+    OWN_ROLE,
+    ROLES,
+    STATES,
+    folder_of,
+    holds_a_model,
+    is_data,
+    step_of,
+)
 
 _OTHER_WORLD = "move away what another number of ranks saved, or resume from another checkpoint"
 
@@ -46,8 +57,10 @@ _OTHER_WORLD = "move away what another number of ranks saved, or resume from ano
 class _RoleFolder:
     """The folder of one model in a save."""
 
+    path: str
+    """`global_step_3/actor`; that of the save where its files lie in it."""
     name: str
-    """`actor`."""
+    """`actor`; empty for the save's folder."""
     shards: tuple[Shard, ...]
     kinds: frozenset[str]
     """Of files that any rank has."""
@@ -67,8 +80,18 @@ class _Save:
 
     name: str
     roles: tuple[_RoleFolder, ...]
-    data: Shard | None
+    data: tuple[Shard, ...]
     findings: tuple[Finding, ...]
+
+    @property
+    def is_bare(self) -> bool:
+        """Whether nothing lies in it but what says where the data loader stood."""
+        return not (self.roles or self.findings)
+
+    @property
+    def is_fine_tuning(self) -> bool:
+        """Whether the SFT trainer wrote it."""
+        return any(role.name == OWN_ROLE for role in self.roles)
 
 
 def scan_saves(storage: Storage, listing: Listing, options: ScanOptions) -> Inventory:
@@ -81,11 +104,13 @@ def scan_saves(storage: Storage, listing: Listing, options: ScanOptions) -> Inve
     """
     saves = (name for name in listing.folders() if step_of(name) is not None)
     names = sorted(saves, key=lambda name: (step_of(name) or 0, name))
-    seen = list(map_waiting(lambda name: _look(storage, name, options), names))
+    looked = list(map_waiting(lambda name: _look(storage, name, options), names))
+    tracked, trouble = _tracker(storage, set(names))
+    emptied = _emptied(looked, tracked)
+    seen = [save for save in looked if save.name not in emptied]
     checkpoints = [_checkpoint(save, seen) for save in seen]
     known = {TRACKER, OWN_FOLDER, *names}
     strays = tuple(entry.name for entry in listing.entries if entry.name not in known)
-    tracked, trouble = _tracker(storage, set(names))
     if tracked is not None:  # times tell whether what it does not cover was saved before it or after
         checkpoints = [
             stamped(storage, save) if (save.step or 0) > (tracked.step or 0) else save for save in checkpoints
@@ -95,25 +120,61 @@ def scan_saves(storage: Storage, listing: Listing, options: ScanOptions) -> Inve
         layout=Verl.name,
         checkpoints=tuple(checkpoints),
         runs=one_run(checkpoints),
-        findings=in_order((*map(stray, strays), *trouble)),
-        strays=strays,
+        findings=in_order((*map(stray, strays), *map(_left_over, emptied), *trouble)),
+        strays=(*strays, *emptied),
         tracked=tracked,
     )
+
+
+def _emptied(saves: Sequence[_Save], tracked: Tracked | None) -> list[str]:
+    """Return the folders from which verl's own retention took the models: a newer one, at least, still holds some.
+
+    Source: `max_actor_ckpt_to_keep`, by which `actor/` goes and `data.pt` beside it stays.
+    """
+    last = max((index for index, save in enumerate(saves) if save.roles), default=0)
+    named = None if tracked is None else tracked.name
+    return [save.name for save in saves[:last] if save.data and save.is_bare and save.name != named]
+
+
+def _left_over(name: str) -> Finding:
+    message = "its models are gone and data.pt alone is left, as verl's own retention leaves it: no checkpoint"
+    return note(Code.STRAY_FILE, message, path=name)
 
 
 def _look(storage: Storage, name: str, options: ScanOptions) -> _Save:
     try:
         entries = {entry.name: entry.kind for entry in storage.entries(name)}
     except OSError as error:
-        return _Save(name=name, roles=(), data=None, findings=(unreadable(name, error),))
-    roles = tuple(_look_at_role(storage, name, role, options) for role in ROLES if role in entries)
-    strays = sorted(entries.keys() - {*ROLES, DATA, MANIFEST_NAME})
-    data = _shard(storage, f"{name}/{DATA}", None, ShardRole.STATE, options) if DATA in entries else None
-    return _Save(name=name, roles=roles, data=data, findings=tuple(stray(f"{name}/{each}") for each in strays))
+        return _Save(name=name, roles=(), data=(), findings=(unreadable(name, error),))
+    found = [OWN_ROLE] if holds_a_model(entries) else []
+    found += [each for each in sorted(entries) if _is_role(storage, name, each, entries[each])]
+    data = [
+        _shard(storage, f"{name}/{each}", None, ShardRole.STATE, options) for each in sorted(filter(is_data, entries))
+    ]
+    # What lies beside a model's files goes with them: its config and its tokenizer.
+    strays = [] if OWN_ROLE in found else sorted(entries.keys() - {*found, *filter(is_data, entries), MANIFEST_NAME})
+    return _Save(
+        name=name,
+        roles=tuple(_look_at_role(storage, name, role, options) for role in found),
+        data=tuple(data),
+        findings=tuple(stray(f"{name}/{each}") for each in strays),
+    )
+
+
+def _is_role(storage: Storage, save: str, name: str, kind: Kind) -> bool:
+    """Tell whether an entry of a save's folder is that of one model; where it cannot be listed, it may be one."""
+    if name in ROLES:
+        return True
+    if kind is not Kind.FOLDER:
+        return False
+    try:
+        return holds_a_model(entry.name for entry in storage.entries(f"{save}/{name}"))
+    except OSError:
+        return True
 
 
 def _look_at_role(storage: Storage, save: str, role: str, options: ScanOptions) -> _RoleFolder:
-    folder = f"{save}/{role}"
+    folder = f"{save}/{role}" if role else save
     shards: list[Shard] = []
     findings: list[Finding] = []
     kinds: set[str] = set()
@@ -136,6 +197,7 @@ def _look_at_role(storage: Storage, save: str, role: str, options: ScanOptions) 
         message = f"files of several world sizes in one folder: {told}"
         findings.append(listed_damage(Code.WORLD_SIZE_DIFFERS, message, folder, remedy=_OTHER_WORLD))
     return _RoleFolder(
+        path=folder,
         name=role,
         shards=tuple(sorted(shards, key=lambda shard: (shard.rank or 0, shard.path))),
         kinds=frozenset(kinds),
@@ -154,7 +216,7 @@ def _checkpoint(save: _Save, saves: Sequence[_Save]) -> Checkpoint:
     kinds = {role.name: _kinds(saves, role.name) for role in save.roles}
     findings = (*save.findings, *(finding for role in save.roles for finding in role.findings), *_lacks(save, saves))
     worlds = {role.world for role in save.roles if role.world is not None}
-    shards = (*(shard for role in save.roles for shard in role.shards), *((save.data,) if save.data else ()))
+    shards = (*(shard for role in save.roles for shard in role.shards), *save.data)
     return Checkpoint(
         name=save.name,
         scalars=Scalars(step=step),
@@ -163,11 +225,14 @@ def _checkpoint(save: _Save, saves: Sequence[_Save]) -> Checkpoint:
         shards=tuple(sorted(shards, key=lambda shard: (shard.rank or 0, shard.path))),
         topology=Topology(world_size=max(worlds) if worlds else None),
         format=FormatName.TORCH_ZIP,
-        expected=tuple(
-            f"{save.name}/{role.name}/{kind}_world_size_{role.world}_rank_{rank}.pt"
-            for role in save.roles
-            for kind in sorted(kinds[role.name])
-            for rank in range(role.world or 0)
+        expected=(
+            *(
+                f"{role.path}/{kind}_world_size_{role.world}_rank_{rank}.pt"
+                for role in save.roles
+                for kind in sorted(kinds[role.name])
+                for rank in range(role.world or 0)
+            ),
+            *_loaders(save, saves),
         ),
         commit=CommitState.UNRECORDED,
         content=_content(frozenset().union(*kinds.values())),
@@ -180,6 +245,15 @@ def _kinds(saves: Sequence[_Save], role: str) -> frozenset[str]:
     return frozenset(kind for save in saves for each in save.roles if each.name == role for kind in each.kinds)
 
 
+def _loaders(save: _Save, saves: Sequence[_Save]) -> Iterator[str]:
+    """Yield the files of all data-parallel ranks' loaders, of which another save of as many ranks tells the number."""
+    worlds = {role.world for role in save.roles}
+    alike = [each for each in saves if each.is_fine_tuning and {role.world for role in each.roles} == worlds]
+    names = {posixpath.basename(shard.path) for each in alike for shard in each.data}
+    for name in sorted(names) if save.is_fine_tuning and save.data else ():
+        yield f"{save.name}/{name}"
+
+
 def _content(kinds: frozenset[str]) -> Content:
     if not kinds:
         return Content.UNKNOWN
@@ -188,12 +262,13 @@ def _content(kinds: frozenset[str]) -> Content:
 
 def _lacks(save: _Save, saves: Sequence[_Save]) -> Iterator[Finding]:
     """Find what other saves have and this has not."""
-    elsewhere = {role.name for each in saves for role in each.roles} - {role.name for role in save.roles}
+    elsewhere = {role.name for each in saves for role in each.roles if role.kinds} - {role.name for role in save.roles}
     for role in sorted(elsewhere):
-        message = f"other saves hold {role}/, this one does not"
+        held = f"{role}/" if role else "a model's files in their own folder"
+        message = f"other saves hold {held}, this one does not"
         remedy = "resume from another checkpoint; where a save is under way, wait for it"
         yield suspect(Code.METADATA_INCOMPLETE, message, path=save.name, remedy=remedy)
-    if save.data is None:
+    if not save.data:
         message = "there is no data.pt, so nothing tells how far the data had been read: verl begins them anew"
         yield note(Code.DATA_RESTARTS, message, path=f"{save.name}/{DATA}")
 
