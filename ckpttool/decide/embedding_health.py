@@ -40,7 +40,8 @@ def judge_health(
         saves: The checkpoints, in the order in which they are to be shown.
         attempts: What the logs show, each start of the training by itself; empty where there is no log.
         threshold: Sum of squares at or above which a checkpoint is unhealthy; None to go by the record alone.
-        pipeline_stages: Of the run, where it is known. With one stage nothing was ever measured, whatever is recorded.
+        pipeline_stages: Of the run, where it is known. With one stage nothing was ever measured, whatever is recorded,
+            unless whoever saved records only what it measured.
 
     Source:
         A trainer may call a NaN healthy, because it is not at or above the threshold; and record "healthy" where it
@@ -63,9 +64,9 @@ def _judge(
     *,
     logged: bool,
 ) -> HealthJudgement:
-    health, source, note = _by_record(save.recorded, pipeline_stages)
-    norm = None if seen.row is None else seen.row.embedding_local_norm
-    if norm == 0:
+    health, source, note = _by_record(save, pipeline_stages)
+    norm = seen.embedding_local_norm
+    if norm == 0 and not save.records_measured_health:
         note = "the log shows norm 0: no tensor matched the embedding, so nothing was measured"
         health = worst_health((health, Health.UNKNOWN))
     elif norm is not None and threshold is not None:
@@ -89,12 +90,12 @@ def _judge(
     )
 
 
-def _by_record(recorded: Health, pipeline_stages: int | None) -> tuple[Health, str, str | None]:
-    if recorded is Health.UNKNOWN:
+def _by_record(save: SavedCheckpoint, pipeline_stages: int | None) -> tuple[Health, str, str | None]:
+    if save.recorded is Health.UNKNOWN:
         return Health.UNKNOWN, "none", None
-    if recorded is Health.HEALTHY and pipeline_stages == 1:
+    if save.recorded is Health.HEALTHY and pipeline_stages == 1 and not save.records_measured_health:
         return Health.UNKNOWN, "record", "recorded healthy, but with one pipeline stage nothing is measured"
-    return recorded, "record", None
+    return save.recorded, "record", None
 
 
 def _disagreement(save: SavedCheckpoint, judgement: HealthJudgement, threshold: float | None) -> Iterator[Finding]:

@@ -47,6 +47,7 @@ def saved(checkpoint: Checkpoint) -> SavedCheckpoint:
         recorded=checkpoint.health,
         prefix=checkpoint.prefix,
         run=None if checkpoint.label is None else checkpoint.run,
+        records_measured_health=checkpoint.records_measured_health,
     )
 
 

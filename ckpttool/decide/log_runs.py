@@ -40,6 +40,8 @@ class Shown:
 
     row: StepMetrics | None
     """None where they show nothing, or nobody can tell which of several starts saved it."""
+    embedding_local_norm: float | None = None
+    """Of the last update that was applied: a dropped one at that step left the weights as they were."""
     doubt: bool = False
     """Whether they show its step, but it cannot be told whether that is when it was saved."""
 
@@ -89,10 +91,13 @@ def shown(save: SavedCheckpoint, home: Home, attempts: Sequence[LogAttempt] | No
     """Return the logs' line of a checkpoint's step: of the attempt that saved it, or where all that may have agree."""
     if save.step is None:
         return Shown(row=None)
-    rows = [_row(attempts[place], save.step) for place in home.attempts] if attempts is not None else []
-    if home.sure and all(_same(rows[0], row) for row in rows[1:]):
-        return Shown(row=rows[0] if rows else None)
-    return Shown(row=None, doubt=True)
+    showing = [attempts[place] for place in home.attempts] if attempts is not None else []
+    norms = [_norm(attempt, save.step) for attempt in showing]
+    if not home.sure or not all(_same(norms[0], norm) for norm in norms[1:]):
+        return Shown(row=None, doubt=True)
+    if not showing:
+        return Shown(row=None)
+    return Shown(row=_row(showing[0], save.step), embedding_local_norm=norms[0])
 
 
 def course(attempts: Sequence[LogAttempt], place: int) -> list[StepMetrics]:
@@ -256,6 +261,13 @@ def _row(attempt: LogAttempt, step: Step) -> StepMetrics | None:
     return attempt.rows[place] if place < len(attempt.rows) and attempt.rows[place].step == step else None
 
 
-def _same(one: StepMetrics | None, other: StepMetrics | None) -> bool:
-    norms = [None if row is None else row.embedding_local_norm for row in (one, other)]
-    return norms[0] == norms[1] or all(norm is not None and math.isnan(norm) for norm in norms)
+def _norm(attempt: LogAttempt, step: Step) -> float | None:
+    """Return the embedding's norm of the last applied update, if every step since then is shown."""
+    row = _row(attempt, step)
+    while row is not None and row.skipped:
+        row = _row(attempt, Step(row.step - 1))
+    return None if row is None else row.embedding_local_norm
+
+
+def _same(one: float | None, other: float | None) -> bool:
+    return one == other or all(norm is not None and math.isnan(norm) for norm in (one, other))

@@ -124,6 +124,8 @@ class Checkpoint:
     """Whether a record of its trainer names it: as the last, where a start that names none goes on, or as the best."""
     health: Health = Health.UNKNOWN
     """As the trainer recorded it inside the checkpoint."""
+    records_measured_health: bool = False
+    """Whether its writer records a health only if it was measured, whatever the number of pipeline stages."""
     renames: tuple[Rename, ...] = ()
     """What must be renamed before the trainer can load it by one name."""
     findings: tuple[Finding, ...] = ()

@@ -156,6 +156,8 @@ class SavedCheckpoint:
     """Of its file names: trainings that share a folder are told apart by it."""
     run: int | None = None
     """Which start of the training saved it, counted by those that saved; None where its layout does not tell."""
+    records_measured_health: bool = False
+    """Whether its writer records a health only if it was measured, whatever the number of pipeline stages."""
 
 
 class MarkState(str, Enum):

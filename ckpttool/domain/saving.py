@@ -10,6 +10,9 @@ from ckpttool.domain.frozen import dataclass
 from ckpttool.domain.health import Health
 from ckpttool.domain.units import Rank, Step
 
+OWN_STATE = "ckpttool.state"
+"""The tensor in which our own writer holds as JSON what is no tensor: no other writer's file has one."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SaveProgress:

@@ -44,6 +44,7 @@ class Part(IntEnum):
     CHECKSUM = 8
     EVENTS = 9
     STATE = 10
+    EMBEDDING = 11
 
     @property
     def is_essential(self) -> bool:

@@ -59,7 +59,9 @@ class Deciding:
         self.stops_at_abnormal = False
         """Whether a wrong matrix product ends the training."""
 
-    def decide(self, step: Step, norm: Tensor | float | None, losses: Losses, vote: Vote) -> Decided:
+    def decide(
+        self, step: Step, norm: Tensor | float | None, losses: Losses, vote: Vote, *, embedding: Tensor | None = None
+    ) -> Decided:
         """Decide on a step. Every rank must call it once in each, whatever happened before.
 
         Args:
@@ -67,10 +69,11 @@ class Deciding:
             norm: Of all gradients; None where it could not be taken.
             losses: Of its micro-batches.
             vote: What this rank knows beside its numbers.
+            embedding: Sum of squares of the embedding's gradient; None if it is not measured.
         """
         reading = None
         if norm is not None:
-            reading = self._contain.run(Part.NORM, lambda: losses.read(norm), waits=True)
+            reading = self._contain.run(Part.NORM, lambda: losses.read(norm, embedding), waits=True)
         proposal = None if reading is None else self._proposed(reading, step)
         if proposal is not None and vote.abnormal and self.stops_at_abnormal:
             proposal = replace(proposal, action=Action.STOP)
@@ -79,7 +82,9 @@ class Deciding:
         return Decided(reading=reading, agreed=agreed, decision=self._settled(agreed))
 
     def _proposed(self, reading: Reading, step: Step) -> Proposal:
-        row = StepMetrics(step=step, loss=reading.loss, global_norm=reading.norm)
+        row = StepMetrics(
+            step=step, loss=reading.loss, global_norm=reading.norm, embedding_local_norm=reading.embedding
+        )
         proposal = self._contain.run(
             Part.POLICY,
             lambda: self._spikes.propose(row, losses_finite=reading.losses_finite, scale=self._scale(reading)),

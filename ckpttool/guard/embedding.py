@@ -1,11 +1,8 @@
-"""Whether the training was well at a save: the gradient of its embedding, and spikes that were applied."""
+"""Whether the training was healthy at a save: the norm of its embedding's gradient, and spikes that were applied."""
 
 from __future__ import annotations
 
-from typing import Any
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING, Any
 
 from ckpttool.decide.timeline import SETTLED_AFTER
 from ckpttool.domain.guarding import EventValue, GuardEventKind
@@ -13,8 +10,11 @@ from ckpttool.domain.health import Health
 from ckpttool.domain.units import Step
 from ckpttool.errors import UsageError
 from ckpttool.guard.capture.facts import unwrapped
-from ckpttool.guard.norm import full
+from ckpttool.guard.norm import is_sharded, sum_of_squares
 from ckpttool.guard.objects import Objects
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 _APPLIED_ALL_THE_SAME = frozenset({GuardEventKind.SKIP, GuardEventKind.SPIKE, GuardEventKind.NONFINITE})
 
@@ -23,7 +23,7 @@ class EmbeddingHealth:
     """What is recorded of a save's health. Not measured is unknown, never healthy."""
 
     def __init__(self, objects: Objects, *, embedding: str | None, threshold: float | None) -> None:
-        """Measure before each update, and listen to the guard.
+        """Have the embedding measured, and listen to the guard.
 
         Args:
             objects: Of the training.
@@ -31,36 +31,59 @@ class EmbeddingHealth:
             threshold: Sum of squares of its gradient at or above which a save is unhealthy.
 
         Raises:
-            UsageError: There is no such parameter, or one of the two is given without the other.
+            UsageError: There is no such parameter, it cannot be measured, or one of the two is given without the other.
         """
         if (embedding is None) != (threshold is None):
             raise UsageError("embedding and health_threshold go together: the one says what is measured by the other")
         self._threshold = threshold
-        self._squares: Tensor | None = None
+        self._guard = objects.guard
+        self._scaler = objects.scaler
+        self._backward: Tensor | None = None  # the sum of squares after the last backward
+        self._applied: Tensor | None = None  # and at the last update
         self._spike: Step | None = None
         if embedding is not None:
             parameters = dict(unwrapped(objects.model).named_parameters())
             if embedding not in parameters:
                 raise UsageError(f"the model has no parameter {embedding!r}; there are {', '.join(parameters)}"[:500])
-            self._parameter = parameters[embedding]
-            objects.optimizer.register_step_pre_hook(self._measure)
-        if objects.guard is not None:
-            objects.guard.sinks.append(self._listen)
+            self._watch(parameters[embedding], embedding, objects)
+        if self._guard is not None:
+            self._guard.sinks.append(self._listen)
 
     def of(self, step: Step) -> Health:
         """Say how the training is at a step."""
         if self._spike is not None and step <= self._spike + SETTLED_AFTER:
             return Health.UNHEALTHY
-        if self._threshold is None or self._squares is None:
+        squares = self._squares()
+        if self._threshold is None or squares is None:
             return Health.UNKNOWN
-        return Health.HEALTHY if self._squares.item() < self._threshold else Health.UNHEALTHY  # NaN is below nothing
+        return Health.HEALTHY if squares < self._threshold else Health.UNHEALTHY  # NaN is below nothing
 
-    def _measure(self, *_: Any) -> None:  # noqa: ANN401  what an optimizer hands its hooks
-        """Take the sum of squares, on the device. A dropped update leaves what the last applied one showed."""
-        gradient = self._parameter.grad
-        if gradient is not None:
-            norm = full(torch.linalg.vector_norm(gradient.detach(), dtype=torch.float32))
-            self._squares = norm * norm
+    def _squares(self) -> float | None:
+        """Return what the last applied update showed: a dropped one left no trace in the weights."""
+        if self._guard is not None:
+            return self._guard.embedding.applied
+        return None if self._applied is None else self._applied.item()
+
+    def _watch(self, parameter: Tensor, name: str, objects: Objects) -> None:
+        if self._guard is not None:
+            self._guard.embedding.watch(parameter)
+            return
+        if is_sharded(parameter):
+            raise UsageError(f"{name} is sharded, and without a guard nobody measures it over all ranks: pass guard=…")
+        if not parameter.requires_grad:
+            raise UsageError(f"{name} is not trained, so its gradient tells nothing: name a parameter that is")
+        # Not in a hook of the optimizer: by then the training has clipped its gradients.
+        parameter.register_post_accumulate_grad_hook(self._measure)
+        objects.optimizer.register_step_pre_hook(self._apply)
+
+    def _measure(self, parameter: Tensor) -> None:
+        scale = getattr(self._scaler, "get_scale", lambda: None)()
+        if parameter.grad is not None:
+            self._backward = sum_of_squares(parameter.grad, scale)
+
+    def _apply(self, *_: Any) -> None:  # noqa: ANN401  what an optimizer hands its hooks
+        """Take the last backward's: a loss scaler that overflows does not come here."""
+        self._applied, self._backward = self._backward, None
 
     def _listen(self, kind: GuardEventKind, /, *, step: Step, **values: EventValue) -> None:
         if kind in _APPLIED_ALL_THE_SAME and values.get("dropped") is False:

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
 from ckpttool.domain.frozen import dataclass
+from ckpttool.errors import UsageError
 
 
 def is_sharded(tensor: Tensor) -> bool:
@@ -74,6 +75,8 @@ class Reading:
     """Sum of the local losses of the micro-batches; None where the training tells none."""
     losses_finite: bool
     """Whether each of these losses is."""
+    embedding: float | None = None
+    """Sum of squares of the embedding's gradient, before clipping; None if nothing is measured."""
 
 
 class Losses:
@@ -94,19 +97,57 @@ class Losses:
         self._sum = told if self._sum is None else self._sum + told
         self._taint = taint if self._taint is None else self._taint + taint
 
-    def read(self, norm: Tensor | float) -> Reading:
-        """Return norm and losses, with one transfer from the device."""
-        if self._sum is None or self._taint is None:
-            return Reading(norm=float(norm), loss=None, losses_finite=True)
-        if not isinstance(norm, Tensor) or _are_here(norm, self._sum):
-            return Reading(norm=float(norm), loss=self._sum.item(), losses_finite=self._taint.item() == 0)
-        # All fit exactly: float32 holds every bfloat16 and float16, and what is float64 stays so.
-        wide = torch.promote_types(torch.promote_types(norm.dtype, self._sum.dtype), torch.float32)
-        told = [number.reshape(()).to(norm.device, wide) for number in (norm.detach(), self._sum, self._taint)]
-        value, loss, taint = torch.stack(told).tolist()
-        return Reading(norm=value, loss=loss, losses_finite=taint == 0)
+    def read(self, norm: Tensor | float, embedding: Tensor | None = None) -> Reading:
+        """Return norm, losses and the embedding's sum of squares, with one transfer from the device."""
+        known = [number for number in (norm, self._sum, self._taint, embedding) if number is not None]
+        if isinstance(norm, Tensor) and not _are_here(*(each for each in known if isinstance(each, Tensor))):
+            # All fit exactly: float32 holds every bfloat16 and float16, and what is float64 stays so.
+            wide = torch.float32 if self._sum is None else torch.promote_types(self._sum.dtype, torch.float32)
+            wide = torch.promote_types(norm.dtype, wide)
+            told = [torch.as_tensor(number).detach().reshape(()).to(norm.device, wide) for number in known]
+            values = torch.stack(told).tolist()
+        else:
+            values = [float(number) for number in known]
+        squares = None if embedding is None else values.pop()
+        if self._sum is None:
+            return Reading(norm=values[0], loss=None, losses_finite=True, embedding=squares)
+        return Reading(norm=values[0], loss=values[1], losses_finite=values[2] == 0, embedding=squares)
 
 
 def _are_here(*tensors: Tensor) -> bool:
     """Tell whether the host reads them without waiting for a device."""
     return all(tensor.device.type == "cpu" for tensor in tensors)
+
+
+class EmbeddingNorm:
+    """The embedding's gradient as the guard measures it: once per step, before it decides and before any clipping."""
+
+    def __init__(self) -> None:
+        self._parameter: Tensor | None = None
+        self.applied: float | None = None
+        """Sum of squares at the last update that was applied; None: not measured, so nothing is known."""
+
+    def watch(self, parameter: Tensor) -> None:
+        """Measure this parameter's gradient from the next step on.
+
+        Raises:
+            UsageError: Another parameter is measured already.
+        """
+        if self._parameter is not None and self._parameter is not parameter:
+            raise UsageError("this guard measures another embedding for another writer: use one embedding per guard")
+        self._parameter = parameter
+
+    def measured(self, scale: Tensor | None = None) -> Tensor | None:
+        """Return the sum of squares, on the device; None without a gradient. A sharded one takes all ranks."""
+        if self._parameter is None or self._parameter.grad is None:
+            return None
+        return sum_of_squares(self._parameter.grad, scale)
+
+
+def sum_of_squares(gradient: Tensor, scale: Tensor | float | None = None) -> Tensor:
+    """Return the sum of squares of a gradient, which `scale` multiplied, in float32."""
+    held = gradient.detach()
+    held = held.coalesce().values() if held.is_sparse else held
+    norm = full(torch.linalg.vector_norm(held, dtype=torch.float32))
+    norm = norm if scale is None else norm / scale
+    return norm * norm

@@ -14,7 +14,7 @@ from ckpttool.domain.units import Step
 from ckpttool.errors import UsageError
 from ckpttool.guard import randomness
 from ckpttool.guard.capture.facts import unwrapped
-from ckpttool.guard.norm import is_sharded
+from ckpttool.guard.norm import EmbeddingNorm, is_sharded
 from ckpttool.guard.state_tree import Sharded, Unsaveable
 
 if TYPE_CHECKING:
@@ -43,6 +43,7 @@ class SavedGuard(Protocol):
     """What is asked of a guard."""
 
     step: Step
+    embedding: EmbeddingNorm
 
     @property
     def sinks(self) -> list[Emit]:

@@ -28,7 +28,7 @@ from ckpttool.guard.contain import MOST_SHARE, MOST_SHARE_WITH_FEATURES, Contain
 from ckpttool.guard.deciding import Decided, Deciding
 from ckpttool.guard.dropping import Closures, Updated, innermost, refuse_undroppable
 from ckpttool.guard.micro_batch import MicroBatch
-from ckpttool.guard.norm import Losses, clip, full, total_norm
+from ckpttool.guard.norm import EmbeddingNorm, Losses, clip, full, total_norm
 from ckpttool.guard.scaling import Scaling
 from ckpttool.guard.silent_errors import SilentErrors
 from ckpttool.guard.telling import Telling
@@ -130,6 +130,8 @@ class Guard:
         self._losses = Losses()
         self._features = SilentErrors(model, features, self._scaling, self._contain)
         self._keeping = Keeping.of(model, self.optimizer, output, capture, self._contain)
+        self.embedding = EmbeddingNorm()
+        """Of the parameter whose gradient tells the health of saves, if a writer names one."""
         self._is_open = False  # a step has begun
         self._is_decided = False
         self._drops = False
@@ -273,19 +275,26 @@ class Guard:
             return total_norm(parameters)  # takes all ranks, so whatever it raises, it raises as torch's own does
         return self._contain.run(Part.NORM, lambda: total_norm(parameters), waits=instead)
 
-    def _decide(self, norm: Tensor | float | None) -> float | None:
-        """Decide, and return to which norm the policy clips; None: it does not."""
+    def _decide(self, norm: Tensor | float | None, *, scale: Tensor | None = None) -> float | None:
+        """Decide, and return to which norm the policy clips; None: it does not.
+
+        Args:
+            norm: Of all gradients, before clipping.
+            scale: By which gradients are multiplied that a fused update unscales by itself.
+        """
         if self._closures.is_repeated:
             return None
         step = self._contain.step = Step(self.step + 1)
         if self._contain.is_off:
             self.step = step
+            self.embedding.applied = None
             self._close(drops=False, applied=True)
             return None
         if not self._is_open and not self._is_decided:
             self._telling.ask("no-micro-batch", step=step)
         vote = Vote(strike=self._features.judge(step), abnormal=self._checks.take_abnormal())
-        decided = self._deciding.decide(step, norm, self._losses, vote)
+        squares = self._contain.run(Part.EMBEDDING, lambda: self.embedding.measured(scale))
+        decided = self._deciding.decide(step, norm, self._losses, vote, embedding=squares)
         self.step = step
         self._checks.compare_replicas(step)
         self._features.take(step, decided.agreed)
@@ -295,6 +304,8 @@ class Guard:
         if decided.drops:
             self._contain.run(Part.BUFFERS, self._buffers.restore)
         self._close(drops=decided.drops, applied=decided.is_applied)
+        if decided.is_applied:
+            self.embedding.applied = None if decided.reading is None else decided.reading.embedding
         self._contain.run(Part.EVENTS, lambda: self._tell_step(decided, culprits))
         if decided.decision.action is Action.STOP:
             self._stop(decided.agreed)
@@ -313,6 +324,8 @@ class Guard:
         told: dict[str, EventValue] = {"optimizer_step": self._spikes.applied, "skipped": self._drops}
         if decided.reading is not None:
             told |= {"loss": decided.reading.loss, "global_norm": decided.reading.norm}
+            if decided.reading.embedding is not None:
+                told["embedding_local_norm"] = decided.reading.embedding
         if self._scaling.scaler is not None:
             told["overflow"] = agreed.is_overflow
         told |= self._checks.told()
@@ -384,9 +397,10 @@ class Guard:
             self._telling.ask("scaler-not-given", step=self._contain.step)
         if not self._is_decided:
             norm = None if self._contain.is_off else self._norm(self._updated.current())
-            if norm is not None and (scale := getattr(self.optimizer, "grad_scale", None)) is not None:
-                norm = norm / scale  # a fused update unscales by itself
-            limit = self._decide(norm)
+            scale = getattr(self.optimizer, "grad_scale", None)  # a fused update unscales by itself
+            if norm is not None and scale is not None:
+                norm = norm / scale
+            limit = self._decide(norm, scale=scale)
             if norm is not None:
                 self._clip(limit, norm)
             if self._scaling.is_on:  # which at an overflow does not call it at all

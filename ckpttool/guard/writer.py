@@ -22,7 +22,7 @@ from ckpttool.domain.frozen import dataclass
 from ckpttool.domain.guarding import GuardEventKind
 from ckpttool.domain.health import Health
 from ckpttool.domain.manifest import Manifest, ShardSeal
-from ckpttool.domain.saving import SavedScalar, SaveLabel, SaveLayout, SaveProgress
+from ckpttool.domain.saving import OWN_STATE, SavedScalar, SaveLabel, SaveLayout, SaveProgress
 from ckpttool.domain.shard import FormatName
 from ckpttool.domain.units import ByteCount, Rank, Step, moment
 from ckpttool.errors import CkptToolError, UsageError
@@ -41,9 +41,8 @@ from ckpttool.verify.kernels.tensors import TensorHashes
 from ckpttool.write.files import ensure_folder, locked, remove, replace, sweep
 from ckpttool.write.stream import Block, Streamed, stream
 
-STATE = "ckpttool.state"
-"""The tensor that holds as JSON what is no tensor. Not in the file's metadata: that differs from rank to rank here, and
-is to be equal in all files of a save."""
+STATE = OWN_STATE
+"""Not in the file's metadata: that differs from rank to rank here, and is to be equal in all files of a save."""
 
 STATE_SCHEMA = "ckpttool/training-state/1"
 

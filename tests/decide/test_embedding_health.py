@@ -118,3 +118,36 @@ def test_a_step_that_two_starts_did_leaves_the_threshold_unapplied_and_the_recor
     (judgement,) = judge_health([save(10, recorded=HEALTHY)], attempts, threshold=270.0).judgements
     assert (judgement.health, judgement.source, judgement.embedding_local_norm) == (HEALTHY, "record", None)
     assert "perhaps of another start" in (judgement.note or "")
+
+
+def skipping(*rows: tuple[int, float, bool]) -> list[LogAttempt]:
+    shown = [StepMetrics(step=Step(step), embedding_local_norm=norm, skipped=skipped) for step, norm, skipped in rows]
+    return [LogAttempt(rows=shown, begun=True, ended=False)]
+
+
+@pytest.mark.parametrize(
+    ("rows", "health", "source"),
+    [
+        (((9, 100.0, False), (10, NAN, True)), HEALTHY, "log"),
+        (((8, 300.0, False), (9, 100.0, True), (10, NAN, True)), UNHEALTHY, "log"),
+        (((9, 100.0, False), (10, NAN, False)), UNHEALTHY, "log"),
+        (((5, 100.0, False), (10, NAN, True)), UNKNOWN, "none"),  # what came between is not shown
+        (((10, NAN, True),), UNKNOWN, "none"),
+    ],
+)
+def test_a_step_whose_update_was_dropped_is_judged_by_the_last_applied_one(
+    rows: tuple[tuple[int, float, bool], ...], health: Health, source: str
+) -> None:
+    (judgement,) = judge_health([save(10)], skipping(*rows), threshold=270.0).judgements
+    assert (judgement.health, judgement.source) == (health, source)
+
+
+@pytest.mark.parametrize(("measured", "health"), [(True, HEALTHY), (False, UNKNOWN)])
+def test_with_one_pipeline_stage_a_record_counts_if_its_writer_measured(*, measured: bool, health: Health) -> None:
+    one = SavedCheckpoint(name="10", step=Step(10), recorded=HEALTHY, records_measured_health=measured)
+    (judgement,) = judge_health([one], (), threshold=None, pipeline_stages=1).judgements
+    assert judgement.health is health
+    rows = [StepMetrics(step=Step(10), embedding_local_norm=0.0)]
+    attempts = [LogAttempt(rows=rows, begun=True, ended=False)]
+    (judgement,) = judge_health([one], attempts, threshold=270.0).judgements
+    assert judgement.health is health, "a norm of 0 is one that was measured"

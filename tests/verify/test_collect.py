@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from random import Random
+from typing import Any
 
 import pytest
 
@@ -74,7 +75,8 @@ def test_two_ranks_that_contradict_each_other_make_the_checkpoint_damaged() -> N
 
 @pytest.mark.parametrize("field", ["epoch_num", "step_num", "global_step", "loss_scale"])
 def test_state_that_no_rank_has_is_missed_because_a_resume_needs_it(field: str) -> None:
-    verdict = judged(*[replace(STATE, **{field: None})] * 2)
+    without: dict[str, Any] = {field: None}
+    verdict = judged(*[replace(STATE, **without)] * 2)
     assert said(verdict) == [
         (Code.SCALARS_MISSING, Severity.DAMAGE, "rank_0"),
         (Code.SCALARS_MISSING, Severity.DAMAGE, "rank_1"),

@@ -52,6 +52,8 @@ class TrainState:
     global_batch_size: int | None = None
     """Samples a batch over all ranks; files of MindFormers 1.2 have none."""
     consumed_samples: int | None = None
+    by_own_writer: bool = False
+    """Whether ckpttool's writer made the file, which records a health only if it was measured."""
 
     @property
     def scalars(self) -> Scalars:

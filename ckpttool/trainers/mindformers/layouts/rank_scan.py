@@ -146,6 +146,7 @@ def _checkpoint(key: _Key, groups: Mapping[_Key, _Group]) -> Checkpoint:
         commit=CommitState.UNRECORDED,
         content=Content.FULL,
         renames=_renames(key, shards, groups),
+        records_measured_health=state.by_own_writer,
     )
 
 

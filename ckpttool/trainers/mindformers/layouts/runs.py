@@ -16,7 +16,8 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
 from ckpttool.domain.checkpoint import StepSource
-from ckpttool.domain.frozen import dataclass
+from ckpttool.domain.frozen import dataclass, replace
+from ckpttool.domain.saving import OWN_STATE
 from ckpttool.domain.units import Step
 from ckpttool.formats import read_header
 from ckpttool.storage.base import Storage
@@ -212,7 +213,9 @@ def _first_told(storage: Storage, cohort: Cohort, shape: str, name: FileName) ->
 def _scalars(storage: Storage, folder: RankFolder, shape: str, name: FileName) -> TrainState | None:
     try:
         with storage.open(folder.path_of(shape)) as source:
-            return state_in(read_header(source, named=name.format, facts=FACTS).scalars)
+            header = read_header(source, named=name.format, facts=FACTS)
+            is_own = any(entry.name == OWN_STATE for entry in header.entries)
+            return replace(state_in(header.scalars), by_own_writer=is_own)
     except OSError:  # the check of every shard, later, says which and why
         return None
 
