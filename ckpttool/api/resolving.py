@@ -110,7 +110,9 @@ def resolve(
         decision = replace(decision, findings=(*findings, *rebuilt(point.checkpoint), *healable))
     if evidence is not None:
         chosen = None if isinstance(point, NoResumePoint) else point.checkpoint
-        decision = replace(decision, findings=(*evidence.findings(chosen), *decision.findings))
+        of_logs = evidence.findings(chosen)
+        of_logs = accepted(of_logs) if choice.allow_unknown_health else of_logs
+        decision = replace(decision, findings=(*of_logs, *decision.findings))
     return Answer(decision=_from_here(decision, tree, question, node), tree=tree, question=question)
 
 

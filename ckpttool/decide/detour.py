@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from ckpttool.decide.log_evidence import Evidence, only_up_to, without_spikes
-from ckpttool.decide.policies.robust_z import RobustZPolicy
 from ckpttool.domain.advice import Choice, DataDetour, RewindRecipe, SampleClock, Spike, SpikeAdvice, StopAdvice
 from ckpttool.domain.checkpoint import Inventory
 from ckpttool.domain.frozen import dataclass
@@ -70,11 +69,12 @@ def spike_to_pass(line: HealthTimeline, around: Step | None, reading: LogReading
         ends = [f"{problem.source}: {problem.reason}" for problem in reading.problems if problem.ends_the_log]
         why = ends[0] if ends else f"{', '.join(reading.sources)}: no training step was found"
         raise IncompleteError(f"{why}; whether there was a spike is unknown")
+    remedy = "" if threshold is not None else "; a threshold of the global norm tells what a spike is"
+    if line.judged is not None and line.judged.first is None:
+        raise IncompleteError(f"whether there was a spike is unknown: {line.judged.why}{remedy}")
     if threshold is not None:
         raise UsageError(f"no step of the log has a global norm of {threshold:g} or more")
-    needed = RobustZPolicy().warm_up
-    few = f"; a z-score needs more than {needed} steps, and it shows {reading.steps}" if reading.steps <= needed else ""
-    raise UsageError(f"the log shows no spike{few}; a threshold of the global norm tells what is one")
+    raise UsageError(f"the log shows no spike{remedy}")
 
 
 def find_spike(line: HealthTimeline, around: Step | None = None) -> Spike | None:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from ckpttool.decide.asd.features import FeaturePolicy
 from ckpttool.decide.log_runs import Home, homes, shown
 from ckpttool.decide.lost import with_log
-from ckpttool.decide.policies.base import judge
+from ckpttool.decide.policies.base import Coverage, judge
 from ckpttool.decide.policies.robust_z import RobustZPolicy
 from ckpttool.decide.policies.skip import SkipPolicy
 from ckpttool.decide.recorded_health import IGNORE_HEALTH
@@ -28,6 +28,7 @@ from ckpttool.domain.health_events import (
     SavedCheckpoint,
     SuspectInterval,
     SuspectKind,
+    union,
 )
 from ckpttool.domain.log_question import EvidenceQuestion
 from ckpttool.domain.metrics import LocalTime, LogAttempt, LogProblem, StepMetrics, TrainingLog, local_time_of
@@ -74,13 +75,17 @@ def saves_of(
     return timed, found
 
 
-def large_spikes(metrics: Iterable[StepMetrics]) -> Iterator[HealthEvent]:
+def large_spikes(metrics: Iterable[StepMetrics], coverage: Coverage | None = None) -> Iterator[HealthEvent]:
     """Yield the spikes that tell against a checkpoint, by the robust z-score, however long they last.
 
     A spike ends where the norm comes back. The policy itself takes a long one for a new level, so that it is not stuck;
     but a training that has diverged for fifty steps has not recovered.
+
+    Args:
+        metrics: In the order of the log.
+        coverage: Learns which steps were judged.
     """
-    for event in judge(RobustZPolicy(level_shift=sys.maxsize), metrics):
+    for event in judge(RobustZPolicy(level_shift=sys.maxsize), metrics, coverage):
         value, limit = event.value, event.limit
         if value is None or limit is None or value >= LARGE_SPIKE * limit:
             yield event
@@ -249,6 +254,8 @@ class Evidence:
     inventory: Inventory
     log: TrainingLog | None
     line: HealthTimeline
+    marks: tuple[CheckpointMark, ...]
+    """Where each checkpoint stands between the spikes, in the tree's order; empty if health is no reason."""
     report: HealthReport | None
     """Where a threshold was given."""
     without_answer: tuple[Finding, ...]
@@ -283,6 +290,12 @@ class Evidence:
         hindered = None if self.report is None else self.report.judgements[place].note
         if hindered is not None:
             yield note(Code.HEALTH_UNKNOWN, f"{chosen.name}: {hindered}")
+        if self.question.timeline and self.marks and self.marks[place].state is MarkState.UNKNOWN:
+            yield unknown(
+                Code.HEALTH_UNKNOWN,
+                f"{chosen.name}: whether it was saved in a spike is unknown: {self.marks[place].reason}",
+                remedy="give the log of the steps before it, or --spike-threshold with the norm of a spike",
+            )
         if self.log is not None and self.log.attempts:
             since = trained_since(saved(chosen), self._home(chosen, self.log.attempts), self.log.attempts)
             yield from () if since is None else (since,)
@@ -307,16 +320,19 @@ def weigh(
     """
     courses = _courses(logs, question)
     judged = inventory
+    marks: tuple[CheckpointMark, ...] = ()
     if report is not None:
         judged = with_judgements(inventory, report.judgements, threshold=question.threshold, ignore=ignore)
     if not ignore:
         saves, places = saves_of(inventory, logs.attempts, logs.written)
         strikes = courses.marks(saves, places, {*SuspectKind} - {SuspectKind.SPIKE})
         judged = with_marks(judged, strikes, Code.SAVED_AFTER_STRIKE)
-        judged = with_marks(judged, courses.marks(saves, places, {SuspectKind.SPIKE}), Code.SAVED_IN_SPIKE)
+        marks = courses.marks(saves, places, {SuspectKind.SPIKE})
+        judged = with_marks(judged, marks, Code.SAVED_IN_SPIKE)
     return Evidence(
         question=question,
         inventory=judged,
+        marks=marks,
         log=logs.log,
         line=courses.whole,
         report=report,
@@ -327,6 +343,7 @@ def weigh(
 def _courses(logs: ReadLogs, question: EvidenceQuestion) -> Courses:
     """Return what is suspect by all that was read."""
     told = [interval for line in logs.timelines for interval in line.intervals]
+    replayed = [line.judged for line in logs.timelines if line.judged is not None]
     strikes: tuple[SuspectInterval, ...] = ()
     if logs.detected:
         noticed = FeaturePolicy(config=AsdConfig(enable=True)).judge_events(logs.detected)
@@ -334,18 +351,25 @@ def _courses(logs: ReadLogs, question: EvidenceQuestion) -> Courses:
     limit = question.spike_threshold
 
     def judged(rows: Sequence[StepMetrics]) -> HealthTimeline:
-        spikes: tuple[SuspectInterval, ...] = ()
-        if rows and (question.timeline or question.spike is not None):
-            # A step that the trainer skipped changed no weight.
-            applied = (row for row in rows if not row.skipped)
-            if limit is None:
-                events = large_spikes(applied)
-            else:
-                events = judge(SkipPolicy(threshold=limit, count_threshold=sys.maxsize), applied)
-            spikes = timeline(events, [row.step for row in rows]).intervals
-        return HealthTimeline(intervals=(*told, *spikes, *strikes))
+        if not rows or not (question.timeline or question.spike is not None):
+            return HealthTimeline(intervals=(*told, *strikes), judged=union(replayed))
+        policy = RobustZPolicy() if limit is None else SkipPolicy(threshold=limit, count_threshold=sys.maxsize)
+        coverage = Coverage(policy)
+        applied = _applied(rows, coverage)
+        events = large_spikes(applied, coverage) if limit is None else judge(policy, applied, coverage)
+        spikes = timeline(events, [row.step for row in rows]).intervals
+        return HealthTimeline(intervals=(*told, *spikes, *strikes), judged=union([*replayed, coverage.steps()]))
 
     return Courses(judged(() if logs.log is None else logs.log.metrics), logs.attempts, judged, on_any=judged(()))
+
+
+def _applied(rows: Sequence[StepMetrics], coverage: Coverage) -> Iterator[StepMetrics]:
+    """Yield the steps whose update was applied: a step that the trainer skipped changed no weight."""
+    for row in rows:
+        if row.skipped:
+            coverage.add(row, judged=False)
+        else:
+            yield row
 
 
 def _log_without_answer(question: EvidenceQuestion, logs: ReadLogs) -> tuple[Finding, ...]:

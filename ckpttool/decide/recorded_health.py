@@ -126,8 +126,6 @@ def record_without_answer(book: HealthBook, *, named: bool, health: Health) -> t
 
 
 def accepted(findings: Sequence[Finding]) -> tuple[Finding, ...]:
-    """Make notes of what cannot be read of health, where unknown health will do."""
-    return tuple(
-        replace(finding, severity=Severity.NOTE) if finding.code is Code.HEALTH_UNREADABLE else finding
-        for finding in findings
-    )
+    """Make notes of what is unknown of health, if unknown health will do."""
+    codes = {Code.HEALTH_UNREADABLE, Code.HEALTH_UNKNOWN}
+    return tuple(replace(finding, severity=Severity.NOTE) if finding.code in codes else finding for finding in findings)

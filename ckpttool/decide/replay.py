@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import cast
 
 from ckpttool.decide.detour import Stop, advise_after_stop, advise_spike, ended_in_skips, sample_clock, spike_to_pass
-from ckpttool.decide.policies.base import Policy, judge
+from ckpttool.decide.policies.base import Coverage, Policy, judge
 from ckpttool.decide.policies.skip import SkipPolicy
 from ckpttool.decide.timeline import Courses, mark_checkpoints, timeline, without_skipped
 from ckpttool.domain.advice import SampleClock, SpikeAdvice, StopAdvice
@@ -18,6 +18,7 @@ from ckpttool.domain.health_events import (
     EventKind,
     HealthEvent,
     HealthTimeline,
+    JudgedSteps,
     MarkState,
     ReplayResult,
     SavedCheckpoint,
@@ -87,7 +88,9 @@ def replay(policy: Policy, metrics: Iterable[StepMetrics], trace: Trace | None =
         trace: Keeps what is needed of the steps.
     """
     trace = Trace() if trace is None else trace
-    return _told(policy.name, tuple(judge(policy, trace.watch(metrics))), trace)
+    coverage = Coverage(policy)
+    events = tuple(judge(policy, trace.watch(metrics), coverage))
+    return _told(policy.name, events, trace, coverage.steps())
 
 
 def logged(policy: str, events: Iterable[HealthEvent]) -> ReplayResult:
@@ -100,7 +103,9 @@ def logged(policy: str, events: Iterable[HealthEvent]) -> ReplayResult:
     return _told(policy, tuple(events), Trace())
 
 
-def _told(policy: str, events: tuple[HealthEvent, ...], trace: Trace) -> ReplayResult:
+def _told(
+    policy: str, events: tuple[HealthEvent, ...], trace: Trace, judged: JudgedSteps | None = None
+) -> ReplayResult:
     lost = [(event.step, event.value) for event in events if event.kind in LOSES_UPDATE and event.step is not None]
     stop = next((event.step for event in events if event.kind is EventKind.STOP), None)
     first_lost = lost[0][0] if lost else None
@@ -118,6 +123,7 @@ def _told(policy: str, events: tuple[HealthEvent, ...], trace: Trace) -> ReplayR
         learning_rate_index=index,
         events=events,
         notes=tuple(_notes(trace, events, first_lost)),
+        judged=judged,
     )
 
 
@@ -163,8 +169,10 @@ def courses_of(
     def judged(rows: Sequence[StepMetrics]) -> HealthTimeline:
         if policy is None:
             return whole
-        events = without_skipped(judge(policy, rows), {row.step for row in rows if row.skipped})
-        return timeline(events, [row.step for row in rows], margin_minutes=margin_minutes)
+        coverage = Coverage(policy)
+        events = without_skipped(judge(policy, rows, coverage), {row.step for row in rows if row.skipped})
+        shown = [row.step for row in rows]
+        return timeline(events, shown, margin_minutes=margin_minutes, judged=coverage.steps())
 
     return Courses(whole, attempts, judged, on_any=whole if policy is None else HealthTimeline(intervals=()))
 

@@ -13,6 +13,7 @@ from ckpttool.domain.health_events import (
     EventKind,
     HealthEvent,
     HealthTimeline,
+    JudgedSteps,
     MarkState,
     SavedCheckpoint,
     SuspectInterval,
@@ -29,7 +30,13 @@ _MOST_COURSES = 8
 """Starts that may have saved one checkpoint and are all judged; of more nobody can tell which one it was."""
 
 
-def timeline(events: Iterable[HealthEvent], shown: Sequence[Step] = (), *, margin_minutes: float = 0) -> HealthTimeline:
+def timeline(
+    events: Iterable[HealthEvent],
+    shown: Sequence[Step] = (),
+    *,
+    margin_minutes: float = 0,
+    judged: JudgedSteps | None = None,
+) -> HealthTimeline:
     """Return the suspect stretches that the events make.
 
     A spike lasts from its first event until the first step shown after its last one. A strike makes everything
@@ -40,10 +47,12 @@ def timeline(events: Iterable[HealthEvent], shown: Sequence[Step] = (), *, margi
         events: Of any number of policies.
         shown: Steps that the logs show, ascending: only there can a spike be seen to be over.
         margin_minutes: How much earlier than its first event a strike's damage may have begun.
+        judged: The steps at which a policy could have noticed a spike.
     """
     known = tuple(events)
     strikes = [_strike(event, margin_minutes) for event in known if event.kind in _STRIKES]
-    return HealthTimeline(intervals=tuple(sorted((*_spikes(known, shown), *filter(None, strikes)), key=_order)))
+    intervals = sorted((*_spikes(known, shown), *filter(None, strikes)), key=_order)
+    return HealthTimeline(intervals=tuple(intervals), judged=judged)
 
 
 def mark_checkpoints(line: HealthTimeline, saves: Iterable[SavedCheckpoint]) -> tuple[CheckpointMark, ...]:
@@ -101,7 +110,8 @@ class Courses:
         """
 
         def kept(line: HealthTimeline) -> HealthTimeline:
-            return HealthTimeline(intervals=tuple(interval for interval in line.intervals if interval.kind in kinds))
+            intervals = tuple(interval for interval in line.intervals if interval.kind in kinds)
+            return HealthTimeline(intervals=intervals, judged=line.judged if SuspectKind.SPIKE in kinds else None)
 
         return mark_by_start(kept(self.whole), saves, homes, lambda attempt: kept(self.of(attempt)))
 
@@ -134,8 +144,10 @@ def _mark_by_start(
     if not home.sure:
         common = line_of(None)
         mark = _mark(common, save)
-        if mark.state is MarkState.SUSPECT or common == line:
+        if mark.state is MarkState.SUSPECT:
             return mark
+        if common.intervals == line.intervals:
+            return _mark(line, save)
     elif not home.attempts:
         return _mark(line, save)
     elif len(home.attempts) <= _MOST_COURSES:
@@ -215,6 +227,10 @@ def _mark(line: HealthTimeline, save: SavedCheckpoint) -> CheckpointMark:
         return CheckpointMark(name=save.name, step=save.step, state=MarkState.SUSPECT, reason=f"saved in {reasons[0]}")
     if any(inside is None for inside, _ in states):
         reason = "neither its step nor its time can be compared with every suspect stretch"
+        return CheckpointMark(name=save.name, step=save.step, state=MarkState.UNKNOWN, reason=reason)
+    objection = None if line.judged is None else line.judged.objection(save.step)
+    if objection is not None:
+        reason = f"not judged: {objection}"
         return CheckpointMark(name=save.name, step=save.step, state=MarkState.UNKNOWN, reason=reason)
     reason = "saved outside every suspect stretch"
     return CheckpointMark(name=save.name, step=save.step, state=MarkState.CLEAR, reason=reason)

@@ -149,7 +149,10 @@ def of_health(answer: HealthAnswer) -> ExitCode:
 
 
 def of_replay(answer: ReplayAnswer) -> ExitCode:
-    """Return 14 where a log could not be read to its end, or shows nothing that could be judged."""
+    """Return 14 if a log could not be read to its end, or shows nothing that could be judged."""
+    judged = answer.result.judged
+    if judged is not None and judged.first is None:
+        return ExitCode.INCOMPLETE
     return _of_reading(answer.reading, shown=len(answer.result.events) + answer.result.steps_seen)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import Enum
 
 from ckpttool.domain.finding import Finding
@@ -89,6 +90,30 @@ class SkippedSpan:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class JudgedSteps:
+    """The steps at which a policy could have noticed an unusual norm: only there does its silence mean anything."""
+
+    first: Step | None
+    """None: the policy could judge no step."""
+    last: Step | None
+    """Last step that the log covers: a log that prints every tenth step also speaks for the nine after each."""
+    why: str
+    """One clause: why no earlier step could be judged."""
+
+    def objection(self, step: Step | None) -> str | None:
+        """Return in a clause why nothing can be said of a step; None if the policy judged it."""
+        if self.first is None or self.last is None:
+            return self.why
+        if step is None:
+            return "its step is unknown"
+        if step < self.first:
+            return f"step {self.first} is the first that could be judged: {self.why}"
+        if step > self.last:
+            return f"the log ends before it, at step {self.last}"
+        return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ReplayResult:
     """What a policy would have done over a log."""
 
@@ -107,6 +132,8 @@ class ReplayResult:
     events: tuple[HealthEvent, ...]
     notes: tuple[str, ...]
     """Sentences that must be read with the numbers."""
+    judged: JudgedSteps | None = None
+    """None: the policy judged the events of a detector, not steps."""
 
 
 class SuspectKind(str, Enum):
@@ -134,11 +161,22 @@ class SuspectInterval:
     """Largest finite norm."""
 
 
+def union(spans: Sequence[JudgedSteps]) -> JudgedSteps | None:
+    """Return the steps that any of several replays judged; None if there is no replay."""
+    if not spans:
+        return None
+    firsts = [span.first for span in spans if span.first is not None]
+    lasts = [span.last for span in spans if span.last is not None]
+    return JudgedSteps(first=min(firsts, default=None), last=max(lasts, default=None), why=spans[0].why)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HealthTimeline:
     """All suspect stretches of a training, in order."""
 
     intervals: tuple[SuspectInterval, ...]
+    judged: JudgedSteps | None = None
+    """None: stretches are known by time, or by a record that does not say which steps were judged."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,7 +205,7 @@ class MarkState(str, Enum):
     """Outside every suspect stretch."""
     SUSPECT = "suspect"
     UNKNOWN = "unknown"
-    """Neither its step nor its time can be compared with some stretch."""
+    """Its step was not judged, or neither its step nor its time can be compared with some stretch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

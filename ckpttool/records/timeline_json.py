@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
-from ckpttool.domain.health_events import HealthTimeline, SuspectInterval, SuspectKind
+from ckpttool.domain.health_events import HealthTimeline, JudgedSteps, SuspectInterval, SuspectKind
 from ckpttool.domain.metrics import LocalTime, parse_local_time, show_local_time
 from ckpttool.domain.units import Rank, Step
 from ckpttool.errors import UsageError
-from ckpttool.formats.strict_json import Json, ParseError, as_list, as_object, get_int, get_str, number, parse_json
+from ckpttool.formats.strict_json import (
+    Json,
+    JsonObject,
+    ParseError,
+    as_list,
+    as_object,
+    get_int,
+    get_str,
+    number,
+    parse_json,
+)
 
 SCHEMA = "ckpttool/replay/1"
 
@@ -33,6 +43,11 @@ def timeline_document(timeline: HealthTimeline) -> list[Json]:
     ]
 
 
+def judged_document(judged: JudgedSteps | None) -> Json:
+    """Encode the steps that were judged; `parse_timeline` reads them back."""
+    return None if judged is None else {"first": judged.first, "last": judged.last, "why": judged.why}
+
+
 def is_replay(head: bytes) -> bool:
     """Tell by the first `REPLAY_HEAD` bytes of a file whether it is a replay that was saved, or perhaps a log."""
     return f'"schema": "{SCHEMA}"'.encode() in head
@@ -51,7 +66,8 @@ def parse_timeline(data: bytes, *, what: str) -> HealthTimeline:
     try:
         document = as_object(parse_json(data, what=what, limit=REPLAY_LIMIT), where=what)
         items = as_list(document.get("timeline"), where=f"{what}: timeline")
-        return HealthTimeline(intervals=tuple(_interval(what, index, item) for index, item in enumerate(items)))
+        intervals = tuple(_interval(what, index, item) for index, item in enumerate(items))
+        return HealthTimeline(intervals=intervals, judged=_judged(document, what))
     except (ParseError, ValueError) as error:
         raise UsageError(f"{error!s:.500}; expected what ckpttool replay --format json printed") from None
 
@@ -70,6 +86,19 @@ def _interval(path: str, index: int, item: Json) -> SuspectInterval:
         recovered_step=None if recovered is None else Step(recovered),
         first_time=_time(record, where),
         rank=None if rank is None else Rank(rank),
+    )
+
+
+def _judged(document: JsonObject, what: str) -> JudgedSteps | None:
+    if document.get("judged") is None:  # of a detector's events, or written before this was recorded
+        return None
+    where = f"{what}: judged"
+    record = as_object(document["judged"], where=where)
+    first, last = (None if record.get(key) is None else get_int(record, key, where=where) for key in ("first", "last"))
+    return JudgedSteps(
+        first=None if first is None else Step(first),
+        last=None if last is None else Step(last),
+        why=get_str(record, "why", where=where),
     )
 
 

@@ -343,7 +343,6 @@ def test_launch_goes_around_the_spike_too(here: Path) -> None:
         (["--around-spike", "soon"], "takes a step or the word last, not 'soon'"),
         (["--health-timeline", "absent.log"], "no log matches 'absent.log'"),
         (["--around-spike", "last"], "there is no training log beside the checkpoints: give --log"),
-        (["--around-spike", "last", "--log", "short.log"], "a z-score needs more than 64 steps, and it shows 9"),
         (["--around-spike", "last", "--log", "long.log"], "the log shows no spike; a threshold"),
         (
             ["--around-spike", "last", "--log", "long.log", "--spike-threshold", "3"],
@@ -353,11 +352,33 @@ def test_launch_goes_around_the_spike_too(here: Path) -> None:
 )
 def test_a_question_that_cannot_be_meant_is_one_line(options: list[str], words: str, here: Path) -> None:
     tree(here)
-    write_log(here / "short.log", range(1, 10))
     write_log(here / "long.log", range(1, 100))
     said = ask("resolve", *options)
     assert (said.code, said.stdout) == (2, "")
     assert words in said.stderr
+
+
+def test_a_log_too_short_to_judge_a_checkpoint_by_leaves_its_health_unknown(here: Path) -> None:
+    tree(here, steps=(30, 42))
+    norms = dict.fromkeys(range(40, 45), 900.0)
+    write_log(here / "short.log", range(1, 51), norms=norms)
+    said = ask("resolve", "--spikes-from", "short.log")
+    assert said.code == 14
+    assert "unknown health-unknown 21_2: whether it was saved in a spike is unknown" in " ".join(said.stdout.split())
+    assert ask("resolve", "--spikes-from", "short.log", "--allow-unknown-health").code == 0
+    assert ask("resolve", "--around-spike", "last", "--log", "short.log").code == 14
+    assert chosen(resolved("--spikes-from", "short.log", "--spike-threshold", "3"))[0] == "15_2"
+
+    saved = here / "replay.json"
+    saved.write_text(ask("replay", "short.log", "--policy", "zscore", "--format", "json").stdout)
+    assert ask("resolve", "--spikes-from", "replay.json").code == 14
+
+    write_log(here / "long.log", range(1, 131))
+    tree(here, steps=(130,))
+    saved.write_text(ask("replay", "long.log", "--policy", "zscore", "--format", "json").stdout)
+    for log in ("long.log", "replay.json"):
+        said = resolved("--spikes-from", log)
+        assert (said.code, chosen(said)[0]) == (0, "65_2")
 
 
 @pytest.mark.parametrize("command", [("resolve",), ("replay", "odd.log", "--every", "10")])
@@ -382,7 +403,7 @@ def test_a_log_that_cannot_be_read_does_not_show_that_there_was_no_spike(
 def test_lines_that_cannot_be_read_are_notes_of_the_plan(here: Path) -> None:
     tree(here)
     path = write_log(here / LOG, range(1, 301))
-    path.write_text(path.read_text().replace("global_norm: [0.3", "global_norm: [0 3"))
+    path.write_text(path.read_text().replace("global_norm: [0.3", "global_norm: [0 3", 5))
     said = ask("resolve", "--health-timeline", LOG)
     assert said.code == 0
     assert "note log-unreadable" in said.stdout

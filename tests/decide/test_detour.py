@@ -15,7 +15,8 @@ from ckpttool.decide.detour import (
     sample_clock,
     spike_to_pass,
 )
-from ckpttool.decide.policies.base import judge
+from ckpttool.decide.policies.base import Coverage, judge
+from ckpttool.decide.policies.robust_z import RobustZPolicy
 from ckpttool.decide.policies.skip import SkipPolicy
 from ckpttool.decide.timeline import timeline
 from ckpttool.domain.advice import Choice, RewindRecipe, SampleClock, Spike
@@ -171,6 +172,21 @@ def test_a_training_that_went_on_since_or_ended_otherwise_did_not_end_in_skips()
     assert ended_in_skips([], Step(40)) is None
 
 
+@pytest.mark.parametrize(
+    ("norms", "threshold", "words"), [(20, None, "and the log shows 20; a threshold"), (0, 3.0, "no step")]
+)
+def test_whether_there_was_a_spike_is_unknown_if_no_step_could_be_judged(
+    norms: int, threshold: float | None, words: str
+) -> None:
+    policy = RobustZPolicy()
+    coverage = Coverage(policy)
+    rows = [StepMetrics(step=Step(step), global_norm=0.3 if step <= norms else None) for step in range(1, 65)]
+    assert list(judge(policy, rows, coverage)) == []
+    line = HealthTimeline(intervals=(), judged=coverage.steps())
+    with pytest.raises(IncompleteError, match=words):
+        spike_to_pass(line, None, reading(64), threshold)
+
+
 def reading(steps: int, *problems: LogProblem) -> LogReading:
     return LogReading(
         sources=("a.log",), steps=steps, notes=(), problems=problems, problem_count=1, unreadable=len(problems)
@@ -181,7 +197,6 @@ def reading(steps: int, *problems: LogProblem) -> LogReading:
     ("read", "threshold", "error", "words"),
     [
         (reading(500), None, UsageError, "the log shows no spike; a threshold"),
-        (reading(20), None, UsageError, "a z-score needs more than 64 steps, and it shows 20"),
         (reading(500), 3.0, UsageError, "no step of the log has a global norm of 3 or more"),
         (reading(0), 3.0, IncompleteError, "a.log: no training step was found; whether there was"),
         (

@@ -58,6 +58,11 @@ class FeaturePolicy:
     config: AsdConfig
     dialect: AsdDialect = TORCH_NPU
 
+    @property
+    def warm_up(self) -> int:
+        """Values that it needs before it judges one."""
+        return _WARM_UP
+
     @classmethod
     def from_settings(cls, settings: PolicySettings) -> FeaturePolicy:
         """Return it with what is asked for, and the dialect's defaults for the rest.
@@ -190,6 +195,10 @@ class FeatureWatch(Watch):
 
     def __post_init__(self) -> None:
         self.book = StrikeBook(dialect=self.policy.dialect, config=self.policy.config)
+
+    def judges(self, row: StepMetrics) -> bool:
+        """Tell whether an unusual norm would be noticed."""
+        return row.global_norm is not None and self._history(None, "").accepted >= _WARM_UP
 
     def observe(self, row: StepMetrics) -> tuple[HealthEvent, ...]:
         """Judge the square of the global norm, a stand-in: the detector sees the largest gradient of a parameter.

@@ -9,8 +9,9 @@ from typing import ClassVar, Protocol
 
 from ckpttool.domain.asd import DIALECTS, AsdDialect
 from ckpttool.domain.frozen import dataclass
-from ckpttool.domain.health_events import EventKind, HealthEvent
+from ckpttool.domain.health_events import EventKind, HealthEvent, JudgedSteps
 from ckpttool.domain.metrics import StepMetrics
+from ckpttool.domain.units import Step
 from ckpttool.formats.strict_json import Json
 
 
@@ -20,6 +21,10 @@ class Watch(Protocol):
     def observe(self, row: StepMetrics) -> tuple[HealthEvent, ...]:
         """Return what the policy notices at the next step. Where the step goes back, training was resumed."""
         ...
+
+    def judges(self, row: StepMetrics) -> bool:
+        """Tell whether an unusual finite norm would be noticed at the next step; asked before `observe` takes it."""
+        return row.global_norm is not None
 
     def end(self) -> tuple[HealthEvent, ...]:
         """Return what still happens by itself after the last step: most rules know of nothing."""
@@ -71,6 +76,11 @@ class Policy(Protocol):
     options: ClassVar[tuple[str, ...]]
     """Those of `ckpttool replay` that are settings of it, in order."""
 
+    @property
+    def warm_up(self) -> int:
+        """Steps with a norm that it needs before it judges one."""
+        ...
+
     @classmethod
     def from_settings(cls, settings: PolicySettings) -> Policy:
         """Return it with what is asked for, and its own defaults for the rest.
@@ -85,15 +95,61 @@ class Policy(Protocol):
         ...
 
 
-def judge(policy: Policy, metrics: Iterable[StepMetrics]) -> Iterator[HealthEvent]:
+class Coverage:
+    """Which steps of a log a policy judged."""
+
+    def __init__(self, policy: Policy) -> None:
+        """Begin before the first step."""
+        self._policy = policy
+        self._first: Step | None = None
+        self._last: Step | None = None
+        self._previous: Step | None = None
+        self._stride = 1
+        self._norms = 0
+
+    def add(self, row: StepMetrics, *, judged: bool) -> None:
+        """Take in the next step of the log, and whether it was judged.
+
+        A step that the trainer skipped changed no weight, so it counts as judged as soon as any step was.
+        """
+        judged = judged or (bool(row.skipped) and self._first is not None)
+        if self._previous is not None and row.step > self._previous:
+            self._stride = row.step - self._previous
+        self._previous = row.step
+        if row.global_norm is not None:
+            self._norms += 1
+        if not judged:
+            return
+        self._first = row.step if self._first is None else min(self._first, row.step)
+        end = Step(row.step + self._stride - 1)
+        self._last = end if self._last is None else max(self._last, end)
+
+    def steps(self) -> JudgedSteps:
+        """Return the steps that were judged."""
+        return JudgedSteps(first=self._first, last=self._last, why=self._why())
+
+    def _why(self) -> str:
+        if not self._norms:
+            return "no step of the log shows a global norm"
+        needed = self._policy.warm_up
+        if not needed:
+            return "the log begins there"
+        why = f"{self._policy.name} needs {needed} steps with a norm before it judges one"
+        return why if self._first is not None else f"{why}, and the log shows {self._norms}"
+
+
+def judge(policy: Policy, metrics: Iterable[StepMetrics], coverage: Coverage | None = None) -> Iterator[HealthEvent]:
     """Yield what the rule notices, step by step, up to a stop; `metrics` is consumed no faster than events are.
 
     Args:
         policy: The rule.
         metrics: In the order of the log.
+        coverage: Learns which steps were judged.
     """
     watch = policy.begin()
     for row in metrics:
+        if coverage is not None:
+            coverage.add(row, judged=watch.judges(row))
         events = watch.observe(row)
         if events:
             yield from events

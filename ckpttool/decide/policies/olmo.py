@@ -34,6 +34,11 @@ class OlmoPolicy:
         """Return it with what is asked for, and its own defaults for the rest."""
         return cls(sigmas=settings.threshold or cls().sigmas)
 
+    @property
+    def warm_up(self) -> int:
+        """Steps with a norm that it needs before it judges one."""
+        return max(2, self.window // 2) - 1
+
     def begin(self) -> Watch:
         """Return a memory without any step."""
         return _Windows(self)
@@ -44,9 +49,11 @@ class _Windows(Watch):
 
     def __init__(self, policy: OlmoPolicy) -> None:
         self._policy = policy
-        self._needed = max(2, policy.window // 2)
         self._losses: deque[float] = deque(maxlen=policy.window + 1)
         self._norms: deque[float] = deque(maxlen=policy.window + 1)
+
+    def judges(self, row: StepMetrics) -> bool:
+        return row.global_norm is not None and len(self._norms) >= self._policy.warm_up
 
     def observe(self, row: StepMetrics) -> tuple[HealthEvent, ...]:
         bad = [
@@ -65,14 +72,14 @@ class _Windows(Watch):
 
     def _usual(self, value: float, values: deque[float]) -> bool:
         values.append(value)
-        if len(values) < self._needed:
+        if len(values) <= self._policy.warm_up:
             return True
         *before, latest = values
         mean, deviation = _mean_and_deviation(before)
         return latest - mean <= self._policy.sigmas * deviation
 
     def limit(self) -> float | None:
-        if len(self._norms) + 1 < self._needed:
+        if len(self._norms) < self._policy.warm_up:
             return None
         full = len(self._norms) == self._norms.maxlen
         mean, deviation = _mean_and_deviation(list(self._norms)[1 if full else 0 :])

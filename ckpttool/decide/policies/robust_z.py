@@ -64,6 +64,9 @@ class _Window(Watch):
         self._spread = math.inf
         self._stale = 0  # normal norms since median and spread were taken
 
+    def judges(self, row: StepMetrics) -> bool:
+        return row.global_norm is not None and len(self._normal) >= self._policy.warm_up
+
     def observe(self, row: StepMetrics) -> tuple[HealthEvent, ...]:
         norm = row.global_norm
         if norm is None or norm == 0:  # no gradient at all: nothing to compare

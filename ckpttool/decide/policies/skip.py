@@ -33,6 +33,11 @@ class SkipPolicy:
     """Whether a NaN counts in a row. In the trainer it does not, for it is not at or above the threshold: the count
     starts anew, though the update is dropped all the same."""
 
+    @property
+    def warm_up(self) -> int:
+        """Steps with a norm that it needs before it judges one: a fixed threshold needs none."""
+        return 0
+
     @classmethod
     def from_settings(cls, settings: PolicySettings) -> SkipPolicy:
         """Return it with what is asked for, and its own defaults for the rest."""

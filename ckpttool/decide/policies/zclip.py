@@ -56,6 +56,9 @@ class _Averaging(Watch):
         self._first: list[float] = []
         self._average: Average | None = None
 
+    def judges(self, row: StepMetrics) -> bool:
+        return row.global_norm is not None and self._average is not None
+
     def observe(self, row: StepMetrics) -> tuple[HealthEvent, ...]:
         norm, average = row.global_norm, self._average
         if norm is None:

@@ -19,7 +19,7 @@ from ckpttool.domain.log_answer import ReplayAnswer
 from ckpttool.domain.metrics import LocalTime, show_local_time
 from ckpttool.domain.units import counted
 from ckpttool.formats.strict_json import number
-from ckpttool.records.timeline_json import SCHEMA, timeline_document
+from ckpttool.records.timeline_json import SCHEMA, judged_document, timeline_document
 from ckpttool.render.answers.advice import Row, advice_document, advice_parts
 from ckpttool.render.answers.reading import MOST_LINES, listed, reading_document, reading_parts
 from ckpttool.render.escape import shown
@@ -53,6 +53,7 @@ def document(answer: ReplayAnswer) -> Document:
         "spans": [_span_document(span) for span in result.spans],
         "events": [_event_document(event) for event in result.events],
         "notes": list(result.notes),
+        "judged": judged_document(result.judged),
         "timeline": timeline_document(answer.timeline),
     }
     if answer.marks is not None:
@@ -123,6 +124,8 @@ def _headline(result: ReplayResult) -> Text:
         return line(f"Noticed: {told}", style="bold red" if grave else "bold yellow")
     if not result.steps_seen:
         return line("The logs show no step", style="bold yellow")
+    if result.judged is not None and result.judged.first is None:
+        return line(f"Not judged: {result.judged.why}", style="bold yellow")
     return line("Nothing to notice", style="bold green")
 
 
