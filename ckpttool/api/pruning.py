@@ -234,6 +234,9 @@ class _Verifier:
         self._headers = session_for(tree, CheckQuestion(level=Level.STRUCTURE))
         self._content: Session | None = None
         self._verdicts: dict[CheckpointKey, Verdict] = {}
+        self._left: tuple[Inventory, Session] | None = None
+        self._whole: dict[tuple[CheckpointKey, ...], bool] = {}
+        """By a checkpoint and those that it was compared with."""
 
     def close(self) -> None:
         """Bring what was verified to the ledger, also when interrupted."""
@@ -243,6 +246,18 @@ class _Verifier:
     def headers(self, checkpoint: Checkpoint) -> Verdict:
         self._verdicts[checkpoint.key] = verdict = self._headers.verdict(checkpoint)
         return verdict
+
+    def is_whole_in(self, left: Inventory, checkpoint: Checkpoint) -> bool:
+        if self._left is None or self._left[0] is not left:
+            tree = replace(self._tree, inventory=left)
+            self._left = left, session_for(tree, CheckQuestion(level=Level.STRUCTURE))
+        session = self._left[1]
+        asked = checkpoint.key, *session.compared_with(checkpoint)
+        if asked == (checkpoint.key, *self._headers.compared_with(checkpoint)):
+            return not blocking(self._verdicts[checkpoint.key].findings)
+        if asked not in self._whole:
+            self._whole[asked] = not blocking(session.verdict(checkpoint).findings)
+        return self._whole[asked]
 
     def has_checksums(self, checkpoint: Checkpoint) -> bool:
         place = self._tree.seal_place(checkpoint)

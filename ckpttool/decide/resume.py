@@ -100,6 +100,7 @@ def choose(
                 lost, samples = lost_steps(checkpoint, course)
                 known = (*rejected, *_branches(checkpoint, candidates, rejected, course))
                 said = (*course.overlaps(checkpoint, is_named=is_named), *course.rewinds(), *_passed_over(candidates))
+                said += tuple(replace(tie, severity=Severity.NOTE) for tie in verdict.findings if tie.is_tie)
                 return ResumePoint(
                     checkpoint=checkpoint,
                     step=checkpoint.step,
@@ -209,6 +210,8 @@ def _not_said(found: Iterable[Finding], said: Iterable[Finding]) -> list[Finding
 
 def _reasons_by_content(checkpoint: Checkpoint, question: ResumeQuestion, verdict: Verdict) -> list[Finding]:
     reasons = against(verdict.findings, ignore=question.ignore_health)
+    if question.name not in {None, LATEST}:
+        reasons = [reason for reason in reasons if not reason.is_tie]
     if not reasons and checkpoint.step is None:  # where shards are damaged, that is why none tells
         reasons.append(_no_step(checkpoint))
     if not reasons and checkpoint.renames and not question.allow_renames:
@@ -392,7 +395,7 @@ def _at_fault(rejection: Rejection) -> frozenset[Rank]:
     reasons, world = blocking(rejection.reasons), rejection.checkpoint.topology.world_size
     if world is None or any(reason.severity < Severity.UNKNOWN or not reason.ranks for reason in reasons):
         return frozenset()
-    if seen_in_part(reasons):  # they may be whole: nobody looked
+    if seen_in_part(reasons) or any(reason.is_tie for reason in reasons):  # they may be whole: nobody knows
         return frozenset()
     ranks = frozenset(rank for reason in reasons for rank in reason.ranks)
     return ranks if len(ranks) < world else frozenset()

@@ -43,6 +43,10 @@ class Verifier(Protocol):
         """Judge it by all its bytes; None where headers are enough."""
         ...
 
+    def is_whole_in(self, left: Inventory, checkpoint: Checkpoint) -> bool:
+        """Judge it by headers as it would be judged if no other checkpoints were there than these."""
+        ...
+
 
 Without = Callable[[Sequence[Checkpoint]], Inventory]
 
@@ -55,6 +59,8 @@ class _Candidate:
 
     checkpoint: Checkpoint
     word: VerdictWord | None = None
+    whole: bool = False
+    """Whether nothing speaks against it by headers."""
     stays: Why | None = None
     """Why no count may let it go."""
     because: str = ""
@@ -129,7 +135,7 @@ def retain(
     for candidate in candidates:
         _keep_what_is_not_ours(candidate, kept, refused.get(candidate.checkpoint.key))
     others = [checkpoint for checkpoint in inventory.checkpoints if policy.prefix not in {None, checkpoint.prefix}]
-    _keep_evidence(candidates, inventory, without)
+    _keep_evidence(candidates, inventory, without, verifier)
     return RetentionPlan(
         root=inventory.root,
         layout=inventory.layout,
@@ -171,7 +177,10 @@ def _candidate(checkpoint: Checkpoint, course: Course, policy: RetentionPolicy, 
         verdict = verifier.headers(checkpoint)
         candidate.word = verdict.word
         against = blocking(verdict.findings)
-    if against:
+        candidate.whole = not against
+    if against and all(finding.is_tie for finding in against):
+        candidate.keep(Why.DISPUTED, f"one of two saves is wrong ({against[0].code.value}), nothing shows which")
+    elif against:
         candidate.keep(Why.NOT_WHOLE, f"not whole ({against[0].code.value}): never goes by itself")
     elif checkpoint.step is None:
         candidate.keep(Why.STEP_UNKNOWN, "no shard tells its step, so nobody knows what is newer")
@@ -259,20 +268,29 @@ def _keep_what_is_not_ours(candidate: _Candidate, named: Sequence[Checkpoint], r
         candidate.why.append(Why.UNKNOWN_FILES)
 
 
-def _keep_evidence(candidates: Sequence[_Candidate], inventory: Inventory, without: Without) -> None:
+def _keep_evidence(
+    candidates: Sequence[_Candidate], inventory: Inventory, without: Without, verifier: Verifier
+) -> None:
     """Keep what other judgements rest on, so that nothing looks better or worse because something went.
 
-    How many ranks there must be, and which runs are one, is told by other checkpoints, and that is no business of this
-    module. So the tree is judged as it would be afterwards; where anything that stays is judged differently, one more
-    stays that mends a part of it, or else the newest, until nothing is.
+    How many ranks there must be, which runs are one, and which of two headers is right, is told by other checkpoints,
+    and that is no business of this module. So the tree is judged as it would be afterwards; where anything that stays
+    is judged differently, one more stays that mends a part of it, or else the newest, until nothing is.
     """
     before = _judgements(inventory)
+    looked_at = {_key(one.checkpoint): one for one in candidates if one.word is not None}
 
     def differing(gone: Sequence[_Candidate]) -> frozenset[_Key]:
         """Name what stays and is judged differently."""
-        now = _judgements(without([one.checkpoint for one in gone]))
+        left = without([one.checkpoint for one in gone])
+        now = _judgements(left)
         away = {_key(one.checkpoint) for one in gone}
-        return frozenset(key for key, judgement in before.items() if key not in away and now.get(key) != judgement)
+        changed = {key for key, judgement in before.items() if key not in away and now.get(key) != judgement}
+        for checkpoint in left.checkpoints:
+            one = looked_at.get(_key(checkpoint))
+            if one is not None and verifier.is_whole_in(left, checkpoint) != one.whole:
+                changed.add(_key(checkpoint))
+        return frozenset(changed)
 
     while going := [candidate for candidate in candidates if _goes(candidate)]:
         after = differing(going)
@@ -346,7 +364,7 @@ _BECAUSE = {
     Why.NEWER: "fewer than {last} newer good",
     Why.UNKNOWN_FILES: "its folder holds files that ckpttool does not know",
     Why.NOT_MOVED: "not to be moved: it {refused}",
-    Why.EVIDENCE: "without it another one would be judged differently (ranks, branches)",
+    Why.EVIDENCE: "without it another one would be judged differently (ranks, branches, headers)",
 }
 
 

@@ -287,9 +287,8 @@ def of_launch(answer: Launch | Fragment | Preflight) -> ExitCode:
 def of_pruning(pruning: Pruning) -> ExitCode:
     """Return 0 where the plan stands, done or not; what was refused says why, and a tree without a good one counts."""
     if not pruning.plan.good and not seen_in_part(pruning.refusals):
-        return next(
-            code for code in _SAFEST_FIRST if code in {of_findings(pruning.refusals), ExitCode.NOTHING_TO_RESUME}
-        )
+        nothing = ExitCode.INCOMPLETE if pruning.plan.is_undecided else ExitCode.NOTHING_TO_RESUME
+        return next(code for code in _SAFEST_FIRST if code in {of_findings(pruning.refusals), nothing})
     return of_findings(pruning.refusals)
 
 

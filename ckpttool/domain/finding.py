@@ -268,6 +268,11 @@ class Finding:
     ranks: tuple[Rank, ...] = ()
     """Whose files it is about, ascending: `path` is the first one's. Empty where no rank's, or nobody knows whose."""
 
+    @property
+    def is_tie(self) -> bool:
+        """Whether it says that one of two saves is wrong and nothing tells which: this one may be whole."""
+        return self.code is Code.SCHEMA_DIFFERS and self.severity is Severity.UNKNOWN
+
 
 def note(code: Code, message: str, **beside: Unpack[_Beside]) -> Finding:
     """Return what is worth knowing and changes no verdict."""

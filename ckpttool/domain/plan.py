@@ -136,9 +136,11 @@ _NOT_KNOWN = frozenset({Code.NOT_LOADABLE, *NOT_SEEN})
 
 
 def _may_be_good(rejection: Rejection) -> bool:
-    """Tell whether all that stands against a save is that nobody could read it or knows to load it: it may be whole."""
+    """Tell whether nothing shows that a save is not whole: nobody could read it, knows to load it, or decides a tie."""
     reasons = blocking(rejection.reasons)
-    return bool(reasons) and all(one.code in _NOT_KNOWN and one.severity is Severity.UNKNOWN for one in reasons)
+    return bool(reasons) and all(
+        one.is_tie or (one.code in _NOT_KNOWN and one.severity is Severity.UNKNOWN) for one in reasons
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -72,6 +72,8 @@ class Why(str, Enum):
     NEWER = "newer"
     """Whole but not good (unhealthy, or an abandoned branch), and too few good ones are newer."""
     NOT_WHOLE = "not-whole"
+    DISPUTED = "disputed"
+    """It and another save contradict each other, and nothing shows which of the two is damaged."""
     STEP_UNKNOWN = "step-unknown"
     NEEDS_RENAMES = "needs-renames"
     ABANDONED = "abandoned"
@@ -80,7 +82,7 @@ class Why(str, Enum):
     NOT_MOVED = "not-moved"
     """Its layout says of this save that it is not to be moved."""
     EVIDENCE = "evidence"
-    """Without it another one would be judged differently: how many ranks it lacks, whether it is on a branch."""
+    """Without it another one would be judged differently: its ranks, its branch, its header."""
     REPLACED = "replaced"
     """The one reason to go."""
 
@@ -125,6 +127,11 @@ class RetentionPlan:
         return tuple(fate.checkpoint for fate in self.fates if proven.intersection(fate.why))
 
     @property
+    def is_undecided(self) -> bool:
+        """Whether there may be good ones, though none is known to be."""
+        return not self.good and any(Why.DISPUTED in fate.why for fate in self.fates)
+
+    @property
     def whole(self) -> tuple[Checkpoint, ...]:
         """The checkpoints that stay and were found whole: the good ones first, then the rest, each newest first."""
         rest = [fate.checkpoint for fate in self.fates if not fate.goes and _NOT_GOOD.isdisjoint(fate.why)]
@@ -134,7 +141,15 @@ class RetentionPlan:
 
 
 _NOT_GOOD = frozenset(
-    {Why.NOT_WHOLE, Why.STEP_UNKNOWN, Why.NEEDS_RENAMES, Why.ABANDONED, Why.OTHER_TRAINING, Why.NEWER}
+    {
+        Why.NOT_WHOLE,
+        Why.DISPUTED,
+        Why.STEP_UNKNOWN,
+        Why.NEEDS_RENAMES,
+        Why.ABANDONED,
+        Why.OTHER_TRAINING,
+        Why.NEWER,
+    }
 )
 
 

@@ -266,6 +266,8 @@ def word_of(finding: Finding) -> VerdictWord:
     """Return the verdict that one finding alone asks for; a note asks for none."""
     if finding.severity in {Severity.NOTE, Severity.UNSAFE}:
         return _WORD_OF_SEVERITY[finding.severity]
+    if finding.is_tie:  # it was read, and nobody knows what to make of it
+        return VerdictWord.SUSPECT
     return _WORD_OF_CODE.get(finding.code, _WORD_OF_SEVERITY[finding.severity])
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from typing import TYPE_CHECKING
 
 from ckpttool.domain.checkpoint import Checkpoint, CheckpointKey, Inventory
-from ckpttool.domain.finding import Code, Finding, Severity, damage
+from ckpttool.domain.finding import Code, Finding, Severity, blocking, damage
 from ckpttool.domain.frozen import dataclass, replace
 from ckpttool.domain.remedies import helped
 from ckpttool.domain.shard import Shard, ShardRole
@@ -15,7 +15,13 @@ from ckpttool.domain.verdict import CheckTask, Level, ShardReport, Verdict
 from ckpttool.records import OWN_FOLDER, SealPlace
 from ckpttool.records.damaged import FOUND_EARLIER
 from ckpttool.storage.base import Storage, is_there, unreadable
-from ckpttool.verify.checks.recorded import changed_headers, cut_short_files, missing_files, under_another_name
+from ckpttool.verify.checks.recorded import (
+    as_sealed,
+    changed_headers,
+    cut_short_files,
+    missing_files,
+    under_another_name,
+)
 from ckpttool.verify.observation import Engine, Engines, Observation
 from ckpttool.verify.plan import in_bucket, plan_checks
 from ckpttool.verify.replicas.beside import Beside, Reading, Replicas, with_copies
@@ -157,8 +163,7 @@ class Session:
         others = self._beside_part(checkpoint)
         seen = (*reports, *others)
         findings += (*cut_short_files(checkpoint, seen), *changed_headers(seen, seals))
-        is_complete = len({shard.rank for shard in checkpoint.shards}) >= (checkpoint.topology.world_size or 0)
-        compared = compare_in_turn(seen, self._siblings(checkpoint), beside.told, is_complete=is_complete)
+        compared = self._compared(checkpoint, seen, seals, told=beside.told)
         findings += tuple(finding for finding in compared if finding.path not in sealed)
         judged = {report.path for report in reports if self._scope.hashes or says_itself(report)}
         judged |= {finding.path for finding in beside.findings if finding.path is not None}
@@ -170,6 +175,10 @@ class Session:
             compared_with=beside.compared_with,
             also_read=beside.also_read,
         )
+
+    def compared_with(self, checkpoint: Checkpoint) -> tuple[CheckpointKey, ...]:
+        """Return those whose headers tell something of a checkpoint's."""
+        return tuple(other.key for other in self._neighbours.siblings(checkpoint))
 
     def differs(self, report: ShardReport, mismatch: Finding) -> None:
         """Keep that a shard is not what was sealed, which its sealer found out."""
@@ -308,11 +317,37 @@ class Session:
         known = {path: memory.recall(task) for path, task in first_parts.items()}
         return {path: report for path, report in sorted(known.items()) if report is not None}
 
-    def _siblings(self, checkpoint: Checkpoint) -> Iterator[Sibling]:
-        """Read the headers of other checkpoints, best first."""
+    def _compared(
+        self,
+        checkpoint: Checkpoint,
+        seen: Sequence[ShardReport],
+        seals: Mapping[str, ShardSeal],
+        *,
+        told: Collection[str],
+    ) -> list[Finding]:
+        """Compare with siblings; where they speak against a shard, again with those alone that may testify."""
+        is_complete = len({shard.rank for shard in checkpoint.shards}) >= (checkpoint.topology.world_size or 0)
+        found = compare_in_turn(seen, self._siblings(checkpoint), told, is_complete=is_complete)
+        if not any(blocking(found)):
+            return found
+        witnesses = self._siblings(checkpoint, may_testify=True)
+        return compare_in_turn(seen, witnesses, told, is_complete=is_complete, sealed=as_sealed(seen, seals))
+
+    def _siblings(self, checkpoint: Checkpoint, *, may_testify: bool = False) -> Iterator[Sibling]:
+        """Read the headers of other checkpoints, best first.
+
+        What is known to be damaged, or is not what was sealed, may not testify. To know that takes their manifests.
+        """
         for other in self._neighbours.siblings(checkpoint):
             older, same_run = self._neighbours.is_older(other, checkpoint), other.run == checkpoint.run
-            yield Sibling(reports=self._headers_of(other), older=older, same_run=same_run)
+            reports, sealed = self._headers_of(other), frozenset[str]()
+            if may_testify:
+                seals = self._seals(other)[0]
+                wrong = {finding.path for finding in other.findings if finding.severity >= Severity.DAMAGE}
+                wrong |= {*_found_damaged(other), *(finding.path for finding in changed_headers(reports, seals))}
+                reports = tuple(report for report in reports if report.path not in wrong)
+                sealed = as_sealed(reports, seals)
+            yield Sibling(reports=reports, older=older, same_run=same_run, sealed=sealed)
 
     def _headers_of(self, checkpoint: Checkpoint) -> tuple[ShardReport, ...]:
         key = checkpoint.key

@@ -85,3 +85,9 @@ def test_what_nobody_looked_at_is_not_to_be_brought_back() -> None:
     unseen = replace(lost(1, severity=Severity.UNKNOWN), code=Code.NOT_LOOKED_AT)
     assert said(against("20_2", unseen, lost(2))) == []
     assert said(against("20_2", replace(unseen, severity=Severity.NOTE), lost(2))) != []
+
+
+def test_shards_of_which_nobody_knows_whether_they_are_wrong_are_not_to_be_brought_back() -> None:
+    tie = replace(lost(1, severity=Severity.UNKNOWN), code=Code.SCHEMA_DIFFERS)
+    assert said(against("20_2", tie), against("10_2", tie)) == []
+    assert said(against("20_2", replace(tie, severity=Severity.DAMAGE)), against("10_2", tie))

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ckpttool.decide.resume import choose
-from ckpttool.domain.checkpoint import Checkpoint, Content, Inventory, Rename
+from ckpttool.domain.checkpoint import Checkpoint, Content, Inventory, Rename, Topology
 from ckpttool.domain.expectation import WorldEvidence
 from ckpttool.domain.finding import Code, Severity
 from ckpttool.domain.health import Health
@@ -273,6 +273,18 @@ class TestNames:
         found = nothing(self.INVENTORY, ResumeQuestion(name="20_2"), verdicts(["20_2"]))
         assert rejected(found) == [("20_2", {Code.SHARD_TRUNCATED})]
 
+    def test_of_saves_that_contradict_each_other_none_is_taken_unless_it_is_named_and_then_the_doubt_is_said(
+        self,
+    ) -> None:
+        tie = finding(Code.SCHEMA_DIFFERS, Severity.UNKNOWN)
+        tied = verdicts(["20_2", "_1-25_2", "10_2"], found=tie)
+        for name in (None, "latest"):
+            assert not nothing(self.INVENTORY, ResumeQuestion(name=name), tied).is_sure
+        found = point(self.INVENTORY, ResumeQuestion(name="20_2"), tied)
+        assert (found.checkpoint.name, found.findings[-1]) == ("20_2", replace(tie, severity=Severity.NOTE))
+        assert nothing(self.INVENTORY, ResumeQuestion(name="20_2"), verdicts(["20_2"])).is_sure
+        assert tie not in point(self.INVENTORY, ResumeQuestion(name="20_2")).findings
+
     def test_a_name_that_is_not_there_is_answered_with_those_that_are(self) -> None:
         with pytest.raises(UsageError, match=r"no checkpoint '30_2' .* there are: _1-25_2, 20_2, 10_2$"):
             point(self.INVENTORY, ResumeQuestion(name="30_2"))
@@ -303,6 +315,12 @@ class TestPrefixes:
         assert found.rejected == ()
         (mixed,) = found.findings
         assert (mixed.code, mixed.remedy) == (Code.RUN_MIXED, "choose one with --prefix a")
+
+    def test_a_file_on_half_of_the_ranks_is_no_training_and_one_on_more_is(self) -> None:
+        for ranks, is_mixed in (((0, 1), False), ((0, 1, 2), True)):
+            other = replace(checkpoint("20_2", prefix="qwen", ranks=ranks), topology=Topology(world_size=4))
+            found = choose(tree(checkpoint("10_2"), other), ANY, verdicts())
+            assert isinstance(found, NoResumePoint) is is_mixed
 
     def test_a_prefix_chooses_one_of_them(self) -> None:
         found = point(self.INVENTORY, ResumeQuestion(prefix="b"))

@@ -43,14 +43,25 @@ class Verifier:
         rotten: Iterable[str] = (),
         looked: Looked = "auto",
         unproven: Iterable[str] = (),
+        needs: Mapping[str, str] | None = None,
+        tied: Iterable[str] = (),
     ) -> None:
         self.damaged, self.sealed, self.rotten = set(damaged), set(sealed), set(rotten)
-        self.unproven = set(unproven)
+        self.unproven, self.tied = set(unproven), set(tied)
         self.looked = looked
+        self.needs = needs or {}
+        """Which one is whole only as long as another is there."""
         self.read: list[str] = []
 
     def headers(self, checkpoint: Checkpoint) -> Verdict:
-        return _verdict(checkpoint, Level.STRUCTURE, bad=checkpoint.name in self.damaged)
+        verdict = _verdict(checkpoint, Level.STRUCTURE, bad=checkpoint.name in self.damaged)
+        if checkpoint.name not in self.tied:
+            return verdict
+        return replace(verdict, findings=(finding(Code.SCHEMA_DIFFERS, Severity.UNKNOWN),))
+
+    def is_whole_in(self, left: Inventory, checkpoint: Checkpoint) -> bool:
+        there = {one.name for one in left.checkpoints}
+        return checkpoint.name not in self.damaged and self.needs.get(checkpoint.name) in {None, *there}
 
     def has_checksums(self, checkpoint: Checkpoint) -> bool:
         return checkpoint.name in self.sealed
@@ -389,6 +400,21 @@ class TestEvidence:
         assert "_1-30_2" in {one.name for one in plan.good}
         assert going(plan) == {"5_2", "_1-15_2"}
         assert whys(plan)["10_2"] == whys(plan)["_1-20_2"] == (Why.EVIDENCE,)
+
+    def test_what_clears_another_s_header_stays(self) -> None:
+        verifier = Verifier(needs={"40_2": "20_2"})
+        plan = planned(FOUR, verifier=verifier)
+        assert going(plan) == {"10_2", "30_2"}
+        assert whys(plan)["20_2"] == (Why.EVIDENCE,)
+        assert going(planned(FOUR)) == {"10_2", "20_2", "30_2"}
+
+    def test_of_two_that_contradict_each_other_neither_goes_and_nobody_says_that_there_is_nothing_good(self) -> None:
+        plan = planned(FOUR, verifier=Verifier(damaged=["10_2", "20_2", "30_2", "40_2"], tied=["30_2", "40_2"]))
+        assert going(plan) == set()
+        assert whys(plan)["40_2"] == whys(plan)["30_2"] == (Why.DISPUTED,)
+        assert plan.fates[0].because == "one of two saves is wrong (schema-differs), nothing shows which"
+        assert plan.is_undecided
+        assert not planned(FOUR, verifier=Verifier(damaged=["40_2"], tied=["40_2"])).is_undecided
 
     def test_a_folder_that_holds_something_unknown_stays(self) -> None:
         stray = finding(Code.STRAY_FILE, Severity.NOTE)

@@ -366,8 +366,14 @@ class TestManifests:
             more = [floats("more", [4])] if rank == 0 else []
             tensors = [*weights(), *training_scalars(epoch=5, true_step=10), *more]
             sealed.file(sealed.shard(rank, 5, 2), shard_bytes(tensors, "ckpt"))
+        for level in (Level.STRUCTURE, Level.CHECKSUM):
+            assert "10_2" not in bad(sealed.checkpoint, level)
+        manifests = sorted((sealed.checkpoint / ".ckpttool").rglob("*.json"), key=lambda path: "-10_2" in path.name)
+        assert [("-10_2" in path.name, path.exists()) for path in manifests] == [(False, True), (True, True)]
+        manifests[1].unlink()
+        assert "10_2" not in bad(sealed.checkpoint)  # what is not as it was sealed is no witness
+        manifests[0].unlink()
         assert bad(sealed.checkpoint)["10_2"] == {Code.SCHEMA_DIFFERS}
-        assert "10_2" not in bad(sealed.checkpoint, Level.CHECKSUM)
 
     def test_a_flipped_weight_is_found_by_it_and_by_nothing_else(self, sealed: TreeBuilder) -> None:
         path = sealed.output / sealed.shard(1, 10, 2)

@@ -196,6 +196,9 @@ def refusal(answer: NoResumePoint, code: ExitCode) -> str:
     reasons = [reason for one in answer.rejected for reason in one.reasons]
     if code is ExitCode.INCOMPLETE and withheld((*answer.findings, *reasons)):
         return f"Nobody could read all that may be whole: it is not known what to resume from in {shown(answer.root)}"
+    if code is ExitCode.INCOMPLETE and any(reason.is_tie for reason in reasons):
+        root = shown(answer.root)
+        return f"Two saves disagree and nothing shows which is right: it is not known what to resume from in {root}"
     if code is ExitCode.INCOMPLETE:
         return f"ckpttool knows of no way to load what is whole in {shown(answer.root)}"
     if answer.is_named:

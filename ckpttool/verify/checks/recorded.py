@@ -64,6 +64,17 @@ def under_another_name(reports: Iterable[ShardReport], seals: Mapping[str, Shard
                 break
 
 
+def as_sealed(reports: Iterable[ShardReport], seals: Mapping[str, ShardSeal]) -> frozenset[str]:
+    """Return the paths of the files whose size, schema and training scalars are those that were sealed."""
+    return frozenset(
+        report.path
+        for report in reports
+        if (seal := seals.get(report.path)) is not None
+        and report.stamp is not None
+        and (report.stamp.size, report.schema_hash, report.scalars) == (seal.size, seal.schema_hash, seal.scalars)
+    )
+
+
 def changed_headers(reports: Iterable[ShardReport], seals: Mapping[str, ShardSeal]) -> Iterator[Finding]:
     """Compare sizes, schemas and training scalars; where content is read, its digests say more."""
     for report in reports:

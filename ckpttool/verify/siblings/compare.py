@@ -28,16 +28,21 @@ from ckpttool.verify.siblings.neighbours import (
 
 
 def compare_in_turn(
-    reports: Sequence[ShardReport], siblings: Iterable[Sibling], by_tensors: Collection[str], *, is_complete: bool
+    reports: Sequence[ShardReport],
+    siblings: Iterable[Sibling],
+    by_tensors: Collection[str],
+    *,
+    is_complete: bool,
+    sealed: Collection[str] = (),
 ) -> list[Finding]:
     """As `compare_siblings`: with a second sibling only where the first leaves something open, and so on."""
     if not any(report.role in COMPARED and report.schema_hash is not None for report in reports):
         return []
     known: list[Sibling] = []
-    findings = compare_siblings(reports, known, by_tensors, is_complete=is_complete)
+    findings = compare_siblings(reports, known, by_tensors, is_complete=is_complete, sealed=sealed)
     for sibling in siblings:
         known.append(sibling)
-        findings = compare_siblings(reports, known, by_tensors, is_complete=is_complete)
+        findings = compare_siblings(reports, known, by_tensors, is_complete=is_complete, sealed=sealed)
         if not findings and are_all_paired(reports, known):
             break
     return findings
@@ -49,6 +54,7 @@ def compare_siblings(
     by_tensors: Collection[str] = (),
     *,
     is_complete: bool = True,
+    sealed: Collection[str] = (),
 ) -> list[Finding]:
     """Find shards that differ from what their siblings lead us to expect.
 
@@ -57,15 +63,17 @@ def compare_siblings(
         siblings: Headers of other checkpoints of the same training, best first; may be empty.
         by_tensors: Paths of those that were compared tensor by tensor, so that nothing need be guessed from last pages.
         is_complete: Whether no rank is missing: what one of the others holds alone may be what the missing ones held.
+        sealed: Paths of those whose header is the one that a manifest recorded: its tensors are beyond dispute.
     """
     findings: list[Finding] = []
     for role in COMPARED:
         sound = [report for report in reports if report.role is role and report.schema_hash is not None]
         if sound:
             peers = Peers(sound, siblings)
-            for rule in (_changed_schemas, _changed_metadata, _stripped_checksums, _zero_tails):
+            schemas = [*_changed_schemas(peers), *(_odd_ones(peers) if is_complete else ())]
+            findings += [finding for finding in schemas if finding.path not in sealed]
+            for rule in (_changed_metadata, _stripped_checksums, _zero_tails):
                 findings += rule(peers)
-            findings += _odd_ones(peers) if is_complete else ()
             findings += _copied(peers, by_tensors)
     return findings
 
@@ -84,14 +92,36 @@ def _changed_schemas(peers: Peers) -> Iterator[Finding]:
         others = [other.schema_hash for other, sibling in peers.others(pair.now) if sibling is not pair.sibling]
         if schema in others:
             continue
-        unchanged = sum(other.now.schema_hash == pair.then.schema_hash for other in group)
+        support = [other for other in group if other.now.schema_hash == pair.then.schema_hash]
+        unchanged = sum(not _is_copied(pair.then, other.then, at_another=(pair.now, other.now)) for other in support)
         finding = _schema_differs(pair.now, pair.then, unchanged=unchanged, same_run=pair.sibling.same_run)
+        is_alone = not peers.is_outvoted(pair) and pair.then.path not in pair.sibling.sealed
+        may_be_either = not unchanged and (bool(support) or pair.sibling.same_run)
         is_richer = _is_richer(peers, pair.now, pair.then)
-        if pair.then.schema_hash not in others and (is_richer or _is_sibling_odd(peers, pair)):
+        if is_alone and (is_richer or _is_sibling_odd(peers, pair)):
             finding = _noted(finding)
         elif is_richer:
             finding = replace(finding, severity=min(finding.severity, Severity.SUSPECT))
+        elif is_alone and may_be_either and pair.now.tensors == pair.then.tensors:
+            finding = _tied(finding, pair)
         yield finding
+
+
+def _is_copied(one: ShardReport, other: ShardReport, *, at_another: tuple[ShardReport, ShardReport]) -> bool:
+    """Tell whether one rank's file may be a copy of the other's: they end alike, and at another step they do not."""
+    ends = {report.tail_hash for report in at_another}
+    return one.tail_hash == other.tail_hash and len(ends) > 1
+
+
+def _tied(finding: Finding, pair: Pair) -> Finding:
+    """Say that one of two saves is wrong and nothing tells which: nobody knows, which is not damage."""
+    return replace(
+        finding,
+        severity=Severity.UNKNOWN,
+        message=f"{finding.message}: one of the two is wrong, and nothing tells which",
+        remedy=f"ckpttool diff of {pair.then.path} and this file shows which names differ; --checkpoint takes a save "
+        "in spite of it, and a manifest (ckpttool seal) would have told",
+    )
 
 
 def _is_sibling_odd(peers: Peers, pair: Pair) -> bool:
@@ -106,8 +136,12 @@ def _is_sibling_odd(peers: Peers, pair: Pair) -> bool:
     unchanged = sum(other.now.schema_hash == schema for other in peers.alike.get(schema, ()))
     if not unchanged:
         return False
-    if len(peers.reports) >= MIN_PEERS and all(peer.schema_hash == schema for peer in peers.reports):
-        return True
+    if all(peer.schema_hash == schema for peer in peers.reports):
+        if len(peers.reports) >= MIN_PEERS:
+            return True
+        # Two ranks that end alike now and did not then are one file, and prove nothing.
+        both = [(other.now, other.then) for other in peers.pairs if other is not pair]
+        return any(not _is_copied(pair.now, now, at_another=(pair.then, then)) for now, then in both)
     loners = sum(len(group) == 1 for group in peers.alike.values())
     return unchanged >= MIN_PEERS - 1 and 2 * loners < len(peers.pairs)
 
@@ -184,9 +218,13 @@ def _changed_metadata(peers: Peers) -> Iterator[Finding]:
             sibling = next(peer for peer in told if peer.metadata_hash == usual)
         if sibling is None or report.metadata_hash == sibling.metadata_hash:
             continue
-        yield suspect(
-            Code.SCHEMA_DIFFERS,
-            f"the free text of its header (__metadata__) is not that of {sibling.path}: bits flipped, or "
+        # Where each rank has a text of its own, the sibling's may be the one whose bits flipped.
+        witnesses = [*told, *(other for other, _ in peers.others(report) if other is not sibling)]
+        is_told = is_common or any(one.metadata_hash == sibling.metadata_hash for one in witnesses)
+        yield Finding(
+            code=Code.SCHEMA_DIFFERS,
+            severity=Severity.SUSPECT if is_told else Severity.UNKNOWN,
+            message=f"the free text of its header (__metadata__) is not that of {sibling.path}: bits flipped, or "
             "another program wrote it",
             path=report.path,
             remedy="compare the two headers, or resume from another checkpoint",

@@ -44,6 +44,8 @@ class Sibling:
     """Whether it was saved before the one that is judged."""
     same_run: bool
     """Whether the same start of the training wrote it: between two starts the configuration may change."""
+    sealed: frozenset[str] = frozenset()
+    """Paths of those whose header is the one that a manifest recorded."""
 
 
 class Neighbours:
@@ -186,6 +188,14 @@ class Peers:
         for sibling, known in self._known:
             pairs = ((report, known[_place(report)]) for report in self.reports if _place(report) in known)
             yield sibling, {report.path: then for report, then in pairs if _is_sound(then, beside=report)}
+
+    def is_outvoted(self, pair: Pair) -> bool:
+        """Tell whether another sibling holds what a pair's sibling holds."""
+        return any(
+            then.schema_hash == pair.then.schema_hash
+            for then, sibling in self.others(pair.now)
+            if sibling is not pair.sibling
+        )
 
     def others(self, report: ShardReport) -> Iterator[tuple[ShardReport, Sibling]]:
         """Return the same rank's shards of all siblings."""

@@ -13,6 +13,7 @@ from ckpttool.domain.checkpoint import Checkpoint, Topology
 from ckpttool.domain.finding import Code, Finding, Severity
 from ckpttool.domain.replicas import TensorDigests
 from ckpttool.domain.shard import FormatName, ShardRole
+from ckpttool.domain.units import Rank
 from ckpttool.domain.verdict import ShardReport
 from ckpttool.trainers.mindformers.scalars import TrainState
 from ckpttool.verify.siblings.compare import compare_siblings
@@ -142,8 +143,51 @@ class TestSchemas:
 
     def test_a_second_sibling_clears_a_shard_of_what_the_first_one_says(self) -> None:
         flipped, healthy = before(report(schema="flipped")), before(report(), older=False)
-        assert [one.severity for one in compare_siblings([report()], [flipped])] == [Severity.SUSPECT]
+        assert [one.severity for one in compare_siblings([report()], [flipped])] == [Severity.UNKNOWN]
         assert compare_siblings([report()], [flipped, healthy]) == []
+
+    def test_of_two_files_that_contradict_each_other_neither_is_called_damaged_unless_a_third_sides_with_one(
+        self,
+    ) -> None:
+        flipped, healthy = before(report(schema="flipped")), before(report(), older=False)
+        for now, then in ((report(), flipped), (report(schema="flipped"), healthy)):
+            (one,) = compare_siblings([now], [then])
+            assert one.is_tie
+            assert one.message.endswith("one of the two is wrong, and nothing tells which")
+        outvoted = compare_siblings([report(schema="flipped")], [healthy, before(report())])
+        assert [one.severity for one in outvoted] == [Severity.SUSPECT]
+        assert [one.is_tie for one in compare_siblings([report()], [flipped, before(report(schema="other"))])] == [True]
+
+    def test_a_header_that_is_the_sealed_one_ends_the_dispute_on_either_side(self) -> None:
+        then = before(report(schema="flipped"))
+        assert compare_siblings([report()], [then], sealed={"rank_0/now"}) == []
+        proven = replace(then, sealed=frozenset({"rank_0/then"}))
+        assert [one.severity for one in compare_siblings([report()], [proven])] == [Severity.SUSPECT]
+
+    def test_of_two_ranks_the_one_that_alone_holds_other_names_is_wrong_and_its_sibling_is_not_doubted(self) -> None:
+        slices = [report(rank, tail=f"page{rank}") for rank in range(2)]
+        for whole in (ranks(2), slices):
+            flipped = [replace(whole[0], schema_hash="flipped"), whole[1]]
+            assert [one.severity for one in compare_siblings(whole, [before(*flipped)])] == [Severity.NOTE]
+            assert said(compare_siblings(flipped, [before(*whole)])) == [
+                (Code.SCHEMA_DIFFERS, Severity.DAMAGE, "rank_0/now")
+            ]
+
+    def test_a_rank_is_not_convicted_by_a_sibling_that_may_hold_the_other_rank_s_file_in_its_place(self) -> None:
+        stages = [report(rank, schema=f"stage{rank}", tail=f"page{rank}") for rank in range(2)]
+        copied = [replace(stages[1], path="rank_0/now", rank=Rank(0)), stages[1]]
+        for same_run in (True, False):
+            (one,) = compare_siblings(stages, [before(*copied, same_run=same_run)])
+            assert one.is_tie
+        assert any(one.is_tie for one in compare_siblings(copied, [before(*stages)]))
+
+    def test_two_saves_with_a_header_text_of_each_rank_s_own_are_a_tie_where_one_differs(self) -> None:
+        own = [report(rank, metadata=f"rank {rank}") for rank in range(2)]
+        other = [replace(own[0], metadata_hash="rbnk 0"), own[1]]
+        assert [one.is_tie for one in compare_siblings(own, [before(*other)])] == [True]
+        outvoted = compare_siblings(other, [before(*own), before(*own)])
+        assert [one.severity for one in outvoted] == [Severity.SUSPECT]
+        assert compare_siblings(own, [before(*own)]) == []
 
     def test_a_sibling_that_is_damaged_itself_is_not_believed(self) -> None:
         damaged = report(schema="other", findings=[finding()])

@@ -1,0 +1,139 @@
+"""A flipped bit in the header of one save: what the others of its tree prove is not lost with it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from ckpttool.errors import ExitCode
+from tests.answers import FIXTURES
+from tests.cli.running import ask
+from tests.layouts import LAYOUTS, layout_of_tree, truths
+
+NONE_TO_RESUME = {"hf_only_model", "titan_last_model_only", "loose_models", "mcore_integrity"}
+"""Without two saves that a training can be resumed from."""
+
+TREES = sorted(set(truths()) - NONE_TO_RESUME)
+FLIPS = 3
+"""For each file of the older save; a night tries more of them in `reliability`."""
+
+
+def saves_of(root: Path) -> tuple[Path, list[dict[str, Any]]]:
+    document = json.loads(ask("scan", str(root), "--json").stdout)
+    return Path(document["root"]), sorted(document["checkpoints"], key=lambda save: save["step"])
+
+
+def remove(base: Path, save: dict[str, Any]) -> None:
+    if (base / save["name"]).is_dir():
+        shutil.rmtree(base / save["name"])
+    for shard in save["shards"]:
+        (base / shard["path"]).unlink(missing_ok=True)
+
+
+def in_header(content: bytes, random: Random) -> bytes:
+    """Flip a bit of a safetensors header, or of what other formats have at their beginning or end."""
+    at = random.choice([random.randrange(min(len(content), 4000)), -1 - random.randrange(min(len(content), 1500))])
+    if content[8:9] == b"{":
+        at = 8 + random.randrange(int.from_bytes(content[:8], "little"))
+    return content[:at] + bytes([content[at] ^ 1 << random.randrange(7)]) + content[at:][1:]
+
+
+def chosen(root: Path) -> tuple[ExitCode, str | None]:
+    said = ask("resolve", str(root), "--json")
+    resume = json.loads(said.stdout)["resume"]
+    return ExitCode(said.code), None if resume is None else resume["name"]
+
+
+@pytest.mark.parametrize("tree", TREES)
+def test_a_flipped_header_of_the_older_of_two_saves_never_rules_out_the_newest(tree: str, tmp_path: Path) -> None:
+    root = Path(shutil.copytree(LAYOUTS / tree, tmp_path / "run", symlinks=True))
+    base, (*others, older, newest) = saves_of(root)
+    for save in others:
+        remove(base, save)
+    assert chosen(root) == (ExitCode.OK, newest["name"])
+    random, flipped = Random(tree), []  # noqa: S311  no secret
+    for shard in older["shards"]:
+        content = (base / shard["path"]).read_bytes()
+        for _ in range(FLIPS):
+            damaged = in_header(content, random)
+            (base / shard["path"]).write_bytes(damaged)
+            assert chosen(root) in {(ExitCode.OK, newest["name"]), (ExitCode.INCOMPLETE, None)}, damaged[:200]
+            flipped.append((shard["path"], damaged, chosen(root)[0]))
+        (base / shard["path"]).write_bytes(content)
+    if ask("seal", str(root), "--checkpoint", newest["name"]).code:
+        assert layout_of_tree(tree) == "orbax"
+        return
+    for path, damaged, code in flipped:
+        if code:
+            (base / path).write_bytes(damaged)
+            assert chosen(root) == (ExitCode.OK, newest["name"])
+            break
+
+
+def two_saves(base: Path, ranks: int) -> Path:
+    """Two saves of a real training, of which the older one's first rank has a flipped bit in a tensor's name."""
+    for rank in range(ranks):
+        (base / f"rank_{rank}").mkdir(parents=True)
+        for epoch in (15, 20):
+            name = f"rank_{rank}/llama2_7b_rank_{rank}-{epoch}_2.safetensors"
+            shutil.copy(FIXTURES / "sink2_safetensors/output/checkpoint" / name, base / name)
+    older = base / "rank_0/llama2_7b_rank_0-15_2.safetensors"
+    older.write_bytes(older.read_bytes().replace(b'"scale_sense"', b'"scale_sensd"'))
+    return base
+
+
+def test_two_saves_of_one_rank_that_contradict_each_other_are_unknown_and_either_can_be_named(tmp_path: Path) -> None:
+    root = two_saves(tmp_path / "run", 1)
+    said = ask("resolve", str(root))
+    assert (said.code, said.stdout.splitlines()[0].split(":")[0]) == (
+        ExitCode.INCOMPLETE,
+        "Two saves disagree and nothing shows which is right",
+    )
+    assert ask("verify", str(root), "--checkpoint", "all").code == ExitCode.INCOMPLETE
+    assert ask("prune", str(root), "--keep-last", "1").code == ExitCode.INCOMPLETE
+    named = ask("resolve", str(root), "--checkpoint", "20_2")
+    assert (named.code, "note schema-differs" in named.stdout) == (ExitCode.OK, True)
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 4])
+def test_of_two_saves_of_several_ranks_the_flipped_one_is_damaged_and_the_other_is_taken(
+    ranks: int, tmp_path: Path
+) -> None:
+    root = two_saves(tmp_path / "run", ranks)
+    assert chosen(root) == (ExitCode.OK, "20_2")
+    told = json.loads(ask("verify", str(root), "--checkpoint", "all", "--json").stdout)["checkpoints"]
+    assert {save["name"]: save["verdict"] for save in told} == {"20_2": "struct-ok", "15_2": "damaged"}
+
+
+def flipped_middle(base: Path) -> Path:
+    root = Path(shutil.copytree(LAYOUTS / "hf_single", base / "run"))
+    path = root / "checkpoint-8/model.safetensors"
+    content = path.read_bytes()
+    at = content.index(b'.weight"') + 6
+    path.write_bytes(content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :])
+    return root
+
+
+def prune(root: Path) -> list[str]:
+    assert ask("prune", str(root), "--keep-last", "1", "--grace", "0", "--apply").code == 0
+    return sorted(path.name for path in root.glob("checkpoint-*"))
+
+
+def test_prune_leaves_the_save_without_which_two_others_only_contradict_each_other(tmp_path: Path) -> None:
+    root = flipped_middle(tmp_path)
+    assert prune(root) == ["checkpoint-12", "checkpoint-4", "checkpoint-8"]
+    assert chosen(root) == (ExitCode.OK, "checkpoint-12")
+
+
+def test_prune_lets_it_go_where_a_seal_proves_what_stays_and_in_a_whole_tree(tmp_path: Path) -> None:
+    root = flipped_middle(tmp_path)
+    assert ask("seal", str(root)).code == 0
+    assert prune(root) == ["checkpoint-12", "checkpoint-8"]
+    assert chosen(root) == (ExitCode.OK, "checkpoint-12")
+    whole = Path(shutil.copytree(LAYOUTS / "hf_single", tmp_path / "whole"))
+    assert prune(whole) == ["checkpoint-12"]
