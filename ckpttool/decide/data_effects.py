@@ -57,25 +57,41 @@ def consumed(plan: ResumePlan, inventory: Inventory, question: DataQuestion) -> 
     return Consumed(samples=samples, source=SampleSource.COMPUTED, old_batch=old, new_batch=new)
 
 
-def by_samples(read: Consumed, *, why: str) -> GoesOn:
+def by_samples(step: int, read: Consumed, *, why: str) -> GoesOn:
     """Go on behind the samples that were read, however large the batches are: nothing is repeated or lost.
 
     Args:
+        step: Steps done when it was saved.
         read: What the save tells.
         why: How the trainer does it, in one sentence.
     """
     if read.samples is None:
         return GoesOn(effect=DataEffect.UNKNOWN, why=why)
-    batches = None if read.new_batch is None else read.samples // read.new_batch
     return GoesOn(
         effect=DataEffect.EXACT,
         why=why,
         samples=read.samples,
         source=read.source,
-        batches=batches,
+        batches=batches_read(step, read),
         repeated=0,
         lost=0,
     )
+
+
+def batches_read(step: int, read: Consumed) -> int | None:
+    """Return how many batches of the new size the samples make; None where that number would say nothing.
+
+    Where the size changed during the run, as by a schedule, batches of one size are not what its steps took.
+
+    Args:
+        step: Steps done when it was saved.
+        read: What the save tells.
+    """
+    if read.samples is None or read.new_batch is None:
+        return None
+    if read.old_batch is not None and read.samples != step * read.old_batch:
+        return None
+    return read.samples // read.new_batch
 
 
 def place(step: int, *, batch: int, epoch_steps: int | None, epoch_samples: int | None) -> int:
@@ -98,7 +114,9 @@ def place(step: int, *, batch: int, epoch_steps: int | None, epoch_samples: int 
     return epochs * epoch_samples + min(rest * batch, epoch_samples)
 
 
-def by_step(step: int, read: Consumed, *, epoch_steps: int | None, why: str) -> GoesOn:
+def by_step(
+    step: int, read: Consumed, *, epoch_steps: int | None, epoch_samples: int | None = None, why: str
+) -> GoesOn:
     """Recompute the place from the step as if all steps had had the new size: right only where that did not change.
 
     Compared is with the place that the run itself held when it saved: by its own size, whatever it had been before.
@@ -106,15 +124,17 @@ def by_step(step: int, read: Consumed, *, epoch_steps: int | None, why: str) -> 
     Args:
         step: Steps done when it was saved; the new run passes over as many of its own.
         read: What the save tells.
-        epoch_steps: Steps an epoch at the old size; None: the data have no end, or nothing tells. The last batch of an
-            epoch counts as a full one: how many samples it has no step tells.
+        epoch_steps: Steps an epoch at the old size; None: the data have no end, or nothing tells.
+        epoch_samples: Samples an epoch; None: as many as its steps would have if the last one was a full one.
         why: How the trainer does it, in one sentence.
     """
     old, new = read.old_batch, read.new_batch
     if old is None or new is None:
         effect = DataEffect.EXACT if new is None else DataEffect.UNKNOWN
         return GoesOn(effect=effect, why=why, samples=read.samples, source=read.source, batches=step)
-    epoch = None if epoch_steps is None else epoch_steps * old
+    epoch = epoch_samples
+    if epoch is None and epoch_steps is not None:
+        epoch = epoch_steps * old
     before = place(step, batch=old, epoch_steps=epoch_steps, epoch_samples=epoch)
     steps = None if epoch is None else -(-epoch // new)
     ahead = place(step, batch=new, epoch_steps=steps, epoch_samples=epoch) - before

@@ -88,6 +88,10 @@ class GoesOn:
     """Folder or file of the data loader's states, as the trainer will look for it; None: it goes by none."""
     exact_with: tuple[TrainerSetting, ...] = ()
     """What to set so that no sample is repeated or lost; empty where nothing does, or none need be set."""
+    exact_if: tuple[str, ...] = ()
+    """What must hold for no sample to be repeated, lost or moved, with the versions that matter: sentences without
+    "if" before and a full stop behind. Of an exact position it is taken for granted; of any other it does not hold, or
+    nothing that was looked at tells. Empty: nothing to say."""
     unchanged: SkipBatches | None = None
     """What it comes to in skipped batches if nothing changes; None: its trainer skips none."""
 

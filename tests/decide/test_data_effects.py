@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from ckpttool.decide.data_effects import (
     Consumed,
     against_size,
+    batches_read,
     by_samples,
     by_step,
     consumed,
@@ -46,6 +47,11 @@ class TestByStep:
     def test_half_the_batch_repeats_them(self) -> None:
         told = by_step(12, read(48, 4, 2), epoch_steps=10, why="")
         assert (told.effect, told.lost, told.repeated) == (DataEffect.REPEATS, 0, 24)
+
+    def test_a_last_step_of_an_epoch_that_is_short_counts_what_it_has(self) -> None:
+        """As the trainer did it: 30 samples an epoch, steps of 8, of which the fourth has 6."""
+        told = by_step(12, read(None, 8, 8), epoch_steps=4, epoch_samples=30, why="")
+        assert (told.effect, told.samples) == (DataEffect.EXACT, 90)
 
     @given(STEPS, SIZES, st.none() | EPOCHS)
     def test_with_the_same_size_nothing_is_repeated_or_lost(self, step: int, batch: int, epoch: int | None) -> None:
@@ -95,13 +101,27 @@ class TestPlace:
 class TestBySamples:
     @given(st.integers(0, 10**12), SIZES, SIZES)
     def test_it_is_exact_whatever_the_batches_are(self, samples: int, old: int, new: int) -> None:
-        told = by_samples(read(samples, old, new), why="")
+        told = by_samples(7, read(samples, old, new), why="")
         assert (told.effect, told.lost, told.repeated, told.samples) == (DataEffect.EXACT, 0, 0, samples)
-        assert told.batches == samples // new
 
     def test_where_nobody_counted_them_it_is_unknown_and_not_exact(self) -> None:
-        assert by_samples(read(None, None, 8), why="").effect is DataEffect.UNKNOWN
-        assert by_samples(read(80, None, None), why="").batches is None
+        assert by_samples(7, read(None, None, 8), why="").effect is DataEffect.UNKNOWN
+        assert by_samples(7, read(80, None, None), why="").batches is None
+
+
+class TestBatchesRead:
+    @pytest.mark.parametrize(("old", "new", "batches"), [(8, 8, 10), (8, 4, 20), (None, 8, 10), (8, None, None)])
+    def test_samples_make_so_many_batches_of_the_new_size(
+        self, old: int | None, new: int | None, batches: int | None
+    ) -> None:
+        assert batches_read(10, read(80, old, new)) == batches
+
+    def test_where_the_size_changed_on_the_way_no_number_of_batches_is_told(self) -> None:
+        assert batches_read(200, read(4800, 64, 64)) is None
+        assert batches_read(75, read(4800, 64, 64)) == 75
+
+    def test_where_nobody_counted_the_samples_none_is_told(self) -> None:
+        assert batches_read(200, read(None, 64, 64)) is None
 
 
 class TestRestarting:

@@ -52,7 +52,8 @@ class TestTrainer:
         answer = plan(saves, data=api.DataQuestion(new_global_batch=new))
         assert isinstance(answer.data, GoesOn)
         assert answer.data.samples is not None
-        assert (answer.data.effect is DataEffect.EXACT) == (new == BATCH)
+        assert (answer.data.effect is DataEffect.UNKNOWN) == (new == BATCH)  # the second epoch: exact under a condition
+        assert ("accelerate is 1.15 or newer" in answer.data.exact_if) == (new == BATCH)
         there = answer.data.samples + (answer.data.lost or 0) - (answer.data.repeated or 0)
         path, until = str(answer.load.value(IN_CODE)), str(answer.point.step + 1)
         resumed = told(python, "hf_run.py", str(saves), str(micro), str(accumulation), until, path)

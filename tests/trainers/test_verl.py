@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import errno
+import pickle
 import shutil
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -12,7 +14,7 @@ from ckpttool import api
 from ckpttool.domain.checkpoint import Content
 from ckpttool.domain.data_position import DataEffect, GoesOn, Unknown
 from ckpttool.domain.finding import Code
-from ckpttool.domain.plan import Outcome, Simulation
+from ckpttool.domain.plan import Outcome, ResumePlan, Simulation
 from ckpttool.domain.question import AskedSizes
 from ckpttool.errors import ExitCode
 from tests.answers import chosen, cli, codes, named, plan, reasons, refusal, scanned, why_not
@@ -37,6 +39,13 @@ def position(root: Path, data: api.DataQuestion | None = None) -> GoesOn:
     found = plan(root, data=data).data
     assert isinstance(found, GoesOn)
     return found
+
+
+def chosen_data(question: api.TreeQuestion, name: str) -> GoesOn:
+    answer = api.resolve(question, api.ResumeQuestion(name=name), api.DataQuestion(old_global_batch=8))
+    assert isinstance(answer.decision, ResumePlan)
+    assert isinstance(answer.decision.data, GoesOn)
+    return answer.decision.data
 
 
 class TestWhatASaveIs:
@@ -228,10 +237,36 @@ def test_other_ranks_look_for_files_that_nobody_wrote(tree: Path) -> None:
 
 class TestWhereTheDataGoOn:
     def test_the_driver_s_loader_goes_on_from_its_own_state(self, tree: Path) -> None:
-        data = position(tree, api.DataQuestion(old_global_batch=8))
-        assert (data.effect, data.samples, data.batches, data.repeated) == (DataEffect.EXACT, 24, 3, 0)
+        """Another save of three batches of an epoch proves that the second one is not its last."""
+        question = api.TreeQuestion(path=str(tree))
+        data = chosen_data(question, "global_step_2")
+        assert (data.effect, data.samples, data.batches, data.repeated) == (DataEffect.EXACT, 16, 2, 0)
+        assert data.exact_if == ("the data set and data.train_batch_size are as they were",)
         assert data.where is not None
-        assert data.where.endswith(f"{NEWEST}/data.pt")
+        assert data.where.endswith("global_step_2/data.pt")
+
+    def test_at_what_may_be_an_epoch_s_last_batch_it_is_never_called_exact(self, tree: Path) -> None:
+        data = position(tree, api.DataQuestion(old_global_batch=8))
+        assert (data.effect, data.samples, data.batches, data.repeated) == (DataEffect.UNKNOWN, 24, 3, None)
+        assert data.exact_if[0] == "an epoch has more than 3 batches"
+        assert data.why is not None
+        assert "torchdata 0.11" in data.why
+
+    @pytest.mark.parametrize(("inside", "batches"), [(3, 3), (None, None)])
+    def test_a_loader_with_processes_of_its_own_tells_its_batches_elsewhere(
+        self, tree: Path, inside: int | None, batches: int | None
+    ) -> None:
+        state: dict[str, object] = {"_iterator_finished": False}
+        if inside is not None:
+            state |= {"_snapshot": {"_snapshot_step": inside - 1}, "_steps_since_snapshot": 1}
+        with zipfile.ZipFile(tree / NEWEST / "data.pt", "w") as archive:
+            archive.writestr("data/data.pkl", pickle.dumps(state, protocol=2))
+        data = position(tree)
+        assert (data.effect, data.batches) == (DataEffect.UNKNOWN, batches)
+
+    def test_a_state_that_is_torn_tells_nothing(self, tree: Path) -> None:
+        (tree / "global_step_3" / "data.pt").write_bytes(b"")
+        assert chosen_data(api.TreeQuestion(path=str(tree)), "global_step_2").effect is DataEffect.UNKNOWN
 
     def test_with_batches_of_another_size_it_goes_on_in_another_order(self, tree: Path) -> None:
         data = position(tree, api.DataQuestion(old_global_batch=8, new_global_batch=16))

@@ -53,6 +53,8 @@ def position_document(position: DataPosition) -> Document:
                 told["source"] = position.source.value
             if position.exact_with:
                 told["exact_with"] = [setting_document(setting) for setting in position.exact_with]
+            if position.exact_if:
+                told["exact_if"] = list(position.exact_if)
         case Unknown():  # pragma: no branch  mypy knows all
             told["why"] = position.why
     return {"kind": _kind(position), "effect": effect_of(position).value, **told}
@@ -103,6 +105,8 @@ def _by_itself(plan: ResumePlan, position: GoesOn) -> list[tuple[str, str]]:
     if not is_exact:
         why = "" if position.why is None else f": {shown(position.why)}"
         rows.append(("data effect", f"{effect_words(position)}{why}"))
+    if position.exact_if:
+        rows.append(("exact if", shown("; ".join(position.exact_if))))
     if position.exact_with:
         rows.append(("exact with", ", ".join(shown(text) for _, text in fragment(position.exact_with))))
     return rows

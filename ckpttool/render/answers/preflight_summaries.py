@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from ckpttool.domain.checkpoint import Checkpoint
-from ckpttool.domain.data_position import DataPosition, GoesOn, SkipBatches, Unknown, skip_of
+from ckpttool.domain.data_position import DataEffect, DataPosition, GoesOn, SkipBatches, Unknown, skip_of
 from ckpttool.domain.finding import Finding, blocking, seen_in_part
 from ckpttool.domain.health import Health
 from ckpttool.domain.plan import NoResumePoint, ResumePlan, TrainersSkip
@@ -14,6 +14,7 @@ from ckpttool.domain.settings import RunConfig
 from ckpttool.domain.units import at_step, counted, in_gib, on_all
 from ckpttool.render.answers.position import effect_words
 from ckpttool.render.answers.resume import fragment
+from ckpttool.render.escape import shown
 
 
 def checkpoint_summary(decision: ResumePlan | NoResumePoint) -> str:
@@ -98,7 +99,7 @@ def told_summary(plan: ResumePlan, *, trainer: str) -> str:
 def _data_told(position: DataPosition, trainer: str, told: TrainersSkip | None) -> str:
     match position:
         case GoesOn(unchanged=None):
-            return f"its data: {effect_words(position)}"
+            return f"its data: {_with_conditions(position)}"
         case SkipBatches(batches=0):
             return "data from its beginning"
         case SkipBatches(batches=batches):
@@ -109,6 +110,15 @@ def _data_told(position: DataPosition, trainer: str, told: TrainersSkip | None) 
             return f"the data from {where}"
         case Unknown(why=why):  # pragma: no branch  mypy knows all
             return f"the data where nobody knows: {why}"
+
+
+def _with_conditions(position: GoesOn) -> str:
+    """Say what becomes of the samples, and what must hold for them to go on exactly."""
+    effect = effect_words(position)
+    if not position.exact_if:
+        return effect
+    conditions = shown("; ".join(position.exact_if))
+    return f"{effect} if {conditions}" if position.effect is DataEffect.EXACT else f"{effect}; exact if {conditions}"
 
 
 def disk_summary(need: DiskNeed) -> str:

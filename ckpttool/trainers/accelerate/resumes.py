@@ -1,6 +1,10 @@
 """How Accelerate is told to load exactly one save, and where its data go on: that is the script's own business.
 
-Source: `Accelerator.load_state`, `skip_first_batches` and `ProjectConfiguration` of accelerate 1.15, and runs of them.
+Source:
+    `Accelerator.load_state`, `skip_first_batches` and `ProjectConfiguration` of accelerate 1.15, and runs of them.
+    Loaders with states of their own (torchdata 0.11, shuffled), compared with uninterrupted twins: accelerate 1.14 and
+    1.15 go on exactly within the first epoch alone; in a later one they take the first one's order, and at an epoch's
+    end nothing is equal.
 """
 
 from __future__ import annotations
@@ -10,13 +14,16 @@ import re
 from ckpttool.decide.data_effects import consumed, effect_findings
 from ckpttool.domain.checkpoint import Checkpoint, Inventory
 from ckpttool.domain.data_position import DataEffect, GoesOn
+from ckpttool.domain.frozen import replace
 from ckpttool.domain.load_settings import LoadSettings, Place, TrainerSetting
 from ckpttool.trainers.accelerate import Accelerate
 from ckpttool.trainers.accelerate.names import LOADER, NUMBERED, first_number, folder_of
 from ckpttool.trainers.base import Effects, Resume
 
 _SKIPS = "the script itself skips what was read: accelerator.skip_first_batches(loader, batches), or nothing does"
-_STATE = "the data loader goes on from the state that it saved, if batches and ranks are as they were"
+_STATE = "the data loader's state does not hold its epoch, so a shuffled later one goes on in the first one's order"
+_FIRST_EPOCH = "the save lies within the first epoch, before its end (accelerate up to 1.15, torchdata 0.11)"
+_AS_THEY_WERE = "batches and ranks are as they were"
 _OTHER = "the data loader's state is of batches of another size"
 _OTHER_RANKS = "the data loader's state is of another number of ranks"
 
@@ -47,8 +54,16 @@ def effects(resume: Resume) -> Effects:
         position = GoesOn(effect=DataEffect.UNKNOWN, why=_SKIPS, samples=read.samples, source=read.source)
     else:
         world = resume.plan.point.checkpoint.topology.world_size
-        effect, why = (DataEffect.REORDERS, _OTHER) if read.changes else (DataEffect.EXACT, _STATE)
+        position = GoesOn(
+            effect=DataEffect.UNKNOWN,
+            why=_STATE,
+            samples=read.samples,
+            source=read.source,
+            where=states[0],
+            exact_if=(_FIRST_EPOCH, _AS_THEY_WERE),
+        )
         if resume.sizes.world not in {None, world}:
-            effect, why = DataEffect.UNKNOWN, _OTHER_RANKS
-        position = GoesOn(effect=effect, why=why, samples=read.samples, source=read.source, where=states[0])
+            position = replace(position, why=_OTHER_RANKS, exact_if=())
+        elif read.changes:
+            position = replace(position, effect=DataEffect.REORDERS, why=_OTHER, exact_if=())
     return Effects(position=position, settings=(), findings=effect_findings(position, title=Accelerate.title))

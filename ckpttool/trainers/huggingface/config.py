@@ -25,12 +25,6 @@ KEEP_TWO = "set save_total_limit to 2 or more"
 BEGINS_ANEW = "with ignore_data_skip it reads the epoch from its beginning"
 
 
-def batch_of_rank(view: View) -> int | None:
-    """Return the samples that a rank adds to an optimizer step; None where the file does not say."""
-    micro = view.count("per_device_train_batch_size", 0)
-    return micro * view.count("gradient_accumulation_steps") if micro > 0 else None
-
-
 def _keeps_one(view: View) -> Iterator[Problem]:
     if view.count("save_total_limit", 0) == 1:
         yield note("save_total_limit", KEEPS_ONE, KEEP_TWO)

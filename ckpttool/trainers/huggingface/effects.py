@@ -3,30 +3,90 @@
 Source:
     `Trainer._inner_training_loop` of transformers 4.57 and 5.23, and runs of it: `global_step // steps_per_epoch`
     epochs are passed over and `global_step % steps_per_epoch` batches of the next one are skipped, both with the sizes
-    of the new run.
+    of the new run. Runs compared with uninterrupted twins: transformers 4.57.3, 5.0.0 and 5.1.0 keep the micro batch of
+    `trainer_state.json`, 5.2.0 and 5.23.0 take that of the arguments; with `auto_find_batch_size` all keep the one that
+    was found. Within a later epoch than the first, accelerate 1.10.1 to 1.14.0 go on in the first one's order, 1.15.0
+    in its own. Data without a length are read from their beginning where they had ended before.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from ckpttool.decide.data_effects import Consumed, by_step, consumed, effect_findings, restarting
 from ckpttool.decide.lint_engine import View
-from ckpttool.domain.data_position import DataEffect, GoesOn
+from ckpttool.domain.data_position import DataEffect, GoesOn, SampleSource
 from ckpttool.domain.finding import Code, Finding, note
 from ckpttool.domain.frozen import replace
 from ckpttool.domain.load_settings import Place, TrainerSetting
-from ckpttool.formats.strict_json import ParseError
+from ckpttool.formats.strict_json import ParseError, parse_object
+from ckpttool.storage.base import Storage
 from ckpttool.trainers.base import Effects, Resume
 from ckpttool.trainers.common.saved_values import first_told
 from ckpttool.trainers.huggingface import HuggingFace
-from ckpttool.trainers.huggingface.config import BEGINS_ANEW, KEEP_TWO, KEEPS_ONE, batch_of_rank
-from ckpttool.trainers.huggingface.names import ARGUMENTS, STATE
-from ckpttool.trainers.huggingface.record import Arguments, ArgumentsReader, State, read_state
+from ckpttool.trainers.huggingface.config import BEGINS_ANEW, KEEP_TWO, KEEPS_ONE
+from ckpttool.trainers.huggingface.names import ARGUMENTS, MODEL_CONFIG, STATE
+from ckpttool.trainers.huggingface.record import Arguments, ArgumentsReader, Epochs, State, read_state
 
 _SIZES = "per_device_train_batch_size x gradient_accumulation_steps x ranks"
-_SAME = f"it skips as many batches as steps were done: exact while {_SIZES} stays as it was"
-_OTHER = f"it skips as many batches as steps were done, of the new size: {_SIZES} must stay what it was"
+_SKIPS = "it skips as many batches as steps were done"
+_OTHER = f"{_SKIPS}, of the new size: {_SIZES} must stay what it was"
+_AS_THEY_WERE = "per_device_train_batch_size, gradient_accumulation_steps and the number of ranks are as they were"
+_SPLIT_WHY = "up to transformers 5.1 the loader keeps the micro batch of {micro} that {state} names"
+_NEW_SPLIT, _OLD_SPLIT = "transformers is 5.2 or newer", "transformers is older than 5.2"
+_EPOCH_WHY = (
+    "the save lies within epoch {epoch}, of which accelerate before 1.15 reads the rest in the first one's order"
+)
+_EPOCH_UNKNOWN = (
+    "nothing tells its epoch, and accelerate before 1.15 reads the rest of a later one in the first's order"
+)
+_NEW_ACCELERATE = "accelerate is 1.15 or newer"
+_ENDED = "the data have no length and had ended before, and a resume begins them anew"
+_SAME_ORDER = "the data, which have no length, come in the same order again"
+_MODEL_CONFIG_LIMIT = 1 << 20
+
+
+class _Split(NamedTuple):
+    """How an optimizer step is cut; None: nothing tells."""
+
+    micro: int | None
+    """Samples a batch of one rank."""
+    accumulation: int | None
+    ranks: int | None
+
+    @property
+    def batch(self) -> int | None:
+        """Samples of a step over all ranks."""
+        if self.micro is None or self.accumulation is None or self.ranks is None:
+            return None
+        return self.micro * self.accumulation * self.ranks
+
+
+class _Run(NamedTuple):
+    """A save, and how the run that resumes differs from the one that wrote it."""
+
+    step: int
+    state: State | None
+    was: _Split
+    now: _Split
+    read: Consumed
+    epochs: Epochs | None
+    version: str | None
+    """Of transformers, as the model's config beside the weights has it."""
+
+    def at(self, new_batch: int | None) -> GoesOn:
+        """Say where it goes on with steps of so many samples."""
+        old, epochs, samples = self.read.old_batch, self.epochs, None
+        if old is not None and epochs is not None and epochs.batches is not None and self.was.accumulation is not None:
+            samples = epochs.batches * old // self.was.accumulation
+        return by_step(
+            self.step,
+            replace(self.read, new_batch=new_batch),
+            epoch_steps=None if epochs is None else epochs.steps,
+            epoch_samples=samples,
+            why=_SKIPS if new_batch == old else _OTHER,
+        )
 
 
 def effects(resume: Resume) -> Effects:
@@ -37,8 +97,10 @@ def effects(resume: Resume) -> Effects:
         state = read_state(resume.storage, f"{name}/{STATE}")
     except (OSError, ParseError):  # it was read when it was judged
         state = None
-    read = _read(resume, arguments)
-    position = _position(resume, read, state, arguments)
+    run = _run(resume, state, arguments)
+    position = _position(run, skips=_skips_data(resume, arguments))
+    if position.effect not in {DataEffect.EXACT, DataEffect.UNKNOWN} or run.read.changes:
+        position = replace(position, exact_with=_sizes(run.read, arguments, resume.sizes.world))
     findings = (
         *effect_findings(position, title=HuggingFace.title, remedy=_remedy(position)),
         *_notes(resume, arguments),
@@ -46,30 +108,135 @@ def effects(resume: Resume) -> Effects:
     return Effects(position=position, settings=(), findings=findings)
 
 
-def _read(resume: Resume, arguments: Arguments) -> Consumed:
-    """Count what was read, and what a step takes now: as the config says, else as much on each rank as before."""
+def _skips_data(resume: Resume, arguments: Arguments) -> bool:
+    """Tell whether it skips what was read: as the config says, else as it was."""
+    if resume.config is not None:
+        view = View(resume.config.settings)
+        if view.setting("ignore_data_skip") is not None:
+            return not view.is_on("ignore_data_skip")
+    return arguments.skips_data
+
+
+def _run(resume: Resume, state: State | None, arguments: Arguments) -> _Run:
+    checkpoint = resume.plan.point.checkpoint
+    was = _Split(
+        (None if state is None else state.micro_batch) or arguments.micro_batch,
+        arguments.accumulation,
+        checkpoint.topology.world_size or arguments.world,
+    )
     read = consumed(resume.plan, resume.inventory, resume.data)
-    old, asked = resume.plan.point.checkpoint.topology.world_size or arguments.world, resume.sizes.world
-    ranks, own = asked or old, None if resume.config is None else batch_of_rank(View(resume.config.settings))
-    if resume.data.new_global_batch is not None or ranks is None:
-        return read
-    if own is not None:
-        return replace(read, new_batch=own * ranks)
-    if read.new_batch is None or old is None:
-        return read
-    return replace(read, new_batch=read.new_batch * ranks // old)
+    now = _split_now(resume, was, arguments, old_batch=read.old_batch)
+    if resume.data.new_global_batch is None:
+        read = replace(read, new_batch=now.batch or _scaled(read, was, now))
+    epochs = None if state is None else state.epochs(was.accumulation)
+    run = _Run(
+        step=resume.plan.point.step,
+        state=state,
+        was=was,
+        now=now,
+        read=read,
+        epochs=epochs,
+        version=_version(resume.storage, f"{checkpoint.name}/{MODEL_CONFIG}"),
+    )
+    if read.source is SampleSource.COMPUTED and not resume.data.segments:
+        by_epochs = run._replace(read=replace(read, samples=None)).at(read.old_batch).samples
+        run = run._replace(read=replace(read, samples=by_epochs))
+    return run
 
 
-def _position(resume: Resume, read: Consumed, state: State | None, arguments: Arguments) -> GoesOn:
-    epoch_steps = None if state is None else state.epoch_steps
-    if not arguments.skips_data:
-        epoch = None if epoch_steps is None or read.old_batch is None else epoch_steps * read.old_batch
+def _split_now(resume: Resume, was: _Split, arguments: Arguments, *, old_batch: int | None) -> _Split:
+    """Return how the new run cuts a step: as the config says, else as before on as many ranks as are asked for."""
+    ranks, batch = resume.sizes.world or was.ranks, resume.data.new_global_batch
+    if resume.config is not None:
+        view = View(resume.config.settings)
+        micro = view.count("per_device_train_batch_size", 0)
+        if micro > 0:
+            return _Split(_micro_now(view, micro, was, arguments), view.count("gradient_accumulation_steps"), ranks)
+    if batch is not None and (batch, ranks) != (old_batch, was.ranks):
+        return _Split(None, None, ranks)
+    return was._replace(ranks=ranks)
+
+
+def _micro_now(view: View, told: int, was: _Split, arguments: Arguments) -> int:
+    """Return the micro batch with which it will go on, in the state's unit: all devices that a rank drives."""
+    if view.is_on("auto_find_batch_size"):
+        return was.micro or told
+    if was.micro is None or arguments.micro_batch is None or arguments.finds_batch:
+        return told
+    return told * max(1, was.micro // arguments.micro_batch)
+
+
+def _scaled(read: Consumed, was: _Split, now: _Split) -> int | None:
+    """Return what a step takes where only the number of ranks tells: as much on each as before."""
+    if read.new_batch is None or was.ranks is None or now.ranks is None:
+        return read.new_batch
+    return read.new_batch * now.ranks // was.ranks
+
+
+def _version(storage: Storage, path: str) -> str | None:
+    """Return which transformers wrote a model's config; None where none tells."""
+    try:
+        told = parse_object(storage.small_file(path, limit=_MODEL_CONFIG_LIMIT), what=path, nonfinite=True).get(
+            "transformers_version"
+        )
+    except (OSError, ParseError):  # its own check says what is wrong with it
+        return None
+    return told if isinstance(told, str) else None
+
+
+def _keeps_micro(version: str | None) -> bool | None:
+    """Tell whether a version keeps the micro batch of the state; None where it is not known."""
+    numbers = (version or "").split(".")[:2]
+    if len(numbers) < 2 or not all(number.isdecimal() for number in numbers):  # noqa: PLR2004  major and minor
+        return None
+    return (int(numbers[0]), int(numbers[1])) < (5, 2)
+
+
+def _position(run: _Run, *, skips: bool) -> GoesOn:
+    state, read = run.state, run.read
+    if not skips:
+        epoch = None if run.epochs is None or read.old_batch is None else run.epochs.steps * read.old_batch
         return restarting(read, epoch_samples=epoch, why=BEGINS_ANEW)
-    why = _OTHER if read.changes else _SAME
-    position = by_step(resume.plan.point.step, read, epoch_steps=epoch_steps, why=why)
-    if position.effect is DataEffect.EXACT:
+    if state is not None and state.lacks_length and state.epoch is not None and state.epoch >= 1:
+        return GoesOn(effect=DataEffect.RESTARTS, why=_ENDED, samples=read.samples, source=read.source, batches=0)
+    position = _of_split(run)
+    if position.effect is not DataEffect.EXACT:
         return position
-    return replace(position, exact_with=_sizes(read, arguments, resume.sizes.world))
+    if state is not None and state.lacks_length:
+        return replace(position, exact_if=(*position.exact_if, _SAME_ORDER))
+    later = None if state is None else state.is_in_later_epoch
+    if later is False:
+        return position
+    why = _EPOCH_UNKNOWN
+    if state is not None and state.epoch is not None and later:
+        why = _EPOCH_WHY.format(epoch=int(state.epoch) + 1)
+    return _unproven(position, why, (*position.exact_if, _NEW_ACCELERATE))
+
+
+def _of_split(run: _Run) -> GoesOn:
+    """Say where it goes on by the sizes, which versions take from different places."""
+    was, now = run.was, run.now
+    taken = run.at(run.read.new_batch)
+    if now == was:
+        return replace(taken, exact_if=(_AS_THEY_WERE,)) if taken.effect is DataEffect.EXACT else taken
+    kept = taken
+    if now.micro is not None:
+        kept = run.at(now._replace(micro=was.micro).batch)
+    elif taken.effect is DataEffect.EXACT:  # as many samples on other ranks: the micro batch must be another
+        kept = replace(taken, effect=DataEffect.UNKNOWN, repeated=None, lost=None)
+    if (taken.effect, taken.repeated, taken.lost) == (kept.effect, kept.repeated, kept.lost):
+        return taken
+    condition = tuple(each for each, one in ((_NEW_SPLIT, taken), (_OLD_SPLIT, kept)) if one.effect is DataEffect.EXACT)
+    why = _SPLIT_WHY.format(micro=was.micro, state=STATE)
+    keeps = _keeps_micro(run.version)
+    if keeps is None:
+        return _unproven(taken, why, condition)
+    return replace(kept if keeps else taken, why=f"{why}; {run.version} wrote the save", exact_if=condition)
+
+
+def _unproven(position: GoesOn, why: str, conditions: tuple[str, ...]) -> GoesOn:
+    """Say what it hangs on whether the data go on exactly, as nothing that was looked at tells it."""
+    return replace(position, effect=DataEffect.UNKNOWN, why=why, repeated=None, lost=None, exact_if=conditions)
 
 
 def _sizes(read: Consumed, arguments: Arguments, asked: int | None) -> tuple[TrainerSetting, ...]:

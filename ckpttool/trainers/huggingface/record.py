@@ -6,6 +6,8 @@ Source: `TrainerState` and `TrainingArguments` of transformers 4.57 and 5.23.
 from __future__ import annotations
 
 import json
+import math
+import sys
 from contextlib import suppress
 from typing import NamedTuple
 
@@ -26,6 +28,20 @@ _LOG_BEGINS, _LOG_ENDS = b'\n  "log_history": [', b"\n  ],\n"
 """As `TrainerState.save_to_json` spells it: keys in order, two spaces a level."""
 _MOST_ARGUMENTS = 1 << 20
 """Bytes that are compared; a real one has about 5,000."""
+_LEAST_EPOCH = 1e-12
+"""Smaller fractions of an epoch no training counts."""
+_SAME_EPOCH = 1e-9
+"""By which a fraction of an epoch may differ from the one that was written: it is rounded to a double."""
+
+
+class Epochs(NamedTuple):
+    """How long the epochs of a run are."""
+
+    steps: int
+    """Optimizer steps each."""
+    batches: int | None
+    """Micro batches of each rank, which the last step of an epoch may have fewer of than the others; None: nothing
+    tells."""
 
 
 class State(NamedTuple):
@@ -37,12 +53,48 @@ class State(NamedTuple):
     """Samples a batch on each rank."""
     best: str | None
     """The folder of the save with the best metric, as it was called when that was made."""
+    lacks_length: bool = False
+    """Whether the data set has no length: then Trainer plans for more epochs than any training has."""
+    logged: tuple[int, float] | None = None
+    """Step and epoch of an entry of its log that lies within an epoch; None: no such entry, or the log was not read."""
 
     @property
-    def epoch_steps(self) -> int | None:
-        """Optimizer steps an epoch; None where nothing tells."""
-        steps = round(self.step / self.epoch) if self.epoch is not None and self.epoch > 0 else 0
-        return steps or None
+    def is_in_later_epoch(self) -> bool | None:
+        """Whether it lies between the ends of a later epoch than the first; None where nothing tells."""
+        if self.epoch is None or not math.isfinite(self.epoch):
+            return None
+        return self.epoch > 1 and self.epoch % 1 > 0
+
+    def epochs(self, accumulation: int | None) -> Epochs | None:
+        """Return how long its epochs are; None: the data have no length, or nothing tells.
+
+        Args:
+            accumulation: Micro batches a step; None: not known.
+        """
+        if self.epoch is None or not _LEAST_EPOCH < self.epoch < math.inf or self.lacks_length:
+            return None
+        for step, epoch in ((self.step, self.epoch), self.logged or (0, 0.0)):
+            if accumulation is not None and (found := _epochs(step, epoch, accumulation)) is not None:
+                return found
+        steps = round(self.step / self.epoch)
+        return Epochs(steps=steps, batches=steps if accumulation == 1 else None) if steps else None
+
+
+def _epochs(step: int, epoch: float, accumulation: int) -> Epochs | None:
+    """Return the only lengths with which a step lies at this place of an epoch, short last steps of epochs allowed for.
+
+    Source: Trainer counts epochs in micro batches, and begins a new step with each epoch.
+    """
+    done, part = divmod(epoch, 1.0)
+    if not part:
+        return None
+    least = int(step / epoch)
+    for steps in (least, least + 1):
+        inside = (step - int(done) * steps) * accumulation
+        batches = round(inside / part)
+        if inside > 0 and math.ceil(batches / accumulation) == steps and abs(inside / batches - part) < _SAME_EPOCH:
+            return Epochs(steps=steps, batches=batches)
+    return None
 
 
 class Arguments(NamedTuple):
@@ -53,6 +105,8 @@ class Arguments(NamedTuple):
     world: int | None = None
     most_saves: int | None = None
     """`save_total_limit`."""
+    finds_batch: bool = False
+    """Whether it halved the micro batch until it fitted: `auto_find_batch_size`."""
     skips_data: bool = True
     """Whether a resume skips what was read: not with `ignore_data_skip`."""
 
@@ -94,7 +148,19 @@ def _state(data: bytes, path: str) -> State:
         epoch=get_optional_float(record, "epoch", where=path),
         micro_batch=get_optional_int(record, "train_batch_size", where=path),
         best=get_optional_str(record, "best_model_checkpoint", where=path),
+        lacks_length=record.get("num_train_epochs") == sys.maxsize,
+        logged=_logged(record.get("log_history")),
     )
+
+
+def _logged(entries: object) -> tuple[int, float] | None:
+    """Return step and epoch of the first entry that lies within an epoch."""
+    for entry in entries if isinstance(entries, list) else ():
+        if isinstance(entry, dict):
+            step, epoch = entry.get("step"), entry.get("epoch")
+            if isinstance(step, int) and isinstance(epoch, float) and _LEAST_EPOCH < epoch < math.inf and epoch % 1:
+                return step, epoch
+    return None
 
 
 def _parsed(data: bytes, path: str) -> JsonObject:
@@ -144,6 +210,7 @@ def _arguments(source: ByteSource) -> Arguments:
         accumulation=count("gradient_accumulation_steps"),
         world=count("distributed_state", "num_processes"),
         most_saves=count("save_total_limit"),
+        finds_batch=value_at(told, "auto_find_batch_size") is True,
         skips_data=value_at(told, "ignore_data_skip") is not True,
     )
 

@@ -13,7 +13,8 @@ from ckpttool.trainers.lightning import Lightning
 from ckpttool.trainers.lightning.names import META
 from ckpttool.trainers.lightning.record import Record, read_record
 
-_ITS_STATE = "the data loader goes on from the state that it saved, if batches and ranks are as they were"
+_ITS_STATE = "the data loader goes on from the state that it saved"
+_AS_THEY_WERE = "batches and ranks are as they were"
 _OTHER_BATCHES = "the data loader's state is of batches of another size"
 _NO_STATE = "the data loader keeps no state, so the epoch's first batches are read again, and its last ones never"
 _NEXT_EPOCH = "an epoch had ended, so the next one begins; an order by chance is drawn anew"
@@ -45,7 +46,7 @@ def _position(record: Record, read: Consumed) -> GoesOn:
     if record.has_loader_state:
         if read.changes:
             return replace(exact, effect=DataEffect.REORDERS, why=_OTHER_BATCHES, repeated=None, lost=None)
-        return replace(exact, why=_SKIPS_EPOCH if record.ends_epoch else _ITS_STATE)
+        return replace(exact, why=_SKIPS_EPOCH if record.ends_epoch else _ITS_STATE, exact_if=(_AS_THEY_WERE,))
     if record.in_epoch is None:
         return replace(exact, effect=DataEffect.UNKNOWN, why=_UNKNOWN, repeated=None, lost=None)
     if record.ends_epoch or not record.in_epoch:

@@ -89,7 +89,7 @@ def _position(resume: Resume) -> GoesOn:
     told = _args(resume.storage, resume.plan.point.checkpoint)
     read = consumed(resume.plan, resume.inventory, resume.data)
     kind = text_at(told, "dataloader_type") or "single"
-    exact = by_samples(read, why="the sampler begins behind consumed_train_samples of the save")
+    exact = by_samples(resume.plan.point.step, read, why="the sampler begins behind consumed_train_samples of the save")
     if kind == "single" and (not read.changes or whole_at(told, "train_samples") is not None):
         return exact
     if kind == "single":

@@ -66,7 +66,8 @@ def effects(resume: Resume) -> Effects:
     read = consumed(resume.plan, resume.inventory, resume.data)
     position = GoesOn(
         effect=DataEffect.UNKNOWN if read.changes else DataEffect.EXACT,
-        why="each process's loader goes on from its own state, if there are as many processes and batches are as large",
+        why="each process's loader goes on from its own state",
+        exact_if=("there are as many processes, and batches are as large",),
         samples=read.samples,
         source=read.source,
         where=f"{resume.plan.load.path}/{item}",

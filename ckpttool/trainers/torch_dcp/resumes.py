@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ckpttool.decide.data_effects import consumed
+from ckpttool.decide.data_effects import batches_read, consumed
 from ckpttool.domain.data_position import DataEffect, GoesOn, Unknown
 from ckpttool.domain.plan import Outcome
 from ckpttool.trainers.base import Effects, Resume
@@ -21,7 +21,7 @@ def effects(resume: Resume) -> Effects:
     read = consumed(resume.plan, resume.inventory, resume.data)
     if read.samples is None:
         return Effects(position=Unknown(why=_OWN), settings=(), findings=())
-    batches = None if read.new_batch is None else read.samples // read.new_batch
+    batches = batches_read(resume.plan.point.step, read)
     position = GoesOn(effect=DataEffect.UNKNOWN, why=_OWN, samples=read.samples, source=read.source, batches=batches)
     return Effects(position=position, settings=(), findings=())
 

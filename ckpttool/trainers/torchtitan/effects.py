@@ -29,6 +29,7 @@ _REFUSES = (
 )
 _STATE = "each data-parallel rank goes on from its own loader's state"
 _OTHER_BATCHES = "each data-parallel rank goes on in its own data, in batches of another size: another mixture"
+_AS_THEY_WERE = "the data set and the batches are as they were"
 _WEIGHTS = "weights alone are loaded, so the data begin anew"
 
 
@@ -48,6 +49,7 @@ def effects(resume: Resume) -> Effects:
             tokens=checkpoint.scalars.tokens,
             repeated=0,
             lost=0,
+            exact_if=() if changed else (_AS_THEY_WERE,),
             where=resume.plan.load.path,
         )
     )

@@ -1,4 +1,9 @@
-"""What verl makes of a resume: where its data loader goes on, and which numbers of ranks it cannot load on."""
+"""What verl makes of a resume: where its data loader goes on, and which numbers of ranks it cannot load on.
+
+Source:
+    torchdata 0.11.0, run: a StatefulDataLoader whose state was taken at an epoch's last batch, as verl saves inside of
+    its loop, gives no batch at all once that is restored; any other goes on with the next batch.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +12,9 @@ from typing import TYPE_CHECKING
 
 from ckpttool.decide.data_effects import against_size, consumed, effect_findings
 from ckpttool.domain.data_position import DataEffect, GoesOn, Unknown
+from ckpttool.domain.frozen import replace
 from ckpttool.domain.question import AskedSizes
+from ckpttool.domain.units import counted
 from ckpttool.formats.torch.pickle_objects import BrokenPickleError
 from ckpttool.formats.torch.plain import plain_values, whole_at
 from ckpttool.trainers.base import Effects, Resume
@@ -24,6 +31,12 @@ _LOADERS = (
     "verl's SFT trainer has a loader on each data-parallel rank, and ckpttool does not know how those go on from {name}"
 )
 _STATE = "the driver's one loader goes on from its own state"
+_MAY_BE_LAST = (
+    "it may have been saved at the last batch of an epoch, from which torchdata 0.11 goes on with none at all"
+)
+_AS_THEY_WERE = "the data set and data.train_batch_size are as they were"
+_MOST_SAVES = 16
+"""Whose loaders are asked how long an epoch is at least."""
 
 
 def effects(resume: Resume) -> Effects:
@@ -40,17 +53,22 @@ def effects(resume: Resume) -> Effects:
     if all(shard.path != path for shard in checkpoint.shards):
         position = GoesOn(effect=DataEffect.RESTARTS, why=_NO_STATE, samples=read.samples, source=read.source)
     else:
-        changed = resume.data.new_global_batch is not None and read.changes
+        batches = _yielded(resume, path)
         position = GoesOn(
-            effect=DataEffect.REORDERS if changed else DataEffect.EXACT,
-            why=_OTHER_BATCHES if changed else _STATE,
+            effect=DataEffect.UNKNOWN,
+            why=_MAY_BE_LAST,
             samples=read.samples,
             source=read.source,
-            batches=_yielded(resume, path),
-            repeated=None if changed else 0,
-            lost=None if changed else 0,
+            batches=batches,
             where=f"{resume.plan.load.path}/{DATA}",
+            exact_if=(_is_within(batches), _AS_THEY_WERE),
         )
+        if resume.data.new_global_batch is not None and read.changes:
+            position = replace(position, effect=DataEffect.REORDERS, why=_OTHER_BATCHES, exact_if=())
+        elif batches is not None and _goes_further(resume, batches):
+            position = replace(
+                position, effect=DataEffect.EXACT, why=_STATE, repeated=0, lost=0, exact_if=(_AS_THEY_WERE,)
+            )
     remedy = "skip in the data what was read, or resume from a save that has its data.pt"
     return Effects(position=position, settings=(), findings=effect_findings(position, title=Verl.title, remedy=remedy))
 
@@ -66,13 +84,29 @@ def _loaders_state(checkpoint: Checkpoint) -> str | None:
     return states[0] if states and holds_a_model(own) else None
 
 
+def _is_within(batches: int | None) -> str:
+    """Spell the condition that it was not saved at an epoch's last batch."""
+    if batches is None:
+        return "an epoch has more batches than were read of it"
+    return f"an epoch has more than {counted(batches, 'batch', 'batches')}"
+
+
+def _goes_further(resume: Resume, batches: int) -> bool:
+    """Tell whether an epoch is known to have more batches: another save was made later in one."""
+    checkpoint = resume.plan.point.checkpoint
+    others = [save.name for save in resume.inventory.checkpoints if save.name != checkpoint.name]
+    return any((_yielded(resume, f"{name}/{DATA}") or 0) > batches for name in others[-_MOST_SAVES:])
+
+
 def _yielded(resume: Resume, path: str) -> int | None:
     """Return how many batches of the epoch the loader's state says that it gave."""
     try:
         with resume.storage.open(path) as source:
-            return whole_at(plain_values(source), "_num_yielded")
+            told = plain_values(source)
     except (OSError, BrokenPickleError):  # which the check of the file says
         return None
+    since, last = whole_at(told, "_steps_since_snapshot"), whole_at(told, "_snapshot", "_snapshot_step")
+    return whole_at(told, "_num_yielded") if since is None or last is None else last + since
 
 
 def objections(checkpoint: Checkpoint, asked: AskedSizes) -> tuple[Finding, ...]:

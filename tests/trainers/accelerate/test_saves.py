@@ -140,8 +140,8 @@ def test_the_number_of_the_next_save_is_told(tree: Path) -> None:
 @pytest.mark.parametrize(
     ("gbs", "old", "ranks", "effect"),
     [
-        (None, 4, None, DataEffect.EXACT),
-        (4, 4, 2, DataEffect.EXACT),
+        (None, 4, None, DataEffect.UNKNOWN),
+        (4, 4, 2, DataEffect.UNKNOWN),
         (8, 4, None, DataEffect.REORDERS),
         (8, None, None, DataEffect.REORDERS),  # of a size that nobody knows it is never called exact
         (None, 4, 4, DataEffect.UNKNOWN),
@@ -157,6 +157,8 @@ def test_a_loader_that_saved_its_state_goes_on_from_it(
     told = plan(tree, choice=choice, data=api.DataQuestion(new_global_batch=gbs, old_global_batch=old))
     assert isinstance(told.data, GoesOn)
     assert (told.data.effect, told.data.where) == (effect, "checkpoints/checkpoint_2/dl_state_dict.bin")
+    is_as_it_was = (gbs or old, ranks or 2) == (4, 2)
+    assert any("first epoch" in condition for condition in told.data.exact_if) == is_as_it_was
 
 
 def test_a_stray_is_a_note(tree: Path) -> None:

@@ -72,7 +72,7 @@ def test_other_ranks_with_the_sizes_as_they_were_lose_samples_and_the_sizes_that
         ("--per_device_train_batch_size", 2),
         ("--gradient_accumulation_steps", 1),
     ]
-    same = plan(root, choice=api.ResumeQuestion(sizes=AskedSizes(world=2)))
+    same = plan(root, choice=api.ResumeQuestion(name="checkpoint-4", sizes=AskedSizes(world=2)))
     assert effect_of(same.data) is DataEffect.EXACT
 
 

@@ -11,8 +11,8 @@ from ckpttool.domain.data_position import DataEffect, GoesOn
 from ckpttool.domain.finding import Code, Severity
 from ckpttool.domain.plan import NoResumePoint, Outcome, ResumePlan, Simulation
 from ckpttool.domain.question import AskedSizes
-from tests.answers import plan
-from tests.layouts import damaged, healthy
+from tests.answers import cli, plan
+from tests.layouts import damaged, healthy, recount
 
 LOADS, STOPS, SCRATCH = Outcome.LOADS, Outcome.STOPS, Outcome.SCRATCH
 TRACKER = "latest_checkpointed_iteration.txt"
@@ -47,6 +47,20 @@ class TestWhole:
         assert isinstance(found.data, GoesOn)
         assert (found.data.effect, found.data.samples) == (DataEffect.REORDERS, 24)
         assert Code.DATA_REORDERED in {finding.code for finding in found.findings}
+
+    def test_where_a_schedule_changed_the_batch_size_no_number_of_batches_is_told(
+        self, tree: str, tmp_path: Path
+    ) -> None:
+        """24 samples after 6 steps of 4; let it be 30: then some steps took more, and 7 batches of 4 mean nothing."""
+        root = healthy(tree, tmp_path)
+        for file in (root / "iter_0000006").rglob("*.pt"):
+            if file.name in {"common.pt", "model_optim_rng.pt"}:
+                recount(file, "consumed_train_samples", 24, 30)
+        for size in (None, 8):
+            position = plan(root, data=api.DataQuestion(new_global_batch=size)).data
+            assert isinstance(position, GoesOn)
+            assert (position.samples, position.batches) == (30, None)
+        assert "taken for read" not in cli("resolve", str(root)).output
 
     def test_other_data_parallel_ranks_load_it(self, tree: str, tmp_path: Path) -> None:
         found = resized(healthy(tree, tmp_path), world=2, tensor=2, pipeline=1)
