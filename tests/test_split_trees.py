@@ -131,6 +131,9 @@ def test_trees_of_other_trainers_are_answered_so_too(
     parts = answers("x.ckptpart", level)
     if "one-node-only" in json.dumps(whole["resolve"]):
         del whole["resolve"], parts["resolve"]
+    resolved = parts.get("resolve")
+    if isinstance(resolved, dict):  # what each machine must have is asked only where there are several
+        resolved["findings"] = [each for each in resolved["findings"] if each["code"] != "shard-elsewhere"]
     assert parts == whole
 
 

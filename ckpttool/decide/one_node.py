@@ -8,7 +8,7 @@ from ckpttool.domain.checkpoint import Checkpoint, Inventory
 from ckpttool.domain.expectation import RankFiles
 from ckpttool.domain.finding import Code, Finding, Severity, blocking, unknown
 from ckpttool.domain.frozen import replace
-from ckpttool.domain.node import Mount, Reach, Surroundings
+from ckpttool.domain.node import Job, Mount, Reach, Surroundings
 from ckpttool.domain.plan import NoResumePoint, Rejection, ResumePlan
 from ckpttool.domain.units import Rank
 
@@ -24,22 +24,42 @@ def judge_one_node(
         around: What tells of others.
     """
     if isinstance(decision, NoResumePoint):
-        is_unseen = around.mount.reach is not Reach.SHARED and around.files is not RankFiles.TOGETHER
+        # Where all ranks write to one folder, a launcher's word alone tells that a disk is one of several.
+        is_unseen = around.files is not RankFiles.TOGETHER or bool(around.jobs)
+        is_unseen = is_unseen and around.mount.reach is not Reach.SHARED
         return _nothing_here(decision, inventory, around) if is_unseen else decision
-    finding = whole_here_alone(decision.point.checkpoint, around)
+    finding = whole_here_alone(decision.point.checkpoint, around) or _newer_elsewhere(decision, inventory, around)
     return decision if finding is None else replace(decision, findings=(finding, *decision.findings))
+
+
+def _newer_elsewhere(plan: ResumePlan, inventory: Inventory, around: Surroundings) -> Finding | None:
+    """Say that a newer save may be whole, of which nothing is known to be wrong but what other machines may have."""
+    if around.mount.reach is Reach.SHARED:
+        return None
+    seen = _seen_ranks(inventory)
+    job = _job_beyond(around, len(seen))
+    newer = [one.checkpoint.name for one in plan.point.rejected if _lacks_folders_alone(one, seen)]
+    if job is None or not newer:
+        return None
+    return unknown(
+        Code.ONE_NODE_ONLY,
+        f"{job.said_by} speaks of more machines, and what {newer[0]} lacks on {_on(around.mount)} may lie on theirs: "
+        "nobody knows from here whether it is whole",
+        path=newer[0],
+        remedy=_together(around),
+    )
 
 
 def whole_here_alone(checkpoint: Checkpoint, around: Surroundings) -> Finding | None:
     """Say that of a checkpoint which is whole here other machines may have more; None where they have not."""
     if around.mount.reach is Reach.SHARED or around.files is RankFiles.TOGETHER:
         return None
-    if checkpoint.expected is not None:
+    if checkpoint.expected is not None and around.files is not RankFiles.UNCOUNTED:
         return None  # its own record names every file, wherever it was written, and all are here
     seen = checkpoint.ranks
     if len(seen) in around.declared or any(job.counts_ranks and job.ranks == len(seen) for job in around.jobs):
         return None
-    job = next((job for job in around.jobs if job.several or (job.ranks or 0) > len(seen)), None)
+    job = _job_beyond(around, len(seen))
     if job is None:
         return None
     return unknown(
@@ -62,8 +82,8 @@ def _nothing_here(decision: NoResumePoint, inventory: Inventory, around: Surroun
 
     Else a script would take it for a word that there is nothing to resume from, and start afresh.
     """
-    seen = sorted({*inventory.folder_ranks, *(rank for one in inventory.checkpoints for rank in one.ranks)})
-    job = next((job for job in around.jobs if job.several or (job.ranks or 0) > len(seen)), None)
+    seen = _seen_ranks(inventory)
+    job = _job_beyond(around, len(seen))
     worlds = {_world(one) for one in decision.rejected if _lacks_folders_alone(one, seen)}
     elsewhere = {
         world for world in worlds if (_is_one_nodes(seen, world) if seen and world is not None else job is not None)
@@ -73,7 +93,7 @@ def _nothing_here(decision: NoResumePoint, inventory: Inventory, around: Surroun
     if not elsewhere and inventory.checkpoints:
         return decision
     known = [world for world in elsewhere if world is not None]
-    where = f"{_ranks(seen)} lie here" if elsewhere else "no checkpoint lies here"
+    where = _seen(seen) if elsewhere else "no checkpoint lies here"
     if known:
         where = f"of {max(known)} ranks only {where}"
     why = "as one machine's share would" if job is None else f"and {job.said_by} speaks of more machines"
@@ -87,6 +107,15 @@ def _nothing_here(decision: NoResumePoint, inventory: Inventory, around: Surroun
     # That restoring them would help, which `choose` may have said, is not known either.
     others = tuple(one for one in decision.findings if one.code is not Code.RANKS_TO_RESTORE)
     return replace(decision, rejected=rejected, findings=(finding, *others))
+
+
+def _seen_ranks(inventory: Inventory) -> list[Rank]:
+    return sorted({*inventory.folder_ranks, *(rank for one in inventory.checkpoints for rank in one.ranks)})
+
+
+def _job_beyond(around: Surroundings, seen: int) -> Job | None:
+    """Return the first launcher that speaks of more machines than one, or of more ranks than are seen here."""
+    return next((job for job in around.jobs if job.several or (job.ranks or 0) > seen), None)
 
 
 def _world(rejection: Rejection) -> int | None:
@@ -116,11 +145,16 @@ def _is_one_nodes(seen: Sequence[Rank], world: int) -> bool:
 def _unknown(rejection: Rejection, seen: Collection[Rank]) -> Rejection:
     return replace(
         rejection,
-        reasons=tuple(
-            replace(reason, severity=Severity.UNKNOWN) if _is_elsewhere(reason, seen) else reason
-            for reason in rejection.reasons
-        ),
+        reasons=tuple(_open(reason) if _is_elsewhere(reason, seen) else reason for reason in rejection.reasons),
     )
+
+
+def _open(reason: Finding) -> Finding:
+    """Say of what is not here that another machine may have it: then nobody knows that the save was not finished."""
+    if reason.code is not Code.UNCOMMITTED_SAVE:
+        return replace(reason, severity=Severity.UNKNOWN)
+    message = "the record that the trainer writes last is not on this machine"
+    return replace(reason, severity=Severity.UNKNOWN, message=message, remedy=None)
 
 
 def _on(mount: Mount) -> str:
@@ -129,6 +163,11 @@ def _on(mount: Mount) -> str:
     if mount.kind:
         return f"{mount.kind}, which ckpttool does not know for a file system that other machines see"
     return "a disk of which nothing tells whether other machines see it"
+
+
+def _seen(ranks: Sequence[Rank]) -> str:
+    """Say what lies here; where ranks write to one folder, a file need not be any rank's."""
+    return f"{_ranks(ranks)} lie here" if ranks else "a part of a save lies here"
 
 
 def _ranks(ranks: Sequence[Rank]) -> str:

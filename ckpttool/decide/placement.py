@@ -1,4 +1,4 @@
-"""Does each rank's file lie where that rank will start?"""
+"""Does each rank's file lie where that rank will start, and what all machines read on each of them?"""
 
 from __future__ import annotations
 
@@ -7,17 +7,29 @@ from collections.abc import Mapping, Sequence
 from shlex import quote
 
 from ckpttool.domain.checkpoint import Checkpoint
-from ckpttool.domain.finding import Code, Finding, damage, note, suspect
+from ckpttool.domain.finding import Code, Finding, damage, note, suspect, unknown
 from ckpttool.domain.frozen import dataclass, replace
-from ckpttool.domain.merge import Merge
-from ckpttool.domain.placement import Home, Placed
+from ckpttool.domain.merge import Merge, Seat
+from ckpttool.domain.placement import Home, Placed, ReadByAll
 from ckpttool.domain.plan import ResumePlan
 from ckpttool.domain.shard import Shard
-from ckpttool.domain.units import Rank, on_ranks
+from ckpttool.domain.units import Rank, counted, on_ranks
+
+_MOST_NAMED = 3
+"""Machines that lack the same, and files, that one line holds."""
+
+_MOST_COPIED = 8
+"""Files that a command names one by one; of more it takes their folders."""
 
 
-def with_placement(plan: ResumePlan, merge: Merge) -> ResumePlan:
-    """Add to a plan which ranks start where, as the machines that looked said, and what speaks against it."""
+def with_placement(plan: ResumePlan, merge: Merge, read: ReadByAll) -> ResumePlan:
+    """Add to a plan which ranks start where, as the machines that looked said, and what speaks against it.
+
+    Args:
+        plan: What is to be loaded.
+        merge: Who looked, and what each has.
+        read: What a machine must have whichever ranks start there.
+    """
     files: list[set[str]] = [set() for _ in merge.seats]
     for path, seats in merge.held.items():
         for at in seats:
@@ -27,7 +39,92 @@ def with_placement(plan: ResumePlan, merge: Merge) -> ResumePlan:
         for seat, own in zip(merge.seats, files, strict=True)
     ]
     found = placement_of(plan.point.checkpoint, homes)
-    return replace(plan, placement=found.placed, findings=(*found.findings, *plan.findings))
+    lacking = not_everywhere(read, merge)
+    return replace(plan, placement=found.placed, findings=(*lacking, *found.findings, *plan.findings))
+
+
+def not_everywhere(read: ReadByAll, merge: Merge) -> tuple[Finding, ...]:
+    """Say which machines lack, on disks of their own, what each machine reads, with the command that brings it."""
+    disks = _disks(merge)
+    surely = [path for path in read.surely if path in merge.held]
+    if not surely:
+        return ()
+    by_lack: defaultdict[tuple[tuple[str, ...], tuple[str, ...]], list[_Disk]] = defaultdict(list)
+    for disk in disks:
+        lacks = [tuple(path for path in paths if not disk.has(path, merge)) for paths in (surely, read.perhaps)]
+        by_lack[lacks[0], lacks[1]].append(disk)
+    found = [_lacking(*lack, own, disks, merge) for lack, own in by_lack.items() if any(lack)]
+    unseen = sorted({*merge.missing, *(number for number, why in merge.blind.items() if why != "ENOENT")})
+    if unseen and not any(disk.shared for disk in disks):
+        message = f"{merge.lacking}: whether {surely[0]}, which every machine reads, is there, too, nobody knows"
+        remedy = f"run on that machine: ckpttool part --part {unseen[0]}/{merge.of}, and give its file, too"
+        found.append(unknown(Code.PART_MISSING, message, path=surely[0], remedy=remedy))
+    return tuple(found)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Disk:
+    """One machine's own disk, or one that all see."""
+
+    host: str
+    root: str
+    shared: bool
+    seats: frozenset[int]
+    """Who looked at it, by their place in the merge's."""
+
+    def has(self, path: str, merge: Merge) -> bool:
+        return not self.seats.isdisjoint(merge.held.get(path, ()))
+
+
+def _disks(merge: Merge) -> list[_Disk]:
+    """Return the disks that a start reads from: that of a machine on which no rank starts is none of them."""
+    seats: defaultdict[tuple[object, ...] | None, list[tuple[int | None, Seat]]] = defaultdict(list)
+    absent = [seat for seat in merge.looked if merge.blind.get(seat.number) == "ENOENT"]
+    for at, seat in [*enumerate(merge.seats), *((None, seat) for seat in absent)]:
+        if seat.claims != ():
+            folder = seat.absolute or seat.root if seat.inode is None else seat.inode
+            seats[None if seat.shared else (seat.disk, folder)].append((at, seat))
+    return [
+        _Disk(
+            host=own[0][1].host,
+            root=own[0][1].absolute or own[0][1].root,
+            shared=key is None,
+            seats=frozenset(at for at, _ in own if at is not None),
+        )
+        for key, own in seats.items()
+    ]
+
+
+def _lacking(
+    surely: Sequence[str], perhaps: Sequence[str], own: Sequence[_Disk], disks: Sequence[_Disk], merge: Merge
+) -> Finding:
+    """Say what some machines lack, and how the first of them gets it."""
+    lack = (surely or perhaps)[:_MOST_NAMED]
+    more = len(surely or perhaps) - len(lack)
+    files = ", ".join(lack) + (f" and {counted(more, 'more file')}" if more else "")
+    hosts = ", ".join(disk.host for disk in own[:_MOST_NAMED])
+    others = f" and {counted(len(own) - _MOST_NAMED, 'more machine')}" if len(own) > _MOST_NAMED else ""
+    commands = _copies([*surely, *perhaps], own[0], disks, merge)
+    remedy = f"on {quote(own[0].host)}: {commands}" + ("; and so on the others" if len(own) > 1 else "")
+    verb = "lacks" if len(own) == 1 else "lack"
+    if surely:
+        message = f"{hosts}{others} {verb} {files}: every machine reads that at the start, and stops or begins anew"
+        return damage(Code.SHARD_ELSEWHERE, message, path=surely[0], actual=own[0].host, remedy=remedy)
+    message = f"{hosts}{others} {verb} {files}: whether the ranks that start there read it no record tells"
+    return unknown(Code.SHARD_ELSEWHERE, message, path=perhaps[0], actual=own[0].host, remedy=remedy)
+
+
+def _copies(paths: Sequence[str], target: _Disk, disks: Sequence[_Disk], merge: Merge) -> str:
+    """Spell the commands that bring files from where they lie, whatever their names hold."""
+    sources: defaultdict[int, list[str]] = defaultdict(list)
+    for path in paths:
+        at = next((at for at, disk in enumerate(disks) if disk.has(path, merge)), None)
+        if at is not None:
+            sources[at].append(path)
+    return " && ".join(
+        _rsync(disks[at], target, own if len(own) <= _MOST_COPIED else sorted({path.partition("/")[0] for path in own}))
+        for at, own in sources.items()
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,7 +220,7 @@ def _elsewhere(
     return found
 
 
-def _rsync(source: Home, target: Home, paths: Sequence[str]) -> str:
+def _rsync(source: Home | _Disk, target: Home | _Disk, paths: Sequence[str]) -> str:
     """Spell the command that brings files to the same places below another folder, whatever their names hold."""
     hosts = [source.host, *[""] * (len(paths) - 1)]  # that of the first source is that of all
     words = [f"{host}:{source.root}/./{path}" for host, path in zip(hosts, paths, strict=True)]

@@ -46,6 +46,8 @@ class RankFiles(str, Enum):
 
     TOGETHER = "together"
     """In folders that all ranks write to: what is not there is missing."""
+    UNCOUNTED = "uncounted"
+    """In such folders, too, and no record says how many ranks there were: more may have written on other machines."""
     APART = "apart"
     """In a folder of each rank: where machines save to disks of their own, each has those of its own ranks alone."""
     UNKNOWN = "unknown"

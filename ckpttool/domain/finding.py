@@ -359,7 +359,8 @@ def blocking(findings: Iterable[Finding]) -> tuple[Finding, ...]:
 
 def without_answer(findings: Iterable[Finding]) -> bool:
     """Tell whether what was to have a say in a choice could not: a log, a health file, ranks elsewhere, a limit."""
-    codes = {Code.LOG_UNREADABLE, Code.HEALTH_UNKNOWN, Code.HEALTH_UNHEARD, *_ELSEWHERE, Code.TOO_MUCH_LOST}
+    codes = {Code.LOG_UNREADABLE, Code.HEALTH_UNKNOWN, Code.HEALTH_UNHEARD, *_ELSEWHERE}
+    codes |= {Code.SHARD_ELSEWHERE, Code.TOO_MUCH_LOST}
     return any(one.code in codes and one.severity is Severity.UNKNOWN for one in findings)
 
 

@@ -24,6 +24,16 @@ class Home:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ReadByAll:
+    """Files of a save that a machine reads at a start whichever ranks run there, by paths relative to the tree."""
+
+    surely: tuple[str, ...] = ()
+    """Every machine reads them, and stops or begins anew without one; those that the save does not have are no loss."""
+    perhaps: tuple[str, ...] = ()
+    """Besides, it reads some of these: no record tells which."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Placed:
     """Ranks that will start on one machine."""
 

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from ckpttool.domain.asd import AsdDialect
     from ckpttool.domain.data_position import DataPosition
     from ckpttool.domain.load_settings import LoadSettings, TrainerSetting
+    from ckpttool.domain.placement import ReadByAll
     from ckpttool.domain.plan import ResumePlan
     from ckpttool.domain.pointer import Pointer, PointerText
     from ckpttool.domain.question import AskedSizes, DataQuestion
@@ -176,6 +177,10 @@ class Layout(Protocol):
 
     def twin(self, checkpoint: Checkpoint, rank: Rank, role: ShardRole) -> str | Refusal:
         """Return where a rank's file lies, or would; a refusal where no rank's file is ever a copy of another's."""
+        ...
+
+    def read_by_all(self, checkpoint: Checkpoint) -> ReadByAll:
+        """Name the files that a machine must have whichever ranks start there: nothing where each reads its own."""
         ...
 
     def slices(self, storage: Storage, checkpoint: Checkpoint) -> RecordedSlices | None:

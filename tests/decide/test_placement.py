@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Mapping
 from itertools import permutations
 
 import pytest
 
-from ckpttool.decide.placement import Placement, placement_of, with_placement
+from ckpttool.decide.placement import Placement, not_everywhere, placement_of, with_placement
 from ckpttool.domain.exits import of_plan
 from ckpttool.domain.finding import Code, Finding, Severity
 from ckpttool.domain.frozen import replace
 from ckpttool.domain.merge import Merge, Seat
-from ckpttool.domain.placement import Home, Placed
+from ckpttool.domain.placement import Home, Placed, ReadByAll
 from ckpttool.domain.units import Rank
 from ckpttool.domain.verdict import Level
 from ckpttool.errors import ExitCode
@@ -21,6 +22,7 @@ from tests.inventories import checkpoint
 from tests.plans import resume_plan
 
 SAVE = checkpoint(ranks=range(4))
+NONE = ReadByAll()
 PATHS = [shard.path for shard in SAVE.shards]
 
 
@@ -161,11 +163,11 @@ def merged(*claims: tuple[int, ...] | None) -> Merge:
 
 def test_a_plan_says_where_its_ranks_start_and_one_that_could_not_ends_with_10() -> None:
     plan = resume_plan()
-    right = with_placement(plan, merged((0, 1), (2, 3)))
+    right = with_placement(plan, merged((0, 1), (2, 3)), NONE)
     assert [(placed.host, placed.ranks) for placed in right.placement] == [("node1", (0, 1)), ("node2", (2, 3))]
     assert right.findings == plan.findings
     assert of_plan(right, strict=False) is ExitCode.OK
-    wrong = with_placement(plan, merged((2, 3), (0, 1)))
+    wrong = with_placement(plan, merged((2, 3), (0, 1)), NONE)
     assert [finding.code for finding in wrong.findings[:4]] == [Code.SHARD_ELSEWHERE] * 4
     assert of_plan(wrong, strict=False) is ExitCode.DAMAGE
     assert plan_document(wrong)["placement"] == [  # type: ignore[index, call-overload]
@@ -175,6 +177,88 @@ def test_a_plan_says_where_its_ranks_start_and_one_that_could_not_ends_with_10()
 
 
 def test_a_plan_of_machines_that_claim_nothing_stays_as_it_is() -> None:
-    plan = with_placement(resume_plan(), merged(None, None))
+    plan = with_placement(resume_plan(), merged(None, None), NONE)
     assert plan == resume_plan()
     assert "placement" not in plan_document(plan)  # type: ignore[operator]
+
+
+class TestWhatEveryMachineReads:
+    """`.metadata`, the model of all replicas: a machine that lacks one stops, whichever ranks start there."""
+
+    READ = ReadByAll(surely=("s/.metadata", "s/never-saved"), perhaps=("s/__0_0.distcp", "s/__1_0.distcp"))
+
+    @staticmethod
+    def seen(*files: str, missing: tuple[int, ...] = (), blind: Mapping[int, str] | None = None) -> Merge:
+        """Return what each machine has: `.metadata` by `m`, the slices by their rank."""
+        names = {"m": "s/.metadata", "0": "s/__0_0.distcp", "1": "s/__1_0.distcp"}
+        held = {path: tuple(at for at, own in enumerate(files) if key in own) for key, path in names.items()}
+        seats = merged(*[None] * len(files)).seats
+        return replace(
+            merged(*[None] * len(files)),
+            of=2,
+            held={path: at for path, at in held.items() if at},
+            looked=seats,
+            missing=missing,
+            blind=blind or {},
+        )
+
+    def test_a_machine_without_it_cannot_start_and_gets_the_command_that_brings_all_it_lacks(self) -> None:
+        (damaged, unsure) = not_everywhere(self.READ, self.seen("m0", "1"))[::-1]
+        assert (damaged.severity, damaged.code, damaged.path) == (Severity.DAMAGE, Code.SHARD_ELSEWHERE, "s/.metadata")
+        assert "node2 lacks s/.metadata: every machine reads that" in damaged.message
+        assert damaged.remedy == (
+            "on node2: rsync -asR -- node1:/data/output/./s/.metadata :/data/output/./s/__0_0.distcp /data/output/"
+        )
+        assert (unsure.severity, unsure.path) == (Severity.UNKNOWN, "s/__1_0.distcp")
+
+    def test_one_that_has_the_record_and_lacks_others_slices_is_not_known_to_start(self) -> None:
+        found = not_everywhere(self.READ, self.seen("m0", "m1"))
+        assert [(one.severity, one.actual) for one in found] == [
+            (Severity.UNKNOWN, "node1"),
+            (Severity.UNKNOWN, "node2"),
+        ]
+
+    def test_where_each_has_all_or_all_see_one_disk_nothing_is_said(self) -> None:
+        assert not_everywhere(self.READ, self.seen("m01", "m01")) == ()
+        shared = self.seen("m0", "1")
+        seats = tuple(replace(seat, shared=True) for seat in shared.seats)
+        assert not_everywhere(self.READ, replace(shared, seats=seats, looked=seats)) == ()
+        one = replace(self.seen("m01", missing=(2,)), seats=seats[:1], looked=seats[:1])
+        assert not_everywhere(self.READ, one) == ()
+
+    def test_two_processes_that_see_one_folder_have_what_either_was_shown(self) -> None:
+        both = self.seen("m0", "1")
+        seats = tuple(replace(seat, disk="d", inode=7) for seat in both.seats)
+        assert not_everywhere(self.READ, replace(both, seats=seats, looked=seats)) == ()
+
+    def test_a_save_that_keeps_nothing_for_all_asks_nothing(self) -> None:
+        assert not_everywhere(self.READ, self.seen("0", "1")) == ()
+        assert not_everywhere(ReadByAll(perhaps=("s/__0_0.distcp",)), self.seen("0", "1")) == ()
+
+    def test_a_machine_that_has_no_such_folder_lacks_all_of_it(self) -> None:
+        seen = self.seen("m01")
+        absent = replace(seen.seats[0], number=2, host="node2", disk="other")
+        told = replace(seen, of=2, looked=(*seen.seats, absent), blind={2: "ENOENT"})
+        assert [(one.severity, one.actual) for one in not_everywhere(self.READ, told)] == [(Severity.DAMAGE, "node2")]
+
+    def test_of_one_that_may_not_look_or_was_not_asked_nobody_knows(self) -> None:
+        for told in (
+            self.seen("m01", missing=(2,)),
+            self.seen("m01", blind={2: "EACCES"}),
+        ):
+            (found,) = not_everywhere(self.READ, told)
+            assert (found.severity, found.code) == (Severity.UNKNOWN, Code.PART_MISSING)
+
+    def test_a_machine_on_which_no_rank_starts_need_not_have_it(self) -> None:
+        seen = self.seen("m01", "")
+        idle = (seen.seats[0], replace(seen.seats[1], claims=()))
+        assert not_everywhere(self.READ, replace(seen, seats=idle, looked=idle)) == ()
+
+    def test_hundreds_that_lack_hundreds_of_files_are_one_sentence_and_one_command(self) -> None:
+        slices = tuple(f"s/__{rank}_0.distcp" for rank in range(100))
+        seen = self.seen("m", *[""] * 200)
+        told = replace(seen, held={"s/.metadata": (0,), **dict.fromkeys(slices, (0,))})
+        (found,) = not_everywhere(ReadByAll(surely=("s/.metadata", *slices)), told)
+        assert "node2, node3, node4 and 197 more machines lack" in found.message
+        assert "and 98 more files" in found.message
+        assert (found.remedy or "").endswith("node1:/data/output/./s /data/output/; and so on the others")

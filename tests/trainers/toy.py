@@ -16,6 +16,7 @@ from ckpttool.domain.checkpoint import Checkpoint, CommitState, Content, Invento
 from ckpttool.domain.expectation import Evidence, Expectation, Expected, FilesByPath, RankFiles
 from ckpttool.domain.finding import Code, Finding, damage, note
 from ckpttool.domain.load_settings import LoadSettings, Place, TrainerSetting
+from ckpttool.domain.placement import ReadByAll
 from ckpttool.domain.pointer import Pointer, PointerText
 from ckpttool.domain.question import AskedSizes
 from ckpttool.domain.replicas import RecordedSlices
@@ -103,6 +104,10 @@ class ToyLayout:
     def twin(self, checkpoint: Checkpoint, rank: Rank, role: ShardRole) -> str | Refusal:
         """Refuse: each rank writes what no other does."""
         return Refusal(why="is a tree of the toy trainer, whose ranks write no copies")
+
+    def read_by_all(self, checkpoint: Checkpoint) -> ReadByAll:
+        """Name the record."""
+        return ReadByAll(surely=(f"{checkpoint.name}/toy.json",))
 
     def slices(self, storage: Storage, checkpoint: Checkpoint) -> RecordedSlices | None:
         """Read none."""

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from ckpttool.domain.checkpoint import Checkpoint, Inventory
+from ckpttool.domain.expectation import RankFiles
 from ckpttool.records import SealPlace
 from ckpttool.storage.base import Storage
 from ckpttool.trainers.accelerate import Accelerate
@@ -22,6 +23,7 @@ from ckpttool.trainers.listing import MOST_LOOKED_INTO, Listing
 
 if TYPE_CHECKING:
     from ckpttool.domain.load_settings import LoadSettings
+    from ckpttool.domain.placement import ReadByAll
 
 
 class AccelerateLayout(Untracked):
@@ -30,6 +32,7 @@ class AccelerateLayout(Untracked):
     name = Accelerate.name
     title = Accelerate.title
     sign = f"{FOLDER}/checkpoint_N/"
+    rank_files = RankFiles.UNCOUNTED
 
     def recognise(self, listing: Listing) -> bool:
         """Tell by the ranks' random numbers in a folder, or in a numbered one below `checkpoints/`."""
@@ -70,6 +73,12 @@ class AccelerateLayout(Untracked):
     def members(self, checkpoint: Checkpoint) -> Members | Refusal:
         """Return the save's own folder, with all that is in it."""
         return Members(paths=(folder_of(checkpoint.name),))
+
+    def read_by_all(self, checkpoint: Checkpoint) -> ReadByAll:
+        """Name all that is no rank's own: each process loads it from the folder, and stops where it is not there."""
+        from ckpttool.trainers.hf_saves.save_folder import read_by_all
+
+        return read_by_all(folder_of(checkpoint.name), checkpoint.shards)
 
     def seal_place(self, checkpoint: Checkpoint) -> SealPlace | Refusal:
         """Return a place in the save's own folder."""

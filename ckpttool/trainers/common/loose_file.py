@@ -35,6 +35,7 @@ from ckpttool.trainers.listing import Listing
 
 if TYPE_CHECKING:
     from ckpttool.domain.load_settings import LoadSettings
+    from ckpttool.domain.placement import ReadByAll
     from ckpttool.domain.pointer import Pointer, PointerText
     from ckpttool.domain.replicas import RecordedSlices
 
@@ -150,6 +151,12 @@ class LooseFile:
     def twin(self, checkpoint: Checkpoint, rank: Rank, role: ShardRole) -> str | Refusal:
         """Refuse: nobody knows what the file is a part of."""
         return Refusal(why="is a lone file: no rank's file beside it may be a copy of it")
+
+    def read_by_all(self, checkpoint: Checkpoint) -> ReadByAll:
+        """Name none: nothing starts from it."""
+        from ckpttool.domain.placement import ReadByAll
+
+        return ReadByAll()
 
     def slices(self, storage: Storage, checkpoint: Checkpoint) -> RecordedSlices | None:
         """Read none: no file is a copy of another."""

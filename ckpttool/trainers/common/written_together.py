@@ -27,7 +27,7 @@ class WrittenTogether:
     """What people call its trainer: for sentences."""
     is_tree: Final = True
     gives_way = False
-    rank_files: Final = RankFiles.TOGETHER
+    rank_files = RankFiles.TOGETHER
 
     def expected(self, inventory: Inventory, evidence: Evidence) -> Expected:
         """Go by each save's own record, or its names; what is said from outside tells no more."""

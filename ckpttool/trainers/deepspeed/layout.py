@@ -14,11 +14,12 @@ from ckpttool.trainers.base import WHOLE_TREE, Members, Part, Refusal, ScanOptio
 from ckpttool.trainers.common.listed import own_folder
 from ckpttool.trainers.common.written_together import WrittenTogether
 from ckpttool.trainers.deepspeed import DeepSpeed
-from ckpttool.trainers.deepspeed.names import DEFAULT_TAG, LATEST, parse
+from ckpttool.trainers.deepspeed.names import DEFAULT_TAG, LATEST, StatesFile, parse
 from ckpttool.trainers.listing import Listing
 
 if TYPE_CHECKING:
     from ckpttool.domain.load_settings import LoadSettings
+    from ckpttool.domain.placement import ReadByAll
     from ckpttool.domain.pointer import Pointer, PointerText
 
 
@@ -30,11 +31,17 @@ class DeepSpeedTags(WrittenTogether):
     sign = "global_step*/"
 
     def recognise(self, listing: Listing) -> bool:
-        """Tell by a folder with model states, beside optimizer states or beside `latest`."""
+        """Tell by a folder with model states, beside optimizer states or beside `latest`; or by a replica's file alone.
+
+        Those are all that a machine has that saves to a disk of its own and is not the first one.
+        """
         has_latest = listing.has(LATEST)
-        for _, names in listing.inside():
-            roles = {own.role for name in names if (own := parse(name)) is not None}
+        for folder, names in listing.inside():
+            files = [own for name in names if (own := parse(name)) is not None]
+            roles = {own.role for own in files}
             if roles == {ShardRole.MODEL, ShardRole.OPTIMIZER} or (has_latest and ShardRole.MODEL in roles):
+                return True
+            if re.fullmatch(DEFAULT_TAG, folder) and any(own.replica is not None for own in files):
                 return True
         return False
 
@@ -65,6 +72,20 @@ class DeepSpeedTags(WrittenTogether):
     def members(self, checkpoint: Checkpoint) -> Members | Refusal:
         """Return the tag's folder, with all that is in it; what `latest` names stays."""
         return own_folder(checkpoint, f"`{LATEST}`")
+
+    def read_by_all(self, checkpoint: Checkpoint) -> ReadByAll:
+        """Name `latest` and the files of the model that replicas share; of layers and experts a rank reads its own.
+
+        Source:
+            `_get_all_ckpt_names` of `deepspeed/runtime/engine.py` counts all of them on each machine; DeepSpeed 0.19.
+        """
+        from ckpttool.domain.placement import ReadByAll
+
+        files = [(shard.path, parse(shard.path.rpartition("/")[2])) for shard in checkpoint.shards]
+        return ReadByAll(
+            surely=(LATEST, *(path for path, own in files if own is not None and _is_whole_models(own))),
+            perhaps=tuple(path for path, own in files if own is not None and own.slice is None),
+        )
 
     def pointers(self, storage: Storage, ranks: Iterable[Rank]) -> Iterator[Pointer]:
         """Read `latest`."""
@@ -103,3 +124,7 @@ class DeepSpeedTags(WrittenTogether):
             settings=tuple(settings),
             remarks=("Where it finds nothing it returns (None, None) and goes on: look at the path that it returns.",),
         )
+
+
+def _is_whole_models(file: StatesFile) -> bool:
+    return file.role is ShardRole.MODEL and file.slice is not None and file.replica is None

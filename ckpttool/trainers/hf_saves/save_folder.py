@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -26,6 +26,7 @@ from ckpttool.storage.base import Kind, OverLimitError, Storage, unreadable
 from ckpttool.trainers.common.listed import by_rank, listed_damage, listed_shard
 
 if TYPE_CHECKING:
+    from ckpttool.domain.placement import ReadByAll
     from ckpttool.trainers.torch_dcp.store import DcpStore
 
 _SUFFIXES = {"safetensors": FormatName.SAFETENSORS}
@@ -160,6 +161,23 @@ def _unfinished(store: DcpStore, path: str) -> Iterator[Finding]:
     if store.commit is CommitState.UNCOMMITTED and not store.findings:
         message = "has no record of its slices, which is written last: the save was not finished"
         yield listed_damage(Code.UNCOMMITTED_SAVE, message, path)
+
+
+def read_by_all(folder: str, shards: Iterable[Shard]) -> ReadByAll:
+    """Name the files of a save that each process reads: all that is no rank's own; of slices it reads some.
+
+    Args:
+        folder: The save's.
+        shards: Of it.
+    """
+    from ckpttool.domain.placement import ReadByAll
+
+    shared = [shard for shard in shards if shard.rank is None]
+    slices = [shard.path for shard in shared if shard.role is ShardRole.DATA]
+    records = sorted({f"{path.rpartition('/')[0]}/.metadata" for path in slices})
+    whole = [shard.path for shard in shared if shard.role is not ShardRole.DATA]
+    indexes = [f"{folder}/{name}" for name in _INDEXES]
+    return ReadByAll(surely=(*records, *whole, *indexes), perhaps=tuple(slices))
 
 
 def is_unfinished(name: str) -> bool:

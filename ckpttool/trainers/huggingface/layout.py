@@ -16,9 +16,16 @@ from ckpttool.trainers.listing import Listing
 
 if TYPE_CHECKING:
     from ckpttool.domain.load_settings import LoadSettings
+    from ckpttool.domain.placement import ReadByAll
 
-_OWN = rf"{re.escape(STATE)}|{re.escape(ARGUMENTS)}|{WEIGHTS}|(?s:pytorch_model.*)|global_step[0-9]+"
+_OWN = (
+    rf"{re.escape(STATE)}|{re.escape(ARGUMENTS)}|{WEIGHTS}|(?s:pytorch_model.*)|global_step[0-9]+"
+    r"|rng_state_[0-9]{1,9}\.pth"
+)
 """What lies in a save and in no other trainer's folder of such a name."""
+
+_SHARED_IN_TAG = r"(?s:.+)/global_step[0-9]+/mp_rank_[0-9]+_model_states\.pt"
+"""What DeepSpeed's replicas share in a tag of a save."""
 
 _ALIEN = r"random_states_[0-9]+\.pkl"
 """What scripts that save by Accelerate alone have there: their folders often have such names."""
@@ -65,6 +72,25 @@ class HfTrainerLayout(Untracked):
         if checkpoint.is_tracked:
             return Refusal(why="is what best_model_checkpoint names")
         return Members(paths=(checkpoint.name,), records=(f"{checkpoint.name}/{STATE}",))
+
+    def read_by_all(self, checkpoint: Checkpoint) -> ReadByAll:
+        """Name all that is no rank's own; of slices, and of a whole optimizer that FSDP gathered, a rank reads some.
+
+        Source:
+            `Trainer._inner_training_loop`, `_load_from_checkpoint` and `_load_optimizer_and_scheduler` of
+            transformers 5.23: each process looks for these in the folder itself, and begins anew what it does not find.
+        """
+        from ckpttool.domain.placement import ReadByAll
+        from ckpttool.trainers.hf_saves.save_folder import read_by_all
+
+        state, tag = f"{checkpoint.name}/{STATE}", f"{checkpoint.name}/global_step"
+        own = [shard for shard in checkpoint.shards if not shard.path.startswith(tag)]
+        told = read_by_all(checkpoint.name, own)
+        inner = [shard.path for shard in checkpoint.shards if re.fullmatch(_SHARED_IN_TAG, shard.path)]
+        latest = [f"{checkpoint.name}/latest"] if len(own) < len(checkpoint.shards) else []
+        gathered = tuple(path for path in told.surely if path.endswith("/optimizer.bin"))
+        surely = [path for path in told.surely if path not in gathered]
+        return ReadByAll(surely=(state, *surely, *latest, *inner), perhaps=(*told.perhaps, *gathered))
 
     def load(self, inventory: Inventory, checkpoint: Checkpoint) -> LoadSettings | Refusal:
         """Name the save's folder: `True` would take the highest number, whatever is in it."""

@@ -17,6 +17,7 @@ from ckpttool.trainers.listing import Listing
 
 if TYPE_CHECKING:
     from ckpttool.domain.load_settings import LoadSettings
+    from ckpttool.domain.placement import ReadByAll
 
 
 class LightningLayout(Untracked):
@@ -55,6 +56,12 @@ class LightningLayout(Untracked):
     def is_unfinished(self, name: str) -> bool:
         """Tell of none: it writes elsewhere, and moves or copies that to the last name at once."""
         return False
+
+    def read_by_all(self, checkpoint: Checkpoint) -> ReadByAll:
+        """Name the file, which every process loads; of a folder the records, and the slices."""
+        from ckpttool.trainers.torch_dcp.store import read_by_all
+
+        return read_by_all(checkpoint)
 
     def members(self, checkpoint: Checkpoint) -> Members | Refusal:
         """Return the file or folder with its copies; a refusal where `ckpt_path="last"` would miss it."""

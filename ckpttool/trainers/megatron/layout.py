@@ -30,6 +30,7 @@ from ckpttool.trainers.megatron.names import (
 
 if TYPE_CHECKING:
     from ckpttool.domain.load_settings import LoadSettings
+    from ckpttool.domain.placement import ReadByAll
     from ckpttool.domain.pointer import Pointer, PointerText
 
 
@@ -72,6 +73,25 @@ class MegatronIterations(WrittenTogether):
     def members(self, checkpoint: Checkpoint) -> Members | Refusal:
         """Return the save's own folder, with all that is in it; what the tracker names stays."""
         return own_folder(checkpoint, "the tracker", METADATA_JSON, INTEGRITY, COMMON)
+
+    def read_by_all(self, checkpoint: Checkpoint) -> ReadByAll:
+        """Name the tracker and the records, and the slices or parts of the model: a rank reads some of those.
+
+        Source:
+            `_load_base_checkpoint` of `megatron/training/checkpointing.py`, branch core_r0.16.0; without a tracker a
+            rank begins anew.
+        """
+        from ckpttool.domain.placement import ReadByAll
+        from ckpttool.trainers.torch_dcp.store import read_by_all
+
+        sizes = dict(checkpoint.scalars.rest)
+        if all("/mp_rank_" in shard.path for shard in checkpoint.shards):
+            parts = tuple(shard.path for shard in checkpoint.shards)
+            # Without replicas each part of the model is read by those alone who wrote it.
+            return ReadByAll(surely=(TRACKER,), perhaps=() if sizes.get("data") == 1 else parts)
+        told = read_by_all(checkpoint)
+        record = f"{checkpoint.name}/{METADATA_JSON}"
+        return ReadByAll(surely=(TRACKER, record, *told.surely), perhaps=told.perhaps)
 
     def pointers(self, storage: Storage, ranks: Iterable[Rank]) -> Iterator[Pointer]:
         """Read the tracker."""

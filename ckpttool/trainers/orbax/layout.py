@@ -14,6 +14,7 @@ from ckpttool.trainers.orbax.names import RECORD, SAVE, is_unfinished, prefix_an
 
 if TYPE_CHECKING:
     from ckpttool.domain.load_settings import LoadSettings
+    from ckpttool.domain.placement import ReadByAll
 
 
 class OrbaxLayout(Untracked):
@@ -55,6 +56,15 @@ class OrbaxLayout(Untracked):
         if dict(checkpoint.facts).get("metrics"):
             return Refusal(why="is rated by metrics, and its training alone knows which are the best")
         return Members(paths=(checkpoint.name,), records=(f"{checkpoint.name}/{RECORD}",))
+
+    def read_by_all(self, checkpoint: Checkpoint) -> ReadByAll:
+        """Name the record and the stores' manifests; each process reads its part of the arrays from the data files."""
+        from ckpttool.domain.placement import ReadByAll
+        from ckpttool.domain.shard import ShardRole
+
+        manifests = tuple(shard.path for shard in checkpoint.shards if shard.role is ShardRole.INDEX)
+        data = tuple(shard.path for shard in checkpoint.shards if shard.role is ShardRole.DATA)
+        return ReadByAll(surely=(f"{checkpoint.name}/{RECORD}", *manifests), perhaps=data)
 
     def load(self, inventory: Inventory, checkpoint: Checkpoint) -> LoadSettings | Refusal:
         """Name the step."""

@@ -17,6 +17,7 @@ from ckpttool.trainers.torch_dcp import TorchDcp
 from ckpttool.trainers.torch_dcp.names import METADATA, UNFINISHED, is_store
 
 if TYPE_CHECKING:
+    from ckpttool.domain.placement import ReadByAll
     from ckpttool.trainers.torch_dcp.saves import Told
     from ckpttool.trainers.torch_dcp.store import DcpStore
 
@@ -35,6 +36,12 @@ class FoldersOfSlices(Untracked):
     def is_unfinished(self, name: str) -> bool:
         """Tell by the name under which the record is written first."""
         return name.rpartition("/")[2] == UNFINISHED
+
+    def read_by_all(self, checkpoint: Checkpoint) -> ReadByAll:
+        """Name the record, and the slices: a value that no rank shares out may lie in any of them."""
+        from ckpttool.trainers.torch_dcp.store import read_by_all
+
+        return read_by_all(checkpoint)
 
     def members(self, checkpoint: Checkpoint) -> Members | Refusal:
         """Return the save's own folder, with all that is in it."""

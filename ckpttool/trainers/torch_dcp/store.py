@@ -30,6 +30,7 @@ from ckpttool.trainers.common.listed import stamp_if_there, stray
 from ckpttool.trainers.torch_dcp.names import METADATA, OF_RANK, UNFINISHED, WRITER, is_committed
 
 if TYPE_CHECKING:
+    from ckpttool.domain.placement import ReadByAll
     from ckpttool.formats.torch.dcp import DcpMetadata, SplitTensor
     from ckpttool.formats.torch.slice_machine import Slice
 
@@ -119,6 +120,25 @@ def look_closer(storage: Storage, checkpoint: Checkpoint, *folders: str) -> Chec
             findings=(*checkpoint.findings, *(each for each in (*store.findings, *missing) if each not in known)),
         )
     return checkpoint
+
+
+def read_by_all(checkpoint: Checkpoint) -> ReadByAll:
+    """Name the files of a save that each machine reads: records, and what is no rank's; of slices it reads some.
+
+    Source:
+        `dcp.load` of torch 2.13 reads `.metadata` on every rank; a value that is saved once, such as a counter, lies
+        in the file of whichever rank wrote it.
+    """
+    from ckpttool.domain.placement import ReadByAll
+
+    slices = [shard.path for shard in checkpoint.shards if shard.role is ShardRole.DATA]
+    beside = [shard.path for shard in checkpoint.shards if shard.role is not ShardRole.DATA and shard.rank is None]
+    records = sorted({f"{path.rpartition('/')[0]}/{METADATA}" for path in slices if WRITER.fullmatch(_name(path))})
+    return ReadByAll(surely=(*records, *beside), perhaps=tuple(slices))
+
+
+def _name(path: str) -> str:
+    return path.rpartition("/")[2]
 
 
 def _missing(path: str) -> Finding:

@@ -18,6 +18,7 @@ from ckpttool.trainers.verl.names import ROLES, SAVE, folder_of, holds_a_model, 
 
 if TYPE_CHECKING:
     from ckpttool.domain.load_settings import LoadSettings
+    from ckpttool.domain.placement import ReadByAll
     from ckpttool.domain.pointer import Pointer, PointerText
 
 
@@ -57,6 +58,12 @@ class VerlLayout(WrittenTogether):
         """Return the save's own folder, with all that is in it."""
         data = tuple(shard.path for shard in checkpoint.shards if is_data(posixpath.basename(shard.path)))
         return Members(paths=(checkpoint.name,), records=data)
+
+    def read_by_all(self, checkpoint: Checkpoint) -> ReadByAll:
+        """Name none: each rank reads its own files, and one process the tracker and the data's place."""
+        from ckpttool.domain.placement import ReadByAll
+
+        return ReadByAll()
 
     def pointers(self, storage: Storage, ranks: Iterable[Rank]) -> Iterator[Pointer]:
         """Read the tracker."""

@@ -28,6 +28,7 @@ from ckpttool.trainers.mindformers.layouts.names import (
 
 if TYPE_CHECKING:
     from ckpttool.domain.load_settings import LoadSettings
+    from ckpttool.domain.placement import ReadByAll
     from ckpttool.domain.pointer import Pointer, PointerText
     from ckpttool.domain.replicas import RecordedSlices
     from ckpttool.domain.shard import ShardRole
@@ -88,6 +89,12 @@ class MindFormersIteration:
 
         template = next((shard for shard in checkpoint.shards if shard.role is role and shard.rank is not None), None)
         return Refusal(why=f"has no rank's {role.value} shard") if template is None else path_for(template, rank)
+
+    def read_by_all(self, checkpoint: Checkpoint) -> ReadByAll:
+        """Name none: which of them a rank reads is told by its own slices."""
+        from ckpttool.domain.placement import ReadByAll
+
+        return ReadByAll()
 
     def slices(self, storage: Storage, checkpoint: Checkpoint) -> RecordedSlices | None:
         """Read them from metadata.json."""

@@ -27,6 +27,7 @@ from ckpttool.trainers.mindformers.layouts.names import (
 
 if TYPE_CHECKING:
     from ckpttool.domain.load_settings import LoadSettings
+    from ckpttool.domain.placement import ReadByAll
     from ckpttool.domain.pointer import Pointer, PointerText
     from ckpttool.domain.replicas import RecordedSlices
     from ckpttool.domain.shard import ShardRole
@@ -106,6 +107,12 @@ class MindFormersRank:
         from ckpttool.trainers.mindformers.layouts.rank_expected import path_for
 
         return path_for(checkpoint.shards[0], rank)
+
+    def read_by_all(self, checkpoint: Checkpoint) -> ReadByAll:
+        """Name none: each rank reads what lies in its own folder."""
+        from ckpttool.domain.placement import ReadByAll
+
+        return ReadByAll()
 
     def slices(self, storage: Storage, checkpoint: Checkpoint) -> RecordedSlices | None:
         """Read them from the strategy files beside the tree, which the training wrote as it began."""

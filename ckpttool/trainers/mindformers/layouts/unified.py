@@ -21,6 +21,7 @@ from ckpttool.trainers.mindformers.scalars import FACTS, RULES, EpochStep, Train
 
 if TYPE_CHECKING:
     from ckpttool.domain.load_settings import LoadSettings
+    from ckpttool.domain.placement import ReadByAll
     from ckpttool.domain.pointer import Pointer, PointerText
     from ckpttool.domain.replicas import RecordedSlices
 
@@ -102,6 +103,12 @@ class MindFormersUnified:
     def twin(self, checkpoint: Checkpoint, rank: Rank, role: ShardRole) -> str | Refusal:
         """Refuse: all ranks share the files."""
         return Refusal(why="is one checkpoint that all ranks share: each slice is there once")
+
+    def read_by_all(self, checkpoint: Checkpoint) -> ReadByAll:
+        """Name none: which of them a rank reads is told by its own slices."""
+        from ckpttool.domain.placement import ReadByAll
+
+        return ReadByAll()
 
     def slices(self, storage: Storage, checkpoint: Checkpoint) -> RecordedSlices | None:
         """Read none: no file is a copy of another."""
