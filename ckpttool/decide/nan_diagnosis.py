@@ -9,8 +9,12 @@ from ckpttool.domain.capture import (
     GradientFacts,
     LossBits,
     NanVerdict,
+    Origin,
+    OriginKind,
     RankCapture,
     RankReplay,
+    is_finite,
+    norm_overflows,
 )
 from ckpttool.domain.units import counted
 
@@ -19,7 +23,8 @@ def culprits(ranks: Sequence[RankCapture]) -> tuple[Culprit, ...]:
     """Name the ranks on which it began, of those whose files are here, ascending.
 
     After a reduction every rank holds the same gradient. So a rank is named by its own loss, else by its own gradients,
-    which only a run without the others shows; a world of one has no others.
+    which only a run without the others shows; a world of one has no others. If all of these are finite, the norm was
+    not: it overflows from elements of 1e19 on.
     """
     by_loss = [Culprit(rank=rank.rank, why=_bad_loss(rank)) for rank in ranks if rank.bad_losses]
     if by_loss:
@@ -27,7 +32,7 @@ def culprits(ranks: Sequence[RankCapture]) -> tuple[Culprit, ...]:
     again = [(rank, rank.rerun) for rank in ranks if rank.rerun is not None and not rank.rerun.is_finite]
     if again:
         return tuple(Culprit(rank=rank.rank, why=_bad_gradients(rank, rerun.gradients)) for rank, rerun in again)
-    alone = [rank for rank in ranks if rank.world_size == 1 and rank.bad_gradients]
+    alone = [rank for rank in ranks if rank.world_size == 1]
     return tuple(Culprit(rank=rank.rank, why=_bad_gradients(rank, rank.gradients)) for rank in alone)
 
 
@@ -45,6 +50,9 @@ def _bad_loss(rank: RankCapture) -> str:
 def _bad_gradients(rank: RankCapture, gradients: Sequence[GradientFacts]) -> str:
     bad = [gradient for gradient in gradients if not gradient.is_finite]
     loss_is_known = rank.micro_batches and all(batch.loss for batch in rank.micro_batches)
+    if not bad:
+        each = "each of them and its loss were" if loss_is_known else "each of them was"
+        return f"the norm of its {counted(len(gradients), 'gradient')} was not finite, while {each}"
     loss = "while its loss was" if loss_is_known else "and its loss is not known"
     return f"{len(bad)} of its {counted(len(gradients), 'gradient')} were not finite, {loss}"
 
@@ -75,6 +83,7 @@ def compared(
         wrong = [gradient.name for gradient in bad if (gradient.name, gradient.shape) in were_finite]
     else:
         wrong += sorted(here.keys() - then.keys())
+    compares_norms = bool(then) and then.keys() == here.keys()
     return RankReplay(
         rank=captured.rank,
         losses_equal=sum(1 for loss in known if loss is not None) - len(differ),
@@ -87,7 +96,9 @@ def compared(
         pattern_differs=tuple(wrong),
         losses_differ=differ,
         nonfinite=tuple(gradient for gradient in own if not gradient.is_finite),
-        is_finite=all(loss.is_finite for loss in losses) and all(gradient.is_finite for gradient in own),
+        is_finite=is_finite(losses, own),
+        norm_overflows=norm_overflows(own),
+        norm_differs=compares_norms and norm_overflows([*then.values()]) != norm_overflows([*here.values()]),
     )
 
 
@@ -122,13 +133,20 @@ def _same(then: LossBits, now: LossBits) -> bool:
 def is_reproduced(ranks: Sequence[RankReplay], *, exact: bool) -> bool:
     """Tell whether every loss is equal in every bit and the same gradients are not finite; `exact`: all are equal."""
     return any(rank.losses + rank.gradients for rank in ranks) and all(
-        not rank.losses_differ and not rank.pattern_differs and (not exact or rank.gradients_equal == rank.gradients)
+        not rank.losses_differ
+        and not rank.pattern_differs
+        and not rank.norm_differs
+        and (not exact or rank.gradients_equal == rank.gradients)
         for rank in ranks
     )
 
 
 def verdict(
-    captured: Sequence[RankCapture], replayed: Sequence[RankReplay], *, same_device: bool
+    captured: Sequence[RankCapture],
+    replayed: Sequence[RankReplay],
+    *,
+    same_device: bool,
+    origin: Origin | None = None,
 ) -> tuple[NanVerdict, str]:
     """Say where it came from, and on what that rests.
 
@@ -139,6 +157,7 @@ def verdict(
         captured: What the ranks kept, of those that were run again.
         replayed: These runs, in the same order.
         same_device: Whether they were run on the kind of device on which they were captured.
+        origin: Where it began, if that was found.
     """
     reruns = [rank.rerun for rank in captured if rank.rerun is not None]
     bad_here = any(not rank.is_finite for rank in replayed)
@@ -146,9 +165,13 @@ def verdict(
         return NanVerdict.TRANSIENT, "computed once more at once, on the same device, it was finite"
     on_accelerator = any(rank.device != "cpu" for rank in captured)
     if bad_here and (not same_device or not on_accelerator):
-        return NanVerdict.DATA_OR_MODEL, "it happens again in another process" + (
-            "" if same_device else " and on another kind of device"
-        )
+        again = "it happens again in another process" + ("" if same_device else " and on another kind of device")
+        if origin is not None and origin.kind is OriginKind.PARAMETER:
+            again += (
+                f"; {origin.op} was so before this step: an earlier update or a flipped bit of memory made it, "
+                "and resuming from a checkpoint before it mends it"
+            )
+        return NanVerdict.DATA_OR_MODEL, again
     if bad_here:
         return NanVerdict.UNDECIDED, "it happens again on this kind of device; a replay with --device cpu would decide"
     if not same_device and reruns:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from enum import Enum
 from typing import ClassVar, TypeAlias
 
@@ -14,6 +15,9 @@ from ckpttool.domain.units import ByteCount, Rank, Step
 
 Setting: TypeAlias = "str | int | bool | None"
 """One thing of the environment: a version, a switch, a number of threads."""
+
+_MOST_SQUARES = 3.4028234663852886e38
+"""The largest float32: a sum of squares beyond it makes the norm infinite."""
 
 
 class CaptureLevel(str, Enum):
@@ -62,6 +66,18 @@ class GradientFacts:
         return self.first is None
 
 
+def norm_overflows(gradients: Sequence[GradientFacts]) -> bool:
+    """Tell whether the norm of all gradients is infinite while each of their elements is finite."""
+    squares = sum(gradient.norm * gradient.norm for gradient in gradients)
+    return squares > _MOST_SQUARES and all(gradient.is_finite for gradient in gradients)
+
+
+def is_finite(losses: Sequence[LossBits], gradients: Sequence[GradientFacts]) -> bool:
+    """Tell whether a rank's step is: every loss, every gradient, and the norm of all gradients."""
+    parts = all(loss.is_finite for loss in losses) and all(gradient.is_finite for gradient in gradients)
+    return parts and not norm_overflows(gradients)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeftOut:
     """What could not be kept without a pickle."""
@@ -101,7 +117,7 @@ class Rerun:
     @property
     def is_finite(self) -> bool:
         """Whether nothing was wrong this time."""
-        return all(loss.is_finite for loss in self.losses) and all(gradient.is_finite for gradient in self.gradients)
+        return is_finite(self.losses, self.gradients)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -269,6 +285,10 @@ class Origin:
     shape: tuple[int, ...]
     nan: int
     inf: int
+    value: float | None = None
+    """The element that is far too large, though finite; None if the tensor is not finite."""
+    times_rms: float | None = None
+    """How many times the root mean square of the tensor's other elements that is."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -292,7 +312,11 @@ class RankReplay:
     nonfinite: tuple[GradientFacts, ...]
     """Gradients of this run that are not finite."""
     is_finite: bool
-    """Whether every loss and gradient of this run is."""
+    """Whether every loss and gradient of this run is, and the norm of all gradients."""
+    norm_overflows: bool = False
+    """Whether that norm is infinite in this run while each gradient is finite."""
+    norm_differs: bool = False
+    """Whether that is so in one of the two runs alone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,17 @@ from dataclasses import replace
 import pytest
 
 from ckpttool.decide.nan_diagnosis import compared, culprits, is_reproduced, verdict
-from ckpttool.domain.capture import GradientFacts, LossBits, NanVerdict, RankCapture, RankReplay, Rerun
+from ckpttool.domain.capture import (
+    GradientFacts,
+    LossBits,
+    NanVerdict,
+    Origin,
+    OriginKind,
+    RankCapture,
+    RankReplay,
+    Rerun,
+)
+from ckpttool.domain.units import Rank
 from tests.captures import gradient, loss, micro_batch, rank_capture
 
 NAN = math.nan
@@ -51,7 +61,57 @@ def test_where_every_loss_was_finite_its_own_gradients_tell_in_a_run_without_the
 def test_after_a_reduction_all_hold_the_same_gradient_and_nobody_is_named() -> None:
     assert named(*[rank_capture(number, world=2, gradients=[BAD]) for number in (0, 1)]) == []
     assert named(rank_capture(0, gradients=[BAD])) == [(0, "1 of its 1 gradient were not finite, while its loss was")]
-    assert named(rank_capture(0, gradients=[FINE])) == []
+    assert named(rank_capture(0, world=2, gradients=[FINE])) == []
+
+
+HUGE = gradient("a", norm=math.inf)
+
+
+@pytest.mark.parametrize("gradients", [[HUGE, FINE], [gradient("a", norm=1.5e19), gradient("b", norm=1.5e19)], [FINE]])
+def test_the_only_rank_is_the_one_whose_norm_overflowed(gradients: list[GradientFacts]) -> None:
+    ((rank, why),) = named(rank_capture(0, gradients=gradients))
+    assert rank == 0
+    assert why.endswith("was not finite, while each of them and its loss were")
+    ((_, why),) = named(rank_capture(0, losses=[None], gradients=gradients))
+    assert why.endswith("was not finite, while each of them was")
+
+
+def test_a_norm_that_overflows_again_in_place_is_neither_finite_nor_transient() -> None:
+    ranks = [
+        rank_capture(0, world=2, gradients=[HUGE], rerun=again(FINE)),
+        rank_capture(1, world=2, gradients=[HUGE], rerun=again(HUGE)),
+    ]
+    assert [rank for rank, _ in named(*ranks)] == [1]
+    told, _ = verdict(ranks, [run(rank, FINE) for rank in ranks], same_device=True)
+    assert told is not NanVerdict.TRANSIENT
+    assert verdict(ranks[:1], [run(ranks[0], FINE)], same_device=True)[0] is NanVerdict.TRANSIENT
+
+
+def test_an_overflowing_norm_is_the_event_that_a_replay_repeats_or_does_not() -> None:
+    captured = rank_capture(0, gradients=[HUGE])
+    same = run(captured, HUGE)
+    assert (same.is_finite, same.norm_overflows, same.norm_differs) == (False, True, False)
+    assert is_reproduced([same], exact=True)
+    assert verdict([captured], [same], same_device=True) == (
+        NanVerdict.DATA_OR_MODEL, "it happens again in another process",
+    )  # fmt: skip
+    other = run(captured, FINE)
+    assert (other.is_finite, other.norm_overflows, other.norm_differs) == (True, False, True)
+    assert not is_reproduced([other], exact=False)
+    healthy = run(rank_capture(0, gradients=[FINE]), FINE)
+    assert (healthy.is_finite, healthy.norm_differs) == (True, False)
+
+
+def test_of_a_weight_that_was_bad_before_the_step_the_verdict_says_so() -> None:
+    captured = rank_capture(0, gradients=[HUGE])
+    origin = Origin(
+        rank=Rank(0), micro_batch=0, phase="forward", kind=OriginKind.PARAMETER, op="head.weight", module="",
+        line=None, shape=(3,), nan=0, inf=0, value=1e37, times_rms=1e38,
+    )  # fmt: skip
+    _, why = verdict([captured], [run(captured, HUGE)], same_device=True, origin=origin)
+    assert "head.weight was so before this step" in why
+    _, why = verdict([captured], [run(captured, HUGE)], same_device=True, origin=replace(origin, kind=OriginKind.OP))
+    assert why == "it happens again in another process"
 
 
 @pytest.mark.parametrize("losses", [[], [None], [0.5, None]])

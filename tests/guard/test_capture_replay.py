@@ -16,6 +16,7 @@ from torch import nn
 from ckpttool import api
 from ckpttool.domain import exits
 from ckpttool.domain.capture import Capture, NanQuestion, NanReplay, NanVerdict, OriginKind
+from ckpttool.domain.guarding import GuardEventKind
 from ckpttool.domain.units import Step
 from ckpttool.errors import ExitCode
 from ckpttool.guard import CaptureBudget, CaptureSettings, Guard
@@ -257,3 +258,45 @@ def test_the_number_of_a_batch_is_kept_for_the_step_that_asks_for_it(tmp_path: P
     found = api.inspect_nan(path)
     assert isinstance(found, Capture)
     assert found.ranks[0].micro_batches[0].index == 17
+
+
+def flip(weight: torch.Tensor, bit: int) -> None:
+    weight.data.view(-1)[3:4].view(torch.int32).bitwise_xor_(1 << bit)
+
+
+def healthy_batches() -> list[list[dict[str, torch.Tensor]]]:
+    made = capturing.batches(1)
+    made[-1][-1]["weight"][2] = 1
+    return made
+
+
+@pytest.mark.parametrize("name", ["head.weight", "first.parametrizations.weight.original"])
+def test_a_flipped_bit_of_a_weight_is_the_origin_whose_event_is_the_norm_or_what_follows(
+    tmp_path: Path, name: str
+) -> None:
+    torch.manual_seed(5)
+    model = capturing.HardNet()
+    weight = dict(model.named_parameters())[name]
+    flip(weight, 30)
+    flipped = weight.reshape(-1)[3].item()
+    assert abs(flipped) > 1e36
+    settings = CaptureSettings(loss_of=capturing.loss_of)
+    told, _ = train(tmp_path, model=model, made=healthy_batches(), capture=settings)
+    assert told.kinds() == ["capture", "nonfinite"], "it is not transient"
+    assert told.of(GuardEventKind.CAPTURE)[0]["culprit"] is True
+    answer = replayed(place(tmp_path, 1), locate=True)
+    assert (answer.reproduced, answer.verdict) == (True, NanVerdict.DATA_OR_MODEL)
+    assert [culprit.rank for culprit in answer.culprits] == [0]
+    assert answer.origin is not None
+    assert (answer.origin.kind, answer.origin.op) == (OriginKind.PARAMETER, name)
+    assert answer.origin.value == flipped
+    assert answer.origin.times_rms is not None
+    assert answer.origin.times_rms > 1e6
+    assert not answer.ranks[0].is_finite
+
+
+def test_an_operation_is_the_origin_if_no_weight_is_far_off(captured: str) -> None:
+    answer = replayed(captured, locate=True)
+    assert answer.origin is not None
+    assert (answer.origin.kind, answer.origin.value) == (OriginKind.OP, None)
+    assert not answer.ranks[0].norm_overflows

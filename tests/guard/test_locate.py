@@ -11,7 +11,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
-from ckpttool.guard.replay.locate import Event, Locator
+from ckpttool.domain.capture import OriginKind
+from ckpttool.guard.replay.locate import Event, Locator, far_off
 
 Computes: TypeAlias = "Callable[[Tensor, Net], Tensor]"
 
@@ -213,3 +214,48 @@ def test_a_module_is_told_by_its_own_call_also_where_another_ends_later() -> Non
     origin = locator.origin([gradient])
     assert origin is not None
     assert (origin.name, origin.phase, origin.module) == ("sqrt", "backward", "bad (Part)")
+
+
+def farthest(*values: Tensor) -> tuple[str, float] | None:
+    found = far_off(OriginKind.PARAMETER, ((f"w{number}", value) for number, value in enumerate(values)))
+    return None if found is None else (found.name, found.value)
+
+
+def usual(*odd: float, count: int = 1000, dtype: torch.dtype = torch.float32) -> Tensor:
+    tensor = torch.randn(count, generator=torch.Generator().manual_seed(0)).to(dtype) / 10
+    tensor[: len(odd)] = torch.tensor(odd, dtype=dtype)
+    return tensor
+
+
+@pytest.mark.parametrize(
+    ("tensor", "value"),
+    [
+        (usual(-3e37), -3e37),
+        (usual(3e37, 2e37, 1e30), 3e37),
+        (usual(1e7, dtype=torch.float64), 1e7),
+        (torch.tensor([0.0, 0.0, 2.0]), 2.0),  # a bias that was never trained
+        (torch.tensor([1e37, 0.1]), 1e37),
+        (torch.complex(usual(), usual(1e20)), 1e20),
+    ],
+)
+def test_a_value_beyond_a_million_times_the_others_is_far_off(tensor: Tensor, value: float) -> None:
+    found = farthest(usual(), tensor)
+    assert found is not None
+    assert found[0] == "w1"
+    assert found[1] == pytest.approx(value)
+
+
+@pytest.mark.parametrize(
+    "tensor",
+    [
+        usual(1e4),
+        torch.tensor([0.0, 0.0, 1.0]),  # a bias that has just begun to move
+        torch.tensor([1e37]),  # there are no others
+        torch.full((40,), 1e30),
+        torch.tensor([1, 10**9, 1]),
+        torch.zeros(0),
+        usual(float("inf")),  # told as what is not finite
+    ],
+)
+def test_a_value_like_the_others_is_not_far_off(tensor: Tensor) -> None:
+    assert farthest(usual(), tensor) is None

@@ -176,7 +176,7 @@ class CaptureStore:
             rank=self._rank,
             path=path,
             level=kept.level.value,
-            culprit=bool(capture.bad_losses) or (rerun is not None and not rerun.is_finite),
+            culprit=self._world_size == 1 or bool(capture.bad_losses) or (rerun is not None and not rerun.is_finite),
             verdict="transient" if self._is_transient(memory, rerun) else None,
             next=f"ckpttool nan inspect {path}",
         )

@@ -9,6 +9,7 @@ end: an infinity that a `min` dropped is never met.
 
 from __future__ import annotations
 
+import math
 import re
 import traceback
 from collections.abc import Iterable, Iterator, Mapping
@@ -72,6 +73,15 @@ _MOVED = frozenset(
     | {"masked_fill_", "sub", "maximum", "minimum", "roll", "flip", "lift_fresh", "lift_fresh_copy", "detach", "alias"}
 )
 """What leaves an infinity what it is. The results of views share the storage, and are no news."""
+
+_BEYOND = 1e6
+"""Times the root mean square of a tensor's other elements: no training makes a weight so large."""
+
+_LEAST_RMS = 1e-6
+"""Of elements that are all zero, or nearly: beside them a weight of 1 is nothing odd."""
+
+_FEW = 2
+"""Elements: a lone one has no others to be compared with."""
 
 _INNER = re.compile(r"_?(?P<name>\w+?)(?:_forward)?_?")
 _NODE = re.compile(r"(?P<name>\w+?)Backward(?P<built_in>[0-9]+)?")
@@ -220,6 +230,43 @@ class Locator(TorchDispatchMode):
                 found.append(event)
             ahead += [parent for parent in event.parents if not self.events[parent].on_purpose]
         return min(found, key=lambda event: event.number, default=None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FarOff:
+    """An element that is finite, and far too large beside the others of its tensor."""
+
+    kind: OriginKind
+    name: str
+    shape: tuple[int, ...]
+    value: float
+    times_rms: float
+    """How many times the root mean square of the others."""
+
+
+def far_off(kind: OriginKind, tensors: Iterable[tuple[str, Tensor]]) -> FarOff | None:
+    """Return the element that is farthest beyond a million times the root mean square of the others of its tensor.
+
+    A trained weight has none: a flipped bit of its exponent makes 1e37 of 0.1. The largest hundredth of a tensor is not
+    counted among the others, so that a second such element does not hide the first.
+    """
+    found: FarOff | None = None
+    for name, tensor in tensors:
+        if tensor.numel() < _FEW or not (tensor.is_floating_point() or tensor.is_complex()):
+            continue
+        flat = tensor.detach().reshape(-1)
+        sizes = flat.abs().double()
+        place = int(sizes.argmax())
+        largest = sizes[place].item()
+        if largest <= _BEYOND * _LEAST_RMS or not math.isfinite(largest):
+            continue
+        others = sizes.sort().values[: -max(1, sizes.numel() // 100)]
+        rms = max(others.square().mean().sqrt().item(), _LEAST_RMS)
+        if largest > _BEYOND * rms and (found is None or largest / rms > found.times_rms):
+            value = largest if flat.is_complex() else float(flat[place].item())
+            shape = tuple(tensor.shape)
+            found = FarOff(kind=kind, name=name, shape=shape, value=value, times_rms=largest / rms)
+    return found
 
 
 def named_tensors(value: object, path: str) -> Iterator[tuple[str, Tensor]]:

@@ -9,12 +9,20 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from ckpttool.domain.capture import Difference, GradientFacts, LossBits, MicroBatch, Origin, RankCapture
+from ckpttool.domain.capture import (
+    Difference,
+    GradientFacts,
+    LossBits,
+    MicroBatch,
+    Origin,
+    OriginKind,
+    RankCapture,
+)
 from ckpttool.domain.frozen import dataclass
 from ckpttool.guard import randomness
 from ckpttool.guard.capture.again import unscale
 from ckpttool.guard.capture.facts import digests_of, gradients_of, loss_bits, named_gradients, unwrapped
-from ckpttool.guard.replay.locate import Event, Locator
+from ckpttool.guard.replay.locate import Event, FarOff, Locator, far_off, named_tensors
 from ckpttool.guard.replay.whole import put_together
 from ckpttool.guard.state_reading import UnreadableState, read
 from ckpttool.guard.state_tree import Sharded
@@ -25,6 +33,9 @@ OF_MODEL = "config."
 
 _IN_SAVES = "model."
 _MOST_NAMED = 3
+
+_SQUARE_OVERFLOWS = 1.8e19
+"""Of a float32: from there on a product of such a weight may be infinite."""
 
 
 class EntryDoesNotFit(Exception):  # noqa: N818  it says what is so
@@ -168,8 +179,44 @@ class RankRun:
             wrong += [gradient for gradient in held if not bool(torch.isfinite(gradient).all())]
             if wrong:
                 found = locator.origin(wrong[:1]) or locator.origin(wrong)
-                return None if found is None else self._origin(number, found)
-        return None
+                if found is None:
+                    return None
+                return self._overflowing_weight(number, found) or self._origin(number, found)
+        far = self._far_off()
+        return None if far is None else self._far_off_origin(far)
+
+    def _overflowing_weight(self, number: int, found: Event) -> Origin | None:
+        """Return the weight that made an operation overflow: its own square is no float32 any more."""
+        if found.kind is not OriginKind.OP:
+            return None
+        far = far_off(OriginKind.PARAMETER, self._model.named_parameters())
+        if far is None or abs(far.value) < _SQUARE_OVERFLOWS:
+            return None
+        return self._far_off_origin(far, number)
+
+    def _far_off(self) -> FarOff | None:
+        """Return what is far too large though finite: of the weights, else of the buffers, else of a batch."""
+        return (
+            far_off(OriginKind.PARAMETER, self._model.named_parameters())
+            or far_off(OriginKind.BUFFER, self._model.named_buffers())
+            or far_off(OriginKind.INPUT, named_tensors(self._content.batches, ""))
+        )
+
+    def _far_off_origin(self, far: FarOff, number: int = 0) -> Origin:
+        return Origin(
+            rank=self._captured.rank,
+            micro_batch=number,
+            phase="forward",
+            kind=far.kind,
+            op=far.name,
+            module="",
+            line=None,
+            shape=far.shape,
+            nan=0,
+            inf=0,
+            value=far.value,
+            times_rms=far.times_rms,
+        )
 
     def _origin(self, number: int, event: Event) -> Origin:
         return Origin(

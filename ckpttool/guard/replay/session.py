@@ -26,6 +26,7 @@ from ckpttool.domain.capture import (
     Origin,
     RankCapture,
     RankReplay,
+    is_finite,
 )
 from ckpttool.domain.finding import Code, Finding, Severity, note, unknown
 from ckpttool.domain.frozen import dataclass
@@ -99,7 +100,10 @@ class _Session:
         reproduced = bool(replayed) and not could_not and is_reproduced(replayed, exact=self._question.exact)
         kinds = {captured.device.partition(":")[0] for captured in (result.captured for result in computed)}
         told, why = verdict(
-            [result.captured for result in computed], replayed, same_device=kinds <= {self._device.type}
+            [result.captured for result in computed],
+            replayed,
+            same_device=kinds <= {self._device.type},
+            origin=self._origin,
         )
         if not replayed or could_not:
             told, why = NanVerdict.UNDECIDED, "it could not be computed again"
@@ -203,10 +207,7 @@ class _Session:
             self._mean[name] = self._mean[name] + part if name in self._mean else part
 
     def _locate(self, run: RankRun, result: _Computed) -> None:
-        bad = not all(number.is_finite for number in result.losses) or not all(
-            gradient.is_finite for gradient in result.gradients
-        )
-        if self._question.locate and self._origin is None and bad:
+        if self._question.locate and self._origin is None and not is_finite(result.losses, result.gradients):
             self._origin = run.locate()
 
     def _compared(self, computed: Sequence[_Computed]) -> list[RankReplay]:

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ckpttool.domain.capture import Capture, CaptureLevel, GradientFacts, LossBits, MicroBatch, RankCapture
+from ckpttool.domain.capture import (
+    Capture,
+    CaptureLevel,
+    GradientFacts,
+    LossBits,
+    MicroBatch,
+    RankCapture,
+    norm_overflows,
+)
 from ckpttool.domain.units import counted, on_ranks
 from ckpttool.formats.strict_json import number
 from ckpttool.render.escape import shown, size
@@ -13,6 +21,8 @@ from ckpttool.render.shell import quote
 from ckpttool.render.text import Columns, Pairs, line, stack
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from rich.console import RenderableType
 
 _MOST_ROWS = 8
@@ -102,6 +112,10 @@ def table(answer: Capture) -> RenderableType:
         elif rank.bad_losses:
             of = f" of rank {rank.rank}" if answer.world_size > 1 else ""
             parts.append(line(f"\nThe loss{of} alone: {counted(len(rank.gradients), 'gradient')}, all finite"))
+        elif norm_overflows(rank.gradients):
+            of = f" on rank {rank.rank}" if answer.world_size > 1 else ""
+            largest = sorted(rank.gradients, key=lambda gradient: -gradient.norm)
+            parts += [line(f"\nFinite{of}, but so large that their norm overflows:"), _norms_table(largest)]
     parts += findings_parts(answer)
     parts += [line("\nNext:"), *(line(f"  {command}", style="bold", no_wrap=True) for command in _next(answer))]
     if answer.has_stopped is False:
@@ -166,6 +180,12 @@ def gradients_table(gradients: tuple[GradientFacts, ...]) -> RenderableType:
     if len(gradients) > _MOST_ROWS:
         parts.append(line(f"and {len(gradients) - _MOST_ROWS} more; --json has all", style="dim"))
     return stack(*parts)
+
+
+def _norms_table(gradients: Sequence[GradientFacts]) -> RenderableType:
+    """Show the largest norms, each beyond float32 as inf."""
+    rows = [[shown(gradient.name), f"{gradient.norm:.3g}"] for gradient in gradients[:_MOST_ROWS]]
+    return Columns([("gradient", 0), (" norm", 1)], rows)
 
 
 def findings_parts(answer: Capture) -> list[RenderableType]:

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 from ckpttool.domain.capture import Difference, NanReplay, NanVerdict, Origin, OriginKind, RankReplay
 from ckpttool.domain.finding import Severity
-from ckpttool.domain.units import counted
+from ckpttool.domain.units import counted, on_ranks
+from ckpttool.formats.strict_json import measured, number
 from ckpttool.render.answers.nan_capture import gradient_document
 from ckpttool.render.escape import shown
 from ckpttool.render.json import Document, finding_document
@@ -22,6 +23,9 @@ _WORDS = {
     NanVerdict.DATA_OR_MODEL: "data or model, and not the device",
     NanVerdict.UNDECIDED: "undecided",
 }
+
+_OF_A_WEIGHT = "the weight itself, as it was when the step began"
+"""Of data or model, if a parameter was the origin: what made it so came before, and may have been a device."""
 
 
 def document(answer: NanReplay) -> Document:
@@ -55,6 +59,8 @@ def _rank(answer: NanReplay, rank: RankReplay) -> Document:
         "gradients_equal": rank.gradients_equal,
         "gradients": rank.gradients,
         "pattern_differs": list(rank.pattern_differs),
+        "norm_overflows": rank.norm_overflows,
+        "norm_differs": rank.norm_differs,
         "nonfinite": [gradient_document(gradient) for gradient in rank.nonfinite],
         "culprit": any(culprit.rank == rank.rank for culprit in answer.culprits),
     }
@@ -72,6 +78,8 @@ def _origin(origin: Origin) -> Document:
         "shape": list(origin.shape),
         "nan": origin.nan,
         "inf": origin.inf,
+        "value": number(origin.value),
+        "times_rms": measured(origin.times_rms),
     }
 
 
@@ -84,7 +92,14 @@ def table(answer: NanReplay) -> RenderableType:
         parts += [line("It began here:"), Pairs(_origin_rows(answer, answer.origin)), line()]
     if answer.ranks:
         parts += [_ranks(answer), line()]
-    parts += [line(f"Verdict: {_WORDS[answer.verdict]}", style="bold"), line(f"  {answer.why}")]
+        overflowing = [rank.rank for rank in answer.ranks if rank.norm_overflows]
+        if overflowing:
+            whose = f" of {on_ranks(overflowing)}" if len(answer.ranks) > 1 else ""
+            parts += [line(f"Every gradient{whose} is finite, but the norm of all of them overflows."), line()]
+    words = _WORDS[answer.verdict]
+    if answer.verdict is NanVerdict.DATA_OR_MODEL and answer.origin is not None:
+        words = _OF_A_WEIGHT if answer.origin.kind is OriginKind.PARAMETER else words
+    parts += [line(f"Verdict: {words}", style="bold"), line(f"  {shown(answer.why)}")]
     for finding in answer.findings:
         parts.append(line(f"\n{finding.severity.word} {finding.code.value} {shown(finding.message)}"))
         if finding.remedy is not None:
@@ -111,7 +126,10 @@ def _origin_rows(answer: NanReplay, origin: Origin) -> list[tuple[str, str]]:
     several = any(rank.micro_batches > 1 for rank in answer.ranks)
     where = f"rank {origin.rank}, " if len(answer.ranks) > 1 else ""
     where += f"micro-batch {origin.micro_batch + 1}, " if several else ""
-    held = f"{counted(origin.nan, 'NaN', 'NaN')}, {counted(origin.inf, 'infinity', 'infinities')}"
+    if origin.value is not None and origin.times_rms is not None:
+        held = f"{origin.value:.3g}, {origin.times_rms:.2g} times the root mean square of its other elements"
+    else:
+        held = f"{counted(origin.nan, 'NaN', 'NaN')}, {counted(origin.inf, 'infinity', 'infinities')}"
     shape = "×".join(map(str, origin.shape)) or "scalar"
     noun = "operation" if origin.kind is OriginKind.OP else origin.kind.value
     rows = [(noun, f"{shown(origin.op)} ({where}{origin.phase})"), ("tensor", f"{shape}: {held}")]
