@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from itertools import chain, islice
 from typing import TYPE_CHECKING, TypeAlias
 
 from ckpttool.decide.asd.features import FeaturePolicy
@@ -21,7 +22,14 @@ from ckpttool.domain.log_question import STDIN, LogQuestion, ReplayQuestion
 from ckpttool.errors import UsageError
 from ckpttool.logs.asd_events import detector_events
 from ckpttool.logs.reading import LogPass, written
-from ckpttool.trainers.registry import asd_dialects, log_reader, policy_words, threshold_settings, told_trainers
+from ckpttool.trainers.registry import (
+    asd_dialects,
+    log_reader,
+    own_policy,
+    policy_words,
+    threshold_settings,
+    told_trainers,
+)
 
 if TYPE_CHECKING:
     from ckpttool.api.scanning import Tree
@@ -55,9 +63,15 @@ def replay(question: ReplayQuestion | Logs, tree: Tree | None = None) -> ReplayA
     """
     if not isinstance(question, ReplayQuestion):
         question = ReplayQuestion(logs=LogQuestion(patterns=_patterns(question)))
-    policy = policy_of(question.policy, _settings(question))
     reader = log_reader(question.logs.columns)
     logs = LogPass(reader, question.logs.patterns, keep=tree is not None)
+    steps = logs.steps()
+    name = question.policy
+    if name is None:
+        first = list(islice(steps, 1))  # what tells whose log it is; a pipe can be read only once
+        steps = chain(first, steps)
+        name = _usual_policy(question, reader.recognised)
+    policy = policy_of(name, _settings(question))
     shown = logs
     trace = Trace()
     detected = _detected(policy, logs)
@@ -67,7 +81,7 @@ def replay(question: ReplayQuestion | Logs, tree: Tree | None = None) -> ReplayA
             shown = LogPass(reader, question.logs.patterns, keep=True)
             deque(trace.watch(shown.steps()), maxlen=0)  # for the times of the saves
     else:
-        result = run(policy, logs.steps(), trace)
+        result = run(policy, steps, trace)
         if isinstance(policy, FeaturePolicy):
             result = replace(result, notes=(_STAND_IN, *result.notes))
     events = without_skipped(result.events, trace.skipped)
@@ -90,6 +104,13 @@ def replay(question: ReplayQuestion | Logs, tree: Tree | None = None) -> ReplayA
         return answer
     whose = None if tree is None else tree.trainer
     return replace(answer, advice=told_trainers(advise(question.spike, policy, answer, trace), whose))
+
+
+def _usual_policy(question: ReplayQuestion, formats: Collection[str]) -> str:
+    """Return the policy to replay if none is named: a bare threshold is a norm, as it always was."""
+    if question.threshold is not None or question.count is not None or question.nan_counts:
+        return "skip"
+    return own_policy(formats) or "zscore"
 
 
 def _settings(question: ReplayQuestion) -> PolicySettings:

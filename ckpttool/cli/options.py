@@ -132,7 +132,7 @@ PolicyDialect = Annotated[
     typer.Option("--dialect", metavar="D", help="features: torch_npu, mindspore or mindformers."),
 ]
 SampleInterval = Annotated[int | None, typer.Option(min=1, help="Every how many-th parameter (3; MindSpore 10).")]
-POLICY_HELP = "MindFormers' skip, Ascend's features, or a robust one."
+POLICY_HELP = "Rule to replay. Default: skip for MindFormers' logs, else zscore."
 NAN_HELP = "skip: MindFormers does not count NaN; strict does."
 
 

@@ -40,7 +40,7 @@ class PolicyName(str, Enum):
 class PolicyOptions:
     """Which rule, with which settings."""
 
-    policy: Annotated[PolicyName, typer.Option(help=POLICY_HELP)] = PolicyName("skip")
+    policy: Annotated[PolicyName | None, typer.Option(help=POLICY_HELP)] = None
     threshold: Annotated[
         float | None,
         typer.Option(
@@ -59,7 +59,7 @@ class PolicyOptions:
         """Ask the library."""
         return api.ReplayQuestion(
             logs=logs,
-            policy=self.policy.value,
+            policy=None if self.policy is None else self.policy.value,
             threshold=self.threshold,
             count=self.count,
             nan_counts=self.nan is NanWord.STRICT,

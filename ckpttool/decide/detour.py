@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
+import math
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from ckpttool.decide.log_evidence import Evidence, only_up_to, without_spikes
-from ckpttool.domain.advice import Choice, DataDetour, RewindRecipe, SampleClock, Spike, SpikeAdvice, StopAdvice
+from ckpttool.decide.policies.robust_z import MAD_TO_SIGMA
+from ckpttool.domain.advice import (
+    Choice,
+    DataDetour,
+    LossAfter,
+    RewindRecipe,
+    SampleClock,
+    Spike,
+    SpikeAdvice,
+    StopAdvice,
+)
 from ckpttool.domain.checkpoint import Inventory
-from ckpttool.domain.frozen import dataclass
+from ckpttool.domain.frozen import dataclass, replace
 from ckpttool.domain.health_events import HealthTimeline, SuspectKind
 from ckpttool.domain.log_answer import LogReading
 from ckpttool.domain.log_question import SpikeQuestion
@@ -23,6 +35,16 @@ _SAME_DATA_AGAIN = (
     "if the spike returns at the same data, skip more batches, lower the learning rate or change the seed; and move "
     "the later checkpoints away, or the next resume picks one of them"
 )
+
+
+_LOSSES = 64
+"""Losses on each side of a spike whose medians are compared."""
+
+_FEWEST_LOSSES = 20
+"""Fewer on either side tell nothing."""
+
+_LOSS_SIGMAS = 3.0
+"""Robust standard deviations of one loss. The median of twenty trembles by a quarter of one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,6 +125,38 @@ def sample_clock(metrics: Iterable[StepMetrics]) -> SampleClock | None:
     return None
 
 
+def loss_after(spike: Spike, losses: Iterable[tuple[Step, float]]) -> LossAfter:
+    """Return whether the loss came back after a spike: its median since against the losses before the onset.
+
+    Args:
+        spike: The norm's spike.
+        losses: Finite losses by ascending step.
+    """
+    from statistics import median  # it loads fractions and random, for which no start should wait
+
+    before: deque[float] = deque(maxlen=_LOSSES)
+    since: deque[float] = deque(maxlen=_LOSSES)
+    for step, loss in losses:
+        if step < spike.onset:
+            before.append(loss)
+        elif spike.end is not None and step >= spike.end:
+            since.append(loss)
+    if len(before) < _FEWEST_LOSSES or len(since) < _FEWEST_LOSSES:
+        few = f"{len(before)} losses before it and {len(since)} since"
+        return LossAfter(is_back=None, clause=f"whether the loss is back too is unknown: the log shows {few}")
+    usual = median(before)
+    spread = MAD_TO_SIGMA * median(abs(loss - usual) for loss in before)
+    now = median(since)
+    if now - usual <= _LOSS_SIGMAS * spread:
+        return LossAfter(is_back=True, clause="the loss is back too")
+    sigmas = "far" if not spread else f"{(now - usual) / spread:.1f} robust standard deviations"
+    return LossAfter(
+        is_back=False,
+        clause=f"the loss is not back: its median over the last {len(since)} steps is {now:.5g}, "
+        f"{sigmas} above {usual:.5g} before step {spike.onset}",
+    )
+
+
 def advise_spike(
     spike: Spike,
     good: Sequence[Step],
@@ -127,7 +181,8 @@ def advise_spike(
     base = max((step for step in good if step <= spike.onset - recipe.margin), default=None)
     skip = None if base is None else max(recipe.min_skip, end - base)
     detour = None if base is None or skip is None else _detour(base, skip, clock)
-    wait_cost = None if spike.end is None else spike.end - spike.onset
+    is_off = spike.loss is not None and spike.loss.is_back is False
+    wait_cost = None if spike.end is None or is_off else spike.end - spike.onset
     choice, reason = _choose(spike, wait_cost, detour, recipe)
     return SpikeAdvice(
         spike=spike,
@@ -181,13 +236,18 @@ def _detour(base: Step, skip: int, clock: SampleClock | None) -> DataDetour:
 
 
 def _choose(spike: Spike, wait_cost: int | None, detour: DataDetour | None, recipe: RewindRecipe) -> tuple[Choice, str]:
+    loss = spike.loss
     if wait_cost is not None and wait_cost <= recipe.recovers_within:
+        of_loss = "" if loss is None else f"; {loss.clause}"
         return Choice.WAIT, (
-            f"the norm was well again {wait_cost} steps after step {spike.onset} by itself: an ordinary spike"
+            f"the norm was well again {wait_cost} steps after step {spike.onset} by itself: an ordinary spike{of_loss}"
         )
+    of_loss = f"; {loss.clause}" if loss is not None and loss.is_back is False else ""
     if detour is None:
-        reason = f"there is no good checkpoint {recipe.margin} steps before step {spike.onset}"
-        return (Choice.WAIT if spike.end is not None else Choice.NONE), reason
+        reason = f"there is no good checkpoint {recipe.margin} steps before step {spike.onset}{of_loss}"
+        return (Choice.NONE if wait_cost is None else Choice.WAIT), reason
+    if of_loss:
+        return Choice.REWIND, f"the norm came back after step {spike.onset}{of_loss}"
     length = "has not recovered by itself" if wait_cost is None else f"took {wait_cost} steps to recover"
     return Choice.REWIND, f"the spike of step {spike.onset} {length}"
 
@@ -239,8 +299,16 @@ def go_around(
     limit = Step(spike.onset - recipe.margin)
     why = f"{recipe.margin} steps before the spike of step {spike.onset}"
     point = pick(only_up_to(evidence.inventory, limit, why))
+    spike = replace(spike, loss=loss_after(spike, finite_losses(log.metrics)))
     advice = advise_spike(spike, _steps(point), newest=newest, clock=clock, recipe=recipe)
     return (point if advice.choice is Choice.REWIND else pick(evidence.inventory)), advice
+
+
+def finite_losses(rows: Iterable[StepMetrics]) -> Iterator[tuple[Step, float]]:
+    """Yield the losses of a log that are numbers, with their steps."""
+    for row in rows:
+        if row.loss is not None and math.isfinite(row.loss):
+            yield row.step, row.loss
 
 
 def _steps(point: ResumePoint | NoResumePoint) -> list[Step]:

@@ -7,11 +7,20 @@ from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from typing import cast
 
-from ckpttool.decide.detour import Stop, advise_after_stop, advise_spike, ended_in_skips, sample_clock, spike_to_pass
+from ckpttool.decide.detour import (
+    Stop,
+    advise_after_stop,
+    advise_spike,
+    ended_in_skips,
+    loss_after,
+    sample_clock,
+    spike_to_pass,
+)
 from ckpttool.decide.policies.base import Coverage, Policy, judge
 from ckpttool.decide.policies.skip import SkipPolicy
 from ckpttool.decide.timeline import Courses, mark_checkpoints, timeline, without_skipped
 from ckpttool.domain.advice import SampleClock, SpikeAdvice, StopAdvice
+from ckpttool.domain.frozen import replace
 from ckpttool.domain.health_events import (
     LOSES_UPDATE,
     CheckpointMark,
@@ -42,6 +51,7 @@ class Trace:
     def __init__(self) -> None:
         """Begin before the first step."""
         self.steps: array[int] | list[int] = array("q")
+        self._losses = array("d")  # of each step; NaN if it shows none
         self.skipped: set[Step] = set()
         """Those that the trainer says it skipped."""
         self.clock: SampleClock | None = None
@@ -60,6 +70,7 @@ class Trace:
                 self.steps.append(row.step)
             except OverflowError:  # nobody trains that long, but a log may say it
                 self.steps = [*self.steps, row.step]
+            self._losses.append(math.nan if row.loss is None else row.loss)
             self.without_norm += row.global_norm is None
             if row.skipped:
                 self.skipped.add(row.step)
@@ -72,6 +83,12 @@ class Trace:
     def newest(self) -> Step:
         """The last step of the training; 0 where none is shown."""
         return Step(max(self.steps, default=0))
+
+    def losses(self) -> Iterator[tuple[Step, float]]:
+        """Yield the losses that are numbers, by ascending step."""
+        for step, loss in sorted(zip(self.steps, self._losses, strict=True)):
+            if math.isfinite(loss):
+                yield Step(step), loss
 
     def ascending(self) -> Sequence[Step]:
         """Return the steps in order: a log goes back where training was resumed."""
@@ -202,6 +219,7 @@ def advise(wish: SpikeQuestion, policy: Policy, answer: ReplayAnswer, trace: Tra
     threshold = policy.threshold if isinstance(policy, SkipPolicy) else None
     spike = spike_to_pass(answer.timeline, wish.around, answer.reading, threshold)
     good = [mark.step for mark in known if mark.state is not MarkState.SUSPECT and mark.step is not None]
+    spike = replace(spike, loss=loss_after(spike, trace.losses()))
     return advise_spike(spike, good, newest=trace.newest, clock=trace.clock)
 
 

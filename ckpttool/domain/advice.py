@@ -100,12 +100,23 @@ class SampleClock:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LossAfter:
+    """Whether the loss came back after the norm's spike."""
+
+    is_back: bool | None
+    """None: too few losses are shown."""
+    clause: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Spike:
     """A spike to get around."""
 
     onset: Step
     end: Step | None
     """First step that is well again; None where the log ends before."""
+    loss: LossAfter | None = None
+    """None if the log was not asked."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

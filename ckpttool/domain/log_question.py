@@ -66,7 +66,8 @@ class ReplayQuestion:
     """Which policy to replay, with which settings; None: the policy's own."""
 
     logs: LogQuestion
-    policy: str = "skip"
+    policy: str | None = None
+    """None: the rule of the trainer that wrote the logs, else `zscore`; with a setting of `skip`, that."""
     threshold: float | None = None
     """`skip`: the norm. `zscore`, `zclip`, `olmo`: standard deviations."""
     count: int | None = None

@@ -78,6 +78,8 @@ class LogReader:
             UsageError: The columns cannot be meant.
         """
         self._curves = curves
+        self.recognised: set[str] = set()
+        """Names of the formats of the logs that were opened so far."""
         self.formats = (TensorBoard(), *of_trainers, GuardEvents(), JsonLines(), Csv())
         self.no_format = f"is no log that ckpttool knows ({', '.join(format_.name for format_ in self.formats)})"
         self._places = (GuardFiles(), *places)
@@ -124,6 +126,7 @@ class LogReader:
                 if head.strip():
                     yield _whole_file(path, self.no_format)
                 return
+            self.recognised.add(format_.name)
             source = LogSource(name=path, stream=_Replay(head, stream), columns=self._columns, curves=self._curves)
             yield from format_.read(source)
 

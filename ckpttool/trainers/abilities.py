@@ -161,6 +161,11 @@ class Simulator(Protocol):
 class OwnWords(Protocol):
     """How a trainer is told what ckpttool advises."""
 
+    @property
+    def own_policy(self) -> str | None:
+        """Name of the policy that is its own rule, with its own defaults; None if it has none."""
+        ...
+
     def detour(self, advice: SpikeAdvice | StopAdvice) -> TrainersDetour | None:
         """Say how it is told to go around bad data, of an advice that has a detour; None where it cannot be."""
         ...

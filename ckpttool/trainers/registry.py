@@ -21,7 +21,7 @@ from ckpttool.trainers.torchtitan import Torchtitan
 from ckpttool.trainers.verl import Verl
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from ckpttool.domain.advice import Calibration, SpikeAdvice, StopAdvice, ThresholdSettings
     from ckpttool.domain.asd import AsdDialect
@@ -162,6 +162,18 @@ def told_skip(skip: SkipBatches, whose: Trainer | None) -> TrainersSkip | None:
 def policy_words(settings: PolicyWords) -> PolicyWords:
     """Return a policy's settings in the words that users have for them: a policy may be a trainer's own rule."""
     return reduce(lambda spelled, words: words.policy_words(spelled), _words(), settings)
+
+
+def own_policy(formats: Collection[str]) -> str | None:
+    """Return the policy that the trainer of some logs has itself; None if it has none.
+
+    Args:
+        formats: Names of the logs' formats.
+    """
+    for trainer in TRAINERS:
+        if trainer.words is not None and any(log.name in formats for log in trainer.log_formats):
+            return trainer.words.own_policy
+    return None
 
 
 def asd_dialects() -> tuple[AsdDialect, ...]:

@@ -358,6 +358,37 @@ def test_a_question_that_cannot_be_meant_is_one_line(options: list[str], words: 
     assert words in said.stderr
 
 
+def test_a_spike_after_which_the_loss_stays_high_is_no_ordinary_one(here: Path) -> None:
+    tree(here, steps=(50, 200, 260, 300))
+
+    def log(name: str, loss_since: float, last: int = 300) -> str:
+        rows = ["step,loss,grad_norm"]
+        for step in range(1, last + 1):
+            is_spike = 251 <= step <= 256
+            usual = 1.96 if step <= 250 else loss_since
+            loss = (2.02 if is_spike else usual) + (calm(step) - 0.3)
+            rows.append(f"{step},{loss:.4f},{2.5 if is_spike else calm(step):.4f}")
+        (here / name).write_text("\n".join(rows) + "\n")
+        return name
+
+    def advice(*command: str) -> dict[str, object]:
+        columns = ("--columns", "step=step,loss=loss,global_norm=grad_norm", "--format", "json")
+        found = ask(*command, "--around-spike", "last", *columns).json["advice"]
+        assert isinstance(found, dict)
+        return found
+
+    for name, loss_since, last, choice, words in (
+        ("off.csv", 1.975, 300, "rewind", "the loss is not back: its median over the last 44 steps is 1.97"),
+        ("well.csv", 1.96, 300, "wait", "an ordinary spike; the loss is back too"),
+        ("early.csv", 1.975, 270, "wait", "whether the loss is back too is unknown: the log shows 64 losses before it"),
+    ):
+        log(name, loss_since, last)
+        for command in (("resolve", "--log", name), ("replay", name, "--tree", "output", "--policy", "zscore")):
+            told = advice(*command)
+            assert (told["choice"], words in str(told["reason"])) == (choice, True), told
+    assert advice("resolve", "--log", "off.csv")["wait_cost"] is None
+
+
 def test_a_log_too_short_to_judge_a_checkpoint_by_leaves_its_health_unknown(here: Path) -> None:
     tree(here, steps=(30, 42))
     norms = dict.fromkeys(range(40, 45), 900.0)

@@ -80,19 +80,19 @@ def test_blooms_replays(options: list[str], first: int, lost: int, stopped: int 
 def test_the_skip_rule_is_mindformers_own(
     norms: list[object], options: list[str], expected: tuple[int, int | None], here: Path
 ) -> None:
-    answer = replayed(column(here, norms), *options).json
+    answer = replayed(column(here, norms), "--policy", "skip", *options).json
     assert (answer["updates_lost"], answer["stopped_at"]) == expected
 
 
 def test_three_skips_in_ten_steps_leave_the_learning_rate_at_seven(here: Path) -> None:
-    answer = replayed(column(here, [1, 5, 5, 1, 1, 1, 5, 1, 1, 1])).json
+    answer = replayed(column(here, [1, 5, 5, 1, 1, 1, 5, 1, 1, 1]), "--policy", "skip").json
     assert (answer["last_step"], answer["learning_rate_index"]) == (10, 7)
 
 
 def test_after_the_first_skip_the_log_is_only_an_observation(here: Path) -> None:
-    said = ask("replay", column(here, [1, 5, 1]))
+    said = ask("replay", column(here, [1, 5, 1]), "--policy", "skip")
     assert "from step 2 on the log is only an observation" in " ".join(said.stdout.split())
-    assert "observation" not in ask("replay", column(here, [1, 2, 1])).stdout
+    assert "observation" not in ask("replay", column(here, [1, 2, 1]), "--policy", "skip").stdout
 
 
 def test_steps_that_are_not_shown_leave_a_stop_undecided() -> None:
@@ -280,9 +280,8 @@ def test_a_log_comes_from_stdin_gzipped_or_not(here: Path) -> None:
 
     data = Path(BLOOM).read_bytes()
     for sent in (data, gzip.compress(data)):
-        done = subprocess.run(
-            [*MODULE, "replay", "-"], input=sent, capture_output=True, check=False, env=environment(), cwd=here
-        )
+        command = [*MODULE, "replay", "-", "--policy", "skip"]
+        done = subprocess.run(command, input=sent, capture_output=True, check=False, env=environment(), cwd=here)
         assert b"6 updates would have been lost" in done.stdout
 
 
@@ -324,6 +323,17 @@ def test_a_policy_that_never_left_its_warm_up_judges_no_checkpoint(policy: str, 
     assert ask("replay", "few.log", *options).stdout.startswith("Not judged: ")
 
 
+def test_a_log_is_replayed_by_the_rule_of_its_own_trainer_unless_another_is_named(here: Path) -> None:
+    write_log(here / "mindformers.log", range(1, 101))
+    (here / "other.csv").write_text("step,global_norm\n" + "".join(f"{step},{3.5}\n" for step in range(1, 101)))
+    assert replayed("mindformers.log").json["policy"] == "skip"
+    said = replayed("other.csv")
+    assert (said.code, said.json["policy"], said.json["events"]) == (0, "zscore", [])
+    assert replayed(BLOOM).json["policy"] == "zscore"
+    for setting in (["--threshold", "3.0"], ["--count", "5"], ["--nan", "strict"], ["--policy", "skip"]):
+        assert replayed("other.csv", *setting).json["policy"] == "skip"
+
+
 def test_a_spike_inside_the_warm_up_clears_no_checkpoint(here: Path) -> None:
     builder = TreeBuilder(here).legacy(ranks=1, sparse=True)
     for step in (20, 42, 49):
@@ -356,7 +366,7 @@ def test_a_log_that_prints_every_tenth_step_speaks_for_the_nine_after_each_and_f
         ([BLOOM, "--policy", "zclip", "--count", "3"], "--count is no setting of zclip, which has --threshold"),
         ([BLOOM, "--policy", "features", "--threshold", "3"], "--threshold is no setting of features"),
         ([BLOOM, "--policy", "zscore", "--nan", "strict"], "--nan is no setting of zscore"),
-        ([BLOOM, "--dialect", "mindspore"], "--dialect is no setting of skip"),
+        ([BLOOM, "--dialect", "mindspore"], "--dialect is no setting of zscore"),
         ([BLOOM, "--policy", "features", "--dialect", "jax"], "there is no 'jax'; there are torch-npu"),
         ([BLOOM, "--policy", "features", "--asd-config", "enable: true"], "the training does not start"),
         ([BLOOM, "--threshold", "nan"], "--threshold: nan is not a finite number"),
@@ -392,7 +402,7 @@ def test_a_json_answer_waits_for_nothing_heavy(here: Path) -> None:
     from tests.test_startup import HEAVY, imported
 
     column(here, [1, 5, 1])
-    modules = imported("-m", "ckpttool", "replay", "norms.csv", "--format", "json", cwd=here)
+    modules = imported("-m", "ckpttool", "replay", "norms.csv", "--policy", "skip", "--format", "json", cwd=here)
     assert modules & HEAVY == set()
 
 

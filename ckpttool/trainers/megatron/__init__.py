@@ -93,6 +93,11 @@ class MegatronWords:
         """Return none: it counts by itself."""
         return None
 
+    @property
+    def own_policy(self) -> str | None:
+        """Return none: it drops no update for its norm."""
+        return None
+
     def policy_words(self, settings: PolicyWords) -> PolicyWords:
         """Leave them: no policy that is known here is its own."""
         return settings

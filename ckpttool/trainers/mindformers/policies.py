@@ -57,6 +57,11 @@ class MindFormersWords:
         remark = "data_skip_steps: 0 would mean 'unset' to MindFormers"
         return TrainersSkip(setting="ignore_data_skip", value=True, remark=remark, whole_sinks=sinks)
 
+    @property
+    def own_policy(self) -> str | None:
+        """Return its data skip by the global norm."""
+        return "skip"
+
     def policy_words(self, settings: PolicyWords) -> PolicyWords:
         """Say of its data skip whether a NaN counts."""
         words = {False: NanWord.AS_MINDFORMERS.value, True: NanWord.STRICT.value}
