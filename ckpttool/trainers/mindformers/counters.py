@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from ckpttool.decide.data_position import exact_batches_near
+from ckpttool.domain.checkpoint import Checkpoint
 from ckpttool.domain.finding import Code, Finding, note, suspect
 from ckpttool.domain.frozen import dataclass
 from ckpttool.domain.scalars import Scalars
 from ckpttool.domain.units import counted
-from ckpttool.trainers.mindformers.scalars import state_of
+from ckpttool.trainers.mindformers.scalars import epoch_step, state_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,6 +26,42 @@ class MindFormersCounters:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SavedSinks:
+    """What a run's saves tell of its data sinks."""
+
+    size: int | None
+    """Batches a sink; None: its epochs are no sinks of one size."""
+    is_sure: bool
+    """False where a single number of epochs tells: one sink of 30 batches, or 30 steps of the first epoch."""
+
+
+def saved_sinks(own: Scalars, run: Sequence[Checkpoint] = ()) -> SavedSinks | None:
+    """Tell from counts of steps and epochs whether a run had sinks; None where the save does not count both.
+
+    With sinks of one size an epoch is a sink, so that steps / epochs is one whole number in all saves, and the step
+    in each name. Without, it is so at most in those that were made at the ends of epochs.
+
+    Args:
+        own: Of the save that is asked for.
+        run: All saves of the same run; those of other batch sizes are left out.
+    """
+    state = state_of(own)
+    if not state.step_num or not state.epoch_num:
+        return None
+    counts, names = {(state.step_num, state.epoch_num)}, set()
+    for save in run:
+        other, label = state_of(save.scalars), epoch_step(save)
+        if other.global_batch_size == own.global_batch_size and other.step_num and other.epoch_num:
+            counts.add((other.step_num, other.epoch_num))
+            names |= set() if label is None else {label.step}
+    sizes = {divmod(step, epoch) for step, epoch in counts}
+    size, rest = sizes.pop()
+    if sizes or rest or not names <= {size}:
+        return SavedSinks(size=None, is_sure=True)
+    return SavedSinks(size=size, is_sure=any(epoch > 1 for _, epoch in counts))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _Case:
     step: int
     epoch: int | None
@@ -33,6 +70,7 @@ class _Case:
     new_sink: int | None
     dataset: int | None
     legacy: bool
+    saved: SavedSinks | None
 
     def scaled(self, count: int, new_batch: int | None = None) -> int:
         """Return what MindFormers makes of a count at another batch size than it was counted at."""
@@ -48,13 +86,14 @@ class _Case:
         return self.step * self.old_batch // self.new_batch
 
 
-def mindformers_counters(
+def mindformers_counters(  # noqa: PLR0913  all that it counts by, by keyword
     *,
     scalars: Scalars,
     new_global_batch_size: int | None,
     new_sink_size: int | None,
     legacy: bool,
     dataset_size: int | None = None,
+    run: Sequence[Checkpoint] = (),
 ) -> MindFormersCounters:
     """Compute as MindFormers 2.1.0 does, rounding errors included, and say what each deviation does to the run.
 
@@ -68,6 +107,7 @@ def mindformers_counters(
         legacy: Whether the checkpoint is of the `rank_N` layout, whose counters are MindSpore parameters and thus
             scaled in float32; the newer layout scales in float64, and does not scale the optimizer's step.
         dataset_size: Batches in the data set at the new batch size; None where not known.
+        run: All saves of the same run: they tell whether it had sinks.
 
     Source:
         load_resume_context_from_checkpoint and BaseTrainer.training_process. That Parameter(Int64) * float gives
@@ -84,6 +124,7 @@ def mindformers_counters(
         new_sink=new_sink_size,
         dataset=dataset_size,
         legacy=legacy,
+        saved=saved_sinks(scalars, run),
     )
     unscaled = _unscaled_updates(case, state.global_step)
     return MindFormersCounters(
@@ -141,42 +182,87 @@ def _sinks(case: _Case) -> Iterator[Finding]:
     """In data-sink mode two counters say where the run is: steps, and sinks of a size that nobody recorded."""
     if case.new_sink is None or case.epoch is None:
         return
-    if case.epoch and case.step and case.step % case.epoch == 0:
-        implied = case.step // case.epoch
-        if implied != case.new_sink:
-            yield _sink_changed(case, implied, case.new_sink)
-            return
-    sinks = case.scaled(case.epoch)
-    if sinks * case.new_sink == case.initial_step:
+    saved, size = case.saved, case.new_sink
+    if saved is not None and saved.size not in {None, size}:
+        yield _sink_changed(case, saved, size)
         return
-    size = case.new_sink
-    exact = _exact_batch(case, sink_size=size)
+    sinks = case.scaled(case.epoch)
+    apart = abs(sinks * size - case.initial_step)
+    if not apart:
+        return
+    if saved is not None and saved.size is None and apart > _most_apart(case, size):
+        yield _sink_changed(case, saved, size)
+        return
+    exact = None if case.old_batch == case.new_batch else _exact_batch(case, sink_size=size)
+    is_near = exact is not None and case.new_batch <= 2 * exact
     yield note(
         Code.EPOCH_COUNTER_SHIFTS,
         f"MindFormers goes on from step {case.initial_step} but from {_of_sinks(sinks, size)}, which is "
         f"step {sinks * size}: the two counters do not agree",
         expected=f"{case.initial_step} steps",
         actual=f"{sinks * size} steps",
-        remedy="expect step numbers to be off by less than a sink"
-        + (f", or choose a global batch size of {exact}, at which both agree" if exact else ""),
+        remedy=f"expect step numbers to be off by {apart}"
+        + (f", or choose a global batch size of {exact}, at which both agree" if is_near else ""),
     )
+
+
+def _most_apart(case: _Case, size: int) -> int:
+    """Return by how many steps both counters of a run with sinks can differ that changed its batch size before.
+
+    Each change rounds both down, the sinks to whole ones, and the next one scales what they differ by.
+    """
+    return size * (1 + max(1, -(-case.old_batch // case.new_batch)))
 
 
 def _of_sinks(number: int, size: int) -> str:
     return f"{counted(number, 'sink')} of {counted(size, 'batch', 'batches')}"
 
 
-def _sink_changed(case: _Case, old: int, new: int) -> Finding:
-    start = case.scaled(case.epoch or 0) * new
-    short = start - case.initial_step
-    effect = f"{counted(abs(short), 'batch', 'batches')} too {'few' if short > 0 else 'many'}"
+def _sink_changed(case: _Case, saved: SavedSinks, new: int) -> Finding:
+    """Say what becomes of a run whose epochs were counted otherwise.
+
+    Source: runs of MindFormers 2.1.0 in both layouts: what is planned beyond the end of the data is never trained.
+    """
+    epoch = case.epoch or 0
+    short = case.scaled(epoch) * new - case.initial_step
+    if short > 0:
+        effect = f"trains {counted(short, 'batch', 'batches')} too few"
+    else:
+        effect = (
+            f"plans {counted(-short, 'batch', 'batches')} too many: at the end of the data it stops with an exception, "
+            "exit 1, without a last save"
+        )
+    taken = f"but sink_size is {new} now: MindFormers takes them for sinks of the new size, and {effect}"
+    if saved.size is None:
+        counts = (
+            f"the checkpoint counts {counted(epoch, 'epoch')} at step {case.step}, which are no sinks of one size, "
+        )
+        expected, remedy = (
+            "no sinks",
+            "keep runner_config.sink_mode: False, as it was without sinks when this was saved",
+        )
+    elif saved.is_sure:
+        counts = f"the checkpoint counts {_of_sinks(epoch, saved.size)}, "
+        expected, remedy = f"sink_size {saved.size}", f"keep runner_config.sink_size: {saved.size}"
+    else:
+        counts = f"the checkpoint counts {_of_sinks(epoch, saved.size)}, or as many steps without sinks, "
+        expected = f"sink_size {saved.size}, or no sinks"
+        remedy = "keep runner_config.sink_mode and sink_size as they were when it was saved"
+    return suspect(
+        Code.SINK_SIZE_CHANGED, f"{counts}{taken}", expected=expected, actual=f"sink_size {new}", remedy=remedy
+    )
+
+
+def sinks_as_epochs(saved: SavedSinks, epoch: int) -> Finding:
+    """Say that a run that goes on without sinks takes those that its save counts for epochs."""
+    size = saved.size or 0
     return suspect(
         Code.SINK_SIZE_CHANGED,
-        f"the checkpoint counts {_of_sinks(case.epoch or 0, old)}, but sink_size is {new} now: MindFormers "
-        f"takes them for sinks of the new size, and trains {effect}",
-        expected=f"sink_size {old}",
-        actual=f"sink_size {new}",
-        remedy=f"keep runner_config.sink_size: {old}",
+        f"the checkpoint counts {_of_sinks(epoch, size)}, but the config has no sinks now: MindFormers takes them for "
+        f"{counted(epoch, 'epoch')}",
+        expected=f"sink_size {size}",
+        actual="no sinks",
+        remedy=f"keep runner_config.sink_mode: True and sink_size: {size}",
     )
 
 

@@ -13,9 +13,10 @@ from ckpttool.formats import read_header
 from ckpttool.trainers.base import Effects, Resume
 from ckpttool.trainers.mindformers.load import counts_data_itself, data_settings, load_keys, planned_skip
 from ckpttool.trainers.mindformers.loaded_instead import Start, loaded_instead
+from ckpttool.trainers.mindformers.scalars import same_run
 
 if TYPE_CHECKING:
-    from ckpttool.domain.checkpoint import Checkpoint
+    from ckpttool.domain.checkpoint import Checkpoint, Inventory
     from ckpttool.domain.finding import Finding
     from ckpttool.domain.plan import ResumePlan
     from ckpttool.domain.question import DataQuestion
@@ -43,7 +44,7 @@ def effects(resume: Resume) -> Effects:
         fault_tolerance=(resume.environment or {}).get("MS_ENABLE_TFT", ""),
         deduplicated=_deduplicated(resume.storage, checkpoint) if config and config.data_parallel else None,
     )
-    findings = (*loaded_instead(start), *_counted(plan, resume.data, config))
+    findings = (*loaded_instead(start), *_counted(plan, resume.inventory, resume.data, config))
     settings = data_settings(position)
     if config is not None and config.streaming is not None:
         from ckpttool.trainers.mindformers.streaming import state_findings, state_folder
@@ -82,12 +83,15 @@ def _deduplicated(storage: Storage, checkpoint: Checkpoint) -> bool | None:
     return None if said is None else said == "True"
 
 
-def _counted(plan: ResumePlan, data: DataQuestion, config: TrainConfig | None) -> tuple[Finding, ...]:
+def _counted(
+    plan: ResumePlan, inventory: Inventory, data: DataQuestion, config: TrainConfig | None
+) -> tuple[Finding, ...]:
     """Say which counters it rounds, and which settings disagree."""
+    run = same_run(plan.point.checkpoint, inventory)
     if config is not None:
         from ckpttool.trainers.mindformers import launch_check
 
-        return (*config.findings, *launch_check.check(config, plan))
+        return (*config.findings, *launch_check.check(config, plan, run))
     if data.new_global_batch is None and data.sink_size is None:
         return ()
     from ckpttool.trainers.mindformers.counters import mindformers_counters
@@ -97,5 +101,6 @@ def _counted(plan: ResumePlan, data: DataQuestion, config: TrainConfig | None) -
         new_global_batch_size=planned_skip(plan).global_batch_size,
         new_sink_size=planned_skip(plan).sink_size,
         legacy=load_keys(plan.load).use_legacy_format,
+        run=run,
     )
     return counters.findings

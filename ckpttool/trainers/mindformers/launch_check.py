@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from ckpttool.domain.checkpoint import Checkpoint
 from ckpttool.domain.data_position import GoesOn
@@ -14,7 +14,7 @@ from ckpttool.trainers.mindformers.load import load_keys, planned_skip
 from ckpttool.trainers.mindformers.train_config import TrainConfig
 
 
-def check(config: TrainConfig, plan: ResumePlan) -> tuple[Finding, ...]:
+def check(config: TrainConfig, plan: ResumePlan, run: Sequence[Checkpoint] = ()) -> tuple[Finding, ...]:
     """Return what in a base config disagrees with the plan, the config's own findings not included.
 
     What a launch config puts right is a note, so that its reader knows what will change; what it must not change by
@@ -23,6 +23,7 @@ def check(config: TrainConfig, plan: ResumePlan) -> tuple[Finding, ...]:
     Args:
         config: The base config, before it is rewritten.
         plan: What it is to resume from.
+        run: All saves of the same run.
 
     Returns:
         Findings in the order in which MindFormers would meet them.
@@ -35,7 +36,7 @@ def check(config: TrainConfig, plan: ResumePlan) -> tuple[Finding, ...]:
         *_batch(config, plan),
         *_recorded_by_1_3(config, plan.point.checkpoint),
         *_sink(config, plan),
-        *_counters(config, plan),
+        *_counters(config, plan, run),
     )
 
 
@@ -229,7 +230,7 @@ def _sink(config: TrainConfig, plan: ResumePlan) -> Iterator[Finding]:
         )
 
 
-def _counters(config: TrainConfig, plan: ResumePlan) -> tuple[Finding, ...]:
+def _counters(config: TrainConfig, plan: ResumePlan, run: Sequence[Checkpoint]) -> tuple[Finding, ...]:
     checkpoint = plan.point.checkpoint
     if checkpoint.scalars.step is None or (config.sink_mode and config.sink_size is None):
         return ()  # nothing to scale, or sinks of a size that nobody knows
@@ -238,4 +239,5 @@ def _counters(config: TrainConfig, plan: ResumePlan) -> tuple[Finding, ...]:
         new_global_batch_size=config.global_batch_size,
         new_sink_size=config.sink_size,
         legacy=load_keys(plan.load).use_legacy_format,
+        run=run,
     ).findings

@@ -15,7 +15,7 @@ from ckpttool.domain.finding import Code, Finding, note, suspect
 from ckpttool.domain.frozen import dataclass
 from ckpttool.domain.plan import ResumePlan
 from ckpttool.trainers.mindformers.load import load_keys, planned_skip
-from ckpttool.trainers.mindformers.scalars import epoch_step, state_of
+from ckpttool.trainers.mindformers.scalars import epoch_step, same_run, state_of
 
 if TYPE_CHECKING:
     from ckpttool.trainers.mindformers.train_config import TrainConfig
@@ -59,7 +59,10 @@ def length_findings(config: TrainConfig | None, plan: ResumePlan, inventory: Inv
     if isinstance(plan.data, GoesOn):
         return
     length = None if config is None else run_length(config, plan, inventory)
-    if config is not None and _is_complete(config, plan, length):
+    had_sinks = None if config is None else _had_sinks(config, plan, inventory)
+    if had_sinks is not None:
+        yield had_sinks
+    elif config is not None and _is_complete(config, plan, length):
         yield _complete(config, plan, length)
     elif config is not None and length is not None and length.left <= 0:
         yield _beyond(config, plan, length)
@@ -157,6 +160,26 @@ def _labelled(config: TrainConfig, checkpoint: Checkpoint, batch: int | None) ->
     # A rest of the data set that fills no batch is not counted.
     low, high = size * old // batch, ((size + 1) * old - 1) // batch
     return low if low == high else -1
+
+
+def _had_sinks(config: TrainConfig, plan: ResumePlan, inventory: Inventory) -> Finding | None:
+    """Find that a run without sinks would go on from one with sinks, whose number it takes for that of epochs.
+
+    Saves that were all made at the ends of epochs count alike. They are told by the data set's size, else by a number
+    that no run of so many epochs reaches.
+    """
+    from ckpttool.trainers.mindformers.counters import saved_sinks, sinks_as_epochs
+
+    checkpoint = plan.point.checkpoint
+    epoch, batch = state_of(checkpoint.scalars).epoch_num, checkpoint.scalars.global_batch_size
+    saved = None if config.sink_mode else saved_sinks(checkpoint.scalars, same_run(checkpoint, inventory))
+    if saved is None or saved.size is None or not saved.is_sure or epoch is None:
+        return None
+    if config.dataset_samples is not None and batch is not None:
+        is_told = saved.size != config.dataset_samples // batch
+    else:
+        is_told = config.epochs is not None and epoch > config.epochs
+    return sinks_as_epochs(saved, epoch) if is_told else None
 
 
 def _is_complete(config: TrainConfig, plan: ResumePlan, length: RunLength | None) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ckpttool.domain.checkpoint import Checkpoint, Facts
+from ckpttool.domain.checkpoint import Checkpoint, Facts, Inventory
 from ckpttool.domain.finding import Code, Severity
 from ckpttool.domain.frozen import dataclass
 from ckpttool.domain.scalars import AgreedScalar, AskedScalar, NameClaim, ScalarRules, Scalars, ScalarValues, ShardFacts
@@ -159,3 +159,9 @@ class EpochStep:
 def epoch_step(checkpoint: Checkpoint) -> EpochStep | None:
     """Return the label of what a rank saved; None where the layout has none."""
     return EpochStep(epoch=checkpoint.sort_key[0], step=checkpoint.sort_key[1]) if checkpoint.sort_key else None
+
+
+def same_run(checkpoint: Checkpoint, inventory: Inventory) -> tuple[Checkpoint, ...]:
+    """Return all saves of a checkpoint's own run."""
+    own = (checkpoint.prefix, checkpoint.run)
+    return tuple(save for save in inventory.checkpoints if (save.prefix, save.run) == own)

@@ -127,7 +127,7 @@ class TestSinks:
         assert result.initial_epoch == 20
         assert "trains 40 batches too few" in finding.message
         assert finding.remedy == "keep runner_config.sink_size: 2"
-        assert "20 batches too many" in counters(40, 8, 8, epoch=20, new_sink_size=1).findings[0].message
+        assert "plans 20 batches too many" in counters(40, 8, 8, epoch=20, new_sink_size=1).findings[0].message
 
     def test_steps_and_sinks_that_scale_differently_are_found(self) -> None:
         result = counters(50, 16, 24, epoch=25, new_sink_size=2)
