@@ -12,6 +12,7 @@ from ckpttool.formats.torch.plain import plain_values
 from ckpttool.formats.torch.zips import archives_of
 from ckpttool.storage.base import Storage
 from ckpttool.trainers.common.loose_file import SHARD_SUFFIXES
+from ckpttool.trainers.listing import HEAD_BYTES
 
 MOST_OF_A_VALUE = 32 << 10
 """Bytes of an archive that may be a counter or the state of a loader, and no tensor worth the name."""
@@ -35,6 +36,9 @@ def read_for_others(noted: Storage, own: Storage, paths: Iterable[str]) -> None:
             if named is FormatName.SAFETENSORS:
                 with noted.open(path) as source:
                     read_header(source, named=named)
+            elif named is FormatName.MINDSPORE_CKPT:  # a `.ckpt`, of which the first bytes tell whose it is
+                with noted.open(path) as source:
+                    source.read(0, HEAD_BYTES)
             elif named is FormatName.TORCH_ZIP:
                 with noted.open(path) as source:
                     plain_values(source)

@@ -12,6 +12,7 @@ from ckpttool.storage import open_storage
 from ckpttool.storage.base import Kind
 from ckpttool.trainers.base import Layout
 from ckpttool.trainers.listing import Listing, list_root
+from ckpttool.trainers.others import others_saves
 from ckpttool.trainers.parts import trees_around
 from ckpttool.trainers.registry import recognised
 
@@ -67,11 +68,16 @@ def trees_below(
                 yield Below(folder, is_known=False)
         if found:
             yield Below(folder, is_known=True)
-        further = [name for name in folders if not any(_is_part(listing, name, each) for each in found)]
+        further = [name for name in folders if not _is_save(listing, name, found)]
         for name in reversed(further) if left else ():
             path = name if folder == os.curdir else os.path.join(folder, name)
             if name != OWN_FOLDER and (hidden or name[0] != ".") and not os.path.islink(path):
                 waiting.append((path, left - 1))
+
+
+def _is_save(listing: Listing, folder: str, found: list[Layout]) -> bool:
+    """Tell whether a folder is a part of what was found, or a save of a trainer that is not known."""
+    return any(_is_part(listing, folder, each) for each in found) or others_saves(listing.alone(folder)) is not None
 
 
 def _is_part(listing: Listing, folder: str, layout: Layout) -> bool:

@@ -20,8 +20,8 @@ from ckpttool.storage.base import Entry, Kind, Storage
 MOST_LOOKED_INTO = 8
 """Folders or files of one kind: a tree may hold thousands of saves, and they look alike."""
 
-HEAD_BYTES = 8
-"""Of a file: enough for all signatures that formats begin with."""
+HEAD_BYTES = 1024
+"""Of a file: enough for all signatures that formats begin with, and for the first names in a torch file."""
 
 _MOST_SORTED = 1000
 """Names of which those with the highest numbers are sought; of more, as many of them, from all of the alphabet."""

@@ -16,14 +16,15 @@ from ckpttool.domain.question import DEFAULT_DIR
 from ckpttool.errors import IncompleteError, UnknownLayoutError, UsageError
 from ckpttool.records import PART_SUFFIX, STREAM
 from ckpttool.storage import as_far_as_told, is_folder, open_storage, shortest
-from ckpttool.storage.base import Entry, Kind, Storage, is_there
+from ckpttool.storage.base import Entry, Kind, LostLinkError, Storage, is_there
 from ckpttool.trainers.base import Layout, Part, Refusal
 from ckpttool.trainers.common import LOOSE_FILE_LAYOUT
 from ckpttool.trainers.common.tracker_file import TRACKERS, whose_tracker
-from ckpttool.trainers.listing import Listing, list_root
-from ckpttool.trainers.parts import trees_around
+from ckpttool.trainers.listing import Listing, list_root, show_alone
+from ckpttool.trainers.others import looks_like, others_saves
+from ckpttool.trainers.parts import outward, trees_around
 from ckpttool.trainers.places_below import places_below
-from ckpttool.trainers.registry import loose_file, meant, recognised, signs, trainer_named, trainer_of
+from ckpttool.trainers.registry import loose_file, meant, recognised, titles, trainer_named, trainer_of
 
 if TYPE_CHECKING:
     from ckpttool.domain.settings import RunConfig
@@ -134,6 +135,9 @@ def _withheld(path: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
+        if isinstance(error, LostLinkError) and error.errno == errno.ENOENT:
+            way = "mount what it leads to, or give the folder or file that is there"
+            raise UnknownLayoutError(f"{path} is a link that leads nowhere; {way}") from None
         if error.errno in {errno.ENOENT, errno.ENOTDIR}:
             raise _missing(path) from None
         reason = os.strerror(error.errno) if error.errno else error
@@ -150,7 +154,7 @@ def _missing(path: str, hint: str = "") -> UnknownLayoutError:
     if named is not None and (named["folder"] is None or is_folder(named["folder"])):
         name, tree = named["name"], named["folder"] or "DIR"
         hint = f"; is {name} a checkpoint? ckpttool verify {tree} --checkpoint {name}"
-    way = hint or f"; give the folder that holds {signs()[0]}"
+    way = hint or "; give the folder that holds the checkpoints"
     return UnknownLayoutError(f"{path} does not exist{way}")
 
 
@@ -169,12 +173,20 @@ def _hint(folder: str) -> str:
 
         return f"; what it held lies in the trash: ckpttool trash list {quote(emptied.storage.root)}"
     try:
-        found = [below.path for below in _further_below(folder) if below.is_known]
+        found = [below.path for below in _further_below(folder) if below.is_known and not _is_called_a_save(below.path)]
     except IncompleteError:
         return ""
     if len(found) > 3:  # noqa: PLR2004  as many as a line holds
         return f"; {len(found)} trees lie below it: ckpttool scan --all {folder}"
     return f"; did you mean {' or '.join(found)}?" if found else ""
+
+
+_LIKE_A_SAVE = re.compile(r"(?i)(?:.*[^a-z])?(?:step|iter|iteration|epoch|ckpt|checkpoint|ba)[-_=]?[0-9]+(?:[^0-9].*)?")
+
+
+def _is_called_a_save(path: str) -> bool:
+    """Tell whether a folder is called like one save: what looks like a tree in it is a part of that save, then."""
+    return _LIKE_A_SAVE.fullmatch(os.path.basename(path)) is not None
 
 
 def _further_below(folder: str, layout: str | None = None) -> Iterator[Below]:
@@ -199,7 +211,7 @@ def _only_one_below(path: str, wish: _Wish) -> Located | None:
         found = list(islice(_further_below(path, wish.layout), 2))
     except IncompleteError:
         return None
-    if len(found) != 1 or not found[0].is_known:
+    if len(found) != 1 or not found[0].is_known or _is_called_a_save(found[0].path):
         return None
     tree = _below(found[0].path, wish)
     return None if tree is None else replace(tree, resolved_from=f"{tree.storage.root}, the only tree below {path}")
@@ -310,6 +322,8 @@ def _around_folder(path: str, wish: _Wish) -> Located:
     # Who names a layout may mean what lies in a save of another; else that is none of its own.
     attempts = (partial(_around_part, path, path, None, wish), partial(_below, path, wish))
     found = _first(*(attempts if wish.layout is None else reversed(attempts)))
+    if wish.layout is None and (found is None or (found.layout.gives_way and found.storage.root == path)):
+        _refuse_save_of_others(path)
     if found is not None:
         if found.storage.root == path and _hold_parts(found.listing):
             way = "give the folder without the parts, or move them to one of their own"
@@ -325,13 +339,46 @@ def _around_folder(path: str, wish: _Wish) -> Located:
     if weights:
         took, alone = "the weights of a model, which are no training's save", replace(listing, entries=weights)
         return Located(storage=storage, listing=alone, layout=loose_file(), focus=None, resolved_from=took)
-    only = _only_one_below(path, wish)
+    title = looks_like(listing)
+    only = None if title is not None else _only_one_below(path, wish)
     if only is not None:
         return only
+    if title is not None:
+        raise _of_others(f"{path} holds no checkpoints that ckpttool knows, but some that look like {title}'s")
     whose, hint = _whose(listing), _hint(path)
-    folders, files = signs()
-    looked_for = "" if hint else f": no {folders} folder, no {files}"
-    raise UnknownLayoutError(f"{path} holds no checkpoints that ckpttool knows{looked_for}{whose}{hint}")
+    what = "" if whose or hint else _what_it_holds(listing)
+    raise UnknownLayoutError(f"{path} holds no checkpoints that ckpttool knows{what}{whose}{hint}")
+
+
+def _of_others(what: str) -> UnknownLayoutError:
+    return UnknownLayoutError(f"{what}; {_KNOWN.format(titles=titles())}; {_ONE_FILE}")
+
+
+_KNOWN = "it knows those of {titles}"
+_ONE_FILE = "ckpttool verify FILE looks at one file alone"
+
+
+def _what_it_holds(listing: Listing) -> str:
+    """Say what a folder holds instead of a tree, and which trees are known."""
+    if not listing.entries:
+        return f": it is empty, as before a first launch; {_KNOWN.format(titles=titles())}"
+    alone = [entry.name for entry in listing.entries if loose_file().recognise(listing.alone(entry.name))]
+    if alone:
+        files = f"only files such as {alone[-1]}, which ckpttool verify FILE looks at one by one"
+        return f": {files}; of trees {_KNOWN.format(titles=titles())}"
+    return f"; {_KNOWN.format(titles=titles())}"
+
+
+def _refuse_save_of_others(path: str) -> None:
+    """Refuse a folder that is one save of a trainer that is not known: what looks like a tree in it is a part of that.
+
+    Raises:
+        UnknownLayoutError: It is.
+    """
+    for root, inner in islice(outward(path), 1):
+        title = others_saves(show_alone(open_storage(root), Entry(inner, Kind.FOLDER)))
+        if title is not None:
+            raise _of_others(f"{path} looks like a save of {title}, which ckpttool does not know yet")
 
 
 def _below(path: str, wish: _Wish, *, is_named: bool = True) -> Located | None:

@@ -45,7 +45,7 @@ def trees_around(folder: str, file: str | None, *, wanted: str | None = None) ->
             tree there.
     """
     unread = None
-    for root, inner in reversed([*([] if file is None else [(folder, "")]), *_outward(folder)]):
+    for root, inner in reversed([*([] if file is None else [(folder, "")]), *outward(folder)]):
         unread = None
         storage = open_storage(root)
         beginning = Entry(inner.partition("/")[0], Kind.FOLDER) if inner else Entry(file or "", Kind.FILE)
@@ -65,7 +65,7 @@ def trees_around(folder: str, file: str | None, *, wanted: str | None = None) ->
         raise unread
 
 
-def _outward(folder: str) -> Iterator[tuple[str, str]]:
+def outward(folder: str) -> Iterator[tuple[str, str]]:
     """Yield the folders around a folder, the nearest first, each with the path from it to that folder."""
     root, inner = folder, ""
     for _ in range(DEEPEST_PART):

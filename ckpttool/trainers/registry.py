@@ -73,6 +73,12 @@ def layouts() -> tuple[Layout, ...]:
     return tuple(layout for trainer in TRAINERS for layout in trainer.layouts)
 
 
+def titles() -> str:
+    """Name all trainers, for sentences."""
+    *most, last = [trainer.title for trainer in TRAINERS]
+    return f"{', '.join(most)} and {last}"
+
+
 def signs() -> tuple[str, str]:
     """Say by which folders and by which files a tree is told, the most usual first."""
     own = sorted(TRAINERS, key=lambda trainer: trainer.name != FIRST)
@@ -259,7 +265,8 @@ def config_readers() -> str:
 def recognised(listing: Listing, *, wanted: str | None = None) -> list[Layout]:
     """Return every layout that a folder is arranged in: a training that changed over leaves two.
 
-    One that gives way is returned where it is the only one, or has several saves that are none of the others'.
+    One that gives way is returned where it is the only one, or has several saves that are none of the others'. Saves of
+    trainers that are not known here are passed over, unless a layout is asked for.
 
     Args:
         listing: The folder's names.
@@ -268,8 +275,12 @@ def recognised(listing: Listing, *, wanted: str | None = None) -> list[Layout]:
     Raises:
         OSError: None was found, and a folder that would tell cannot be listed.
     """
+    from ckpttool.trainers.others import without_others
+
     found: list[Layout] = []
     unread = None
+    if wanted is None:
+        listing = without_others(listing)
     for layout in sorted(layouts(), key=lambda layout: layout.gives_way):
         try:
             if wanted in {None, layout.name} and layout.recognise(listing):

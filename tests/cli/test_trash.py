@@ -119,7 +119,7 @@ def test_who_asks_about_an_emptied_tree_is_told_that_it_lies_in_the_trash(here: 
     shutil.rmtree(here / "my run/checkpoint-8")
     shutil.rmtree(here / "my run/.ckpttool/trash")
     (here / "my run/.ckpttool/trash").touch()
-    assert_error(ask(command, "my run"), ExitCode.UNKNOWN_LAYOUT, "ckpttool knows: no ")
+    assert_error(ask(command, "my run"), ExitCode.UNKNOWN_LAYOUT, "ckpttool knows; it knows those of")
 
 
 @pytest.mark.usefixtures("pruned")

@@ -347,7 +347,7 @@ class TestFirstBytes:
             (tmp_path / name).write_bytes(content)
         (tmp_path / "a-99.ckpt").mkdir()
         listing = list_root(LocalStorage(str(tmp_path)))
-        heads = [("a-12.ckpt", b"\n\x05"), ("a-3.ckpt", b"PK\x03\x04rest")]
+        heads = [("a-12.ckpt", b"\n\x05"), ("a-3.ckpt", b"PK\x03\x04rest of it")]
         assert list(listing.heads(r"a-[0-9]+\.ckpt")) == heads
 
     def test_one_that_cannot_be_read_is_said_after_the_others(self, tmp_path: Path) -> None:

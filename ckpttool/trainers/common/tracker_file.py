@@ -29,7 +29,9 @@ def whose_tracker(names: Collection[str]) -> str:
     for trainer, pattern in _OTHERS.items() if TRACKER in names else ():
         seen = next((name for name in names if re.fullmatch(pattern, name)), None)
         if seen is not None:
-            return f"; {seen} beside {TRACKER} looks like a tree of {trainer}, but nothing of a save lies in it"
+            return (
+                f"; {seen} beside {TRACKER} looks like a tree of {trainer}, but no save that ckpttool knows lies in it"
+            )
     told = [f"{name} is a tracker of {trainers}" for name, trainers in TRACKERS.items() if name in names]
     return f"; {' and '.join(told)}, but there is no checkpoint" if told else ""
 

@@ -6,13 +6,12 @@ import re
 from typing import TYPE_CHECKING
 
 from ckpttool.domain.checkpoint import Checkpoint, Inventory
-from ckpttool.formats.torch.shard import ZIP_MAGIC
 from ckpttool.records import SealPlace, own_path
 from ckpttool.storage.base import Storage
 from ckpttool.trainers.base import Members, Part, Refusal, ScanOptions
 from ckpttool.trainers.common.written_together import Untracked
 from ckpttool.trainers.lightning import Lightning
-from ckpttool.trainers.lightning.names import META, SUFFIX, is_last, is_save
+from ckpttool.trainers.lightning.names import META, SUFFIX, VERSION, is_last, is_save
 from ckpttool.trainers.listing import Listing
 
 if TYPE_CHECKING:
@@ -30,7 +29,7 @@ class LightningLayout(Untracked):
     def recognise(self, listing: Listing) -> bool:
         """Tell by how a `*.ckpt` begins, for others call theirs so, too; or by the record in such a folder."""
         pattern = rf"(?s:.+){re.escape(SUFFIX)}"
-        return any(head.startswith(ZIP_MAGIC) for _, head in listing.heads(pattern)) or any(
+        return any(VERSION in head for _, head in listing.heads(pattern)) or any(
             META in names for _, names in listing.inside(pattern)
         )
 

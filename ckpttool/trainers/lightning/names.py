@@ -10,6 +10,9 @@ LAST = "last"
 META = "meta.pt"
 """Written last where a save is a folder."""
 
+VERSION = b"pytorch-lightning_version"
+"""The third key of every save of its Trainer: in the first bytes of the file."""
+
 _VERSION = r"-v[0-9]{1,9}\.ckpt"
 
 

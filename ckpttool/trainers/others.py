@@ -1,0 +1,100 @@
+"""Whose saves a folder seems to hold that no layout here reads: so that they are refused by name, and never blamed.
+
+Sources: what these projects call their files when they save; no file is opened.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from ckpttool.domain.frozen import dataclass, replace
+from ckpttool.storage.base import Kind
+from ckpttool.trainers.listing import Listing
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Save:
+    """How a folder that is one save is told."""
+
+    title: str
+    folder: str
+    """Pattern of its name."""
+    holds: tuple[str, ...]
+    """Patterns of names in it: each must be there."""
+
+
+_ANY = "(?s:.+)"
+
+_SAVES = (
+    _Save(title="SkyRL", folder="global_step_[0-9]+", holds=("policy|trainer_state\\.pt",)),
+    _Save(title="OLMo-core", folder="step[0-9]+", holds=(r"\.metadata\.json|model_and_optim",)),
+    _Save(
+        title="OLMo",
+        folder="step[0-9]+(?:-unsharded)?",
+        holds=(r"model(?:\.pt)?", r"optim(?:\.pt)?", r"train(?:\.pt)?"),
+    ),
+    _Save(title="NeMo AutoModel", folder="epoch_[0-9]+_step_[0-9]+", holds=("model|optim",)),
+    _Save(title="NeMo", folder=_ANY, holds=("weights", "context")),
+    _Save(title="PaddleNLP", folder="checkpoint-[0-9]+", holds=(r".+\.(?:pdparams|pdopt|pdmodel)",)),
+    _Save(title="PaddlePaddle", folder=_ANY, holds=(r"[0-9]+_[0-9]+\.distcp",)),
+    _Save(title="nanotron", folder="[0-9]+", holds=(r"checkpoint_metadata\.json",)),
+    _Save(title="ColossalAI", folder=_ANY, holds=(r"running_states\.json",)),
+    _Save(title="Levanter", folder="step-[0-9]+", holds=(r"metadata\.json", r"manifest\.ocdbt")),
+    _Save(title="T5X", folder="checkpoint_[0-9]+", holds=(r"target\..+",)),
+    _Save(title="fairseq2", folder="step_[0-9]+", holds=("trainer|data_reader",)),
+    _Save(title="LitGPT", folder=_ANY, holds=(r"lit_model\.pth",)),
+    _Save(title="SpeechBrain", folder=r"CKPT\+.+", holds=(r"CKPT\.yaml",)),
+    _Save(title="torchtune", folder="recipe_state", holds=(r"recipe_state\.pt",)),
+)
+"""The more telling first."""
+
+_BESIDE = (
+    ("SkyRL", r"latest_ckpt_global_step\.txt"),
+    ("Composer", r"ep[0-9]+-ba[0-9]+(?:-rank[0-9]+)?\.pt|latest-rank[0-9]+\.pt(?:\.symlink)?"),
+    ("NeMo", r".+\.nemo"),
+    ("Keras", r".+\.(?:keras|weights\.h5)"),
+    ("TensorFlow", r".+\.data-[0-9]{5}-of-[0-9]{5}"),
+    ("PaddlePaddle", r".+\.(?:pdparams|pdopt)"),
+    ("fairseq", r"checkpoint_(?:last|best|[0-9]+_[0-9]+)\.pt"),
+    ("MMEngine or Detectron2", "last_checkpoint"),
+    ("Flax", "checkpoint_[0-9]+"),
+)
+"""Files in the root: a save that is one, or what names the last."""
+
+
+def others_saves(listing: Listing) -> str | None:
+    """Return whose a folder is in which saves of a trainer lie that is not known here; None where no save tells."""
+    return next((known.title for known in _SAVES if _holds_one(listing, known)), None)
+
+
+def without_others(listing: Listing) -> Listing:
+    """Return a folder's names without those of saves that are told to be of a trainer that is not known here.
+
+    Where few of many that are called alike are looked into, these speak for the rest.
+    """
+    patterns = [known.folder for known in _SAVES if known.folder != _ANY and _holds_one(listing, known)]
+    if not patterns:
+        return listing
+    left = (entry for entry in listing.entries if not any(re.fullmatch(pattern, entry.name) for pattern in patterns))
+    return replace(listing, entries=tuple(left))
+
+
+def looks_like(listing: Listing) -> str | None:
+    """Return whose checkpoints a folder seems to hold, by saves in it or the files in its root; None: nothing tells."""
+    title = others_saves(listing)
+    if title is not None:
+        return title
+    files = [entry.name for entry in listing.entries if entry.kind in {Kind.FILE, Kind.LOST}]
+    return next((title for title, pattern in _BESIDE if any(re.fullmatch(pattern, name) for name in files)), None)
+
+
+def _holds_one(listing: Listing, known: _Save) -> bool:
+    try:
+        return any(_all_there(known.holds, names) for _, names in listing.inside(known.folder))
+    except OSError:  # one that cannot be listed is nobody's
+        return False
+
+
+def _all_there(patterns: Iterable[str], names: frozenset[str]) -> bool:
+    return all(any(re.fullmatch(pattern, name) for name in names) for pattern in patterns)
