@@ -18,24 +18,35 @@ from ckpttool.api.changes import (
     seen_in_part,
     signs_of_writing,
 )
-from ckpttool.api.rebuilding import Rebuilding, own_metadata
+from ckpttool.api.rebuilding import Rebuilding, differing_tensor, own_metadata
 from ckpttool.api.scanning import Tree, Where, asked, looking_at
 from ckpttool.api.verifying import chosen, content_engine, session_for
 from ckpttool.decide.changes import repairs
-from ckpttool.decide.healing import find_donors, is_held_back_by, sick_shards, stays_lost, with_shards, witnesses_for
+from ckpttool.decide.healing import (
+    contradicted,
+    find_donors,
+    is_held_back_by,
+    sick_shards,
+    stays_lost,
+    with_shards,
+    witnesses_for,
+)
 from ckpttool.decide.resume import choose
 from ckpttool.domain.checkpoint import Checkpoint
 from ckpttool.domain.finding import Code, Finding, blocking, unknown
 from ckpttool.domain.frozen import replace
 from ckpttool.domain.healing import Healing, HealOrder, Place, SavedShards, Sealed, ShardHealing, Sick
+from ckpttool.domain.manifest import Manifest, ShardSeal
 from ckpttool.domain.pointer import PointerFix
 from ckpttool.domain.question import CheckQuestion, ResumeQuestion, TreeQuestion
+from ckpttool.domain.rebuilt import rebuilt_from
+from ckpttool.domain.replicas import Proof, Trust
 from ckpttool.domain.shard import ShardRole
 from ckpttool.domain.units import Rank
 from ckpttool.domain.verdict import Level, ShardReport, Verdict
 from ckpttool.errors import NothingToResumeError
 from ckpttool.records.journal import TIME_FORMAT, TRASH
-from ckpttool.records.manifest import ManifestProblem, read_manifest
+from ckpttool.records.manifest import read_manifest
 from ckpttool.trainers.base import Refusal
 from ckpttool.verify.plan import plan_checks
 from ckpttool.verify.session import reports_of
@@ -150,7 +161,13 @@ def _donors(
     told: dict[str | None, list[Finding]] = defaultdict(list)
     for finding in verdict.findings:
         told[finding.path].append(finding)
-    now = _by_place(replace(report, findings=tuple(told[report.path])) for report in verdict.reports)
+    seals = _seals(tree, checkpoint)
+    stamps = {report.path: report.stamp for report in verdict.reports}
+    # What was rebuilt from another file is that file by another name.
+    stamps |= {path: stamps[origin] for path, origin in rebuilt_from(verdict.reports, seals).items()}
+    now = _by_place(
+        replace(report, findings=tuple(told[report.path]), stamp=stamps[report.path]) for report in verdict.reports
+    )
     others: list[SavedShards] = []
     answer = find_donors(sick, now, others, recorded, order)
     for other in witnesses_for(checkpoint, tree.inventory.checkpoints):
@@ -162,16 +179,46 @@ def _donors(
             shards = _read(tree, other, roles)
             others.append(SavedShards(name=other.name, step=other.step, same_run=is_same, shards=shards))
             answer = find_donors(sick, now, others, recorded, order)
+    told_by_header = {report.path: report.schema_hash for report in verdict.reports}
+    answer = tuple(_with_trust_of_donor(each, seals) for each in answer)
+    answer = tuple(_unless_contradicted(tree, each, told_by_header) for each in answer)
     return tuple(_with_metadata(tree, checkpoint, each) for each in answer)
+
+
+def _with_trust_of_donor(shard: ShardHealing, seals: Mapping[str, ShardSeal]) -> ShardHealing:
+    """Trust a seal that a heal wrote no more than what spoke for that heal's donor."""
+    donor = shard.donor
+    if donor is None or donor.trust is not Trust.CHECKSUM:
+        return shard
+    seal = seals.get(shard.sick.path if donor.proof is Proof.SEALED else donor.path)
+    if seal is None or seal.healed is None:
+        return shard
+    return replace(shard, donor=replace(donor, trust=seal.healed.trust))
+
+
+def _unless_contradicted(tree: Tree, shard: ShardHealing, schemas: Mapping[str, str | None]) -> ShardHealing:
+    """Compare the data where the header alone is broken and nobody vouches for the donor: its bits may have flipped."""
+    donor = shard.donor
+    if donor is None or shard.sick.is_missing or shard.tensor is not None or donor.trust is not Trust.NUMERICS:
+        return shard
+    if schemas.get(shard.sick.path) == schemas[donor.path]:
+        return shard
+    tensor = differing_tensor(tree.storage, shard.sick.path, donor.path)
+    return shard if tensor is None else contradicted(shard, tensor)
+
+
+def _seals(tree: Tree, checkpoint: Checkpoint) -> Mapping[str, ShardSeal]:
+    place = tree.seal_place(checkpoint)
+    manifest = None if place is None else read_manifest(tree.storage, place)
+    return manifest.by_path if isinstance(manifest, Manifest) else {}
 
 
 def _with_seals(tree: Tree, checkpoint: Checkpoint, sick: Sequence[Sick]) -> tuple[Sick, ...]:
     """Add what the checkpoint's manifest has of the shards that are missing or damaged now."""
     place = tree.seal_place(checkpoint)
-    manifest = None if place is None else read_manifest(tree.storage, place)
-    if place is None or manifest is None or isinstance(manifest, ManifestProblem):
+    seals = _seals(tree, checkpoint)
+    if place is None:
         return tuple(sick)
-    seals = manifest.by_path
     return tuple(
         each
         if (seal := seals.get(each.path)) is None or seal.tensors is None
@@ -185,7 +232,9 @@ def _read(tree: Tree, checkpoint: Checkpoint, roles: set[ShardRole]) -> dict[Pla
     shards = tuple(shard for shard in checkpoint.shards if shard.role in roles)
     question = CheckQuestion(level=Level.CHECKSUM)
     tasks = plan_checks(tree.inventory.root, replace(checkpoint, shards=shards), question.level)
-    return _by_place(reports_of(tasks, content_engine(question, None)))
+    seals = _seals(tree, checkpoint)
+    rebuilt = {path for path, seal in seals.items() if seal.healed is not None}
+    return _by_place(each for each in reports_of(tasks, content_engine(question, None)) if each.path not in rebuilt)
 
 
 def _by_place(reports: Iterable[ShardReport]) -> dict[Place, ShardReport]:

@@ -279,6 +279,42 @@ def _blocks(storage: Storage, pieces: Iterable[Piece]) -> Iterator[bytes | memor
                 yield block
 
 
+PAGE_BYTES = 4096
+"""What a disk loses at once: a page of zeros in a damaged file is lost, and contradicts nobody."""
+
+
+def differing_tensor(storage: Storage, path: str, donor: str) -> str | None:
+    """Return a tensor in which the data of a file with a broken header differ from another one's, by whose header.
+
+    None where nothing differs; where they are of unequal length, so that the data need not begin where the donor's do;
+    and where most tensors differ: then that is no damage of a header, and the file holds something else.
+
+    Raises:
+        OSError: The disk did not answer.
+    """
+    with storage.open(path) as ours, storage.open(donor) as theirs:
+        if ours.stamp.size != theirs.stamp.size:
+            return None
+        entries = read_header(theirs, named=FormatName.SAFETENSORS).entries
+        differing = [entry.name for entry in entries if _differs(ours, theirs, entry)]
+    return differing[0] if differing and 2 * len(differing) <= len(entries) else None
+
+
+def _differs(ours: ByteSource, theirs: ByteSource, entry: TensorEntry) -> bool:
+    """Tell whether two files differ in the bytes of a tensor, but for lost pages."""
+    for begin, end in entry.spans:
+        for mine, other in zip(read_blocks(ours, begin, end), read_blocks(theirs, begin, end), strict=True):
+            at, block = mine
+            if block == other[1]:
+                continue
+            first, last = at // PAGE_BYTES, (at + len(block) - 1) // PAGE_BYTES
+            for page in range(first, last + 1):
+                span = slice(max(0, page * PAGE_BYTES - at), (page + 1) * PAGE_BYTES - at)
+                if block[span] != other[1][span] and any(ours.read(page * PAGE_BYTES, PAGE_BYTES)):
+                    return True
+    return False
+
+
 def own_metadata(
     storage: Storage, sick: Sick, donor: Donor, kin: Iterable[Checkpoint]
 ) -> tuple[tuple[str, str], ...] | None:

@@ -202,6 +202,18 @@ def _in_short(against: Sequence[str]) -> str:
     return "; ".join(against[:most]) + more
 
 
+def contradicted(shard: ShardHealing, tensor: str) -> ShardHealing:
+    """Refuse a donor that nobody vouches for, whose data are not those of a file of which the header alone is broken.
+
+    Args:
+        shard: With the donor.
+        tensor: One in which they differ.
+    """
+    rank = None if shard.donor is None else shard.donor.rank
+    why = f"the data of this file and of rank {rank}'s differ in {tensor}: which of them is right, nothing tells"
+    return _refused(shard.sick, why, "a checksum of one of them (ckpttool seal), or a third copy, would tell")
+
+
 def _refused(sick: Sick, why: str, remedy: str) -> ShardHealing:
     refusal = unknown(Code.NO_DONOR, f"no donor is proven: {why}", path=sick.path, remedy=remedy, ranks=(sick.rank,))
     return ShardHealing(sick=sick, donor=None, refusal=refusal)

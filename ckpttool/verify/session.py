@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from ckpttool.domain.checkpoint import Checkpoint, CheckpointKey, Inventory
 from ckpttool.domain.finding import Code, Finding, Severity, blocking, damage
 from ckpttool.domain.frozen import dataclass, replace
+from ckpttool.domain.rebuilt import rebuilt_from
 from ckpttool.domain.remedies import helped
 from ckpttool.domain.shard import Shard, ShardRole
 from ckpttool.domain.verdict import CheckTask, Level, ShardReport, Verdict
@@ -110,6 +111,7 @@ class Session:
                     asked=scope.asked,
                     recorded=self._recorded_tensors,
                     only_asked=not scope.reads_other,
+                    rebuilt=self._rebuilt,
                 ),
             )
         )
@@ -154,7 +156,9 @@ class Session:
         # What a manifest proves is what was sealed, whatever its siblings hold.
         sealed = {report.path for report in reports if report.path in seals and report.checksum_matched}
         if self._replicas is not None:
-            beside = yield from self._replicas.compare(checkpoint, reports, followed_by=followed_by, sealed=sealed)
+            beside = yield from self._replicas.compare(
+                checkpoint, reports, followed_by=followed_by, sealed=sealed, rebuilt=rebuilt_from(reports, seals)
+            )
             reports = with_copies(reports, beside)
             self._keep_doubts(beside, checkpoint, reports, seals)
         findings += (*beside.findings, *missing_files(checkpoint, seals, self._inventory.unlisted))
@@ -241,12 +245,19 @@ class Session:
                 self._scope.memory.remember((report,), seals)
             yield report
 
+    def _rebuilt(self, checkpoint: Checkpoint) -> frozenset[Place]:
+        """Return which of its shards were rebuilt from others."""
+        healed = {path for path, seal in self._seals(checkpoint)[0].items() if seal.healed is not None}
+        return frozenset((shard.rank, shard.role) for shard in checkpoint.shards if shard.path in healed)
+
     def _recorded_tensors(self, other: Checkpoint) -> Tensors:
         """Return what its manifest, or the ledger, has of the tensors of another checkpoint."""
         seals, memory = self._seals(other)[0], self._scope.memory
         known: dict[Place, HeldTensors] = {}
         for shard in other.shards:
             seal = seals.get(shard.path)
+            if seal is not None and seal.healed is not None:
+                continue
             if seal is not None and seal.tensors is not None:
                 known[shard.rank, shard.role] = seal.schema_hash, seal.tensors
             elif memory is not None and (held := memory.tensors(shard.path)) is not None:

@@ -14,7 +14,7 @@ import pytest
 from ckpttool import api
 from ckpttool.api import rebuilding
 from ckpttool.domain.exits import of_healing
-from ckpttool.domain.finding import Code, blocking
+from ckpttool.domain.finding import Code, Severity, blocking
 from ckpttool.domain.frozen import replace
 from ckpttool.domain.healing import Healing, HealOrder
 from ckpttool.domain.manifest import Manifest, ShardSeal
@@ -22,9 +22,10 @@ from ckpttool.domain.plan import NoResumePoint
 from ckpttool.domain.replicas import Proof, Trust
 from ckpttool.domain.shard import FormatName
 from ckpttool.domain.units import Rank
+from ckpttool.domain.verdict import Level
 from ckpttool.errors import ExitCode, IncompleteError
 from ckpttool.formats import read_header
-from ckpttool.records.manifest import read_manifest
+from ckpttool.records.manifest import manifest_bytes, read_manifest
 from ckpttool.storage import open_storage
 from ckpttool.write.puts import lay_ready
 from tests.conftest import FIXTURES
@@ -531,3 +532,143 @@ def replicated(base: Path, ranks: int, *, without_states: Sequence[int] = ()) ->
             tensors = [*weights, *(() if rank in without_states else states)]
             tree.save(epoch=epoch, step=2, ranks=[rank], tensors=tensors)
     return tree.checkpoint
+
+
+def of_ranks(folder: Path, *ranks: int, fixture: str = "sink2_safetensors") -> Path:
+    """A real tree of replicas, with the first start's saves on some of its ranks alone."""
+    tree = copied(fixture, folder)
+    for path in tree.glob("rank_?"):
+        if int(path.name[5:]) not in ranks:
+            shutil.rmtree(path)
+    for path in tree.glob("rank_?/*_rank_?_1-*"):
+        path.unlink()
+    return tree
+
+
+def flip_weight(path: Path) -> None:
+    """Flip a bit that no look at one file finds."""
+    content = path.read_bytes()
+    name = b"model.tok_embeddings.embedding_weight"
+    with open_storage(str(path.parent)).open(path.name) as source:
+        entries = read_header(source, named=FormatName.SAFETENSORS).entries
+    (entry,) = (entry for entry in entries if entry.name == name.decode())
+    flip(path, entry.spans[0][0])
+    assert path.read_bytes() != content
+
+
+def flip_header(path: Path) -> None:
+    flip(path, 0 if path.suffix == ".ckpt" else path.read_bytes().index(b"data_offsets") + 3)
+
+
+def said_of(tree: Path, name: str) -> tuple[str, dict[str, int]]:
+    """The verdict by checksums, and how many copies of each shard agree."""
+    (verdict,) = api.verify(str(tree), api.CheckQuestion(level=Level.CHECKSUM, name=name)).answer().verdicts
+    return verdict.word.value, {report.path.split("/")[0]: report.copies for report in verdict.reports}
+
+
+@pytest.mark.parametrize("fixture", ["sink2_safetensors", "sink2_ckpt"])
+def test_data_that_are_right_are_not_replaced_by_a_copy_that_differs_when_the_header_alone_is_broken(
+    fixture: str, tmp_path: Path
+) -> None:
+    tree = of_ranks(tmp_path, 0, 1, fixture=fixture)
+    donor, sick = (next(tree.glob(f"rank_{rank}/*-20_2.*")) for rank in (0, 1))
+    right = sick.read_bytes()
+    flip_header(sick)
+    (found,) = asked(tree, "20_2").shards
+    assert found.donor is not None
+    assert found.donor.trust is Trust.NUMERICS
+    flip_weight(donor)
+    healing = asked(tree, "20_2", apply=True)
+    (found,) = healing.shards
+    assert found.refusal is not None
+    assert "the data of this file and of rank 0's differ in model.tok_embeddings" in found.refusal.message
+    assert of_healing(healing) is ExitCode.NOTHING_TO_RESUME
+    assert len([1 for before, now in zip(right, sick.read_bytes(), strict=True) if before != now]) == 1
+
+
+def test_a_page_that_was_lost_with_the_header_contradicts_no_copy(tmp_path: Path) -> None:
+    tree = of_ranks(tmp_path, 0, 1)
+    sick = next(tree.glob("rank_1/*-20_2.*"))
+    right = sick.read_bytes()
+    sick.write_bytes(b"\0" * 4096 + right[4096:])
+    asked(tree, "20_2", apply=True)
+    assert sick.read_bytes()[4096:] == right[4096:]
+    assert asked(tree, "20_2").shards == ()
+
+
+def test_a_third_copy_decides_where_the_data_of_two_differ(tmp_path: Path) -> None:
+    tree = of_ranks(tmp_path, 0, 1, 2)
+    sick = next(tree.glob("rank_1/*-20_2.*"))
+    right = sick.read_bytes()
+    flip_weight(sick)
+    flip_header(sick)
+    assert asked(tree, "20_2", apply=True).applied
+    begin = 8 + int.from_bytes(right[:8], "little")
+    assert sick.read_bytes()[begin:] == right[begin:]
+
+
+def test_a_file_and_the_one_that_it_was_rebuilt_from_never_count_as_two(tmp_path: Path) -> None:
+    tree = of_ranks(tmp_path, 0, 1)
+    assert said_of(tree, "20_2") == ("agreed", {"rank_0": 2, "rank_1": 2})
+    next(tree.glob("rank_1/*-20_2.*")).unlink()
+    assert asked(tree, "20_2", apply=True).applied
+    assert said_of(tree, "20_2") == ("struct-ok", {"rank_0": 1, "rank_1": 1})
+    assert said_of(tree, "15_2") == ("agreed", {"rank_0": 2, "rank_1": 2})
+
+
+def test_they_outvote_no_third_rank_and_agree_with_it_as_one(tmp_path: Path) -> None:
+    tree = of_ranks(tmp_path, 0, 1, 2)
+    shards = [next(tree.glob(f"rank_{rank}/*-20_2.*")) for rank in range(3)]
+    right = shards[2].read_bytes()
+    for shard in shards[1:]:
+        shard.unlink()
+    flip_weight(shards[0])
+    assert asked(tree, "20_2", apply=True).applied
+    assert said_of(tree, "20_2") == ("struct-ok", dict.fromkeys(("rank_0", "rank_1", "rank_2"), 1))
+    shards[2].write_bytes(right)  # from a backup
+    found = api.scan(str(tree))
+    (place,) = (found.seal_place(save) for save in found.inventory.checkpoints if save.name == "20_2")
+    assert place is not None
+    manifest = read_manifest(open_storage(str(tree)), place)
+    assert isinstance(manifest, Manifest)
+    seal = tree / place.path
+    seal.write_bytes(manifest_bytes(replace(manifest, shards=manifest.shards[:1])))
+    (verdict,) = api.verify(str(tree), api.CheckQuestion(level=Level.CHECKSUM, name="20_2")).answer().verdicts
+    against = {(finding.severity, finding.path.split("/")[0]) for finding in blocking(verdict.findings) if finding.path}
+    assert against == {(Severity.SUSPECT, "rank_0"), (Severity.SUSPECT, "rank_2")}
+    for shard in shards[:2]:
+        shard.write_bytes(right)
+    seal.unlink()
+    assert said_of(tree, "20_2") == ("agreed", dict.fromkeys(("rank_0", "rank_1", "rank_2"), 3))
+
+
+def test_a_rank_that_was_rebuilt_is_no_second_copy_that_speaks_for_its_own_donor(tmp_path: Path) -> None:
+    tree = of_ranks(tmp_path, 0, 1, 2)
+    shards = [next(tree.glob(f"rank_{rank}/*-20_2.*")) for rank in range(3)]
+    shards[2].unlink()
+    (found,) = asked(tree, "20_2").shards
+    assert found.donor is not None
+    assert (found.donor.trust, found.donor.agrees) == (Trust.COPY, 1)
+    shards[1].unlink()
+    assert asked(tree, "20_2", apply=True).applied  # ranks 1 and 2, both from rank 0
+    shards[2].unlink()
+    for donor in (None, 1):
+        (found,) = asked(tree, "20_2", donor=donor).shards
+        assert found.donor is not None
+        assert (found.donor.trust, found.donor.agrees) == (Trust.NUMERICS, None)
+
+
+def test_a_save_at_which_a_rank_was_rebuilt_does_not_prove_copies_at_another(tmp_path: Path) -> None:
+    tree = of_ranks(tmp_path, 0, 1)
+    lost = [next(tree.glob(f"rank_1/*-{name}.*")) for name in ("15_2", "10_2")]
+    lost[1].rename(tmp_path / "kept")
+    (found,) = asked(tree, "10_2").shards
+    assert found.donor is not None
+    assert (found.donor.proof, found.donor.witnesses) == (Proof.LEARNED, ("15_2", "20_2"))
+    (tmp_path / "kept").rename(lost[1])
+    lost[0].unlink()
+    assert asked(tree, "15_2", apply=True).applied
+    lost[1].unlink()
+    (found,) = asked(tree, "10_2").shards
+    assert found.refusal is not None
+    assert "rank 0 was equal at 1 other checkpoint of the run" in found.refusal.message

@@ -45,6 +45,8 @@ class Reading(NamedTuple):
     """What a manifest or the ledger has of another checkpoint, which then need not be read."""
     only_asked: bool
     """Read no other checkpoint but these."""
+    rebuilt: Callable[[Checkpoint], Collection[Place]] = lambda _: ()
+    """Which shards of a checkpoint were rebuilt from others: that they are equal to these teaches nothing."""
 
 
 class Beside(NamedTuple):
@@ -83,6 +85,7 @@ class Replicas:
         *,
         followed_by: Checkpoint | None,
         sealed: Collection[str] = (),
+        rebuilt: Mapping[str, str] | None = None,
     ) -> Generator[ShardReport, None, Beside]:
         """Yield the reports of what else had to be read, and return what is to be said of the checkpoint.
 
@@ -95,6 +98,7 @@ class Replicas:
             reports: Of its shards.
             followed_by: The one that is judged next.
             sealed: Paths of shards that are as a manifest has them.
+            rebuilt: By path, from which file another one was rebuilt that still holds the same.
         """
         own = tensors_of(reports)
         self.keep(checkpoint, own)
@@ -103,7 +107,7 @@ class Replicas:
         asked = {*self._reading.asked, *(() if followed_by is None else (followed_by.key,))}
         older, later = self._neighbours.in_line(checkpoint)
         self._look_up((*older[:MOST_LOOKED_UP], *later[:MOST_LOOKED_UP]))
-        known = Known(self._reading.slices(checkpoint), self._reading.look, checkpoint.name, sealed)
+        known = Known(self._reading.slices(checkpoint), self._reading.look, checkpoint.name, sealed, rebuilt or {})
         also_read: list[str] = []
         has_checksums = all(map(_has_checksum, reports))
         is_sealed = has_checksums and all(not report.checksum_matched or report.path in sealed for report in reports)
@@ -151,7 +155,8 @@ class Replicas:
         """Remember the tensors of a checkpoint that was read."""
         self._read.add(checkpoint.key)
         if tensors:
-            self._known[checkpoint.key] = tensors
+            rebuilt = self._reading.rebuilt(checkpoint)
+            self._known[checkpoint.key] = {place: held for place, held in tensors.items() if place not in rebuilt}
         while len(self._known) > MOST_OTHERS + 1:
             self._known.pop(next(iter(self._known)))
 

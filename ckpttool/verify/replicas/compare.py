@@ -91,6 +91,8 @@ class Known(NamedTuple):
     """For advice."""
     sealed: Collection[str] = ()
     """Paths of files that are as a manifest has them."""
+    rebuilt: Mapping[str, str] = {}
+    """By path, of files that were rebuilt from another one of the save: that one, which is no second witness."""
 
 
 _NOTHING = Known()
@@ -113,6 +115,11 @@ def compare_replicas(
     told: set[str] = set()
     for role, by_rank in _by_role(reports).items():
         same_file = _same_files(by_rank)
+        by_path = {report.path: rank for rank, report in by_rank.items()}
+        for path, origin in known.rebuilt.items():
+            if path in by_path and origin in by_path:
+                rank = by_path[origin]
+                same_file.setdefault(by_path[path], same_file.get(rank, rank))
         now = {
             rank: report.tensor_digests
             for rank, report in by_rank.items()
