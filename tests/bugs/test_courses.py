@@ -177,6 +177,25 @@ class TestThePastOfTheData:
         tree = str(FIXTURES / "sink2_ckpt" / "output")
         assert '"data_skip_steps": 40' in cli("resolve", tree, "--dataset-changed-at", "20", "--format", "json").stdout
 
+    @pytest.mark.parametrize(("changed_at", "again"), [(25, "8 samples seen twice"), (20, None)])
+    def test_what_is_launched_says_which_samples_come_twice_as_the_answer_before_it(
+        self, tmp_path: Path, changed_at: int, again: str | None
+    ) -> None:
+        """35 batches since then are 17 sinks of 2 and a half: one batch of 8 is read again; 40 are 20 sinks."""
+        tree, new = str(FIXTURES / "sink2_ckpt" / "output"), tmp_path / "new.yaml"
+        asked = (
+            tree,
+            "--config",
+            str(FIXTURES / "configs/pretrain_sink2.yaml"),
+            "--dataset-changed-at",
+            str(changed_at),
+        )
+        for said in (cli("resolve", *asked), cli("preflight", *asked), cli("launch", *asked, "--output", str(new))):
+            told = " ".join(said.output.lower().split())
+            assert ("samples seen twice" in told) is (again is not None)
+            assert again is None or again in told
+        assert new.exists()
+
     @pytest.mark.parametrize("text", ["6:", "6:0", "-6", "6:2:1", "six"])
     def test_what_is_no_step_is_refused(self, text: str) -> None:
         tree = str(FIXTURES / "sink2_ckpt" / "output")

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ckpttool.domain.data_position import skip_of
 from ckpttool.domain.exits import of_launch, of_preflight
 from ckpttool.domain.launch import Fragment, Launch
 from ckpttool.domain.plan import NoResumePoint
 from ckpttool.domain.preflight import Preflight
 from ckpttool.render.answers.plan import load_it_with, lost, plan_document, plan_table, rejections, renames
-from ckpttool.render.answers.position import data_rows
+from ckpttool.render.answers.position import data_rows, seen_twice
 from ckpttool.render.answers.resume import fragment
 from ckpttool.render.escape import shown
 from ckpttool.render.json import Document
@@ -108,6 +109,13 @@ def _launch_table(launch: Launch) -> RenderableType:
         rows.append((change.key, f"{before} -> {after}"))
     parts: list[RenderableType] = [headline, line()]
     parts.append(Pairs(rows) if rows else Indented(line("(the base config says all of it already)")))
+    skip = skip_of(launch.plan.data)
+    again = None if skip is None else seen_twice(skip)
+    if again is not None:
+        parts += [
+            line(),
+            line(f"{again[0].upper()}{again[1:]}: what is skipped is a whole number of batches and sinks."),
+        ]
     if launch.plan.point.rejected:
         parts += [line(), line(lost(launch.plan)), *rejections("Not chosen:", launch.plan.point.rejected, launch.view)]
     parts += grouped_findings(launch.plan.findings, point.topology.world_size, launch.view)

@@ -133,12 +133,15 @@ def effect_words(position: GoesOn) -> str:
     }[position.effect]
 
 
-def _skip_settings(plan: ResumePlan, skip: SkipBatches) -> list[tuple[str, str]]:
-    again = (
-        f"{counted(skip.repeated_samples, 'sample')} seen twice" if skip.repeated_samples else "no sample seen twice"
-    )
+def seen_twice(skip: SkipBatches) -> str | None:
+    """Say how much comes a second time because the skip is a whole number of batches and sinks; None: nothing."""
     if skip.repeated_samples is None:
-        again = "less than a sink seen twice"
+        return "less than a sink seen twice"
+    return f"{counted(skip.repeated_samples, 'sample')} seen twice" if skip.repeated_samples else None
+
+
+def _skip_settings(plan: ResumePlan, skip: SkipBatches) -> list[tuple[str, str]]:
+    again = seen_twice(skip) or "no sample seen twice"
     batch = f" of {skip.global_batch_size} samples" if skip.global_batch_size is not None else ""
     place = f"batches{batch}" if skip.batches else "data from its beginning"
     detail = f"  ({place}; next step {plan.next_step}; {again})"

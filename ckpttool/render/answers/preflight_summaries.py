@@ -12,7 +12,7 @@ from ckpttool.domain.plan import NoResumePoint, ResumePlan, TrainersSkip
 from ckpttool.domain.preflight import DiskNeed
 from ckpttool.domain.settings import RunConfig
 from ckpttool.domain.units import at_step, counted, in_gib, on_all
-from ckpttool.render.answers.position import effect_words
+from ckpttool.render.answers.position import effect_words, seen_twice
 from ckpttool.render.answers.resume import fragment
 from ckpttool.render.escape import shown
 
@@ -81,7 +81,9 @@ def launch_summary(
         facts.append(counted(config.world_size, "rank"))
     if skip is not None and skip.global_batch_size is not None:
         facts.append(f"batches of {counted(skip.global_batch_size, 'sample')}")
-    return ", ".join([*facts, _data_told(plan.data, trainer, told)])
+    again = None if skip is None else seen_twice(skip)
+    facts.append(_data_told(plan.data, trainer, told))
+    return ", ".join([*facts, *([] if again is None else [again])])
 
 
 def told_summary(plan: ResumePlan, *, trainer: str) -> str:
