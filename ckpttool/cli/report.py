@@ -20,7 +20,9 @@ from ckpttool.domain.tree_report import PageForm, ReportQuestion
 Output = Annotated[
     str, typer.Option("--output", metavar="FILE", help="Where to write it: new, or an earlier report; - for stdout.")
 ]
-Form = Annotated[PageForm, typer.Option("--format", help="A page for a browser, or for a comment on a pull request.")]
+Form = Annotated[
+    PageForm | None, typer.Option("--format", help="For a browser or a comment. Default: by FILE's name, else html.")
+]
 KeepLast = Annotated[int | None, typer.Option(min=1, metavar="N", help="Also say what `prune --keep-last N` would do.")]
 
 
@@ -29,10 +31,16 @@ class PageOptions:
     """What is on the page beside the answer, and where it goes."""
 
     output: Output
-    form: Form = PageForm.HTML
+    form: Form = None
     keep_last: KeepLast = None
     strict: Strict = False
     json: Annotated[bool, typer.Option("--json", help="Print the answer as `resolve --json` does.")] = False
+
+    @property
+    def page_form(self) -> PageForm:
+        """How the page is written: as asked, else by the file's name."""
+        is_markdown = self.output.lower().endswith((".md", ".markdown"))
+        return self.form or (PageForm.MARKDOWN if is_markdown else PageForm.HTML)
 
     def question(self, tree: api.TreeQuestion, choice: api.ResumeQuestion, data: api.DataQuestion) -> ReportQuestion:
         """Ask the library."""
@@ -68,9 +76,9 @@ def report(
     question = page.question(
         tree.question(config=config), choice.question(logs.question()), data.question(sink_size=tree.sink_size)
     )
-    output_files.assert_page_replaceable(page.output, page.form, tree=question.tree, as_json=page.json)
+    output_files.assert_page_replaceable(page.output, page.page_form, tree=question.tree, as_json=page.json)
     with engine.reading(quiet=quiet):
         answer = api.survey(question, own=own.simulation)
     output.looking_at(answer.resolved_from, quiet=quiet)
-    output_files.write_page(page.output, page.form, answer, as_json=page.json)
+    output_files.write_page(page.output, page.page_form, answer, as_json=page.json)
     raise typer.Exit(exits.of_resolution(answer.resolution))

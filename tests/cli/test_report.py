@@ -26,6 +26,17 @@ def test_markdown_goes_to_stdout_for_a_pipe() -> None:
     assert done.stdout.startswith("<!-- ckpttool report -->\n## ckpttool report: Resume from \\_1-30\\_2\n")
 
 
+def test_a_file_for_markdown_is_markdown_and_a_setting_is_said_once(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    assert cli("report", TREE, "--output", str(page)).exit_code == 0
+    text = page.read_text(encoding="utf-8")
+    assert text.startswith("<!-- ckpttool report -->")
+    assert text.replace("\\", "").count("ignore_data_skip") == 1
+    other = tmp_path / "page.html"
+    assert cli("report", TREE, "--output", str(other)).exit_code == 0
+    assert other.read_text(encoding="utf-8").startswith("<!doctype html>")
+
+
 def test_as_json_the_answer_is_that_of_resolve(tmp_path: Path) -> None:
     done = cli("report", TREE, "--output", str(tmp_path / "report.html"), "--json")
     assert json.loads(done.stdout) == json.loads(cli("resolve", TREE, "--json").stdout)

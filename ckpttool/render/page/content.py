@@ -138,7 +138,13 @@ def _facts(plan: ResumePlan, report: TreeReport) -> Iterator[tuple[str, str]]:
     if written is not None:
         since = None if report.resolution.now is None else age(plan.point.saved_ns, report.resolution.now)
         yield "saved", f"{written} UTC" if since is None else f"{written} UTC, {since} before this page"
-    yield from data_rows(plan)
+    above = {setting.split(":")[0] for _, setting in fragment(plan.load.data)}
+    for name, value in data_rows(plan):
+        note = value.partition("  (")[2]
+        if name not in above:
+            yield name, value
+        elif note:
+            yield "data", note.removesuffix(")")
     yield from beside_settings(plan)
     simulation = report.resolution.simulation
     if simulation is not None:
