@@ -32,6 +32,7 @@ from ckpttool.decide.healing import (
     witnesses_for,
 )
 from ckpttool.decide.resume import choose
+from ckpttool.decide.steps import not_acted_on
 from ckpttool.domain.checkpoint import Checkpoint
 from ckpttool.domain.finding import Code, Finding, blocking, unknown
 from ckpttool.domain.frozen import replace
@@ -141,6 +142,7 @@ def _against(tree: Tree, question: TreeQuestion, healing: Healing, order: HealOr
     """Say what speaks against writing anything."""
     if not order.apply:
         yield from pending(tree)
+    yield from not_acted_on(healing.checkpoint)
     yield from seen_in_part(tree, question, healing.checkpoint)
     yield from signs_of_writing(tree, grace=order.grace)
     places = [shard.sick.path for shard in healing.healable]

@@ -17,6 +17,7 @@ from ckpttool.api.verifying import session_for
 from ckpttool.decide.changes import repairs
 from ckpttool.decide.naming import LATEST
 from ckpttool.decide.resume import choose
+from ckpttool.decide.steps import not_acted_on
 from ckpttool.domain.finding import Finding, Severity
 from ckpttool.domain.plan import NoResumePoint
 from ckpttool.domain.pointer import Pointer, PointerFix
@@ -82,6 +83,7 @@ def _proposal(tree: Tree, question: TreeQuestion, choice: ResumeQuestion, *, gra
     if checkpoint is not None and fixes:
         against = [
             *against,
+            *not_acted_on(checkpoint),
             *seen_in_part(tree, question, checkpoint),
             *signs_of_writing(tree, grace=grace),
             *unwritable(tree, fixes),

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ckpttool.api.remembering import found_damaged, with_found_damaged, with_healed
 from ckpttool.decide.completeness import assess, believable, without_effect
+from ckpttool.decide.steps import settle
 from ckpttool.domain.checkpoint import Checkpoint, Inventory, Listing
 from ckpttool.domain.expectation import Evidence, WorldEvidence
 from ckpttool.domain.finding import Code, Finding, Severity, in_order, note
@@ -177,6 +178,7 @@ def scanned(located: Located, question: TreeQuestion) -> Tree:
             from ckpttool.api.half_gone import without_half_gone
 
             located, inventory = without_half_gone(located, located.looks, inventory, options)
+        inventory = settle(inventory)
         expected = layout.expected(inventory, _evidence(layout, question, inventory, located.storage))
         book = _health_book(question, layout, located.storage.root)
     if not inventory.checkpoints and is_read_by_driver(located.storage.root):

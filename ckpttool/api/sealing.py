@@ -14,6 +14,7 @@ from ckpttool.api.scanning import Tree, Where, tree_of
 from ckpttool.api.verifying import chosen, session_for
 from ckpttool.decide.merging import is_of_absent
 from ckpttool.decide.sealing import manifest_of, merge, with_more
+from ckpttool.decide.steps import not_acted_on
 from ckpttool.domain.checkpoint import Checkpoint
 from ckpttool.domain.finding import Code, Finding, Severity, blocking, unknown
 from ckpttool.domain.frozen import replace as with_fields
@@ -147,7 +148,7 @@ def seal_checkpoint(
     place = tree.layout.seal_place(checkpoint)
     if isinstance(place, Refusal):
         raise UnknownLayoutError(f"{tree.inventory.root} {place.why}")
-    if against := blocking(verdict.findings):
+    if against := _against(checkpoint, verdict):
         return _refused(checkpoint, place, against)
     new = manifest_of(place.layout, checkpoint, verdict, at=moment(now), by=__version__)
     if is_object_store(tree.storage.root):
@@ -196,7 +197,7 @@ def seal_share(tree: Tree, checkpoint: Checkpoint, verdict: Verdict, share: tupl
     place = tree.layout.seal_place(checkpoint)
     if isinstance(place, Refusal):
         return _refused(checkpoint, None, (unknown(Code.CANNOT_ANSWER, f"{checkpoint.name} {place.why}"),))
-    against = tuple(finding for finding in blocking(verdict.findings) if not is_of_absent(finding))
+    against = tuple(finding for finding in _against(checkpoint, verdict) if not is_of_absent(finding))
     sick, there = {finding.path for finding in against}, {shard.path for shard in checkpoint.shards}
     whole = {report.path for report in verdict.reports if report.digest is not None} - sick
     if not whole or sick - there:
@@ -256,6 +257,11 @@ def no_other_sealer(root: str) -> Iterator[None]:
     """Hold the sealers' lock: one for a tree, so that no lock file lies in a checkpoint's own folder."""
     with locked(f"{root}/{OWN_FOLDER}/seal", timeout=PATIENCE_SECONDS):
         yield
+
+
+def _against(checkpoint: Checkpoint, verdict: Verdict) -> tuple[Finding, ...]:
+    """Return what is wrong with a checkpoint, or with what is known of its step, each once."""
+    return tuple(dict.fromkeys((*blocking(verdict.findings), *not_acted_on(checkpoint))))
 
 
 def _refused(checkpoint: Checkpoint, place: SealPlace | None, findings: tuple[Finding, ...]) -> Sealing:

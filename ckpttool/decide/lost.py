@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from ckpttool.decide.lineage import Course
+from ckpttool.decide.steps import is_out_of_place
 from ckpttool.domain.checkpoint import Checkpoint
 from ckpttool.domain.finding import Code, Finding, note, suspect, unknown
 from ckpttool.domain.frozen import replace
@@ -48,8 +49,8 @@ def lost_steps(checkpoint: Checkpoint, course: Course) -> tuple[int, int | None]
 
 
 def _on_course(checkpoint: Checkpoint, course: Course) -> list[Checkpoint]:
-    """Return the saves of a checkpoint's training that it did not leave."""
-    saves = course.inventory.checkpoints
+    """Return the saves of a checkpoint's training that it did not leave; copies under a higher number are none."""
+    saves = (save for save in course.inventory.checkpoints if save is checkpoint or not is_out_of_place(save))
     return [save for save in saves if save.prefix == checkpoint.prefix and course.abandoned(save) is None]
 
 
@@ -58,7 +59,8 @@ def perhaps_lost(newer: Sequence[Rejection]) -> list[Finding]:
     return [
         note(
             Code.STEP_UNKNOWN,
-            f"{one.checkpoint.name} is newer by its label, but no shard tells its step: more may be lost",
+            f"{one.checkpoint.name} {'is newer by its label, but' if one.checkpoint.label else 'may be newer, but'} "
+            "no shard tells its step: more may be lost",
             path=next((shard.path for shard in one.checkpoint.shards), one.checkpoint.name),
         )
         for one in newer

@@ -9,6 +9,7 @@ from ckpttool.decide.lost import lost_steps, perhaps_lost
 from ckpttool.decide.mixed_runs import told_apart, two_runs_in
 from ckpttool.decide.naming import LATEST, named, none_called
 from ckpttool.decide.recorded_health import IGNORED_WITH_HEALTH, against, health_reason
+from ckpttool.decide.steps import LEFT_TO_THE_USER, doubtful, is_named_beyond
 from ckpttool.domain.checkpoint import Checkpoint, CheckpointKey, Content, Inventory
 from ckpttool.domain.finding import Code, Finding, Severity, blocking, note, seen_in_part, suspect, unknown
 from ckpttool.domain.frozen import replace
@@ -109,7 +110,13 @@ def choose(
                     lost_steps=lost,
                     lost_samples=samples,
                     rejected=_in_order_of(candidates, known),
-                    findings=(*said, *told_apart(verdict), *perhaps_lost(rejected), *by_config),
+                    findings=(
+                        *doubtful(checkpoint),
+                        *said,
+                        *told_apart(verdict),
+                        *perhaps_lost(rejected),
+                        *by_config,
+                    ),
                 )
         elif any(reason.code in _TAKEN_WITH for reason in reasons):
             reasons = _with_true_remedies(checkpoint, question, reasons, verdict_of)
@@ -163,7 +170,9 @@ def _in_order_of(candidates: Sequence[Checkpoint], rejected: Sequence[Rejection]
 def _reasons_by_name(checkpoint: Checkpoint, course: Course, question: ResumeQuestion) -> list[Finding]:
     """Collect what rules a checkpoint out before any of its shards is opened. Of a named one no doubt is asked."""
     reasons = against(checkpoint.findings, ignore=question.ignore_health)
-    if question.name in {None, LATEST}:
+    if question.name not in {None, LATEST}:
+        reasons = _without_doubts(reasons, checkpoint)
+    else:
         reasons += _doubts(checkpoint, course, course.abandoned(checkpoint))
     if checkpoint.content is Content.WEIGHTS_ONLY and not question.allow_weights_only:
         reasons.append(_weights_only(checkpoint))
@@ -178,6 +187,12 @@ def _doubts(checkpoint: Checkpoint, course: Course, branch: Finding | None) -> l
     doubts = [doubt for doubt in (branch, two_runs_in(checkpoint, course.inventory)) if doubt is not None]
     is_damaged = bool(list(blocking(checkpoint.findings)))
     return [replace(doubt, remedy=None) for doubt in doubts] if is_damaged else doubts
+
+
+def _without_doubts(reasons: Iterable[Finding], checkpoint: Checkpoint) -> list[Finding]:
+    """Leave out the doubts of which of several is meant: it was named."""
+    doubts = {finding for finding in checkpoint.findings if finding.code in LEFT_TO_THE_USER}
+    return [reason for reason in reasons if reason not in doubts]
 
 
 def _with_true_remedies(
@@ -211,7 +226,7 @@ def _not_said(found: Iterable[Finding], said: Iterable[Finding]) -> list[Finding
 def _reasons_by_content(checkpoint: Checkpoint, question: ResumeQuestion, verdict: Verdict) -> list[Finding]:
     reasons = against(verdict.findings, ignore=question.ignore_health)
     if question.name not in {None, LATEST}:
-        reasons = [reason for reason in reasons if not reason.is_tie]
+        reasons = [reason for reason in _without_doubts(reasons, checkpoint) if not reason.is_tie]
     if not reasons and checkpoint.step is None:  # where shards are damaged, that is why none tells
         reasons.append(_no_step(checkpoint))
     if not reasons and checkpoint.renames and not question.allow_renames:
@@ -222,7 +237,7 @@ def _reasons_by_content(checkpoint: Checkpoint, question: ResumeQuestion, verdic
 def _branches(
     checkpoint: Checkpoint, candidates: Sequence[Checkpoint], rejected: Sequence[Rejection], course: Course
 ) -> list[Rejection]:
-    """Return what else a reader might have expected: branches that the training left, or went through again."""
+    """Return what else a reader might have expected: branches that the training left, and names of higher steps."""
     passed = {checkpoint.key, *(rejection.checkpoint.key for rejection in rejected)}
     keys = [candidate.key for candidate in candidates]
     newer = frozenset(keys[: keys.index(checkpoint.key)])
@@ -232,6 +247,8 @@ def _branches(
         if candidate.key not in passed and branch is not None:
             reasons = tuple(_doubts(candidate, course, branch))
             branches.append(Rejection(checkpoint=candidate, reasons=reasons))
+        elif candidate.key not in passed and is_named_beyond(candidate, checkpoint.step or Step(0)):
+            branches.append(Rejection(checkpoint=candidate, reasons=blocking(candidate.findings)))
     return branches
 
 

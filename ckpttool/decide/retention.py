@@ -19,6 +19,7 @@ from typing import Protocol
 from ckpttool.decide.lineage import Course
 from ckpttool.decide.mixed_runs import two_runs_in
 from ckpttool.decide.naming import named
+from ckpttool.decide.steps import not_acted_on
 from ckpttool.domain.checkpoint import Checkpoint, CheckpointKey, Content, Inventory
 from ckpttool.domain.finding import Code, blocking
 from ckpttool.domain.health import Health
@@ -184,6 +185,8 @@ def _candidate(checkpoint: Checkpoint, course: Course, policy: RetentionPolicy, 
         candidate.keep(Why.NOT_WHOLE, f"not whole ({against[0].code.value}): never goes by itself")
     elif checkpoint.step is None:
         candidate.keep(Why.STEP_UNKNOWN, "no shard tells its step, so nobody knows what is newer")
+    elif doubts := not_acted_on(checkpoint):
+        candidate.keep(Why.STEP_UNKNOWN, doubts[0].message.partition(":")[0])
     elif checkpoint.renames:
         candidate.keep(Why.NEEDS_RENAMES, "ranks disagree about its name, so what belongs to it is a guess")
     else:

@@ -69,6 +69,22 @@ class Topology:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class NamedStep:
+    """What a checkpoint's name says of its step."""
+
+    stem: str
+    """The text before the number: what checkpoints of one training share."""
+    number: Step | None
+    """None if the name holds no number that can be a step."""
+    is_free: bool = False
+    """Whether a person or a script chose the name; False: the trainer itself did."""
+    is_sure: bool = True
+    """Whether the stem says that steps are counted."""
+    counts_saves: bool = False
+    """Whether the trainer numbers its checkpoints, not the steps."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Rename:
     """One file rename that makes a checkpoint loadable by a single name. Paths are relative to the root."""
 
@@ -105,6 +121,14 @@ class Checkpoint:
     step: Step | None
     """True global step; None where nothing tells it."""
     step_source: StepSource
+    named: NamedStep | None = None
+    """What its name says of the step; None in a layout whose names are compared with the content elsewhere."""
+    identity: str | None = None
+    """What no two saves share: two checkpoints that do are one and its copy. None if nothing tells."""
+    order: int | None = None
+    """What grows from save to save, as the checkpoint itself says: a time, batches read."""
+    committed_ns: int | None = None
+    """When it was committed by its own record, in nanoseconds since 1970."""
     step_remedy: str | None = None
     """Where the step is unknown, what the user may give so that it is told; None where nothing would help."""
     shards: tuple[Shard, ...]

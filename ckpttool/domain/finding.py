@@ -89,7 +89,6 @@ class Code(str, Enum):
     TIMES_DISAGREE = "times-disagree"
     NEEDS_RENAMES = "needs-renames"
     DUPLICATE_CHECKPOINT = "duplicate-checkpoint"
-    """Reserved: no command reports it."""
     NOT_LOADABLE = "not-loadable"
     WEIGHTS_ONLY = "weights-only"
     BASE_ELSEWHERE = "base-elsewhere"

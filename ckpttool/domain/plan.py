@@ -132,11 +132,20 @@ class NoResumePoint:
         return f"{counted(self.in_trash, 'checkpoint')} {lie} in the trash: ckpttool trash list {quote(self.root)}"
 
 
-_NOT_KNOWN = frozenset({Code.NOT_LOADABLE, *NOT_SEEN})
+_NOT_KNOWN = frozenset(
+    {
+        Code.NOT_LOADABLE,
+        Code.STEP_UNKNOWN,
+        Code.STEP_DISAGREES,
+        Code.DUPLICATE_CHECKPOINT,
+        Code.RUN_MIXED,
+        *NOT_SEEN,
+    }
+)
 
 
 def _may_be_good(rejection: Rejection) -> bool:
-    """Tell whether nothing shows that a save is not whole: nobody could read it, knows to load it, or decides a tie."""
+    """Tell whether nothing shows a save to be damaged: nobody could read it, knows its step, or decides a tie."""
     reasons = blocking(rejection.reasons)
     return bool(reasons) and all(
         one.is_tie or (one.code in _NOT_KNOWN and one.severity is Severity.UNKNOWN) for one in reasons

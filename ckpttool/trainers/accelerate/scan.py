@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from ckpttool.domain.checkpoint import Checkpoint, CommitState, Content, Inventory, StepSource, Topology
+from ckpttool.domain.checkpoint import Checkpoint, CommitState, Content, Inventory, NamedStep, StepSource, Topology
 from ckpttool.domain.finding import Code, Finding, in_order, suspect
 from ckpttool.domain.frozen import replace
 from ckpttool.domain.scalars import Scalars
@@ -90,6 +90,7 @@ def _scan_save(storage: Storage, folder: str, options: ScanOptions) -> _Scanned:
         scalars=Scalars(step=step),
         step=None if step is None else Step(step),
         step_source=StepSource.UNKNOWN if step is None else StepSource.CONTENT,
+        named=_named(save.name.rpartition("/")[2]),
         step_remedy="save it with the training: accelerator.register_for_checkpointing(what holds a step)",
         shards=save.shards,
         topology=Topology(world_size=world, shared=world is None),
@@ -101,6 +102,13 @@ def _scan_save(storage: Storage, folder: str, options: ScanOptions) -> _Scanned:
     )
     kinds = frozenset(name for name in save.names if _NAMED(name) and not re.fullmatch(RANK_STATE, name))
     return _Scanned(checkpoint, kinds, updates)
+
+
+def _named(name: str) -> NamedStep | None:
+    """Return the number that Accelerate gives to a save by itself: it counts them."""
+    if re.fullmatch(NUMBERED, name) is None:
+        return None
+    return NamedStep(stem="checkpoint_", number=Step(int(name.rpartition("_")[2])), counts_saves=True)
 
 
 def _lacking(save: SaveFolder) -> Iterator[Finding]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ckpttool.domain.checkpoint import Checkpoint, CommitState, Content, Inventory, StepSource, Topology
+from ckpttool.domain.checkpoint import Checkpoint, CommitState, Content, Inventory, NamedStep, StepSource, Topology
 from ckpttool.domain.finding import Code, Finding, in_order, note, suspect, unsafe
 from ckpttool.domain.frozen import dataclass
 from ckpttool.domain.scalars import Scalars
@@ -35,6 +35,9 @@ class _Record:
     """Names of handlers by item; the empty name stands for the save's own folder."""
     metrics: int
     """How many the training rated it by."""
+    began_ns: int | None
+    committed_ns: int | None
+    """When it was committed, in nanoseconds since 1970."""
 
 
 def scan_saves(storage: Storage, listing: Listing, options: ScanOptions) -> Inventory:
@@ -85,6 +88,7 @@ def _scan_save(storage: Storage, name: str, options: ScanOptions) -> Checkpoint:
         ]
     except OSError as error:
         findings.append(unreadable(name, error))
+    committed = None if record is None else record.committed_ns
     return Checkpoint(
         name=name,
         prefix=prefix,
@@ -92,6 +96,10 @@ def _scan_save(storage: Storage, name: str, options: ScanOptions) -> Checkpoint:
         scalars=Scalars(),
         step=step,
         step_source=StepSource.NAME,
+        named=None if step is None else NamedStep(stem=prefix, number=step),
+        identity=None if committed is None or record is None else f"{record.began_ns} {committed}",
+        order=committed,
+        committed_ns=committed,
         shards=tuple(sorted(shards, key=lambda shard: shard.path)),
         topology=Topology(shared=True),
         format=FormatName.OCDBT,
@@ -117,7 +125,13 @@ def _record(storage: Storage, name: str, findings: list[Finding]) -> _Record | N
     return _Record(
         items={str(item): handler if isinstance(handler, str) else "" for item, handler in items.items()},
         metrics=len(metrics) if isinstance(metrics, dict) else 0,
+        began_ns=_time(told.get("init_timestamp_nsecs")),
+        committed_ns=_time(told.get("commit_timestamp_nsecs")),
     )
+
+
+def _time(value: object) -> int | None:
+    return value if type(value) is int and 0 < value < 1 << 63 else None
 
 
 def _items(name: str, names: set[str], record: _Record | None, findings: list[Finding]) -> list[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from ckpttool.domain.checkpoint import Checkpoint, Content, Inventory
@@ -14,7 +14,7 @@ from ckpttool.trainers.base import Members, Part, Refusal, ScanOptions
 from ckpttool.trainers.common.written_together import Untracked
 from ckpttool.trainers.listing import Listing
 from ckpttool.trainers.torch_dcp import TorchDcp
-from ckpttool.trainers.torch_dcp.names import METADATA, UNFINISHED, is_store
+from ckpttool.trainers.torch_dcp.names import COMPOSER_TIME, METADATA, UNFINISHED, is_store
 
 if TYPE_CHECKING:
     from ckpttool.domain.placement import ReadByAll
@@ -95,9 +95,12 @@ def _saves(listing: Listing) -> Iterator[str]:
 
 def _told(storage: Storage, name: str, store: DcpStore) -> Told:
     """Look for counters under the names that applications give them; what else is in it is the application's."""
-    from ckpttool.trainers.torch_dcp.saves import BATCHES, SAMPLES, STEPS, Told, only_number, progress
+    from ckpttool.decide.steps import read_name
+    from ckpttool.trainers.torch_dcp.saves import BATCHES, SAMPLES, STEPS, Told, progress
 
-    words = {"step": STEPS, "samples": SAMPLES, "batch": BATCHES}
+    words: dict[str, Iterable[str]] = {"step": STEPS, "samples": SAMPLES, "batch": BATCHES}
+    if any(each.startswith(COMPOSER_TIME) for each in store.names):  # its `iteration` counts nothing by default
+        words = {"step": {f"{COMPOSER_TIME}batch"}, "samples": {f"{COMPOSER_TIME}sample"}}
     numbers = progress(storage, name, store, words)
     has_optimizer = any(part in _OPTIMIZER for each in store.names for part in each.split(".")[:2])
     return Told(
@@ -107,6 +110,5 @@ def _told(storage: Storage, name: str, store: DcpStore) -> Told:
             global_batch_size=numbers.get("batch") or None,
         ),
         content=Content.FULL if has_optimizer else Content.UNKNOWN,
-        # Where what was saved tells the step, a number in the name may be an epoch's.
-        named=None if "step" in numbers else only_number(name),
+        named=read_name(name),
     )

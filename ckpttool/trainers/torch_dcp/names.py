@@ -7,6 +7,8 @@ from collections.abc import Iterable
 
 METADATA = ".metadata"
 UNFINISHED = f"{METADATA}.tmp"
+COMPOSER_TIME = "state.timestamp.Timestamp."
+"""What the names of Composer's counters begin with: `batch` is the step."""
 WRITER = re.compile(r"__(?P<rank>[0-9]{1,9})_[0-9]{1,9}\.distcp")
 OF_RANK = re.compile(r"__(?P<rank>[0-9]{1,9})\.metadata")
 

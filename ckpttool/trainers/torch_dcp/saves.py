@@ -2,24 +2,32 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from heapq import nlargest
 from typing import TYPE_CHECKING, Protocol
 
-from ckpttool.domain.checkpoint import Checkpoint, CommitState, Content, Facts, Inventory, StepSource, Topology
-from ckpttool.domain.finding import Code, Finding, in_order, note
+from ckpttool.decide.steps import NAME_REMEDY
+from ckpttool.domain.checkpoint import (
+    Checkpoint,
+    CommitState,
+    Content,
+    Facts,
+    Inventory,
+    NamedStep,
+    StepSource,
+    Topology,
+)
+from ckpttool.domain.finding import Finding, in_order
 from ckpttool.domain.frozen import dataclass
 from ckpttool.domain.scalars import Scalars
 from ckpttool.domain.shard import FormatName
-from ckpttool.domain.units import STEP_DIGITS, Step
+from ckpttool.domain.units import Step
 from ckpttool.records import OWN_FOLDER
 from ckpttool.storage.base import Storage, unreadable
 from ckpttool.storage.fan_out import map_waiting
 from ckpttool.trainers.common.listed import one_run, stray
 from ckpttool.trainers.listing import numbers_in
-from ckpttool.trainers.torch_dcp.names import METADATA
 from ckpttool.trainers.torch_dcp.store import AT_A_SCAN, OF_THE_NEWEST, DcpStore, look, value_slices, values_of
 
 if TYPE_CHECKING:
@@ -40,8 +48,8 @@ class Told:
 
     scalars: Scalars = Scalars()
     content: Content = Content.UNKNOWN
-    named: Step | None = None
-    """The step in its name, where the name has one."""
+    named: NamedStep | None = None
+    """What its name says of the step."""
     facts: Facts = ()
 
 
@@ -99,13 +107,14 @@ class SaveTree:
     def _checkpoint(
         self, storage: Storage, options: ScanOptions, newest: frozenset[str], name: str
     ) -> Checkpoint | Finding:
-        most = OF_THE_NEWEST if name in newest or only_number(name) is None else AT_A_SCAN
+        most = OF_THE_NEWEST if name in newest or not numbers_in(name) else AT_A_SCAN
         try:
             store = self.look(storage, name, sizes=options.sizes, most=most)
         except OSError as error:
             return unreadable(name, error)
         told = self.reading(storage, name, store)
-        step = told.named if told.scalars.step is None else Step(told.scalars.step)
+        own = None if told.named is None or told.named.is_free else told.named.number
+        step = own if told.scalars.step is None else Step(told.scalars.step)
         source = StepSource.NAME if told.scalars.step is None else StepSource.CONTENT
         return Checkpoint(
             name=name,
@@ -113,29 +122,16 @@ class SaveTree:
             scalars=told.scalars,
             step=step,
             step_source=StepSource.UNKNOWN if step is None else source,
+            named=told.named,
+            step_remedy=NAME_REMEDY,
             shards=store.shards,
             topology=Topology(shared=True),
             format=next((shard.format for shard in store.shards), FormatName.TORCH_ZIPS),
             expected=store.expected,
             commit=store.commit,
             content=told.content if store.commit is CommitState.COMMITTED else Content.UNKNOWN,
-            findings=(*store.findings, *_other_step(name, told)),
+            findings=store.findings,
         )
-
-
-def _other_step(name: str, told: Told) -> tuple[Finding, ...]:
-    if told.named is None or told.scalars.step in {None, told.named}:
-        return ()
-    message = f"the name says step {told.named}, and what was saved says {told.scalars.step}, which is believed"
-    return (
-        note(
-            Code.STEP_DISAGREES,
-            message,
-            path=f"{name}/{METADATA}",
-            expected=str(told.named),
-            actual=str(told.scalars.step),
-        ),
-    )
 
 
 def progress(storage: Storage, folder: str, store: DcpStore, words: Mapping[str, Iterable[str]]) -> dict[str, int]:
@@ -145,7 +141,7 @@ def progress(storage: Storage, folder: str, store: DcpStore, words: Mapping[str,
         storage: The tree.
         folder: Of the save.
         store: Its record.
-        words: What each may be called, by what it is returned as: the last part of its name.
+        words: What each may be called, by what it is returned as: its whole name, or the last part of it.
 
     Returns:
         Those of which exactly one value is called so; a boolean is no number.
@@ -154,14 +150,8 @@ def progress(storage: Storage, folder: str, store: DcpStore, words: Mapping[str,
     wanted = {
         word: fitting[0]
         for word, names in words.items()
-        if len(fitting := [place for name, place in places.items() if name.rpartition(".")[2] in names]) == 1
+        if len(fitting := [place for name, place in places.items() if {name, name.rpartition(".")[2]} & {*names}]) == 1
     }
     values = values_of(storage, folder, {place.name: place for place in wanted.values()})
     numbers = {word: values.get(place.name) for word, place in wanted.items()}
     return {word: value for word, value in numbers.items() if type(value) is int and value >= 0}
-
-
-def only_number(name: str) -> Step | None:
-    """Return the number in a name that has exactly one."""
-    numbers = re.findall("[0-9]+", name)
-    return Step(int(numbers[0])) if len(numbers) == 1 and len(numbers[0]) <= STEP_DIGITS else None

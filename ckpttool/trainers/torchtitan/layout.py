@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from ckpttool.domain.checkpoint import Checkpoint, CommitState, Content, Inventory
+from ckpttool.domain.checkpoint import Checkpoint, CommitState, Content, Inventory, NamedStep
 from ckpttool.domain.finding import in_order
 from ckpttool.domain.frozen import replace
 from ckpttool.domain.scalars import Scalars
@@ -88,7 +88,7 @@ def _told(storage: Storage, name: str, store: DcpStore) -> Told:
     return Told(
         scalars=Scalars(step=numbers.get("step"), tokens=numbers.get("tokens")),
         content=_content(storage, name, store),
-        named=Step(int(name.rpartition("-")[2])),
+        named=NamedStep(stem="step-", number=Step(int(name.rpartition("-")[2]))),
         facts=((DP, numbers.get(DP)),),
     )
 

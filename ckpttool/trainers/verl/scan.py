@@ -4,24 +4,27 @@ from __future__ import annotations
 
 import posixpath
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
+from functools import partial
 
 from ckpttool.domain.checkpoint import (
     Checkpoint,
     CommitState,
     Content,
     Inventory,
+    NamedStep,
     StepSource,
     Topology,
     Tracked,
 )
 from ckpttool.domain.finding import Code, Finding, in_order, note, suspect
-from ckpttool.domain.frozen import dataclass
+from ckpttool.domain.frozen import dataclass, replace
 from ckpttool.domain.scalars import Scalars
 from ckpttool.domain.shard import FormatName, Shard, ShardRole
 from ckpttool.domain.units import MAX_RANKS, Rank
 from ckpttool.formats.strict_json import ParseError
+from ckpttool.formats.torch.plain import whole_at
 from ckpttool.records import MANIFEST_NAME, OWN_FOLDER
 from ckpttool.storage.base import Kind, Storage, unreadable
 from ckpttool.storage.fan_out import map_waiting
@@ -35,6 +38,7 @@ from ckpttool.trainers.common.listed import (
     stray,
     tracked_in,
 )
+from ckpttool.trainers.common.saved_values import first_told
 from ckpttool.trainers.common.tracker_file import TRACKER, tracked_step
 from ckpttool.trainers.listing import Listing
 from ckpttool.trainers.verl import Verl
@@ -50,6 +54,8 @@ from ckpttool.trainers.verl.names import (
     step_of,
 )
 
+_LOADER_LIMIT = 1 << 20
+"""Bytes of a loader's state that are compared; a real one has about 2,000."""
 _OTHER_WORLD = "move away what another number of ranks saved, or resume from another checkpoint"
 
 
@@ -108,7 +114,7 @@ def scan_saves(storage: Storage, listing: Listing, options: ScanOptions) -> Inve
     tracked, trouble = _tracker(storage, set(names))
     emptied = _emptied(looked, tracked)
     seen = [save for save in looked if save.name not in emptied]
-    checkpoints = [_checkpoint(save, seen) for save in seen]
+    checkpoints = _with_identities(storage, [_checkpoint(save, seen) for save in seen])
     known = {TRACKER, OWN_FOLDER, *names}
     strays = tuple(entry.name for entry in listing.entries if entry.name not in known)
     if tracked is not None:  # times tell whether what it does not cover was saved before it or after
@@ -222,6 +228,7 @@ def _checkpoint(save: _Save, saves: Sequence[_Save]) -> Checkpoint:
         scalars=Scalars(step=step),
         step=step,
         step_source=StepSource.NAME,
+        named=None if step is None else NamedStep(stem="global_step_", number=step),
         shards=tuple(sorted(shards, key=lambda shard: (shard.rank or 0, shard.path))),
         topology=Topology(world_size=max(worlds) if worlds else None),
         format=FormatName.TORCH_ZIP,
@@ -238,6 +245,53 @@ def _checkpoint(save: _Save, saves: Sequence[_Save]) -> Checkpoint:
         content=_content(frozenset().union(*kinds.values())),
         findings=findings,
     )
+
+
+def _with_identities(storage: Storage, checkpoints: list[Checkpoint]) -> list[Checkpoint]:
+    """Read what tells a copy, where the data loaders of two saves stood alike: in a later epoch they may."""
+    alike: dict[bytes, list[Checkpoint]] = defaultdict(list)
+    for save, state in zip(checkpoints, map_waiting(partial(_loader_state, storage), checkpoints), strict=True):
+        if state is not None:
+            alike[state].append(save)
+    doubtful = {save.name for group in alike.values() if len(group) > 1 for save in group}
+    if not doubtful:
+        return checkpoints
+    return [
+        replace(
+            save,
+            order=whole_at(first_told(storage, [_loader_path(save)]), "_num_yielded"),
+            identity=_checksums(storage, save) if save.name in doubtful else None,
+        )
+        for save in checkpoints
+    ]
+
+
+def _loader_state(storage: Storage, save: Checkpoint) -> bytes | None:
+    """Return what `data.pt` holds; None if there is none, or it is larger than a loader's state."""
+    try:
+        return storage.small_file(_loader_path(save), limit=_LOADER_LIMIT)
+    except OSError:  # what is wrong with it is for the check of every file
+        return None
+
+
+def _loader_path(save: Checkpoint) -> str:
+    paths = (shard.path for shard in save.shards if is_data(posixpath.basename(shard.path)))
+    return min(paths, default=f"{save.name}/{DATA}")
+
+
+def _checksums(storage: Storage, save: Checkpoint) -> str | None:
+    """Return the checksums that a file of weights holds of itself; None if there is none with any."""
+    from ckpttool.formats.torch.zip_directory import read_zip_directory
+
+    weights = next((shard.path for shard in save.shards if shard.role is ShardRole.MODEL), None)
+    if weights is None:
+        return None
+    try:
+        with storage.open(weights) as source:
+            directory = read_zip_directory(source)
+    except OSError:
+        return None
+    return " ".join(f"{entry.crc32:08x}" for entry in directory.entries) if directory.verifiable else None
 
 
 def _kinds(saves: Sequence[_Save], role: str) -> frozenset[str]:

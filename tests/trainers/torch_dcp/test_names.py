@@ -1,0 +1,214 @@
+"""Folders of any name beside the saves of a training: no number in a name becomes a step, and nothing is lost to it."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from ckpttool import api
+from ckpttool.domain.checkpoint import Checkpoint
+from ckpttool.domain.finding import Code
+from ckpttool.domain.question import ResumeQuestion, TreeQuestion
+from ckpttool.domain.retention import PruneOrder, Pruning, RetentionPolicy, Why
+from tests.answers import chosen, codes, plan, reasons, refusal, scanned, why_not
+from tests.layouts import healthy
+
+NAMES = (
+    "llama-70b-init", "llama-3-8b", "llama3", "gpt2", "opt-125m", "bert-base-12", "qwen2.5-72b",
+    "pythia-160m-step143000", "mixtral-8x7b", "phi_4", "base_model_7", "init_0", "pretrained-1000",
+    "backup_2026", "backup-20260101", "backup_1767225600", "2026-01-01", "20260101", "checkpoint_20260101",
+    "step_20260101", "ckpt_1767225600", "step_1767225600000", "old_99", "copy_99", "archive.99", "save_99",
+    "snapshot99",
+    "ckpt-20B", "ckpt-20b-tokens", "checkpoint-5k", "step_1e5", "tokens_300", "samples-4096", "300B",
+    "latest-rank0", "rank_0", "rank7", "node3", "host-12", "dp_4", "tp8", "pp2", "world_8",
+    "step100-loss2.31", "loss-2.31", "acc_97", "val_loss=0.31", "best_100", "top-3", "ema_999", "avg_10", "swa-5",
+    "final", "last", "latest", "best",
+    "epoch_2", "epoch-100", "ep3", "epoch=99", "epoch3_step900",
+    "run_2", "exp-42", "trial_7", "seed_1234", "job_987654", "stage2", "phase_3", "v100", "version_8",
+    "step_99_backup", "step_99.old", "step_", "iter_99", "checkpoint-99", "99",
+)  # fmt: skip
+
+
+def prune(root: Path, *, apply: bool = False) -> Pruning:
+    order = PruneOrder(apply=apply, grace=0.0)
+    return api.prune(TreeQuestion(path=str(root)), RetentionPolicy(keep_last=1), order)
+
+
+def beside(root: Path, name: str, tmp_path: Path) -> Path:
+    """Lay weights without a counter into a tree."""
+    weights = healthy("titan_last_model_only", tmp_path / "weights") / "checkpoint" / "step-7"
+    shutil.copytree(weights, root / name)
+    return root
+
+
+def step_of(root: Path, name: str) -> int | None:
+    return next(save.step for save in scanned(root).checkpoints if save.name == name)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_no_number_in_a_folders_name_becomes_a_step_beside_saves_that_hold_theirs(name: str, tmp_path: Path) -> None:
+    root = beside(healthy("dcp_fsdp2_4ranks", tmp_path), name, tmp_path)
+    assert step_of(root, name) is None
+    assert chosen(plan(root)) == ("step_000015", 15)
+    kept = {fate.checkpoint.name for fate in prune(root).plan.fates} - {one.name for one in prune(root).plan.going}
+    assert {"step_000015", name} <= kept
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_no_number_in_a_folders_name_becomes_a_step_beside_saves_that_only_names_tell(
+    name: str, tmp_path: Path
+) -> None:
+    root = beside(tmp_path / "run", "step_50", tmp_path)
+    shutil.copytree(root / "step_50", root / "step_100")
+    shutil.copytree(root / "step_50", root / name)
+    assert step_of(root, name) is None
+    assert chosen(plan(root)) == ("step_100", 100)
+    assert prune(root).plan.going == ()
+
+
+def test_a_base_model_beside_the_training_costs_no_save(tmp_path: Path) -> None:
+    root = beside(tmp_path / "run", "llama-70b-init", tmp_path)
+    shutil.copytree(root / "llama-70b-init", root / "step_50")
+    found = plan(root)
+    assert chosen(found) == ("step_50", 50)
+    assert why_not(found) == [("llama-70b-init", {Code.STEP_UNKNOWN})]
+    assert Code.STEP_UNKNOWN in codes(found.point.findings)
+    fates = {fate.checkpoint.name: fate.why for fate in prune(root, apply=True).plan.fates}
+    assert fates == {"llama-70b-init": (Why.STEP_UNKNOWN,), "step_50": (Why.STEP_UNKNOWN,)}
+    assert (root / "step_50" / ".metadata").exists()
+
+
+def test_saves_that_share_a_stem_are_pruned_by_their_names(tmp_path: Path) -> None:
+    root = beside(tmp_path / "run", "step_50", tmp_path)
+    for step in (100, 150):
+        shutil.copytree(root / "step_50", root / f"step_{step}")
+    assert [one.name for one in prune(root).plan.going] == ["step_100", "step_50"]
+    assert plan(root).point.findings == ()
+
+
+def test_what_only_a_name_tells_in_a_mixed_tree_is_not_sealed(tmp_path: Path) -> None:
+    root = beside(tmp_path / "run", "step_50", tmp_path)
+    assert not next(iter(api.seal(str(root), "step_50"))).findings
+    shutil.rmtree(root / ".ckpttool")
+    (root / "step_50" / "ckpttool.json").unlink(missing_ok=True)
+    shutil.copytree(root / "step_50", root / "base-7b")
+    (sealing,) = api.seal(str(root), "step_50")
+    assert codes(sealing.findings) == {Code.STEP_UNKNOWN}
+    assert not sealing.written
+
+
+def counted(root: Path, name: str, source: str) -> Path:
+    """Copy a save whose counter is its own."""
+    shutil.copytree(root / source, root / name)
+    return root
+
+
+def test_a_folder_whose_counter_is_another_saves_is_not_chosen(tmp_path: Path) -> None:
+    root = counted(healthy("dcp_fsdp2_4ranks", tmp_path), "step_000020", "step_000010")
+    found = plan(root)
+    assert chosen(found) == ("step_000015", 15)
+    assert codes(reasons(found, "step_000020")) == {Code.STEP_DISAGREES}
+    assert {one.name for one in prune(root).plan.going} == {"step_000005", "step_000010"}
+
+
+def test_one_folder_whose_name_and_counter_are_far_apart_is_not_chosen(tmp_path: Path) -> None:
+    root = healthy("dcp_fsdp2_4ranks", tmp_path)
+    for name in ("step_000005", "step_000010"):
+        shutil.rmtree(root / name)
+    (root / "step_000015").rename(root / "step_000012")
+    assert why_not(refusal(root)) == [("step_000012", {Code.STEP_DISAGREES})]
+    (root / "step_000012").rename(root / "step_000016")  # a loop may count its first step as 0
+    assert chosen(plan(root)) == ("step_000016", 15)
+    assert codes(plan(root).point.findings) == {Code.STEP_DISAGREES}
+
+
+def renamed(root: Path, *names: str) -> Path:
+    for old, new in zip(("step_000005", "step_000010", "step_000015"), names, strict=True):
+        (root / old).rename(root / new)
+    return root
+
+
+def test_folders_that_are_numbered_one_after_the_other_hold_their_step_inside(tmp_path: Path) -> None:
+    root = renamed(healthy("dcp_fsdp2_4ranks", tmp_path), "ckpt_1", "ckpt_2", "ckpt_3")
+    assert chosen(plan(root)) == ("ckpt_3", 15)
+    beside(root, "ckpt_4", tmp_path)
+    assert step_of(root, "ckpt_4") is None
+
+
+def test_a_counter_that_stays_the_same_in_all_saves_is_no_step(tmp_path: Path) -> None:
+    root = healthy("dcp_fsdp2_4ranks", tmp_path)
+    for name in ("step_000010", "step_000015"):
+        shutil.rmtree(root / name)
+        shutil.copytree(root / "step_000005", root / name)
+    (root / "step_000005").rename(root / "step_000020")
+    assert {save.step for save in scanned(root).checkpoints} == {None}
+    assert {code for _, found in why_not(refusal(root)) for code in found} == {Code.STEP_UNKNOWN}
+    assert prune(root).plan.going == ()
+
+
+def test_a_save_of_one_step_under_two_names_keeps_it(tmp_path: Path) -> None:
+    root = counted(healthy("dcp_fsdp2_4ranks", tmp_path), "latest", "step_000015")
+    assert step_of(root, "latest") == 15
+    assert plan(root).point.step == 15
+    assert plan(root).point.lost_steps == 0
+
+
+def test_a_doubtful_save_that_is_named_is_loaded_all_the_same(tmp_path: Path) -> None:
+    root = healthy("orbax_standard", tmp_path)
+    shutil.copytree(root / "10", root / "99")
+    named = ResumeQuestion(name="99")
+    assert chosen(plan(root, choice=named)) == ("99", 99)
+
+
+def orbax(root: Path, name: str) -> Checkpoint:
+    return next(save for save in scanned(root).checkpoints if save.name == name)
+
+
+def test_a_copy_of_an_orbax_step_under_a_higher_number_is_no_newer_save(tmp_path: Path) -> None:
+    root = healthy("orbax_standard", tmp_path)
+    assert prune(root).plan.good[0].name == "30"
+    shutil.copytree(root / "10", root / "99")
+    found = plan(root)
+    assert chosen(found) == ("30", 30)
+    assert found.point.lost_steps == 0
+    assert [one.message for one in reasons(found, "99")] == ["a copy of 10 under another name"]
+    assert prune(root).plan.good[0].name == "30"
+    shutil.rmtree(root / "10")
+    assert codes(reasons(plan(root), "99")) == {Code.TIMES_DISAGREE}
+
+
+def test_a_copy_of_the_newest_orbax_step_under_a_lower_number_is_told(tmp_path: Path) -> None:
+    root = healthy("orbax_standard", tmp_path)
+    shutil.copytree(root / "30", root / "5")
+    assert chosen(plan(root)) == ("30", 30)
+    assert codes(orbax(root, "5").findings) == {Code.DUPLICATE_CHECKPOINT}
+
+
+def test_of_two_orbax_steps_that_are_one_neither_is_chosen_in_silence(tmp_path: Path) -> None:
+    root = healthy("orbax_standard", tmp_path)
+    shutil.copytree(root / "10", root / "99")
+    for name in ("20", "30"):
+        shutil.rmtree(root / name)
+    assert why_not(refusal(root)) == [
+        ("99", {Code.DUPLICATE_CHECKPOINT}),
+        ("10", {Code.DUPLICATE_CHECKPOINT}),
+    ]
+    assert prune(root).plan.going == ()
+
+
+def test_a_copy_of_a_verl_save_under_a_higher_number_is_no_newer_save(tmp_path: Path) -> None:
+    root = healthy("verl_2ranks", tmp_path)
+    shutil.copytree(root / "global_step_1", root / "global_step_9")
+    found = plan(root)
+    assert chosen(found) == ("global_step_3", 3)
+    assert codes(reasons(found, "global_step_9")) == {Code.DUPLICATE_CHECKPOINT}
+    assert [one.name for one in prune(root).plan.going] == ["global_step_2"]
+
+
+def test_a_verl_save_of_a_later_epoch_may_have_read_as_many_batches(tmp_path: Path) -> None:
+    root = healthy("verl_2ranks", tmp_path)
+    shutil.copytree(root / "global_step_3", root / "global_step_9")
+    shutil.copy(root / "global_step_1" / "data.pt", root / "global_step_9" / "data.pt")
+    assert chosen(plan(root)) == ("global_step_9", 9)
