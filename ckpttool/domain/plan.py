@@ -139,6 +139,7 @@ _NOT_KNOWN = frozenset(
         Code.STEP_DISAGREES,
         Code.DUPLICATE_CHECKPOINT,
         Code.RUN_MIXED,
+        Code.UNSUPPORTED_FORMAT,
         *NOT_SEEN,
     }
 )

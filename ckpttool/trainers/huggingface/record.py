@@ -8,7 +8,9 @@ from __future__ import annotations
 import json
 import math
 import sys
+import re
 from contextlib import suppress
+from itertools import islice
 from typing import NamedTuple
 
 from ckpttool.formats.strict_json import (
@@ -26,6 +28,8 @@ from ckpttool.trainers.huggingface.log import STATE_LIMIT
 _SMALL, _END = 64 << 10, 16 << 10
 _LOG_BEGINS, _LOG_ENDS = b'\n  "log_history": [', b"\n  ],\n"
 """As `TrainerState.save_to_json` spells it: keys in order, two spaces a level."""
+_MOST_LOSSES = 64
+"""Entries of the log that are compared with those of other saves."""
 _MOST_ARGUMENTS = 1 << 20
 """Bytes that are compared; a real one has about 5,000."""
 _LEAST_EPOCH = 1e-12
@@ -57,6 +61,9 @@ class State(NamedTuple):
     """Whether the data set has no length: then Trainer plans for more epochs than any training has."""
     logged: tuple[int, float] | None = None
     """Step and epoch of an entry of its log that lies within an epoch; None: no such entry, or the log was not read."""
+
+    losses: tuple[tuple[int, float], ...] = ()
+    """The first that it logged, by step: a run that resumes carries them on as they are."""
 
     @property
     def is_in_later_epoch(self) -> bool | None:
@@ -130,15 +137,29 @@ def read_ends_of_state(storage: Storage, path: str) -> State:
     """
     try:
         before, begins, tail = storage.small_file(path, limit=_SMALL).partition(_LOG_BEGINS)
+        first = tail.partition(_LOG_ENDS)[0]
     except OverLimitError:
         with storage.open(path) as source:
-            before, begins, _ = source.read(0, _END).partition(_LOG_BEGINS)
+            before, begins, first = source.read(0, _END).partition(_LOG_BEGINS)
             tail = source.read(source.stamp.size - _END, _END)
     _, ends, after = tail.partition(_LOG_ENDS)  # no text of JSON holds a line's end: neither is a part of one
     if begins and ends:
         with suppress(ParseError):
-            return _state(before + begins + ends + after, path)
+            state = _state(before + begins + ends + after, path)
+            return state._replace(losses=_losses(first))
     return read_state(storage, path)
+
+
+def _losses(text: bytes) -> tuple[tuple[int, float], ...]:
+    """Return the losses in the beginning of a log, which may be cut off."""
+    found: list[tuple[int, float]] = []
+    for entry in islice(re.finditer(rb"\{[^{}]*\}", text), _MOST_LOSSES):
+        with suppress(ValueError):
+            told = json.loads(entry[0])
+            step, loss = told.get("step"), told.get("loss")
+            if type(step) is int and type(loss) in {int, float}:
+                found.append((step, float(loss)))
+    return tuple(found)
 
 
 def _state(data: bytes, path: str) -> State:

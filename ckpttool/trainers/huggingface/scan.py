@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from ckpttool.domain.checkpoint import Checkpoint, CommitState, Content, Inventory, StepSource, Topology
-from ckpttool.domain.finding import Code, Finding, damage, in_order, suspect
+from ckpttool.domain.finding import Code, Finding, damage, in_order, suspect, unknown
 from ckpttool.domain.frozen import replace
 from ckpttool.domain.scalars import Scalars
 from ckpttool.domain.shard import ShardRole
@@ -28,7 +28,7 @@ from ckpttool.trainers.hf_saves.save_folder import (
 )
 from ckpttool.trainers.huggingface import HuggingFace
 from ckpttool.trainers.huggingface.inner_tag import inner_tag
-from ckpttool.trainers.huggingface.names import ARGUMENTS, MODEL_CONFIG, SAVE, STATE
+from ckpttool.trainers.huggingface.names import ARGUMENTS, MODEL_CONFIG, SAVE, STATE, UNFINISHED
 from ckpttool.trainers.huggingface.record import (
     Arguments,
     ArgumentsReader,
@@ -40,6 +40,7 @@ from ckpttool.trainers.huggingface.record import (
 from ckpttool.trainers.listing import Listing
 
 _CONFIG_LIMIT = 16 << 20
+_OLDER = "resume from an older checkpoint; where a save is under way, wait for it"
 _SAME_PACE = 0.02
 """An epoch's last batch may be smaller; twice the ranks make half the steps."""
 
@@ -60,6 +61,8 @@ class _Scanned(NamedTuple):
     """Whether more than the ranks' own files tells how many there were."""
     pace: float | None
     """Optimizer steps an epoch; None where nothing tells."""
+    losses: dict[int, float]
+    """The first that its record has, by step."""
     best: str | None
     """The save with the best metric so far, as the state has it."""
 
@@ -75,6 +78,7 @@ def scan_saves(storage: Storage, listing: Listing, options: ScanOptions) -> Inve
     names = [name for name in listing.folders("checkpoint-") if re.fullmatch(SAVE, name)]
     arguments_of = ArgumentsReader(storage)
     found = list(map_waiting(lambda name: _scan_save(storage, name, arguments_of, options), names))
+    found = _of_two_runs(found)
     newest = max(found, key=lambda scanned: scanned.checkpoint.step or 0, default=None)
     best = None if newest is None or newest.best is None else newest.best.rstrip("/").rpartition("/")[2]
     checkpoints = tracked_by(sorted(_with_peers(found), key=lambda save: (save.step or 0, save.name)), best)
@@ -129,13 +133,53 @@ def _scan_save(storage: Storage, name: str, arguments_of: ArgumentsReader, optio
     )
     pace = state.step / state.epoch if state is not None and state.epoch else None
     return _Scanned(
-        checkpoint, confirmed=arguments.world is not None, pace=pace, best=None if state is None else state.best
+        checkpoint,
+        confirmed=arguments.world is not None,
+        pace=pace,
+        losses={} if state is None else dict(state.losses),
+        best=None if state is None else state.best,
     )
+
+
+def _of_two_runs(found: list[_Scanned]) -> list[_Scanned]:
+    """Doubt all saves if the logs of two contradict each other: no run that resumes changes what it logged before."""
+    logged = [scanned for scanned in found if scanned.losses]
+    first = min(logged, key=lambda scanned: scanned.checkpoint.step or 0, default=None)
+    other = None if first is None else next((each for each in logged if _contradict(first, each)), None)
+    if first is None or other is None:
+        return found
+    one, two = first.checkpoint.name, other.checkpoint.name
+    message = f"the logs in {one} and {two} contradict each other: two runs saved here, and nothing says which is meant"
+    remedy = "move one run's checkpoints to another folder, or name the checkpoint with --checkpoint"
+    return [
+        scanned._replace(
+            checkpoint=replace(
+                scanned.checkpoint,
+                findings=(
+                    *scanned.checkpoint.findings,
+                    unknown(Code.RUN_MIXED, message, path=scanned.checkpoint.name, remedy=remedy),
+                ),
+            )
+        )
+        for scanned in found
+    ]
+
+
+def _contradict(one: _Scanned, other: _Scanned) -> bool:
+    """Compare what both logged, as far as both were read: the same steps, with the same losses."""
+    end = min(max(one.losses), max(other.losses))
+    unequal = {step for step, _ in one.losses.items() ^ other.losses.items() if step <= end}
+    pairs = ((one.losses.get(step, 0.0), other.losses.get(step, 0.0)) for step in unequal)
+    return any(not math.isnan(mine) and not math.isnan(theirs) for mine, theirs in pairs)
 
 
 def _state(storage: Storage, save: SaveFolder, findings: list[Finding]) -> tuple[State | None, CommitState]:
     """Read the record that is written last; what is wrong with it is added to the findings."""
     path = save.path(STATE)
+    if UNFINISHED in save.names:
+        message = f"{UNFINISHED} is there, which transformers removes when a save on SIGTERM is done: it was cut off"
+        findings.append(listed_damage(Code.UNCOMMITTED_SAVE, message, save.path(UNFINISHED), remedy=_OLDER))
+        return None, CommitState.UNCOMMITTED
     try:
         return read_ends_of_state(storage, path), CommitState.COMMITTED
     except FileNotFoundError as error:
@@ -143,8 +187,7 @@ def _state(storage: Storage, save: SaveFolder, findings: list[Finding]) -> tuple
             findings.append(unreadable(path, error))
             return None, CommitState.UNKNOWN
         message = f"no {STATE}, which is written last: the save was not finished, and to resume from it is an error"
-        remedy = "resume from an older checkpoint; where a save is under way, wait for it"
-        findings.append(listed_damage(Code.UNCOMMITTED_SAVE, message, save.name, remedy=remedy))
+        findings.append(listed_damage(Code.UNCOMMITTED_SAVE, message, save.name, remedy=_OLDER))
         return None, CommitState.UNCOMMITTED
     except OSError as error:
         findings.append(unreadable(path, error))

@@ -10,6 +10,7 @@ Source:
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice, pairwise
 from math import prod
@@ -264,12 +265,16 @@ def _compared(
     findings += islice(_uncovered(record, found, files.slices), MAX_FINDINGS)
     changed = files.changed & ends.keys()
     findings += [_changed(_below(folder, path)) for path in sorted(changed)]
+    if _is_raw(found):
+        findings += [_raw(_below(folder, path)) for path in sorted(ends.keys() - changed)]
+        changed = {*ends}
     least = {_below(folder, path): end for path, end in ends.items()}
     listed = {shard.path: shard for shard in shards}
     # A record may name files in folders, which no trainer does: they are looked for, not listed.
     inner = (path for path in sorted(least.keys() - listed.keys()) if "/" in path.removeprefix(f"{folder}/"))
     listed |= {shard.path: shard for path in inner if (shard := _shard(storage, path, sizes=True)).stamp is not None}
     findings += [stray(path) for path in sorted(listed.keys() - least.keys())]
+    findings += [_missing(path) for path in sorted(_below(folder, each) for each in changed) if path not in listed]
     expected = sorted(least.keys() - {_below(folder, path) for path in changed})
     own = (listed[path] for path in expected if path in listed)
     return DcpStore(
@@ -319,6 +324,26 @@ def _changed(path: str) -> Finding:
         "its slices were compressed or encrypted when they were saved: they are not looked into",
         path=path,
         expected="slices as torch.save writes them",
+    )
+
+
+def _is_raw(found: DcpMetadata) -> bool:
+    """Tell by one slice whether it is as long as the tensor's data: then no archive of `torch.save` is around it."""
+    for each in found.slices:
+        tensor = found.tensors.get(each.name)
+        digits = None if tensor is None or tensor.dtype is None else re.search("[0-9]+", tensor.dtype)
+        if tensor is not None and digits is not None and each.length:
+            return any(each.length * 8 == prod(sizes) * int(digits[0]) for _, sizes in tensor.chunks)
+    return False
+
+
+def _raw(path: str) -> Finding:
+    return unknown(
+        Code.UNSUPPORTED_FORMAT,
+        "its tensors were saved with SerializationFormat.SAFETENSORS, which ckpttool does not read in a .distcp file",
+        path=path,
+        expected="slices as torch.save writes them",
+        remedy="check it where torch is installed: torch.distributed.checkpoint.load reads it",
     )
 
 

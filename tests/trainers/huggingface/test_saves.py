@@ -12,11 +12,12 @@ import pytest
 from ckpttool import api
 from ckpttool.domain.checkpoint import CommitState, Content
 from ckpttool.domain.finding import Code, Finding, Severity, blocking
+from ckpttool.domain.retention import PruneOrder, RetentionPolicy
 from ckpttool.domain.verdict import Level, Verdict
 from ckpttool.errors import ExitCode
 from ckpttool.storage import local
 from ckpttool.trainers.huggingface import record
-from tests.answers import chosen, cli, codes, named, plan, scanned, why_not
+from tests.answers import chosen, cli, codes, named, plan, refusal, scanned, why_not
 from tests.layouts import healthy
 
 NEWEST = "checkpoint-12"
@@ -313,3 +314,51 @@ def test_weights_that_are_all_there_is_yet_of_a_save_that_is_under_way_are_no_sa
     reasons = dict(why_not(plan(single)))[NEWEST]
     assert Code.UNCOMMITTED_SAVE in reasons
     assert Code.WEIGHTS_ONLY not in reasons
+
+
+def of_another_run(root: Path, name: str, *, step: int) -> Path:
+    """Lay a save of another run into a tree, which logged other losses from its first step on."""
+    shutil.copytree(root / "checkpoint-12", root / name)
+    record = json.loads((root / name / "trainer_state.json").read_text())
+    log = [{**entry, "loss": entry["loss"] + 0.5} for entry in record["log_history"]]
+    edit(root / name / "trainer_state.json", global_step=step, log_history=log)
+    return root
+
+
+class TestTwoRunsInOneFolder:
+    def test_neither_of_two_runs_whose_logs_contradict_each_other_is_chosen_in_silence(self, single: Path) -> None:
+        of_another_run(single, "checkpoint-1000", step=1000)
+        answer = refusal(single)
+        assert {code for _, found in why_not(answer) for code in found} == {Code.RUN_MIXED}
+        assert cli("resolve", str(single)).exit_code == ExitCode.INCOMPLETE
+        named_one = plan(single, choice=api.ResumeQuestion(name="checkpoint-12"))
+        assert chosen(named_one) == ("checkpoint-12", 12)
+
+    def test_prune_lets_no_save_of_two_runs_go(self, single: Path) -> None:
+        of_another_run(single, "checkpoint-1000", step=1000)
+        pruning = api.prune(str(single), RetentionPolicy(keep_last=1), PruneOrder(grace=0.0))
+        assert pruning.plan.going == ()
+
+    def test_a_run_that_logs_more_often_from_some_step_on_is_one_run(self, single: Path) -> None:
+        record = json.loads((single / NEWEST / "trainer_state.json").read_text())
+        log = [entry for entry in record["log_history"] if entry["step"] <= 8 or entry["step"] % 4 == 0]
+        edit(single / NEWEST / "trainer_state.json", log_history=log)
+        assert chosen(plan(single)) == (NEWEST, 12)
+
+    def test_a_run_without_a_log_contradicts_nothing(self, single: Path) -> None:
+        edit(single / NEWEST / "trainer_state.json", log_history=[])
+        edit(single / "checkpoint-8" / "trainer_state.json", log_history=[{"step": 1, "eval_loss": 2.0}, {"loss": 1}])
+        assert chosen(plan(single)) == (NEWEST, 12)
+
+
+class TestASaveOnSigterm:
+    def test_a_save_whose_mark_says_that_it_is_incomplete_is_not_chosen(self, single: Path) -> None:
+        mark = single / NEWEST / "checkpoint-is-incomplete.txt"
+        mark.write_text("Checkpoint started at step 12 and in progress...")
+        answer = plan(single)
+        assert chosen(answer) == ("checkpoint-8", 8)
+        assert why_not(answer) == [(NEWEST, {Code.UNCOMMITTED_SAVE})]
+        pruning = api.prune(str(single), RetentionPolicy(keep_last=1), PruneOrder(grace=0.0))
+        assert [one.name for one in pruning.plan.going] == ["checkpoint-4"]
+        mark.unlink()
+        assert chosen(plan(single)) == (NEWEST, 12)

@@ -14,7 +14,7 @@ from ckpttool.domain.finding import Code
 from ckpttool.domain.plan import Outcome, ResumePlan
 from ckpttool.domain.question import AskedSizes
 from ckpttool.domain.retention import RetentionPolicy
-from tests.answers import codes, scanned
+from tests.answers import FIXTURES, codes, refusal, scanned, why_not
 from tests.layouts import healthy
 
 AS_IT_WAS = AskedSizes()
@@ -78,3 +78,12 @@ def test_what_goes_with_a_save_is_its_folder(tmp_path: Path) -> None:
     root = healthy("dcp_plain_2ranks", tmp_path)
     answer = api.prune(api.TreeQuestion(path=str(root)), RetentionPolicy(keep_last=1))
     assert [checkpoint.name for checkpoint in answer.plan.going] == ["4"]
+
+
+def test_tensors_in_the_form_of_safetensors_are_not_read_and_not_called_cut_off(tmp_path: Path) -> None:
+    root = Path(shutil.copytree(FIXTURES / "torch" / "dcp_safetensors", tmp_path / "run"))
+    answer = refusal(root)
+    assert [(name, found) for name, found in why_not(answer)] == [("step_5", {Code.UNSUPPORTED_FORMAT})]
+    assert not answer.is_sure
+    (root / "step_5" / "__0_0.distcp").unlink()
+    assert why_not(refusal(root)) == [("step_5", {Code.UNSUPPORTED_FORMAT, Code.SHARD_MISSING})]
