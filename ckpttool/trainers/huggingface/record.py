@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import json
 import math
-import sys
 import re
+import sys
 from contextlib import suppress
 from itertools import islice
 from typing import NamedTuple
