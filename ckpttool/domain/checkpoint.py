@@ -237,6 +237,8 @@ class Inventory:
     """Folders that could not be listed, by path: what is in them is unknown, not missing."""
     strays: tuple[str, ...] = ()
     """Paths that are no checkpoint and no known record, sorted."""
+    mere_names: tuple[str, ...] = ()
+    """Those of them that have a shard's name and hold none: empty, zeroed, or of no known format."""
     tracked: Tracked | None = None
     """None where there is no tracker, or it names nothing."""
     parts: PartsGiven | None = None

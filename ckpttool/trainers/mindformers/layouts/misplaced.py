@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from ckpttool.domain.checkpoint import Inventory
 from ckpttool.domain.finding import Code, Finding, damage
 from ckpttool.domain.frozen import dataclass
 from ckpttool.domain.units import MAX_RANKS, Rank
+from ckpttool.formats import FORMATS
+from ckpttool.formats.front import HEAD_BYTES
+from ckpttool.storage.base import Storage
+
+_MOST_OPENED = 256
+"""Files of other ranks' names, those of the highest ranks: they decide how many ranks there are."""
 
 # At most so many digits: larger numbers are no step of any training, and int() of a million digits takes seconds.
 # Compiled when the first stray is met: most trees have none.
@@ -64,12 +70,32 @@ class Misplaced:
         )
 
 
+def mere_names(storage: Storage, strays: Iterable[str]) -> tuple[str, ...]:
+    """Return the strays that have another rank's name and hold no shard: they are no evidence of such a rank.
+
+    One that is cut off begins as a shard does, and is one. What cannot be read may be one.
+    """
+    elsewhere = [file for path in strays if (file := _misplaced(path)) is not None and file.is_elsewhere]
+    highest = sorted(elsewhere, key=lambda file: (-file.rank, file.path))[:_MOST_OPENED]
+    return tuple(sorted(file.path for file in highest if not _may_be_shard(storage, file.path)))
+
+
+def _may_be_shard(storage: Storage, path: str) -> bool:
+    try:
+        with storage.open(path) as source:
+            head = source.read(0, HEAD_BYTES)
+    except OSError:
+        return True
+    return bool(head.strip(b"\0")) and any(each.recognise(head) for each in FORMATS)
+
+
 def misplaced_shards(inventory: Inventory) -> dict[str, Misplaced]:
     """Find them among the strays of rank folders, by the path that each should have.
 
     MindFormers writes numbers without leading zeros, and no suffix for the first run.
     """
-    found = (_misplaced(path) for path in inventory.strays)
+    nothing = frozenset(inventory.mere_names)
+    found = (_misplaced(path) for path in inventory.strays if path not in nothing)
     return {file.target: file for file in found if file is not None}
 
 

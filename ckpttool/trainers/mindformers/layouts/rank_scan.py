@@ -75,6 +75,11 @@ def scan_ranks(storage: Storage, listing: Listing, options: ScanOptions) -> Inve
     findings: list[Finding] = [finding for folder in folders for finding in folder.findings]
     findings += file_notes
     findings += meta_findings(cohorts, samples, alignments)
+    nothing: tuple[str, ...] = ()
+    if any("/" in path for path in stray_paths):
+        from ckpttool.trainers.mindformers.layouts.misplaced import mere_names
+
+        nothing = mere_names(storage, stray_paths)
     return Inventory(
         root=storage.root,
         layout=RANK_LAYOUT,
@@ -84,6 +89,7 @@ def scan_ranks(storage: Storage, listing: Listing, options: ScanOptions) -> Inve
         unlisted=tuple(f"rank_{folder.rank}" for folder in folders if not folder.readable),
         folder_ranks=tuple(folder.rank for folder in folders),
         strays=tuple(stray_paths),
+        mere_names=nothing,
     )
 
 
