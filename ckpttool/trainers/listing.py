@@ -23,6 +23,9 @@ MOST_LOOKED_INTO = 8
 HEAD_BYTES = 1024
 """Of a file: enough for all signatures that formats begin with, and for the first names in a torch file."""
 
+RECORD_BYTES = 4 << 20
+"""Of a record that tells whose a tree is; that of some thousand slices has 1 MB."""
+
 _MOST_SORTED = 1000
 """Names of which those with the highest numbers are sought; of more, as many of them, from all of the alphabet."""
 
@@ -43,6 +46,12 @@ def _unread(file: str) -> bytes:
     return b""
 
 
+def _without_record(file: str) -> bytes | None:
+    """Show no record."""
+    del file
+    return None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listing:
     """The names directly in a folder, sorted; nothing has been opened."""
@@ -52,6 +61,8 @@ class Listing:
     """Lists a folder in it, which may raise an OSError."""
     head: Callable[[str], bytes] = _unread
     """Reads the first `HEAD_BYTES` bytes of a file in it, which may raise an OSError."""
+    record: Callable[[str], bytes | None] = _without_record
+    """Reads a whole record in one of its folders; None if it is large, or cannot be read."""
 
     def beginning(self, start: str) -> tuple[Entry, ...]:
         """Return the entries whose names begin so: found without a look at thousands of others."""
@@ -158,4 +169,11 @@ def _listing(storage: Storage, entries: tuple[Entry, ...]) -> Listing:
         with storage.open(file) as source:
             return source.read(0, HEAD_BYTES)
 
-    return Listing(entries=entries, names_in=names_in, head=head)
+    @cache
+    def record(file: str) -> bytes | None:
+        try:
+            return storage.small_file(file, limit=RECORD_BYTES)
+        except OSError:  # the check of every save says which and why
+            return None
+
+    return Listing(entries=entries, names_in=names_in, head=head, record=record)

@@ -38,8 +38,16 @@ class TorchtitanLayout(FoldersOfSlices):
     sign = "step-N/"
 
     def recognise(self, listing: Listing) -> bool:
-        """Tell by what lies in such a folder: others call theirs the same."""
-        return any(is_store(names) or INDEX in names for _, names in listing.inside(SAVE))
+        """Tell by what lies in such a folder, and by the names of what was saved: others call theirs the same."""
+        is_any = False
+        for folder, names in listing.inside(SAVE):
+            if INDEX in names:
+                return True
+            record = listing.record(f"{folder}/{METADATA}") if METADATA in names else None
+            if record is not None and any(word in record for word in _OF_A_LOOP):
+                return _OWN in record
+            is_any = is_any or is_store(names)
+        return is_any
 
     def part(self, listing: Listing, folder: str, file: str | None) -> Part | Refusal | None:
         """Take a save's folder, and whatever lies in it, for the save."""
@@ -73,6 +81,10 @@ class TorchtitanLayout(FoldersOfSlices):
         return LoadSettings(trainer=Torchtitan.name, path=path, settings=(own,), remarks=(_FOLDER,))
 
 
+_OWN = b"train_state"
+"""In the record of every save that torchtitan makes, but for weights alone."""
+_OF_A_LOOP = (_OWN, b"optim", b"BytesStorageMetadata")
+"""In the record of any save that holds more than weights: optimizer state, or values that are no tensors."""
 _FOLDER = "The step is looked for in the configured folder alone: dump folder and checkpoint folder must lead here."
 
 

@@ -218,3 +218,28 @@ def test_a_scan_reads_large_records_of_the_newest_saves_alone(tmp_path: Path, mo
     monkeypatch.setattr("ckpttool.trainers.torch_dcp.saves.AT_A_SCAN", 1000)
     told = {name: save.step_source.value for name, save in saves(root).items()}
     assert told == {f"step-{step}": "name" if step < 3 else "content" for step in (1, 2, 3, 4, 5, 10)}
+
+
+class TestWhoseTreeItIs:
+    def test_a_loop_of_ones_own_that_saves_into_folders_of_that_name_is_no_torchtitan(self, tmp_path: Path) -> None:
+        root = healthy("dcp_fsdp2_4ranks", tmp_path)
+        for step in (5, 10, 15):
+            (root / f"step_{step:06}").rename(root / f"step-{step}")
+        answer = api.resolve(api.TreeQuestion(path=str(root))).decision
+        assert isinstance(answer, ResumePlan)
+        assert (answer.load.trainer, answer.point.checkpoint.name, answer.point.step) == ("torch-dcp", "step-15", 15)
+
+    @pytest.mark.parametrize("name", ["titan_4ranks", "titan_last_model_only"])
+    def test_a_tree_of_torchtitan_is_its_own(self, name: str, tmp_path: Path) -> None:
+        root = healthy(name, tmp_path) / "checkpoint"
+        assert api.scan(api.TreeQuestion(path=str(root))).layout.name == "torchtitan"
+        for save in root.iterdir():
+            if save.name != "step-7":
+                shutil.rmtree(save)
+        if (root / "step-7").exists():
+            assert api.scan(api.TreeQuestion(path=str(root))).layout.name == "torchtitan"
+
+    def test_a_record_that_cannot_be_read_leaves_it_to_the_next(self, tree: Path) -> None:
+        (tree / "checkpoint" / "step-10" / ".metadata").unlink()
+        (tree / "checkpoint" / "step-10" / ".metadata").mkdir()
+        assert api.scan(api.TreeQuestion(path=str(tree / "checkpoint"))).layout.name == "torchtitan"
