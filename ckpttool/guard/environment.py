@@ -6,6 +6,7 @@ import os
 import platform
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 
 import torch
 
@@ -13,6 +14,15 @@ from ckpttool.domain.capture import Difference, Setting
 
 _LIBRARIES = ("accelerate", "lightning", "numpy", "pytorch_lightning", "transformers", "transformer_engine")
 _VARIABLES = ("CUBLAS_WORKSPACE_CONFIG", "NVIDIA_TF32_OVERRIDE", "ATEN_CPU_CAPABILITY", "MKL_CBWR", "OMP_DYNAMIC")
+
+_MOST_THREADS = 1024
+"""Of a process: more than any machine has cores. A process that asks for far more of them ends."""
+
+
+def _set_threads(value: Setting) -> None:
+    threads = int(value or 1)
+    if 1 <= threads <= _MOST_THREADS:
+        torch.set_num_threads(threads)
 
 
 def _set_determinism(value: Setting) -> None:
@@ -28,7 +38,7 @@ def _switch(owner: object, name: str) -> Callable[[Setting], None]:
 
 
 _SETTERS: dict[str, Callable[[Setting], object]] = {
-    "threads": lambda value: torch.set_num_threads(int(value or 1)),
+    "threads": _set_threads,
     "deterministic": _set_determinism,
     "float32_matmul_precision": _set_precision,
     "default_dtype": lambda value: torch.set_default_dtype(getattr(torch, str(value))),
@@ -79,10 +89,14 @@ def environment(device: torch.device) -> dict[str, Setting]:
 
 
 def take_over(captured: Mapping[str, Setting]) -> None:
-    """Set what can be set as it was: two threads for one, and half of all gradients have other last bits."""
+    """Set what can be set as it was: two threads for one, and half of all gradients have other last bits.
+
+    A setting that torch refuses, or that no machine has, stays as it is here, which is a difference.
+    """
     for name, setter in _SETTERS.items():
         if name in captured:
-            setter(captured[name])
+            with suppress(AttributeError, RuntimeError, TypeError, ValueError):
+                setter(captured[name])
 
 
 def differences(captured: Mapping[str, Setting], here: Mapping[str, Setting]) -> tuple[Difference, ...]:

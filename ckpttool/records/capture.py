@@ -22,7 +22,7 @@ from ckpttool.domain.capture import (
     ShardFile,
 )
 from ckpttool.domain.frozen import dataclass
-from ckpttool.domain.units import ByteCount, Rank, Step
+from ckpttool.domain.units import MAX_RANKS, ByteCount, Rank, Step
 from ckpttool.formats.strict_json import (
     OWN_MEMORY,
     Json,
@@ -107,7 +107,7 @@ def read_head(data: bytes, *, what: str) -> CaptureHead:
     record = _whole_record(data, _HEAD_SCHEMA, what)
     return CaptureHead(
         step=Step(get_int(record, "step", where=what)),
-        world_size=get_int(record, "world_size", minimum=1, where=what),
+        world_size=_world_size(record, 1, what),
         time=get_str(record, "time", where=what),
     )
 
@@ -199,7 +199,7 @@ def read_rank(data: bytes, rank: int, *, what: str) -> RankCapture:
     scale, environment = record.get("scale"), get_object(record, "environment", where=what)
     return RankCapture(
         rank=Rank(rank),
-        world_size=get_int(record, "world_size", minimum=rank + 1, where=what),
+        world_size=_world_size(record, rank + 1, what),
         step=Step(get_int(record, "step", where=what)),
         optimizer_step=get_optional_int(record, "optimizer_step", where=what),
         level=_level(record, what),
@@ -234,6 +234,14 @@ def _whole_record(data: bytes, schema: str, what: str) -> JsonObject:
     if found != schema:
         raise ParseError(f"expected {schema}, found {found!a:.80}", where=what, key="schema")
     return record
+
+
+def _world_size(record: JsonObject, least: int, what: str) -> int:
+    """Return it; whoever reads a capture counts its ranks one by one."""
+    found = get_int(record, "world_size", minimum=least, where=what)
+    if found > MAX_RANKS:
+        raise ParseError(f"expected at most {MAX_RANKS}, found {found!a:.40}", where=what, key="world_size")
+    return found
 
 
 def _level(record: JsonObject, what: str) -> CaptureLevel:

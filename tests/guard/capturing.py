@@ -215,3 +215,19 @@ def no_loss(_capture: RankCapture) -> ReplayTask:
 def halved(_capture: RankCapture) -> ReplayTask:
     model = HardNet().to(torch.float64)
     return ReplayTask(model=model, loss=lambda batch: loss_of(model, batch))
+
+
+class Spectral(nn.Module):
+    """A complex weight, as spectral models have them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(6, 2, dtype=torch.cfloat))
+
+    def forward(self, signal: Tensor) -> Tensor:
+        return (signal.to(torch.cfloat) @ self.weight).abs().mean()
+
+
+def replay_spectral(_capture: RankCapture) -> ReplayTask:
+    model = Spectral()
+    return ReplayTask(model=model, loss=model)

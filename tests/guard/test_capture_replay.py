@@ -300,3 +300,28 @@ def test_an_operation_is_the_origin_if_no_weight_is_far_off(captured: str) -> No
     assert answer.origin is not None
     assert (answer.origin.kind, answer.origin.value) == (OriginKind.OP, None)
     assert not answer.ranks[0].norm_overflows
+
+
+@pytest.mark.parametrize("value", [float("nan"), complex(1.0, float("inf"))])
+def test_a_training_with_complex_weights_is_captured_and_comes_out_as_it_was(value: complex, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model, told = capturing.Spectral(), Told()
+    optimizer = torch.optim.Adam(model.parameters())
+    guard = Guard(model, optimizer, output=tmp_path, sinks=[told])
+    for number in (1, 2):
+        signal = torch.randn(4, 6, dtype=torch.cfloat)
+        if number == 2:
+            signal[0, 0] = value
+        with guard.micro(signal) as micro:
+            micro.loss(loss := model(signal)).backward()
+        assert (loss.isfinite().item(), number) in {(True, 1), (False, 2)}
+        guard.clip_(1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+    assert told.kinds() == ["capture", "nonfinite"]
+    answer = replayed(place(tmp_path, 2), "replay_spectral", exact=True, locate=True)
+    assert answer.reproduced
+    assert answer.origin is not None
+    assert (answer.origin.kind, answer.origin.op) == (OriginKind.INPUT, "batch")
+    (gradient,) = answer.ranks[0].nonfinite
+    assert gradient.nan + gradient.positive_inf + gradient.negative_inf > 0

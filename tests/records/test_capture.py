@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ckpttool.domain.capture import CaptureLevel, LeftOut, Rerun
-from ckpttool.domain.units import Step
+from ckpttool.domain.units import MAX_RANKS, Step
 from ckpttool.formats.strict_json import ParseError
 from ckpttool.records.capture import (
     CaptureHead,
@@ -95,6 +95,7 @@ def edited(change: Callable[[dict[str, Any]], object]) -> bytes:
         (lambda record: record.update(schema="ckpttool/capture-rank/2"), "expected ckpttool/capture-rank/1"),
         (lambda record: record.update(rank=0), "is of rank 0, copied or renamed"),
         (lambda record: record.update(world_size=1), "at least 2"),
+        (lambda record: record.update(world_size=10**12), "at most 1048576, found 1000000000000"),
         (lambda record: record["shard"].update(name="../x.safetensors"), "another file than its own shard"),
         (lambda record: record["shard"].update(xxh3_128="xyz"), "expected a digest"),
         (lambda record: record.update(level="half"), "expected full or light"),
@@ -111,6 +112,14 @@ def test_a_record_that_says_what_no_rank_writes_is_refused(
     with pytest.raises(ParseError, match=says):
         read_rank(edited(change), 1, what="r")
     assert read_rank(edited(lambda record: record), 1, what="r") == FULL
+
+
+@pytest.mark.parametrize("world_size", [MAX_RANKS + 1, 10**12])
+def test_a_head_of_more_ranks_than_any_training_has_is_refused(world_size: int) -> None:
+    head = CaptureHead(step=Step(7), world_size=MAX_RANKS, time="2026-11-20T03:00:00Z")
+    assert read_head(head_bytes(head), what="h") == head
+    with pytest.raises(ParseError, match="at most 1048576"):
+        read_head(head_bytes(replace(head, world_size=world_size)), what="h")
 
 
 @pytest.mark.parametrize(

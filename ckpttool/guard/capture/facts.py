@@ -41,14 +41,15 @@ def facts_of(gradients: Iterable[tuple[str, Tensor]]) -> Iterator[GradientFacts]
         local = local if local.layout is torch.strided else local.to_dense()  # of an embedding that has sparse ones
         wrong = ~torch.isfinite(local)
         first = torch.nonzero(wrong)[0].tolist() if bool(wrong.any()) else None
+        parts = torch.view_as_real(local.resolve_conj()) if local.is_complex() else local
         yield GradientFacts(
             name=name,
             shape=tuple(local.shape),
             xxh3_128=xxh3_128_hexdigest(block(local)),
             norm=float(torch.linalg.vector_norm(local.float() if local.dtype.itemsize < 4 else local)),  # noqa: PLR2004
             nan=int(torch.isnan(local).sum()),
-            positive_inf=int(torch.isposinf(local).sum()),
-            negative_inf=int(torch.isneginf(local).sum()),
+            positive_inf=int(torch.isposinf(parts).sum()),
+            negative_inf=int(torch.isneginf(parts).sum()),
             first=None if first is None else tuple(int(index) for index in first),
         )
 

@@ -173,7 +173,8 @@ class Locator(TorchDispatchMode):
         if storage not in self._by_storage:
             kind, name = self._given.get(storage, (OriginKind.INPUT, "a tensor that neither model nor batch holds"))
             nan, inf = _counts(tensor)
-            on_purpose = kind is not OriginKind.PARAMETER and not nan and not bool(torch.isposinf(tensor).any())
+            is_mask = not nan and not tensor.is_complex() and not bool(torch.isposinf(tensor).any())
+            on_purpose = kind is not OriginKind.PARAMETER and is_mask
             self._by_storage[storage] = self._add(kind, name, tensor, (nan, inf), (), on_purpose=on_purpose)
             self._held.append(tensor)
         return self._by_storage[storage]

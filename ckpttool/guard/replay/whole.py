@@ -28,6 +28,8 @@ def put_together(parts: Sequence[Sharded]) -> Tensor:
         raise ValueError("its parts are of different tensors")
     if len(parts) != math.prod(first.mesh_shape):
         raise ValueError(f"{math.prod(first.mesh_shape)} parts were saved, and {len(parts)} are here")
+    if math.prod(first.shape) > sum(part.local.numel() for part in parts):
+        raise ValueError(f"its parts hold fewer elements than its shape {first.shape}")
     whole = torch.empty(first.shape, dtype=first.local.dtype)
     for place, part in zip(product(*map(range, first.mesh_shape)), parts, strict=True):
         target = whole
