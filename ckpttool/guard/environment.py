@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import sys
+from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 
@@ -14,6 +15,12 @@ from ckpttool.domain.capture import Difference, Setting
 
 _LIBRARIES = ("accelerate", "lightning", "numpy", "pytorch_lightning", "transformers", "transformer_engine")
 _VARIABLES = ("CUBLAS_WORKSPACE_CONFIG", "NVIDIA_TF32_OVERRIDE", "ATEN_CPU_CAPABILITY", "MKL_CBWR", "OMP_DYNAMIC")
+
+COMPILED = "compiled"
+"""The setting that tells whether compiled code computed the loss: only the entry can do as the training did."""
+
+_MOST_NODES = 2000
+"""Of a loss's graph that are looked at: a part that was compiled is near its end, or there are many."""
 
 _MOST_THREADS = 1024
 """Of a process: more than any machine has cores. A process that asks for far more of them ends."""
@@ -86,6 +93,23 @@ def environment(device: torch.device) -> dict[str, Setting]:
         if name in sys.modules:
             found[name] = str(getattr(sys.modules[name], "__version__", None))
     return found | {name: os.environ[name] for name in _VARIABLES if name in os.environ}
+
+
+def comes_from_compiled(loss: object) -> bool:
+    """Tell whether compiled code is behind a loss: whoever computes it without has other last bits.
+
+    Its own graph tells, whether the model, a part of it or a function was compiled.
+    """
+    ahead, seen = deque([getattr(loss, "grad_fn", None)]), 0
+    while ahead and seen < _MOST_NODES:
+        node = ahead.popleft()
+        if node is None:
+            continue
+        seen += 1
+        if node.name().startswith("CompiledFunction"):
+            return True
+        ahead.extend(following for following, _ in node.next_functions)
+    return False
 
 
 def take_over(captured: Mapping[str, Setting]) -> None:

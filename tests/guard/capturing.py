@@ -231,3 +231,25 @@ class Spectral(nn.Module):
 def replay_spectral(_capture: RankCapture) -> ReplayTask:
     model = Spectral()
     return ReplayTask(model=model, loss=model)
+
+
+class Parted(nn.Module):
+    """Never called itself, and neither is its `ModuleDict`: its step calls what lies in that."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = nn.ModuleDict({"down": nn.Sequential(nn.Linear(WIDTH, 4)), "up": nn.Linear(4, WIDTH)})
+
+    def training_step(self, batch: Tensor, index: int) -> Tensor:
+        out: Tensor = self.net["up"](self.net["down"](batch))
+        loss = (out.float() - batch).square().mean()
+        return loss if index < 2 else loss * torch.zeros(()).log()
+
+
+def replay_parted(_capture: RankCapture) -> nn.Module:
+    return Parted()
+
+
+def replay_spectral_compiled(_capture: RankCapture) -> ReplayTask:
+    model = Spectral()
+    return ReplayTask(model=model, loss=torch.compile(model, backend="aot_eager"))

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from contextlib import nullcontext
 from pathlib import Path
+from typing import cast
 
 import pytest
 import torch
@@ -21,7 +22,7 @@ from ckpttool.domain.units import Step
 from ckpttool.errors import ExitCode
 from ckpttool.guard import CaptureBudget, CaptureSettings, Guard
 from ckpttool.guard.buffers import Buffers
-from ckpttool.guard.capture.remember import StepMemory
+from ckpttool.guard.capture.remember import StepMemory, callable_parts
 from ckpttool.guard.capture.store import CaptureStore, StepFacts
 from tests.conftest import TESTS
 from tests.guard import capturing
@@ -325,3 +326,85 @@ def test_a_training_with_complex_weights_is_captured_and_comes_out_as_it_was(val
     assert (answer.origin.kind, answer.origin.op) == (OriginKind.INPUT, "batch")
     (gradient,) = answer.ranks[0].nonfinite
     assert gradient.nan + gradient.positive_inf + gradient.negative_inf > 0
+
+
+@pytest.mark.parametrize("bf16", [True, False])
+@pytest.mark.parametrize("is_seen", [True, False])
+def test_the_autocast_of_a_step_that_calls_only_parts_of_parts_is_captured_or_said_to_be_unknown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, bf16: bool, is_seen: bool
+) -> None:
+    if not is_seen:
+        monkeypatch.setattr(StepMemory, "_called", lambda *_: None)
+    torch.manual_seed(0)
+    model, told = capturing.Parted(), Told()
+    optimizer = torch.optim.AdamW(model.parameters())
+    guard = Guard(model, optimizer, output=tmp_path, sinks=[told])
+    for number in range(3):
+        batch = torch.randn(5, capturing.WIDTH)
+        with guard.micro(batch, index=number) as micro:
+            with torch.autocast("cpu", torch.bfloat16, enabled=bf16):
+                micro.loss(loss := model.training_step(batch, number))
+            loss.backward()
+        guard.clip_(1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+    assert told.kinds() == ["capture", "nonfinite"]
+    answer = replayed(place(tmp_path), "replay_parted", exact=True)
+    notes = [finding.message for finding in answer.findings if "autocast" in finding.message]
+    if is_seen:
+        assert (answer.reproduced, notes) == (True, [])
+    else:
+        assert notes == ["rank 0: nobody saw with which autocast the model was called; it is computed with none"]
+
+
+def test_no_hook_of_ours_is_put_inside_a_compiled_module() -> None:
+    inner = nn.Sequential(nn.Linear(2, 2))
+    model = nn.Sequential(cast("nn.Module", torch.compile(inner, backend="eager")), nn.Linear(2, 2))
+    assert callable_parts(model) == [model, model[0], model[1]]
+    in_place = nn.Sequential(nn.Linear(2, 2))
+    in_place.compile(backend="eager")
+    assert callable_parts(in_place) == [in_place]
+
+
+def test_once_it_is_known_which_module_is_called_first_only_that_one_is_asked() -> None:
+    model = nn.ModuleDict({"a": nn.Linear(2, 2), "b": nn.Linear(2, 2)})
+    memory = StepMemory(model)
+
+    def hooked() -> list[str]:
+        return [name for name, module in model.named_modules() if module._forward_pre_hooks]  # noqa: SLF001
+
+    memory.micro(torch.ones(1, 2))
+    assert hooked() == ["", "a", "b"]
+    model["a"](torch.ones(1, 2))
+    assert hooked() == []
+    memory.micro(torch.ones(1, 2))
+    assert hooked() == ["a"]
+    model["b"](torch.ones(1, 2))  # another part comes first, so all are asked again
+    memory.micro(torch.ones(1, 2))
+    assert hooked() == ["", "a", "b"]
+    memory.leave()
+    assert hooked() == []
+
+
+@pytest.mark.parametrize("compiles", [True, False])
+def test_a_capture_of_compiled_code_says_so_and_a_replay_without_it_names_the_difference(
+    tmp_path: Path, *, compiles: bool
+) -> None:
+    torch.manual_seed(0)
+    model = capturing.Spectral()
+    optimizer = torch.optim.Adam(model.parameters())
+    guard = Guard(model, optimizer, output=tmp_path)
+    computes = torch.compile(model, backend="aot_eager") if compiles else model
+    for value in (1.0, float("nan")):
+        with guard.micro(signal := torch.full((4, 6), value)) as micro:
+            micro.loss(computes(signal)).backward()
+        guard.clip_(1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+    found = api.inspect_nan(place(tmp_path, 2))
+    assert isinstance(found, Capture)
+    assert dict(found.ranks[0].environment)["compiled"] is compiles
+    for entry, same in (("replay_spectral", not compiles), ("replay_spectral_compiled", compiles)):
+        answer = replayed(place(tmp_path, 2), entry)
+        assert ("compiled" in {difference.what for difference in answer.environment}) is not same
+        assert any("compiled" in finding.message for finding in answer.findings) is not same

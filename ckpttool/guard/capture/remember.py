@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
@@ -9,10 +10,14 @@ import torch
 from torch import Tensor, nn
 
 from ckpttool.guard import randomness
+from ckpttool.guard.environment import comes_from_compiled
 from ckpttool.guard.tensor_file import TYPES, block
 
 if TYPE_CHECKING:
     from torch.utils.hooks import RemovableHandle
+
+_MOST_HOOKED = 512
+"""Modules of a model that are asked for their autocast, until it is known which one is called first."""
 
 _MOST_HASHED = 16 << 20
 """Bytes of one tensor: two milliseconds."""
@@ -58,6 +63,9 @@ class StepMemory:
         self._model = model
         self._clones = False
         self._hooks: list[RemovableHandle] = []
+        self._called_first: nn.Module | None = None  # in the micro-batch before: mostly it is again
+        self.is_compiled: bool | None = None
+        """Whether the first loss came out of compiled code; None: there was none yet."""
 
     def micro(self, batch: object, *, index: int | None = None) -> None:
         """Remember a micro-batch, and what chance it will meet, right before its forward.
@@ -68,14 +76,9 @@ class StepMemory:
         """
         self.micro_batches.append(Remembered(batch, index, cloned=self._clones))
         self.leave()
-        # A wrapper may call the model itself, or only its parts: whichever comes first tells. Where a trainer put
-        # another `forward` into a module, as accelerate does, autocast is entered in that: only parts of it can tell.
-        modules = [self._model, *self._model.children()]
-        for module in modules:
-            if "forward" in vars(module):
-                modules.extend(module.children())
-            else:
-                self._hooks.append(module.register_forward_pre_hook(self._called))
+        first, self._called_first = self._called_first, None
+        modules = callable_parts(self._model) if first is None else [first]
+        self._hooks += [module.register_forward_pre_hook(self._called) for module in modules]
 
     def leave(self) -> None:
         """Leave nothing on the model: with a hook of ours it could be neither scripted nor copied."""
@@ -84,6 +87,8 @@ class StepMemory:
 
     def loss(self, loss: Tensor) -> None:
         """Remember the loss of the last micro-batch, as it is handed to `backward`."""
+        if self.is_compiled is None:
+            self.is_compiled = comes_from_compiled(loss)
         if self.micro_batches:
             self.micro_batches[-1].loss = torch.as_tensor(loss).detach()  # or the number that somebody read already
 
@@ -101,12 +106,32 @@ class StepMemory:
         """Bytes of the batches that are kept now."""
         return sum(tensor.nbytes for micro in self.micro_batches for tensor in tensors_in(micro.batch))
 
-    def _called(self, _module: nn.Module, _inputs: object) -> None:
+    def _called(self, module: nn.Module, _inputs: object) -> None:
         if torch.compiler.is_compiling():  # nothing of this belongs into a compiled model
             return
         if self.micro_batches and self.micro_batches[-1].inner_autocast is None:
             self.micro_batches[-1].inner_autocast = autocast_now()
+            self._called_first = module
         self.leave()
+
+
+def callable_parts(model: nn.Module) -> list[nn.Module]:
+    """Return the modules of which the first that is called tells with which autocast, the outermost ones first.
+
+    A wrapper may call the model itself, or only parts of it, however deep. If a trainer put another `forward` into a
+    module, as accelerate does, autocast is entered in that: only parts of it can tell. A hook inside of a compiled
+    module would have it compiled once more.
+    """
+    found: list[nn.Module] = []
+    ahead = deque([model])
+    while ahead and len(found) < _MOST_HOOKED:
+        module = ahead.popleft()
+        is_wrapper = hasattr(module, "_orig_mod")
+        if is_wrapper or "forward" not in vars(module):
+            found.append(module)
+        if not is_wrapper and getattr(module, "_compiled_call_impl", None) is None:
+            ahead.extend(module.children())
+    return found
 
 
 def autocast_now() -> tuple[tuple[str, str], ...]:

@@ -21,7 +21,7 @@ from ckpttool.guard.capture.facts import digests_of, gradients_of, loss_bits, na
 from ckpttool.guard.capture.remember import Remembered, StepMemory
 from ckpttool.guard.capture.settings import CaptureSettings
 from ckpttool.guard.capture.writing import ShardWriter
-from ckpttool.guard.environment import environment
+from ckpttool.guard.environment import COMPILED, environment
 from ckpttool.guard.norm import is_sharded
 from ckpttool.guard.state_tree import Spelled, Unsaveable, spell
 from ckpttool.records.capture import folder_name, record_name, shard_name
@@ -237,7 +237,7 @@ class CaptureStore:
             evaluating=tuple(name for name, module in self._model.named_modules() if not module.training),
             buffers_left_out=facts.buffers_left_out,
             scale=facts.scale,
-            environment=tuple(environment(device).items()),
+            environment=(*environment(device).items(), (COMPILED, bool(memory.is_compiled))),
             model_config=_model_config(self._model),
             run_config=self._settings.run_config,
             data_position=facts.data_position,

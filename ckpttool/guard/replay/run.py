@@ -22,6 +22,7 @@ from ckpttool.domain.frozen import dataclass
 from ckpttool.guard import randomness
 from ckpttool.guard.capture.again import unscale
 from ckpttool.guard.capture.facts import digests_of, gradients_of, loss_bits, named_gradients, unwrapped
+from ckpttool.guard.environment import comes_from_compiled
 from ckpttool.guard.replay.locate import Event, FarOff, Locator, far_off, named_tensors
 from ckpttool.guard.replay.whole import put_together
 from ckpttool.guard.state_reading import UnreadableState, read
@@ -142,6 +143,8 @@ class RankRun:
         self._model = unwrapped(model).to(device)
         self.differences = tuple(_take_config(self._model, captured.model_config))
         """Settings of the model that were not as captured, and are now."""
+        self.is_compiled = False
+        """Whether compiled code computed a loss of the last run."""
         self._load()
 
     def compute(self) -> tuple[LossBits, ...]:
@@ -150,6 +153,7 @@ class RankRun:
         losses = []
         for number in range(len(self._captured.micro_batches)):
             loss = self._loss(number, _moved(self._content.batches[number], self._device))
+            self.is_compiled = self.is_compiled or comes_from_compiled(loss)
             losses.append(loss_bits(loss))
             self._backward(loss)
         unscale(self._model, self._captured.scale)

@@ -33,8 +33,8 @@ from ckpttool.domain.frozen import dataclass
 from ckpttool.domain.units import Rank
 from ckpttool.errors import IncompleteError, UsageError
 from ckpttool.guard.capture.facts import facts_of
-from ckpttool.guard.environment import differences, environment, take_over
-from ckpttool.guard.replay.run import OF_MODEL, Content, EntryDoesNotFit, RankRun
+from ckpttool.guard.environment import COMPILED, differences, environment, take_over
+from ckpttool.guard.replay.run import OF_MODEL, Content, EntryDoesNotFit, RankRun, ReplayTask
 from ckpttool.guard.state_reading import UnreadableState
 from ckpttool.guard.state_tree import Sharded
 
@@ -132,19 +132,22 @@ class _Session:
         others = [name for name in names if name not in ours]
         parts = [f"not as it was captured: {', '.join(others)}"] if others else []
         parts += [f"set as it was captured: {', '.join(ours)}"] if ours else []
-        return note(
-            Code.ENVIRONMENT_DIFFERS,
-            "; ".join(parts),
-            remedy=None if reproduced or not others else "replay where these are as they were; each changes last bits",
-        )
+        remedy = None if reproduced or not others else "replay where these are as they were; each changes last bits"
+        if COMPILED in others:
+            remedy = (
+                "compiled code has other last bits: let a ReplayTask's loss call the model as the training did"
+            )
+        return note(Code.ENVIRONMENT_DIFFERS, "; ".join(parts), remedy=remedy)
 
     def _computed(self, captured: RankCapture) -> _Computed | None:
         """Compute one rank; None where that cannot be done, which is a finding."""
         try:
             content = self._content(captured)
-            run = RankRun(captured, content, self._made(captured), self._device)
-            self._note_environment(captured, run.differences)
+            made = self._made(captured)
+            run = RankRun(captured, content, made, self._device)
+            self._note_autocast(captured, made)
             result = _Computed(captured=captured, losses=run.compute(), gradients=run.facts())
+            self._note_environment(captured, run)
             if captured.world_size > 1:
                 self._add_to_mean(run, captured.world_size)
             self._locate(run, result)
@@ -195,10 +198,26 @@ class _Session:
         with torch.random.fork_rng(devices=[]):
             return self._entry(captured)
 
-    def _note_environment(self, captured: RankCapture, model: Sequence[Difference]) -> None:
-        for difference in (*differences(dict(captured.environment), environment(self._device)), *model):
+    def _note_environment(self, captured: RankCapture, run: RankRun) -> None:
+        here = {**environment(self._device), COMPILED: run.is_compiled}
+        for difference in (*differences(dict(captured.environment), here), *run.differences):
             key = (difference.what, str(difference.captured), str(difference.here))
             self._differences[key] = difference
+
+    def _note_autocast(self, captured: RankCapture, made: object) -> None:
+        """Say of a model that is computed in the captured autocast if nobody saw which that was."""
+        if isinstance(made, ReplayTask) or all(micro.inner_autocast is not None for micro in captured.micro_batches):
+            return
+        around = {dtype for micro in captured.micro_batches for _, dtype in micro.outer_autocast}
+        self._findings.append(
+            note(
+                Code.CAPTURE_INCOMPLETE,
+                f"rank {captured.rank}: nobody saw with which autocast the model was called; it is computed with "
+                f"{', '.join(sorted(around)) or 'none'}",
+                ranks=(captured.rank,),
+                remedy="return a ReplayTask whose loss enters the training's own autocast",
+            )
+        )
 
     def _add_to_mean(self, run: RankRun, world_size: int) -> None:
         """Divide before summing, as a reduction does it."""
