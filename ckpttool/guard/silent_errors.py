@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from ckpttool.decide.asd.detector import FeatureValueDetector
 from ckpttool.decide.policies.registry import settings_of
-from ckpttool.domain.finding import Severity
+from ckpttool.domain.finding import Finding, Severity
 from ckpttool.domain.guarding import GuardEvent, GuardEventKind
 from ckpttool.domain.metrics import LocalTime
 from ckpttool.domain.units import Step
@@ -51,10 +51,10 @@ class SilentErrors:
         """
         detector = FeatureValueDetector.of(features) if isinstance(features, str) else features
         self._detector = detector if detector is not None and detector.is_on else None
+        self._odd = () if detector is None else detector.findings
         self._scaling = scaling
         self._contain = contain
         self._every = 1
-        self._is_told = False
         self._probe = None
         if self._detector is not None:
             self._probe = FeatureProbe(model, interval=self._detector.sample_interval)
@@ -113,11 +113,10 @@ class SilentErrors:
         self._contain.emit(GuardEventKind.GUARD_RESET, step=step, message=f"{message}: it is not used")
 
     def _judge(self, step: Step) -> bool:
+        odd, self._odd = self._odd, ()
+        self._tell(_wrong_settings(odd, step))
         if self._detector is None or self._probe is None:
             return False
-        if not self._is_told:
-            self._is_told = True
-            self._tell(_wrong_settings(self._detector, step))
         self._tell(self._detector.take(self._probe.values(), at=_now(), step=step))
         return self._detector.wants_checksum
 
@@ -139,8 +138,8 @@ class SilentErrors:
         return [[name, value] for name, value in settings_of(detector.watch.policy)]
 
 
-def _wrong_settings(detector: FeatureValueDetector, step: Step) -> Iterable[GuardEvent]:
-    for finding in detector.findings:
+def _wrong_settings(findings: Iterable[Finding], step: Step) -> Iterable[GuardEvent]:
+    for finding in findings:
         if finding.severity is not Severity.NOTE:
             values = {"name": finding.code.value, "message": f"feature values: {finding.message}"}
             yield GuardEvent(kind=GuardEventKind.ALARM, step=step, values={**values})

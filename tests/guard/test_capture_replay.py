@@ -312,7 +312,7 @@ def test_a_training_with_complex_weights_is_captured_and_comes_out_as_it_was(val
     for number in (1, 2):
         signal = torch.randn(4, 6, dtype=torch.cfloat)
         if number == 2:
-            signal[0, 0] = value
+            signal[0, 0] = torch.tensor(value)
         with guard.micro(signal) as micro:
             micro.loss(loss := model(signal)).backward()
         assert (loss.isfinite().item(), number) in {(True, 1), (False, 2)}

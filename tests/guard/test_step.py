@@ -450,3 +450,20 @@ def test_without_torch_one_line_says_what_is_missing() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True)
     assert done.stderr.splitlines()[-1].endswith("pip install 'ckpttool[torch]'")
+
+
+@pytest.mark.parametrize(
+    ("features", "is_silent"),
+    [
+        ("with_checksum:true", False),
+        ("enabled:true", False),
+        ("enable=true", False),
+        ("enable:false", True),
+        ("", True),
+    ],
+)
+def test_features_that_detect_nothing_by_mistake_are_an_alarm_once(features: str, *, is_silent: bool) -> None:
+    training = Training(adamw, features=features).run(batches(3))
+    told = [str(values["message"]) for values in training.told.of(GuardEventKind.ALARM)]
+    assert sum("nothing is detected" in message for message in told) == (0 if is_silent else 1)
+    assert (told == []) is is_silent

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from ckpttool.decide.asd.config import check_asd_config, config_in_force
 from ckpttool.decide.asd.features import FeaturePolicy, FeatureWatch
 from ckpttool.domain.asd import TORCH_NPU, AsdDialect, FeatureValue
-from ckpttool.domain.finding import Finding
+from ckpttool.domain.finding import Code, Finding, suspect
 from ckpttool.domain.frozen import replace
 from ckpttool.domain.guarding import EventValue, GuardEvent, GuardEventKind
 from ckpttool.domain.health_events import EventKind, HealthEvent
@@ -54,8 +54,12 @@ class FeatureValueDetector:
         check = check_asd_config(settings, dialect)
         if check.error is not None:
             raise UsageError(f"feature values: {check.error}; ckpttool asd check tells all of it")
+        findings = check.findings
+        if settings.strip() and not check.config.enable and not _says_off(settings):
+            message = f"nothing is detected: {settings[:80]!r} does not switch it on; write enable:true into it"
+            findings += (suspect(Code.CONFIG_DISAGREES, message),)
         return FeatureValueDetector(
-            watch=FeaturePolicy(config=check.config, dialect=dialect).begin(), findings=check.findings
+            watch=FeaturePolicy(config=check.config, dialect=dialect).begin(), findings=findings
         )
 
     @property
@@ -130,6 +134,10 @@ class FeatureValueDetector:
         self.watch.book.rules = {whose: rule for whose, rule in self.watch.book.rules.items() if whose == rank}
         self.last = LocalTime(as_number(record.get("last")))
         self.checking = False
+
+
+def _says_off(settings: str) -> bool:
+    return "enable:false" in {item.replace("=", ":").replace(" ", "") for item in settings.split(",")}
 
 
 def _told(event: HealthEvent, step: Step, *, name: str | None = None) -> GuardEvent:

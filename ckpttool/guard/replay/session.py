@@ -134,9 +134,7 @@ class _Session:
         parts += [f"set as it was captured: {', '.join(ours)}"] if ours else []
         remedy = None if reproduced or not others else "replay where these are as they were; each changes last bits"
         if COMPILED in others:
-            remedy = (
-                "compiled code has other last bits: let a ReplayTask's loss call the model as the training did"
-            )
+            remedy = "compiled code has other last bits: let a ReplayTask's loss call the model as the training did"
         return note(Code.ENVIRONMENT_DIFFERS, "; ".join(parts), remedy=remedy)
 
     def _computed(self, captured: RankCapture) -> _Computed | None:

@@ -223,3 +223,26 @@ def test_settings_that_do_not_switch_it_on_let_it_notice_nothing() -> None:
 def test_what_it_did_not_save_it_does_not_restore() -> None:
     with pytest.raises(ParseError):
         FeatureValueDetector.of().restore({"watch": []}, rank=None)
+
+
+@pytest.mark.parametrize("settings", ["with_checksum:true", "enabled:true", "enable=true", "cooldown:5"])
+def test_settings_that_leave_detection_off_unasked_are_odd(settings: str) -> None:
+    detector = FeatureValueDetector.of(settings)
+    assert not detector.is_on
+    assert any("nothing is detected" in finding.message for finding in detector.findings)
+
+
+@pytest.mark.parametrize("settings", ["enable:true", "enable:false", "cooldown:5,enable:false", "", " "])
+def test_settings_that_say_on_or_off_are_not(settings: str) -> None:
+    detector = FeatureValueDetector.of(settings)
+    assert detector.is_on is (settings == "enable:true")
+    assert not any("nothing is detected" in finding.message for finding in detector.findings)
+
+
+@pytest.mark.parametrize(("settings", "is_on"), [("enable=true", True), ("enable=false", False)])
+def test_an_equals_sign_switches_detection_on_or_off_in_the_dialect_that_takes_it(
+    settings: str, *, is_on: bool
+) -> None:
+    detector = FeatureValueDetector.of(settings, MINDSPORE)
+    assert detector.is_on is is_on
+    assert not any("nothing is detected" in finding.message for finding in detector.findings)
