@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import array
+import ast
 import collections
 import datetime as dt
 import functools
@@ -18,16 +19,18 @@ import sys
 import types
 import zipfile
 from _compat_pickle import IMPORT_MAPPING, NAME_MAPPING
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from decimal import Decimal
 from fractions import Fraction
+from pathlib import Path
 from random import Random
 from uuid import UUID
 
 import numpy as np
 import pytest
 import torch
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -198,9 +201,53 @@ HARMLESS = """
 UNJUDGED = """
     builtins.type builtins.print builtins.str.lower collections.OrderedDict.fromkeys datetime.datetime.now
     torch.nn.modules.module.Module torch._C._VariableFunctionsClass.relu torch.utils.data.dataloader.DataLoader
-    torch.optim.lr_scheduler.LambdaLR numpy.sum own.trainer.run own.load my_torch.load torch.nn.utils.prune.identity
+    torch.optim.lr_scheduler.LambdaLR numpy.sum own.trainer.run own.load my_torch.load
+    torch.nn.functional.gelu torch.nn.init.xavier_uniform_ torch.relu numpy.rec.recarray scipy.sparse._csr.csr_matrix
+    torch.nested._internal.nested_tensor._rebuild_njt
     torch.distributed.checkpoint.default_planner.DefaultLoadPlanner torch.distributed.distributed_c10d.ReduceOp
 """
+
+
+EVALUATES = """
+    torch.fx.experimental.symbolic_shapes:ShapeEnv.evaluate_guards_expression
+    torch.fx.operator_schemas:_torchscript_type_to_python_type torch._guards:Source.get_value
+    torch.utils.model_dump:get_model_info torch._library.infer_schema:infer_schema
+    torch.distributed.checkpoint.filesystem:FileSystemReader.read_metadata numpy.lib._format_impl:read_array
+    torch.nn.functional:handle_torch_function torch.nn.functional:boolean_dispatch yaml:full_anything
+    fsspec.implementations.local:LocalFileSystem.rm transformers.utils.hub:anything
+"""
+"""A module of a library, and a function or a method in it."""
+
+
+def evaluating(package: Path) -> Iterator[tuple[str, str]]:
+    """Yield the functions and methods of a package that evaluate text, unpickle, or start a program."""
+    calls = {"eval", "exec", "os.system", "os.popen", "pickle.load", "pickle.loads", "subprocess.Popen"}
+    calls |= {f"subprocess.{name}" for name in ("run", "call", "check_call", "check_output")}
+    for path in sorted(package.rglob("*.py")):
+        text = path.read_text("utf-8", "replace")
+        if any(f"{call}(" in text for call in calls) and not {"test", "tests"}.intersection(path.parts):
+            module = ".".join(path.relative_to(package.parent).with_suffix("").parts).removesuffix(".__init__")
+            yield from ((module, name) for name, node in _functions(ast.parse(text), "") if _calls(node, calls))
+
+
+def _functions(node: ast.AST, outer: str) -> Iterator[tuple[str, ast.AST]]:
+    for each in ast.iter_child_nodes(node):
+        if isinstance(each, ast.ClassDef):
+            yield from _functions(each, f"{outer}{each.name}.")
+        elif isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield f"{outer}{each.name}", each
+
+
+def _calls(function: ast.AST, calls: set[str]) -> bool:
+    return any(isinstance(each, ast.Call) and ast.unparse(each.func) in calls for each in ast.walk(function))
+
+
+def archived(value: object, protocol: int) -> bytes:
+    """Return the pickle of what torch saves."""
+    file = io.BytesIO()
+    torch.save(value, file, pickle_protocol=protocol)
+    archive = zipfile.ZipFile(file)
+    return archive.read(next(name for name in archive.namelist() if name.endswith("data.pkl")))
 
 
 class TestWhatRunsCode:
@@ -237,6 +284,55 @@ class TestWhatRunsCode:
             module, _, outer = module.rpartition(".")
             value = f"{outer}.{value}"
         assert trust(module, value) is Trust.UNKNOWN
+
+    @pytest.mark.parametrize("name", EVALUATES.split())
+    def test_a_function_of_a_library_that_is_not_known_to_be_harmless_is_refused(self, name: str) -> None:
+        module, value = name.split(":")
+        assert trust(module, value) is Trust.RUNS
+        assert trust(f"own_{module}", value) is Trust.UNKNOWN
+
+    def test_what_evaluates_text_by_a_method_is_unsafe_and_the_same_class_alone_is_not(self) -> None:
+        module = "torch.fx.experimental.symbolic_shapes"
+        text = b"X\x01\x00\x00\x001"
+
+        def named(name: str) -> bytes:
+            words = (word.encode() for word in (module, name))
+            spelled = b"".join(b"X" + len(word).to_bytes(4, "little") + word for word in words)
+            return b"\x80\x04" + spelled + b"\x93(N" + text + b"tR."
+
+        assert scanned(named("ShapeEnv.evaluate_guards_expression")).runs == [
+            f"{module}.ShapeEnv.evaluate_guards_expression"
+        ]
+        assert scanned(named("ShapeEnv")).runs == []
+
+    @pytest.mark.no_cover
+    def test_no_function_of_torch_or_numpy_that_evaluates_or_unpickles_is_taken_for_harmless(self) -> None:
+        found = [
+            f"{module}.{name}"
+            for library in (torch, np, yaml)
+            for module, name in evaluating(Path(str(library.__file__)).parent)
+            if trust(module, name) is not Trust.RUNS
+        ]
+        assert found == []
+
+    @pytest.mark.parametrize("protocol", [2, 4])
+    def test_no_module_optimizer_or_schedule_of_torch_is_called_unsafe(self, protocol: int) -> None:
+        layer = torch.nn.Linear(4, 4)
+        optimizer = torch.optim.AdamW(layer.parameters())
+        schedules = [
+            torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=5),
+            torch.optim.lr_scheduler.CyclicLR(optimizer, 0.1, 0.2, cycle_momentum=False),
+            torch.optim.swa_utils.SWALR(optimizer, 0.1),
+        ]
+        saved = [
+            layer, optimizer, *schedules, torch.nn.LazyLinear(4), torch.nn.GELU(),
+            torch.nn.TransformerEncoderLayer(8, 2, activation=torch.nn.functional.gelu), torch.amp.GradScaler("cpu"),
+            torch.nested.nested_tensor([torch.ones(2, 3), torch.ones(1, 3)], layout=torch.jagged),
+            np.zeros(2, [("a", "f4")]).view(np.recarray), np.ma.masked_equal([1, 2], 1), np.poly1d([1, 2]),
+            np.random.default_rng(1), [torch.relu, np.mean, torch.nn.init.ones_],
+        ]  # fmt: skip
+        for each in saved:
+            assert scanned(archived(each, protocol)).runs == [], each
 
     def test_a_name_of_python_2_is_shown_as_what_it_is(self) -> None:
         assert scanned(pickle.dumps(Caller(subprocess.Popen, "true"), 2)).runs == ["subprocess.Popen"]

@@ -2,8 +2,8 @@
 
 A pickle names functions and calls them while it is loaded. What `torch.save` itself writes is known by name, as are
 the values that configs, settings of trainers and states of random numbers are made of. All else of Python's own library
-is refused: its corners that run a program are too many to be listed. In the packages that a training has anyway, those
-are listed.
+is refused: its corners that run a program are too many to be listed. So are the functions of packages that a training
+has anyway, but for those that are listed; of their classes, those are refused that are known to run something.
 
 Source:
     `torch/_weights_only_unpickler.py` of torch 2.13 (what `weights_only=True` allows), what pickling the values in
@@ -80,6 +80,7 @@ _KNOWN = {
         "torch._C": "Generator",
         "torch._dynamo.decorators": "_DimRange",
         "torch._tensor": "Tensor _rebuild_from_type_v2",
+        "torch.jit._pickle": "build_boollist build_doublelist build_intlist build_tensorlist restore_type_tag",
         "torch._utils": "_rebuild_device_tensor_from_cpu_tensor _rebuild_device_tensor_from_numpy "
         "_rebuild_meta_tensor_no_storage _rebuild_nested_tensor _rebuild_parameter _rebuild_parameter_with_state "
         "_rebuild_qtensor _rebuild_sparse_csr_tensor _rebuild_sparse_tensor _rebuild_tensor _rebuild_tensor_v2 "
@@ -146,7 +147,45 @@ _LIBRARIES = _words(
     "accelerate datasets deepspeed diffusers fsspec keras lightning mindspore numpy pandas peft psutil "
     "pytorch_lightning safetensors scipy sklearn tensorflow torch torch_npu torchaudio torchvision transformers yaml"
 )
-"""Whose functions keep to these words; in somebody's own package they may mean anything."""
+"""Whose functions are known, and whose classes keep to the words below; in somebody's own package they may mean
+anything."""
+_FUNCTION = re.compile(r"_*[a-z].*", re.DOTALL)
+"""How functions and methods are called, and some classes. One that `_HARMLESS` does not list is refused: in torch,
+numpy, yaml and fsspec alone 46 evaluate what they are given, or unpickle it, or start a program."""
+_MATH = _words(
+    """
+    abs absolute acos add all allclose amax amin any arange arccos arcsin arctan argmax argmin array as_tensor asarray
+    asin atan atan2 average bmm cat ceil clamp clip clone concat concatenate cos cosh cumprod cumsum diag div divide dot
+    einsum empty empty_like equal erf exp exp2 expand_dims expm1 eye flatten flip floor frac from_numpy full full_like
+    gelu greater hardtanh heaviside hstack index_select inner isfinite isinf isnan leaky_relu less linspace log log10
+    log1p log2 log_softmax logaddexp logit logsumexp masked_fill matmul max maximum mean median min minimum mish mm
+    moveaxis mul multiply nan_to_num nanmax nanmean nanmin nansum neg negative norm not_equal numel ones ones_like outer
+    percentile permute pow power prod quantile rand rand_like randint randn randn_like randperm reciprocal relu relu_
+    reshape rms_norm round rrelu rsqrt selu sigmoid sign silu sin sinh softmax softplus split sqrt square squeeze stack
+    std sub subtract sum swapaxes take tan tanh tensor tile transpose tril triu true_divide unsqueeze var vstack where
+    zeros zeros_like
+    """
+)
+_HARMLESS = re.compile(
+    r"torch\.(nn\.functional|nn\.init|_C\._nn|special)\.(?!handle_torch_function|boolean_dispatch)[a-z0-9_]+"
+    r"|torch(_npu)?(\.[a-z0-9_]+)*\._rebuild_[a-z0-9_]+"
+    rf"|(torch|torch\._C\._VariableFunctions(Class)?|numpy)\.({'|'.join(_MATH)})"
+    r"|torch\.(cuda\.)?amp\.grad_scaler\._refresh_per_optimizer_state"
+    r"|torch\.distributed\.remote_device\._remote_device"
+    r"|torch\.nn\.modules\.[a-z]+\.Lazy[A-Za-z0-9]+\._(lazy_load_hook|infer_parameters)"
+    r"|torch\.optim\.swa_utils\.SWALR\._(cosine|linear)_anneal"
+    r"|torch\.optim\.lr_scheduler\.(OneCycleLR\._annealing_(cos|linear)"
+    r"|CyclicLR\._(triangular2?|exp_range)_scale_fn)"
+    r"|torch\.utils\.data\.(dataloader|_utils\.collate)\.default_(collate|convert)"
+    r"|deepspeed\.utils\.tensor_fragment\.tensor_fragment"
+    r"|(pytorch_lightning|lightning\.pytorch)\.utilities\.argparse(_utils)?\._[a-z_]+_(default|type)"
+    r"|transformers(\.[a-z0-9_]+)*\.(gelu|gelu_new|gelu_fast|gelu_python|quick_gelu|linear_act|mish|silu|swish)"
+    r"|numpy(\.[a-z_]+)*\.(recarray|record|matrix|chararray|poly1d|generic|number|integer|floating|inexact|flexible"
+    r"|signedinteger|unsignedinteger|complexfloating|character|finfo|iinfo)"
+    r"|scipy\.sparse(\.[a-z_]+)*\.(csr|csc|coo|bsr|dia|dok|lil)_(matrix|array)"
+    r"|pandas\.core\.indexes\.base\._new_Index"
+)
+"""Those that compute, or make a value of numbers; what lies in a module that is refused is refused all the same."""
 _RUNNING = re.compile(
     r"([a-z0-9_]*_)?(loads?|run|runs|runstring|main|exec|execute|eval|system|popen|spawn|unpickle|deserialize|savez?"
     r"|savetxt|loadtxt|genfromtxt|fromfile|from_file|tofile|fromregex|memmap|import|open|compile|dumps?|to_object"
@@ -183,12 +222,15 @@ def trust(module: str, name: str) -> Trust:
     if _reaches(parts) or not _MODULES.isdisjoint(above):
         return Trust.RUNS
     whole = full.split(".")
-    if whole[0] in _LIBRARIES and any(map(_RUNNING.fullmatch, parts)):
-        return Trust.RUNS
-    if module in _VALUES and parts[0] in _KNOWN[module]:
-        return Trust.UNKNOWN
     begins = (".".join(whole[:length]) for length in range(1, len(whole) + 1))
-    return Trust.UNKNOWN if full in _UNJUDGED or _RUNS.isdisjoint(begins) else Trust.RUNS
+    is_refused = not _RUNS.isdisjoint(begins)
+    if whole[0] in _LIBRARIES and not is_refused:
+        if _HARMLESS.fullmatch(full):
+            return Trust.UNKNOWN
+        is_refused = any(map(_RUNNING.fullmatch, parts)) or _FUNCTION.fullmatch(parts[-1]) is not None
+    elif full in _UNJUDGED or (module in _VALUES and parts[0] in _KNOWN[module]):
+        return Trust.UNKNOWN
+    return Trust.RUNS if is_refused else Trust.UNKNOWN
 
 
 def _reaches(parts: list[str]) -> bool:
