@@ -7,7 +7,7 @@ from dataclasses import fields, replace
 from typing import TYPE_CHECKING
 
 from ckpttool.api.configs import read_base
-from ckpttool.api.preflighting import assert_startable, from_the_top, judged, told_by_its_user
+from ckpttool.api.preflighting import assert_startable, assert_told_by_its_user, from_the_top, judged
 from ckpttool.api.resolving import resolve
 from ckpttool.api.scanning import Where, asked
 from ckpttool.decide.preflight import allow
@@ -99,7 +99,7 @@ def fragment(
         CkptToolError: The question cannot be answered, or this trainer is started with a config that `launch` writes.
     """
     answer = resolve(question, choice, data, node=node)
-    told_by_its_user(answer.tree)
+    assert_told_by_its_user(answer.tree)
     decision, looks = answer.decision, answer.tree.looks
     if isinstance(decision, ResumePlan) and looks is not None:
         there = from_the_top(decision.load.path, decision.root, looks.merge)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from ckpttool.api.configs import BaseConfig, config_check, read_or_check
 from ckpttool.api.resolving import Answer, resolve
 from ckpttool.api.scanning import Where, asked
+from ckpttool.api.starting import against_start, judged_start
 from ckpttool.decide import preflight as judge
 from ckpttool.domain.checkpoint import Inventory
 from ckpttool.domain.data_position import skip_of
@@ -30,8 +31,9 @@ if TYPE_CHECKING:
     from ckpttool.domain.merge import Merge
     from ckpttool.domain.node import Node
     from ckpttool.trainers.abilities import LaunchTarget
+    from ckpttool.trainers.base import Trainer
 
-_AFTER_CONFIG = ("checkpoint", "health", "launch", "disk")
+_AFTER_CONFIG = ("checkpoint", "health", "launch", "start", "disk")
 
 
 def preflight(
@@ -64,8 +66,10 @@ def preflight(
         answer = resolve(replace(question.tree, config=config.run), question.choice, question.data, node=node)
         trainer = answer.tree.trainer
         if trainer is not None and trainer.launch is None:
-            return _told_by_hand(question, answer, disk, trainer=trainer.title, before=(first,))
-        return judged(question, config, answer, disk).answer
+            return _told_by_hand(question, answer, disk, before=(first,))
+        ready = judged(question, config, answer, disk).answer
+        *before, of_disk = ready.checks
+        return replace(ready, checks=(*before, _start_check(_teller(question, answer), answer), of_disk))
     except CkptToolError as error:
         return _cut_short(question, [first, _stopped("checkpoint", error)], _AFTER_CONFIG[1:])
 
@@ -74,21 +78,19 @@ def _without_config(question: PreflightQuestion, disk: Disk, node: Node | None) 
     """Judge a start where there is no config to look at."""
     try:
         answer = resolve(question.tree, question.choice, question.data, node=node)
-        title = told_by_its_user(answer.tree)
+        return _told_by_hand(question, answer, disk)
     except CkptToolError as error:
         return _cut_short(question, [_stopped("checkpoint", error)], _AFTER_CONFIG[1:])
-    return _told_by_hand(question, answer, disk, trainer=title)
 
 
 def _told_by_hand(
-    question: PreflightQuestion, answer: Answer, disk: Disk, *, trainer: str, before: tuple[Check, ...] = ()
+    question: PreflightQuestion, answer: Answer, disk: Disk, *, before: tuple[Check, ...] = ()
 ) -> Preflight:
-    """Judge the start of a trainer whose configs nobody edits: its user tells it what to load."""
+    """Judge a start for which `launch` writes no config: its user tells the trainer what to load."""
     decision, inventory, teller = answer.decision, answer.tree.inventory, _teller(question, answer)
     plan = decision if isinstance(decision, ResumePlan) else None
     found = judge.by_check(decision, None, strict=question.strict, view=question.view)
-    told = "nothing was chosen" if plan is None else summaries.told_summary(plan, trainer=trainer)
-    launch = teller.check("launch", told, found["launch"])
+    launch = _launch_by_hand(teller, answer.tree.trainer, plan, found["launch"])
     coming = NextSaves(folder=inventory.root, inside=(), count=1, stays=None)
     known = is_local(answer.tree.storage.root) or answer.tree.looks is not None
     need = _disk_needs(coming, answer, plan, disk) if known else None
@@ -96,22 +98,33 @@ def _told_by_hand(
         *before,
         teller.check("checkpoint", summaries.checkpoint_summary(decision), found["checkpoint"], _nothing(decision)),
         _health_check(teller, inventory, plan, found["health"]),
-        _skipped(launch) if plan is None else launch,
+        launch,
+        _start_check(teller, answer),
         _disk_check(teller, need),
     )
     return _answered(question, answer, checks, need)
 
 
-def told_by_its_user(tree: Tree) -> str:
-    """Return what people call the trainer of a tree, whose configs nobody edits.
+def _launch_by_hand(
+    teller: _Teller, trainer: Trainer | None, plan: ResumePlan | None, findings: Iterable[Finding]
+) -> Check:
+    if plan is None:
+        return _skipped(teller.check("launch", "nothing was chosen", findings))
+    if trainer is not None and trainer.launch is not None:
+        return replace(teller.check("launch", "not judged: no --config", findings), unsure=True)
+    title = "nobody" if trainer is None else trainer.title
+    return teller.check("launch", summaries.told_summary(plan, trainer=title), findings)
+
+
+def assert_told_by_its_user(tree: Tree) -> None:
+    """Refuse a trainer that is started with a config.
 
     Raises:
-        UsageError: `launch` edits them.
+        UsageError: `launch` edits its configs.
     """
     if tree.trainer is not None and tree.trainer.launch is not None:
         way = "give --config BASE.yaml, and launch --output NEW.yaml"
         raise UsageError(f"{tree.trainer.title} is started with a config: {way}")
-    return "nobody" if tree.trainer is None else tree.trainer.title
 
 
 def _nothing(decision: ResumePlan | NoResumePoint) -> ExitCode | None:
@@ -316,6 +329,15 @@ def _launch_check(
     told = None if skip is None else told_skip(skip, trainer)
     summary = summaries.launch_summary(plan, config.run, len(edited.changes), trainer=trainer.title, told=told)
     return teller.check("launch", summary, findings)
+
+
+def _start_check(teller: _Teller, answer: Answer) -> Check:
+    """Judge the start as it stands: not what `launch` would write."""
+    plan, start = answer.decision, judged_start(answer)
+    if start is None or not isinstance(plan, ResumePlan):
+        return Check(name="start", summary="nothing was chosen", skipped=True)
+    check = teller.check("start", summaries.start_summary(start, plan), against_start(start, answer, plan))
+    return replace(check, unsure=not start.is_known)
 
 
 def _skipped(check: Check) -> Check:

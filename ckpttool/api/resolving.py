@@ -38,7 +38,9 @@ if TYPE_CHECKING:
     from ckpttool.domain.data_position import DataPosition
     from ckpttool.domain.node import Node
     from ckpttool.domain.settings import RunConfig
+    from ckpttool.trainers.abilities import OwnStart
     from ckpttool.trainers.base import Trainer
+    from ckpttool.verify.session import Session
 
 TRUSTED_SECONDS = 3600.0
 """For so long a file that did not change since it was verified is not read again: who was interrupted goes on."""
@@ -55,6 +57,8 @@ class Answer:
     decision: ResumePlan | NoResumePoint
     tree: Tree
     question: TreeQuestion
+    verdicts: Mapping[tuple[CheckpointKey, tuple[Finding, ...]], Verdict]
+    """What headers and sizes showed of the saves that were looked at; empty where more was read of them."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return what the command prints with `--format json`."""
@@ -113,7 +117,8 @@ def resolve(
         of_logs = evidence.findings(chosen)
         of_logs = accepted(of_logs) if choice.allow_unknown_health else of_logs
         decision = replace(decision, findings=(*of_logs, *decision.findings))
-    return Answer(decision=_from_here(decision, tree, question, node), tree=tree, question=question)
+    seen = verdicts if choice.evidence is Level.STRUCTURE else {}
+    return Answer(decision=_from_here(decision, tree, question, node), tree=tree, question=question, verdicts=seen)
 
 
 def _healable(tree: Tree, question: TreeQuestion, point: ResumePoint | NoResumePoint) -> tuple[Finding, ...]:
@@ -356,20 +361,32 @@ def simulate(answer: Answer, version: str | None = None, *, trainer: str | None 
     Raises:
         UsageError: The tree is another trainer's, the version is not known, or nobody knows how this one chooses.
     """
-    from ckpttool.trainers.abilities import OwnStart
-
-    tree, question = answer.tree, answer.question
+    tree = answer.tree
     whose = "a lone file" if tree.trainer is None else tree.trainer.title
     if trainer is not None and (tree.trainer is None or tree.trainer.name != trainer):
         raise UsageError(f"{tree.inventory.root} is a tree of {whose}: --simulate own asks that")
     if tree.trainer is None or tree.trainer.simulator is None:
         raise UsageError(f"ckpttool does not know which checkpoint {whose} would take by itself")
-    with closing(session_for(tree, CheckQuestion(jump=0, max_age=TRUSTED_SECONDS))) as session:
-        start = OwnStart(
-            storage=tree.storage,
-            inventory=tree.inventory,
-            checked=session.verdict,
-            config=question.config,
-            world_size=question.world_size,
-        )
+    session, start = own_start(answer)
+    with closing(session):
         return tree.trainer.simulator.pick(start, version)
+
+
+def own_start(answer: Answer) -> tuple[Session, OwnStart]:
+    """Return what a start in the tree finds; whoever asked closes the session, which checks its saves."""
+    from ckpttool.trainers.abilities import OwnStart
+
+    tree, question = answer.tree, answer.question
+    session = session_for(tree, CheckQuestion(jump=0, max_age=TRUSTED_SECONDS))
+
+    def checked(checkpoint: Checkpoint) -> Verdict:
+        return answer.verdicts.get((checkpoint.key, checkpoint.findings)) or session.verdict(checkpoint)
+
+    start = OwnStart(
+        storage=tree.storage,
+        inventory=tree.inventory,
+        checked=checked,
+        config=question.config,
+        world_size=question.world_size,
+    )
+    return session, start

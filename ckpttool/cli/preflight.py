@@ -39,8 +39,8 @@ def preflight(
 ) -> None:
     """Say go or no-go before a launch. Changes nothing.
 
-    Looks at checkpoint, health, config, launch and disk. Exit 0 only if a launch now would resume where it says.
-    Without --config: of a trainer that is started without one.
+    Checks checkpoint, health, config, launch, start and disk. Exit 0 only if this start, with its config as it is,
+    resumes where it says; --allow start-differs asks for what `launch` would write instead.
 
     Example: ckpttool preflight ./output/checkpoint --config pretrain.yaml
     """

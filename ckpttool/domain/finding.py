@@ -233,6 +233,8 @@ class Code(str, Enum):
     DATA_MISPLACED = "data-misplaced"
     ENDS_ELSEWHERE = "ends-elsewhere"
     DEVICES_UNKNOWN = "devices-unknown"
+    START_DIFFERS = "start-differs"
+    START_UNKNOWN = "start-unknown"
     CAPTURE_INCOMPLETE = "capture-incomplete"
     CAPTURE_DAMAGED = "capture-damaged"
     INPUTS_MUTATED = "inputs-mutated"

@@ -9,7 +9,7 @@ from ckpttool.domain.answered import Answered
 from ckpttool.domain.checkpoint import Checkpoint
 from ckpttool.domain.finding import NOT_SEEN, Code, Finding, Severity, blocking, seen_in_part, withheld
 from ckpttool.domain.frozen import dataclass
-from ckpttool.domain.units import Step, counted, lasting
+from ckpttool.domain.units import Step, at_step, counted, lasting
 from ckpttool.domain.verdict import Level, VerdictWord
 from ckpttool.domain.view import USUAL, View
 
@@ -238,6 +238,60 @@ class Simulation:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class JudgedStart:
+    """What a start as it stands would do: by its config, its records and its names, with nobody naming it a save."""
+
+    simulation: Simulation | None
+    """None: not known, for `why` says why."""
+    why: str = ""
+    by_script: bool = False
+    """Where it is not known: whether the training's own script decides, which nobody can look at before."""
+    by_records: bool = False
+    """Whether it goes by small records beside the saves, which `repair-meta` writes."""
+    data: str | None = None
+    """How its data would go on elsewhere than the plan says, in words; None: they do not, or that is not known."""
+
+    def takes(self, name: str) -> bool:
+        """Tell whether it loads a save of this name, and goes on behind it."""
+        told = self.simulation
+        goes_on = told is not None and told.outcome in {Outcome.LOADS, Outcome.UNKNOWN}
+        return goes_on and told is not None and told.would_resume == name and self.data is None
+
+    @property
+    def is_known(self) -> bool:
+        """Whether it is known what it would do."""
+        told = self.simulation
+        return told is not None and not (told.outcome is Outcome.UNKNOWN and told.would_resume is None)
+
+    @property
+    def reason(self) -> str:
+        """Why it does that, or why that is not known."""
+        if self.data is not None:
+            return self.data
+        return self.why if self.simulation is None else self.simulation.because
+
+    def deed(self, chosen: Checkpoint) -> str:
+        """Say what it does, in words that follow its name.
+
+        Args:
+            chosen: What it should load.
+        """
+        told, instead = self.simulation, f"{at_step(chosen.step)} ({chosen.name})"
+        if told is None or not self.is_known:
+            return "loads what is not known"
+        if told.outcome is Outcome.SCRATCH:
+            return f"begins at step 0 and does not resume from {instead}"
+        if told.outcome is Outcome.MIXES:
+            return f"loads parts of several saves, not {instead}"
+        if told.would_resume is None:
+            return f"stops and does not load {instead}"
+        then = " and stops" if told.outcome is Outcome.STOPS else ""
+        if told.would_resume != chosen.name:
+            return f"takes {told.would_resume}{then}, not {instead}"
+        return f"takes {chosen.name}{then}" if self.data is None else f"takes {chosen.name}, and its data elsewhere"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ResumePlan:
     """Everything a launch needs."""
 
@@ -269,6 +323,8 @@ class Resolution(Answered):
     decision: ResumePlan | NoResumePoint
     simulation: Simulation | None = None
     """What the trainer by itself would have done, where that was asked."""
+    start: JudgedStart | None = None
+    """What the start as it stands would do; None where nothing was chosen, or nothing speaks of it."""
     strict: bool = False
     """Whether a newer checkpoint that was rejected is an exit of its own."""
     now: float | None = None

@@ -47,7 +47,7 @@ class Check:
     """One thing that was looked at."""
 
     name: str
-    """`config`, `checkpoint`, `health`, `launch`, `disk`; or the config file, where only configs were looked at."""
+    """`config`, `checkpoint`, `health`, `launch`, `start`, `disk`; or the config file, if only configs were checked."""
     summary: str
     """One line: what was seen."""
     reasons: tuple[Reason, ...] = ()

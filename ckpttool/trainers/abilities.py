@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from ckpttool.domain.finding import Finding
     from ckpttool.domain.health import Health, HealthBook
     from ckpttool.domain.launch import LaunchConfig, LaunchJob
-    from ckpttool.domain.plan import ResumePlan, Simulation, TrainersSkip
+    from ckpttool.domain.plan import JudgedStart, ResumePlan, Simulation, TrainersSkip
     from ckpttool.domain.preflight import NextSaves
     from ckpttool.domain.scalars import ScalarRules, Scalars, ScalarValues
     from ckpttool.domain.settings import RunConfig, SafeFix
@@ -154,6 +154,15 @@ class Simulator(Protocol):
 
         Raises:
             UsageError: The version is not known.
+        """
+        ...
+
+    def as_it_stands(self, start: OwnStart, plan: ResumePlan) -> JudgedStart:
+        """Tell what a start with the config, the records and the names as they are would load; by the same rules.
+
+        Args:
+            start: What it finds.
+            plan: What it should load, and where its data should go on.
         """
         ...
 

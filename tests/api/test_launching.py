@@ -98,7 +98,7 @@ def test_a_launch_and_the_preflight_before_it_say_the_same(run: Path) -> None:
         order = api.LaunchOrder(base=str(base), output=str(run / "new.yaml"))
         refused = api.launch(tree, choice, data, order=order, disk=disk)
         assert isinstance(refused, Preflight)
-        assert refused.checks == ready.checks
+        assert refused.checks == tuple(check for check in ready.checks if check.name != "start")
         assert not (run / "new.yaml").exists()
         assert isinstance(api.launch(tree, choice, data, order=replace(order, allowed=(code,)), disk=disk), Launch)
         (run / "new.yaml").unlink()

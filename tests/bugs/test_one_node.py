@@ -246,6 +246,7 @@ class TestCommands:
             tree=api.TreeQuestion(path=str(one.output)),
             choice=api.ResumeQuestion(),
             data=api.DataQuestion(),
+            allowed=(Code.START_DIFFERS,),
         )
         answer = api.preflight(question, node=node(environment=SLURM))
         assert exits.of_preflight(answer.checks) is ExitCode.INCOMPLETE
@@ -280,7 +281,7 @@ class TestCommands:
         assert "bring back" not in declared.stdout
         assert run("resolve", str(one.output), "--world-size", "2", env=SLURM).code == ExitCode.OK
         base = config(tmp_path, dp=4, trans=True)
-        flight = ("preflight", str(one.output), "--config", base)
+        flight = ("preflight", str(one.output), "--config", base, "--allow", "start-differs")
         assert run(*flight, env=SLURM).code == ExitCode.INCOMPLETE
         assert run(*flight, "--allow", "one-node-only", env=SLURM).code == ExitCode.OK
         launch = ("launch", str(one.output), "--config", base, "--output", str(tmp_path / "new.yaml"))

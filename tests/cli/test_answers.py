@@ -317,7 +317,7 @@ def cut(here: Path, *ranks: int) -> None:
         path.write_bytes(path.read_bytes()[:-100])
 
 
-@pytest.mark.parametrize("command", ["verify output", "resolve output", "preflight output --config base.yaml"])
+@pytest.mark.parametrize("command", ["verify output", "resolve output", "preflight output --config base.yaml -v"])
 def test_every_damaged_rank_is_named(command: str, here: Path) -> None:
     (here / "base.yaml").write_text((FIXTURES / "configs" / "pretrain_sink2.yaml").read_text())
     cut(here, 0, 2, 3)

@@ -83,7 +83,10 @@ def test_the_example_works(command: str, here: Path) -> None:
         os.utime(path, (1_700_000_000, 1_700_000_000))  # a checkout of a moment ago looks like a save under way
     config = (TESTS / "configs" / "llama2_legacy.yaml").read_text()
     (here / "pretrain.yaml").write_text(
-        config.replace("_parallel: 2", "_parallel: 1").replace("_stage: 2", "_stage: 1")
+        config.replace("_parallel: 2", "_parallel: 1")
+        .replace("_stage: 2", "_stage: 1")
+        .replace("load_checkpoint: ''", "load_checkpoint: ./output/checkpoint")
+        .replace("resume_training: False", "resume_training: True")
     )
     text = " ".join(help_of(command).split())
     line = re.search(r"Example: ckpttool (.*?) (?:Arguments|Which tree|Data position|Options|Commands):", text)

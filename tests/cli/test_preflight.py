@@ -36,16 +36,20 @@ load_ckpt_format: safetensors
 """
 ALL = ("table", "json", "github", "junit", "sarif", "gitlab", "markdown")
 
+NOTHING = {"checkpoint": "failed", **dict.fromkeys(("health", "launch", "start", "disk"), "skipped")}
+WRITTEN = ("--allow", "start-differs")
+"""Asks for what `launch` would write, whatever the config as it stands does."""
+
 # Exit code, and the checks that did not pass.
 ANSWERS: dict[str, tuple[int, dict[str, str]]] = {
     "whole": (0, {}),
-    "missing-shard": (0, {}),
-    "truncated": (0, {}),
-    "all-damaged": (11, {"checkpoint": "failed", "health": "skipped", "launch": "skipped", "disk": "skipped"}),
-    "unhealthy": (0, {}),
+    "missing-shard": (10, {"start": "failed"}),
+    "truncated": (10, {"start": "failed"}),
+    "all-damaged": (11, NOTHING),
+    "unhealthy": (10, {"start": "failed"}),
     "torn-health-file": (14, {"health": "unknown"}),
-    "replaced-node": (11, {"checkpoint": "failed", "health": "skipped", "launch": "skipped", "disk": "skipped"}),
-    "stray-folder": (0, {}),
+    "replaced-node": (11, NOTHING),
+    "stray-folder": (10, {"start": "failed"}),
 }
 
 
@@ -103,7 +107,7 @@ def test_each_check_ends_as_its_situation_demands(situation: str, here: Path) ->
     SITUATIONS[situation](here)
     said = asked(here, "--format", "json")
     found = outcomes(said)
-    assert list(found) == ["config", "checkpoint", "health", "launch", "disk"]
+    assert list(found) == ["config", "checkpoint", "health", "launch", "start", "disk"]
     assert {name: word for name, word in found.items() if word != "passed"} == ANSWERS[situation][1]
     assert said.json["go"] is (said.code == 0)
     assert said.json["exit_code"] == said.code
@@ -159,10 +163,10 @@ def unmounted(here: Path) -> None:
 @pytest.mark.parametrize("strict", [(), ("--strict",)])
 def test_14_where_a_newer_checkpoint_could_not_be_looked_at(strict: tuple[str, ...], here: Path) -> None:
     unmounted(here)
-    said = asked(here, *strict, "--format", "json")
+    said = asked(here, *strict, *WRITTEN, "--format", "json")
     assert (said.code, codes(said)) == (14, {"newer-not-chosen"})
     assert outcomes(said)["checkpoint"] == "unknown"
-    assert asked(here, *strict, "--allow", "newer-not-chosen").code == 0
+    assert asked(here, *strict, *WRITTEN, "--allow", "newer-not-chosen").code == 0
 
 
 class TestConfig:
@@ -218,9 +222,9 @@ class TestConfig:
 
     def test_a_config_of_which_no_launch_config_can_be_made_stops_it(self, here: Path) -> None:
         SITUATIONS["whole"](here)
-        said = asked(
-            here, "--format", "json", config=GOOD.replace("load_checkpoint: ''", "load_checkpoint: &x ''\nother: *x")
-        )
+        folder = "'./output/checkpoint'"
+        shared = GOOD.replace(f"load_checkpoint: {folder}", f"load_checkpoint: &x {folder}\nother: *x")
+        said = asked(here, "--format", "json", config=shared)
         assert (said.code, codes(said), outcomes(said)["launch"]) == (10, {"config-disagrees"}, "failed")
         assert "cannot make a launch config of it" in said.stdout
         launched = ask("launch", "output", "--config", "base.yaml", "--output", "new.yaml")
@@ -236,8 +240,8 @@ class TestLaunch:
 
     def test_strict_minds_a_newer_one_that_was_rejected(self, here: Path) -> None:
         SITUATIONS["missing-shard"](here)
-        assert asked(here).code == 0
-        said = asked(here, "--strict", "--format", "json")
+        assert asked(here, *WRITTEN).code == 0
+        said = asked(here, "--strict", *WRITTEN, "--format", "json")
         assert (said.code, codes(said)) == (10, {"newer-not-chosen"})
 
     def test_strict_alone_stops_nothing(self, here: Path) -> None:
@@ -272,12 +276,14 @@ class TestLaunch:
         shard.write_bytes(content)
         config = GOOD + "load_ckpt_format: safetensors\n"
         assert asked(here, "--strict", config=config).code == 0
-        said = asked(here, "--strict", "--level", "checksum", "--format", "json", config=config)
+        said = asked(here, "--strict", "--level", "checksum", *WRITTEN, "--format", "json", config=config)
         assert (said.code, codes(said)) == (10, {"newer-not-chosen"})
 
     def test_the_newer_layout(self, here: Path) -> None:
         SITUATIONS["newer-layout"](here)
         said = asked(here, "--format", "json", config=NEWER)
+        assert (said.code, codes(said)) == (10, {"start-differs"})  # `load_path` is empty: it begins at step 0
+        said = asked(here, "--format", "json", config=NEWER.replace("''", "./output/checkpoint, no_load_optim: False"))
         assert (said.code, codes(said)) == (0, set())
         disk = said.json["disk"]
         assert isinstance(disk, dict)
@@ -331,7 +337,8 @@ class TestDisk:
             return Room(free_bytes=1 << 40, free_files=None)
 
         monkeypatch.setattr(LocalDisk, "room", room)
-        assert asked(here, config=GOOD.replace("./output", f"{here}/big/new/run")).code == 0
+        config = GOOD.replace("output_dir: './output'", f"output_dir: '{here}/big/new/run'")
+        assert asked(here, config=config).code == 0
         assert asked_for == [f"{here}/big"]
 
     def test_an_empty_tree_tells_no_size(self, here: Path) -> None:
@@ -563,7 +570,7 @@ class TestOneScreen:
     def test_many_notes_are_not_all_shown(self, here: Path) -> None:
         SITUATIONS["missing-shard"](here)
         texts = "".join(f"a{n}: None\n" for n in range(20))
-        said = asked(here, config=GOOD + texts)
+        said = asked(here, *WRITTEN, config=GOOD + texts)
         assert said.code == 0
         assert said.stdout.count("\nnote ") <= MOST_NOTES
 

@@ -13,7 +13,7 @@ from ckpttool.decide.data_effects import against_size, by_step, consumed, effect
 from ckpttool.domain.checkpoint import Checkpoint, Inventory
 from ckpttool.domain.finding import Code, Finding, blocking
 from ckpttool.domain.load_settings import LoadSettings, Place, TrainerSetting
-from ckpttool.domain.plan import Outcome, Simulation
+from ckpttool.domain.plan import JudgedStart, Outcome, ResumePlan, Simulation
 from ckpttool.domain.question import AskedSizes
 from ckpttool.domain.scalars import Scalars
 from ckpttool.errors import ExitCode
@@ -40,6 +40,11 @@ class PicksByName:
         whole = not blocking(start.checked(newest).findings)
         outcome = Outcome.LOADS if whole else Outcome.STOPS
         return self._told(newest.name, outcome, "the highest number is taken, whatever is in it", version)
+
+    def as_it_stands(self, start: OwnStart, plan: ResumePlan) -> JudgedStart:
+        """Take the same."""
+        del plan
+        return JudgedStart(simulation=self.pick(start, None))
 
     def _told(self, name: str | None, outcome: Outcome, because: str, version: str | None) -> Simulation:
         return Simulation(
@@ -274,7 +279,7 @@ class TestGoOrNoGo:
     def test_without_a_config_all_but_that_is_judged(self, whole: Path) -> None:
         answer = document("preflight", str(whole))
         assert (answer["go"], answer["config"]) == (True, None)
-        assert [check["name"] for check in answer["checks"]] == ["checkpoint", "health", "launch", "disk"]
+        assert [check["name"] for check in answer["checks"]] == ["checkpoint", "health", "launch", "start", "disk"]
         assert "its data: exact" in answer["checks"][2]["summary"]
         assert problems_of(answer) == []
 
@@ -300,9 +305,8 @@ class TestGoOrNoGo:
         answer = cli("preflight", str(tmp_path))
         assert (answer.exit_code, answer.output.startswith("NO-GO")) == (ExitCode.UNKNOWN_LAYOUT, True)
 
-    @pytest.mark.parametrize("command", ["preflight", "launch"])
-    def test_a_trainer_that_is_started_with_a_config_asks_for_it(self, command: str) -> None:
-        answer = cli(command, str(FIXTURES / "health_pp2" / "output"))
+    def test_a_launch_of_a_trainer_that_is_started_with_a_config_asks_for_it(self) -> None:
+        answer = cli("launch", str(FIXTURES / "health_pp2" / "output"))
         assert answer.exit_code == ExitCode.USAGE
         assert "is started with a config: give --config BASE.yaml" in " ".join(answer.output.split())
 

@@ -48,6 +48,6 @@ def _commands(answer: Demo) -> tuple[tuple[str, str], ...]:
         ("ckpttool resolve", "Where do we go on?"),
         ("ckpttool verify --checkpoint all", "What is whole?"),
         (f"ckpttool explain {Code.SHARD_TRUNCATED.value}", "What does it mean?"),
-        (f"ckpttool preflight --config {answer.config}", "May we launch?"),
+        (f"ckpttool preflight --config {answer.config}", "What would a start do?"),
         (f"ckpttool launch --config {answer.config} --output resume.yaml", "What do we start?"),
     )

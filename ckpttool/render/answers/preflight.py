@@ -178,7 +178,10 @@ def verdict(answer: Preflight | Lint) -> str:
         return f"NO-GO: {counted(len(kinds(blocking_reasons(answer.checks))), 'reason')} (exit {code.value})"
     if isinstance(answer, Preflight) and isinstance(answer.decision, ResumePlan):
         chosen = answer.decision.point.checkpoint
-        return f"GO: a launch now resumes from {shown(chosen.name)}, step {chosen.step}"
+        said = f"{shown(chosen.name)}, step {chosen.step}"
+        if any(check.name == "start" and (check.unsure or check.reasons) for check in answer.checks):
+            return f"GO: a start resumes from {said}, if it is told to load that"
+        return f"GO: a launch now resumes from {said}"
     return f"{counted(len(answer.checks), 'config')}: nothing that stops a launch"
 
 

@@ -8,7 +8,7 @@ from ckpttool.domain.checkpoint import Checkpoint
 from ckpttool.domain.data_position import DataEffect, DataPosition, GoesOn, SkipBatches, Unknown, skip_of
 from ckpttool.domain.finding import Finding, blocking, seen_in_part
 from ckpttool.domain.health import Health
-from ckpttool.domain.plan import NoResumePoint, ResumePlan, TrainersSkip
+from ckpttool.domain.plan import JudgedStart, NoResumePoint, ResumePlan, TrainersSkip
 from ckpttool.domain.preflight import DiskNeed
 from ckpttool.domain.settings import RunConfig
 from ckpttool.domain.units import at_step, counted, in_gib, on_all
@@ -121,6 +121,18 @@ def _with_conditions(position: GoesOn) -> str:
         return effect
     conditions = shown("; ".join(position.exact_if))
     return f"{effect} if {conditions}" if position.effect is DataEffect.EXACT else f"{effect}; exact if {conditions}"
+
+
+def start_summary(start: JudgedStart, plan: ResumePlan) -> str:
+    """Say what a start as it stands would do.
+
+    Args:
+        start: That.
+        plan: What it should do.
+    """
+    if not start.is_known:
+        return f"not judged: {start.reason}"
+    return f"as it stands, it {start.deed(plan.point.checkpoint)}"
 
 
 def disk_summary(need: DiskNeed) -> str:

@@ -15,7 +15,7 @@ from ckpttool.domain.finding import Code, Finding, Severity, note, worst
 from ckpttool.domain.plan import Outcome
 from ckpttool.trainers.accelerate import Accelerate
 from ckpttool.trainers.accelerate.names import FOLDER, RANK_STATE, first_number
-from ckpttool.trainers.common.own_choice import Choice, said
+from ckpttool.trainers.common.own_choice import Choice, NotTold, said
 
 if TYPE_CHECKING:
     from ckpttool.storage.base import Storage
@@ -50,12 +50,12 @@ def traps(strays: Sequence[str], checkpoints: Sequence[Checkpoint]) -> Iterator[
             yield note(Code.RUN_REWOUND, message, path=f"{FOLDER}/{newest}", remedy=remedy)
 
 
-def choose(start: OwnStart) -> Choice:
+def choose(start: OwnStart) -> Choice | NotTold:
     """Take the highest first number in a name, as with automatic naming."""
     try:
         names = sorted(entry.name for entry in start.storage.entries(FOLDER))
     except OSError:
-        return None, Outcome.UNKNOWN, f"its script names the folder: there is no {FOLDER}/"
+        return NotTold(why=f"its script names the folder: there is no {FOLDER}/", by_script=True)
     without = next((name for name in names if first_number(name) is None), None)
     if without is not None:
         return None, Outcome.STOPS, f"{_CALL} stops with an IndexError: {without} has no number in its name"

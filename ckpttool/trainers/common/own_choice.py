@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeAlias
 
+from ckpttool.decide.lint_engine import View
 from ckpttool.domain.frozen import dataclass
-from ckpttool.domain.plan import Outcome, Simulation
+from ckpttool.domain.plan import JudgedStart, Outcome, Simulation
 
 if TYPE_CHECKING:
     from ckpttool.domain.checkpoint import Checkpoint
     from ckpttool.domain.finding import Finding
+    from ckpttool.domain.plan import ResumePlan
     from ckpttool.trainers.abilities import OwnStart
     from ckpttool.trainers.base import Trainer
 
@@ -19,15 +21,48 @@ Choice: TypeAlias = tuple[str | None, Outcome, str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class NotTold:
+    """What nobody can know of a start: which save it loads."""
+
+    why: str
+    by_script: bool = False
+    """Whether the training's own script decides."""
+
+
+def _by_itself(start: OwnStart, view: View) -> None:
+    del start, view
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class OwnChoice:
     """A simulator by one rule."""
 
     trainer: Trainer
-    choose: Callable[[OwnStart], Choice]
+    choose: Callable[[OwnStart], Choice | NotTold]
+    told: Callable[[OwnStart, View], Choice | NotTold | None] = _by_itself
+    """Says what the config of a start makes of it; None: it chooses by itself."""
+    by_records: bool = False
+    """Whether it chooses by small records beside the saves, which `repair-meta` writes."""
 
     def pick(self, start: OwnStart, version: str | None) -> Simulation:
         """Ask the rule, whatever the version."""
-        name, outcome, because = self.choose(start)
+        choice = self.choose(start)
+        if isinstance(choice, NotTold):
+            choice = None, Outcome.UNKNOWN, choice.why
+        return self._simulation(choice, version)
+
+    def as_it_stands(self, start: OwnStart, plan: ResumePlan) -> JudgedStart:
+        """Go by its config, where that says what to load; else ask the rule."""
+        del plan
+        config = start.config
+        told = self.told(start, View(config.settings)) if config and config.trainer == self.trainer.name else None
+        choice = told or self.choose(start)
+        if isinstance(choice, NotTold):
+            return JudgedStart(simulation=None, why=choice.why, by_script=choice.by_script)
+        return JudgedStart(simulation=self._simulation(choice, None), by_records=self.by_records and told is None)
+
+    def _simulation(self, choice: Choice, version: str | None) -> Simulation:
+        name, outcome, because = choice
         return Simulation(
             trainer=self.trainer.name,
             title=self.trainer.title,

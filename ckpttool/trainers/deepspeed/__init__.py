@@ -42,7 +42,7 @@ class DeepSpeed(WithoutLogs):
         from ckpttool.trainers.common.own_choice import OwnChoice
         from ckpttool.trainers.deepspeed.resumes import choose
 
-        return OwnChoice(trainer=self, choose=choose)
+        return OwnChoice(trainer=self, choose=choose, by_records=True)
 
     def objections(self, inventory: Inventory, checkpoint: Checkpoint, asked: AskedSizes) -> tuple[Finding, ...]:
         """Say which sizes its loader refuses."""

@@ -56,9 +56,9 @@ class HuggingFace(NotStarted):
     def simulator(self) -> Simulator | None:
         """What `resume_from_checkpoint=True` finds."""
         from ckpttool.trainers.common.own_choice import OwnChoice
-        from ckpttool.trainers.huggingface.own_choice import choose
+        from ckpttool.trainers.huggingface.own_choice import choose, told
 
-        return OwnChoice(trainer=self, choose=choose)
+        return OwnChoice(trainer=self, choose=choose, told=told)
 
     def objections(self, inventory: Inventory, checkpoint: Checkpoint, asked: AskedSizes) -> tuple[Finding, ...]:
         """Say nothing against a save: whole files load on any number of ranks, and slices are cut anew."""

@@ -10,12 +10,38 @@ from typing import TYPE_CHECKING
 from ckpttool.domain.checkpoint import Checkpoint, Content
 from ckpttool.domain.finding import Code, Severity, worst
 from ckpttool.domain.plan import Outcome
-from ckpttool.trainers.common.own_choice import Choice, said
+from ckpttool.trainers.common.named_path import inside
+from ckpttool.trainers.common.own_choice import Choice, NotTold, said
 
 if TYPE_CHECKING:
+    from ckpttool.decide.lint_engine import View
     from ckpttool.trainers.abilities import OwnStart
 
+RESUME = "resume_from_checkpoint"
+AUTOMATIC = "auto_resume_from_checkpoints"
+"""axolotl's."""
+
 _LOADS_WITHOUT = {Code.CHECKSUM_MISMATCH, Code.STEP_DISAGREES}
+
+
+def told(start: OwnStart, view: View) -> Choice | NotTold | None:
+    """Go by what its arguments name; where they name nothing, its script decides.
+
+    Source:
+        `Trainer.train(resume_from_checkpoint=…)`: a path is opened as it is. The field of TrainingArguments does
+        nothing by itself; scripts pass it on, and some look for the highest number if it is not set.
+    """
+    path = view.get(RESUME)
+    if path is True or (path in {None, False} and view.is_on(AUTOMATIC)):
+        return None
+    if path in {None, False, ""}:
+        return NotTold(why=f"`{RESUME}` names no save, so the script begins at step 0, or takes the highest number")
+    taken = f"`{RESUME}` names {path}"
+    below = inside(start.inventory.root, str(path))
+    save = None if below is None else start.inventory.named(below)
+    if save is None:
+        return str(path), Outcome.UNKNOWN, f"{taken}, which is no save of {start.inventory.root}"
+    return _outcome(save, start, taken)
 
 
 def choose(start: OwnStart) -> Choice:
@@ -23,15 +49,15 @@ def choose(start: OwnStart) -> Choice:
     newest = max(start.inventory.checkpoints, key=_number, default=None)
     if newest is None:
         return None, Outcome.STOPS, "resume_from_checkpoint=True finds no checkpoint-N, and it stops"
-    return _outcome(newest, start)
+    taken = f"resume_from_checkpoint=True takes {newest.name}, the highest number, whatever is in it"
+    return _outcome(newest, start, taken)
 
 
 def _number(checkpoint: Checkpoint) -> int:
     return int(checkpoint.name.rpartition("-")[2])
 
 
-def _outcome(save: Checkpoint, start: OwnStart) -> Choice:
-    taken = f"resume_from_checkpoint=True takes {save.name}, the highest number, whatever is in it"
+def _outcome(save: Checkpoint, start: OwnStart, taken: str) -> Choice:
     against = [finding for finding in start.checked(save).findings if finding.severity > Severity.NOTE]
     silent = [finding for finding in against if _is_silent(finding.code, finding.path or "")]
     if against and len(silent) == len(against):

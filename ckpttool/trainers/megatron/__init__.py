@@ -53,7 +53,7 @@ class Megatron(NotStarted):
         from ckpttool.trainers.common.own_choice import OwnChoice
         from ckpttool.trainers.megatron.resumes import choose
 
-        return OwnChoice(trainer=self, choose=choose)
+        return OwnChoice(trainer=self, choose=choose, by_records=True)
 
     def objections(self, inventory: Inventory, checkpoint: Checkpoint, asked: AskedSizes) -> tuple[Finding, ...]:
         """Say which sizes its loader refuses."""

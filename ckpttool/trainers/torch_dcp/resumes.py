@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING
 
 from ckpttool.decide.data_effects import batches_read, consumed
 from ckpttool.domain.data_position import DataEffect, GoesOn, Unknown
-from ckpttool.domain.plan import Outcome
 from ckpttool.trainers.base import Effects, Resume
-from ckpttool.trainers.common.own_choice import Choice
+from ckpttool.trainers.common.own_choice import NotTold
 
 if TYPE_CHECKING:
     from ckpttool.trainers.abilities import OwnStart
@@ -26,10 +25,11 @@ def effects(resume: Resume) -> Effects:
     return Effects(position=position, settings=(), findings=())
 
 
-def choose(start: OwnStart) -> Choice:
+def choose(start: OwnStart) -> NotTold:
     """Say that nothing is chosen.
 
     Source: `torch.distributed.checkpoint.load`, whose `checkpoint_id` has no default that means the newest.
     """
     del start
-    return None, Outcome.UNKNOWN, "it chooses nothing: the training's own script names the folder (checkpoint_id)"
+    why = "it chooses nothing: the training's own script names the folder (checkpoint_id)"
+    return NotTold(why=why, by_script=True)

@@ -36,7 +36,7 @@ class Verl(WithoutLogs):
         from ckpttool.trainers.common.own_choice import OwnChoice
         from ckpttool.trainers.verl.own_choice import choose
 
-        return OwnChoice(trainer=self, choose=choose)
+        return OwnChoice(trainer=self, choose=choose, by_records=True)
 
     def objections(self, inventory: Inventory, checkpoint: Checkpoint, asked: AskedSizes) -> tuple[Finding, ...]:
         """Object to another number of ranks."""

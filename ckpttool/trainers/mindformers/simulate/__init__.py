@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ckpttool.domain.frozen import replace
 from ckpttool.domain.plan import Outcome, Simulation
 from ckpttool.domain.progress import newest_first
 from ckpttool.domain.shard import FormatName
@@ -15,12 +16,14 @@ from ckpttool.trainers.mindformers.simulate.names import Pick, StopsError
 
 if TYPE_CHECKING:
     from ckpttool.domain.checkpoint import Checkpoint
+    from ckpttool.domain.plan import JudgedStart, ResumePlan
+    from ckpttool.storage.base import Storage
     from ckpttool.trainers.abilities import OwnStart
     from ckpttool.trainers.mindformers.simulate.versions import Quirks
     from ckpttool.trainers.mindformers.simulate.view import MindFormersView
     from ckpttool.trainers.mindformers.train_config import TrainConfig
 
-__all__ = ["MindFormersSimulator", "simulate"]
+__all__ = ["MindFormersSimulator", "simulate", "view_of"]
 
 
 class MindFormersSimulator:
@@ -28,24 +31,44 @@ class MindFormersSimulator:
 
     def pick(self, start: OwnStart, version: str | None) -> Simulation:
         """Look at the folder as MindFormers would, with the config's settings or those that fit the newest save."""
-        from ckpttool.trainers.mindformers.load import LOAD_FORMAT
         from ckpttool.trainers.mindformers.simulate.versions import KNOWN_VERSIONS
-        from ckpttool.trainers.mindformers.simulate.view import MindFormersSettings, view_for_mindformers
-        from ckpttool.trainers.mindformers.train_config import ConfigView, own
 
-        mine = None if start.config is None else own(start.config)
-        newest = next(iter(newest_first(start.inventory.checkpoints)), None)
+        return simulate(view_of(start, start.storage), version or KNOWN_VERSIONS[-1])
+
+    def as_it_stands(self, start: OwnStart, plan: ResumePlan) -> JudgedStart:
+        """Go by what the config names."""
+        from ckpttool.trainers.mindformers.simulate.own_start import as_it_stands
+
+        return as_it_stands(start, plan)
+
+
+def view_of(start: OwnStart, folder: Storage) -> MindFormersView:
+    """Return what MindFormers would see in a folder, with the config's settings or those that fit the newest save.
+
+    Args:
+        start: With the tree and the config.
+        folder: That which `load_checkpoint` names.
+    """
+    from ckpttool.trainers.mindformers.load import LOAD_FORMAT
+    from ckpttool.trainers.mindformers.simulate.view import MindFormersSettings, view_for_mindformers
+    from ckpttool.trainers.mindformers.train_config import ConfigView, own
+
+    mine = None if start.config is None else own(start.config)
+    newest = next(iter(newest_first(start.inventory.checkpoints)), None)
+    if mine is None:
+        load_format = LOAD_FORMAT[newest.format if newest else FormatName.MINDSPORE_CKPT]
+        settings = MindFormersSettings(load_ckpt_format=load_format)
+    else:
         settings = MindFormersSettings(
-            load_ckpt_format=LOAD_FORMAT[newest.format if newest else FormatName.MINDSPORE_CKPT]
-            if mine is None
-            else mine.load_ckpt_format,
-            world_size=_world_of(newest, start.world_size, mine),
-            use_checkpoint_health_monitor=mine is not None and mine.use_checkpoint_health_monitor,
-            resume_by_last_timestamp_ckpt=mine is not None
-            and ConfigView(mine.settings).is_on("resume_by_last_timestamp_ckpt"),
+            load_ckpt_format=mine.load_ckpt_format,
+            use_checkpoint_health_monitor=mine.use_checkpoint_health_monitor
+            if mine.use_legacy_format
+            else mine.health_check_picks,
+            resume_by_last_timestamp_ckpt=ConfigView(mine.settings).is_on("resume_by_last_timestamp_ckpt"),
+            use_legacy_format=mine.use_legacy_format,
         )
-        view = view_for_mindformers(start.storage, settings, output=open_storage(above(start.storage.root)))
-        return simulate(view, version or KNOWN_VERSIONS[-1])
+    settings = replace(settings, world_size=_world_of(newest, start.world_size, mine))
+    return view_for_mindformers(folder, settings, output=open_storage(above(start.storage.root)))
 
 
 def _world_of(newest: Checkpoint | None, world_size: int | None, config: TrainConfig | None) -> int | None:
@@ -88,15 +111,22 @@ def simulate(view: MindFormersView, version: str) -> Simulation:
 
 def _pick(view: MindFormersView, quirks: Quirks) -> Pick:
     from ckpttool.trainers.mindformers.simulate import iteration, legacy
-    from ckpttool.trainers.mindformers.simulate.view import Reading
 
     if view.entries is None:
         raise StopsError("the checkpoint folder cannot be listed")
     if not view.entries and quirks.starts_at_random_from_empty_folder:
         because = "the folder is empty, for which it starts from random weights with only a warning"
         return Pick(name=None, because=because, outcome=Outcome.SCRATCH)
-    signs = (view.tracker.reading, view.itself.common.reading)
-    shows_newer_layout = bool(view.iterations) or any(sign is not Reading.MISSING for sign in signs)
-    if quirks.has_iterations and shows_newer_layout and not view.ranks:
+    if quirks.has_iterations and _is_newer(view):
         return iteration.select(view, quirks)
     return legacy.select(view, quirks)
+
+
+def _is_newer(view: MindFormersView) -> bool:
+    """Tell which of its two ways it goes: as the config says, else as the folder looks."""
+    from ckpttool.trainers.mindformers.simulate.view import Reading
+
+    if view.settings.use_legacy_format is not None:
+        return not view.settings.use_legacy_format
+    signs = (view.tracker.reading, view.itself.common.reading)
+    return not view.ranks and (bool(view.iterations) or any(sign is not Reading.MISSING for sign in signs))

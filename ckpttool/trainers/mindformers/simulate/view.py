@@ -131,6 +131,8 @@ class MindFormersSettings:
     use_checkpoint_health_monitor: bool = False
     """Legacy: the top-level key. Newer layout: a threshold under `monitor_config.health_checkpoint`."""
     resume_by_last_timestamp_ckpt: bool = False
+    use_legacy_format: bool | None = None
+    """Which of the two layouts the config is for; None: not known, so that the folder tells."""
     world_size: int | None = None
     """Ranks that train; None: as many as there are rank folders."""
 

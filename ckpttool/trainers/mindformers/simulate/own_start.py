@@ -1,0 +1,244 @@
+"""What a start of MindFormers loads with its config as it stands: `load_checkpoint`, `resume_training` and the rest.
+
+Source:
+    `Trainer.train`, `_check_config_rules` and `convert_checkpoint_config` of the wheels 1.6.0 to 2.1.0, and
+    `load_resume_context_from_checkpoint`; runs of the real program with each of the four modes.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ckpttool.domain.checkpoint import Checkpoint
+from ckpttool.domain.data_position import GoesOn
+from ckpttool.domain.finding import blocking
+from ckpttool.domain.frozen import dataclass
+from ckpttool.domain.plan import JudgedStart, Outcome, ResumePlan, Simulation
+from ckpttool.storage import open_storage
+from ckpttool.storage.base import Kind, Storage
+from ckpttool.trainers.common.named_path import inside
+from ckpttool.trainers.mindformers.counters import mindformers_counters
+from ckpttool.trainers.mindformers.layouts.names import UNIFIED_LAYOUT
+from ckpttool.trainers.mindformers.load import planned_skip
+from ckpttool.trainers.mindformers.simulate import simulate, view_of
+from ckpttool.trainers.mindformers.simulate.names import StopsError, with_rank
+from ckpttool.trainers.mindformers.simulate.versions import KNOWN_VERSIONS
+from ckpttool.trainers.mindformers.train_config import ConfigView, TrainConfig, own
+
+if TYPE_CHECKING:
+    from ckpttool.domain.settings import Value
+    from ckpttool.trainers.abilities import OwnStart
+
+_LOAD, _SECTION_LOAD, _RESUME = "load_checkpoint", "checkpoint.load_path", "resume_training"
+_BASE = "base_config"
+_SCRATCH = "it trains from step 1 with random weights, and says so in a warning at most"
+_WEIGHTS = "loads weights alone and begins at step 0, with a new optimizer"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Told:
+    """What a config says of what is loaded."""
+
+    key: str
+    """Which key names the path."""
+    path: Value
+    resumes: Value
+    """True, or a file's name in the rank_N layout."""
+    why_not: str
+    """What says that it does not resume, where it does not."""
+
+
+def as_it_stands(start: OwnStart, plan: ResumePlan) -> JudgedStart:
+    """Tell what its config makes of a start.
+
+    Args:
+        start: What it finds.
+        plan: What it should load, and where its data should go on.
+    """
+    if start.config is None:
+        return JudgedStart(simulation=None, why="no --config, by which MindFormers goes")
+    config = own(start.config)
+    if config.world_size is None:  # as many as wrote it, unless somebody says otherwise
+        config = config.started_on(plan.point.checkpoint.topology.world_size)
+    view = ConfigView(config.settings)
+    if view.setting(_BASE) is not None and not {_LOAD, _RESUME} <= {str(entry.key[0]) for entry in view.entries}:
+        return JudgedStart(simulation=None, why=f"{view.get(_BASE)}, which was not read, may say what is loaded")
+    told = _told(config, view)
+    try:
+        return _judged(start, plan, config, told)
+    except StopsError as stop:
+        return JudgedStart(simulation=_simulation(None, Outcome.STOPS, f"it stops with an error: {stop}"))
+
+
+def _told(config: TrainConfig, view: ConfigView) -> _Told:
+    resumes = view.get(_RESUME)
+    if config.use_legacy_format:
+        return _Told(key=_LOAD, path=view.get(_LOAD), resumes=resumes, why_not=f"`{_RESUME}` is off")
+    if isinstance(resumes, str):
+        refused = f"`{_RESUME}: {resumes}` names a file, which the newer layout refuses with a ValueError"
+        return _Told(key=_RESUME, path=None, resumes=resumes, why_not=refused)
+    key = _SECTION_LOAD if view.get(_SECTION_LOAD) is not None else _LOAD
+    no_load = view.get("checkpoint.no_load_optim")
+    if no_load is None:
+        # It is switched off where the older key names nothing, whatever the section names.
+        resumes = bool(resumes) and bool(view.get(_LOAD))
+        return _Told(key=key, path=view.get(key), resumes=resumes, why_not=f"`{_RESUME}` is off, or `{_LOAD}` empty")
+    return _Told(key=key, path=view.get(key), resumes=not no_load, why_not="`checkpoint.no_load_optim` is on")
+
+
+def _judged(start: OwnStart, plan: ResumePlan, config: TrainConfig, told: _Told) -> JudgedStart:
+    """Go through the modes.
+
+    Raises:
+        StopsError: It would stop.
+    """
+    if told.key == _RESUME:
+        raise StopsError(told.why_not)
+    picks_healthy = not config.use_legacy_format and config.health_check_picks and told.resumes is True
+    if told.path in {None, ""}:
+        if isinstance(told.resumes, str) and told.resumes:
+            raise StopsError(f"`{_RESUME}` names a file, and `{told.key}` no folder to look for it")
+        if not picks_healthy:
+            return JudgedStart(simulation=_simulation(None, Outcome.SCRATCH, f"`{told.key}` is empty: {_SCRATCH}"))
+    elif not isinstance(told.path, str):
+        raise StopsError(f"`{told.key}` is no text")
+    elif not told.resumes:
+        because = f"{told.why_not}: of `{told.key}: {told.path}` it {_WEIGHTS}"
+        return JudgedStart(simulation=_simulation(None, Outcome.SCRATCH, because))
+    below = inside(start.inventory.root, str(told.path)) if not picks_healthy else ""
+    if below is None:
+        because = f"`{told.key}: {told.path}` is another folder than {start.inventory.root}"
+        return JudgedStart(simulation=_simulation(str(told.path), Outcome.UNKNOWN, because))
+    simulation = _from_tree(start, config, told, below)
+    return JudgedStart(
+        simulation=simulation,
+        by_records=told.resumes is True and not below,
+        data=_data(config, plan) if simulation.would_resume == plan.point.checkpoint.name else None,
+    )
+
+
+def _from_tree(start: OwnStart, config: TrainConfig, told: _Told, below: str) -> Simulation:
+    kind = _kind(start.storage, below)
+    if kind is None:
+        raise StopsError(f"`{told.key}: {told.path}` does not exist")
+    if config.use_legacy_format and kind is Kind.FILE:
+        return _one_file(start, config, below)
+    if config.use_legacy_format and isinstance(told.resumes, str):
+        return _named(start, config, told.resumes, below)
+    if start.inventory.layout == UNIFIED_LAYOUT and not below and config.load_ckpt_format == "safetensors":
+        (save,) = start.inventory.checkpoints
+        return _loaded(start, save, "hyper_param.safetensors makes it load the merged weights beside it")
+    root = start.storage.root.rstrip("/")
+    folder = open_storage(f"{root}/{below}") if below else start.storage
+    return simulate(view_of(start, folder), KNOWN_VERSIONS[-1])
+
+
+def _kind(storage: Storage, path: str) -> Kind | None:
+    if not path:
+        return Kind.FOLDER
+    try:
+        return storage.kind(path)
+    except OSError:
+        return None
+
+
+def _one_file(start: OwnStart, config: TrainConfig, path: str) -> Simulation:
+    """Load one file into every rank; a name in `resume_training` counts for nothing then."""
+    save = _holder(start, path)
+    if save is None:
+        return _simulation(path, Outcome.UNKNOWN, f"every rank loads {path}, which is of no save that is known")
+    world = save.topology.world_size or len(save.ranks)
+    if world > 1 and not _holds_all(config):
+        because = f"every rank loads {path}, whatever part of the model is its own: name the folder, and the file"
+        return _simulation(path, Outcome.MIXES, because)
+    return _loaded(start, save, f"`{_LOAD}` names {path}, which every rank loads")
+
+
+def _holds_all(config: TrainConfig) -> bool:
+    """Tell whether the file of one rank holds the whole model, and the optimizer's whole state."""
+    if config.shards_optimizer:
+        return False
+    replicas = ConfigView(config.settings).count("parallel_config.data_parallel")
+    return config.data_parallel or replicas == config.world_size
+
+
+def _holder(start: OwnStart, path: str) -> Checkpoint | None:
+    return next((save for save in start.inventory.checkpoints if path in {shard.path for shard in save.shards}), None)
+
+
+def _named(start: OwnStart, config: TrainConfig, name: str, below: str) -> Simulation:
+    """Load the file of that name, each rank its own; whether it is there, is looked at by that rank alone.
+
+    Raises:
+        StopsError: A rank does not find it.
+    """
+    fmt = config.load_ckpt_format
+    file = name if name.endswith(f".{fmt}") else f"{name}.{fmt}"
+    folder = f"{below}/" if below else ""
+    ranks = start.inventory.folder_ranks
+    first = f"{folder}rank_0/{with_rank(file, 0)}"
+    save = _holder(start, first)
+    of_save = None if save is None else save.topology.world_size
+    # Ranks beyond those that wrote it take what is re-sliced for them.
+    world = (None if config.auto_trans_ckpt else config.world_size) or of_save or len(ranks)
+    for rank in range(world):
+        path = f"{folder}rank_{rank}/{with_rank(file, rank)}"
+        if _kind(start.storage, path) is None:
+            raise StopsError(f"`{_RESUME}: {name}` makes rank {rank} look for {path}, which is not there")
+    if save is None:
+        return _simulation(name, Outcome.UNKNOWN, f"`{_RESUME}` names {name}, which is of no save that is known")
+    return _loaded(start, save, f"`{_RESUME}` names {file}")
+
+
+def _loaded(start: OwnStart, save: Checkpoint, because: str) -> Simulation:
+    against = blocking(start.checked(save).findings)
+    if not against:
+        return _simulation(save.name, Outcome.LOADS, because)
+    first = against[0]
+    return _simulation(save.name, Outcome.STOPS, f"{because}: {first.path or save.name}: {first.message}")
+
+
+def _simulation(name: str | None, outcome: Outcome, because: str) -> Simulation:
+    return Simulation(
+        trainer="mindformers",
+        title="MindFormers",
+        version=KNOWN_VERSIONS[-1],
+        would_resume=name,
+        outcome=outcome,
+        because=because,
+    )
+
+
+def _data(config: TrainConfig, plan: ResumePlan) -> str | None:
+    """Say how its data go on elsewhere than planned; None where they do not, or where the settings have no say.
+
+    Source:
+        BaseTrainer.training_process: `data_skip_steps`, else the steps of the checkpoint, unless `ignore_data_skip`;
+        MindSpore then rounds down to whole sinks.
+    """
+    due = planned_skip(plan)
+    sizes = {due.global_batch_size, config.global_batch_size} - {None}
+    if config.streaming is not None or len(sizes) > 1:  # of other sizes than the config's something else is said
+        return None
+    view = ConfigView(config.settings)
+    ignores, said = bool(view.get("ignore_data_skip")), view.count("data_skip_steps", 0)
+    if isinstance(plan.data, GoesOn):
+        setting = "ignore_data_skip" if ignores else f"data_skip_steps: {said}" if said else None
+        return None if setting is None else f"`{setting}` overrules what MindFormers counts by itself"
+    batches, why = said, f"`data_skip_steps: {said}`"
+    if ignores:
+        batches, why = 0, "`ignore_data_skip` is on"
+    elif not said:
+        legacy = plan.load.value("config:use_legacy_format") is not False
+        counted = mindformers_counters(
+            scalars=plan.point.checkpoint.scalars,
+            new_global_batch_size=config.global_batch_size,
+            new_sink_size=config.sink_size,
+            legacy=legacy,
+        )
+        batches, why = counted.initial_step, "it counts by itself"
+    sink = config.sink_size if config.sink_mode else None
+    batches = batches // sink * sink if sink else batches
+    if batches == due.batches:
+        return None
+    return f"{why}: it skips {batches} batches of the data, where {due.batches} are due"

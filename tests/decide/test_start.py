@@ -1,0 +1,70 @@
+"""What speaks against a start as it stands."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from ckpttool.decide.start import start_findings
+from ckpttool.domain.finding import Code, Severity
+from ckpttool.domain.plan import JudgedStart, Outcome, Simulation
+from tests.plans import resume_plan
+
+PLAN = resume_plan()
+NAME = PLAN.point.checkpoint.name
+
+
+def start(name: str | None, outcome: Outcome = Outcome.LOADS) -> JudgedStart:
+    told = Simulation(trainer="t", title="T", version=None, would_resume=name, outcome=outcome, because="it is so")
+    return JudgedStart(simulation=told)
+
+
+UNTOLD = JudgedStart(simulation=None, why="nobody said")
+
+
+@pytest.mark.parametrize(
+    ("judged", "words"),
+    [
+        (start("20_2"), "takes 20_2, not step 30 (15_2): it is so"),
+        (start("20_2", Outcome.UNKNOWN), "takes 20_2, not step 30 (15_2): it is so"),
+        (start("20_2", Outcome.STOPS), "takes 20_2 and stops, not step 30 (15_2)"),
+        (start(NAME, Outcome.STOPS), "takes 15_2 and stops: it is so"),
+        (start(None, Outcome.STOPS), "stops and does not load step 30 (15_2)"),
+        (start(None, Outcome.SCRATCH), "begins at step 0 and does not resume from step 30 (15_2)"),
+        (start(None, Outcome.MIXES), "loads parts of several saves, not step 30 (15_2)"),
+        (replace(start(NAME), data="it skips 3"), "takes 15_2, and its data elsewhere: it skips 3"),
+    ],
+)
+def test_another_save_a_stop_and_a_beginning_at_0_stand_against_it(judged: JudgedStart, words: str) -> None:
+    (finding,) = start_findings(judged, PLAN, trainer="T", config="a.yaml", remedy="do")
+    assert (finding.code, finding.severity, finding.path, finding.remedy) == (
+        Code.START_DIFFERS,
+        Severity.SUSPECT,
+        "a.yaml",
+        "do",
+    )
+    assert f"as it stands, T {words}" in finding.message
+    assert judged.is_known
+
+
+@pytest.mark.parametrize("outcome", [Outcome.LOADS, Outcome.UNKNOWN])
+def test_nothing_stands_against_what_was_chosen(outcome: Outcome) -> None:
+    assert start_findings(start(NAME, outcome), PLAN, trainer="T", config=None, remedy="do") == ()
+
+
+@pytest.mark.parametrize(
+    ("judged", "severity"),
+    [
+        (UNTOLD, Severity.UNKNOWN),
+        (start(None, Outcome.UNKNOWN), Severity.UNKNOWN),
+        (replace(UNTOLD, by_script=True), Severity.NOTE),
+    ],
+)
+def test_what_nobody_knows_is_not_good_but_where_only_a_script_can_know(
+    judged: JudgedStart, severity: Severity
+) -> None:
+    (finding,) = start_findings(judged, PLAN, trainer="T", config=None, remedy="do")
+    assert (finding.code, finding.severity) == (Code.START_UNKNOWN, severity)
+    assert judged.reason in finding.message
+    assert judged.deed(PLAN.point.checkpoint) == "loads what is not known"

@@ -1,0 +1,378 @@
+"""What a start of MindFormers loads with its config as it stands: the modes of `load_checkpoint` × `resume_training`.
+
+Source: starts of MindFormers 2.1.0 with each of them.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from ckpttool import api
+from ckpttool.api.starting import judged_start
+from ckpttool.domain import exits
+from ckpttool.domain.finding import Code
+from ckpttool.domain.launch import Launch
+from ckpttool.domain.plan import JudgedStart, Outcome, ResumePlan
+from ckpttool.domain.preflight import Check, Preflight
+from ckpttool.domain.preflight import Outcome as Ended
+from ckpttool.errors import ExitCode
+from tests.healthy import unified_tree
+from tests.trees import TreeBuilder
+
+RANK = """\
+load_checkpoint: {load}
+resume_training: {resume}
+load_ckpt_format: {fmt}
+run_mode: train
+use_parallel: True
+runner_config: {{epochs: 40, batch_size: 2, sink_mode: True, sink_size: 2}}
+parallel: {{parallel_mode: 1, full_batch: True}}
+parallel_config: {{data_parallel: 4, model_parallel: 1}}
+callbacks: [{{type: CheckpointMonitor, prefix: llama2_7b, keep_checkpoint_max: 3}}]
+"""
+NEWER = """\
+run_mode: train
+use_parallel: True
+load_checkpoint: {load}
+resume_training: {resume}
+{switch}
+runner_config: {{epochs: 4, batch_size: 4, sink_mode: True, sink_size: 2}}
+parallel: {{parallel_mode: 1, full_batch: True}}
+parallel_config: {{data_parallel: 2, model_parallel: 2, micro_batch_num: 1}}
+load_ckpt_format: safetensors
+"""
+DIR = "./output/checkpoint"
+
+
+def whole(folder: Path) -> TreeBuilder:
+    tree = TreeBuilder(folder).legacy()
+    for epoch in (10, 15, 20):
+        tree.save(epoch=epoch, step=2)
+    return tree
+
+
+def cut(tree: TreeBuilder) -> None:
+    path = tree.output / tree.shard(1, 20, 2)
+    path.write_bytes(path.read_bytes()[:-100])
+
+
+def emptied(tree: TreeBuilder) -> None:
+    (tree.output / tree.shard(1, 20, 2)).write_bytes(b"")
+
+
+def zeroed(tree: TreeBuilder) -> None:
+    path = tree.output / tree.shard(1, 20, 2)
+    path.write_bytes(bytes(path.stat().st_size))
+
+
+def gone_on_a_rank(tree: TreeBuilder) -> None:
+    (tree.output / tree.shard(1, 20, 2)).unlink()
+
+
+def record_gone_on_a_rank(tree: TreeBuilder) -> None:
+    (tree.checkpoint / "rank_2/meta.json").unlink()
+
+
+def records_gone(tree: TreeBuilder) -> None:
+    for path in tree.checkpoint.glob("rank_*/meta.json"):
+        path.unlink()
+
+
+def records_behind(tree: TreeBuilder) -> None:
+    for path in tree.checkpoint.glob("rank_*/meta.json"):
+        path.write_text(path.read_text().replace('"last_epoch": 20', '"last_epoch": 15').replace("-20_2", "-15_2"))
+
+
+def folder_kept_beside(tree: TreeBuilder) -> None:
+    shutil.copytree(tree.checkpoint / "rank_0", tree.checkpoint / "rank_0_bak")
+
+
+def breakpoint_beside(tree: TreeBuilder) -> None:
+    (tree.checkpoint / "rank_1/llama2_7b_rank_1-20_2_breakpoint.ckpt").write_bytes(b"")
+
+
+def rank_died_before_its_save(tree: TreeBuilder) -> None:
+    tree.save(epoch=25, step=2, ranks=[0, 1, 2])
+
+
+def resumed_once(tree: TreeBuilder) -> None:
+    tree.save(epoch=25, step=2, run=1)
+
+
+def nothing(tree: TreeBuilder) -> None:
+    """Leave it whole."""
+    assert tree.checkpoint.is_dir()
+
+
+# What is resumed from; what MindFormers takes by itself, None where it stops.
+TREES: dict[Callable[[TreeBuilder], None], tuple[str, str | None]] = {
+    nothing: ("20_2", "20_2"),
+    resumed_once: ("_1-25_2", "_1-25_2"),
+    record_gone_on_a_rank: ("20_2", "20_2"),
+    records_gone: ("20_2", "20_2"),
+    rank_died_before_its_save: ("20_2", "20_2"),
+    gone_on_a_rank: ("15_2", "15_2"),
+    records_behind: ("20_2", "15_2"),
+    cut: ("15_2", "20_2"),
+    emptied: ("15_2", "20_2"),
+    zeroed: ("15_2", "20_2"),
+    folder_kept_beside: ("20_2", None),
+    breakpoint_beside: ("20_2", None),
+}
+MODES = {
+    "named": (DIR, "llama2_7b_rank_0-20_2"),
+    "chosen by itself": (DIR, "True"),
+    "weights alone": (DIR, "False"),
+    "from scratch": ("''", "False"),
+}
+
+
+def asked(folder: Path, text: str) -> api.PreflightQuestion:
+    path = folder / "train.yaml"
+    path.write_text(text)
+    return api.PreflightQuestion(config=str(path), tree=api.TreeQuestion(path=str(folder / "output")))
+
+
+def start_of(answer: Preflight) -> Check:
+    (check,) = [check for check in answer.checks if check.name == "start"]
+    return check
+
+
+def judged(folder: Path, text: str) -> JudgedStart:
+    path = folder / "train.yaml"
+    path.write_text(text)
+    question = api.TreeQuestion(path=str(folder / "output"), config=api.read_config(str(path)))
+    start = judged_start(api.resolve(question))
+    assert start is not None
+    return start
+
+
+def told(start: JudgedStart) -> tuple[str | None, Outcome]:
+    assert start.simulation is not None, start
+    return start.simulation.would_resume, start.simulation.outcome
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("fault", TREES, ids=lambda fault: fault.__name__)
+def test_go_is_said_only_of_a_start_that_loads_what_was_chosen(
+    fault: Callable[[TreeBuilder], None], mode: str, tmp_path: Path
+) -> None:
+    fault(whole(tmp_path))
+    chosen, by_itself = TREES[fault]
+    load, resume = MODES[mode]
+    answer = api.preflight(asked(tmp_path, RANK.format(load=load, resume=resume, fmt="ckpt")))
+    assert isinstance(answer.decision, ResumePlan)
+    assert answer.decision.point.checkpoint.name == chosen
+    named = chosen if fault is not gone_on_a_rank and chosen == "20_2" else None
+    takes = {"named": named, "chosen by itself": by_itself}.get(mode)
+    is_go = takes == chosen
+    assert start_of(answer).outcome is (Ended.PASSED if is_go else Ended.FAILED)
+    assert exits.of_preflight(answer.checks) is (ExitCode.OK if is_go else ExitCode.DAMAGE)
+    if not is_go:
+        (reason,) = start_of(answer).reasons
+        assert reason.finding.code is Code.START_DIFFERS
+        assert "ckpttool launch" in (reason.finding.remedy or "")
+
+
+@pytest.mark.parametrize("fault", TREES, ids=lambda fault: fault.__name__)
+def test_what_launch_writes_is_go(fault: Callable[[TreeBuilder], None], tmp_path: Path) -> None:
+    fault(whole(tmp_path))
+    question, new = asked(tmp_path, RANK.format(load="''", resume="False", fmt="ckpt")), tmp_path / "new.yaml"
+    order = api.LaunchOrder(base=str(question.config), output=str(new))
+    assert isinstance(api.launch(question.tree, order=order), Launch)
+    answer = api.preflight(replace(question, config=str(new)))
+    assert answer.go, answer.checks
+
+
+@pytest.mark.parametrize("fault", [cut, records_behind], ids=lambda fault: fault.__name__)
+def test_the_cure_that_is_offered_cures(fault: Callable[[TreeBuilder], None], tmp_path: Path) -> None:
+    fault(whole(tmp_path))
+    question = asked(tmp_path, RANK.format(load=DIR, resume="True", fmt="ckpt"))
+    (reason,) = start_of(api.preflight(question)).reasons
+    assert "repair-meta" in (reason.finding.remedy or "")
+    name = TREES[fault][0]
+    api.repair_meta(str(tmp_path / "output"), api.ResumeQuestion(name=name), grace=0, apply=True)
+    assert start_of(api.preflight(question)).outcome is Ended.PASSED
+
+
+@pytest.mark.parametrize(
+    ("load", "resume", "ends", "words"),
+    [
+        ("''", "True", (None, Outcome.SCRATCH), "`load_checkpoint` is empty"),
+        ("''", "model.ckpt", (None, Outcome.STOPS), "no folder to look for it"),
+        ("null", "False", (None, Outcome.SCRATCH), "is empty"),
+        ("7", "True", (None, Outcome.STOPS), "is no text"),
+        ("./elsewhere/checkpoint", "True", ("./elsewhere/checkpoint", Outcome.UNKNOWN), "is another folder than"),
+        ("/elsewhere/output/checkpoint", "True", ("/elsewhere/output/checkpoint", Outcome.UNKNOWN), "another folder"),
+        ("./output/checkpoint/rank_9", "True", (None, Outcome.STOPS), "does not exist"),
+        ("./output/checkpoint/rank_0", "True", (None, Outcome.STOPS), "finds no rank_0"),
+        (DIR, "llama2_7b-20_2.ckpt", (None, Outcome.STOPS), "no rank in the name"),
+        (DIR, "llama2_7b_rank_3-15_2.ckpt", ("15_2", Outcome.LOADS), "names llama2_7b_rank_3-15_2.ckpt"),
+        (
+            DIR,
+            "llama2_7b_rank_0-99_2",
+            (None, Outcome.STOPS),
+            "makes rank 0 look for rank_0/llama2_7b_rank_0-99_2.ckpt",
+        ),
+    ],
+)
+def test_each_mode_ends_as_the_real_start_does(
+    load: str, resume: str, ends: tuple[str | None, Outcome], words: str, tmp_path: Path
+) -> None:
+    whole(tmp_path)
+    start = judged(tmp_path, RANK.format(load=load, resume=resume, fmt="ckpt"))
+    assert told(start) == ends
+    assert words in start.reason
+
+
+class TestOneFile:
+    FILE = "./output/checkpoint/rank_0/llama2_7b_rank_0-20_2.ckpt"
+
+    def test_of_replicas_each_rank_finds_all_of_the_model_in_it(self, tmp_path: Path) -> None:
+        whole(tmp_path)
+        start = judged(tmp_path, RANK.format(load=self.FILE, resume="True", fmt="ckpt"))
+        assert told(start) == ("20_2", Outcome.LOADS)
+        named = judged(tmp_path, RANK.format(load=self.FILE, resume="llama2_7b_rank_0-15_2.ckpt", fmt="ckpt"))
+        assert told(named) == ("20_2", Outcome.LOADS)
+
+    def test_where_each_rank_has_a_part_of_the_model_it_is_wrong_for_all_but_one(self, tmp_path: Path) -> None:
+        whole(tmp_path)
+        text = RANK.format(load=self.FILE, resume="True", fmt="ckpt")
+        cut_model = text.replace("data_parallel: 4, model_parallel: 1", "data_parallel: 2, model_parallel: 2")
+        cut_state = text.replace("full_batch: True", "full_batch: True, enable_parallel_optimizer: True")
+        for config in (cut_model, cut_state):
+            assert told(judged(tmp_path, config))[1] is Outcome.MIXES
+
+    def test_a_file_of_no_save_is_no_save(self, tmp_path: Path) -> None:
+        whole(tmp_path).file("checkpoint/rank_0/other.bin")
+        start = judged(tmp_path, RANK.format(load=f"{DIR}/rank_0/other.bin", resume="True", fmt="ckpt"))
+        assert told(start) == ("rank_0/other.bin", Outcome.UNKNOWN)
+
+    def test_a_named_file_that_is_no_checkpoints_is_no_save(self, tmp_path: Path) -> None:
+        tree = whole(tmp_path)
+        for rank in range(4):
+            tree.file(f"checkpoint/rank_{rank}/odd_rank_{rank}.ckpt")
+        start = judged(tmp_path, RANK.format(load=DIR, resume="odd_rank_0", fmt="ckpt"))
+        assert told(start) == ("odd_rank_0", Outcome.UNKNOWN)
+
+
+def test_ranks_beyond_those_that_saved_are_resliced_for(tmp_path: Path) -> None:
+    whole(tmp_path)
+    text = RANK.format(load=DIR, resume="llama2_7b_rank_0-20_2.ckpt", fmt="ckpt") + "auto_trans_ckpt: True\n"
+    assert told(judged(tmp_path, text.replace("data_parallel: 4", "data_parallel: 8"))) == ("20_2", Outcome.LOADS)
+
+
+class TestData:
+    TEXT = RANK.format(load=DIR, resume="True", fmt="ckpt")
+
+    @pytest.mark.parametrize(
+        ("more", "words"),
+        [
+            ("", None),
+            ("data_skip_steps: 40", None),
+            ("data_skip_steps: 41", None),  # rounded down to whole sinks
+            ("data_skip_steps: 20", "it skips 20 batches of the data, where 40 are due"),
+            ("ignore_data_skip: True", "it skips 0 batches of the data, where 40 are due"),
+            ("ignore_data_skip: True\ntrain_dataset: {data_loader: {type: HFDataLoader, streaming: True}}", None),
+        ],
+    )
+    def test_a_setting_that_is_left_from_another_start_moves_the_data(
+        self, more: str, words: str | None, tmp_path: Path
+    ) -> None:
+        whole(tmp_path)
+        start = judged(tmp_path, f"{self.TEXT}{more}\n")
+        assert (start.data or "").endswith(words or "")
+        assert start.takes("20_2") is (words is None)
+
+    def test_without_sinks_every_batch_counts(self, tmp_path: Path) -> None:
+        whole(tmp_path)
+        text = self.TEXT.replace("sink_mode: True, sink_size: 2", "sink_mode: False")
+        assert judged(tmp_path, text).data is None
+        assert "skips 41 batches" in (judged(tmp_path, f"{text}data_skip_steps: 41\n").data or "")
+
+    @pytest.mark.parametrize("more", ["", "data_skip_steps: 4", "ignore_data_skip: True"])
+    def test_where_mindformers_alone_counts_a_setting_overrules_it(self, more: str, tmp_path: Path) -> None:
+        """Of merged weights nobody knows how many devices will load them."""
+        folder = unified_tree(tmp_path)
+        text = RANK.replace("parallel_mode: 1", "parallel_mode: 0")
+        start, _ = of_merged(tmp_path, folder, f"{text}{more}\n")
+        assert ("overrules" in (start.data or "")) is bool(more)
+
+
+class TestNewerLayout:
+    NAME = "iteration_00000020"
+
+    @pytest.fixture(autouse=True)
+    def tree(self, tmp_path: Path) -> TreeBuilder:
+        tree = TreeBuilder(tmp_path, prefix="llama2_7b")
+        return tree.iteration(step=10).iteration(step=20)
+
+    @pytest.mark.parametrize(
+        ("load", "resume", "switch", "ends"),
+        [
+            (DIR, "True", "use_legacy_format: False", (NAME, Outcome.UNKNOWN)),
+            (f"{DIR}/iteration_00000010", "True", "use_legacy_format: False", ("iteration_00000010", Outcome.UNKNOWN)),
+            (DIR, "False", "use_legacy_format: False", (None, Outcome.SCRATCH)),
+            ("''", "True", "use_legacy_format: False", (None, Outcome.SCRATCH)),
+            (DIR, "llama2_7b", "use_legacy_format: False", (None, Outcome.STOPS)),
+            (DIR, "True", "use_legacy_format: True", (None, Outcome.STOPS)),
+            (DIR, "False", "checkpoint: {no_load_optim: False}", (NAME, Outcome.UNKNOWN)),
+            (DIR, "True", "checkpoint: {no_load_optim: True}", (None, Outcome.SCRATCH)),
+            (DIR, "True", "checkpoint: {load_path: ''}", (None, Outcome.SCRATCH)),
+            ("''", "True", f"checkpoint: {{load_path: {DIR}}}", (None, Outcome.SCRATCH)),
+            ("''", "True", f"checkpoint: {{load_path: {DIR}, no_load_optim: False}}", (NAME, Outcome.UNKNOWN)),
+            ("./nowhere", "True", f"checkpoint: {{load_path: {DIR}}}", (NAME, Outcome.UNKNOWN)),
+        ],
+    )
+    def test_each_mode_ends_as_the_real_start_does(
+        self, load: str, resume: str, switch: str, ends: tuple[str | None, Outcome], tmp_path: Path
+    ) -> None:
+        assert told(judged(tmp_path, NEWER.format(load=load, resume=resume, switch=switch))) == ends
+
+    def test_with_its_health_monitor_on_it_takes_what_is_recorded_healthy_whatever_is_named(
+        self, tmp_path: Path
+    ) -> None:
+        TreeBuilder(tmp_path, prefix="llama2_7b").iteration(step=10, ckpt_status=0).iteration(step=20, ckpt_status=1)
+        monitor = "use_legacy_format: False\nmonitor_config: {health_checkpoint: {embedding_local_norm_threshold: 1.0}}"
+        start = judged(tmp_path, NEWER.format(load=f"{DIR}/{self.NAME}", resume="True", switch=monitor))
+        assert told(start) == ("iteration_00000010", Outcome.UNKNOWN)
+
+
+def test_merged_weights_are_what_it_loads_from_their_folder(tmp_path: Path) -> None:
+    start, chosen = of_merged(tmp_path, unified_tree(tmp_path), RANK.replace("data_parallel: 4", "data_parallel: 1"))
+    assert start.takes(chosen), start
+
+
+def of_merged(here: Path, folder: Path, text: str) -> tuple[JudgedStart, str]:
+    """Return what a start would do, and the name of what was chosen."""
+    path = here / "train.yaml"
+    path.write_text(text.format(load=folder, resume="True", fmt="safetensors"))
+    answer = api.resolve(api.TreeQuestion(path=str(folder), config=api.read_config(str(path))))
+    start = judged_start(answer)
+    assert isinstance(answer.decision, ResumePlan)
+    assert start is not None
+    return start, answer.decision.point.checkpoint.name
+
+
+def test_what_another_file_may_say_is_not_judged(tmp_path: Path) -> None:
+    whole(tmp_path)
+    text = RANK.format(load=DIR, resume="True", fmt="ckpt")
+    part = f"base_config: base.yaml\n{text.replace('resume_training: True', '')}"
+    assert "base.yaml, which was not read" in judged(tmp_path, part).reason
+    assert not judged(tmp_path, part).is_known
+    assert judged(tmp_path, f"base_config: base.yaml\n{text}").is_known
+
+
+def test_without_a_config_it_is_not_judged_and_no_go(tmp_path: Path) -> None:
+    whole(tmp_path)
+    answer = api.preflight(api.PreflightQuestion(config=None, tree=api.TreeQuestion(path=str(tmp_path / "output"))))
+    assert [check.name for check in answer.checks] == ["checkpoint", "health", "launch", "start", "disk"]
+    assert {check.summary for check in answer.checks} >= {"not judged: no --config"}
+    assert exits.of_preflight(answer.checks) is ExitCode.INCOMPLETE
+    (reason,) = start_of(answer).reasons
+    assert reason.finding.code is Code.START_UNKNOWN

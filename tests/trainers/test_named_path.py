@@ -1,0 +1,59 @@
+"""Whether a path in a config leads into the tree."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ckpttool.trainers.common.named_path import inside
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    tree = tmp_path / "run" / "output" / "checkpoint"
+    tree.mkdir(parents=True)
+    return tree
+
+
+@pytest.mark.parametrize(
+    ("path", "below"),
+    [
+        ("./output/checkpoint", ""),
+        ("output/checkpoint/", ""),
+        ("../run/output/checkpoint/rank_0/a.ckpt", "rank_0/a.ckpt"),
+        ("checkpoint/.hidden", ".hidden"),
+        ("./output", None),
+        ("./other/checkpoint/rank_0", None),
+        ("/output/checkpoint", None),
+        ("checkpoint-12", None),
+    ],
+)
+def test_a_relative_path_is_of_the_tree_where_the_trees_own_ends_so(path: str, below: str | None, root: Path) -> None:
+    assert inside(str(root), path) == below
+
+
+def test_an_absolute_path_is_the_trees_own_or_below_it(root: Path) -> None:
+    assert inside(str(root), str(root)) == ""
+    assert inside(str(root), f"{root}/a/../b") == "b"
+    assert inside(str(root), f"{root}-old") is None
+    assert inside(str(root), f"{root}/..") is None
+
+
+def test_a_path_below_where_we_stand_is_the_trees_own(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(root.parent)
+    assert inside("checkpoint", "checkpoint/step-3") == "step-3"
+    assert inside("checkpoint", "./elsewhere") is None
+
+
+def test_a_link_to_the_tree_is_the_tree(root: Path, tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(root)
+    assert inside(str(root), f"{tmp_path}/link/rank_0") == "rank_0"
+    assert inside(f"{tmp_path}/link", str(root)) == ""
+
+
+def test_in_a_bucket_texts_are_compared() -> None:
+    assert inside("s3://b/run", "s3://b/run/") == ""
+    assert inside("s3://b/run", "s3://b/run/step-3") == "step-3"
+    assert inside("s3://b/run", "s3://b/running") is None
+    assert inside("s3://b/run", "./run") is None
