@@ -101,6 +101,10 @@ def resolve(
     with closing(session):
         point, advice = _pick(tree, evidence, pick)
     healable = _healable(tree, question, point) if point.rejected else ()
+    if healable:
+        from ckpttool.decide.healing import with_healing
+
+        point = replace(point, rejected=with_healing(point.rejected, healable))
     decision: ResumePlan | NoResumePoint
     if isinstance(point, NoResumePoint):
         findings = (*point.findings, *healable, *_beyond(tree, point))

@@ -20,6 +20,7 @@ from ckpttool.cli import output
 from ckpttool.cli.options import Quiet
 from ckpttool.cli.units import Time
 from ckpttool.domain.frozen import dataclass, defaults, is_frozen
+from ckpttool.errors import UsageError
 
 
 def _trace(ctx: typer.Context, wanted: bool) -> None:
@@ -38,6 +39,15 @@ class CommonOptions:
     debug: Annotated[bool, typer.Option("--debug", callback=_trace, help="Show a traceback where it fails.")] = False
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanOptions:
+    """What every command takes that changes something only with --apply."""
+
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Change nothing and print the plan, as without --apply.")
+    ] = False
+
+
 def grouped(command: Callable[..., None]) -> Callable[..., None]:
     """Spread every parameter that is a dataclass into one option for each of its fields.
 
@@ -54,7 +64,8 @@ def grouped(command: Callable[..., None]) -> Callable[..., None]:
         else:
             parameters.append(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY))
     own = {parameter.name for parameter in parameters}
-    common = [parameter for parameter in _spread(CommonOptions) if parameter.name not in own]
+    extra = (CommonOptions, PlanOptions) if "apply" in own else (CommonOptions,)
+    common = [parameter for group in extra for parameter in _spread(group) if parameter.name not in own]
     parameters = [_with_a_word(parameter) for parameter in (*parameters, *common)]
 
     @wraps(command)
@@ -62,6 +73,8 @@ def grouped(command: Callable[..., None]) -> Callable[..., None]:
         if values["json"] and "fmt" in values:
             values["fmt"] = type(values["fmt"])("json")
         verbose = values["verbose"] and not values["quiet"]
+        if values.get("apply") and values.get("dry_run"):
+            raise UsageError("--dry-run changes nothing and --apply does: say one of them")
         for parameter in common:
             del values[parameter.name]
         if verbose and (

@@ -48,7 +48,8 @@ HEADINGS = {
     "Replay": ("--entry", "--rank", "--device", "--exact", "--no-locate", "--weights"),
     "What stays": (
         "--keep-last", "--keep-every", "--keep-healthy", "--keep", "--drop-abandoned", "--grace", "--wait",
-        "--trash-days", "--older-than", "--plan-out", "--plan-age", "--apply-plan", "--apply", "--reseal", "--write",
+        "--trash-days", "--older-than", "--plan-out", "--plan-age", "--apply-plan", "--apply",
+        "--reseal", "--write",
     ),
     "Watch": (
         "--once", "--settle", "--patience", "--again", "--seal", "--max-rate", "--on-event", "--part-out", "--metrics",

@@ -49,6 +49,7 @@ OPTIONS_PEOPLE_TYPE = {
     "--gbs": "--batch-size --global-batch-size --bs --to",
     "--old-gbs": "--from",
     "--apply": "--yes --delete --do-it --no-dry-run -y",
+    "--dry-run": "-n",
     "--output": "--out -o",
     "--force": "--overwrite -f",
     "--jobs": "--threads --workers --num-workers -j",
@@ -247,10 +248,8 @@ def _unknown_option(word: str, ctx: Any) -> str:  # noqa: ANN401  as above
     option = str(otherwise).partition(" ")[0]
     if otherwise is not None and (not option.startswith("--") or option in known) and not _is_short_for(word, known):
         return f"there is no option {word}: {otherwise}"
-    if word in {"--dry-run", "-n"}:
-        return f"there is no option {word}: " + (
-            "without --apply nothing is changed" if "--apply" in known else "`ckpttool preflight` changes nothing"
-        )
+    if word in {"--dry-run", "-n"} and "--dry-run" not in known:
+        return f"there is no option {word}: `ckpttool preflight` changes nothing"
     meant = [name for name in known if word in OPTIONS_PEOPLE_TYPE.get(name, "").split()]
     own = [each for each in known if each.startswith("--")]
     neighbours = {other: name for name in known for other in OPTIONS_PEOPLE_TYPE.get(name, "").split()}

@@ -20,7 +20,7 @@ from ckpttool.domain.healing import (
     Sick,
 )
 from ckpttool.domain.manifest import ShardSeal
-from ckpttool.domain.plan import NoResumePoint, ResumePoint
+from ckpttool.domain.plan import NoResumePoint, Rejection, ResumePoint
 from ckpttool.domain.replicas import Proof, RecordedSlices, TensorDigests, Trust, believed
 from ckpttool.domain.shard import Shard, ShardRole
 from ckpttool.domain.units import Rank, counted, on_ranks
@@ -296,6 +296,31 @@ def heal_advice(
         message = f"what is missing or damaged may lie on other ranks as well, and to heal it would {gain}"
     remedy = f"{command} --apply" if is_proven else f"run {command} to see"
     return note(Code.CAN_BE_HEALED, message, path=checkpoint.name, remedy=remedy)
+
+
+def with_healing(rejected: Iterable[Rejection], advice: Iterable[Finding]) -> tuple[Rejection, ...]:
+    """Name healing as the remedy of what is against a checkpoint, if that is what would mend it.
+
+    Args:
+        rejected: What was not chosen.
+        advice: What healing would save, by `heal_advice`.
+    """
+    ways = {finding.path: finding for finding in advice}
+    return tuple(
+        replace(one, reasons=tuple(_healed_by(ways[one.checkpoint.name], reason) for reason in one.reasons))
+        if one.checkpoint.name in ways
+        else one
+        for one in rejected
+    )
+
+
+def _healed_by(way: Finding, reason: Finding) -> Finding:
+    if reason.severity is Severity.NOTE:
+        return reason
+    command, would = str(way.remedy), way.message
+    is_proven = would.startswith(command.removesuffix(" --apply"))
+    remedy = would.replace(command.removesuffix(" --apply"), command, 1) if is_proven else f"{command}: {would}"
+    return replace(reason, remedy=remedy)
 
 
 _PROVEN = {Proof.RECORDED: "the record of the layout says so", Proof.SEALED: "as it was sealed"}

@@ -98,14 +98,23 @@ def open_to_append(path: str) -> int:
 
     Raises:
         OSError: It cannot be opened; what stands in its place may be a link.
-        WriteFailedError: It is no regular file.
+        WriteFailedError: It is no regular file, or has a second name.
     """
     # Without O_NONBLOCK a pipe that nobody reads would be waited for.
     handle = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
-    if not stat.S_ISREG(os.fstat(handle).st_mode):
+    status = os.fstat(handle)
+    if not stat.S_ISREG(status.st_mode):
         close(handle)
         raise WriteFailedError(f"{path!r} is no regular file")
+    if not is_plain(status):
+        close(handle)
+        raise WriteFailedError(f"{path!r} has another name, too (a hard link), and what has that is not written to")
     return handle
+
+
+def is_plain(status: os.stat_result) -> bool:
+    """Tell whether it is a regular file of one name: only into such a one may be written."""
+    return stat.S_ISREG(status.st_mode) and status.st_nlink <= 1
 
 
 def ensure_folder(path: str, *, mode: int = 0o777) -> None:
@@ -194,6 +203,7 @@ def locked(path: str, *, timeout: float) -> Iterator[None]:
 
     Raises:
         LockedError: Another process held it all the time.
+        UnsafeError: A link, a pipe or a file with a second name has the lock file's name.
         WriteFailedError: The lock file cannot be made.
     """
     lock = _acquire(path, timeout)
@@ -354,6 +364,12 @@ def _acquire(path: str, timeout: float) -> Any:  # noqa: ANN401  # two lock clas
     import filelock
 
     lock_path = f"{path}.lock"
+    with suppress(FileNotFoundError, NotADirectoryError):
+        if not is_plain(os.lstat(lock_path)):  # a lock file is emptied when it is opened
+            raise UnsafeError(
+                f"{lock_path!r} is no plain file of one name, so it is not opened as a lock; look what it is, and "
+                "remove it"
+            )
     try:
         lock: Any = _hard_lock(lock_path, timeout)
         try:

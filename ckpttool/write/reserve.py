@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import errno
 import os
+import stat
 from contextlib import suppress
 
-from ckpttool.write.files import remove
+from ckpttool.write.files import is_plain, remove
 
 NAME = "reserve"
 
@@ -31,15 +32,19 @@ def keep_reserve(folder: str, *, files: int) -> None:
         files: Of the largest checkpoint.
     """
     nbytes = min(_LEAST_BYTES + files * _BYTES_A_FILE, _MOST_BYTES)
+    path = f"{folder}/{NAME}"
     with suppress(OSError):
         disk = os.statvfs(folder)
         if disk.f_bavail * disk.f_frsize < _SHARE * nbytes:
             return
         with suppress(FileNotFoundError):
-            if os.lstat(f"{folder}/{NAME}").st_size >= nbytes:
+            there = os.lstat(path)
+            if not stat.S_ISREG(there.st_mode) or (is_plain(there) and there.st_size >= nbytes):
                 return
-        # In place, for half of it does no harm and a temporary file would; no zeros, for they may be compressed.
-        fd = os.open(f"{folder}/{NAME}", os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+            os.unlink(path)
+        # A new file: what has that name may be a shard's second name. Half of it does no harm, and a temporary file
+        # would. No zeros, for they may be compressed.
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         try:
             os.write(fd, os.urandom(nbytes))
             os.fsync(fd)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 
@@ -55,3 +56,50 @@ def test_while_a_file_is_young_nothing_is_changed(here: Path) -> None:
     assert said.code == 14
     assert said.stdout.startswith("Refused: 20_2 has a proven copy of 1 of 1 shard, and nothing was changed")
     assert not (here / "output/checkpoint/rank_3/llama2_7b_rank_3-20_2.ckpt").exists()
+
+
+def test_healing_is_the_remedy_of_the_rejection_that_it_would_mend_and_no_note_below(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    tree = Path("output/checkpoint")
+    shutil.copytree(FIXTURES / "sink2_ckpt/output", tmp_path / "output")
+    for path in (*tree.glob("rank_?/*_rank_?_1-*"), tree / "rank_3/llama2_7b_rank_3-20_2.ckpt"):
+        path.unlink()
+    command = f"ckpttool heal {tree} --checkpoint 20_2 --apply"
+    said = ask("resolve", str(tree))
+    words = " ".join(said.stdout.split())
+    assert words.count("would save 10 steps") == 1
+    (rejection,) = (part for part in said.stdout.split("\n\n") if part.startswith("Not chosen:"))
+    assert f"try: {command} would save 10 steps" in " ".join(rejection.split())
+    (rejected,) = json.loads(ask("resolve", str(tree), "--json").stdout)["rejected"]
+    assert {reason["remedy"].split(" would")[0] for reason in rejected["reasons"]} == {command}
+    for path in tree.glob("rank_?/*-10_2.ckpt"):
+        path.unlink()
+    assert "ckpttool heal" not in ask("resolve", str(tree)).stdout  # one other save proves no copy
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("heal", "output"),
+        ("repair-meta", "output"),
+        ("trash", "empty", "output"),
+        ("prune", "output", "--keep-last", "1"),
+    ],
+)
+def test_a_dry_run_can_be_said_and_is_what_happens_without_apply(
+    command: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(FIXTURES / "sink2_ckpt/output", tmp_path / "output")
+    monkeypatch.chdir(tmp_path)
+    before = sorted(path for path in tmp_path.rglob("*"))
+    plain, said = ask(*command), ask(*command, "--dry-run")
+    assert (said.code, said.stdout) == (plain.code, plain.stdout)
+    assert sorted(path for path in tmp_path.rglob("*")) == before
+    both = ask(*command, "--dry-run", "--apply")
+    assert (both.code, both.stderr) == (
+        2,
+        "ckpttool: error: --dry-run changes nothing and --apply does: say one of them\n",
+    )
+    assert sorted(path for path in tmp_path.rglob("*")) == before

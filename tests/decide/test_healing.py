@@ -13,10 +13,11 @@ from ckpttool.decide.healing import (
     is_about_shards,
     is_held_back_by,
     metadata_of,
+    with_healing,
     with_shards,
 )
 from ckpttool.domain.checkpoint import Checkpoint, CommitState, Content, StepSource, Topology
-from ckpttool.domain.finding import Code, Finding, damage, suspect
+from ckpttool.domain.finding import Code, Finding, damage, note, suspect
 from ckpttool.domain.frozen import replace
 from ckpttool.domain.healing import Donor, Healing, HealOrder, Place, SavedShards, Sealed, ShardHealing, Sick
 from ckpttool.domain.manifest import ShardSeal
@@ -570,3 +571,29 @@ def test_what_bears_a_record_of_the_start_out_is_the_same_for_all_that_it_calls_
     donor = answered(shards(r0="ab", r1="cd", r2="ab", r4="cd"), (), of_start("w", "x", slices=[0, 1, 0, 1, 1]))
     assert isinstance(donor, Donor)
     assert (donor.rank, donor.proof, donor.trust, donor.agrees) == (1, Proof.RECORDED, Trust.COPY, 4)
+
+
+def test_healing_is_named_as_the_remedy_of_what_it_mends_alone_and_of_no_note() -> None:
+    """As it would be typed where it is proven; else as what to look at first."""
+    gone, aside = damage(Code.SHARD_MISSING, "it is gone"), note(Code.META_MISSING, "it is gone")
+    rejected = (
+        Rejection(checkpoint=save("20_2"), reasons=(gone, aside)),
+        Rejection(checkpoint=save("15_2"), reasons=(gone,)),
+    )
+    remedies = []
+    for is_proven in (True, False):
+        nothing = NoResumePoint(root="tree", evidence=Level.STRUCTURE, rejected=rejected, findings=())
+        advice = heal_advice(nothing, save("20_2"), root="tree", is_proven=is_proven)
+        assert advice is not None
+        newest, other = with_healing(rejected, [advice])
+        assert newest.reasons[1] is aside
+        assert other is rejected[1]
+        remedies.append(newest.reasons[0].remedy)
+    copies = "other ranks hold proven copies of all that is missing or damaged"
+    lie = "what is missing or damaged may lie on other ranks as well"
+    command = "ckpttool heal tree --checkpoint 20_2"
+    assert remedies == [
+        f"{command} --apply would make 20_2 whole: {copies}",
+        f"run {command} to see: {lie}, and to heal it would make 20_2 whole",
+    ]
+    assert with_healing(rejected, []) == rejected

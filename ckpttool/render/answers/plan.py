@@ -185,6 +185,7 @@ def plan_table(
     if simulation is not None:
         parts += [line(), *_simulation(simulation, answer)]
     rejected = answer.point.rejected if isinstance(answer, ResumePlan) else answer.rejected
+    findings = [finding for finding in findings if finding.code is not Code.CAN_BE_HEALED]  # the rejection says it
     reasons = [reason for rejection in rejected[:MOST_REJECTED] for reason in rejection.reasons]
     return stack(*parts, *grouped_findings(findings, _world(rejected), view), *pointer([*findings, *reasons]))
 
