@@ -51,6 +51,7 @@ def write_log(
     embeddings: Mapping[int, float] | None = None,
     stop: int | None = None,
     in_a_row: int = 3,
+    tells_stop: bool = True,
 ) -> Path:
     """Write a log.
 
@@ -61,13 +62,15 @@ def write_log(
         embeddings: Embedding local norm of some steps; the others print none.
         stop: Where the trainer stops, after it has skipped so many in a row.
         in_a_row: How many.
+        tells_stop: Whether it holds the last line, by which an exception goes: what the launcher catches does.
     """
     lines: list[str] = []
     for step in steps:
         norm = (norms or {}).get(step, calm(step))
         lines += step_lines(step, norm, (embeddings or {}).get(step))
         if stop is not None and stop - in_a_row < step <= stop:
-            lines += skip_lines(step, norm, count=step - stop + in_a_row, stop=step == stop)
+            told = skip_lines(step, norm, count=step - stop + in_a_row, stop=step == stop)
+            lines += told if tells_stop or step < stop else told[:1]
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("\n".join(lines) + "\n")
     return path

@@ -25,7 +25,7 @@ from ckpttool.domain.log_answer import LogReading
 from ckpttool.domain.log_question import SpikeQuestion
 from ckpttool.domain.metrics import LogNote, NoteKind, StepMetrics, TrainingLog
 from ckpttool.domain.plan import NoResumePoint, ResumePoint
-from ckpttool.domain.units import Step
+from ckpttool.domain.units import Step, counted
 from ckpttool.errors import IncompleteError, UsageError
 
 Pick = Callable[[Inventory], "ResumePoint | NoResumePoint"]
@@ -54,24 +54,59 @@ class Stop:
     step: Step
     count: int
     """Steps in a row, `step` included."""
+    skipped: str | None = None
+    """What the log tells of them, as a sentence; None where only a policy would have skipped them."""
 
 
-def ended_in_skips(notes: Sequence[LogNote], newest: Step | None) -> Stop | None:
+_FEWEST_AT_END = 2
+"""Skipped steps at the end of a log that are taken for a stop of which no line tells."""
+
+
+def ended_in_skips(notes: Sequence[LogNote], newest: Step | None, at_end: int = 0) -> Stop | None:
     """Return where too many skipped steps in a row ended the training; None where it went on since, or never began.
 
     Args:
         notes: What the logs tell besides numbers, in their order.
         newest: The last step that they show.
+        at_end: So many steps in a row, `newest` the last of them, were skipped by the training. The line of the stop
+            itself is not in a trainer's own log where the exception goes by that.
     """
     stops = [
         Stop(step=note.step, count=note.count or 1)
         for note in notes
         if note.kind is NoteKind.COUNT_STOP and note.step is not None
     ]
-    return stops[-1] if stops and newest is not None and stops[-1].step >= newest else None
+    if stops and newest is not None and stops[-1].step >= newest:
+        return replace(stops[-1], skipped=_skipped(stops[-1]))
+    if newest is None or at_end < _FEWEST_AT_END:
+        return None
+    stop = Stop(step=newest, count=at_end)
+    return replace(stop, skipped=f"{_skipped(stop)}; the log ends there without a line that says why")
 
 
-def spike_to_pass(line: HealthTimeline, around: Step | None, reading: LogReading, threshold: float | None) -> Spike:
+def _skipped(stop: Stop) -> str:
+    if stop.count == 1:
+        return f"the training skipped step {stop.step}, whose update changed no weight"
+    return f"the training skipped steps {stop.step - stop.count + 1} to {stop.step}, whose updates changed no weight"
+
+
+def skipped_at_end(rows: Sequence[StepMetrics]) -> int:
+    """Count the steps at the end of a log that the training skipped for their norm: not those of an overflow."""
+    number = 0
+    for row in reversed(rows):
+        if not row.skipped or row.overflow:
+            break
+        number += 1
+    return number
+
+
+def spike_to_pass(
+    line: HealthTimeline,
+    around: Step | None,
+    reading: LogReading,
+    threshold: float | None,
+    skipped: Sequence[Step] = (),
+) -> Spike:
     """Return the spike to go around.
 
     Args:
@@ -79,6 +114,7 @@ def spike_to_pass(line: HealthTimeline, around: Step | None, reading: LogReading
         around: The spike nearest to this step; None: the last one.
         reading: What was read of them.
         threshold: The global norm from which a step is a spike; None: a z-score tells.
+        skipped: Steps that the training skipped, ascending: they harmed nothing, and are no spike.
 
     Raises:
         UsageError: There is none; the message says what else to try.
@@ -94,9 +130,14 @@ def spike_to_pass(line: HealthTimeline, around: Step | None, reading: LogReading
     remedy = "" if threshold is not None else "; a threshold of the global norm tells what a spike is"
     if line.judged is not None and line.judged.first is None:
         raise IncompleteError(f"whether there was a spike is unknown: {line.judged.why}{remedy}")
+    but = ""
+    if skipped:
+        steps = counted(len(skipped), "step")
+        but = f"; the training skipped {steps}, {skipped[0]} to {skipped[-1]}, whose updates changed no weight"
+    applied = " whose update was applied" if skipped else ""
     if threshold is not None:
-        raise UsageError(f"no step of the log has a global norm of {threshold:g} or more")
-    raise UsageError(f"the log shows no spike{remedy}")
+        raise UsageError(f"no step of the log{applied} has a global norm of {threshold:g} or more{but}")
+    raise UsageError(f"the log shows no spike{remedy}{but}")
 
 
 def find_spike(line: HealthTimeline, around: Step | None = None) -> Spike | None:
@@ -195,7 +236,9 @@ def advise_spike(
     )
 
 
-def advise_after_stop(stop: Step, good: Sequence[Step], *, count: int, clock: SampleClock | None = None) -> StopAdvice:
+def advise_after_stop(
+    stop: Step, good: Sequence[Step], *, count: int, clock: SampleClock | None = None, skipped: str | None = None
+) -> StopAdvice:
     """Return how to go on after so many skipped steps in a row.
 
     None of the skipped updates reached the weights, so a checkpoint of the stop itself is good. But the data must move
@@ -206,12 +249,14 @@ def advise_after_stop(stop: Step, good: Sequence[Step], *, count: int, clock: Sa
         good: Steps of checkpoints that may be loaded, in any order.
         count: Steps in a row, `stop` included.
         clock: Samples consumed at some step.
+        skipped: What the log tells of these steps; None where only a policy would have skipped them.
     """
     base = max((step for step in good if step <= stop), default=None)
+    notes = [] if skipped is None else [skipped]
     if base is None:
-        return StopAdvice(stop=stop, detour=None, good_batches_lost=0, notes=("no good checkpoint before the stop",))
+        notes.append("no good checkpoint before the stop")
+        return StopAdvice(stop=stop, detour=None, good_batches_lost=0, notes=tuple(notes))
     lost = max(0, stop - count - base)
-    notes = []
     if lost:
         notes.append(
             f"{lost} batches that were not bad are skipped too: a skip begins at the checkpoint, so the data cannot be "
@@ -289,19 +334,22 @@ def go_around(
     """
     clock = sample_clock(log.metrics)
     newest = log.metrics[-1].step if log.metrics else None
-    stop = None if wish.around is not None else ended_in_skips(log.notes, newest)
-    if stop is not None:
+    stop = ended_in_skips(log.notes, newest, skipped_at_end(log.metrics))
+    if stop is not None and (wish.around is None or stop.step - stop.count < wish.around <= stop.step):
         point = pick(only_up_to(without_spikes(evidence.inventory), stop.step, "where training stopped"))
-        return point, advise_after_stop(stop.step, _steps(point), count=stop.count, clock=clock)
-    spike = spike_to_pass(evidence.line, wish.around, LogReading.of(log), evidence.question.spike_threshold)
+        advice = advise_after_stop(stop.step, _steps(point), count=stop.count, clock=clock, skipped=stop.skipped)
+        return point, advice
+    skipped = [row.step for row in log.metrics if row.skipped]
+    threshold = evidence.question.spike_threshold
+    spike = spike_to_pass(evidence.line, wish.around, LogReading.of(log), threshold, skipped)
     newest = spike.onset if newest is None else newest  # a replay that was saved knows of a spike, and the log of none
     recipe = RewindRecipe()
     limit = Step(spike.onset - recipe.margin)
     why = f"{recipe.margin} steps before the spike of step {spike.onset}"
     point = pick(only_up_to(evidence.inventory, limit, why))
     spike = replace(spike, loss=loss_after(spike, finite_losses(log.metrics)))
-    advice = advise_spike(spike, _steps(point), newest=newest, clock=clock, recipe=recipe)
-    return (point if advice.choice is Choice.REWIND else pick(evidence.inventory)), advice
+    way = advise_spike(spike, _steps(point), newest=newest, clock=clock, recipe=recipe)
+    return (point if way.choice is Choice.REWIND else pick(evidence.inventory)), way
 
 
 def finite_losses(rows: Iterable[StepMetrics]) -> Iterator[tuple[Step, float]]:

@@ -54,6 +54,8 @@ class Trace:
         self._losses = array("d")  # of each step; NaN if it shows none
         self.skipped: set[Step] = set()
         """Those that the trainer says it skipped."""
+        self.skipped_at_end = 0
+        """So many of the last steps were, and not for an overflow."""
         self.clock: SampleClock | None = None
         self.unseen = 0
         self.without_norm = 0
@@ -74,6 +76,7 @@ class Trace:
             self.without_norm += row.global_norm is None
             if row.skipped:
                 self.skipped.add(row.step)
+            self.skipped_at_end = self.skipped_at_end + 1 if row.skipped and not row.overflow else 0
             if self.clock is None and row.consumed_samples is not None:
                 self.clock = sample_clock([row] if self._counted is None else [self._counted, row])
                 self._counted = row
@@ -212,12 +215,12 @@ def advise(wish: SpikeQuestion, policy: Policy, answer: ReplayAnswer, trace: Tra
     if answer.result.stopped_at is not None and isinstance(policy, SkipPolicy):
         stop = Stop(step=answer.result.stopped_at, count=policy.count_threshold)
     elif wish.around is None:
-        stop = ended_in_skips(answer.reading.notes, trace.newest)
+        stop = ended_in_skips(answer.reading.notes, trace.newest, trace.skipped_at_end)
     if stop is not None:
         good = [mark.step for mark in known if mark.step is not None]
-        return advise_after_stop(stop.step, good, count=stop.count, clock=trace.clock)
+        return advise_after_stop(stop.step, good, count=stop.count, clock=trace.clock, skipped=stop.skipped)
     threshold = policy.threshold if isinstance(policy, SkipPolicy) else None
-    spike = spike_to_pass(answer.timeline, wish.around, answer.reading, threshold)
+    spike = spike_to_pass(answer.timeline, wish.around, answer.reading, threshold, sorted(trace.skipped))
     good = [mark.step for mark in known if mark.state is not MarkState.SUSPECT and mark.step is not None]
     spike = replace(spike, loss=loss_after(spike, trace.losses()))
     return advise_spike(spike, good, newest=trace.newest, clock=trace.clock)

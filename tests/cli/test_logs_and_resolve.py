@@ -451,3 +451,34 @@ def test_a_log_that_cannot_be_read_to_its_end_decides_nothing_and_is_no_reason_t
         assert resolved(*evidence).code == code
         said = ask("launch", "--config", "base.yaml", "--output", f"{log}.yaml", *evidence)
         assert (said.code, (here / f"{log}.yaml").exists()) == (code, code == 0)
+
+
+class TestAStopOfWhichOnlySkippedStepsTell:
+    """`info.log` lacks the line of the stop: the exception goes by the logger, and only the launcher catches it."""
+
+    def logged(self, here: Path, last: int = 300) -> None:
+        norms = spike(295, 300)
+        write_log(here / LOG, range(1, last + 1), norms=norms, stop=300, in_a_row=6, tells_stop=False)
+
+    def test_the_data_behind_them_are_next_and_it_is_said_that_they_were_skipped(self, here: Path) -> None:
+        tree(here)
+        self.logged(here)
+        said = resolved("--around-spike", "last")
+        assert (said.code, chosen(said)) == (0, ("150_2", 300))
+        table = " ".join(ask("resolve", "--around-spike", "last").stdout.split())
+        assert "Resume after the stop of step 300" in table
+        assert "skipped steps 295 to 300, whose updates changed no weight" in table
+        assert chosen(resolved("--around-spike", "297")) == ("150_2", 300)
+
+    def test_where_the_training_went_on_there_is_no_stop_and_the_skipped_steps_are_told(self, here: Path) -> None:
+        tree(here)
+        self.logged(here, last=320)
+        said = ask("resolve", "--around-spike", "last", "--spike-threshold", "3")
+        assert said.code != 0
+        assert "skipped 6 steps, 295 to 300, whose updates changed no weight" in " ".join(said.stderr.split())
+
+    def test_a_replay_takes_the_same_stop(self, here: Path) -> None:
+        tree(here)
+        self.logged(here)
+        said = ask("replay", LOG, "--policy", "zscore", "--around-spike", "last", "--tree", "output").stdout
+        assert "Resume after the stop of step 300" in said

@@ -13,6 +13,7 @@ from ckpttool.decide.detour import (
     ended_in_skips,
     find_spike,
     sample_clock,
+    skipped_at_end,
     spike_to_pass,
 )
 from ckpttool.decide.policies.base import Coverage, judge
@@ -159,9 +160,43 @@ def told(kind: NoteKind, step: int | None, *, count: int | None = None) -> LogNo
 
 def test_a_training_ended_in_skips_where_its_log_says_so_and_shows_no_later_step() -> None:
     notes = [told(NoteKind.COUNT_STOP, 30, count=5), told(NoteKind.COUNT_STOP, 40, count=3)]
-    assert ended_in_skips(notes, Step(40)) == Stop(step=Step(40), count=3)
-    assert ended_in_skips([*notes, told(NoteKind.COUNT_STOP, None)], Step(40)) == Stop(step=Step(40), count=3)
-    assert ended_in_skips([told(NoteKind.COUNT_STOP, 40)], Step(40)) == Stop(step=Step(40), count=1)
+    skipped = "the training skipped steps 38 to 40, whose updates changed no weight"
+    assert ended_in_skips(notes, Step(40)) == Stop(step=Step(40), count=3, skipped=skipped)
+    assert ended_in_skips([*notes, told(NoteKind.COUNT_STOP, None)], Step(40)) == Stop(
+        step=Step(40), count=3, skipped=skipped
+    )
+    one = ended_in_skips([told(NoteKind.COUNT_STOP, 40)], Step(40), 1)
+    skipped = "the training skipped step 40, whose update changed no weight"
+    assert one == Stop(step=Step(40), count=1, skipped=skipped)
+
+
+def test_a_log_that_ends_in_skipped_steps_tells_of_the_stop_without_its_line() -> None:
+    stop = ended_in_skips([], Step(96), 6)
+    assert stop is not None
+    assert (stop.step, stop.count) == (96, 6)
+    assert "skipped steps 91 to 96, whose updates changed no weight; the log ends there" in str(stop.skipped)
+    assert ended_in_skips([], Step(96), 1) is None
+    assert ended_in_skips([], None, 6) is None
+
+
+def test_steps_that_an_overflow_dropped_are_no_stop() -> None:
+    def rows(*skipped: tuple[bool, bool]) -> list[StepMetrics]:
+        return [
+            StepMetrics(step=Step(step), skipped=is_skipped, overflow=overflows)
+            for step, (is_skipped, overflows) in enumerate(skipped, 1)
+        ]
+
+    assert skipped_at_end(rows((True, False), (False, False), (True, False), (True, False))) == 2
+    assert skipped_at_end(rows((True, False), (True, True))) == 0
+    assert skipped_at_end(rows((True, False), (True, False), (False, False))) == 0
+    assert skipped_at_end([]) == 0
+
+
+@pytest.mark.parametrize("threshold", [None, 3.0])
+def test_where_only_skipped_steps_stand_out_they_are_told(threshold: float | None) -> None:
+    line = HealthTimeline(intervals=())
+    with pytest.raises(UsageError, match="skipped 2 steps, 91 to 92, whose updates changed no weight"):
+        spike_to_pass(line, None, reading(500), threshold, [Step(91), Step(92)])
 
 
 def test_a_training_that_went_on_since_or_ended_otherwise_did_not_end_in_skips() -> None:
