@@ -35,6 +35,9 @@ RULES = ScalarRules(
 )
 """What MindFormers appends. It writes Int64 [] and, for the optimizer's own counter, Int32 [1]."""
 
+PLANNED_STEPS = "planned_steps"
+"""How many steps the run was to make, which the PyNative trainer writes as `step_num`."""
+
 FACTS = ShardFacts(scalars=RULES.asked)
 
 
@@ -101,6 +104,11 @@ def state_of(scalars: Scalars) -> TrainState:
         global_batch_size=scalars.global_batch_size,
         consumed_samples=scalars.samples,
     )
+
+
+def by_pynative(checkpoint: Checkpoint) -> bool:
+    """Tell whether the PyNative trainer made a save."""
+    return any(name == PLANNED_STEPS for name, _ in checkpoint.scalars.rest)
 
 
 def _whole(value: float | None) -> int | None:

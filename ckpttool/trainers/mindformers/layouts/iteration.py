@@ -76,6 +76,10 @@ class MindFormersIteration:
 
     def members(self, checkpoint: Checkpoint) -> Members | Refusal:
         """Return the save's own folder, with all that is in it."""
+        from ckpttool.trainers.mindformers.scalars import by_pynative
+
+        if by_pynative(checkpoint):
+            return Refusal(why=_ITS_OWN_RETENTION, is_of_tree=True)
         records = tuple(f"{checkpoint.name}/{record}" for record in WRITTEN)
         return Members(paths=(checkpoint.name,), records=records)
 
@@ -117,12 +121,24 @@ class MindFormersIteration:
     def load(self, inventory: Inventory, checkpoint: Checkpoint) -> LoadSettings | Refusal:
         """Name the save's folder: a path that has no tracker is taken as the iteration itself."""
         from ckpttool.trainers.mindformers.load import LoadKeys
+        from ckpttool.trainers.mindformers.scalars import by_pynative
 
+        if any(map(by_pynative, inventory.checkpoints)):
+            return Refusal(why=_ITS_OWN_START)
         path = inventory.path_of(checkpoint.name)
         keys = LoadKeys(
             load_checkpoint=path, resume_training=True, load_ckpt_format="safetensors", use_legacy_format=False
         )
         return keys.settings(checkpoint.renames)
+
+
+_PYNATIVE = "was saved by MindFormers' PyNative trainer"
+_ITS_OWN_START = (
+    f"{_PYNATIVE}, whose start ckpttool does not write yet: ckpttool verify --checkpoint all says which saves are"
+    " whole; name the folder of one in checkpoint.load_path, with checkpoint.no_load_optim: False and"
+    " checkpoint.load_balanced: False"
+)
+_ITS_OWN_RETENTION = f"{_PYNATIVE}, which stops removing saves for good once it misses one of its own"
 
 
 def _saves(listing: Listing) -> Iterator[str]:

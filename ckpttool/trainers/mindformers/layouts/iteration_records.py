@@ -146,14 +146,27 @@ def read_common(storage: Storage, folder: str, findings: list[Finding]) -> Commo
     return None
 
 
-def common_findings(state: TrainState, number: int, path: str) -> list[Finding]:
+def is_pynative(state: TrainState, number: int) -> bool:
+    """Tell whether the PyNative trainer wrote a common.json: there `step_num` is how many steps the run was to make.
+
+    Args:
+        state: What it says.
+        number: In the folder's name.
+
+    Source: `CommonInfo` of MindFormers 1.9.0 to 2.1.0; only that trainer sets `consumed_samples`.
+    """
+    if state.consumed_samples is not None:
+        return True
+    return state.step_num not in {None, number} and state.global_step == number
+
+
+def common_findings(state: TrainState, number: int, path: str, *, pynative: bool) -> list[Finding]:
     """Compare with the folder's name, and find what MindFormers computes with but is null or not there."""
     findings = []
-    if state.step_num not in {None, number}:
-        message = f"common.json says step {state.step_num}, the folder's name {number}"
-        findings.append(listed_damage(Code.STEP_DISAGREES, message, path))
-    # Only the trainer that counts samples writes `consumed_samples`, and it resumes by them.
-    needed = _NEEDED if state.consumed_samples is None else ("step_num",)
+    step = state.global_step if pynative else state.step_num
+    if step not in {None, number}:
+        findings.append(other_step(step or 0, number, path))
+    needed = ("step_num", "global_step") if pynative else _NEEDED
     lacking = [name for name in needed if getattr(state, name) is None]
     if lacking:
         findings.append(
@@ -165,6 +178,11 @@ def common_findings(state: TrainState, number: int, path: str) -> list[Finding]:
             )
         )
     return findings
+
+
+def other_step(step: int, number: int, path: str) -> Finding:
+    """Report that a common.json says another step than its folder's name."""
+    return listed_damage(Code.STEP_DISAGREES, f"common.json says step {step}, the folder's name {number}", path)
 
 
 def _metadata(storage: Storage, path: str, parse: _Parse[_T], *, files: int) -> _T:

@@ -12,6 +12,7 @@ from ckpttool.domain.finding import Code, Finding, Severity, in_order, note, sus
 from ckpttool.domain.frozen import replace
 from ckpttool.domain.health import Health
 from ckpttool.domain.progress import Progress
+from ckpttool.domain.scalars import Scalars
 from ckpttool.domain.shard import FormatName, Shard, ShardRole
 from ckpttool.domain.units import MAX_RANKS, Rank
 from ckpttool.formats.strict_json import ParseError
@@ -34,6 +35,8 @@ from ckpttool.trainers.listing import Listing
 from ckpttool.trainers.mindformers.layouts.iteration_records import (
     SHARD_NAME,
     common_findings,
+    is_pynative,
+    other_step,
     read_common,
     read_metadata,
     withheld,
@@ -44,7 +47,7 @@ from ckpttool.trainers.mindformers.layouts.names import (
     iteration_folder,
     iteration_step,
 )
-from ckpttool.trainers.mindformers.scalars import RULES, TrainState
+from ckpttool.trainers.mindformers.scalars import PLANNED_STEPS, RULES, TrainState, by_pynative
 
 _ROLES = {"model": ShardRole.MODEL, "opt": ShardRole.OPTIMIZER}
 _RECORDS = {*WRITTEN, MANIFEST_NAME}
@@ -74,7 +77,7 @@ def scan_iterations(storage: Storage, listing: Listing, folders: Sequence[str], 
     checkpoints = _same_prefix(list(map_waiting(lambda name: _scan_iteration(storage, name, options), folders)))
     known = {TRACKER, OWN_FOLDER, *folders}
     strays = [entry.name for entry in listing.entries if entry.name not in known]
-    checkpoints = in_order_of_progress(checkpoints)
+    checkpoints = in_order_of_progress(_of_one_trainer(checkpoints))
     tracked, trouble = _tracker(storage, listing, {checkpoint.name for checkpoint in checkpoints})
     checkpoints = _with_times(storage, checkpoints, tracked)
     return Inventory(
@@ -130,14 +133,15 @@ def _scan_iteration(storage: Storage, name: str, options: ScanOptions) -> Checkp
     records = {name, f"{name}/common.json", f"{name}/metadata.json"}
     is_withheld = any(finding.code is Code.UNREADABLE and finding.path in records for finding in findings)
     unrecorded = CommitState.UNKNOWN if is_withheld else CommitState.UNCOMMITTED
+    pynative = is_pynative(state, step)
     if common is not None:
-        findings += common_findings(common.state, step, f"{name}/common.json")
+        findings += common_findings(state, step, f"{name}/common.json", pynative=pynative)
     if world is None and not any(finding.code is Code.UNREADABLE for finding in findings):
         findings.append(listed_damage(Code.SHARD_MISSING, "no shard at all in this folder", name))
     return Checkpoint(
         name=name,
         prefix=parsed.prefixes.most_common(1)[0][0] if parsed.prefixes else "",
-        scalars=state.scalars,
+        scalars=_scalars(state, pynative=pynative),
         step=step,
         step_source=StepSource.CONTENT if state.step_num is not None else StepSource.NAME,
         shards=parsed.shards,
@@ -151,6 +155,31 @@ def _scan_iteration(storage: Storage, name: str, options: ScanOptions) -> Checkp
         rules=RULES,
         findings=tuple(findings),
     )
+
+
+def _scalars(state: TrainState, *, pynative: bool) -> Scalars:
+    if not pynative:
+        return state.scalars
+    scalars = replace(state, step_num=state.global_step).scalars
+    return replace(scalars, rest=(*scalars.rest, (PLANNED_STEPS, state.step_num or 0)))
+
+
+def _of_one_trainer(checkpoints: list[Checkpoint]) -> list[Checkpoint]:
+    """Find a wrong step among saves of the static trainer, which alone would pass for one of the PyNative trainer."""
+    static = [save for save in checkpoints if save.scalars.step == save.step and not by_pynative(save)]
+    if 2 * len(static) <= len(checkpoints):
+        return checkpoints
+    return [
+        _with_wrong_step(save) if by_pynative(save) and save.scalars.samples is None else save for save in checkpoints
+    ]
+
+
+def _with_wrong_step(save: Checkpoint) -> Checkpoint:
+    rest = dict(save.scalars.rest)
+    told = int(rest.pop(PLANNED_STEPS))
+    wrong = other_step(told, iteration_step(save.name), f"{save.name}/common.json")
+    scalars = replace(save.scalars, step=told, rest=tuple(rest.items()))
+    return replace(save, scalars=scalars, findings=(*save.findings, wrong))
 
 
 def _parse_entries(storage: Storage, folder: str, entries: list[Entry], options: ScanOptions) -> _Parsed:

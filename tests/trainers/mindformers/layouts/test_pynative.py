@@ -1,0 +1,85 @@
+"""Trees of MindFormers' PyNative trainer, which writes how many steps a run was to make as `step_num`."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from ckpttool.domain.finding import Code, blocking
+from ckpttool.errors import ExitCode
+from tests.answers import FIXTURES, cli, codes, document, named, scanned
+
+TREES = {
+    "one_rank_killed_34": [(10, 80), (20, 160), (30, 240)],
+    "one_rank_async_tracker_behind": [(10, 80), (20, 160), (30, 240)],
+    "one_rank_batch_8_to_16": [(20, 160), (30, 240), (25, 400), (35, 560), (40, 640)],
+    "two_ranks_sharded": [(5, 40), (10, 80)],
+    "one_rank_1.9.0": [(20, 160), (30, 240)],
+}
+"""Steps and samples of the saves, in the order in which they were made."""
+
+
+@pytest.fixture
+def tree(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    """Copy a tree that the trainer wrote."""
+    name = getattr(request, "param", "one_rank_killed_34")
+    return Path(shutil.copytree(FIXTURES / "pynative" / name / "checkpoint", tmp_path / "checkpoint"))
+
+
+def edit(tree: Path, step: int, **changes: object) -> None:
+    common = tree / f"iteration_{step:08d}" / "common.json"
+    common.write_text(json.dumps(json.loads(common.read_text()) | changes))
+
+
+@pytest.mark.parametrize(("tree", "saves"), TREES.items(), indirect=["tree"])
+class TestARealTree:
+    def test_is_read_in_the_order_of_its_samples_and_nothing_in_it_is_damaged(
+        self, tree: Path, saves: list[tuple[int, int]]
+    ) -> None:
+        found = scanned(tree)
+        assert [(save.step, save.samples) for save in found.checkpoints] == saves
+        assert [blocking(save.findings) for save in found.checkpoints] == [()] * len(saves)
+        said = cli("verify", str(tree), "--checkpoint", "all", "--level", "numerics")
+        assert said.exit_code == ExitCode.OK
+        assert "damage" not in said.output
+
+    def test_is_not_resumed_from_by_the_static_trainers_settings(
+        self, tree: Path, saves: list[tuple[int, int]]
+    ) -> None:
+        del saves
+        said = cli("resolve", str(tree))
+        assert (said.exit_code, said.stdout) == (ExitCode.UNKNOWN_LAYOUT, "")
+        for words in ("PyNative trainer", "verify --checkpoint all", "checkpoint.load_path"):
+            assert words in " ".join(said.stderr.split())
+        for command in (("prune", "--keep-last", "1", "--apply"), ("repair-meta", "--apply")):
+            assert cli(*command, str(tree), "--grace", "0").exit_code == ExitCode.UNKNOWN_LAYOUT
+        assert len(list(tree.glob("iteration_*"))) == len(scanned(tree).checkpoints)
+
+
+def test_a_save_whose_own_step_is_not_its_folders_is_damaged(tree: Path) -> None:
+    (tree / "iteration_00000020").rename(tree / "iteration_00000025")
+    assert Code.STEP_DISAGREES in codes(named(scanned(tree), "iteration_00000025").findings)
+    edit(tree, 30, global_step=None)
+    assert Code.SCALARS_MISSING in codes(named(scanned(tree), "iteration_00000030").findings)
+
+
+class TestOfTheStaticTrainer:
+    @pytest.fixture
+    def static(self, tmp_path: Path) -> Path:
+        """Three saves, each of which says its own step."""
+        return Path(shutil.copytree(FIXTURES / "newfmt_1rank" / "output" / "checkpoint", tmp_path / "checkpoint"))
+
+    def test_a_save_is_resumed_from_by_its_settings(self, static: Path) -> None:
+        assert document("resolve", str(static))["resume"]["name"] == "iteration_00000030"
+
+    def test_one_wrong_step_makes_no_tree_of_the_pynative_trainer(self, static: Path) -> None:
+        edit(static, 30, step_num=31)
+        assert codes(named(scanned(static), "iteration_00000030").findings) == {Code.STEP_DISAGREES}
+        assert document("resolve", str(static))["resume"]["name"] == "iteration_00000020"
+
+    def test_a_copy_under_a_higher_number_is_damaged_as_before(self, static: Path) -> None:
+        shutil.copytree(static / "iteration_00000020", static / "iteration_00000040")
+        assert Code.STEP_DISAGREES in codes(named(scanned(static), "iteration_00000040").findings)
