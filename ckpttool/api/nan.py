@@ -258,7 +258,7 @@ def _notes(rank: RankCapture) -> list[Finding]:
                 Code.CAPTURE_INCOMPLETE,
                 f"rank {rank.rank}'s batch could not be kept: {left_out.path or 'it'} is {left_out.reason}",
                 ranks=(rank.rank,),
-                remedy="give the guard an encode_batch that makes plain tensors of it",
+                remedy=left_out.remedy,
             )
         )
     return found

@@ -85,7 +85,19 @@ class LeftOut:
     path: str
     """Where in the batch it is."""
     reason: str
-    """Its type, or what about it has no spelling."""
+    """Its type, or what about it has no spelling; or that there was no room for it, with its fingerprint."""
+
+    @property
+    def is_over_budget(self) -> bool:
+        """Whether there was no room for it."""
+        return self.reason.startswith("beyond ")
+
+    @property
+    def remedy(self) -> str:
+        """What to do, so that the next capture holds it."""
+        if self.is_over_budget:
+            return "give the guard CaptureSettings(budget=CaptureBudget(host_batches=...)) with room for a whole step"
+        return "give the guard CaptureSettings(encode_batch=...), for plain tensors"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

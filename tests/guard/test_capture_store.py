@@ -6,7 +6,7 @@ import json
 import threading
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import pytest
@@ -15,12 +15,13 @@ from torch import Tensor, nn
 
 from ckpttool import api
 from ckpttool.domain.capture import Capture, CaptureLevel, NanQuestion
+from ckpttool.domain.finding import Code
 from ckpttool.domain.guarding import GuardEventKind
 from ckpttool.domain.units import ByteCount, Step
 from ckpttool.guard import CaptureBudget, CaptureSettings, Guard, randomness
 from ckpttool.guard.capture import store as store_module
 from ckpttool.guard.capture import writing
-from ckpttool.guard.capture.remember import StepMemory
+from ckpttool.guard.capture.remember import Remembered, StepMemory
 from ckpttool.guard.capture.store import CaptureStore, StepFacts
 from tests.guard.capturing import HardNet, batches, loss_of, place, train
 from tests.guard.loop import Told
@@ -201,10 +202,103 @@ def test_to_remember_a_step_copies_nothing(tmp_path: Path) -> None:
     batch = {"items": torch.ones(4)}
     memory.micro(batch)
     assert memory.micro_batches[0].batch is batch
-    assert memory.nbytes == 16
+    assert memory.micro_batches[0].nbytes(on_host=True) == 16
     memory.forget()
     assert memory.micro_batches == []
     assert list(tmp_path.iterdir()) == []
+
+
+def accumulated(output: Path, room: int) -> tuple[Told, list[float]]:
+    """Train one step of four micro-batches of 24 kB, the second of which is not finite."""
+    torch.manual_seed(0)
+    model, told = nn.Linear(1000, 1), Told()
+
+    def loss_of(model: nn.Module, batch: object) -> Tensor:
+        return cast("Tensor", model(cast("dict[str, Tensor]", batch)["items"])).mean()
+
+    budget = CaptureBudget(host_batches=ByteCount(room))
+    settings = CaptureSettings(budget=budget, loss_of=loss_of)
+    guard = Guard(model, torch.optim.SGD(model.parameters(), lr=0.1), output=output, sinks=[told], capture=settings)
+    held = []
+    for number in range(4):
+        items = torch.randn(6, 1000)
+        if number == 1:
+            items[0, 0] = float("nan")
+        with guard.micro({"items": items, "sizes": (items.shape, "text")}) as micro:
+            micro.loss(loss := model(items).mean()).backward()
+        memory = guard._keeping._memory  # noqa: SLF001  nobody else tells what is held
+        assert memory is not None
+        held.append(float(sum(each.nbytes(on_host=True) for each in memory.micro_batches)))
+        assert not loss.isnan() or number == 1
+    guard.clip_(1.0)
+    return told, held
+
+
+def test_the_batches_of_an_accumulated_step_stay_within_their_budget_and_the_capture_says_so(tmp_path: Path) -> None:
+    told, held = accumulated(tmp_path, 50_000)
+    assert held == [24_000.0, 48_000.0, 72_000.0, 72_000.0], "what the training itself holds comes on top"
+    assert told.kinds() == ["capture", "nonfinite"], "and it is not computed again in place from less than all"
+    (rank,) = read(place(tmp_path, 1)).ranks
+    assert rank.level is CaptureLevel.LIGHT, "it cannot be replayed, so it takes none of the whole ones' places"
+    left_out = [micro.left_out for micro in rank.micro_batches]
+    assert [each is None for each in left_out] == [True, True, False, True]
+    assert left_out[2] is not None
+    assert left_out[2].is_over_budget
+    assert "float32 6×1000 xxh3-64 " in left_out[2].reason
+    found = api.inspect_nan(place(tmp_path, 1))
+    assert isinstance(found, Capture)
+    (noted,) = [finding for finding in found.findings if finding.code is Code.CAPTURE_INCOMPLETE]
+    assert noted.remedy is not None
+    assert "host_batches" in noted.remedy
+
+
+def test_an_accumulated_step_within_its_budget_is_kept_whole(tmp_path: Path) -> None:
+    told, held = accumulated(tmp_path, 72_000)
+    assert held[-1] == 96_000
+    (rank,) = read(place(tmp_path, 1)).ranks
+    assert rank.level is CaptureLevel.FULL
+    assert [micro.left_out for micro in rank.micro_batches] == [None] * 4
+    assert rank.rerun is not None
+    assert told.kinds() == ["capture", "nonfinite"]
+
+
+class Pair(NamedTuple):
+    items: Tensor
+    label: str
+
+
+def test_a_batch_that_moves_to_the_host_is_the_same_batch() -> None:
+    batch = [Pair(torch.ones(3, requires_grad=True), "a"), {"rest": (torch.zeros(2),)}]
+    micro = Remembered(batch, None, cloned=False)
+    assert (micro.nbytes(on_host=True), micro.nbytes(on_host=False)) == (20, 0)
+    cast("list[Any]", batch)[1]["rest"][0].add_(1)
+    micro.move_to_host()
+    pair, rest = cast("list[Any]", micro.batch)
+    assert isinstance(pair, Pair)
+    assert pair.items.requires_grad
+    assert rest["rest"][0].tolist() == [1, 1]
+    assert micro.was_changed, "that it was changed before is not forgotten"
+    micro.drop("beyond it")
+    assert (micro.batch, micro.was_changed) == (None, True)
+    nothing = Remembered("text", None, cloned=False)
+    nothing.drop("beyond it")
+    assert nothing.let_go == "beyond it; fingerprint: no tensors"
+
+
+def test_a_device_that_is_full_of_earlier_batches_gives_the_oldest_to_the_host(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    moved: list[object] = []
+    memory = StepMemory(nn.Linear(1, 1), device_batches=20)
+
+    def nbytes(micro: Remembered, *, on_host: bool) -> int:
+        return 16 if (micro.index in moved) is on_host else 0
+
+    monkeypatch.setattr(Remembered, "nbytes", nbytes)
+    monkeypatch.setattr(Remembered, "move_to_host", lambda micro: moved.append(micro.index))
+    for number in range(4):
+        memory.micro(torch.ones(4), index=number)
+    assert moved == [0, 1]
 
 
 class Strange:
@@ -234,6 +328,13 @@ def test_of_a_batch_of_own_classes_the_rest_is_kept_and_its_place_is_told(tmp_pa
     )
     assert path is not None
     assert read(path).ranks[0].micro_batches[0].left_out is None
+
+
+def test_a_sparse_batch_counts_by_the_elements_that_it_holds() -> None:
+    micro = Remembered(torch.eye(100).to_sparse(), None, cloned=False)
+    assert micro.nbytes(on_host=True) == 100 * (4 + 2 * 8)
+    micro.drop("beyond it")
+    assert micro.let_go == "beyond it; fingerprint: float32 100×100 unread"
 
 
 def test_a_batch_with_a_sparse_tensor_is_remembered_without_an_error(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from ckpttool.domain.units import Step
 from ckpttool.formats.strict_json import Json
 from ckpttool.guard.buffers import Buffers
 from ckpttool.guard.capture.remember import StepMemory
-from ckpttool.guard.capture.settings import CaptureSettings
+from ckpttool.guard.capture.settings import CaptureBudget, CaptureSettings
 from ckpttool.guard.capture.store import CaptureStore, StepFacts
 from ckpttool.guard.contain import Containment, Part
 
@@ -28,11 +28,21 @@ FOLDER = "guard"
 class Keeping:
     """Remembers the micro-batches of a step, and captures one that was not finite. What fails in it stays in it."""
 
-    def __init__(self, store: Callable[[], CaptureStore], model: nn.Module | None, contain: Containment) -> None:
+    def __init__(
+        self,
+        store: Callable[[], CaptureStore],
+        model: nn.Module | None,
+        contain: Containment,
+        budget: CaptureBudget = CaptureBudget(),
+    ) -> None:
         """Take what makes the store when it is needed, what is trained (None: nothing is kept), and what runs parts."""
         self._make = store
         self._contain = contain
-        self._memory = None if model is None else StepMemory(model)
+        self._memory = (
+            None
+            if model is None
+            else StepMemory(model, host_batches=budget.host_batches, device_batches=budget.device_batches)
+        )
         self._store: CaptureStore | None = None
 
     @classmethod
@@ -59,7 +69,9 @@ class Keeping:
                 optimizer=optimizer,
             )
 
-        return cls(store, None if output is None or settings is None else model, contain)
+        if output is None or settings is None:
+            return cls(store, None, contain)
+        return cls(store, model, contain, settings.budget)
 
     def micro(self, batch: object, index: int | None) -> None:
         """Remember a micro-batch, right before its forward."""

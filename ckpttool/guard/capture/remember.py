@@ -3,18 +3,28 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
+from ckpttool.domain.units import ByteCount
 from ckpttool.guard import randomness
 from ckpttool.guard.environment import comes_from_compiled
 from ckpttool.guard.tensor_file import TYPES, block
 
 if TYPE_CHECKING:
     from torch.utils.hooks import RemovableHandle
+
+DEVICE_BATCHES = ByteCount(256 << 20)
+"""Of an accelerator's memory, for the earlier micro-batches of an accumulated step."""
+
+HOST_BATCHES = ByteCount(1 << 30)
+"""Of the host's memory, for the same."""
+
+_MOST_PRINTS = 8
+"""Tensors of a batch that was let go whose fingerprints are kept."""
 
 _MOST_HOOKED = 512
 """Modules of a model that are asked for their autocast, until it is known which one is called first."""
@@ -37,6 +47,29 @@ class Remembered:
         self._tensors = [] if cloned else [*tensors_in(batch)]
         self._versions = [_version(tensor) for tensor in self._tensors]
         self._fingerprints = [_fingerprint(tensor) for tensor in self._tensors]
+        self._was_changed = False  # before it was moved or let go
+        self.let_go: str | None = None
+        """Why the batch is not kept, with its fingerprint; None: it is."""
+
+    def nbytes(self, *, on_host: bool) -> int:
+        """Return the bytes of its tensors that are in the host's memory, or in that of an accelerator."""
+        held = tensors_in(self.batch)
+        return sum(_nbytes(tensor) for tensor in held if (tensor.device.type == "cpu") is on_host)
+
+    def move_to_host(self) -> None:
+        """Leave the accelerator's memory to the training."""
+        self._settle()
+        self.batch = _mapped(self.batch, lambda tensor: tensor.detach().cpu().requires_grad_(tensor.requires_grad))
+
+    def drop(self, beyond: str) -> None:
+        """Keep of the batch nothing but its fingerprint."""
+        prints = [f"{_form(tensor)} {_first_bytes(tensor)}" for tensor in tensors_in(self.batch)][:_MOST_PRINTS]
+        self._settle()
+        self.batch, self.let_go = None, f"{beyond}; fingerprint: {', '.join(prints) or 'no tensors'}"
+
+    def _settle(self) -> None:
+        self._was_changed = self.was_changed
+        self._tensors, self._versions, self._fingerprints = [], [], []
 
     @property
     def was_moved(self) -> bool:
@@ -46,7 +79,7 @@ class Remembered:
     @property
     def was_changed(self) -> bool:
         """Whether one of its tensors changed, also where torch does not count it: by numpy, by `.data`."""
-        if self.was_moved:
+        if self._was_changed or self.was_moved:
             return True
         return any(
             then is not None and bool(then != _fingerprint(tensor))
@@ -57,8 +90,11 @@ class Remembered:
 class StepMemory:
     """The micro-batches since the last step of one optimizer."""
 
-    def __init__(self, model: nn.Module) -> None:
-        """Take the model, to see with which autocast it is called."""
+    def __init__(
+        self, model: nn.Module, *, host_batches: int = HOST_BATCHES, device_batches: int = DEVICE_BATCHES
+    ) -> None:
+        """Take the model, to see with which autocast it is called, and the bytes that earlier batches may take."""
+        self._host, self._device = host_batches, device_batches
         self.micro_batches: list[Remembered] = []
         self._model = model
         self._clones = False
@@ -74,11 +110,27 @@ class StepMemory:
             batch: What the forward gets, after transfer and augmentation.
             index: Its number in the epoch, where the training step asks for it.
         """
+        self._make_room()
         self.micro_batches.append(Remembered(batch, index, cloned=self._clones))
         self.leave()
         first, self._called_first = self._called_first, None
         modules = callable_parts(self._model) if first is None else [first]
         self._hooks += [module.register_forward_pre_hook(self._called) for module in modules]
+
+    def _make_room(self) -> None:
+        """Hold no more of earlier micro-batches than the budget: the training itself holds but one at a time."""
+        host, device = self._host, self._device
+        held = [micro for micro in self.micro_batches if micro.let_go is None]
+        on_device = [micro for micro in held if micro.nbytes(on_host=False)]
+        while on_device and sum(micro.nbytes(on_host=False) for micro in on_device) > device:
+            on_device.pop(0).move_to_host()
+        while held and sum(micro.nbytes(on_host=True) for micro in held) > host:
+            held.pop().drop(f"beyond the {host >> 20} MiB that the batches of a step may take of the host's memory")
+
+    @property
+    def holds_all(self) -> bool:
+        """Whether every batch of the step is still there."""
+        return all(micro.let_go is None for micro in self.micro_batches)
 
     def leave(self) -> None:
         """Leave nothing on the model: with a hook of ours it could be neither scripted nor copied."""
@@ -168,6 +220,43 @@ def _cloned(value: object) -> object:
     if isinstance(value, Mapping):
         return {key: _cloned(item) for key, item in value.items()}
     return value
+
+
+def _mapped(value: object, change: Callable[[Tensor], Tensor]) -> object:
+    """Return the same with each tensor changed."""
+    if isinstance(value, Tensor):
+        return change(value)
+    if isinstance(value, Mapping):
+        return {key: _mapped(item, change) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        items = [_mapped(item, change) for item in value]
+        if isinstance(value, list):
+            return items
+        make = getattr(value, "_make", tuple)  # a named one stays so
+        return make(items)
+    return value
+
+
+def _nbytes(tensor: Tensor) -> int:
+    """Return what a tensor takes; of a sparse one its values with their places, about."""
+    if tensor.layout is torch.strided:
+        return tensor.nbytes
+    return int(tensor._nnz()) * (tensor.dtype.itemsize + 8 * tensor.dim())  # noqa: SLF001  torch has no public name
+
+
+def _form(tensor: Tensor) -> str:
+    return f"{str(tensor.dtype).removeprefix('torch.')} {'×'.join(map(str, tensor.shape)) or 'scalar'}"
+
+
+def _first_bytes(tensor: Tensor) -> str:
+    """Return the xxh3-64 of the first bytes, as far as they can be read without a copy of the whole."""
+    if tensor.layout is not torch.strided or tensor.dtype not in TYPES or not tensor.is_contiguous():
+        return "unread"
+    from xxhash import xxh3_64_hexdigest
+
+    first = tensor.detach().reshape(-1)[: _MOST_HASHED // max(1, tensor.dtype.itemsize)].cpu()
+    of_what = " of its first 16 MiB" if first.nbytes < tensor.nbytes else ""
+    return f"xxh3-64 {xxh3_64_hexdigest(block(first))}{of_what}"
 
 
 def _version(tensor: Tensor) -> int:

@@ -8,6 +8,7 @@ from ckpttool.domain.frozen import dataclass
 from ckpttool.domain.guarding import EventValue
 from ckpttool.domain.units import ByteCount
 from ckpttool.guard.capture.again import LossFunction
+from ckpttool.guard.capture.remember import DEVICE_BATCHES, HOST_BATCHES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,6 +23,10 @@ class CaptureBudget:
     """Steps that lie between two whole ones, at least."""
     nbytes: ByteCount = ByteCount(20 << 30)
     """Of one rank's shard."""
+    device_batches: ByteCount = DEVICE_BATCHES
+    """Of an accelerator's memory, for earlier batches of an accumulated step; beyond it they move to the host's."""
+    host_batches: ByteCount = HOST_BATCHES
+    """Of the host's memory, for the same; beyond it only fingerprints are kept, and the step cannot be replayed."""
     reruns: int = 3
     """How often in a run a step is computed again in place."""
     full_gradients: bool = False

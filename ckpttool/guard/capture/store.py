@@ -109,7 +109,7 @@ class CaptureStore:
         Returns:
             The capture's folder; None where none was made, which an event says.
         """
-        level = self._level(facts.step, can_be_replayed=bool(memory.micro_batches))
+        level = self._level(facts.step, can_be_replayed=bool(memory.micro_batches) and memory.holds_all)
         if level is None and self._reruns >= self._budget.reruns:
             return None
         try:
@@ -129,7 +129,9 @@ class CaptureStore:
 
     def _computed_again(self, memory: StepMemory, facts: StepFacts) -> Rerun | None:
         sharded = any(is_sharded(parameter) for parameter in self._model.parameters())
-        if self._settings.loss_of is None or self._reruns >= self._budget.reruns or sharded or not memory.micro_batches:
+        if self._settings.loss_of is None or self._reruns >= self._budget.reruns or sharded:
+            return None
+        if not memory.micro_batches or not memory.holds_all:
             return None
         self._reruns += 1
         return compute_again(
@@ -184,6 +186,8 @@ class CaptureStore:
 
     def _batch(self, micro: Remembered) -> tuple[object, LeftOut | None]:
         """Return what of a batch can be spelled, and what cannot."""
+        if micro.let_go is not None:
+            return None, LeftOut(path="", reason=micro.let_go)
         try:
             batch = _plain(
                 micro.batch if self._settings.encode_batch is None else self._settings.encode_batch(micro.batch)

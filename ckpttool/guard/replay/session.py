@@ -173,7 +173,7 @@ class _Session:
         if left_out is not None:
             raise EntryDoesNotFit(
                 f"its batch was not kept: {left_out.path or 'it'} is {left_out.reason}",
-                remedy="for the next capture, give the guard CaptureSettings(encode_batch=...), for plain tensors",
+                remedy=f"for the next capture, {left_out.remedy}",
             )
         if not captured.micro_batches:
             raise EntryDoesNotFit(
