@@ -147,6 +147,7 @@ class Code(str, Enum):
     SKIP_UNWATCHED = "skip-unwatched"
     NORM_CHECK_OFF = "norm-check-off"
     THRESHOLD_NOT_FLOAT = "threshold-not-float"
+    THRESHOLD_TOO_LOW = "threshold-too-low"
     SPIKE_COUNT_INVALID = "spike-count-invalid"
     SKIP_NAN_HOLE = "skip-nan-hole"
     SKIP_SEES_SOME_STEPS = "skip-sees-some-steps"

@@ -26,6 +26,16 @@ parallel_config: {data_parallel: 2, pipeline_stage: 2, micro_batch_num: 2}
 runner_wrapper: {local_norm: True}
 model: {model_config: {hidden_size: 64, vocab_size: 100}}
 """
+CHECKS = SKIPS.replace("global_norm: True", "global_norm: False").replace(
+    "{monitor", "{check_for_global_norm: True, monitor"
+)
+MEASURED = f"""\
+{MONITORS}\
+callbacks:
+  - type: MFLossMonitor
+  - type: CheckpointMonitor
+    embedding_local_norm_threshold: 270.0
+"""
 SAVES = """\
 load_ckpt_format: safetensors
 callbacks:
@@ -51,7 +61,14 @@ model: {head: null}
 monitor_config: {monitor_on: False}
 moe_config: {expert_num: 8}
 """
-HEALTHY = {"skips": SKIPS, "monitors": MONITORS, "saves": SAVES, "starts": STARTS, "spells": SPELLS}
+HEALTHY = {
+    "skips": SKIPS,
+    "monitors": MONITORS,
+    "measured": MEASURED,
+    "saves": SAVES,
+    "starts": STARTS,
+    "spells": SPELLS,
+}
 
 # Code, the healthy config, what is changed in it, and the line on which it is found.
 BREAKS = [
@@ -98,6 +115,30 @@ BREAKS = [
     (Code.THRESHOLD_NOT_FLOAT, SKIPS, ("threshold: 3.0", "threshold: '3.0'"), 4),
     (Code.THRESHOLD_NOT_FLOAT, SKIPS, ("threshold: 3.0", "threshold: True"), 4),
     (Code.THRESHOLD_NOT_FLOAT, SAVES, ("keep_", "embedding_local_norm_threshold: 270\n    keep_"), 5),
+    (Code.THRESHOLD_TOO_LOW, SKIPS, ("threshold: 3.0", "threshold: 0.0"), 4),
+    (Code.THRESHOLD_TOO_LOW, SKIPS, ("threshold: 3.0", "threshold: -1.0"), 4),
+    (Code.THRESHOLD_TOO_LOW, SKIPS, ("threshold: 3.0", "threshold: 0"), 4),
+    (
+        Code.THRESHOLD_TOO_LOW,
+        SKIPS.replace("global_norm: True", "global_norm: False").replace(
+            "on: True,", "on: True, check_for_global_norm: True,"
+        ),
+        ("threshold: 3.0", "threshold: 0.0"),
+        4,
+    ),
+    (
+        Code.THRESHOLD_TOO_LOW,
+        "monitor_config: {monitor_on: True, health_checkpoint: {global_norm_spike_threshold: 3.0}}",
+        ("threshold: 3.0", "threshold: 0.0"),
+        1,
+    ),
+    (
+        Code.THRESHOLD_TOO_LOW,
+        "monitor_config: {health_checkpoint: {embedding_local_norm_threshold: 270.0}}",
+        ("threshold: 270.0", "threshold: -1.0"),
+        1,
+    ),
+    (Code.THRESHOLD_TOO_LOW, MEASURED, ("threshold: 270.0", "threshold: 0.0"), 10),
     (Code.SPIKE_COUNT_INVALID, SKIPS, ("count_threshold: 10", "count_threshold: 0"), 4),
     (Code.SPIKE_COUNT_INVALID, SKIPS, ("count_threshold: 10", "count_threshold: 2.5"), 4),
     (Code.SPIKE_COUNT_INVALID, SKIPS, ("count_threshold: 10", "count_threshold: True"), 4),
@@ -235,6 +276,17 @@ class TestWhatTheRulesLeaveAlone:
 
     def test_a_number_as_text_is_found_once_and_not_by_this_rule(self) -> None:
         assert findings(SKIPS.replace("threshold: 3.0", "threshold: 3e0")) == []
+
+    def test_a_threshold_of_0_that_nothing_compares_with(self) -> None:
+        off = SKIPS.replace("global_norm: True", "global_norm: False")
+        assert findings(off.replace("threshold: 3.0", "threshold: 0.0")) == []
+        off = MEASURED.replace("health_monitor: True", "health_monitor: False")
+        assert findings(off.replace("threshold: 270.0", "threshold: 0.0")) == []
+
+    def test_a_threshold_of_health_that_is_not_set_is_a_note(self) -> None:
+        (found,) = findings(MEASURED.replace("embedding_local_norm_threshold: 270.0", "keep_checkpoint_max: 3"))
+        assert (found.code, found.severity, found.line) == (Code.THRESHOLD_TOO_LOW, Severity.NOTE, 1)
+        assert "calibrate" in str(found.remedy)
 
     def test_an_unset_threshold(self) -> None:
         assert findings(SKIPS.replace("threshold: 3.0", "threshold:")) == []

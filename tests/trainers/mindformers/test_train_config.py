@@ -115,6 +115,36 @@ class TestSizes:
         assert config.findings[0].line == 3
         assert config.findings[0].severity is Severity.SUSPECT
 
+    @pytest.mark.parametrize(
+        "key",
+        [
+            "micro_batch_interleave_num",
+            "runner_config.batch_size",
+            "runner_config.epochs",
+            "runner_config.gradient_accumulation_steps",
+            "parallel_config.data_parallel",
+            "parallel_config.model_parallel",
+            "parallel_config.pipeline_stage",
+            "parallel_config.context_parallel",
+            "parallel_config.micro_batch_num",
+        ],
+    )
+    @pytest.mark.parametrize(("value", "is_wrong"), [("0", True), ("-1", True), ("'2'", True), ("1", False)])
+    def test_each_count_must_be_one_of_at_least_1(self, key: str, value: str, is_wrong: bool) -> None:
+        section, _, name = key.rpartition(".")
+        text = f"{section}:\n  {name}: {value}\n" if section else f"{name}: {value}\n"
+        found = [each for each in read(text).findings if each.code is Code.CONFIG_WRONG_TYPE]
+        assert [(each.line, each.severity) for each in found] == (
+            [(2 if section else 1, Severity.SUSPECT)] if is_wrong else []
+        )
+
+    @pytest.mark.parametrize("name", ["save_checkpoint_steps", "keep_checkpoint_max"])
+    @pytest.mark.parametrize(("value", "is_wrong"), [("0", True), ("-1", True), ("1", False), ("null", False)])
+    def test_what_saves_saves_every_so_many_steps_and_keeps_some(self, name: str, value: str, is_wrong: bool) -> None:
+        text = f"callbacks:\n  - type: MFLossMonitor\n  - type: CheckpointMonitor\n    {name}: {value}\n"
+        found = [each for each in read(text).findings if each.code is Code.CONFIG_WRONG_TYPE]
+        assert [each.line for each in found] == ([4] if is_wrong else [])
+
     def test_settings_in_another_file_are_not_guessed(self) -> None:
         config = read(PARALLEL + "base_config: ./other.yaml\n")
         assert (config.world_size, config.global_batch_size) == (None, None)

@@ -132,6 +132,44 @@ def _floats(view: ConfigView) -> Iterator[Problem]:
         yield replace(problem, fix=f"{setting.value}.0") if is_whole else problem
 
 
+def _too_low(view: ConfigView) -> Iterator[Problem]:
+    key = "monitor_config.global_norm_spike_threshold"
+    if view.is_on(_SKIP) and _is_zero_or_less(view.get(key)):
+        yield _reached(key, view, "every norm reaches it, so that every update is dropped", "as 3.0")
+    elif view.is_on(_CHECK) and _is_zero_or_less(view.get(key)):
+        yield _reached(key, view, _STOPS, "as 3.0")
+    if _is_zero_or_less(view.get(_NEWER_THRESHOLD)):
+        yield _reached(_NEWER_THRESHOLD, view, _STOPS, "as 3.0")
+    if _is_zero_or_less(view.get(_NEWER_EMBEDDING)):
+        yield _reached(_NEWER_EMBEDDING, view, _ALL_UNHEALTHY, _MEASURED)
+    for callback in view.callbacks("CheckpointMonitor") if view.is_on(_HEALTH) else ():
+        key = f"{callback}.embedding_local_norm_threshold"
+        if _is_zero_or_less(view.get(key)):
+            yield _reached(key, view, _ALL_UNHEALTHY, _MEASURED)
+        elif view.get(key) is None and view.get(_NEWER_EMBEDDING) is None:
+            yield note(
+                _HEALTH,
+                f"`{_HEALTH}` without an `embedding_local_norm_threshold` compares with 1.0, low and in squares "
+                "of the norm: healthy saves may be recorded as unhealthy, and none is left to resume from",
+                f"write `embedding_local_norm_threshold` under `CheckpointMonitor`, {_MEASURED}",
+            )
+
+
+_STOPS = "every norm reaches it, so that the run stops at its first step"
+_ALL_UNHEALTHY = "every norm reaches it, so that every save is recorded as unhealthy"
+_MEASURED = "as this run's log shows it: ckpttool calibrate LOG"
+
+
+def _is_zero_or_less(value: Value) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and value <= 0
+
+
+def _reached(key: str, view: ConfigView, effect: str, instead: str) -> Problem:
+    return suspect(
+        key, f"`{key.rpartition('.')[2]}` is {view.get(key)}: {effect}", f"write a number above 0, {instead}"
+    )
+
+
 def _shown(value: Value) -> str:
     return f"the text {value!r}" if isinstance(value, str) else repr(value)
 
@@ -217,6 +255,7 @@ MONITORS = (
     Rule(code=Code.SKIP_UNWATCHED, check=_unwatched),
     Rule(code=Code.NORM_CHECK_OFF, check=_unchecked),
     Rule(code=Code.THRESHOLD_NOT_FLOAT, check=_floats, needs_all=False),
+    Rule(code=Code.THRESHOLD_TOO_LOW, check=_too_low),
     Rule(code=Code.SPIKE_COUNT_INVALID, check=_spike_count, needs_all=False),
     Rule(code=Code.SKIP_NAN_HOLE, check=_nan_hole),
     Rule(code=Code.SKIP_SEES_SOME_STEPS, check=_some_steps, needs_all=False),

@@ -37,6 +37,9 @@ _POSITIVE = (
     "parallel_config.pipeline_stage", "parallel_config.context_parallel", "parallel_config.micro_batch_num",
 )  # fmt: skip
 
+_OF_SAVES = ("save_checkpoint_steps", "keep_checkpoint_max")
+"""Of each callback that saves: with 0 the start fails, or nothing is saved."""
+
 _FLOATS = frozenset({
     "learning_rate", "lr_end", "lr", "min_lr", "max_lr", "weight_decay", "eps", "epsilon", "betas", "beta1", "beta2",
     "momentum", "threshold", "loss_scale_value", "initializer_range", "theta", "routed_scaling_factor", "mem_coeff",
@@ -131,7 +134,8 @@ def _bools(view: ConfigView) -> Iterator[Problem]:
 
 
 def _counts(view: ConfigView) -> Iterator[Problem]:
-    for key in _POSITIVE:
+    saving = [f"{callback}.{name}" for callback in view.callbacks("CheckpointMonitor") for name in _OF_SAVES]
+    for key in (*_POSITIVE, *(key for key in saving if view.get(key) is not None)):
         if view.setting(key) is not None and view.count(key, 0) < 1:
             value = view.get(key)
             fix = value if isinstance(value, str) and _COUNT.fullmatch(value) else None
