@@ -17,7 +17,7 @@ from ckpttool.domain.data_position import DataEffect, GoesOn
 from ckpttool.domain.finding import Code
 from ckpttool.domain.load_settings import LoadSettings
 from ckpttool.domain.plan import Outcome, ResumePlan, Simulation
-from ckpttool.domain.retention import RetentionPolicy
+from ckpttool.domain.retention import PruneOrder, RetentionPolicy
 from ckpttool.trainers.lightning.names import is_last, step_in
 from tests.answers import chosen, cli, codes, document, named, names, plan, reasons, scanned, why_not
 from tests.layouts import damaged, healthy
@@ -265,3 +265,17 @@ class TestACutFile:
         os.truncate(saves / "epoch=1-step=12.ckpt", 9000)
         (verdict,) = document("verify", str(saves), "--format", "json")["checkpoints"]
         assert [finding["code"] for finding in verdict["findings"]] == ["shard-truncated"]
+
+
+def test_a_save_with_a_mark_that_it_is_unfinished_is_not_chosen_and_counts_for_nothing_in_prune(saves: Path) -> None:
+    (saves / "last.ckpt").unlink()
+    mark = saves / "epoch=1-step=12-unfinished"
+    mark.touch()
+    answer = plan(saves)
+    assert chosen(answer) == ("epoch=0-step=8.ckpt", 8)
+    assert why_not(answer) == [("epoch=1-step=12.ckpt", {Code.UNCOMMITTED_SAVE})]
+    order = PruneOrder(grace=0.0)
+    pruning = api.prune(api.TreeQuestion(path=str(saves)), RetentionPolicy(keep_last=1), order)
+    assert [save.name for save in pruning.plan.good] == ["epoch=0-step=8.ckpt"]
+    mark.unlink()
+    assert chosen(plan(saves)) == ("epoch=1-step=12.ckpt", 12)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from ckpttool.domain.checkpoint import Checkpoint
 from ckpttool.domain.exits import of_plan
-from ckpttool.domain.finding import Code, blocking, seen_in_part, told, withheld
+from ckpttool.domain.finding import Code, Finding, Severity, blocking, seen_in_part, told, withheld
 from ckpttool.domain.load_settings import LoadSettings, PlaceKind
 from ckpttool.domain.plan import (
     MOST_REJECTED,
@@ -192,19 +192,28 @@ def plan_table(
 
 def refusal(answer: NoResumePoint, code: ExitCode) -> str:
     """Say in a line that there is nothing to resume from, or that nobody knows."""
+    root = shown(answer.root)
     if seen_in_part(answer.findings):
-        return f"Nobody knows from this machine what {shown(answer.root)} holds"
-    reasons = [reason for one in answer.rejected for reason in one.reasons]
-    if code is ExitCode.INCOMPLETE and withheld((*answer.findings, *reasons)):
-        return f"Nobody could read all that may be whole: it is not known what to resume from in {shown(answer.root)}"
-    if code is ExitCode.INCOMPLETE and any(reason.is_tie for reason in reasons):
-        root = shown(answer.root)
-        return f"Two saves disagree and nothing shows which is right: it is not known what to resume from in {root}"
+        return f"Nobody knows from this machine what {root} holds"
     if code is ExitCode.INCOMPLETE:
-        return f"ckpttool knows of no way to load what is whole in {shown(answer.root)}"
+        return _unknown([*answer.findings, *(reason for one in answer.rejected for reason in one.reasons)], root)
     if answer.is_named:
         return f"{shown(answer.rejected[0].checkpoint.name)} cannot be resumed from"
-    return f"Nothing to resume from in {shown(answer.root)}"
+    return f"Nothing to resume from in {root}"
+
+
+def _unknown(reasons: Sequence[Finding], root: str) -> str:
+    """Say in a line why it is not known what to resume from."""
+    codes = {reason.code for reason in reasons if reason.severity is Severity.UNKNOWN}
+    if withheld(reasons):
+        return f"Nobody could read all that may be whole: it is not known what to resume from in {root}"
+    if any(reason.is_tie for reason in reasons):
+        return f"Two saves disagree and nothing shows which is right: it is not known what to resume from in {root}"
+    if Code.RUN_MIXED in codes:
+        return f"Two runs saved in {root}, and nothing says which is meant: name a checkpoint with --checkpoint"
+    if codes & {Code.STEP_UNKNOWN, Code.STEP_DISAGREES, Code.DUPLICATE_CHECKPOINT}:
+        return f"It is not known which checkpoint in {root} is the newest: no step is certain"
+    return f"ckpttool knows of no way to load what is whole in {root}"
 
 
 def ways_on(answer: NoResumePoint, view: View) -> list[str]:

@@ -14,7 +14,10 @@ from ckpttool.domain.units import Rank, Step
 from ckpttool.storage.base import Kind, Storage, unreadable
 from ckpttool.storage.fan_out import map_waiting
 from ckpttool.trainers.base import Members, Refusal
+from ckpttool.trainers.listing import Listing
 
+UNFINISHED_MARK = "-unfinished"
+"""What NeMo writes beside a save when it begins, and removes when it is done, is called so at its end."""
 _FROM_A_COPY = "bring it back from a copy, or resume from another checkpoint"
 
 
@@ -100,6 +103,29 @@ def by_own_records(inventory: Inventory) -> Expected:
         ),
         runs=inventory.runs,
     )
+
+
+def marked_unfinished(listing: Listing, names: Iterable[str]) -> frozenset[str]:
+    """Return the saves beside which NeMo's mark says that they are not finished.
+
+    Source: `format_checkpoint_unfinished_marker_path` of NeMo 2.
+
+    Args:
+        listing: The folder of the saves.
+        names: Of the saves.
+    """
+    marks = {entry.name for entry in listing.entries if entry.name.endswith(UNFINISHED_MARK)}
+    if not marks:
+        return frozenset()
+    return frozenset(
+        name for name in names if f"{name.removesuffix('.ckpt').removesuffix('-EMA')}{UNFINISHED_MARK}" in marks
+    )
+
+
+def not_finished(name: str) -> Finding:
+    """Report such a save."""
+    message = f"the file *{UNFINISHED_MARK} beside it says that the save was not finished"
+    return damage(Code.UNCOMMITTED_SAVE, message, path=name, remedy="resume from an older checkpoint")
 
 
 def stray(path: str) -> Finding:

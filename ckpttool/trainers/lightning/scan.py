@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from ckpttool.domain.checkpoint import Checkpoint, CommitState, Inventory, StepSource, Topology
 from ckpttool.domain.finding import Code, Finding, in_order, note
-from ckpttool.domain.frozen import dataclass
+from ckpttool.domain.frozen import dataclass, replace
 from ckpttool.domain.scalars import Scalars
 from ckpttool.domain.shard import FileStamp, FormatName, Shard, ShardRole
 from ckpttool.domain.units import Step
@@ -16,7 +16,7 @@ from ckpttool.records import MANIFEST_NAME, OWN_FOLDER
 from ckpttool.storage.base import Entry, Kind, Storage, unreadable
 from ckpttool.storage.fan_out import map_waiting
 from ckpttool.trainers.base import ScanOptions
-from ckpttool.trainers.common.listed import one_run, stray
+from ckpttool.trainers.common.listed import UNFINISHED_MARK, marked_unfinished, not_finished, one_run, stray
 from ckpttool.trainers.lightning import Lightning
 from ckpttool.trainers.lightning.names import META, hpc_number, is_last, is_save, is_version, step_in
 from ckpttool.trainers.lightning.record import Record, cut, read_record
@@ -37,6 +37,8 @@ class Found:
     store: DcpStore | None = None
     """What a folder holds beside its record; None of a file."""
     is_folder: bool = False
+    is_cut_off: bool = False
+    """Whether a mark beside it says so."""
     findings: tuple[Finding, ...] = ()
 
 
@@ -49,9 +51,17 @@ def scan_saves(storage: Storage, listing: Listing, options: ScanOptions) -> Inve
         options: What to take beyond the names.
     """
     saves = [entry for entry in listing.entries if is_save(entry.name) and not _is_lost_last(entry)]
+    cut_off = marked_unfinished(listing, (entry.name for entry in saves))
     found = list(map_waiting(lambda entry: _found(storage, entry, options), saves))
+    found = [
+        replace(each, is_cut_off=True, findings=(*each.findings, not_finished(each.name)))
+        if each.name in cut_off
+        else each
+        for each in found
+    ]
     checkpoints = sorted(map(_checkpoint, _moments(found)), key=_age)
-    strays = tuple(entry.name for entry in listing.entries if not is_save(entry.name) and entry.name != OWN_FOLDER)
+    others = (entry.name for entry in listing.entries if not is_save(entry.name) and entry.name != OWN_FOLDER)
+    strays = tuple(name for name in others if not (cut_off and name.endswith(UNFINISHED_MARK)))
     return Inventory(
         root=storage.root,
         layout=Lightning.name,
@@ -169,6 +179,8 @@ def _expected(found: Found) -> tuple[str, ...] | None:
 
 def _commit(found: Found) -> CommitState:
     """Tell by the records of a folder; nothing tells of a file, which may be cut off under its last name."""
+    if found.is_cut_off:
+        return CommitState.UNCOMMITTED
     if not found.is_folder:
         return CommitState.UNRECORDED
     if found.store is None or (found.stamp is None and found.findings):

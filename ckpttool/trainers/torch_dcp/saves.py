@@ -19,14 +19,14 @@ from ckpttool.domain.checkpoint import (
     Topology,
 )
 from ckpttool.domain.finding import Finding, in_order
-from ckpttool.domain.frozen import dataclass
+from ckpttool.domain.frozen import dataclass, replace
 from ckpttool.domain.scalars import Scalars
 from ckpttool.domain.shard import FormatName
 from ckpttool.domain.units import Step
 from ckpttool.records import OWN_FOLDER
 from ckpttool.storage.base import Storage, unreadable
 from ckpttool.storage.fan_out import map_waiting
-from ckpttool.trainers.common.listed import one_run, stray
+from ckpttool.trainers.common.listed import UNFINISHED_MARK, marked_unfinished, not_finished, one_run, stray
 from ckpttool.trainers.listing import numbers_in
 from ckpttool.trainers.torch_dcp.store import AT_A_SCAN, OF_THE_NEWEST, DcpStore, look, value_slices, values_of
 
@@ -86,14 +86,17 @@ class SaveTree:
         """
         names = sorted(self.is_save(listing))
         newest = frozenset(nlargest(_NEWEST, names, key=numbers_in))
+        cut_off = marked_unfinished(listing, names)
         found = list(map_waiting(partial(self._checkpoint, storage, options, newest), names))
+        found = [_cut_off(save) if isinstance(save, Checkpoint) and save.name in cut_off else save for save in found]
         checkpoints = sorted(
             (each for each in found if isinstance(each, Checkpoint)),
             key=lambda save: (save.step is not None, save.step or 0, save.name),
         )
         withheld = tuple(each for each in found if isinstance(each, Finding))
         known = {OWN_FOLDER, *names}
-        strays = tuple(entry.name for entry in listing.entries if entry.name not in known)
+        others = (entry.name for entry in listing.entries if entry.name not in known)
+        strays = tuple(name for name in others if name.removesuffix(UNFINISHED_MARK) not in cut_off)
         return Inventory(
             root=storage.root,
             layout=self.layout,
@@ -132,6 +135,11 @@ class SaveTree:
             content=told.content if store.commit is CommitState.COMMITTED else Content.UNKNOWN,
             findings=store.findings,
         )
+
+
+def _cut_off(save: Checkpoint) -> Checkpoint:
+    findings = (*save.findings, not_finished(save.name))
+    return replace(save, commit=CommitState.UNCOMMITTED, content=Content.UNKNOWN, findings=findings)
 
 
 def progress(storage: Storage, folder: str, store: DcpStore, words: Mapping[str, Iterable[str]]) -> dict[str, int]:

@@ -12,7 +12,8 @@ from ckpttool.domain.checkpoint import Checkpoint
 from ckpttool.domain.finding import Code
 from ckpttool.domain.question import ResumeQuestion, TreeQuestion
 from ckpttool.domain.retention import PruneOrder, Pruning, RetentionPolicy, Why
-from tests.answers import chosen, codes, plan, reasons, refusal, scanned, why_not
+from ckpttool.errors import ExitCode
+from tests.answers import chosen, cli, codes, plan, reasons, refusal, scanned, why_not
 from tests.layouts import healthy
 
 NAMES = (
@@ -211,3 +212,10 @@ def test_a_verl_save_of_a_later_epoch_may_have_read_as_many_batches(tmp_path: Pa
     shutil.copytree(root / "global_step_3", root / "global_step_9")
     shutil.copy(root / "global_step_1" / "data.pt", root / "global_step_9" / "data.pt")
     assert chosen(plan(root)) == ("global_step_9", 9)
+
+
+def test_an_answer_without_a_certain_step_says_so_and_is_no_nothing(tmp_path: Path) -> None:
+    root = beside(tmp_path / "run", "llama-70b-init", tmp_path)
+    answer = cli("resolve", str(root))
+    assert answer.exit_code == ExitCode.INCOMPLETE
+    assert "It is not known which checkpoint" in answer.output

@@ -87,3 +87,13 @@ def test_tensors_in_the_form_of_safetensors_are_not_read_and_not_called_cut_off(
     assert not answer.is_sure
     (root / "step_5" / "__0_0.distcp").unlink()
     assert why_not(refusal(root)) == [("step_5", {Code.UNSUPPORTED_FORMAT, Code.SHARD_MISSING})]
+
+
+def test_a_folder_with_a_mark_that_it_is_unfinished_is_not_chosen(tmp_path: Path) -> None:
+    root = healthy("dcp_fsdp2_4ranks", tmp_path)
+    (root / "step_000015-unfinished").touch()
+    assert why_not(plan(root)) == [("step_000015", {Code.UNCOMMITTED_SAVE})]
+    assert plan(root).point.step == 10
+    assert [finding.path for finding in scanned(root).findings] == []
+    (root / "step_000015-unfinished").rename(root / "step_000020-unfinished")
+    assert plan(root).point.step == 15
