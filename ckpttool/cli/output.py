@@ -127,9 +127,17 @@ def looking_at(place: str | None, *, quiet: bool, more: str | None = None) -> No
 
 
 def error(message: str) -> None:
-    """Say in one line why there is no result."""
-    word = "\x1b[1;31merror:\x1b[0m" if _coloured() else "error:"
-    _say(f"ckpttool: {word} {shown(' '.join(message.split()))}\n")
+    """Say in one line why there is no result; a terminal gets it wrapped between words."""
+    text = f"ckpttool: error: {shown(' '.join(message.split()))}"
+    if sys.stderr is not None and sys.stderr.isatty():
+        from shutil import get_terminal_size
+        from textwrap import fill
+
+        columns = get_terminal_size().columns
+        text = fill(text, columns, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
+    if _coloured():
+        text = text.replace("error:", "\x1b[1;31merror:\x1b[0m", 1)
+    _say(f"{text}\n")
 
 
 def _coloured() -> bool:

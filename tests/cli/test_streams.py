@@ -178,6 +178,15 @@ def on_a_terminal(
     return b"".join(parts).decode()
 
 
+def test_a_long_error_is_wrapped_between_words_on_a_terminal_and_one_line_in_a_pipe(here: Path) -> None:
+    long = str(here / "a-folder-of-a-very-long-name" / ("x" * 60))
+    shown = on_a_terminal(["resolve", long], {"COLUMNS": "40", "NO_COLOR": "1"}, stream="stderr")
+    lines = shown.replace("\r\n", "\n").splitlines()
+    assert len(lines) > 2
+    assert all(len(line) <= 40 or long in line for line in lines)
+    assert run("resolve", long, env={"COLUMNS": "40"}).stderr == " ".join(map(str.strip, lines)) + "\n"
+
+
 def test_colour_is_for_terminals_that_want_it(here: Path) -> None:
     SITUATIONS["missing-shard"](here)
     terminal = {"TERM": "xterm-256color"}
