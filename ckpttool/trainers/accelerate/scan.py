@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+from ckpttool.decide.steps import read_name
 from ckpttool.domain.checkpoint import Checkpoint, CommitState, Content, Inventory, NamedStep, StepSource, Topology
 from ckpttool.domain.finding import Code, Finding, in_order, suspect
 from ckpttool.domain.frozen import replace
@@ -60,8 +61,7 @@ def scan_saves(storage: Storage, listing: Listing, options: ScanOptions) -> Inve
     """
     entries = storage.entries(FOLDER) if listing.has(FOLDER) else []
     numbered = [entry.name for entry in entries if entry.kind is Kind.FOLDER and re.fullmatch(NUMBERED, entry.name)]
-    named = [name for name, names in listing.inside(most=None) if any(re.fullmatch(RANK_STATE, each) for each in names)]
-    folders = sorted((*map(folder_of, numbered), *named))
+    folders = sorted((*map(folder_of, numbered), *_called_freely(listing)))
     found = list(map_waiting(lambda folder: _scan_save(storage, folder, options), folders))
     checkpoints = sorted(_with_peers(found), key=lambda save: (save.step is not None, save.step or 0, save.name))
     strays = sorted(f"{FOLDER}/{entry.name}" for entry in entries if entry.name not in numbered) if numbered else []
@@ -73,6 +73,19 @@ def scan_saves(storage: Storage, listing: Listing, options: ScanOptions) -> Inve
         findings=in_order((*map(stray, strays), *traps(strays, checkpoints))),
         strays=tuple(strays),
     )
+
+
+def _called_freely(listing: Listing) -> list[str]:
+    """Return the saves that a script named, and those called alike that were cut off before any rank's state."""
+    within = dict(listing.inside(most=None))
+    saves = [name for name, names in within.items() if any(re.fullmatch(RANK_STATE, each) for each in names)]
+    alike = {_without_numbers(name) for name in saves if name != _without_numbers(name)}
+    cut = [name for name in within if name not in saves and _without_numbers(name) in alike]
+    return [*saves, *(name for name in cut if not within[name] or any(map(_NAMED, within[name])))]
+
+
+def _without_numbers(name: str) -> str:
+    return re.sub("[0-9]+", "#", name)
 
 
 def _scan_save(storage: Storage, folder: str, options: ScanOptions) -> _Scanned:
@@ -104,10 +117,10 @@ def _scan_save(storage: Storage, folder: str, options: ScanOptions) -> _Scanned:
     return _Scanned(checkpoint, kinds, updates)
 
 
-def _named(name: str) -> NamedStep | None:
-    """Return the number that Accelerate gives to a save by itself: it counts them."""
+def _named(name: str) -> NamedStep:
+    """Return what a name tells: a number that Accelerate gives by itself counts saves, else a script chose it."""
     if re.fullmatch(NUMBERED, name) is None:
-        return None
+        return read_name(name)
     return NamedStep(stem="checkpoint_", number=Step(int(name.rpartition("_")[2])), counts_saves=True)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from ckpttool.domain.checkpoint import Checkpoint, Inventory
@@ -18,11 +19,11 @@ if TYPE_CHECKING:
     from ckpttool.domain.load_settings import LoadSettings
     from ckpttool.domain.placement import ReadByAll
 
-_OWN = (
-    rf"{re.escape(STATE)}|{re.escape(ARGUMENTS)}|{WEIGHTS}|(?s:pytorch_model.*)|global_step[0-9]+"
-    r"|rng_state_[0-9]{1,9}\.pth"
-)
+_OWN = rf"{re.escape(STATE)}|{re.escape(ARGUMENTS)}|rng_state(?:_[0-9]{{1,9}})?\.pth|global_step[0-9]+"
 """What lies in a save and in no other trainer's folder of such a name."""
+
+_SHARED = rf"{WEIGHTS}|(?s:pytorch_model.*)"
+"""What lies in a save of scripts that save by Accelerate, too: one that was cut off may hold no more."""
 
 _SHARED_IN_TAG = r"(?s:.+)/global_step[0-9]+/mp_rank_[0-9]+_model_states\.pt"
 """What DeepSpeed's replicas share in a tag of a save."""
@@ -40,10 +41,19 @@ class HfTrainerLayout(Untracked):
 
     def recognise(self, listing: Listing) -> bool:
         """Tell by what lies in the folders of such names: others call theirs alike."""
-        return any(
-            any(re.fullmatch(_OWN, name) for name in names) and not any(re.fullmatch(_ALIEN, name) for name in names)
-            for _, names in listing.inside(SAVE)
-        )
+        may_be, is_alien = False, False
+        try:
+            for _, names in listing.inside(SAVE):
+                if _has(names, _ALIEN):
+                    is_alien = True
+                elif _has(names, _OWN):
+                    return True
+                else:
+                    may_be = may_be or _has(names, _SHARED)
+        except OSError:
+            if not may_be:
+                raise
+        return may_be and not is_alien
 
     def part(self, listing: Listing, folder: str, file: str | None) -> Part | Refusal | None:
         """Take a save's folder, and whatever lies in it, for the save."""
@@ -108,3 +118,7 @@ class HfTrainerLayout(Untracked):
             ),
             remarks=("Never say resume_from_checkpoint=True: it takes the highest number, whatever is in it.",),
         )
+
+
+def _has(names: Iterable[str], pattern: str) -> bool:
+    return any(re.fullmatch(pattern, name) for name in names)

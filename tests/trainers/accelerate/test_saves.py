@@ -128,7 +128,7 @@ class TestWhatBelongsToASave:
             for file in ("custom_checkpoint_0.pkl", "scheduler.bin"):
                 (tree / "checkpoints" / name / file).unlink()
         answer = cli("resolve", str(tree))
-        assert answer.exit_code == ExitCode.NOTHING_TO_RESUME
+        assert answer.exit_code == ExitCode.INCOMPLETE
         assert "register_for_checkpointing" in answer.output
 
 
@@ -164,3 +164,51 @@ def test_a_loader_that_saved_its_state_goes_on_from_it(
 def test_a_stray_is_a_note(tree: Path) -> None:
     (tree / "checkpoints/notes.txt").write_text("x")
     assert {each.severity for each in scanned(tree).findings} == {Severity.NOTE}
+
+
+class TestFoldersThatAScriptNames:
+    """`accelerator.save_state("checkpoint-12")`, as many scripts for images do."""
+
+    @pytest.fixture
+    def named_by_step(self, tree: Path, tmp_path: Path) -> Path:
+        run = tmp_path / "named"
+        for index in (0, 1, 2):
+            shutil.copytree(tree / "checkpoints" / f"checkpoint_{index}", run / f"checkpoint-{4 * (index + 1)}")
+        return run
+
+    @pytest.mark.parametrize("left", [["model.safetensors", "optimizer.bin"], ["model.safetensors"], []])
+    def test_a_newest_that_was_cut_off_is_passed_over_and_makes_no_second_trainer(
+        self, named_by_step: Path, left: list[str]
+    ) -> None:
+        torn = named_by_step / "checkpoint-16"
+        torn.mkdir()
+        for name in left:
+            shutil.copyfile(named_by_step / "checkpoint-12" / name, torn / name)
+        answer = plan(named_by_step)
+        assert chosen(answer) == ("checkpoint-12", 12)
+        assert Code.UNCOMMITTED_SAVE in codes(blocking(named(scanned(named_by_step), "checkpoint-16").findings))
+        assert "checkpoint-16" in dict(why_not(answer))
+
+    @pytest.mark.parametrize("name", ["samples-16", "images", "checkpoint-16"])
+    def test_a_folder_of_something_else_is_no_save(self, named_by_step: Path, name: str) -> None:
+        (named_by_step / name).mkdir()
+        (named_by_step / name / "0.png").write_bytes(b"x")
+        assert [save.name for save in scanned(named_by_step).checkpoints] == [
+            f"checkpoint-{step}" for step in (4, 8, 12)
+        ]
+
+    def test_without_a_schedule_the_names_that_all_share_tell_the_step(self, named_by_step: Path) -> None:
+        for file in named_by_step.rglob("*"):
+            if file.name.startswith(("scheduler", "custom_checkpoint")):
+                file.unlink()
+        assert chosen(plan(named_by_step)) == ("checkpoint-12", 12)
+        (named_by_step / "checkpoint-12").rename(named_by_step / "best")
+        assert chosen(plan(named_by_step)) == ("checkpoint-8", 8)
+
+    def test_beside_saves_of_the_trainer_of_hugging_face_both_are_named(self, named_by_step: Path) -> None:
+        shutil.copytree(
+            healthy("hf_single", named_by_step.parent / "hf") / "checkpoint-4", named_by_step / "checkpoint-6"
+        )
+        said = cli("resolve", str(named_by_step))
+        assert said.exit_code == ExitCode.USAGE
+        assert "hf-trainer and accelerate side by side" in said.stderr
