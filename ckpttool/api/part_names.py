@@ -6,12 +6,14 @@ import os
 import re
 from typing import TYPE_CHECKING
 
+from ckpttool.domain.merge import BREAK_NS
 from ckpttool.domain.node import Process
 from ckpttool.errors import UsageError
 from ckpttool.records import PART_SUFFIX, STREAM
-from ckpttool.records.part import MOST_PARTS, is_part
+from ckpttool.records.part import MOST_PARTS, is_part, seat_in
 
 if TYPE_CHECKING:
+    from ckpttool.domain.merge import Seat
     from ckpttool.domain.part import PartQuestion
 
 _RUN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
@@ -69,8 +71,15 @@ def name_of(run: str, number: int, of: int) -> str:
     return f"{run or NO_RUN}.{number:05}-of-{of:05}{PART_SUFFIX}"
 
 
-def place_of(out: str, name: str, root: str) -> str:
+def place_of(out: str, name: str, root: str, *, of: int) -> str:
     """Return the file that is to be written.
+
+    Args:
+        out: As the user names it. What is not there is a folder where there are several parts, unless it is called as a
+            part is: each machine would write the same file.
+        name: Of the file in a folder.
+        root: The tree.
+        of: Parts that there are.
 
     Raises:
         UsageError: It lies in the tree, its folder is not there, or something else stands in its place.
@@ -78,7 +87,8 @@ def place_of(out: str, name: str, root: str) -> str:
     """
     if out == STREAM:
         return STREAM
-    is_named_folder = out.endswith("/") or os.path.isdir(out)
+    is_meant_for_all = of > 1 and not os.path.lexists(out) and not out.endswith(PART_SUFFIX)
+    is_named_folder = out.endswith("/") or os.path.isdir(out) or is_meant_for_all
     place = os.path.join(out, name) if is_named_folder else out
     real, tree = os.path.realpath(place), os.path.realpath(root)
     if os.path.isdir(tree) and real.startswith(f"{tree.rstrip('/')}/"):
@@ -92,3 +102,19 @@ def place_of(out: str, name: str, root: str) -> str:
     if os.path.lexists(place) and not is_part(place):
         raise UsageError(f"--out {out}: {place} is there, and is no part that ckpttool wrote; name another")
     return place
+
+
+def assert_own(place: str, seat: Seat) -> None:
+    """Refuse to write over another part of the same look.
+
+    Raises:
+        UsageError: It is another machine's.
+    """
+    there = seat_in(place)
+    if there is None or (there.number, there.of, there.host) == (seat.number, seat.of, seat.host):
+        return
+    if there.run == seat.run and there.ended_ns > seat.began_ns - BREAK_NS:
+        raise UsageError(
+            f"--out: {place} is {there.name}, and this is {seat.name}: name a folder, and end it with /, in which each "
+            "part has a name of its own"
+        )

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ckpttool import __version__
-from ckpttool.api.part_names import NO_RUN, name_of, place_of, process_of_part, run_of
+from ckpttool.api.part_names import NO_RUN, assert_own, name_of, place_of, process_of_part, run_of
 from ckpttool.api.verifying import assert_kept, joined
 from ckpttool.domain.expectation import RankFiles
 from ckpttool.domain.frozen import dataclass, replace
@@ -64,7 +64,9 @@ def part(
     if process is None:
         return None
     located, root = _located(question)
-    place = place_of(question.out, name_of(run_of(question, process), process.index + 1, process.count), root)
+    place = place_of(
+        question.out, name_of(run_of(question, process), process.index + 1, process.count), root, of=process.count
+    )
     return _written(_made(question, process, located, root, read), place, send)
 
 
@@ -80,7 +82,9 @@ def told_before(question: PartQuestion) -> dict[str, ShardReport]:
     if process is None:
         return {}
     _, root = _located(question)
-    place = place_of(question.out, name_of(run_of(question, process), process.index + 1, process.count), root)
+    place = place_of(
+        question.out, name_of(run_of(question, process), process.index + 1, process.count), root, of=process.count
+    )
     found: dict[str, ShardReport] = {}
     if place.endswith(PART_SUFFIX) and os.path.isfile(place):
         looks = [look for _, look in read_looks(place) if isinstance(look, Look)]
@@ -119,7 +123,7 @@ def parts_of_nodes(
     run = run_of(question, None)
     nodes, dead, asked = cluster.nodes, cluster.dead, replace(question, tree=tree, run=run)
     of = len(nodes) + len(dead)
-    places = [place_of(question.out, name_of(run, at + 1, of), tree.path or "") for at in range(of)]
+    places = [place_of(question.out, name_of(run, at + 1, of), tree.path or "", of=of) for at in range(of)]
     if question.out != STREAM and len(set(places)) < of:
         raise UsageError(f"--out {question.out}: each of {of} nodes has a part: name a folder, and end it with /")
     calls = [(node, (__version__, asked, at + 1, of)) for at, (node, _) in enumerate(nodes)]
@@ -239,7 +243,10 @@ def _written(made: Made, place: str, send: Callable[[bytes], None] | None) -> Pa
     else:
         from ckpttool.write.files import replace as write
 
-        write(place, made.data, overwrite=True, backup=False)
+        # What lies there now is our own; what comes there meanwhile is not.
+        is_there = os.path.lexists(place)
+        assert_own(place, made.seat)
+        write(place, made.data, overwrite=is_there, backup=False)
     return PartWritten(
         seat=made.seat,
         version=__version__,

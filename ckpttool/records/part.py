@@ -150,6 +150,20 @@ def is_part(path: str) -> bool:
         return False
 
 
+_MOST_OF_A_SEAT = 1 << 20
+"""Bytes of a part's first line."""
+
+
+def seat_in(path: str) -> Seat | None:
+    """Return which part a file is by its first line; None where there is none, or nobody can tell."""
+    folder, name = os.path.split(path)
+    try:
+        with LocalStorage(folder or ".").open(name) as source:
+            return _seat(_object(source.read(0, _MOST_OF_A_SEAT).partition(b"\n")[0], "line 1"))
+    except (OSError, *_WRONG):
+        return None
+
+
 class _Told:
     """What was seen of the shards, a save's at a time: what nobody asks for is not read."""
 

@@ -172,6 +172,39 @@ def test_a_part_is_written_over_an_earlier_one_and_over_nothing_else(tmp_path: P
     assert (done.exit_code, other.read_text()) == (2, "mine")
 
 
+@pytest.mark.parametrize("name", ["parts", "night.look"])
+def test_machines_that_name_a_folder_which_is_not_there_each_write_a_part_of_their_own(
+    name: str, tmp_path: Path
+) -> None:
+    for number in (1, 2):
+        assert cli("part", TREE, "--part", f"{number}/2", "--out", str(tmp_path / name)).exit_code == 0
+    assert sorted(path.name for path in (tmp_path / name).iterdir()) == [
+        "part.00001-of-00002.ckptpart",
+        "part.00002-of-00002.ckptpart",
+    ]
+
+
+def test_a_file_that_one_machine_wrote_is_not_written_over_by_another_of_the_same_look(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "a.ckptpart"
+    assert cli("part", TREE, "--part", "1/2", "--run-id", "r", "--out", str(file)).exit_code == 0
+    first = file.read_bytes()
+    done = cli("part", TREE, "--part", "2/2", "--run-id", "r", "--out", str(file))
+    assert (done.exit_code, file.read_bytes()) == (2, first)
+    assert "is part 1 of 2" in " ".join(done.stderr.split())
+    with monkeypatch.context() as elsewhere:
+        elsewhere.setattr("socket.gethostname", lambda: "another")
+        assert cli("part", TREE, "--part", "1/2", "--run-id", "r", "--out", str(file)).exit_code == 2
+    assert cli("part", TREE, "--part", "1/2", "--run-id", "r", "--out", str(file)).exit_code == 0
+    assert cli("part", TREE, "--part", "2/2", "--run-id", "later", "--out", str(file)).exit_code == 0
+
+
+def test_a_lone_part_is_the_file_that_was_named(tmp_path: Path) -> None:
+    assert cli("part", TREE, "--part", "1/1", "--out", str(tmp_path / "look")).exit_code == 0
+    assert (tmp_path / "look").is_file()
+
+
 def test_nothing_is_written_into_the_tree(tmp_path: Path) -> None:
     tree = writable_copy("async_ckpt", tmp_path / "copy")
     root = next(tree.rglob("rank_0")).parent
