@@ -35,7 +35,7 @@ from ckpttool.storage.shared_out import Mine, SharedOut
 from ckpttool.trainers.common.loose_file import SHARD_SUFFIXES
 from ckpttool.trainers.listing import list_root
 from ckpttool.trainers.locate import Located
-from ckpttool.trainers.registry import asked_of_any, health_files, trainer_of
+from ckpttool.trainers.registry import asked_of_any, health_files, records_of_any, trainer_of
 from ckpttool.verify.engines.waiting import WaitingEngine
 from ckpttool.verify.plan import plan_checks
 from ckpttool.verify.session import reports_of
@@ -104,7 +104,7 @@ def look_at(
     lend("noted", root, open_inner)
     try:
         storage = open_storage(spelled("noted", root, root))
-        left = _walk(storage)
+        left = _walk(storage, root)
         reports: dict[str, ShardReport] = {}
         saves: dict[str, str] = {}
         sealings: list[Sealing] = []
@@ -125,6 +125,7 @@ def look_at(
             _note_seals(storage)
     finally:
         take_back("noted", root)
+    _forget_foreign(answers, root)
     _forget_much(answers, reports, by_scalars=by_scalars)
     found = _found_damaged(root, answers)
     return Seen(answers=answers, reports=reports, saves=saves, sealings=tuple(sealings), found=found)
@@ -136,10 +137,13 @@ def _found_damaged(root: str, answers: Answers) -> tuple[FoundDamaged, ...]:
     return tuple(known[path] for path in sorted(known) if answers.stamps.get(path) == known[path].stamp)
 
 
-def _walk(storage: Storage) -> set[str]:
-    """Take all names and stamps, the small files that are no shards, and return the shards."""
-    shards, room = set(), MOST_OF_ALL
-    for path in _files(storage):
+def _walk(storage: Storage, root: str) -> set[str]:
+    """Take all names and stamps, the small files that some trainer reads, and return the shards.
+
+    No link to a folder is followed: where a layout has ranks or saves behind one, it asks for them by itself.
+    """
+    shards, room, records = set(), MOST_OF_ALL, records_of_any()
+    for path in _files(storage, root):
         try:
             size = storage.stamp(path).size
             named = _named_format(path)
@@ -147,7 +151,8 @@ def _walk(storage: Storage) -> set[str]:
                 continue
             if named is not None and not path.startswith(f"{OWN_FOLDER}/"):
                 shards.add(path)
-            if named in {None, FormatName.OCDBT} and _may_be_record(path) and size <= min(MOST_OF_A_RECORD, room):
+            is_record = named is FormatName.OCDBT or _may_be_record(path, records)
+            if is_record and size <= min(MOST_OF_A_RECORD, room):
                 room -= len(storage.small_file(path, limit=MOST_OF_A_RECORD))
         except OSError:
             continue
@@ -161,7 +166,7 @@ def _walk(storage: Storage) -> set[str]:
     return shards
 
 
-def _files(storage: Storage) -> Iterator[str]:
+def _files(storage: Storage, root: str) -> Iterator[str]:
     waiting = [("", 0)]
     while waiting:
         folder, depth = waiting.pop()
@@ -172,20 +177,16 @@ def _files(storage: Storage) -> Iterator[str]:
         for name, kind in sorted(entries):
             path = f"{folder}/{name}" if folder else name
             if kind is Kind.FOLDER and depth < DEEPEST and (name[0] != "." or path == OWN_FOLDER):
-                waiting.append((path, depth + 1))
+                waiting += [] if os.path.islink(f"{root}/{path}") else [(path, depth + 1)]
             elif kind is Kind.FILE:
                 yield path
 
 
-def _may_be_record(path: str) -> bool:
-    """Tell whether anybody may ask what is in a small file: of ours, or of a trainer's that it does not hide."""
+def _may_be_record(path: str, records: re.Pattern[str]) -> bool:
+    """Tell whether anybody may ask what is in a small file: of ours, or of a trainer's."""
     if path.startswith(f"{OWN_FOLDER}/"):
         return path in {JOURNAL, HEAL_JOURNAL} or is_manifest(path) or path.startswith(f"{BIRTH_FOLDER}/")
-    name = path.rpartition("/")[2]
-    return not (name[0] == "." or name.endswith(_LOGS) or "tfevents" in name)
-
-
-_LOGS = (".log", ".out", ".err")
+    return is_manifest(path) or records.fullmatch(path.rpartition("/")[2]) is not None
 
 
 def _ask(noted: Located) -> tuple[Tree, tuple[Checkpoint, ...]]:
@@ -297,6 +298,14 @@ def _strays(root: str, paths: list[str], question: CheckQuestion) -> Iterator[Sh
     ]
     engine: Engine = content_engine(question, None) if level.reads_content else WaitingEngine()
     return reports_of(tasks, engine)
+
+
+def _forget_foreign(answers: Answers, root: str) -> None:
+    """Keep nothing of a record that is a link out of the tree: it is somebody's file, whatever it is called."""
+    own = os.path.realpath(root)
+    for path in [path for path in answers.files if os.path.islink(f"{root}/{path}")]:
+        if not os.path.realpath(f"{root}/{path}").startswith(f"{own}/"):
+            del answers.files[path]
 
 
 def _forget_much(answers: Answers, reports: Mapping[str, ShardReport], *, by_scalars: bool) -> None:

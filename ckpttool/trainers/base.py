@@ -266,6 +266,14 @@ class Trainer(Protocol):
         ...
 
     @property
+    def records(self) -> str:
+        """What the small files are called that it reads in saves and beside them, as a pattern; empty: none.
+
+        Of these alone a machine's part holds what is in them.
+        """
+        ...
+
+    @property
     def places(self) -> tuple[str, ...]:
         """Where its saves lie below an output folder or a working directory, a training's own first.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from functools import cache, reduce
 from typing import TYPE_CHECKING
 
@@ -126,6 +127,12 @@ def health_file_of(layout: Layout) -> HealthFile | None:
 def health_files() -> tuple[str, ...]:
     """Return how all trainers call the file in which they record the health of saves."""
     return tuple(trainer.health_file.name for trainer in TRAINERS if trainer.health_file is not None)
+
+
+def records_of_any() -> re.Pattern[str]:
+    """Return what tells by its name a small file that some trainer reads beside its shards."""
+    own = (trainer.records for trainer in TRAINERS if trainer.records)
+    return re.compile("|".join(f"(?:{pattern})" for pattern in own), re.DOTALL)
 
 
 def asked_of_any() -> ShardFacts:

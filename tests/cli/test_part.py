@@ -205,6 +205,55 @@ def test_a_lone_part_is_the_file_that_was_named(tmp_path: Path) -> None:
     assert (tmp_path / "look").is_file()
 
 
+class TestLinksAndOtherFiles:
+    """A part is given to others: what is in it is what a trainer's layout asks for, and nothing else of the machine."""
+
+    @staticmethod
+    def part_of(tmp_path: Path, tree: Path) -> str:
+        assert cli("part", str(tree), "--part", "1/1", "--out", f"{tmp_path}/one.ckptpart").exit_code == 0
+        return (tmp_path / "one.ckptpart").read_text()
+
+    def test_no_text_of_a_file_that_no_layout_asks_for_is_in_it(self, tmp_path: Path) -> None:
+        tree = writable_copy("sink2_safetensors", tmp_path / "copy")
+        root = tree / "checkpoint"
+        home = tmp_path / "home"
+        home.mkdir()
+        for path in (root / "env.yaml", root / "rank_0" / "run.sh", root / "notes.json", home / "credentials"):
+            path.write_text("SECRET: 1")
+        (root / "data").symlink_to(home)
+        (root / "rank_0" / "common.json").symlink_to(home / "credentials")
+        told = self.part_of(tmp_path, tree)
+        assert "SECRET" not in told
+        assert "env.yaml" in told  # its name travels
+        assert "credentials" not in told
+
+    def test_what_a_layout_asks_for_is_in_it_as_ever(self, tmp_path: Path) -> None:
+        self.part_of(tmp_path, writable_copy("sink2_safetensors", tmp_path / "copy"))
+        assert "rank_0/meta.json" in written(tmp_path).answers.files
+
+    def test_a_rank_folder_on_another_disk_is_followed_and_told_as_if_it_lay_here(self, tmp_path: Path) -> None:
+        tree = writable_copy("sink2_safetensors", tmp_path / "copy")
+        whole = cli("resolve", str(tree), "--json").stdout
+        root = tree / "checkpoint"
+        (root / "rank_0").rename(tmp_path / "elsewhere")
+        (root / "rank_0").symlink_to(tmp_path / "elsewhere")
+        assert self.part_of(tmp_path, tree).count("rank_0") > 0
+        told = json.loads(cli("resolve", f"{tmp_path}/one.ckptpart", "--json").stdout)
+        assert told["resume"] == json.loads(whole)["resume"]
+
+    def test_a_link_to_a_whole_disk_is_not_walked(self, tmp_path: Path) -> None:
+        tree = writable_copy("sink2_safetensors", tmp_path / "copy")
+        root = tree / "checkpoint"
+        deep = tmp_path / "disk" / "a" / "b"
+        deep.mkdir(parents=True)
+        (deep / "model.safetensors").write_bytes(b"")
+        (root / "rank_6").symlink_to(tmp_path / "disk")
+        (root / "other").symlink_to(tmp_path / "disk")
+        (root / "round").symlink_to(root)
+        told = self.part_of(tmp_path, tree)
+        assert "model.safetensors" not in told
+
+
 def test_nothing_is_written_into_the_tree(tmp_path: Path) -> None:
     tree = writable_copy("async_ckpt", tmp_path / "copy")
     root = next(tree.rglob("rank_0")).parent

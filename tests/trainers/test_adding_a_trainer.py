@@ -328,7 +328,7 @@ class TestOnOneOfSeveralMachines:
             shard.unlink()
         answer = self.resolved(half)
         assert exits.of_plan(answer, strict=False) is ExitCode.INCOMPLETE
-        assert "files of unknown ranks" in coded(answer.findings, Code.ONE_NODE_ONLY)[0].message
+        assert "a part of a save lies here" in coded(answer.findings, Code.ONE_NODE_ONLY)[0].message
 
     def test_what_is_damaged_here_is_so_wherever_one_looks_from(self, tmp_path: Path) -> None:
         (save(tmp_path / "saves", 20) / "__1_0.toy").write_bytes(b"")

@@ -194,6 +194,7 @@ class Toy:
     layout_names: tuple[str, ...] = (ToyLayout.name,)
     log_formats: tuple[LogFormat, ...] = ()
     log_places: LogPlaces | None = None
+    records = r"toy\.json"
     health_file: HealthFile | None = None
     configs: ConfigReader | None = None
     launch: LaunchTarget | None = None

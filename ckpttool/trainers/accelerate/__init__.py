@@ -19,6 +19,7 @@ class Accelerate(WithoutLogs):
 
     name = "accelerate"
     title = "Accelerate"
+    records = r".+\.index\.json"
     places: tuple[str, ...] = ()
     layout_names = (name,)
     configs = None

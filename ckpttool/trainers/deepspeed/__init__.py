@@ -19,6 +19,7 @@ class DeepSpeed(WithoutLogs):
 
     name = "deepspeed"
     title = "DeepSpeed"
+    records = r"latest(?:_universal)?"
     places = ()
     layout_names = (name,)
 

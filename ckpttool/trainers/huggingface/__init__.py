@@ -20,6 +20,7 @@ class HuggingFace(NotStarted):
 
     name = "huggingface"
     title = "Hugging Face's Trainer"
+    records = r"(?:trainer_state|config|adapter_config)\.json|.+\.index\.json|latest"
     places: tuple[str, ...] = ("outputs", "output")
     layout_names = ("hf-trainer",)
     words = None

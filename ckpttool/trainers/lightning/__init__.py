@@ -19,6 +19,7 @@ class Lightning(WithoutLogs):
 
     name = "lightning"
     title = "Lightning"
+    records = r""
     places = ("checkpoints", "lightning_logs/version_*/checkpoints")
     layout_names = (name,)
 

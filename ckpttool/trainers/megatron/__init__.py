@@ -23,6 +23,7 @@ class Megatron(NotStarted):
 
     name = "megatron"
     title = "Megatron-LM"
+    records = r"(?:metadata|integrity)\.json|latest_checkpointed_iteration\.txt"
     places = ()
     layout_names = (name,)
     log_places = None

@@ -22,6 +22,10 @@ class MindFormers:
 
     name = "mindformers"
     title = "MindFormers"
+    records = (
+        r"(?:meta|common|metadata|param_name_map)\.json|dataset_state_rank[0-9]+\.json"
+        r"|latest_checkpointed_iteration\.txt"
+    )
     places = ("checkpoint", "output/checkpoint", "unified_checkpoint", "output/unified_checkpoint")
 
     @property

@@ -19,6 +19,7 @@ class Orbax(WithoutLogs):
 
     name = "orbax"
     title = "Orbax"
+    records = r"_CHECKPOINT_METADATA|_METADATA|_sharding"
     places = ("checkpoints",)
     layout_names = (name,)
     configs = None

@@ -22,6 +22,7 @@ class TorchDcp(WithoutLogs):
 
     name = "torch-dcp"
     title = "torch.distributed.checkpoint"
+    records = r""
     places = ()
     layout_names = (name,)
     configs = None

@@ -20,6 +20,7 @@ class Torchtitan(NotStarted):
 
     name = "torchtitan"
     title = "torchtitan"
+    records = r".+\.index\.json"
     places = ("checkpoint", "outputs/checkpoint")
     layout_names = (name,)
     log_places = None

@@ -19,6 +19,7 @@ class Verl(WithoutLogs):
 
     name = "verl"
     title = "verl"
+    records = r"latest_checkpointed_iteration\.txt"
     places = ()
     layout_names = (name,)
     configs = None
