@@ -247,7 +247,7 @@ def _branches(
         if candidate.key not in passed and branch is not None:
             reasons = tuple(_doubts(candidate, course, branch))
             branches.append(Rejection(checkpoint=candidate, reasons=reasons))
-        elif candidate.key not in passed and is_named_beyond(candidate, checkpoint.step or Step(0)):
+        elif candidate.key not in passed and is_named_beyond(candidate, checkpoint):
             branches.append(Rejection(checkpoint=candidate, reasons=blocking(candidate.findings)))
     return branches
 

@@ -21,6 +21,7 @@ _COUNTS_STEPS = frozenset({"step", "steps", "globalstep", "iter", "iters", "iter
 _MAY_COUNT_STEPS = frozenset({"ckpt", "chkpt", "checkpoint"})
 """A number behind it is a step, or counts the checkpoints."""
 _NAME = re.compile(r"(?P<stem>(?:.*[^A-Za-z0-9])?(?P<word>[A-Za-z]+)[-_=. ]?)?(?P<number>[0-9]+)", re.DOTALL)
+_ENDS_IN_NUMBER = re.compile(rf"(.*?)([0-9]{{1,{STEP_DIGITS}}})", re.DOTALL)
 _EPOCH = re.compile(r"(?i)(?<![a-z0-9])(ep|epoch)[-_=]?[0-9]+")
 _DATE = re.compile(r"(?:19|20)[0-9]{2}(?:0[1-9]|1[0-2])(?:0[1-9]|[12][0-9]|3[01])(?:[0-9]{4}|[0-9]{6})?")
 _UNIX_TIME = re.compile(r"1[0-9]{9}(?:[0-9]{3})?")
@@ -97,15 +98,17 @@ def is_out_of_place(checkpoint: Checkpoint) -> bool:
     return any(one.code in LEFT_TO_THE_USER for one in checkpoint.findings)
 
 
-def is_named_beyond(checkpoint: Checkpoint, step: Step) -> bool:
-    """Tell whether the name alone says that a checkpoint is further than a step: a copy, or a mixture.
+def is_named_beyond(checkpoint: Checkpoint, chosen: Checkpoint) -> bool:
+    """Tell whether the name alone says that a checkpoint is further than the chosen one: a copy, or a mixture.
 
     Args:
         checkpoint: Of a tree that was settled.
-        step: That of the checkpoint that was chosen.
+        chosen: Of the same tree.
     """
-    number = None if checkpoint.named is None else checkpoint.named.number
-    return number is not None and number > step and bool(blocking(not_acted_on(checkpoint)))
+    mine, theirs = (_ENDS_IN_NUMBER.fullmatch(each.name) for each in (checkpoint, chosen))
+    if mine is None or theirs is None or mine[1] != theirs[1] or int(mine[2]) <= int(theirs[2]):
+        return False
+    return bool(not_acted_on(checkpoint))
 
 
 def doubtful(checkpoint: Checkpoint) -> tuple[Finding, ...]:
