@@ -16,7 +16,7 @@ from ckpttool.domain.retention import RetentionPolicy
 from ckpttool.domain.verdict import Level, Verdict, VerdictWord
 from ckpttool.formats import ocdbt
 from ckpttool.formats.ocdbt import OverLimitError, Store
-from tests.answers import chosen, cli, codes, named, names, plan, reasons, scanned
+from tests.answers import FIXTURES, chosen, cli, codes, named, names, plan, reasons, refusal, scanned, why_not
 from tests.layouts import damaged, healthy
 
 RECORD = "_CHECKPOINT_METADATA"
@@ -229,3 +229,17 @@ def test_prune_leaves_saves_that_the_training_rated(tree: Path) -> None:
     changed(tree / "10" / RECORD, metrics={"loss": 1.5})
     pruned = api.prune(api.TreeQuestion(path=str(tree)), RetentionPolicy(keep_last=1))
     assert [each.name for each in pruned.plan.going] == ["20"]
+
+
+class TestWithoutTheFileThatSaysHowArraysWereSpread:
+    def test_a_save_of_the_first_api_version_does_not_load(self, tmp_path: Path) -> None:
+        root = Path(shutil.copytree(FIXTURES / "orbax_v1", tmp_path / "run"))
+        assert chosen(plan(root)) == ("10", 10)
+        (root / "10" / "state" / "_sharding").unlink()
+        assert why_not(refusal(root)) == [("10", {Code.SHARD_MISSING})]
+        shutil.rmtree(root / "10" / "state" / "array_metadatas")  # as of a tree without arrays of JAX
+        assert chosen(plan(root)) == ("10", 10)
+
+    def test_a_save_of_the_checkpoint_manager_loads(self, tree: Path) -> None:
+        (tree / "30" / "default" / "_sharding").unlink()
+        assert chosen(plan(tree)) == ("30", 30)

@@ -15,6 +15,12 @@ RECORD_LIMIT = 16 << 20
 """Bytes of it; a real one has some hundred."""
 TREE = "_METADATA"
 """In an item: names its arrays."""
+SHARDING = "_sharding"
+"""In an item with arrays of JAX: how they were spread over devices."""
+ARRAYS = "array_metadatas"
+"""A folder in such an item."""
+FIRST_API = ".experimental.v1."
+"""In the names of the handlers of `orbax.checkpoint.v1`, which loads no arrays of JAX without `_sharding`."""
 MARK = "commit_success.txt"
 """Asked for on object stores alone, where a folder cannot be renamed."""
 

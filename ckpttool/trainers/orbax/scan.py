@@ -16,11 +16,22 @@ from ckpttool.records import MANIFEST_NAME, OWN_FOLDER, leads_out
 from ckpttool.storage.base import Kind, Storage, unreadable
 from ckpttool.storage.fan_out import map_waiting
 from ckpttool.trainers.base import ScanOptions
-from ckpttool.trainers.common.listed import in_order_of_progress, one_run, stamp_if_there, stray
+from ckpttool.trainers.common.listed import in_order_of_progress, listed_damage, one_run, stamp_if_there, stray
 from ckpttool.trainers.listing import Listing
 from ckpttool.trainers.orbax import Orbax
-from ckpttool.trainers.orbax.names import MARK, RECORD, RECORD_LIMIT, TREE, is_unfinished, prefix_and_step
+from ckpttool.trainers.orbax.names import (
+    ARRAYS,
+    FIRST_API,
+    MARK,
+    RECORD,
+    RECORD_LIMIT,
+    SHARDING,
+    TREE,
+    is_unfinished,
+    prefix_and_step,
+)
 
+_NO_SHARDING = "orbax.checkpoint.v1 does not load an item with arrays of JAX without it"
 _DATA = "d"
 """The folder of a store's data files."""
 _OF_PROCESS = "ocdbt.process_"
@@ -80,6 +91,8 @@ def _scan_save(storage: Storage, name: str, options: ScanOptions) -> Checkpoint:
         items = _items(name, names, record, findings)
         for item in items:
             own = _of_item(storage, f"{name}/{item}" if item else name, options)
+            if own.lacks_sharding and record is not None and FIRST_API in record.items.get(item, ""):
+                findings.append(listed_damage(Code.SHARD_MISSING, _NO_SHARDING, f"{name}/{item}/{SHARDING}"))
             shards += own.shards
             expected += own.expected
         findings += _marks(name, names)
@@ -158,6 +171,8 @@ def _marks(name: str, names: set[str]) -> Iterator[Finding]:
 class _Item:
     shards: tuple[Shard, ...]
     expected: tuple[str, ...]
+    lacks_sharding: bool = False
+    """Whether it holds arrays of JAX without what says how they were spread."""
 
 
 def _of_item(storage: Storage, folder: str, options: ScanOptions) -> _Item:
@@ -179,7 +194,8 @@ def _of_item(storage: Storage, folder: str, options: ScanOptions) -> _Item:
         except FileNotFoundError:
             continue  # a process that had nothing to write
         shards += [_shard(storage, f"{place}/{file}", ShardRole.DATA, options) for file in files]
-    return _Item(shards=tuple(shards), expected=(manifest,))
+    lacks_sharding = ARRAYS in names and SHARDING not in names
+    return _Item(shards=tuple(shards), expected=(manifest,), lacks_sharding=lacks_sharding)
 
 
 def _shard(storage: Storage, path: str, role: ShardRole, options: ScanOptions) -> Shard:
