@@ -34,8 +34,8 @@ class Megatron:
     name = "megatron"
 
     def recognise(self, head: bytes) -> bool:
-        """Tell from the beginning of the content."""
-        return _ITERATION.search(head) is not None
+        """Tell from the beginning of the content: an iteration, or a validation, of which some keep those lines alone."""
+        return _OF_CURVES.search(head) is not None
 
     def read(self, source: LogSource) -> Iterator[LogItem]:
         """Yield each iteration; a line that is cut short gives what it still shows, and a problem."""

@@ -75,3 +75,15 @@ def test_a_validation_loss_that_is_no_number_is_told() -> None:
     items = read(Megatron(), VALIDATED.replace(b"3.846950E+00", b"3.84x"), curves=True)
     assert [problem.reason for problem in problems(items)] == ["validation loss is no number"]
     assert [row.validation_loss for row in steps(items)] == [None, None, 3.5, None]
+
+
+def test_a_log_of_validations_alone_is_megatrons_and_a_curve() -> None:
+    alone = b"".join(line for line in VALIDATED.splitlines(keepends=True) if b"validation loss" in line)
+    assert Megatron().recognise(alone)
+    rows = steps(read(Megatron(), alone, curves=True))
+    assert [(row.step, row.validation_loss) for row in rows] == [(1000, 3.84695), (1050, 3.5)]
+
+
+def test_a_text_that_speaks_of_validation_is_not_a_log_of_megatron() -> None:
+    assert not Megatron().recognise(b"the validation loss at iteration 1000 was 3.8, see above\n")
+    assert not Megatron().recognise(b" validation loss at iteration 1050 on test set | lm loss value: 9.0E+00 | \n")
