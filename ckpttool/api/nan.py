@@ -6,7 +6,7 @@ import os
 from collections.abc import Sequence
 
 from ckpttool.api.guard_reports import guard_report
-from ckpttool.decide.nan_diagnosis import culprits
+from ckpttool.decide.nan_diagnosis import culprits, in_a_row
 from ckpttool.domain.capture import Capture, Captures, NanQuestion, NanReplay, RankCapture
 from ckpttool.domain.finding import Code, Finding, note, unknown
 from ckpttool.domain.frozen import replace
@@ -51,7 +51,8 @@ def list_nan(path: str) -> Captures:
         captures = [_read(storage, folder, f"{path.rstrip('/')}/{folder}", shards=False) for folder in folders]
     if not captures:
         raise _no_capture(path)
-    return Captures(path=path, captures=tuple(sorted(captures, key=lambda capture: (capture.step, capture.path))))
+    by_step = tuple(sorted(captures, key=lambda capture: (capture.step, capture.path)))
+    return Captures(path=path, captures=by_step, in_a_row=in_a_row(by_step))
 
 
 def inspect_nan(path: str) -> Capture | Captures:

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from ckpttool.decide.nan_diagnosis import rows
 from ckpttool.domain.frozen import replace
 from ckpttool.domain.guard_report import CaptureTold, DroppedUpdate, FaultTold, GuardReport, RankReport
 from ckpttool.domain.guarding import EVENTS_FOLDER, EventValue, GuardEvent, GuardEventKind
@@ -215,13 +216,18 @@ class GuardTally:
             for faults in self._faults.values()
         )
         stops = [own.stopped_at for own in self._ranks.values() if own.stopped_at is not None]
+        captures = tuple(sorted(self._captures.values(), key=lambda capture: (capture.step, capture.path)))
+        # A guard that acts drops each such update: between two neighbouring steps of which both were captured is none.
+        shared = (None if self._is_watching else capture.culprits for capture in captures)
+        told = zip((capture.step for capture in captures), shared, (capture.path for capture in captures), strict=True)
         report = GuardReport(
             ranks=tuple(self._ranks[rank].report(rank) for rank in sorted(self._ranks)),
             world_size=self._world,
             is_watching=self._is_watching,
             stopped_at=max(stops, default=None),
             drops=tuple(sorted(self._drops.values(), key=lambda update: (update.step, update.kind))),
-            captures=tuple(sorted(self._captures.values(), key=lambda capture: (capture.step, capture.path))),
+            captures=captures,
+            in_a_row=rows(told),
             strikes=strikes,
             abnormal_products=abnormal,
             disagreements=disagreements,
@@ -262,9 +268,9 @@ def _next(report: GuardReport) -> list[tuple[str, ...]]:
         commands.append(("ckpttool", "resolve", *where, *(word for name in events for word in ("--spikes-from", name))))
     if report.stopped_at is not None:
         commands.append(("ckpttool", "resolve", *where, "--around-spike", "last"))
-    commands += [
-        ("ckpttool", "nan", "inspect", _no_option(capture.here)) for capture in report.captures[:_MOST_CAPTURES]
-    ]
+    later = {step for row in report.in_a_row for step in range(row.first + 1, row.last + 1)}
+    worth = [capture for capture in report.captures if capture.step not in later]
+    commands += [("ckpttool", "nan", "inspect", _no_option(capture.here)) for capture in worth[:_MOST_CAPTURES]]
     if report.alarms:
         commands.append(("ckpttool", "calibrate", *events))
     return commands

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from ckpttool.domain.capture import (
+    Capture,
+    CaptureRow,
     Culprit,
     GradientFacts,
     LossBits,
@@ -16,7 +18,8 @@ from ckpttool.domain.capture import (
     is_finite,
     norm_overflows,
 )
-from ckpttool.domain.units import counted
+from ckpttool.domain.frozen import replace
+from ckpttool.domain.units import Step, counted
 
 
 def culprits(ranks: Sequence[RankCapture]) -> tuple[Culprit, ...]:
@@ -34,6 +37,40 @@ def culprits(ranks: Sequence[RankCapture]) -> tuple[Culprit, ...]:
         return tuple(Culprit(rank=rank.rank, why=_bad_gradients(rank, rerun.gradients)) for rank, rerun in again)
     alone = [rank for rank in ranks if rank.world_size == 1]
     return tuple(Culprit(rank=rank.rank, why=_bad_gradients(rank, rank.gradients)) for rank in alone)
+
+
+def in_a_row(captures: Sequence[Capture]) -> tuple[CaptureRow, ...]:
+    """Return the rows of captures on the same weights: of neighbouring steps, on the same ranks, with as many updates.
+
+    Args:
+        captures: By step.
+    """
+    return rows((capture.step, _weights_and_ranks(capture), capture.path) for capture in captures)
+
+
+def _weights_and_ranks(capture: Capture) -> tuple[object, ...] | None:
+    """Return what two captures of one row share; None where nobody knows how many updates were applied."""
+    applied = {rank.optimizer_step for rank in capture.ranks}
+    if len(applied) != 1 or None in applied:
+        return None
+    return (*applied, *(culprit.rank for culprit in capture.culprits))
+
+
+def rows(captures: Iterable[tuple[Step, object, str]]) -> tuple[CaptureRow, ...]:
+    """Return where neighbouring steps share something that is not None.
+
+    Args:
+        captures: By step; each with what it shares with others of its row, and its path.
+    """
+    found: list[CaptureRow] = []
+    before: object = None
+    for step, shared, path in captures:
+        if found and shared is not None and shared == before and step == found[-1].last + 1:
+            found[-1] = replace(found[-1], last=step)
+        else:
+            found.append(CaptureRow(first=step, last=step, path=path))
+        before = shared
+    return tuple(row for row in found if row.count > 1)
 
 
 def _bad_loss(rank: RankCapture) -> str:

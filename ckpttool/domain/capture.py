@@ -222,6 +222,21 @@ class Capture(Answered):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CaptureRow:
+    """Captures of neighbouring steps with no update applied in between: the same weights, so most likely one cause."""
+
+    first: Step
+    last: Step
+    path: str
+    """Of the first."""
+
+    @property
+    def count(self) -> int:
+        """How many they are."""
+        return self.last - self.first + 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Captures(Answered):
     """All captures in a folder."""
 
@@ -231,6 +246,8 @@ class Captures(Answered):
     """As the user named it."""
     captures: tuple[Capture, ...]
     """By step."""
+    in_a_row: tuple[CaptureRow, ...] = ()
+    """Of those, two and more in a row."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

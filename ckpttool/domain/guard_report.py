@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ckpttool.domain.answered import Answered
+from ckpttool.domain.capture import CaptureRow
 from ckpttool.domain.frozen import dataclass
 from ckpttool.domain.log_answer import LogReading
 from ckpttool.domain.units import Rank, Step
@@ -104,6 +105,8 @@ class GuardReport(Answered):
     drops: tuple[DroppedUpdate, ...]
     """The first ones, by step."""
     captures: tuple[CaptureTold, ...]
+    in_a_row: tuple[CaptureRow, ...]
+    """Of those, two and more in a row on the same weights."""
     strikes: tuple[FaultTold, ...]
     abnormal_products: tuple[FaultTold, ...]
     disagreements: tuple[FaultTold, ...]

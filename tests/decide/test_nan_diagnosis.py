@@ -8,8 +8,10 @@ from dataclasses import replace
 
 import pytest
 
-from ckpttool.decide.nan_diagnosis import compared, culprits, is_reproduced, verdict
+from ckpttool.decide.nan_diagnosis import compared, culprits, in_a_row, is_reproduced, verdict
 from ckpttool.domain.capture import (
+    Capture,
+    Culprit,
     GradientFacts,
     LossBits,
     NanVerdict,
@@ -19,7 +21,7 @@ from ckpttool.domain.capture import (
     RankReplay,
     Rerun,
 )
-from ckpttool.domain.units import Rank
+from ckpttool.domain.units import Rank, Step
 from tests.captures import gradient, loss, micro_batch, rank_capture
 
 NAN = math.nan
@@ -216,3 +218,39 @@ def test_what_a_capture_says_of_itself() -> None:
     assert not again(BAD).is_finite
     assert not again(FINE, losses=[NAN]).is_finite
     assert isinstance(micro_batch(1.0).loss, LossBits)
+
+
+def capture_of(step: int, *, applied: int | None = 5, world: int = 1, culprits: tuple[int, ...] = (0,)) -> Capture:
+    ranks = tuple(replace(rank_capture(rank, world=world), optimizer_step=applied) for rank in range(world))
+    return Capture(
+        path=f"captures/{step}", step=Step(step), world_size=world, time=None, ranks=ranks,
+        culprits=tuple(Culprit(rank=Rank(rank), why="its loss was nan") for rank in culprits), findings=(),
+    )  # fmt: skip
+
+
+def found_rows(*captures: Capture) -> list[tuple[int, int, str]]:
+    return [(row.first, row.last, row.path) for row in in_a_row(captures)]
+
+
+def test_captures_of_neighbouring_steps_on_the_same_weights_are_a_row() -> None:
+    ten = [capture_of(step) for step in range(21, 31)]
+    assert found_rows(capture_of(3, applied=2), *ten, capture_of(40, applied=9)) == [(21, 30, "captures/21")]
+    two = [capture_of(step, applied=step // 10) for step in (10, 11, 20, 21, 22)]
+    assert found_rows(*two) == [(10, 11, "captures/10"), (20, 22, "captures/20")]
+
+
+@pytest.mark.parametrize(
+    "captures",
+    [
+        [],
+        [capture_of(4)],
+        [capture_of(4), capture_of(5, applied=6)],
+        [capture_of(4), capture_of(6)],
+        [capture_of(4), capture_of(4)],
+        [capture_of(4, applied=None), capture_of(5, applied=None)],
+        [capture_of(4, world=2), capture_of(5, world=2, culprits=(1,))],
+        [replace(capture_of(4), ranks=()), replace(capture_of(5), ranks=())],
+    ],
+)
+def test_captures_of_which_that_is_not_known_are_no_row(captures: list[Capture]) -> None:
+    assert found_rows(*captures) == []

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from ckpttool.domain.guard_report import CaptureTold, DroppedUpdate, FaultTold, GuardReport, RankReport
 from ckpttool.domain.units import Rank, Step, counted, on_ranks
 from ckpttool.formats.strict_json import number
+from ckpttool.render.answers.nan_captures import row_document
 from ckpttool.render.answers.reading import listed, reading_document, reading_parts
 from ckpttool.render.escape import shown
 from ckpttool.render.json import Document
@@ -76,6 +77,7 @@ def document(answer: GuardReport) -> Document:
             }
             for capture in answer.captures
         ],
+        "in_a_row": [row_document(row) for row in answer.in_a_row],
         "strikes": [_fault_document(fault) for fault in answer.strikes],
         "abnormal_products": [_fault_document(fault) for fault in answer.abnormal_products],
         "disagreements": [_fault_document(fault) for fault in answer.disagreements],
@@ -126,7 +128,7 @@ def table(answer: GuardReport) -> RenderableType:
     if answer.ranks:
         parts += [line(), *_by_rank(answer)]
     parts += listed("Would have been dropped:" if answer.is_watching else "Dropped:", list(map(_drop, answer.drops)))
-    parts += listed("Kept to be replayed:", list(map(_capture, answer.captures)))
+    parts += listed("Kept to be replayed:", list(_captures(answer)))
     parts += listed("Strikes:", list(map(_fault, answer.strikes)))
     parts += listed("Matrix products that were wrong:", list(map(_fault, answer.abnormal_products)))
     parts += listed("Replicas disagree:", list(map(_fault, answer.disagreements)))
@@ -146,15 +148,17 @@ def _headline(answer: GuardReport) -> Text:
         text = f"The training stopped at step {answer.stopped_at}: too many updates in a row were dropped"
         return line(text, style="bold red")
     grave = [
-        counted(len(found), noun)
-        for found, noun in (
-            (answer.abnormal_products, "wrong matrix product"),
-            (answer.strikes, "strike"),
-            (answer.disagreements, "disagreement of replicas"),
-            (answer.captures, "capture"),
+        counted(len(found), noun, plural)
+        for found, noun, plural in (
+            (answer.abnormal_products, "wrong matrix product", None),
+            (answer.strikes, "strike", None),
+            (answer.disagreements, "disagreement of replicas", "disagreements of replicas"),
+            (answer.captures, "capture", None),
         )
         if found
     ]
+    if len(answer.in_a_row) == 1 and answer.in_a_row[0].count == len(answer.captures):
+        grave[-1] += " in a row"
     grave += [counted(answer.failed_saves, "failed save")] if answer.last_save_failed else []
     updates = counted(answer.steps, "update")
     if grave:
@@ -209,6 +213,19 @@ def _at(step: Step) -> Text:
 def _drop(update: DroppedUpdate) -> Text:
     whose = f" ({on_ranks(update.ranks)})" if update.ranks else ""
     return _at(update.step).append(f"{update.kind}{whose}: {shown(update.message)}")
+
+
+def _captures(answer: GuardReport) -> Iterator[Text]:
+    """Yield a line for each capture, and one for all that are in a row."""
+    first = {row.first: row for row in answer.in_a_row}
+    later = {step for row in answer.in_a_row for step in range(row.first + 1, row.last + 1)}
+    for capture in answer.captures:
+        row = first.get(capture.step)
+        if row is not None:
+            text = f"; {row.count} in a row on the same weights, to step {row.last}: most likely one cause"
+            yield _capture(capture).append(text)
+        elif capture.step not in later:
+            yield _capture(capture)
 
 
 def _capture(capture: CaptureTold) -> Text:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ckpttool.domain.capture import Captures
+from ckpttool.domain.capture import CaptureRow, Captures
 from ckpttool.domain.finding import blocking
 from ckpttool.domain.units import counted
 from ckpttool.render.answers.nan_capture import culprits_document, findings_parts
@@ -36,7 +36,13 @@ def document(answer: Captures) -> Document:
             }
             for capture in answer.captures
         ],
+        "in_a_row": [row_document(row) for row in answer.in_a_row],
     }
+
+
+def row_document(row: CaptureRow) -> Document:
+    """Spell captures in a row."""
+    return {"first_step": row.first, "last_step": row.last, "captures": row.count, "path": row.path}
 
 
 def table(answer: Captures) -> RenderableType:
@@ -62,5 +68,10 @@ def table(answer: Captures) -> RenderableType:
     for capture in answer.captures:
         if blocking(capture.findings):
             parts += findings_parts(capture)
+    for row in answer.in_a_row:
+        text = f"\nSteps {row.first} to {row.last}: {row.count} in a row on the same weights, most likely one cause"
+        parts.append(line(text))
     newest = answer.captures[-1].path
+    if answer.in_a_row and answer.in_a_row[-1].last == answer.captures[-1].step:
+        newest = answer.in_a_row[-1].path
     return stack(*parts, line(f"\nNext: ckpttool nan inspect {quote(newest)}", no_wrap=True))

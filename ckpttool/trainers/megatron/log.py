@@ -34,7 +34,7 @@ class Megatron:
     name = "megatron"
 
     def recognise(self, head: bytes) -> bool:
-        """Tell from the beginning of the content: an iteration, or a validation, of which some keep those lines alone."""
+        """Tell from the beginning of the content: an iteration, or a validation, for some keep those lines alone."""
         return _OF_CURVES.search(head) is not None
 
     def read(self, source: LogSource) -> Iterator[LogItem]:
