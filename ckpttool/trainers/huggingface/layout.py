@@ -12,7 +12,7 @@ from ckpttool.trainers.base import Members, Part, Refusal, ScanOptions
 from ckpttool.trainers.common.written_together import Untracked
 from ckpttool.trainers.hf_saves.save_folder import WEIGHTS, closer, is_unfinished
 from ckpttool.trainers.huggingface import HuggingFace
-from ckpttool.trainers.huggingface.names import ARGUMENTS, SAVE, STATE
+from ckpttool.trainers.huggingface.names import ARGUMENTS, SAVE, STATE, number_in, saves_called_otherwise
 from ckpttool.trainers.listing import Listing
 
 if TYPE_CHECKING:
@@ -53,12 +53,14 @@ class HfTrainerLayout(Untracked):
         except OSError:
             if not may_be:
                 raise
-        return may_be and not is_alien
+        return (may_be and not is_alien) or bool(saves_called_otherwise(listing))
 
     def part(self, listing: Listing, folder: str, file: str | None) -> Part | Refusal | None:
         """Take a save's folder, and whatever lies in it, for the save."""
         save = folder.partition("/")[0]
-        return Part(focus=save, resolved_from=save) if re.fullmatch(SAVE, save) else None
+        if not save or not (re.fullmatch(SAVE, save) or saves_called_otherwise(listing.alone(save))):
+            return None
+        return Part(focus=save, resolved_from=save)
 
     def scan(self, storage: Storage, listing: Listing, options: ScanOptions) -> Inventory:
         """Read each save's names and `trainer_state.json`; no shard is opened."""
@@ -81,6 +83,8 @@ class HfTrainerLayout(Untracked):
         """Return the save's own folder, with all that is in it; the best one stays."""
         if checkpoint.is_tracked:
             return Refusal(why="is what best_model_checkpoint names")
+        if number_in(checkpoint.name) is None:
+            return Refusal(why="has a name that Trainer gives to no save: somebody keeps it")
         return Members(paths=(checkpoint.name,), records=(f"{checkpoint.name}/{STATE}",))
 
     def read_by_all(self, checkpoint: Checkpoint) -> ReadByAll:

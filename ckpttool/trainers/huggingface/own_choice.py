@@ -12,6 +12,7 @@ from ckpttool.domain.finding import Code, Severity, worst
 from ckpttool.domain.plan import Outcome
 from ckpttool.trainers.common.named_path import inside
 from ckpttool.trainers.common.own_choice import Choice, NotTold, said
+from ckpttool.trainers.huggingface.names import number_in
 
 if TYPE_CHECKING:
     from ckpttool.decide.lint_engine import View
@@ -46,7 +47,8 @@ def told(start: OwnStart, view: View) -> Choice | NotTold | None:
 
 def choose(start: OwnStart) -> Choice:
     """Take the highest number."""
-    newest = max(start.inventory.checkpoints, key=_number, default=None)
+    numbered = [save for save in start.inventory.checkpoints if number_in(save.name) is not None]
+    newest = max(numbered, key=_number, default=None)
     if newest is None:
         return None, Outcome.STOPS, "resume_from_checkpoint=True finds no checkpoint-N, and it stops"
     taken = f"resume_from_checkpoint=True takes {newest.name}, the highest number, whatever is in it"
@@ -54,7 +56,7 @@ def choose(start: OwnStart) -> Choice:
 
 
 def _number(checkpoint: Checkpoint) -> int:
-    return int(checkpoint.name.rpartition("-")[2])
+    return number_in(checkpoint.name) or 0
 
 
 def _outcome(save: Checkpoint, start: OwnStart, taken: str) -> Choice:

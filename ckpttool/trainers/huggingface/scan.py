@@ -28,7 +28,15 @@ from ckpttool.trainers.hf_saves.save_folder import (
 )
 from ckpttool.trainers.huggingface import HuggingFace
 from ckpttool.trainers.huggingface.inner_tag import inner_tag
-from ckpttool.trainers.huggingface.names import ARGUMENTS, MODEL_CONFIG, SAVE, STATE, UNFINISHED
+from ckpttool.trainers.huggingface.names import (
+    ARGUMENTS,
+    MODEL_CONFIG,
+    SAVE,
+    STATE,
+    UNFINISHED,
+    number_in,
+    saves_called_otherwise,
+)
 from ckpttool.trainers.huggingface.record import (
     Arguments,
     ArgumentsReader,
@@ -76,6 +84,7 @@ def scan_saves(storage: Storage, listing: Listing, options: ScanOptions) -> Inve
         options: What to take beyond the names.
     """
     names = [name for name in listing.folders("checkpoint-") if re.fullmatch(SAVE, name)]
+    names += [] if names else saves_called_otherwise(listing, most=None)
     arguments_of = ArgumentsReader(storage)
     found = list(map_waiting(lambda name: _scan_save(storage, name, arguments_of, options), names))
     found = _of_two_runs(found)
@@ -106,8 +115,8 @@ def _scan_save(storage: Storage, name: str, arguments_of: ArgumentsReader, optio
     arguments = arguments_of(save.path(ARGUMENTS)) if ARGUMENTS in save.names else Arguments()
     if save.is_listed:
         findings += (*_what_is_lacking(save, has_tag=tag is not None), *absent_parts(save))
-    number = int(name.rpartition("-")[2])
-    if state is not None and state.step != number:
+    number = number_in(name)
+    if state is not None and number is not None and state.step != number:
         message = f"{STATE} says step {state.step}, the folder's name {number}"
         findings.append(listed_damage(Code.STEP_DISAGREES, message, save.path(STATE)))
     world = _world(save, arguments)
@@ -121,8 +130,8 @@ def _scan_save(storage: Storage, name: str, arguments_of: ArgumentsReader, optio
         scalars=Scalars(
             step=None if state is None else state.step, global_batch_size=global_batch(state, arguments, world)
         ),
-        step=Step(number if state is None else state.step),
-        step_source=StepSource.NAME if state is None else StepSource.CONTENT,
+        step=_step(state, number),
+        step_source=_source(state, number),
         shards=save.shards,
         topology=Topology(world_size=world, shared=world is None),
         format=save.format,
@@ -139,6 +148,17 @@ def _scan_save(storage: Storage, name: str, arguments_of: ArgumentsReader, optio
         losses={} if state is None else dict(state.losses),
         best=None if state is None else state.best,
     )
+
+
+def _step(state: State | None, number: int | None) -> Step | None:
+    told = number if state is None else state.step
+    return None if told is None else Step(told)
+
+
+def _source(state: State | None, number: int | None) -> StepSource:
+    if state is not None:
+        return StepSource.CONTENT
+    return StepSource.UNKNOWN if number is None else StepSource.NAME
 
 
 def _of_two_runs(found: list[_Scanned]) -> list[_Scanned]:

@@ -12,6 +12,7 @@ import pytest
 from ckpttool import api
 from ckpttool.domain.checkpoint import CommitState, Content
 from ckpttool.domain.finding import Code, Finding, Severity, blocking
+from ckpttool.domain.plan import Outcome
 from ckpttool.domain.retention import PruneOrder, RetentionPolicy
 from ckpttool.domain.verdict import Level, Verdict
 from ckpttool.errors import ExitCode
@@ -362,3 +363,51 @@ class TestASaveOnSigterm:
         assert [one.name for one in pruning.plan.going] == ["checkpoint-4"]
         mark.unlink()
         assert chosen(plan(single)) == (NEWEST, 12)
+
+
+class TestASaveUnderAnotherName:
+    """`hub_strategy="checkpoint"` pushes one as `last-checkpoint`, beside the model itself."""
+
+    @pytest.fixture
+    def save(self, tmp_path: Path) -> Path:
+        tree = healthy("hf_single", tmp_path)
+        shutil.copytree(tree / "checkpoint-12", tmp_path / "repo" / "last-checkpoint")
+        for name in ("model.safetensors", "config.json", "training_args.bin", "trainer_state.json"):
+            shutil.copyfile(tree / "checkpoint-12" / name, tmp_path / "repo" / name)
+        return tmp_path / "repo" / "last-checkpoint"
+
+    def test_is_resumed_from_by_the_step_inside(self, save: Path) -> None:
+        for path in (save, save.parent):
+            assert chosen(plan(path)) == ("last-checkpoint", 12)
+            assert plan(path).load.path == str(save)
+
+    def test_is_looked_at_file_by_file(self, save: Path) -> None:
+        assert len(named(scanned(save), "last-checkpoint").shards) == 4
+        assert cli("verify", str(save)).exit_code == ExitCode.OK
+        (save / "optimizer.pt").unlink()
+        said = cli("verify", str(save))
+        assert said.exit_code == ExitCode.DAMAGE
+        assert "last-checkpoint/optimizer.pt" in said.stdout
+
+    def test_is_not_what_the_trainer_takes_by_itself_and_nobody_prunes_it(self, save: Path) -> None:
+        told = api.simulate(api.resolve(api.TreeQuestion(path=str(save.parent))))
+        assert (told.would_resume, told.outcome) == (None, Outcome.STOPS)
+        shutil.copytree(save, save.parent / "an-older-one")
+        cli("prune", str(save.parent), "--keep-last", "1", "--grace", "0", "--apply")
+        assert {each.name for each in save.parent.iterdir() if each.is_dir()} >= {"last-checkpoint", "an-older-one"}
+
+    def test_without_a_state_is_the_model_alone(self, save: Path) -> None:
+        for name in ("trainer_state.json", "optimizer.pt", "scheduler.pt", "rng_state.pth"):
+            (save / name).unlink()
+        assert "the weights of a model" in cli("verify", str(save)).stderr
+
+    def test_is_a_copy_where_others_have_their_own_names(self, save: Path) -> None:
+        shutil.copytree(save, save.parent / "checkpoint-12")
+        assert [each.name for each in scanned(save.parent).checkpoints] == ["checkpoint-12"]
+        assert chosen(plan(save.parent)) == ("checkpoint-12", 12)
+
+    @pytest.mark.parametrize("torn", ["trainer_state.json"])
+    def test_with_a_torn_state_has_no_step(self, save: Path, torn: str) -> None:
+        (save / torn).write_text("{")
+        (found,) = scanned(save).checkpoints
+        assert (found.step, codes(blocking(found.findings)) >= {Code.META_UNREADABLE}) == (None, True)
