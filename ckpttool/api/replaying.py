@@ -63,15 +63,14 @@ def replay(question: ReplayQuestion | Logs, tree: Tree | None = None) -> ReplayA
     """
     if not isinstance(question, ReplayQuestion):
         question = ReplayQuestion(logs=LogQuestion(patterns=_patterns(question)))
+    policy = None if question.policy is None else policy_of(question.policy, _settings(question))
     reader = log_reader(question.logs.columns)
     logs = LogPass(reader, question.logs.patterns, keep=tree is not None)
     steps = logs.steps()
-    name = question.policy
-    if name is None:
-        first = list(islice(steps, 1))  # what tells whose log it is; a pipe can be read only once
+    if policy is None:
+        first = list(islice(steps, 1))  # tells whose log it is; a pipe can be read only once
         steps = chain(first, steps)
-        name = _usual_policy(question, reader.recognised)
-    policy = policy_of(name, _settings(question))
+        policy = policy_of(_usual_policy(question, reader.recognised), _settings(question))
     shown = logs
     trace = Trace()
     detected = _detected(policy, logs)
