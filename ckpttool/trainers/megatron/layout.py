@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from ckpttool.domain.checkpoint import Checkpoint, Inventory
 from ckpttool.domain.units import Rank
-from ckpttool.storage.base import Storage
+from ckpttool.storage.base import Storage, is_there
 from ckpttool.trainers.base import WHOLE_TREE, Members, Part, Refusal, ScanOptions
 from ckpttool.trainers.common.listed import own_folder
 from ckpttool.trainers.common.tracker_file import TRACKER, tracker_naming, tracker_pointer
@@ -16,6 +16,7 @@ from ckpttool.trainers.common.written_together import WrittenTogether
 from ckpttool.trainers.listing import Listing
 from ckpttool.trainers.megatron import Megatron
 from ckpttool.trainers.megatron.names import (
+    BRIDGE_TRACKER,
     COMMON,
     INTEGRITY,
     ITERATION,
@@ -94,7 +95,11 @@ class MegatronIterations(WrittenTogether):
         return ReadByAll(surely=(TRACKER, record, *told.surely), perhaps=told.perhaps)
 
     def pointers(self, storage: Storage, ranks: Iterable[Rank]) -> Iterator[Pointer]:
-        """Read the tracker."""
+        """Read the tracker; where Megatron-Bridge goes by another file, that is not read, and nobody writes it."""
+        if is_there(storage, BRIDGE_TRACKER):
+            from ckpttool.domain.pointer import Pointer
+
+            return iter((Pointer(path=BRIDGE_TRACKER, trouble="is read by Megatron-Bridge alone", unknown=True),))
         return iter((tracker_pointer(storage, iteration_folder, word=RELEASE),))
 
     def pointing_to(self, checkpoint: Checkpoint) -> Mapping[str, PointerText]:

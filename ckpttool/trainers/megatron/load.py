@@ -10,7 +10,7 @@ from ckpttool.domain.shard import ShardRole
 from ckpttool.trainers.base import Refusal
 from ckpttool.trainers.common.tracker_file import TRACKER
 from ckpttool.trainers.megatron import Megatron
-from ckpttool.trainers.megatron.names import RELEASE, iteration_of
+from ckpttool.trainers.megatron.names import BRIDGE_TRACKER, RELEASE, TRAIN_STATE, iteration_of
 
 if TYPE_CHECKING:
     from ckpttool.domain.checkpoint import Checkpoint, Inventory
@@ -24,13 +24,17 @@ def settings(inventory: Inventory, checkpoint: Checkpoint) -> LoadSettings | Ref
 
     Source: `_load_base_checkpoint` and `load_checkpoint` of `megatron/training/checkpointing.py`, core_r0.16.0.
     """
+    said: tuple[TrainerSetting, ...]
     step = iteration_of(checkpoint.name)
     if step == 0:
         return Refusal(why="is of iteration 0: --ckpt-step 0 counts as not given, and a tracker that says 0 is refused")
+    if step is not None and by_bridge(checkpoint):
+        root = replace(_setting("argument:checkpoint.load", inventory.root), is_path=True)
+        said = (root, _setting("argument:checkpoint.ckpt_step", step))
+        return LoadSettings(trainer=Megatron.name, path=inventory.root, settings=said, remarks=(_OF_BRIDGE,))
     tracker = _setting(f"file:{TRACKER}", RELEASE if step is None else str(step))
     load = replace(_setting("argument:--load", inventory.root), is_path=True)
     stop = _setting("argument:--exit-on-missing-checkpoint", True)  # noqa: FBT003  its value
-    said: tuple[TrainerSetting, ...]
     if step is None:
         said = (tracker, load, stop)
     elif mixes_saves(checkpoint):
@@ -42,6 +46,16 @@ def settings(inventory: Inventory, checkpoint: Checkpoint) -> LoadSettings | Ref
 
 _LOG = "Look for the log line that names the iteration: where it cannot load it may leave with exit code 0."
 """Up to core 0.16 with --exit-on-missing-checkpoint, too."""
+
+
+_OF_BRIDGE = (
+    f"Megatron-Bridge goes by {BRIDGE_TRACKER} where no step is given; the tracker of Megatron-LM has no effect."
+)
+
+
+def by_bridge(checkpoint: Checkpoint) -> bool:
+    """Tell whether Megatron-Bridge, or NeMo on it, made a save: their settings have other names."""
+    return any(shard.path.endswith(f"/{TRAIN_STATE}") for shard in checkpoint.shards)
 
 
 def mixes_saves(checkpoint: Checkpoint) -> bool:

@@ -23,8 +23,10 @@ NON_PERSISTENT = "non_persistent"
 """The folder of saves between the saves, which the trainer removes by itself."""
 
 RANK_FOLDER = r"mp_rank_[0-9]{2,6}(?:_[0-9]{3,6}){0,2}"
-WRITTEN_INSIDE = ("run_config.yaml", "train_state.pt", "modelopt_run_config.yaml", "modelopt_state")
-WRITTEN_BESIDE = ("latest_train_state.pt", "progress.txt")
+BRIDGE_TRACKER, TRAIN_STATE = "latest_train_state.pt", "train_state.pt"
+"""What Megatron-Bridge, and NeMo on it, read: one beside the saves, before any other tracker, and one inside each."""
+WRITTEN_INSIDE = ("run_config.yaml", TRAIN_STATE, "modelopt_run_config.yaml", "modelopt_state")
+WRITTEN_BESIDE = (BRIDGE_TRACKER, "progress.txt")
 """What trainers that are made of it put into a save, and beside the saves."""
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ckpttool.decide.data_effects import against_size, by_samples, consumed, effect_findings
-from ckpttool.domain.data_position import DataEffect, GoesOn
+from ckpttool.domain.data_position import DataEffect, GoesOn, Unknown
 from ckpttool.domain.finding import Code, Finding, blocking, note, suspect
 from ckpttool.domain.frozen import replace
 from ckpttool.domain.plan import Outcome
@@ -26,8 +26,17 @@ from ckpttool.trainers.common.saved_values import first_told
 from ckpttool.trainers.common.tracker_file import TRACKER, tracker_pointer
 from ckpttool.trainers.megatron import Megatron
 from ckpttool.trainers.megatron.integrity import with_digests
-from ckpttool.trainers.megatron.load import mixes_saves
-from ckpttool.trainers.megatron.names import COMMON, INTEGRITY, MODEL, NON_PERSISTENT, RELEASE, iteration_folder
+from ckpttool.trainers.megatron.load import by_bridge, mixes_saves
+from ckpttool.trainers.megatron.names import (
+    BRIDGE_TRACKER,
+    COMMON,
+    INTEGRITY,
+    MODEL,
+    NON_PERSISTENT,
+    RELEASE,
+    TRAIN_STATE,
+    iteration_folder,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -40,6 +49,9 @@ if TYPE_CHECKING:
 
 def choose(start: OwnStart) -> Choice:
     """Follow the tracker, as `--load DIR` without `--ckpt-step`, and see whether each rank finds its file."""
+    if is_there(start.storage, BRIDGE_TRACKER):
+        why = f"Megatron-Bridge goes by {BRIDGE_TRACKER} before any other tracker, and ckpttool does not read it"
+        return None, Outcome.UNKNOWN, why
     pointer = tracker_pointer(start.storage, iteration_folder, word=RELEASE)
     save = None if pointer.name is None else start.inventory.named(pointer.name)
     outcome, because = _without_save(pointer) if save is None else _with(start, save)
@@ -74,13 +86,16 @@ def _with(start: OwnStart, named: Checkpoint) -> tuple[Outcome, str]:
 
 def effects(resume: Resume) -> Effects:
     """Say where its samplers go on, and what the tracker would change about the start."""
-    position = _position(resume)
     checkpoint = with_digests(resume.storage, resume.plan.point.checkpoint)
+    if by_bridge(checkpoint):
+        return Effects(position=Unknown(why=_OF_BRIDGE), settings=(), findings=())
+    position = _position(resume)
     unread = (finding for finding in checkpoint.findings if finding.path == f"{checkpoint.name}/{INTEGRITY}")
     findings = (*_tracked(resume), *effect_findings(position, title=Megatron.title, remedy=_REORDERED_REMEDY), *unread)
     return Effects(position=position, settings=(), findings=findings)
 
 
+_OF_BRIDGE = f"Megatron-Bridge counts in {TRAIN_STATE} what was read, which ckpttool does not read"
 _REORDERED_REMEDY = "keep the global batch size, or give the length of the run as --train-samples from the beginning on"
 
 

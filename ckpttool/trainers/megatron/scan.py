@@ -42,6 +42,7 @@ from ckpttool.trainers.common.tracker_file import TRACKER, tracker_pointer
 from ckpttool.trainers.listing import Listing
 from ckpttool.trainers.megatron import Megatron
 from ckpttool.trainers.megatron.names import (
+    BRIDGE_TRACKER,
     COMMON,
     DCP_METADATA,
     INTEGRITY,
@@ -50,6 +51,7 @@ from ckpttool.trainers.megatron.names import (
     OPTIMIZER,
     RANK_FOLDER,
     RELEASE,
+    TRAIN_STATE,
     WRITTEN_BESIDE,
     WRITTEN_INSIDE,
     SaveKind,
@@ -100,7 +102,7 @@ def scan_saves(storage: Storage, listing: Listing, options: ScanOptions) -> Inve
     tracked = _tracked(storage, pointer, checkpoints)
     known = {TRACKER, OWN_FOLDER, *WRITTEN_BESIDE, *saves}
     strays = tuple(entry.name for entry in listing.entries if entry.name not in known)
-    trouble = () if pointer.name in saves else (_tracker_disagrees(pointer),)
+    trouble = () if pointer.name in saves or listing.has(BRIDGE_TRACKER) else (_tracker_disagrees(pointer),)
     return Inventory(
         root=storage.root,
         layout=Megatron.name,
@@ -193,9 +195,10 @@ def _distributed(storage: Storage, name: str, entries: Sequence[Entry], wanted: 
     elif kind_of(frozenset(kinds)) is SaveKind.DISTRIBUTED:
         commit = CommitState.UNCOMMITTED
     shards, expected = [*slices.shards], slices.expected
-    if COMMON in kinds:
-        common = Shard(path=f"{name}/{COMMON}", rank=None, role=ShardRole.STATE, format=FormatName.TORCH_ZIP)
-        shards += listed_shard(storage, common, kinds[COMMON], findings, sizes=wanted.sizes)
+    for each in (COMMON, TRAIN_STATE):
+        if each in kinds:
+            state = Shard(path=f"{name}/{each}", rank=None, role=ShardRole.STATE, format=FormatName.TORCH_ZIP)
+            shards += listed_shard(storage, state, kinds[each], findings, sizes=wanted.sizes)
     if needs_common and expected is not None:
         expected = (*expected, f"{name}/{COMMON}")
     own = {METADATA_JSON, DCP_METADATA, COMMON, INTEGRITY, MANIFEST_NAME, *WRITTEN_INSIDE}

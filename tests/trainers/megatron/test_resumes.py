@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -11,8 +12,9 @@ from ckpttool.domain.data_position import DataEffect, GoesOn
 from ckpttool.domain.finding import Code, Severity
 from ckpttool.domain.plan import NoResumePoint, Outcome, ResumePlan, Simulation
 from ckpttool.domain.question import AskedSizes
-from tests.answers import cli, plan
-from tests.layouts import damaged, healthy, recount
+from ckpttool.errors import ExitCode
+from tests.answers import chosen, cli, codes, plan, scanned
+from tests.layouts import LAYOUTS, damaged, healthy, recount
 
 LOADS, STOPS, SCRATCH = Outcome.LOADS, Outcome.STOPS, Outcome.SCRATCH
 TRACKER = "latest_checkpointed_iteration.txt"
@@ -150,3 +152,48 @@ class TestTrackerMixes:
         root = healthy("mcore_dist_tp2dp2", tmp_path)
         (root / "non_persistent").mkdir()
         assert Code.STRAY_TAKES_OVER in {finding.code for finding in plan(root).findings}
+
+
+class TestOfMegatronBridge:
+    """It goes by `latest_train_state.pt`, and by the tracker of Megatron-LM only where that is missing."""
+
+    @pytest.fixture
+    def bridge(self, tmp_path: Path) -> Path:
+        """Two saves, the tracker of Megatron-LM one behind."""
+        tree = healthy("mcore_dist_tp2dp2", tmp_path)
+        for save in tree.glob("iter_*"):
+            shutil.copyfile(LAYOUTS / "loose_models" / "a" / "model.pt", save / "train_state.pt")
+            (save / "run_config.yaml").write_text("{}")
+        shutil.copyfile(tree / "iter_0000006" / "train_state.pt", tree / "latest_train_state.pt")
+        (tree / "latest_checkpointed_iteration.txt").write_text("3")
+        return tree
+
+    def test_its_own_settings_load_it_and_no_other_tracker_is_spoken_of(self, bridge: Path) -> None:
+        load = plan(bridge).load
+        assert load.value("argument:checkpoint.load") == str(bridge)
+        assert load.value("argument:checkpoint.ckpt_step") == 6
+        said = cli("resolve", str(bridge), "--simulate", "own").output
+        assert [word for word in ("--ckpt-step", "repair-meta", "exit-on-missing") if word in said] == []
+        assert "latest_train_state.pt" in said
+
+    def test_what_it_takes_by_itself_is_not_known(self, bridge: Path) -> None:
+        told = api.simulate(api.resolve(api.TreeQuestion(path=str(bridge))))
+        assert (told.would_resume, told.outcome) == (None, Outcome.UNKNOWN)
+
+    def test_no_tracker_is_written_for_it(self, bridge: Path) -> None:
+        cli("repair-meta", str(bridge), "--grace", "0", "--apply")
+        assert (bridge / "latest_checkpointed_iteration.txt").read_text() == "3"
+        (bridge / "latest_train_state.pt").unlink()
+        assert cli("repair-meta", str(bridge), "--grace", "0", "--apply").exit_code == ExitCode.OK
+        assert (bridge / "latest_checkpointed_iteration.txt").read_text() == "6"
+
+    def test_without_the_tracker_of_megatron_nothing_disagrees(self, bridge: Path) -> None:
+        (bridge / "latest_checkpointed_iteration.txt").unlink()
+        assert codes(scanned(bridge).findings) == set()
+        (bridge / "latest_train_state.pt").unlink()
+        assert codes(scanned(bridge).findings) == {Code.TRACKER_DISAGREES}
+
+    def test_its_train_state_is_a_part_of_the_save(self, bridge: Path) -> None:
+        state = bridge / "iter_0000006" / "train_state.pt"
+        state.write_bytes(state.read_bytes()[:100])
+        assert chosen(plan(bridge)) == ("iter_0000003", 3)
