@@ -9,7 +9,7 @@ from ckpttool.decide.lost import lost_steps, perhaps_lost
 from ckpttool.decide.mixed_runs import told_apart, two_runs_in
 from ckpttool.decide.naming import LATEST, named, none_called
 from ckpttool.decide.recorded_health import IGNORED_WITH_HEALTH, against, health_reason
-from ckpttool.decide.steps import LEFT_TO_THE_USER, doubtful, is_named_beyond
+from ckpttool.decide.steps import doubtful, is_left_to_the_user, is_named_beyond
 from ckpttool.domain.checkpoint import Checkpoint, CheckpointKey, Content, Inventory
 from ckpttool.domain.finding import Code, Finding, Severity, blocking, note, seen_in_part, suspect, unknown
 from ckpttool.domain.frozen import replace
@@ -191,7 +191,7 @@ def _doubts(checkpoint: Checkpoint, course: Course, branch: Finding | None) -> l
 
 def _without_doubts(reasons: Iterable[Finding], checkpoint: Checkpoint) -> list[Finding]:
     """Leave out the doubts of which of several is meant: it was named."""
-    doubts = {finding for finding in checkpoint.findings if finding.code in LEFT_TO_THE_USER}
+    doubts = {finding for finding in checkpoint.findings if is_left_to_the_user(finding)}
     return [reason for reason in reasons if reason not in doubts]
 
 

@@ -30,10 +30,10 @@ _OFF_BY_ONE = 1
 _SEVERAL = 3
 """Checkpoints that all say one step, whatever they are called."""
 
-LEFT_TO_THE_USER = frozenset({Code.DUPLICATE_CHECKPOINT, Code.TIMES_DISAGREE, Code.RUN_MIXED})
-"""Suspicions of a listing that the name of a checkpoint overrules: whoever names it knows which is meant."""
+_OUT_OF_PLACE = frozenset({Code.DUPLICATE_CHECKPOINT, Code.TIMES_DISAGREE, Code.RUN_MIXED})
+"""What says that a number tells nothing of how far the training came."""
 
-_LAW = LEFT_TO_THE_USER | {Code.STEP_UNKNOWN, Code.STEP_DISAGREES}
+_LAW = _OUT_OF_PLACE | {Code.STEP_UNKNOWN, Code.STEP_DISAGREES}
 
 NAME_REMEDY = "save the step inside it (a whole number called step), or name all checkpoints of the tree alike: step_N"
 
@@ -79,6 +79,12 @@ def settle(inventory: Inventory) -> Inventory:
     return replace(inventory, checkpoints=tuple(in_order), runs=runs)
 
 
+def is_left_to_the_user(finding: Finding) -> bool:
+    """Tell whether whoever names a checkpoint overrules what a listing says of it: he knows which is meant."""
+    is_doubt = finding.code is Code.STEP_DISAGREES and finding.severity is Severity.UNKNOWN
+    return is_doubt or finding.code in _OUT_OF_PLACE
+
+
 def not_acted_on(checkpoint: Checkpoint) -> tuple[Finding, ...]:
     """Return what keeps commands that delete or write from acting on a checkpoint: its step is not certain.
 
@@ -95,7 +101,7 @@ def is_out_of_place(checkpoint: Checkpoint) -> bool:
     Args:
         checkpoint: Of a tree that was settled.
     """
-    return any(one.code in LEFT_TO_THE_USER for one in checkpoint.findings)
+    return any(one.code in _OUT_OF_PLACE for one in checkpoint.findings)
 
 
 def is_named_beyond(checkpoint: Checkpoint, chosen: Checkpoint) -> bool:
@@ -184,7 +190,14 @@ def _against_names(saves: Sequence[Checkpoint]) -> Iterable[tuple[CheckpointKey,
                 continue
             alone = len(group) == 1 and named.is_sure and abs(step - number) > _OFF_BY_ONE
             if alone:
-                yield save.key, replace(_other_step(save, number, step), severity=Severity.UNKNOWN)
+                yield (
+                    save.key,
+                    replace(
+                        _other_step(save, number, step),
+                        severity=Severity.UNKNOWN,
+                        remedy=f"--checkpoint {save.name} loads it; rename the folder to the step that it holds",
+                    ),
+                )
             elif agree or not named.is_free:
                 yield save.key, _other_step(save, number, step)
             else:

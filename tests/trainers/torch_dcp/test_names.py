@@ -119,6 +119,7 @@ def test_one_folder_whose_name_and_counter_are_far_apart_is_not_chosen(tmp_path:
         shutil.rmtree(root / name)
     (root / "step_000015").rename(root / "step_000012")
     assert why_not(refusal(root)) == [("step_000012", {Code.STEP_DISAGREES})]
+    assert chosen(plan(root, choice=ResumeQuestion(name="step_000012"))) == ("step_000012", 15)
     (root / "step_000012").rename(root / "step_000016")  # a loop may count its first step as 0
     assert chosen(plan(root)) == ("step_000016", 15)
     assert codes(plan(root).point.findings) == {Code.STEP_DISAGREES}
