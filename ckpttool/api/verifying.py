@@ -14,6 +14,7 @@ from ckpttool.api.remembering import DAMAGED, memory_place
 from ckpttool.api.running import Running
 from ckpttool.api.scanning import Tree, Where, tree_of
 from ckpttool.decide.naming import LATEST, focused, named, none_called
+from ckpttool.decide.steps import latest
 from ckpttool.domain.checkpoint import Checkpoint, CheckpointKey
 from ckpttool.domain.progress import newest_first
 from ckpttool.domain.question import CheckQuestion
@@ -317,7 +318,7 @@ def _meant(tree: Tree, ordered: Sequence[Checkpoint], name: str | None) -> Seque
     if name == "all" and tree.focus is None:
         return ordered
     if not ordered or (name in {None, LATEST} and tree.focus is None):
-        return ordered[:1]
+        return latest(ordered)
     found = named(ordered, name or "") if tree.focus is None else focused(ordered, tree.focus, name)
     if not found:
         raise none_called(name or tree.focus or "", ordered, tree.inventory.root, also="; or latest, or all")

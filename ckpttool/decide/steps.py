@@ -117,6 +117,21 @@ def is_named_beyond(checkpoint: Checkpoint, chosen: Checkpoint) -> bool:
     return bool(not_acted_on(checkpoint))
 
 
+def latest(newest_first: Sequence[Checkpoint]) -> Sequence[Checkpoint]:
+    """Return the checkpoint that `latest` means: no copy and no folder that tells no step, if there is another.
+
+    Args:
+        newest_first: All of a tree that was settled.
+    """
+    own = [save for save in newest_first if not is_out_of_place(save) and not _is_anything(save)]
+    return (own or newest_first)[:1]
+
+
+def _is_anything(save: Checkpoint) -> bool:
+    """Tell whether a folder may be of no training: a person named it, and nothing tells a step."""
+    return save.step is None and save.named is not None and save.named.is_free
+
+
 def doubtful(checkpoint: Checkpoint) -> tuple[Finding, ...]:
     """Return what is worth a word about the step of a checkpoint that is chosen all the same."""
     codes = {Code.STEP_UNKNOWN, Code.STEP_DISAGREES}

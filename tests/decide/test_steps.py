@@ -7,7 +7,7 @@ from itertools import permutations
 
 import pytest
 
-from ckpttool.decide.steps import is_named_beyond, is_out_of_place, not_acted_on, read_name, settle
+from ckpttool.decide.steps import is_named_beyond, is_out_of_place, latest, not_acted_on, read_name, settle
 from ckpttool.domain.checkpoint import Checkpoint, NamedStep, RunSummary, StepSource
 from ckpttool.domain.finding import Code, Severity
 from ckpttool.domain.units import Step
@@ -152,6 +152,14 @@ def test_a_save_number_that_says_an_earlier_step_again_is_a_copy() -> None:
     found = told(counted(0, 4), counted(1, 8), counted(2, 8), counted(9, 4), counted(10, None))
     copy = [(Code.DUPLICATE_CHECKPOINT, Severity.SUSPECT)]
     assert found == {name: copy if name == "checkpoint_9" else [] for name in found}
+
+
+def test_latest_is_no_copy_and_no_folder_that_tells_no_step_if_there_is_another() -> None:
+    assert [one.name for one in latest([save("final"), dated("30", 30, 3)])] == ["30"]
+    saves = settled(dated("10", 10, 1, identity="a"), dated("20", 20, 2), dated("99", 99, 1, identity="a"))
+    assert [one.name for one in latest([saves["99"], saves["20"], saves["10"]])] == ["20"]
+    assert [one.name for one in latest([save("final"), save("best")])] == ["final"]
+    assert latest([]) == []
 
 
 def test_a_tree_in_which_nothing_is_wrong_is_returned_as_it_is() -> None:

@@ -64,6 +64,15 @@ def test_repair_meta_names_no_copy_as_the_last_save(tmp_path: Path) -> None:
     assert repair.checkpoint.name == "global_step_3"
 
 
+def test_seal_records_the_newest_save_and_no_copy_of_an_older_one(tmp_path: Path) -> None:
+    root = healthy("orbax_standard", tmp_path)
+    shutil.copytree(root / "10", root / "99")
+    (sealing,) = api.seal(str(root))
+    assert (sealing.checkpoint, sealing.written) == ("30", True)
+    (refused,) = api.seal(str(root), "99")
+    assert (codes(refused.findings), refused.written) == ({Code.DUPLICATE_CHECKPOINT}, False)
+
+
 def test_two_verl_saves_that_are_one_are_chosen_only_by_name(tmp_path: Path) -> None:
     root = healthy("verl_2ranks", tmp_path)
     for name in ("global_step_2", "global_step_3"):
