@@ -18,16 +18,18 @@ pytestmark = pytest.mark.skipif("not config.getoption('--nightly')", reason="ins
 BATCH, EPOCH = 4, 40
 IN_CODE = "code:trainer.train(..., resume_from_checkpoint)"
 
+PACKAGES = (
+    "transformers==5.23.0", "accelerate==1.15.0",
+    "safetensors==0.8.0", "huggingface-hub==2.4.0", "tokenizers==0.23.3", "numpy", "packaging", "pyyaml", "regex",
+    "tqdm", "psutil", "filelock", "fsspec", "httpx2", "httpcore2", "h11", "anyio", "idna", "truststore", "click",
+    "typing-extensions", "hf-xet",
+)  # fmt: skip
+
 
 @pytest.fixture(scope="module")
 def python(tmp_path_factory: pytest.TempPathFactory) -> str:
-    beside = (
-        "safetensors==0.8.0", "huggingface-hub==2.4.0", "tokenizers==0.23.3", "numpy", "packaging", "pyyaml", "regex",
-        "tqdm", "psutil", "filelock", "fsspec", "httpx2", "httpcore2", "h11", "anyio", "idna", "truststore", "click",
-        "typing-extensions", "hf-xet",
-    )  # fmt: skip
     home = tmp_path_factory.mktemp("huggingface") / "venv"
-    return trainer_python(home, "transformers==5.23.0", "accelerate==1.15.0", *beside)
+    return trainer_python(home, *PACKAGES)
 
 
 @pytest.fixture(scope="module")

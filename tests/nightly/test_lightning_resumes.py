@@ -17,11 +17,14 @@ pytestmark = pytest.mark.skipif("not config.getoption('--nightly')", reason="ins
 
 BATCH, EPOCH = 4, 40
 
+PACKAGES = (
+    "lightning==2.6.6", "lightning-utilities", "torchmetrics", "torchdata", "tqdm", "fsspec", "packaging", "pyyaml",
+)  # fmt: skip
+
 
 @pytest.fixture(scope="module")
 def python(tmp_path_factory: pytest.TempPathFactory) -> str:
-    beside = ("lightning-utilities", "torchmetrics", "torchdata", "tqdm", "fsspec", "packaging", "pyyaml")
-    return trainer_python(tmp_path_factory.mktemp("lightning") / "venv", "lightning==2.6.6", *beside)
+    return trainer_python(tmp_path_factory.mktemp("lightning") / "venv", *PACKAGES)
 
 
 def trained(python: str, folder: Path, loader: str, steps: int = 14) -> Path:

@@ -75,4 +75,5 @@ def main():
     print(json.dumps({"step": began.step, "read": model.read}))
 
 
-main()
+if __name__ == "__main__":
+    main()
