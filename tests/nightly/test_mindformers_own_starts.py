@@ -23,7 +23,7 @@ FOLDER = "./output/checkpoint"
 BATCH, SAMPLES = 2, 40
 WEIGHT = "lm_head.weight"
 
-Edit = Callable[[Path], None]
+Edit = Callable[[Path], object]
 """What is done to the checkpoint folder."""
 
 
@@ -109,6 +109,7 @@ TREES = {
     "a stray .ckpt beside the shards": Tree(copied(file("1_9"), "rank_0/best.ckpt")),
     "a stray file named for rank 7": Tree(copied(file("2_7"), "rank_0/tiny_rank_7-2_7.ckpt")),
     "no saves": Tree(without_saves, 0),
+    "a model of Hugging Face's at the top": Tree(lambda folder: (folder / "model.safetensors").write_bytes(b"")),
     "an empty rank_1": Tree(lambda folder: (folder / "rank_1").mkdir()),
 }
 

@@ -233,25 +233,28 @@ def test_each_mode_ends_as_the_real_start_does(
 class TestOneFile:
     FILE = "./output/checkpoint/rank_0/llama2_7b_rank_0-20_2.ckpt"
 
-    def test_of_replicas_each_rank_finds_all_of_the_model_in_it(self, tmp_path: Path) -> None:
+    @pytest.mark.parametrize("resume", ["True", "llama2_7b_rank_0-15_2.ckpt"])
+    def test_a_resume_from_the_file_of_one_rank_stops(self, resume: str, tmp_path: Path) -> None:
         whole(tmp_path)
-        start = judged(tmp_path, RANK.format(load=self.FILE, resume="True", fmt="ckpt"))
-        assert told(start) == ("20_2", Outcome.LOADS)
-        named = judged(tmp_path, RANK.format(load=self.FILE, resume="llama2_7b_rank_0-15_2.ckpt", fmt="ckpt"))
-        assert told(named) == ("20_2", Outcome.LOADS)
+        start = judged(tmp_path, RANK.format(load=self.FILE, resume=resume, fmt="ckpt"))
+        assert told(start) == (None, Outcome.STOPS)
+        assert "names a file" in start.reason
 
-    def test_where_each_rank_has_a_part_of_the_model_it_is_wrong_for_all_but_one(self, tmp_path: Path) -> None:
+    def test_the_weights_alone_of_one_file_begin_at_step_0(self, tmp_path: Path) -> None:
         whole(tmp_path)
-        text = RANK.format(load=self.FILE, resume="True", fmt="ckpt")
-        cut_model = text.replace("data_parallel: 4, model_parallel: 1", "data_parallel: 2, model_parallel: 2")
-        cut_state = text.replace("full_batch: True", "full_batch: True, enable_parallel_optimizer: True")
-        for config in (cut_model, cut_state):
-            assert told(judged(tmp_path, config))[1] is Outcome.MIXES
+        start = judged(tmp_path, RANK.format(load=self.FILE, resume="False", fmt="ckpt"))
+        assert told(start) == (None, Outcome.SCRATCH)
 
-    def test_a_file_of_no_save_is_no_save(self, tmp_path: Path) -> None:
-        whole(tmp_path).file("checkpoint/rank_0/other.bin")
-        start = judged(tmp_path, RANK.format(load=f"{DIR}/rank_0/other.bin", resume="True", fmt="ckpt"))
-        assert told(start) == ("rank_0/other.bin", Outcome.UNKNOWN)
+    @pytest.mark.parametrize("name", ["model.safetensors", "tiny_model.safetensors.index.json"])
+    def test_a_folder_with_a_model_of_hugging_face_stops_a_resume(self, name: str, tmp_path: Path) -> None:
+        whole(tmp_path).file(f"checkpoint/{name}")
+        start = judged(tmp_path, RANK.format(load=DIR, resume="True", fmt="ckpt"))
+        assert told(start) == (None, Outcome.STOPS)
+        assert name in start.reason
+
+    def test_another_file_beside_the_ranks_stops_nothing(self, tmp_path: Path) -> None:
+        whole(tmp_path).file("checkpoint/tokenizer.json")
+        assert judged(tmp_path, RANK.format(load=DIR, resume="True", fmt="ckpt")).takes("20_2")
 
     def test_a_named_file_that_is_no_checkpoints_is_no_save(self, tmp_path: Path) -> None:
         tree = whole(tmp_path)

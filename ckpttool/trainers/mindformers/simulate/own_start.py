@@ -2,7 +2,9 @@
 
 Source:
     `Trainer.train`, `_check_config_rules` and `convert_checkpoint_config` of the wheels 1.6.0 to 2.1.0, and
-    `load_resume_context_from_checkpoint`; runs of the real program with each of the four modes.
+    `load_resume_context_from_checkpoint`; runs of the real program with each of the four modes. From 1.9 on
+    `validate_checkpoint_config` stops where a resume names a file, or a folder with Hugging Face's weights, in both
+    layouts.
 """
 
 from __future__ import annotations
@@ -32,6 +34,8 @@ if TYPE_CHECKING:
 _LOAD, _SECTION_LOAD, _RESUME = "load_checkpoint", "checkpoint.load_path", "resume_training"
 _BASE = "base_config"
 _SCRATCH = "it trains from step 1 with random weights, and says so in a warning at most"
+_SINCE_1_9 = "which MindFormers from 1.9 on refuses for a resume"
+_HF_WEIGHTS, _HF_INDEX = "model.safetensors", "model.safetensors.index.json"
 _WEIGHTS = "loads weights alone and begins at step 0, with a new optimizer"
 
 
@@ -121,8 +125,11 @@ def _from_tree(start: OwnStart, config: TrainConfig, told: _Told, below: str) ->
     kind = _kind(start.storage, below)
     if kind is None:
         raise StopsError(f"`{told.key}: {told.path}` does not exist")
-    if config.use_legacy_format and kind is Kind.FILE:
-        return _one_file(start, config, below)
+    if kind is Kind.FILE:
+        raise StopsError(f"`{told.key}: {told.path}` names a file, {_SINCE_1_9}: name the folder")
+    model = _hugging_face(start.storage, below)
+    if model is not None:
+        raise StopsError(f"`{told.key}: {told.path}` holds {model}: a model of Hugging Face's, {_SINCE_1_9}")
     if config.use_legacy_format and isinstance(told.resumes, str):
         return _named(start, config, told.resumes, below)
     if start.inventory.layout == UNIFIED_LAYOUT and not below and config.load_ckpt_format == "safetensors":
@@ -142,24 +149,13 @@ def _kind(storage: Storage, path: str) -> Kind | None:
         return None
 
 
-def _one_file(start: OwnStart, config: TrainConfig, path: str) -> Simulation:
-    """Load one file into every rank; a name in `resume_training` counts for nothing then."""
-    save = _holder(start, path)
-    if save is None:
-        return _simulation(path, Outcome.UNKNOWN, f"every rank loads {path}, which is of no save that is known")
-    world = save.topology.world_size or len(save.ranks)
-    if world > 1 and not _holds_all(config):
-        because = f"every rank loads {path}, whatever part of the model is its own: name the folder, and the file"
-        return _simulation(path, Outcome.MIXES, because)
-    return _loaded(start, save, f"`{_LOAD}` names {path}, which every rank loads")
-
-
-def _holds_all(config: TrainConfig) -> bool:
-    """Tell whether the file of one rank holds the whole model, and the optimizer's whole state."""
-    if config.shards_optimizer:
-        return False
-    replicas = ConfigView(config.settings).count("parallel_config.data_parallel")
-    return config.data_parallel or replicas == config.world_size
+def _hugging_face(storage: Storage, below: str) -> str | None:
+    """Return what makes it take a folder for a model of Hugging Face's; None where it does not."""
+    try:
+        names = sorted(entry.name for entry in storage.entries(below))
+    except OSError:  # of which the selection says why
+        return None
+    return next((name for name in names if name == _HF_WEIGHTS or name.endswith(_HF_INDEX)), None)
 
 
 def _holder(start: OwnStart, path: str) -> Checkpoint | None:
