@@ -66,6 +66,10 @@ class Relay:
     """Whether a listing has an empty object `FOLDER/` for each folder, as consoles and some tools leave it."""
     kept: dict[str, dict[str, str]] = field(default_factory=dict)
     """By key: what a HEAD that asks for checksums answers beside the rest."""
+    page: bytes = b""
+    """A page for people that is answered to everything with 200, as a proxy does that wants a login."""
+    sized: int | None = None
+    """What a listing says of the size of every object."""
     asked: Counter[str] = field(default_factory=Counter)
     """How often a LIST, HEAD or GET was asked."""
     ranges: list[tuple[str, int, int]] = field(default_factory=list)
@@ -135,6 +139,8 @@ class _Handler(BaseHTTPRequestHandler):
             self.relay.unavailable[key] -= refused
         if refused:
             self._refuse(HTTPStatus.SERVICE_UNAVAILABLE, "SlowDown")
+        elif self.relay.page:
+            self._answer(HTTPStatus.OK, self.relay.page, {"Content-Type": "text/html"})
         elif not (self.relay.folder / bucket).is_dir():
             self._refuse(HTTPStatus.NOT_FOUND, "NoSuchBucket")
         elif key:
@@ -196,7 +202,8 @@ class _Handler(BaseHTTPRequestHandler):
         status, tag = path.stat(), _tag(path)
         when = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(status.st_mtime))
         when = f"{when}.{status.st_mtime_ns // 1_000_000 % 1000:03}Z"
-        tag, size = f"&quot;{tag}&quot;" if self.relay.quoted else tag, 0 if key.endswith("/") else status.st_size
+        size = 0 if key.endswith("/") else status.st_size if self.relay.sized is None else self.relay.sized
+        tag = f"&quot;{tag}&quot;" if self.relay.quoted else tag
         return (
             f"<Contents><Key>{escape(key)}</Key><LastModified>{when}</LastModified><ETag>{tag}</ETag>"
             f"<Size>{size}</Size></Contents>"

@@ -42,6 +42,8 @@ STORAGES: dict[str, Callable[[str], Storage]] = {
 _TELLS_TOO_MUCH = r"[^/@:]*:(?![0-9]+(?:/|\Z))[^@]*@(?s:.*)"
 """What stands behind `://`, where a password is a part of it."""
 _TO_HIDE = r"(://[^/@:\s]*:)(?![0-9]+(?:[/\s]|\Z))[^@\s]*@"
+_SIGNED = r"(?i)([?&](?:x-amz-|x-goog-)?(?:signature|security-token|credential|sig|token)=)[^&\s]+"
+"""What stands behind the name of an object in an address that lets whoever has it read."""
 _CHAIN = r"(?s:.*)::[a-z0-9+.-]+:/(?s:.*)"
 _SCHEME = r"([a-z][a-z0-9+.-]*)://(?s:(.*))"
 
@@ -65,13 +67,18 @@ def _assert_openly_spelled(root: str) -> None:
             f"{scheme}:// with a password in it is not read, for whoever sees the command sees that: leave it to the "
             f"environment{way}"
         )
+    if scheme and re.search(_SIGNED, path):
+        raise UsageError(
+            f"{scheme}:// with a signature in it is not read, for whoever sees the command sees that: name the folder, "
+            "and leave who you are to the environment"
+        )
     if "::" in root and re.fullmatch(_CHAIN, root):
         raise UsageError(f"{root}: places that are read through others are not opened: name the folder itself")
 
 
 def without_passwords(text: str) -> str:
-    """Return a text for people without the passwords in URLs: such a URL is refused, but stands in a command line."""
-    return re.sub(_TO_HIDE, r"\1…@", text)
+    """Return a text for people without passwords and signatures in URLs: those are refused, but stand in commands."""
+    return re.sub(_SIGNED, r"\1…", re.sub(_TO_HIDE, r"\1…@", text))
 
 
 def look_anew(root: str) -> None:

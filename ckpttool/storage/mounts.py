@@ -108,6 +108,6 @@ def disk_id(root: str) -> str:
     from xxhash import xxh3_128_hexdigest  # a library that a start need not pay
 
     place = os.path.abspath(root)
-    while not os.path.exists(place):
+    while not os.path.exists(place) and place != os.path.dirname(place):  # `/` may be withheld, too
         place = os.path.dirname(place)
     return xxh3_128_hexdigest(os.fsencode(disk_identity(place, table=mount_table(), boot=boot_id())))

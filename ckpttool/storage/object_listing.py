@@ -12,6 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from ckpttool.domain.shard import FileStamp
+from ckpttool.storage.base import WithheldError
 from ckpttool.storage.deadline import within
 from ckpttool.storage.object_store import BrokenRulesError, in_our_words, stamp_of
 
@@ -24,6 +25,8 @@ MOST_AT_ONCE = 200_000
 LISTING_SECONDS = 120.0
 """For a folder's names, or for a page of all that lies below it: a store that says for ever that more comes is left."""
 _WHAT = "end of a listing"
+_NOWHERE = ".ckpttool-asks-whether-this-is-a-store"
+"""A key that no bucket has."""
 _STROLL = 8
 """After so many folders that were listed one by one, all beside them are listed at once."""
 _Folder = dict[str, "FileStamp | None"]
@@ -147,10 +150,33 @@ class ObjectListing:
                 count += len(page)
                 if most is not None and count > most:
                     return False
+        if not found:
+            self._assert_store(path)
         self._mind_empty(found)
         self._folders |= found
         self._whole.add(path)
         return True
+
+    def _assert_store(self, path: str) -> None:
+        """See that who lists nothing is a store: a proxy's page for people reads as an empty listing.
+
+        Such a page stands behind every address, also behind one that no store has.
+
+        Raises:
+            OSError: It is none.
+        """
+        try:
+            with in_our_words(self._spelled(path)):
+                self._store.head(f"{path}/{_NOWHERE}" if path else _NOWHERE)
+        except (FileNotFoundError, WithheldError):
+            return
+        except OSError as error:
+            if str(error).startswith("the store answers"):  # by its number, as one that has nothing there may
+                return
+        raise BrokenRulesError(
+            f"no store answers at {self._spelled(path)}: it lists nothing, and has something under every name; is it "
+            "a proxy's page?"
+        )
 
     def _add(self, found: dict[str, _Folder], top: str, meta: ObjectMeta) -> None:
         parent, _, name = meta["path"].rpartition("/")
@@ -195,6 +221,8 @@ class ObjectListing:
                 raise self._twice(meta["path"])
             found[name] = stamp_of(meta)
         found |= dict.fromkeys(prefix.rpartition("/")[2] for prefix in listed["common_prefixes"])
+        if not found and not listed["objects"]:
+            self._assert_store(path)
         if found or not path or listed["objects"]:
             self._folders[path] = found
 

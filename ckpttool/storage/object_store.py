@@ -99,8 +99,18 @@ def reason_of(error: Exception) -> str:
     return line if len(line) <= _MOST_WORDS else f"{line[:_MOST_WORDS]}…"
 
 
+MOST_BYTES = 1 << 53
+"""Of an object: no store holds a hundredth of it in one, and what is reckoned with a larger number does not end."""
+
+
 def stamp_of(meta: ObjectMeta) -> FileStamp:
-    """Return what tells whether an object stays the same: size, and ETag and generation as far as it has any."""
+    """Return what tells whether an object stays the same: size, and ETag and generation as far as it has any.
+
+    Raises:
+        BrokenRulesError: The store tells a size that no object has.
+    """
+    if not 0 <= meta["size"] <= MOST_BYTES:
+        raise BrokenRulesError(f"the store breaks the rules: it lists an object of {meta['size']} bytes")
     modified_ns = _nanoseconds(meta["last_modified"])
     e_tag = bare_tag(meta.get("e_tag"))
     token = ("etag", e_tag, meta.get("version") or "") if e_tag else ("modified", str(modified_ns), "")

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ckpttool.domain.node import Mount, Reach
-from ckpttool.storage.mounts import boot_id, disk_identity, mount_of, mount_table
+from ckpttool.storage.mounts import boot_id, disk_id, disk_identity, mount_of, mount_table
 
 TABLE = """\
 22 27 0:21 / /proc rw,relatime - proc proc rw
@@ -79,3 +79,9 @@ def test_a_disk_that_is_not_known_as_shared_counts_as_this_machines_own() -> Non
 
     assert seen("node 0") != seen("node 1")
     assert disk_identity("/", table="", boot="")
+
+
+def test_a_disk_has_a_name_also_where_nobody_may_look_at_the_root_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    here = disk_id("/data/none/of/this")
+    monkeypatch.setattr("os.path.exists", lambda _: False)
+    assert disk_id("/data/none/of/this") == here

@@ -87,6 +87,31 @@ def test_what_is_not_there_is_no_tree_and_a_store_that_fails_is_unknown(
     assert "AKIA" not in said.stderr
 
 
+@pytest.mark.parametrize("page", [b"<html><body>Log in, please</body></html>", b"<!DOCTYPE html><p>Log in</p>"])
+@pytest.mark.parametrize("command", ["resolve", "scan", "verify"])
+def test_a_proxys_page_is_no_word_that_nothing_is_there(command: str, page: bytes, relay: Relay, bucket: Path) -> None:
+    copied("sink2_ckpt/output", bucket)
+    relay.page = page
+    assert ask(command, "s3://bucket/tree").code == ExitCode.INCOMPLETE
+
+
+def test_a_size_that_no_object_has_ends_the_answer_at_once(relay: Relay, bucket: Path) -> None:
+    copied("sink2_ckpt/output", bucket)
+    relay.sized = 2**63 - 1
+    said = ask("resolve", "s3://bucket/tree")
+    assert said.code == ExitCode.INCOMPLETE
+    assert "an object of 9223372036854775807 bytes" in " ".join(said.stderr.split())
+
+
+@pytest.mark.parametrize("command", ["resolve", "scan", "verify", "preflight"])
+@pytest.mark.parametrize("scheme", ["s3", "gs", "https"])
+def test_a_signature_in_an_address_is_refused_and_never_shown(scheme: str, command: str) -> None:
+    said = ask(command, f"{scheme}://bucket/tree?X-Amz-Credential=AKIA0&X-Amz-Signature=0123abcd")
+    assert said.code in {ExitCode.USAGE, ExitCode.INCOMPLETE}
+    assert "0123abcd" not in said.stdout + said.stderr
+    assert "AKIA0" not in said.stdout + said.stderr
+
+
 def test_a_key_that_comes_twice_makes_the_listing_worth_nothing(relay: Relay, bucket: Path) -> None:
     copied("sink2_ckpt/output", bucket)
     relay.repeated = "llama2_7b_rank_1-10_2.ckpt"

@@ -20,8 +20,8 @@ from ckpttool.formats.safetensors import ALIGNMENT, LENGTH_BYTES
 MAX_SIZE = 2**64 - 1
 """Largest number that safetensors can hold; it refuses a larger one, and so do we."""
 
-MAX_KEYS = 200_000
-"""Keys of one object, tensors or metadata; what is kept of so many stays below 256 MB."""
+MAX_KEYS = 400_000
+"""Keys of one object, tensors or metadata; what is kept of so many stays below 512 MB."""
 
 # Source: the order of `Dtype` in safetensors' tensor.rs. The widest come first in a file, for alignment.
 DTYPES = {
