@@ -68,16 +68,19 @@ def trees_below(
                 yield Below(folder, is_known=False)
         if found:
             yield Below(folder, is_known=True)
-        further = [name for name in folders if not _is_save(listing, name, found)]
+        others = others_saves(listing) is not None
+        further = [name for name in folders if not _is_save(listing, name, found, others=others)]
         for name in reversed(further) if left else ():
             path = name if folder == os.curdir else os.path.join(folder, name)
             if name != OWN_FOLDER and (hidden or name[0] != ".") and not os.path.islink(path):
                 waiting.append((path, left - 1))
 
 
-def _is_save(listing: Listing, folder: str, found: list[Layout]) -> bool:
-    """Tell whether a folder is a part of what was found, or a save of a trainer that is not known."""
-    return any(_is_part(listing, folder, each) for each in found) or others_saves(listing.alone(folder)) is not None
+def _is_save(listing: Listing, folder: str, found: list[Layout], *, others: bool) -> bool:
+    """Tell whether a folder is a part of what was found, or one of the saves of a trainer that is not known."""
+    if any(_is_part(listing, folder, each) for each in found):
+        return True
+    return others and others_saves(listing.alone(folder)) is not None
 
 
 def _is_part(listing: Listing, folder: str, layout: Layout) -> bool:

@@ -322,8 +322,8 @@ def _around_folder(path: str, wish: _Wish) -> Located:
     # Who names a layout may mean what lies in a save of another; else that is none of its own.
     attempts = (partial(_around_part, path, path, None, wish), partial(_below, path, wish))
     found = _first(*(attempts if wish.layout is None else reversed(attempts)))
-    if wish.layout is None and (found is None or (found.layout.gives_way and found.storage.root == path)):
-        _refuse_save_of_others(path)
+    if wish.layout is None and (found is None or found.storage.root == path):
+        _refuse_save_of_others(path, by_name=found is not None and not found.layout.gives_way)
     if found is not None:
         if found.storage.root == path and _hold_parts(found.listing):
             way = "give the folder without the parts, or move them to one of their own"
@@ -346,8 +346,28 @@ def _around_folder(path: str, wish: _Wish) -> Located:
     if title is not None:
         raise _of_others(f"{path} holds no checkpoints that ckpttool knows, but some that look like {title}'s")
     whose, hint = _whose(listing), _hint(path)
+    if not (whose or hint):
+        _refuse_others_below(path, listing)
     what = "" if whose or hint else _what_it_holds(listing)
     raise UnknownLayoutError(f"{path} holds no checkpoints that ckpttool knows{what}{whose}{hint}")
+
+
+def _refuse_others_below(path: str, listing: Listing) -> None:
+    """Say which folder in one that is no tree holds checkpoints of a trainer that is not known.
+
+    Raises:
+        UnknownLayoutError: There is one.
+    """
+    for name, _ in listing.inside():
+        below = f"{path}/{name}"
+        try:
+            title = looks_like(list_root(open_storage(below)))
+        except OSError:
+            continue
+        if title is not None:
+            raise _of_others(
+                f"{path} holds no checkpoints that ckpttool knows, but {below} some that look like {title}'s"
+            )
 
 
 def _of_others(what: str) -> UnknownLayoutError:
@@ -369,14 +389,18 @@ def _what_it_holds(listing: Listing) -> str:
     return f"; {_KNOWN.format(titles=titles())}"
 
 
-def _refuse_save_of_others(path: str) -> None:
+def _refuse_save_of_others(path: str, *, by_name: bool) -> None:
     """Refuse a folder that is one save of a trainer that is not known: what looks like a tree in it is a part of that.
+
+    Args:
+        path: The folder.
+        by_name: Whether only its name makes it one, beside what lies in it.
 
     Raises:
         UnknownLayoutError: It is.
     """
     for root, inner in islice(outward(path), 1):
-        title = others_saves(show_alone(open_storage(root), Entry(inner, Kind.FOLDER)))
+        title = others_saves(show_alone(open_storage(root), Entry(inner, Kind.FOLDER)), by_name=by_name)
         if title is not None:
             raise _of_others(f"{path} looks like a save of {title}, which ckpttool does not know yet")
 

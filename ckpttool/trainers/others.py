@@ -28,6 +28,7 @@ _ANY = "(?s:.+)"
 
 _SAVES = (
     _Save(title="SkyRL", folder="global_step_[0-9]+", holds=("policy|trainer_state\\.pt",)),
+    _Save(title="Lightning with DeepSpeed", folder=r".+\.ckpt", holds=("checkpoint", r"latest|zero_to_fp32\.py")),
     _Save(title="OLMo-core", folder="step[0-9]+", holds=(r"\.metadata\.json|model_and_optim",)),
     _Save(
         title="OLMo",
@@ -63,9 +64,15 @@ _BESIDE = (
 """Files in the root: a save that is one, or what names the last."""
 
 
-def others_saves(listing: Listing) -> str | None:
-    """Return whose a folder is in which saves of a trainer lie that is not known here; None where no save tells."""
-    return next((known.title for known in _SAVES if _holds_one(listing, known)), None)
+def others_saves(listing: Listing, *, by_name: bool = False) -> str | None:
+    """Return whose a folder is in which saves of a trainer lie that is not known here; None where no save tells.
+
+    Args:
+        listing: The folder's names.
+        by_name: Whether a save must be called as its trainer calls it, too.
+    """
+    known = (each for each in _SAVES if not (by_name and each.folder == _ANY))
+    return next((each.title for each in known if _holds_one(listing, each)), None)
 
 
 def without_others(listing: Listing) -> Listing:

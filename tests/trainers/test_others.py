@@ -48,6 +48,15 @@ SAVES: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
             "trainer_state.pt",
         ),
     ),
+    "Lightning with DeepSpeed": (
+        ("epoch=0-step=3.ckpt", "epoch=0-step=6.ckpt"),
+        (
+            "checkpoint/mp_rank_00_model_states.pt",
+            "checkpoint/zero_pp_rank_0_mp_rank_00_optim_states.pt",
+            "latest",
+            "zero_to_fp32.py",
+        ),
+    ),
     "OLMo-core": (
         ("step100", "step200"),
         ("train/rank0.pt", "train/rank1.pt", "model_and_optim/", ".metadata.json", "config.json"),
@@ -157,6 +166,9 @@ class TestSavesOfATrainerThatIsNotKnown:
         assert f"{tree}/{name}" not in said_of(tree)
         assert f"{name} looks like a save of {title}, which ckpttool does not know yet" in said_of(tree / name)
         assert list(trees_below(str(tree.parent))) == []
+
+    def test_are_named_from_the_folder_around_theirs(self, title: str, tree: Path) -> None:
+        assert f"{tree} some that look like {title}'s" in said_of(tree.parent)
 
     def test_one_alone_is_none_either(self, title: str, tree: Path) -> None:
         shutil.rmtree(tree / SAVES[title][0][0])
