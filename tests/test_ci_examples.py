@@ -27,7 +27,7 @@ from tests.published import code_quality_entries, junit_file, sarif_run
 
 PAGE = (GUIDE / "ci.md").read_text(encoding="utf-8")
 GOOD = (FIXTURES / "configs" / "pretrain_sink2.yaml").read_text()
-BAD = GOOD.replace("keep_checkpoint_max: 3", "keep_checkpoint_max: 1")
+BAD = GOOD.replace("run_mode: 'train'", "run_mode: 'predict'")
 
 
 def example(key: str) -> Any:  # noqa: ANN401  foreign YAML
@@ -128,7 +128,7 @@ def test_the_github_job_annotates_and_leaves_a_sarif_file(situation: Callable[[P
     assert any(line.startswith("::error ") for line in done.stdout.splitlines()) is (code != 0)
     assert f"\n## ckpttool preflight: {'NO-GO' if code else 'GO'}: " in (checkout / "summary.md").read_text()
     if code == 10:
-        assert "::error file=configs/pretrain.yaml,line=35,title=ckpttool keeps-one-checkpoint::" in done.stdout
+        assert "::error file=configs/pretrain.yaml,line=7,title=ckpttool not-a-training::" in done.stdout
 
 
 @pytest.mark.parametrize("situation", SITUATIONS)

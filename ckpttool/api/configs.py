@@ -16,7 +16,7 @@ from ckpttool.domain.view import USUAL, View
 from ckpttool.errors import CkptToolError, ConfigError, ExitCode, ForeignConfigError
 from ckpttool.formats.safe_yaml import read_bytes, read_head
 from ckpttool.render.answers import preflight_summaries as summaries
-from ckpttool.trainers.registry import config_readers, lint, may_be_config, read_config
+from ckpttool.trainers.registry import config_readers, lint, may_be_config, read_config, trainer_named
 
 _ENDINGS = (".yaml", ".yml")
 
@@ -32,26 +32,35 @@ class BaseConfig:
     """What a comment in it allows."""
 
 
-def read_base(path: str, allowed: tuple[Code, ...], *, devices: int | None = None) -> BaseConfig:
+_OF_LATER_SAVES = frozenset({Code.KEEPS_ONE_CHECKPOINT})
+"""What costs a later save, and nothing of a start that resumes."""
+
+
+def read_base(path: str, allowed: tuple[Code, ...], *, devices: int | None = None, starts: bool = True) -> BaseConfig:
     """Read the config that a launch starts from, and judge it by every rule about configs.
 
     Args:
         path: As the user gave it.
         allowed: Findings that the user accepts.
         devices: Devices that will be started in all; None: not known.
+        starts: Whether a start is judged, and not the config alone.
 
     Raises:
         CkptToolError: It cannot be used at all.
     """
     run = read_config(read_bytes(path), path=path, devices=devices)
     found = part(lint(run), run.text, path=path)
+    if starts and trainer_named(run.trainer).launch is not None:  # of others such a setting may end the start itself
+        allowed = (*allowed, *_OF_LATER_SAVES)
     return BaseConfig(run=run, findings=judge.allow(found.findings, allowed), silenced=found.silenced)
 
 
-def read_or_check(path: str, allowed: tuple[Code, ...], *, devices: int | None = None) -> BaseConfig | Check:
+def read_or_check(
+    path: str, allowed: tuple[Code, ...], *, devices: int | None = None, starts: bool = True
+) -> BaseConfig | Check:
     """Do the same, and make a check of what keeps it from being used."""
     try:
-        return read_base(path, allowed, devices=devices)
+        return read_base(path, allowed, devices=devices, starts=starts)
     except CkptToolError as error:
         return unusable(path, error)
 
@@ -86,8 +95,8 @@ def lint_config(
 
     Returns:
         One check a config. A file that cannot be used at all is a finding too, with its exit code, and so is a folder
-        without a training config. YAML of others is counted where it was found, and a finding where it was named and is
-        not to be skipped.
+        without a training config. YAML of others, and a config for inference, is counted where it was found in a
+        folder, and a finding where it was named and is not to be skipped.
     """
     if isinstance(paths, (str, os.PathLike)):
         paths = (os.fspath(paths),)
@@ -99,7 +108,7 @@ def lint_config(
         elif skip_foreign:
             checks |= _unless_foreign(path, tuple(allowed), foreign)
         else:
-            checks[path] = config_check(path, read_or_check(path, tuple(allowed)), name=path)
+            checks[path] = config_check(path, read_or_check(path, tuple(allowed), starts=False), name=path)
     return Lint(checks=tuple(checks.values()), foreign=tuple(foreign), view=view)
 
 
@@ -107,7 +116,11 @@ def _in_folder(folder: str, allowed: tuple[Code, ...], foreign: dict[str, None])
     found: dict[str, Check] = {}
     others: dict[str, None] = {}
     for path in _yaml_files(folder, found):
-        found |= _unless_foreign(path, allowed, others)
+        checks = _unless_foreign(path, allowed, others)
+        if any(_trains_nothing(check) for check in checks.values()):
+            others[path] = None  # a folder's configs for inference are nothing to start
+        else:
+            found |= checks
     foreign |= others
     if not found:
         beside = f", but {counted(len(others), 'other YAML file')}" if others else ""
@@ -126,11 +139,15 @@ def _in_folder(folder: str, allowed: tuple[Code, ...], foreign: dict[str, None])
     return found
 
 
+def _trains_nothing(check: Check) -> bool:
+    return any(reason.finding.code is Code.NOT_A_TRAINING for reason in check.reasons)
+
+
 def _unless_foreign(path: str, allowed: tuple[Code, ...], foreign: dict[str, None]) -> dict[str, Check]:
     try:
         # Templates, YAML with tags of its own and long lists of packages cannot be read, and need not be.
         if may_be_config(read_head(path)):
-            return {path: config_check(path, read_base(path, allowed), name=path)}
+            return {path: config_check(path, read_base(path, allowed, starts=False), name=path)}
     except ForeignConfigError:
         pass
     except CkptToolError as error:

@@ -85,10 +85,10 @@ class SomeDisk(LocalDisk):
 def test_a_launch_and_the_preflight_before_it_say_the_same(run: Path) -> None:
     """Wherever preflight says no-go nothing is written, with the same reasons: of the config, the batch, the disk."""
     odd = run / "odd.yaml"
-    odd.write_text(CONFIG.read_text().replace("keep_checkpoint_max: 3", "keep_checkpoint_max: 1"))
+    odd.write_text(CONFIG.read_text().replace("run_mode: 'train'", "run_mode: 'predict'"))
     tree, choice = api.TreeQuestion(path=str(run)), api.ResumeQuestion()
     for base, data, disk, code in (
-        (odd, api.DataQuestion(), SomeDisk(1 << 40), Code.KEEPS_ONE_CHECKPOINT),
+        (odd, api.DataQuestion(), SomeDisk(1 << 40), Code.NOT_A_TRAINING),
         (CONFIG, api.DataQuestion(new_global_batch=12), SomeDisk(1 << 40), Code.CONFIG_DISAGREES),
         (CONFIG, api.DataQuestion(), SomeDisk(0), Code.DISK_SPACE_LOW),
     ):

@@ -103,6 +103,15 @@ class TestFolders:
         assert names == ["configs/good.yaml", "configs/llama/70b/bad.yml"]
         assert document["foreign"] == ["configs/deploy.yaml", "configs/empty.yaml", "configs/jobs.yaml"]
 
+    def test_a_folders_configs_for_inference_are_counted_and_one_that_is_named_is_an_error(self, here: Path) -> None:
+        (here / "configs").mkdir()
+        (here / "configs" / "train.yaml").write_text(GOOD)
+        (here / "configs" / "predict.yaml").write_text(GOOD.replace("run_mode: 'train'", "run_mode: 'predict'"))
+        said = ask("lint-config", "configs", "--json")
+        assert (said.code, said.json["foreign"]) == (0, ["configs/predict.yaml"])
+        assert "1 other YAML file" in ask("lint-config", "configs").stdout
+        assert ask("lint-config", "configs/predict.yaml").code == 10
+
     @pytest.mark.parametrize(
         ("paths", "code"),
         [
@@ -168,12 +177,14 @@ class TestComments:
 
     def test_preflight_and_launch_hold_to_it_too(self, here: Path) -> None:
         real(here, "sink2_ckpt")
-        for text, code in ((BAD, 10), (ALLOWED, 0)):
+        bad = GOOD.replace("run_mode: 'train'", "run_mode: 'predict'")
+        allowed = bad.replace("'predict'", "'predict'  # ckpttool: allow not-a-training a test")
+        for text, code in ((bad, 10), (allowed, 0)):
             (here / "mine.yaml").write_text(text)
             assert ask("preflight", "output", "--config", "mine.yaml").code == code
             assert ask("launch", "output", "--config", "mine.yaml", "--output", f"out{code}.yaml").code == code
         document = ask("preflight", "output", "--config", "mine.yaml", "--json").json
-        assert [each["code"] for each in document["allowed"]] == ["keeps-one-checkpoint"]  # type: ignore[attr-defined]
+        assert [each["code"] for each in document["allowed"]] == ["not-a-training"]  # type: ignore[attr-defined]
 
 
 WRONG = (

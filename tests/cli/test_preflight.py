@@ -172,8 +172,17 @@ def test_14_where_a_newer_checkpoint_could_not_be_looked_at(strict: tuple[str, .
 class TestConfig:
     def test_what_the_lint_finds_stops_a_launch(self, here: Path) -> None:
         SITUATIONS["whole"](here)
+        said = asked(here, "--format", "json", config=GOOD.replace("run_mode: 'train'", "run_mode: 'predict'"))
+        assert (said.code, codes(said)) == (10, {"not-a-training"})
+
+    def test_that_one_save_is_kept_costs_no_start_and_is_a_note(self, here: Path) -> None:
+        SITUATIONS["whole"](here)
         said = asked(here, "--format", "json", config=GOOD.replace("keep_checkpoint_max: 3", "keep_checkpoint_max: 1"))
-        assert (said.code, codes(said)) == (10, {"keeps-one-checkpoint"})
+        assert (said.code, codes(said)) == (0, set())
+        assert "keeps-one-checkpoint" in codes(said, blocking=False)
+        launched = ask("launch", "output", "--config", "base.yaml", "--output", "new.yaml")
+        assert (launched.code, (here / "new.yaml").exists()) == (0, True)
+        assert ask("lint-config", "base.yaml").code == 10
 
     def test_what_is_found_where_the_config_is_read_stops_it_too(self, here: Path) -> None:
         SITUATIONS["whole"](here)
@@ -290,8 +299,8 @@ class TestLaunch:
         assert disk["saves"] == 6
 
     def test_12_where_there_is_no_tree_and_the_config_is_judged_all_the_same(self, here: Path) -> None:
-        said = asked(here, "--format", "json", config=GOOD.replace("keep_checkpoint_max: 3", "keep_checkpoint_max: 1"))
-        assert (said.code, codes(said)) == (12, {"cannot-answer", "keeps-one-checkpoint"})
+        said = asked(here, "--format", "json", config=GOOD.replace("run_mode: 'train'", "run_mode: 'predict'"))
+        assert (said.code, codes(said)) == (12, {"cannot-answer", "not-a-training"})
         assert outcomes(said)["disk"] == "skipped"
         assert said.json["root"] is None
 
@@ -349,13 +358,13 @@ class TestDisk:
 
 
 class TestAllow:
-    CONFIG = GOOD.replace("keep_checkpoint_max: 3", "keep_checkpoint_max: 1")
+    CONFIG = GOOD.replace("run_mode: 'train'", "run_mode: 'predict'")
 
     def test_what_is_allowed_stops_nothing_and_is_told_as_a_note(self, here: Path) -> None:
         SITUATIONS["whole"](here)
-        said = asked(here, "--allow", "keeps-one-checkpoint", "--format", "json", config=self.CONFIG)
+        said = asked(here, "--allow", "not-a-training", "--format", "json", config=self.CONFIG)
         assert said.code == 0
-        assert "keeps-one-checkpoint" in codes(said, blocking=False)
+        assert "not-a-training" in codes(said, blocking=False)
 
     @pytest.mark.parametrize(
         ("code", "words"),

@@ -75,7 +75,9 @@ def test_0_where_every_rank_has_the_state_of_the_step(kind: str, streaming: Path
 
 def test_data_that_are_not_streamed_need_no_state(streaming: Path) -> None:
     config(streaming, streaming="False", folder="nowhere")
-    assert preflight("--new-dataset").code == ExitCode.OK
+    stands = preflight("--new-dataset")  # the config as it stands does not ignore what was read
+    assert (stands.code, "start-differs" in stands.stdout) == (ExitCode.DAMAGE, True)
+    assert preflight("--new-dataset", "--allow", "start-differs").code == ExitCode.OK
     resolved = ask("resolve", "output", "--config", "base.yaml", "--format", "json")
     assert "dataset_state" not in resolved.json["data"]  # type: ignore[operator]  # a document
 

@@ -47,8 +47,8 @@ trainer:
     - class_path: lightning.pytorch.callbacks.LearningRateMonitor
     - class_path: lightning.pytorch.callbacks.ModelCheckpoint
       init_args:
-        monitor: val_loss
-        save_top_k: 3
+        every_n_epochs: 1
+        save_top_k: 1
         save_last: true
         save_weights_only: false
 ckpt_path: checkpoints/epoch=1.ckpt
@@ -99,7 +99,7 @@ BREAKS = [
     ("train.toml", ("loading = []", 'loading = "lr_scheduler,dataloader"'), Code.DATA_RESTARTS, NOTE, 9),
     ("old.toml", ("weights_only = false", "weights_only = true"), Code.ONLY_MODEL_SAVED, NOTE, 3),
     ("fit.yaml", ("weights_only: false", "weights_only: true"), Code.ONLY_MODEL_SAVED, SUSPECT, 11),
-    ("fit.yaml", ("save_last: true", "save_last: false"), Code.KEEPS_BEST_ALONE, NOTE, 8),
+    ("fit.yaml", ("every_n_epochs: 1", "monitor: val_loss"), Code.KEEPS_BEST_ALONE, NOTE, 8),
     ("fit.yaml", ("pointing: true", "pointing: false"), Code.SAVES_NOTHING, SUSPECT, 3),
     ("fit.yaml", ("checkpoints/epoch=1.ckpt", "last"), Code.RESUME_TRUE, NOTE, 12),
     ("several.yaml", ("{save_last: link}", "{save_top_k: 0}"), Code.SAVES_NOTHING, SUSPECT, 6),
@@ -138,6 +138,33 @@ def test_a_last_that_nothing_writes_weighs_more_than_one_that_may_be_stale() -> 
     assert (found.code, found.severity) == (Code.RESUME_TRUE, Severity.SUSPECT)
     without_callback = "seed_everything: 1\nckpt_path: last\ntrainer: {max_epochs: 1}\n"  # Python may set one
     assert [found.severity for found in findings(without_callback, "fit.yaml")] == [Severity.NOTE]
+
+
+def test_last_beside_a_metric_is_a_copy_of_the_best_and_no_cure() -> None:
+    """With Lightning 2.6 the run ended at step 24, and last.ckpt held step 8."""
+    best = LIGHTNING.replace("every_n_epochs: 1", "monitor: val_loss")
+    for text in (
+        best,
+        best.replace("save_last: true", "save_last: link"),
+        best.replace("save_last: true", "mode: min"),
+    ):
+        (found,) = findings(text, "fit.yaml")
+        assert found.code is Code.KEEPS_BEST_ALONE
+        assert "add a ModelCheckpoint without `monitor`" in (found.remedy or "")
+    assert findings(best.replace("save_top_k: 1", "save_top_k: -1"), "fit.yaml") == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("auto_resume_from_checkpoints: true\n", [Code.RESUME_TRUE]),
+        ("auto_resume_from_checkpoints: true\nresume_from_checkpoint: out/checkpoint-8\n", []),
+        ("auto_resume_from_checkpoints: false\n", []),
+    ],
+)
+def test_axolotls_automatic_resume_names_no_save(text: str, found: list[Code]) -> None:
+    config = f"base_model: x\nmicro_batch_size: 2\n{text}"
+    assert [finding.code for finding in findings(config, "axolotl.yaml")] == found
 
 
 def test_one_callback_that_saves_all_is_enough() -> None:
@@ -220,7 +247,8 @@ class TestPreflight:
 
     def test_what_a_rule_finds_stands_against_the_start(self, tmp_path: Path) -> None:
         tree, config = healthy("hf_ddp2", tmp_path), tmp_path / "args.yaml"
-        config.write_text(HF.replace("only_model: false", "only_model: true"))
+        text = HF.replace("outputs/checkpoint-8", f"{tree}/checkpoint-8")
+        config.write_text(text.replace("only_model: false", "only_model: true"))
         assert ask("preflight", str(tree), "--config", str(config)).code == 10
         assert ask("preflight", str(tree), "--config", str(config), "--allow", "only-model-saved").code == 0
 

@@ -13,10 +13,12 @@ from ckpttool.decide.lint_engine import Problem, Rule, View, note, suspect
 from ckpttool.domain.finding import Code
 from ckpttool.trainers.common.linted_configs import LintedConfigs
 from ckpttool.trainers.huggingface import HuggingFace
+from ckpttool.trainers.huggingface.names import AUTOMATIC, RESUME
 
 _OWN = (
     "per_device_train_batch_size", "per_device_eval_batch_size", "save_total_limit", "save_only_model",
     "save_strategy", "load_best_model_at_end", "restore_callback_states_from_checkpoint", "save_on_each_node",
+    AUTOMATIC,
 )  # fmt: skip
 """Not `resume_from_checkpoint`, `output_dir` and `ignore_data_skip`, which others have, too."""
 
@@ -41,13 +43,14 @@ def _model_alone(view: View) -> Iterator[Problem]:
 
 
 def _takes_its_own_choice(view: View) -> Iterator[Problem]:
-    if view.is_on("resume_from_checkpoint"):
-        yield note(
-            "resume_from_checkpoint",
-            "`resume_from_checkpoint: true` names no checkpoint: Trainer takes the highest checkpoint-N, whatever is "
-            "in it, and falls back on none",
-            "write the path that `ckpttool resolve` names",
-        )
+    for key in (RESUME, AUTOMATIC):
+        if view.is_on(key) and (key == RESUME or view.get(RESUME) is None):
+            yield note(
+                key,
+                f"`{key}: true` names no checkpoint: Trainer takes the highest checkpoint-N, whatever is in it, and "
+                "falls back on none",
+                f"write the path that `ckpttool resolve` names: `{RESUME}: PATH`",
+            )
 
 
 def _begins_anew(view: View) -> Iterator[Problem]:

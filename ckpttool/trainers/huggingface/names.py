@@ -15,6 +15,10 @@ UNFINISHED = "checkpoint-is-incomplete.txt"
 MODEL_CONFIG = "config.json"
 ARGUMENTS = "training_args.bin"
 
+RESUME = "resume_from_checkpoint"
+"""What names the save to resume from, in its arguments."""
+AUTOMATIC = "auto_resume_from_checkpoints"
+"""axolotl's setting that takes the highest number."""
 _GOES_ON = r"optimizer\.(?:pt|bin)|scheduler\.pt|rng_state(?:_[0-9]{1,9})?\.pth|global_step[0-9]+|optimizer_0"
 """What a save has, and what is exported when a training ends has not."""
 

@@ -12,15 +12,11 @@ from ckpttool.domain.finding import Code, Severity, worst
 from ckpttool.domain.plan import Outcome
 from ckpttool.trainers.common.named_path import inside
 from ckpttool.trainers.common.own_choice import Choice, NotTold, said
-from ckpttool.trainers.huggingface.names import number_in
+from ckpttool.trainers.huggingface.names import AUTOMATIC, RESUME, number_in
 
 if TYPE_CHECKING:
     from ckpttool.decide.lint_engine import View
     from ckpttool.trainers.abilities import OwnStart
-
-RESUME = "resume_from_checkpoint"
-AUTOMATIC = "auto_resume_from_checkpoints"
-"""axolotl's."""
 
 _LOADS_WITHOUT = {Code.CHECKSUM_MISMATCH, Code.STEP_DISAGREES}
 

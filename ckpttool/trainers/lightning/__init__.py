@@ -41,9 +41,9 @@ class Lightning(WithoutLogs):
     def simulator(self) -> Simulator | None:
         """What `ckpt_path="last"` finds."""
         from ckpttool.trainers.common.own_choice import OwnChoice
-        from ckpttool.trainers.lightning.own_choice import choose
+        from ckpttool.trainers.lightning.own_choice import choose, told
 
-        return OwnChoice(trainer=self, choose=choose)
+        return OwnChoice(trainer=self, choose=choose, told=told)
 
     def objections(self, inventory: Inventory, checkpoint: Checkpoint, asked: AskedSizes) -> tuple[Finding, ...]:
         """Say nothing: a file is whole for any number of ranks, and a folder is cut anew."""

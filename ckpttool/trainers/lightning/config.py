@@ -75,15 +75,20 @@ def _best_alone(view: View) -> Iterator[Problem]:
     if callbacks and all(_goes_by_metric(view, callback) for callback in callbacks):
         yield note(
             _place(view, callbacks[0], "monitor"),
-            "only the best saves by a metric are kept: a run that stops goes on from one of these, not from the newest",
-            "write `save_last: true`, or add a ModelCheckpoint without `monitor`",
+            "only the best saves by a metric are kept, and with `save_last: true` (Lightning 2.6, run) last.ckpt is "
+            "written with these alone: a run that stops goes on from one of these, not from the newest",
+            "add a ModelCheckpoint without `monitor`, which keeps the newest",
         )
 
 
 def _goes_by_metric(view: View, callback: str) -> bool:
-    """Tell whether what it keeps is chosen by a metric, so that the newest may go."""
-    keeps = view.count(f"{callback}.save_top_k", 1)
-    return isinstance(view.get(f"{callback}.monitor"), str) and keeps > 0 and not _keeps_last(view, callback)
+    """Tell whether what it keeps is chosen by a metric, so that the newest may go.
+
+    Source:
+        `ModelCheckpoint._save_topk_checkpoint` and `_save_last_checkpoint` of 2.6: `last` is a copy of what was saved
+        last, and where a metric decides that is the best.
+    """
+    return isinstance(view.get(f"{callback}.monitor"), str) and view.count(f"{callback}.save_top_k", 1) > 0
 
 
 def _saves_nothing(view: View) -> Iterator[Problem]:

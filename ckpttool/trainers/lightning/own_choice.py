@@ -13,16 +13,41 @@ from ckpttool.domain.checkpoint import Checkpoint, Content
 from ckpttool.domain.finding import Code, Finding, blocking, note
 from ckpttool.domain.plan import Outcome
 from ckpttool.storage.base import Entry, Kind, NotRegularError, Storage
-from ckpttool.trainers.common.own_choice import Choice, said
+from ckpttool.trainers.common.named_path import inside
+from ckpttool.trainers.common.own_choice import Choice, NotTold, said
 from ckpttool.trainers.lightning.names import hpc_number, is_last
 from ckpttool.trainers.lightning.record import is_torn
 
 if TYPE_CHECKING:
+    from ckpttool.decide.lint_engine import View
     from ckpttool.trainers.abilities import OwnStart
 
 _START = "a start with ckpt_path='last'"
 _ON_SLURM = "a start on Slurm without a ckpt_path"
 _REMEDY = "resume with ckpt_path=PATH, never 'last', and remove it"
+
+
+def told(start: OwnStart, view: View) -> Choice | NotTold | None:
+    """Go by the `ckpt_path` of its command line's config.
+
+    Source: `LightningCLI` hands `ckpt_path` on to `Trainer.fit`; without one only Slurm's saves are looked for.
+    """
+    key = "fit.ckpt_path" if view.is_section("fit.trainer") else "ckpt_path"
+    path = view.get(key)
+    if path == "last":
+        return None
+    if path in {None, ""}:
+        if any(hpc_number(entry.name) is not None for entry in start.storage.entries("")):
+            return NotTold(why=f"`{key}` names no save: {_ON_SLURM} takes the highest hpc_ckpt_N.ckpt, any other none")
+        return None, Outcome.SCRATCH, f"`{key}` names no save, so it begins at step 0"
+    if path == "best":
+        return None, Outcome.STOPS, f"`{key}: best` stops with a ValueError: no fit has run before this one"
+    what = f"`{key}` names {path}"
+    below = inside(start.inventory.root, str(path))
+    save = None if below is None else holder(start.inventory.checkpoints, below)
+    if save is None:
+        return str(path), Outcome.UNKNOWN, f"{what}, which is no save of {start.inventory.root}"
+    return _outcome(start, save, what)
 
 
 def choose(start: OwnStart) -> Choice:
@@ -39,6 +64,10 @@ def choose(start: OwnStart) -> Choice:
     if save is None or is_torn(start.storage, taken):
         return taken, Outcome.STOPS, f"{what}, and stops there: it is not whole"
     holds = what if save.step is None or taken == save.name else f"{what}: it holds step {save.step}"
+    return _outcome(start, save, holds)
+
+
+def _outcome(start: OwnStart, save: Checkpoint, holds: str) -> Choice:
     if save.content is Content.WEIGHTS_ONLY:
         return save.name, Outcome.STOPS, f"{holds}, and stops there: it has no optimizer state"
     against = blocking(start.checked(save).findings)

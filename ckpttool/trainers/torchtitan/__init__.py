@@ -51,9 +51,9 @@ class Torchtitan(NotStarted):
     def simulator(self) -> Simulator | None:
         """The highest step."""
         from ckpttool.trainers.common.own_choice import OwnChoice
-        from ckpttool.trainers.torchtitan.own_choice import choose
+        from ckpttool.trainers.torchtitan.own_choice import choose, told
 
-        return OwnChoice(trainer=self, choose=choose)
+        return OwnChoice(trainer=self, choose=choose, told=told)
 
     def objections(self, inventory: Inventory, checkpoint: Checkpoint, asked: AskedSizes) -> tuple[Finding, ...]:
         """Object to another number of data-parallel ranks."""

@@ -13,19 +13,18 @@ from ckpttool.decide.lint_engine import Problem, Rule, View, note, suspect
 from ckpttool.domain.finding import Code
 from ckpttool.trainers.common.linted_configs import LintedConfigs
 from ckpttool.trainers.torchtitan import Torchtitan
+from ckpttool.trainers.torchtitan.names import ON, SECTION
 
-_SECTION = "checkpoint"
-_ON = (f"{_SECTION}.enable", f"{_SECTION}.enable_checkpoint")  # 0.2 and later; 0.1
-_LAST = (f"{_SECTION}.last_save_model_only", f"{_SECTION}.last_save_model_weights_only")  # in the same order
+_LAST = (f"{SECTION}.last_save_model_only", f"{SECTION}.last_save_model_weights_only")  # in the same order
 _OWN = (
-    "job.dump_folder", "job.config_file", f"{_SECTION}.enable_checkpoint", f"{_SECTION}.keep_latest_k",
-    f"{_SECTION}.last_save_model_only", f"{_SECTION}.last_save_model_weights_only",
-    f"{_SECTION}.enable_first_step_checkpoint", "parallelism.data_parallel_shard_degree",
+    "job.dump_folder", "job.config_file", f"{SECTION}.enable_checkpoint", f"{SECTION}.keep_latest_k",
+    f"{SECTION}.last_save_model_only", f"{SECTION}.last_save_model_weights_only",
+    f"{SECTION}.enable_first_step_checkpoint", "parallelism.data_parallel_shard_degree",
 )  # fmt: skip
 
 
 def _keeps_one(view: View) -> Iterator[Problem]:
-    key = f"{_SECTION}.keep_latest_k"
+    key = f"{SECTION}.keep_latest_k"
     if view.count(key, 0) == 1:
         yield suspect(
             key,
@@ -35,22 +34,22 @@ def _keeps_one(view: View) -> Iterator[Problem]:
 
 
 def _saves_nothing(view: View) -> Iterator[Problem]:
-    if not any(view.is_on(key) for key in _ON):
-        key = next((key for key in _ON if view.setting(key) is not None), _SECTION)
+    if not any(view.is_on(key) for key in ON):
+        key = next((key for key in ON if view.setting(key) is not None), SECTION)
         yield note(
             key,
             "checkpoints are off, as they are where nothing switches them on: nothing is saved and nothing is resumed "
             "from, unless the command line says --checkpoint.enable",
-            f"write `{_ON[0].rpartition('.')[2]} = true` under [{_SECTION}]",
+            f"write `{ON[0].rpartition('.')[2]} = true` under [{SECTION}]",
         )
 
 
 def _last_model_alone(view: View) -> Iterator[Problem]:
     new, old = _LAST
-    is_old = view.setting(_ON[1]) is not None
-    if any(view.is_on(key) for key in _ON) and (view.is_on(old) if is_old else view.get(new) is not False):
+    is_old = view.setting(ON[1]) is not None
+    if any(view.is_on(key) for key in ON) and (view.is_on(old) if is_old else view.get(new) is not False):
         yield note(
-            view.at(old if is_old else new, _SECTION),
+            view.at(old if is_old else new, SECTION),
             "the last save of a finished run holds the model alone: a run that is to go on from there stops with a "
             "CheckpointException, and has to begin at the save before",
             f"write `{(old if is_old else new).rpartition('.')[2]} = false` where the run may be made longer",
@@ -58,7 +57,7 @@ def _last_model_alone(view: View) -> Iterator[Problem]:
 
 
 def _begins_anew(view: View) -> Iterator[Problem]:
-    key = f"{_SECTION}.exclude_from_loading"
+    key = f"{SECTION}.exclude_from_loading"
     left_out = view.raw(key)
     names = left_out.split(",") if isinstance(left_out, str) else left_out if isinstance(left_out, list) else ()
     if "dataloader" in names:

@@ -7,5 +7,9 @@ DP = "dp"
 SAVE = "step-([0-9]{1,18})"
 INDEX = "model.safetensors.index.json"
 """What a save in Hugging Face's form is told by."""
+SECTION = "checkpoint"
+"""Of its config: what it says of saves."""
+ON = (f"{SECTION}.enable", f"{SECTION}.enable_checkpoint")
+"""What switches saves on: in 0.2 and later, and in 0.1."""
 STATE = ("optimizer.", "lr_scheduler", "dataloader.", "train_state")
 """What the names of all that is no weight begin with."""

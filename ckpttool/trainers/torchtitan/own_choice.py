@@ -16,13 +16,15 @@ from ckpttool.domain.checkpoint import Content
 from ckpttool.domain.finding import blocking
 from ckpttool.domain.plan import Outcome
 from ckpttool.storage.base import Kind
+from ckpttool.trainers.common.named_path import inside
 from ckpttool.trainers.common.own_choice import Choice
 from ckpttool.trainers.listing import list_root
 from ckpttool.trainers.torch_dcp.names import METADATA
 from ckpttool.trainers.torchtitan import Torchtitan
-from ckpttool.trainers.torchtitan.names import INDEX
+from ckpttool.trainers.torchtitan.names import INDEX, ON, SECTION
 
 if TYPE_CHECKING:
+    from ckpttool.decide.lint_engine import View
     from ckpttool.domain.checkpoint import Checkpoint
     from ckpttool.domain.finding import Finding
     from ckpttool.trainers.abilities import OwnStart
@@ -66,6 +68,29 @@ def strays_taken(listing: Listing) -> Iterator[Finding]:
                 instead=f"and then stop, for it opens step-{number}, which is not there or not finished",
                 remedy=f"move it out of the folder, or name the step: --checkpoint.load_step (found {name})",
             )
+
+
+def told(start: OwnStart, view: View) -> Choice | None:
+    """Go by the `[checkpoint]` of its config: whether it is on, in which folder, which step.
+
+    Source: `CheckpointManager.__init__` and `load` of torchtitan 0.1.0 and 0.2.2.
+    """
+    if not any(view.is_on(key) for key in ON):
+        return None, Outcome.SCRATCH, "checkpoints are off, so that it begins at step 0, whatever was saved"
+    dump, folder = view.get("job.dump_folder"), view.get(f"{SECTION}.folder") or "checkpoint"
+    if isinstance(dump, str) and inside(start.inventory.root, f"{dump}/{folder}") != "":
+        return f"{dump}/{folder}", Outcome.UNKNOWN, f"it looks in {dump}/{folder}, not in {start.inventory.root}"
+    step = view.count(f"{SECTION}.load_step", -1)
+    if step < 0:
+        return None
+    name, what = f"step-{step}", f"`load_step` names step {step}"
+    save = start.inventory.named(name)
+    if save is None:
+        return None, Outcome.STOPS, f"{what}, and it stops, for there is no {name}"
+    stop = _stop(start, save)
+    if stop is None:
+        return name, Outcome.LOADS, what
+    return name, Outcome.STOPS, f"{what}, and then it stops: {stop}"
 
 
 def choose(start: OwnStart) -> Choice:
