@@ -9,7 +9,7 @@ from ckpttool.decide.lost import lost_steps, perhaps_lost
 from ckpttool.decide.mixed_runs import told_apart, two_runs_in
 from ckpttool.decide.naming import LATEST, named, none_called
 from ckpttool.decide.recorded_health import IGNORED_WITH_HEALTH, against, health_reason
-from ckpttool.decide.steps import doubtful, is_left_to_the_user, is_named_beyond
+from ckpttool.decide.steps import doubtful, is_left_to_the_user, is_named_beyond, is_out_of_place
 from ckpttool.domain.checkpoint import Checkpoint, CheckpointKey, Content, Inventory
 from ckpttool.domain.finding import Code, Finding, Severity, blocking, note, seen_in_part, suspect, unknown
 from ckpttool.domain.frozen import replace
@@ -320,13 +320,19 @@ def _mixed_prefixes(candidates: Sequence[Checkpoint], saves_as: str | None = Non
         why = f"the config means none of them: it saves as {saves_as}"
     return suspect(
         Code.RUN_MIXED,
-        f"checkpoints of several trainings lie here ({', '.join(prefixes)}), and {why}",
-        remedy=f"choose one with --prefix {prefixes[0]}",
+        f"checkpoints of several trainings lie here ({', '.join(each or _NO_PREFIX for each in prefixes)}), and {why}",
+        remedy=f"choose one with --prefix {prefixes[0] or _NO_PREFIX}",
     )
+
+
+_NO_PREFIX = "''"
+"""As a shell takes it."""
 
 
 def _may_be_a_training(checkpoint: Checkpoint) -> bool:
     """Tell a save, whole or not, from a stray copy. Where most ranks are there, the rest may have got lost."""
+    if is_out_of_place(checkpoint):
+        return False
     world = checkpoint.topology.world_size
     return world is None or 2 * len(checkpoint.ranks) > world
 
@@ -334,7 +340,7 @@ def _may_be_a_training(checkpoint: Checkpoint) -> bool:
 def _passed_over(candidates: Sequence[Checkpoint]) -> list[Finding]:
     """Say which prefixes were not taken for a training."""
     trainings = _trainings(candidates)
-    strays = {one.prefix: one for one in candidates if one.prefix not in trainings}
+    strays = {one.prefix: one for one in candidates if one.prefix not in trainings and not is_out_of_place(one)}
     return [
         note(
             Code.RUN_MIXED,

@@ -19,7 +19,7 @@ from typing import Protocol
 from ckpttool.decide.lineage import Course
 from ckpttool.decide.mixed_runs import two_runs_in
 from ckpttool.decide.naming import named
-from ckpttool.decide.steps import not_acted_on
+from ckpttool.decide.steps import is_out_of_place, not_acted_on
 from ckpttool.domain.checkpoint import Checkpoint, CheckpointKey, Content, Inventory
 from ckpttool.domain.finding import Code, blocking
 from ckpttool.domain.health import Health
@@ -149,7 +149,8 @@ def retain(
 
 
 def _of_one_training(inventory: Inventory, prefix: str | None) -> list[Checkpoint]:
-    known = sorted({checkpoint.prefix for checkpoint in inventory.checkpoints})
+    prefixes = {checkpoint.prefix for checkpoint in inventory.checkpoints if not is_out_of_place(checkpoint)}
+    known = sorted(prefixes or {checkpoint.prefix for checkpoint in inventory.checkpoints})
     shown = ", ".join(map(repr, known)) or "none"
     if prefix is None and len(known) > 1:
         raise UsageError(f"checkpoints of several trainings lie here ({shown}): choose one with --prefix")

@@ -237,10 +237,10 @@ def _other_step(save: Checkpoint, number: int, step: int) -> Finding:
 
 def _copies(saves: Sequence[Checkpoint]) -> Iterable[tuple[CheckpointKey, Finding]]:
     """Find checkpoints that are one and its copy under another name."""
-    by_identity: dict[tuple[str, str], list[Checkpoint]] = defaultdict(list)
+    by_identity: dict[str, list[Checkpoint]] = defaultdict(list)
     for save in saves:
         if save.identity is not None:
-            by_identity[save.prefix, save.identity].append(save)
+            by_identity[save.identity].append(save)
     for group in by_identity.values():
         if len(group) > 1:
             original = _original(group, saves)
@@ -270,7 +270,7 @@ def _number(save: Checkpoint) -> int:
 
 def _original(group: Sequence[Checkpoint], saves: Iterable[Checkpoint]) -> Checkpoint | None:
     """Return the one whose number fits the order of all others best; None if two do."""
-    others = [save for save in saves if save.prefix == group[0].prefix and all(save is not one for one in group)]
+    others = [save for save in saves if all(save is not one for one in group)]
     misfits = sorted((_misfits(save, others), save.name) for save in group)
     if misfits[0][0] == misfits[1][0]:
         return None

@@ -73,6 +73,25 @@ def test_seal_records_the_newest_save_and_no_copy_of_an_older_one(tmp_path: Path
     assert (codes(refused.findings), refused.written) == ({Code.DUPLICATE_CHECKPOINT}, False)
 
 
+def test_a_backup_of_an_orbax_step_is_no_other_training(tmp_path: Path) -> None:
+    root = healthy("orbax_standard", tmp_path)
+    shutil.copytree(root / "10", root / "backup_2026")
+    (root / "notes_2026").mkdir()
+    answer = plan(root)
+    assert (chosen(answer), why_not(answer)) == (("30", 30), [("backup_2026", {Code.DUPLICATE_CHECKPOINT})])
+    assert [one.path for one in scanned(root).findings if one.code is Code.STRAY_FILE] == ["notes_2026"]
+    pruning = api.prune(TreeQuestion(path=str(root)), RetentionPolicy(keep_last=1), PruneOrder(grace=0.0))
+    assert [save.name for save in pruning.plan.going] == ["20"]
+
+
+def test_two_trainings_of_orbax_are_told_by_their_prefixes(tmp_path: Path) -> None:
+    root = healthy("orbax_standard", tmp_path)
+    (root / "10").rename(root / "other_10")
+    (finding,) = refusal(root).findings
+    assert (finding.code, finding.remedy) == (Code.RUN_MIXED, "choose one with --prefix ''")
+    assert chosen(plan(root, choice=api.ResumeQuestion(prefix=""))) == ("30", 30)
+
+
 def test_two_verl_saves_that_are_one_are_chosen_only_by_name(tmp_path: Path) -> None:
     root = healthy("verl_2ranks", tmp_path)
     for name in ("global_step_2", "global_step_3"):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from ckpttool.domain.checkpoint import Checkpoint, CommitState, Content, Inventory, NamedStep, StepSource, Topology
 from ckpttool.domain.finding import Code, Finding, in_order, note, suspect, unsafe
@@ -60,7 +60,8 @@ def scan_saves(storage: Storage, listing: Listing, options: ScanOptions) -> Inve
         options: What to take beyond the names.
     """
     names = [name for name in listing.folders() if prefix_and_step(name) is not None]
-    checkpoints = in_order_of_progress(map_waiting(lambda name: _scan_save(storage, name, options), names))
+    checkpoints = _of_trainings(map_waiting(lambda name: _scan_save(storage, name, options), names))
+    names = [save.name for save in checkpoints]
     others = [entry.name for entry in listing.entries if entry.name not in {*names, OWN_FOLDER}]
     strays = tuple(name for name in others if not is_unfinished(name))
     unfinished = [_unfinished(name) for name in others if is_unfinished(name)]
@@ -72,6 +73,14 @@ def scan_saves(storage: Storage, listing: Listing, options: ScanOptions) -> Inve
         findings=in_order((*map(stray, strays), *unfinished)),
         strays=strays,
     )
+
+
+def _of_trainings(saves: Iterable[Checkpoint]) -> list[Checkpoint]:
+    """Leave out what has the prefix of no save with a record: a folder that only ends in a number."""
+    found = list(saves)
+    bare = {save.name for save in found if any(one.code is Code.METADATA_INCOMPLETE for one in save.findings)}
+    prefixes = {save.prefix for save in found if save.name not in bare}
+    return in_order_of_progress(save for save in found if not prefixes or save.prefix in prefixes)
 
 
 def _unfinished(name: str) -> Finding:
