@@ -32,6 +32,8 @@ from ckpttool.trainers.huggingface.record import Arguments, ArgumentsReader, Epo
 _SIZES = "per_device_train_batch_size x gradient_accumulation_steps x ranks"
 _SKIPS = "it skips as many batches as steps were done"
 _OTHER = f"{_SKIPS}, of the new size: {_SIZES} must stay what it was"
+_SHORT = "an epoch's last batch is counted as a full one"
+_RANKS_AS_THEY_WERE = "the number of ranks is as it was"
 _AS_THEY_WERE = "per_device_train_batch_size, gradient_accumulation_steps and the number of ranks are as they were"
 _SPLIT_WHY = "up to transformers 5.1 the loader keeps the micro batch of {micro} that {state} names"
 _NEW_SPLIT, _OLD_SPLIT = "transformers is 5.2 or newer", "transformers is older than 5.2"
@@ -72,6 +74,10 @@ class _Run(NamedTuple):
     now: _Split
     read: Consumed
     epochs: Epochs | None
+    is_told: bool
+    """Whether a config says how the new run cuts a step, so that only its ranks are taken for granted."""
+    last_is_short: bool
+    """Whether an epoch ended before, of which the last batch may have had fewer samples: only there nothing counts."""
     version: str | None
     """Of transformers, as the model's config beside the weights has it."""
 
@@ -99,6 +105,8 @@ def effects(resume: Resume) -> Effects:
         state = None
     run = _run(resume, state, arguments)
     position = _position(run, skips=_skips_data(resume, arguments))
+    if run.last_is_short and position.samples is not None:
+        position = replace(position, why=f"{position.why}; {_SHORT}")
     if position.effect not in {DataEffect.EXACT, DataEffect.UNKNOWN} or run.read.changes:
         position = replace(position, exact_with=_sizes(run.read, arguments, resume.sizes.world))
     findings = (
@@ -136,6 +144,8 @@ def _run(resume: Resume, state: State | None, arguments: Arguments) -> _Run:
         now=now,
         read=read,
         epochs=epochs,
+        is_told=resume.config is not None and _micro_told(View(resume.config.settings)) > 0,
+        last_is_short=_may_be_short(state, was, arguments),
         version=_version(resume.storage, f"{checkpoint.name}/{MODEL_CONFIG}"),
     )
     if read.source is SampleSource.COMPUTED and not resume.data.segments:
@@ -149,12 +159,22 @@ def _split_now(resume: Resume, was: _Split, arguments: Arguments, *, old_batch: 
     ranks, batch = resume.sizes.world or was.ranks, resume.data.new_global_batch
     if resume.config is not None:
         view = View(resume.config.settings)
-        micro = view.count("per_device_train_batch_size", 0)
+        micro = _micro_told(view)
         if micro > 0:
             return _Split(_micro_now(view, micro, was, arguments), view.count("gradient_accumulation_steps"), ranks)
     if batch is not None and (batch, ranks) != (old_batch, was.ranks):
         return _Split(None, None, ranks)
     return was._replace(ranks=ranks)
+
+
+def _micro_told(view: View) -> int:
+    return view.count("per_device_train_batch_size", 0)
+
+
+def _may_be_short(state: State | None, was: _Split, arguments: Arguments) -> bool:
+    """Tell whether samples may have been fewer than batches say: on several ranks each batch is filled up."""
+    has_ended = state is not None and not state.lacks_length and (state.epoch is None or state.epoch >= 1)
+    return has_ended and was.ranks == 1 and not arguments.drops_last
 
 
 def _micro_now(view: View, told: int, was: _Split, arguments: Arguments) -> int:
@@ -218,7 +238,8 @@ def _of_split(run: _Run) -> GoesOn:
     was, now = run.was, run.now
     taken = run.at(run.read.new_batch)
     if now == was:
-        return replace(taken, exact_if=(_AS_THEY_WERE,)) if taken.effect is DataEffect.EXACT else taken
+        as_it_was = _RANKS_AS_THEY_WERE if run.is_told else _AS_THEY_WERE
+        return replace(taken, exact_if=(as_it_was,)) if taken.effect is DataEffect.EXACT else taken
     kept = taken
     if now.micro is not None:
         kept = run.at(now._replace(micro=was.micro).batch)

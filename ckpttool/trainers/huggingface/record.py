@@ -114,6 +114,8 @@ class Arguments(NamedTuple):
     """`save_total_limit`."""
     finds_batch: bool = False
     """Whether it halved the micro batch until it fitted: `auto_find_batch_size`."""
+    drops_last: bool = False
+    """Whether an epoch's last batch is left out where it is no full one: `dataloader_drop_last`."""
     skips_data: bool = True
     """Whether a resume skips what was read: not with `ignore_data_skip`."""
 
@@ -232,6 +234,7 @@ def _arguments(source: ByteSource) -> Arguments:
         world=count("distributed_state", "num_processes"),
         most_saves=count("save_total_limit"),
         finds_batch=value_at(told, "auto_find_batch_size") is True,
+        drops_last=value_at(told, "dataloader_drop_last") is True,
         skips_data=value_at(told, "ignore_data_skip") is not True,
     )
 

@@ -122,7 +122,8 @@ class TestTheSameStepSplitOtherwise:
 
     def test_the_split_as_it_was_is_exact_with_every_version(self, run: Path) -> None:
         self.version(run, "4.57.3")
-        assert position(run, FIRST, arguments(run)).effect is EXACT
+        told = position(run, FIRST, arguments(run))
+        assert (told.effect, told.exact_if) == (EXACT, ("the number of ranks is as it was",))
 
     def test_a_larger_micro_batch_that_old_versions_do_not_take_is_exact_with_those_alone(self, run: Path) -> None:
         config = arguments(run, per_device_train_batch_size=8)
@@ -218,6 +219,15 @@ class TestShortLastSteps:
     @pytest.mark.parametrize("epoch", [None, 0.0, -1.0, 1e-300, float("inf"), float("nan")])
     def test_an_epoch_that_no_training_counts_tells_nothing(self, epoch: float | None) -> None:
         assert self.state(12, epoch).epochs(1) is None
+
+    @pytest.mark.parametrize(("name", "is_said"), [(FIRST, False), (SECOND, True)])
+    def test_a_last_batch_that_may_have_been_short_is_said_to_count_as_a_full_one(
+        self,
+        run: Path,
+        name: str,
+        is_said: bool,
+    ) -> None:
+        assert ("an epoch's last batch is counted as a full one" in str(position(run, name).why)) is is_said
 
     def test_samples_are_counted_by_them(self, run: Path) -> None:
         """12 steps of 4, 15 samples an epoch of which a step takes 4 micro batches of 1: 45 samples, not 48."""
