@@ -215,7 +215,8 @@ def _from_here(
             return with_doubt(decision, tree.looks.merge)
         from ckpttool.decide.placement import with_placement
 
-        return with_placement(decision, tree.looks.merge, tree.layout.read_by_all(decision.point.checkpoint))
+        read = tree.layout.read_by_all(decision.point.checkpoint)
+        return with_placement(decision, tree.looks.merge, read, tree.inventory.checkpoints)
     jobs = jobs_of(os.environ if node is None else node.environment)
     if not jobs and isinstance(decision, ResumePlan):
         return decision  # nobody speaks of other machines

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from shlex import quote
 
 from ckpttool.domain.checkpoint import Checkpoint
@@ -22,13 +22,14 @@ _MOST_COPIED = 8
 """Files that a command names one by one; of more it takes their folders."""
 
 
-def with_placement(plan: ResumePlan, merge: Merge, read: ReadByAll) -> ResumePlan:
+def with_placement(plan: ResumePlan, merge: Merge, read: ReadByAll, others: Sequence[Checkpoint] = ()) -> ResumePlan:
     """Add to a plan which ranks start where, as the machines that looked said, and what speaks against it.
 
     Args:
         plan: What is to be loaded.
         merge: Who looked, and what each has.
         read: What a machine must have whichever ranks start there.
+        others: All saves of the tree.
     """
     files: list[set[str]] = [set() for _ in merge.seats]
     for path, seats in merge.held.items():
@@ -39,7 +40,7 @@ def with_placement(plan: ResumePlan, merge: Merge, read: ReadByAll) -> ResumePla
         for seat, own in zip(merge.seats, files, strict=True)
     ]
     found = placement_of(plan.point.checkpoint, homes)
-    lacking = not_everywhere(read, merge)
+    lacking = not_everywhere(read, merge) or stale_copies(plan.point.checkpoint, others, merge)
     return replace(plan, placement=found.placed, findings=(*lacking, *found.findings, *plan.findings))
 
 
@@ -62,6 +63,28 @@ def not_everywhere(read: ReadByAll, merge: Merge) -> tuple[Finding, ...]:
     return tuple(found)
 
 
+def stale_copies(chosen: Checkpoint, others: Sequence[Checkpoint], merge: Merge) -> tuple[Finding, ...]:
+    """Say which machines have ranks' files of other saves, and nothing of the chosen one, which lies elsewhere.
+
+    Where somebody says which ranks start where, that is told by it.
+    """
+    disks = _disks(merge)
+    if any(seat.claims is not None for seat in merge.seats) or any(disk.shared for disk in disks):
+        return ()
+    own = [shard.path for shard in chosen.shards if shard.rank in chosen.ranks]
+    older = [shard.path for save in others if save.key != chosen.key for shard in save.shards if shard.rank is not None]
+    stale = [disk for disk in disks if not disk.has_any(own, merge) and disk.has_any(older, merge)]
+    if not own or not stale:
+        return ()
+    hosts = ", ".join(disk.host for disk in stale[:_MOST_NAMED])
+    more = f" and {counted(len(stale) - _MOST_NAMED, 'more machine')}" if len(stale) > _MOST_NAMED else ""
+    verb = "has" if len(stale) == 1 else "have"
+    message = f"{hosts}{more} {verb} files of other saves, and none of {chosen.name}: a rank that starts there has none"
+    remedy = f"say --ranks A-B to ckpttool part on every machine; or bring what they read: on {quote(stale[0].host)}: "
+    copies = _copies(own, stale[0], disks, merge)
+    return (unknown(Code.SHARD_ELSEWHERE, message, path=own[0], actual=stale[0].host, remedy=f"{remedy}{copies}"),)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Disk:
     """One machine's own disk, or one that all see."""
@@ -74,6 +97,9 @@ class _Disk:
 
     def has(self, path: str, merge: Merge) -> bool:
         return not self.seats.isdisjoint(merge.held.get(path, ()))
+
+    def has_any(self, paths: Iterable[str], merge: Merge) -> bool:
+        return any(self.has(path, merge) for path in paths)
 
 
 def _disks(merge: Merge) -> list[_Disk]:

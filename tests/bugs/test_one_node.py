@@ -13,11 +13,12 @@ from hypothesis import strategies as st
 
 from ckpttool import api
 from ckpttool.decide.completeness import MOST_NAMED
-from ckpttool.decide.one_node import judge_one_node
+from ckpttool.decide.one_node import judge_one_node, whole_here_alone
 from ckpttool.decide.resume import choose
 from ckpttool.domain import exits
 from ckpttool.domain.expectation import RankFiles, WorldEvidence
 from ckpttool.domain.finding import Code, Finding, Severity
+from ckpttool.domain.frozen import replace
 from ckpttool.domain.launch import Launch
 from ckpttool.domain.node import Job, Mount, Node, Reach, Surroundings
 from ckpttool.domain.plan import NoResumePoint, ResumePlan
@@ -149,6 +150,18 @@ class TestWholeHere:
         self, one: TreeBuilder, environment: dict[str, str], known: bool
     ) -> None:
         assert (said(resolved(one, node(environment={**SLURM, **environment}))) == []) is known
+
+    def test_of_a_save_without_ranks_it_says_so_unless_its_own_record_names_all_files(self) -> None:
+        mount = Mount(kind="xfs", source="/dev/sda", reach=Reach.LOCAL)
+        jobs = [Job(said_by="JOB=2", several=True)]
+        save = replace(checkpoint(ranks=[]), expected=None)
+        for files in (RankFiles.UNKNOWN, RankFiles.UNCOUNTED):
+            found = whole_here_alone(save, around(mount, [], jobs, files))
+            assert found is not None
+            assert "files of unknown ranks lie on" in found.message
+        recorded = replace(save, expected=("a",))
+        assert whole_here_alone(recorded, around(mount, [], jobs, RankFiles.UNKNOWN)) is None
+        assert whole_here_alone(recorded, around(mount, [], jobs, RankFiles.UNCOUNTED)) is not None
 
     def test_the_newer_layout_counts_its_ranks_itself(self, tmp_path: Path) -> None:
         built = TreeBuilder(tmp_path).iteration(step=20, world=2)

@@ -8,7 +8,7 @@ from itertools import permutations
 
 import pytest
 
-from ckpttool.decide.placement import Placement, not_everywhere, placement_of, with_placement
+from ckpttool.decide.placement import Placement, not_everywhere, placement_of, stale_copies, with_placement
 from ckpttool.domain.exits import of_plan
 from ckpttool.domain.finding import Code, Finding, Severity
 from ckpttool.domain.frozen import replace
@@ -249,6 +249,10 @@ class TestWhatEveryMachineReads:
             (found,) = not_everywhere(self.READ, told)
             assert (found.severity, found.code) == (Severity.UNKNOWN, Code.PART_MISSING)
 
+    def test_no_command_brings_what_nobody_has(self) -> None:
+        damaged = not_everywhere(self.READ, self.seen("m0", ""))[-1]
+        assert (damaged.actual, "__1_0" in (damaged.remedy or "")) == ("node2", False)
+
     def test_a_machine_on_which_no_rank_starts_need_not_have_it(self) -> None:
         seen = self.seen("m01", "")
         idle = (seen.seats[0], replace(seen.seats[1], claims=()))
@@ -262,3 +266,50 @@ class TestWhatEveryMachineReads:
         assert "node2, node3, node4 and 197 more machines lack" in found.message
         assert "and 98 more files" in found.message
         assert (found.remedy or "").endswith("node1:/data/output/./s /data/output/; and so on the others")
+
+
+class TestCopiesThatAreOlder:
+    """A machine that has what ranks saved before, and nothing of the save that is chosen."""
+
+    CHOSEN, OLDER = checkpoint("15_2", ranks=range(2)), checkpoint("10_2", ranks=range(2))
+
+    def seen(self, *names: str, **seats: object) -> Merge:
+        """Return a look at machines each of which has all ranks' files of these saves: `10 15`."""
+        saves = {"15": self.CHOSEN, "10": self.OLDER}
+        held = {
+            shard.path: tuple(at for at, own in enumerate(names) if word in own.split())
+            for word, save in saves.items()
+            for shard in save.shards
+        }
+        own = tuple(replace(seat(number, None), **seats) for number in range(1, len(names) + 1))  # type: ignore[arg-type]
+        return replace(merged(*[None] * len(names)), seats=own, looked=own, held=held)
+
+    def told(self, merge: Merge) -> tuple[Finding, ...]:
+        return stale_copies(self.CHOSEN, [self.OLDER, self.CHOSEN], merge)
+
+    def test_one_that_lacks_the_chosen_save_is_told_with_the_command_that_brings_it(self) -> None:
+        (found,) = self.told(self.seen("10 15", "10"))
+        assert (found.severity, found.code, found.actual) == (Severity.UNKNOWN, Code.SHARD_ELSEWHERE, "node2")
+        assert "node2 has files of other saves, and none of 15_2" in found.message
+        assert "on node2: rsync -asR -- node1:/data/output/./" in (found.remedy or "")
+        (several,) = self.told(self.seen("10 15", *["10"] * 5))
+        assert "node2, node3, node4 and 2 more machines have" in several.message
+
+    def test_one_that_has_it_or_never_had_any_is_not_spoken_of(self) -> None:
+        assert self.told(self.seen("10 15", "15")) == ()
+        assert self.told(self.seen("10 15", "")) == ()
+        assert self.told(self.seen("10 15", "10", shared=True)) == ()
+        assert stale_copies(checkpoint("15_2", ranks=()), [self.OLDER], self.seen("10", "10")) == ()
+
+    def test_where_machines_say_which_ranks_they_start_that_tells_it(self) -> None:
+        assert self.told(self.seen("10 15", "10", claims=(Rank(0),))) == ()
+
+    def test_a_plan_of_such_parts_ends_with_14(self) -> None:
+        plan = resume_plan()
+        chosen = plan.point.checkpoint
+        paths = {shard.path: (0,) for shard in chosen.shards}
+        older = checkpoint("1_2", ranks=range(2))
+        seats = (seat(1, None), seat(2, None))
+        held = {**paths, **{shard.path: (0, 1) for shard in older.shards}}
+        merge = replace(merged(None, None), seats=seats, looked=seats, held=held)
+        assert of_plan(with_placement(plan, merge, NONE, [older, chosen]), strict=False) is ExitCode.INCOMPLETE
