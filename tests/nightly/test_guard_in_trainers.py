@@ -1,4 +1,4 @@
-"""The guard in the real Lightning and in the real Hugging Face Trainer: what is dropped is in no checkpoint."""
+"""The guard in Lightning, Hugging Face's Trainer and Accelerate, the real ones: what is dropped is in no checkpoint."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ HUGGING_FACE = (
     "numpy", "packaging", "pyyaml", "regex", "tqdm", "psutil", "filelock", "fsspec", "httpx2", "httpcore2", "h11",
     "anyio", "idna", "truststore", "click", "typing-extensions", "hf-xet",
 )  # fmt: skip
-TRAINERS = {"lightning_guard.py": LIGHTNING, "hf_guard.py": HUGGING_FACE}
+TRAINERS = {"lightning_guard.py": LIGHTNING, "hf_guard.py": HUGGING_FACE, "accelerate_guard.py": HUGGING_FACE}
 
 BAD = {"3": "inf", "5": "padding", "7": "spike"}
 KINDS = {"32": ["nonfinite", "nonfinite", "skip"], "bf16": ["nonfinite", "nonfinite", "skip"]}
@@ -160,3 +160,20 @@ def test_hugging_face_that_restores_its_callbacks_by_itself_keeps_one_guard(hugg
     assert kinds(found) == ["nonfinite", "stop"]
     assert [event["step"] for event in found["events"] if event["kind"] == "step"] == ["3"]
     assert found["left"]
+
+
+@pytest.mark.parametrize("precision", ["no", "bf16"])
+def test_the_loop_that_the_manual_has_for_accelerate_drops_replays_and_resumes(
+    precision: str, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    run = Run("accelerate_guard.py", tmp_path_factory.mktemp("accelerate"))
+    first = run(tmp_path, precision=precision, bad=5, resume=False)
+    assert first["events"] == [["capture", 3], ["nonfinite", 3]]
+    assert (first["step"], first["dropped"], first["untouched"], first["finite"]) == (6, 1, [True], True)
+    answer = run.again(tmp_path / "guard/captures/nan-at-00000003")
+    (rank,) = answer["ranks"]
+    assert (answer["exit"], answer["reproduced"], answer["origin"]["kind"]) == (0, True, "input")
+    assert rank["gradients_equal"] == rank["gradients"] == 6
+    assert answer["findings"] == []
+    second = run(tmp_path, precision=precision, bad=None, resume=True)
+    assert (second["began"], second["step"], second["dropped"], second["events"]) == (6, 12, 1, [])
