@@ -28,7 +28,7 @@ from ckpttool.trainers.huggingface.log import STATE_LIMIT
 _SMALL, _END = 64 << 10, 16 << 10
 _LOG_BEGINS, _LOG_ENDS = b'\n  "log_history": [', b"\n  ],\n"
 """As `TrainerState.save_to_json` spells it: keys in order, two spaces a level."""
-_MOST_LOSSES = 64
+_MOST_LOSSES = 32
 """Entries of the log that are compared with those of other saves."""
 _MOST_ARGUMENTS = 1 << 20
 """Bytes that are compared; a real one has about 5,000."""
@@ -154,13 +154,16 @@ def read_ends_of_state(storage: Storage, path: str) -> State:
 
 def _losses(text: bytes) -> tuple[tuple[int, float], ...]:
     """Return the losses in the beginning of a log, which may be cut off."""
+    entries = (entry[0] for entry in islice(re.finditer(rb"\{[^{}]*\}", text), _MOST_LOSSES))
+    try:
+        told = json.loads(b"[%s]" % b",".join(entries))
+    except (ValueError, RecursionError):
+        return ()
     found: list[tuple[int, float]] = []
-    for entry in islice(re.finditer(rb"\{[^{}]*\}", text), _MOST_LOSSES):
-        with suppress(ValueError):
-            told = json.loads(entry[0])
-            step, loss = told.get("step"), told.get("loss")
-            if type(step) is int and type(loss) in {int, float}:
-                found.append((step, float(loss)))
+    for entry in told:
+        step, loss = entry.get("step"), entry.get("loss")
+        if type(step) is int and type(loss) is float:
+            found.append((step, loss))
     return tuple(found)
 
 

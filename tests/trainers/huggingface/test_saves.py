@@ -346,6 +346,12 @@ class TestTwoRunsInOneFolder:
         edit(single / NEWEST / "trainer_state.json", log_history=log)
         assert chosen(plan(single)) == (NEWEST, 12)
 
+    @pytest.mark.parametrize("entry", ['"step": 1, "loss": ' + "9" * 400, '"a": ' + "[" * 5000 + "]" * 5000, '"a": x'])
+    def test_an_entry_that_trainer_never_writes_contradicts_nothing(self, single: Path, entry: str) -> None:
+        state = single / NEWEST / "trainer_state.json"
+        state.write_text(state.read_text().replace('"log_history": [', f'"log_history": [\n    {{{entry}}},', 1))
+        assert chosen(plan(single))[0] in {NEWEST, "checkpoint-8"}
+
     def test_a_run_without_a_log_contradicts_nothing(self, single: Path) -> None:
         edit(single / NEWEST / "trainer_state.json", log_history=[])
         edit(single / "checkpoint-8" / "trainer_state.json", log_history=[{"step": 1, "eval_loss": 2.0}, {"loss": 1}])
@@ -411,3 +417,16 @@ class TestASaveUnderAnotherName:
         (save / torn).write_text("{")
         (found,) = scanned(save).checkpoints
         assert (found.step, codes(blocking(found.findings)) >= {Code.META_UNREADABLE}) == (None, True)
+
+
+def test_two_runs_are_told_by_the_beginning_of_a_log_that_is_too_long_to_be_read_at_a_scan(single: Path) -> None:
+    for name, shift in (("checkpoint-4", 0.0), ("checkpoint-8", 0.0), (NEWEST, 0.0), ("checkpoint-1000", 0.25)):
+        if not (single / name).exists():
+            shutil.copytree(single / NEWEST, single / name)
+        last = int(name.rpartition("-")[2])
+        log = [{"epoch": 0.1, "loss": 1000 / (step + 1) + shift, "step": step} for step in range(1, 1500)]
+        edit(single / name / "trainer_state.json", global_step=last, log_history=log)
+    assert (single / NEWEST / "trainer_state.json").stat().st_size > 64 << 10
+    assert {code for _, found in why_not(refusal(single)) for code in found} == {Code.RUN_MIXED}
+    shutil.rmtree(single / "checkpoint-1000")
+    assert chosen(plan(single)) == (NEWEST, 12)
