@@ -118,7 +118,15 @@ class Reading:
         if ill is not None and worst(findings) < ill.severity:
             word = VerdictWord.UNREADABLE if ill.severity is Severity.UNKNOWN else VerdictWord.SUSPECT
         findings = findings if ill is None else (ill, *findings)
-        judgement = Judgement(asked=asked, word=word, findings=findings, cached=cached, sealed=sealed, norm=norm)
+        judgement = Judgement(
+            asked=asked,
+            word=word,
+            findings=findings,
+            cached=cached,
+            sealed=sealed,
+            norm=norm,
+            written_since=_written_since(verdict, asked.good_ns),
+        )
         return judgement, nbytes
 
     def _findings(self, verdict: Verdict) -> tuple[Finding, ...]:
@@ -203,6 +211,15 @@ class Reading:
             self._notes.append(f"{checkpoint.name} is not sealed: {error}")
             return False, ()
         return sealing.manifest is not None, sealing.findings
+
+
+def _written_since(verdict: Verdict, good_ns: int | None) -> frozenset[str]:
+    """Return the paths of the files that were written since a save was found good."""
+    return frozenset(
+        report.path
+        for report in verdict.reports
+        if good_ns is not None and report.stamp is not None and (report.stamp.modified_ns or 0) > good_ns
+    )
 
 
 def _is_as_it_was(tree: Tree, checkpoint: Checkpoint) -> bool:

@@ -16,7 +16,7 @@ from ckpttool.api.watch_metrics import measured
 from ckpttool.api.watch_reading import Read, Reading, is_cached
 from ckpttool.api.watch_seeing import InPlace, assert_meant, scans_often, sighting
 from ckpttool.decide.seen_saves import key_of
-from ckpttool.decide.watching import is_idle, judged, observe, unseen
+from ckpttool.decide.watching import is_idle, judged, left_unread, observe, unseen
 from ckpttool.domain.frozen import replace
 from ckpttool.domain.units import ByteCount
 from ckpttool.domain.watching import (
@@ -147,6 +147,8 @@ class Watch:
             if self.question.once:
                 self.finish_reading()
                 self._keep_part()
+                for text in left_unread(self.known, self._rule) if self._part is None else ():
+                    self._note(text)
                 return
             while (left := until - self._machine.seconds()) > 0 and not self._stopping:
                 self._take(left)

@@ -103,8 +103,8 @@ def resolve(
 ) -> None:
     """Choose the newest checkpoint that is whole on every rank.
 
-    Says for every newer one why not, and how many data steps to skip. Reads headers only, newest first, and stops at
-    the first good one.
+    Says for every newer one why not, and how many data steps to skip. Reads headers, newest first, and stops at the
+    first good one; of a small newer one that lacks shards also every byte, to say whether heal would mend it.
 
     Example: ckpttool resolve ./output/checkpoint --gbs 768
     """

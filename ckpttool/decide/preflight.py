@@ -155,7 +155,7 @@ def _passed_over(plan: ResumePlan, severity: Severity, view: View) -> Iterator[F
     for place, one in enumerate(plan.point.rejected):
         why = max(one.reasons, key=lambda reason: reason.severity)
         alike = [reason for reason in one.reasons if reason.code is why.code]
-        not_seen = why.code in NOT_SEEN
+        not_seen = why.code in NOT_SEEN or why.is_tie
         if place >= MOST_REJECTED and not not_seen:
             continue
         yield Finding(

@@ -48,6 +48,11 @@ _OF_CONTENT = frozenset({
 })  # fmt: skip
 """What no save under way shows: it is told at once."""
 
+_WHILE_REWRITTEN = frozenset(
+    {Code.CHECKSUM_MISMATCH, Code.REPLICA_DIFFERS, Code.REPLICA_STALE, Code.REPLICA_DRIFTED, Code.SCHEMA_DIFFERS}
+)
+"""What a good save may show while it is written once more, rank after rank."""
+
 _NOT_KNOWN = frozenset({EventKind.UNREADABLE, EventKind.HEALTH_UNKNOWN})
 
 _MAY_CHANGE = frozenset({VerdictWord.UNREADABLE, VerdictWord.UNSTABLE})
@@ -257,6 +262,7 @@ def _judge(save: KnownSave, rule: WatchRule, *, final: bool = False, cold: bool 
         rewritten=save.rewritten,
         grown=save.was_good and not cold and save.files > save.good_files > 0,
         beside=save.beside,
+        good_ns=save.good_ns,
     )
 
 
@@ -353,6 +359,11 @@ def _kind(save: KnownSave, judgement: Judgement, against: tuple[Finding, ...]) -
     if not against:
         return EventKind.READ_AGAIN if asked.cold else EventKind.GOOD
     codes = {finding.code for finding in against}
+    if save.was_good and not (asked.final or asked.cold) and codes <= _WHILE_REWRITTEN:
+        # A file that was not written since is damaged; those that were may be a save under way.
+        differing = {finding.path for finding in against if finding.code is Code.CHECKSUM_MISMATCH}
+        if judgement.written_since and differing <= judgement.written_since:
+            return None
     if save.was_good and Code.CHECKSUM_MISMATCH in codes:
         return EventKind.CHECKSUM_MISMATCH
     weight = worst(against)
@@ -387,6 +398,23 @@ def _event(
         cached=cached,
         sealed=sealed,
     )
+
+
+def left_unread(known: Watched, rule: WatchRule) -> tuple[str, ...]:
+    """Say of a look that is the only one which saves it did not read, and why, a sentence each, newest first."""
+    texts = []
+    for save in known.saves:
+        if save.state in {SaveState.GOOD, SaveState.BAD} or save.told_incomplete:
+            continue
+        unchanged, rested = known.now - save.changed_at, rule.rested or 0.0
+        if unchanged < rested:
+            why = f"a file of it changed {lasting(unchanged)} ago, and it has come to rest after {lasting(rested)}"
+            way = f"look again in {lasting(rested - unchanged)}, or give less with --settle and --every"
+        else:
+            why = f"it is not whole yet, which is told after {lasting(patience_of(known, rule))} (--patience)"
+            way = "look again then, or run ckpttool scan"
+        texts.append(f"{save.name} was not read: {why}; {way}")
+    return tuple(texts)
 
 
 def is_idle(known: Watched) -> bool:

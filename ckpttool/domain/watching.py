@@ -232,6 +232,8 @@ class Judge:
     """As in `SeenSave`."""
     early: bool = False
     """Whether it need be read only where it has left the memory: its time has not come yet."""
+    good_ns: int | None = None
+    """As in `KnownSave`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -247,6 +249,8 @@ class Judgement:
     """Whether it is sealed now."""
     norm: float | None = None
     """Embedding local norm (sum of squares) at the save, where a threshold was given and the log shows one."""
+    written_since: frozenset[str] = frozenset()
+    """Paths of the files that were written since the save was good."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -29,7 +29,7 @@ from ckpttool.verify.replicas.beside import Beside, Reading, Replicas, with_copi
 from ckpttool.verify.replicas.compare import HeldTensors, Place, Tensors, looking_in, tensors_of
 from ckpttool.verify.report import collect, in_order, judge, says_itself
 from ckpttool.verify.siblings.compare import compare_in_turn
-from ckpttool.verify.siblings.neighbours import Neighbours, Sibling
+from ckpttool.verify.siblings.neighbours import MOST_SIBLINGS, MOST_WITNESSES, Neighbours, Sibling
 
 if TYPE_CHECKING:
     from ckpttool.domain.manifest import ShardSeal
@@ -182,7 +182,7 @@ class Session:
 
     def compared_with(self, checkpoint: Checkpoint) -> tuple[CheckpointKey, ...]:
         """Return those whose headers tell something of a checkpoint's."""
-        return tuple(other.key for other in self._neighbours.siblings(checkpoint))
+        return tuple(other.key for other in self._neighbours.siblings(checkpoint, most=MOST_WITNESSES))
 
     def differs(self, report: ShardReport, mismatch: Finding) -> None:
         """Keep that a shard is not what was sealed, which its sealer found out."""
@@ -349,7 +349,8 @@ class Session:
 
         What is known to be damaged, or is not what was sealed, may not testify. To know that takes their manifests.
         """
-        for other in self._neighbours.siblings(checkpoint):
+        most = MOST_WITNESSES if may_testify else MOST_SIBLINGS
+        for other in self._neighbours.siblings(checkpoint, most=most):
             older, same_run = self._neighbours.is_older(other, checkpoint), other.run == checkpoint.run
             reports, sealed = self._headers_of(other), frozenset[str]()
             if may_testify:

@@ -70,6 +70,17 @@ def test_each_event_is_a_line_of_json_that_keeps_to_its_schema(tree: Path) -> No
     assert cli("watch", str(tree), "--once", "--seal", "--format", "json").stdout == ""
 
 
+def test_one_look_at_files_that_were_just_written_says_why_it_ends_with_14(tree: Path) -> None:
+    for path in tree.rglob("*"):
+        os.utime(path)
+    done = cli("watch", str(tree), "--once")
+    assert (done.exit_code, done.stdout) == (14, "")
+    assert "2_1 was not read: a file of it changed" in done.stderr
+    assert "1_1 was not read: a file of it changed" in done.stderr
+    quiet = cli("watch", str(tree), "--once", "-q")
+    assert (quiet.exit_code, quiet.stdout + quiet.stderr) == (14, "")
+
+
 def cut(root: Path) -> None:
     path = shard(root, 1, 2)
     path.write_bytes(path.read_bytes()[:40])
@@ -100,7 +111,7 @@ def test_a_sealed_save_that_changed_ends_as_damage(tree: Path) -> None:
     flip(path := shard(tree, 0, 1))
     os.utime(path, (OLD + 100, OLD + 100))
     time.sleep(0.2)  # what was not so at the last look has come to rest no longer ago than that
-    done = cli("watch", str(tree), "--once", "--seal", "--format", "json", "--every", "0.05")
+    done = cli("watch", str(tree), "--once", "--seal", "--format", "json", "--every", "0.05", "--patience", "0.001")
     assert [(event["event"], event["checkpoint"]) for event in events(done.stdout)] == [("checksum-mismatch", "1_1")]
     assert done.exit_code == 10
 

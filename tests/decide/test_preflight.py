@@ -91,6 +91,13 @@ class TestNewerOnes:
         (finding,) = judge.by_check(plan, FITS, strict=False)["checkpoint"]
         assert "its step is unknown" in finding.message
 
+    def test_one_that_only_contradicts_another_is_unknown_for_it_may_be_whole(self) -> None:
+        tie = Finding(code=Code.SCHEMA_DIFFERS, severity=Severity.UNKNOWN, message="one of the two is wrong")
+        for reason, severity in ((tie, Severity.UNKNOWN), (replace(tie, severity=Severity.SUSPECT), Severity.NOTE)):
+            plan = plan_with(rejections=(rejected("20_2", 40, reason),))
+            (finding,) = judge.by_check(plan, FITS, strict=False)["checkpoint"]
+            assert (finding.code, finding.severity) == (Code.NEWER_NOT_CHOSEN, severity)
+
     def test_one_that_could_not_be_looked_at_is_unknown_however_many_are_newer(self) -> None:
         damaged = [rejected(f"{n}_2", n, MISSING) for n in range(100)]
         for reasons in ((UNREAD,), (NOTE, UNREAD, SUSPECTED)):

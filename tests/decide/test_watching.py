@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ckpttool.decide.silent_parts import is_silent
-from ckpttool.decide.watching import LEAST_PATIENCE, is_idle, judged, observe, patience_of, unseen
+from ckpttool.decide.watching import LEAST_PATIENCE, is_idle, judged, left_unread, observe, patience_of, unseen
 from ckpttool.domain.exits import of_watch
 from ckpttool.domain.finding import Code, Finding, Severity, damage, note, suspect, unknown, unsafe
 from ckpttool.domain.frozen import replace
@@ -77,9 +77,16 @@ class Course:
         return self
 
     def judge(
-        self, *findings: Finding, word: VerdictWord = VerdictWord.VERIFIED, at: int = 0, cached: bool | None = None
+        self,
+        *findings: Finding,
+        word: VerdictWord = VerdictWord.VERIFIED,
+        at: int = 0,
+        cached: bool | None = None,
+        since: Sequence[str] = (),
     ) -> Course:
-        judgement = Judgement(asked=self.asked[at], word=word, findings=findings, cached=cached)
+        judgement = Judgement(
+            asked=self.asked[at], word=word, findings=findings, cached=cached, written_since=frozenset(since)
+        )
         self.known, events = judged(self.known, judgement)
         self.told += events
         return self
@@ -510,3 +517,53 @@ def test_a_part_that_is_not_there_is_told_when_patience_ends() -> None:
     assert course.kinds == ["part-missing"]
     assert of_watch(course.known) is ExitCode.INCOMPLETE
     assert course.poll(save(), nodes=(node(1, "a"),), times=5).kinds == ["part-missing"]
+
+
+def differs(path: str) -> Finding:
+    return damage(Code.CHECKSUM_MISMATCH, "is not what was sealed", path=path)
+
+
+def test_a_save_that_is_written_once_more_rank_after_rank_alarms_nobody_until_patience_ends() -> None:
+    course = good(RULE, save(written=(10, 20)))
+    course.poll(save(fingerprint="2", written=(10, 30)), times=3)
+    assert [asked.good_ns for asked in course.asked] == [20]
+    course.judge(differs("0"), suspect(Code.REPLICA_DIFFERS, "differs", path="1"), since=["0"])
+    course.poll(save(fingerprint="3", written=(10, 40)), times=3).judge(differs("0"), differs("1"), since=["0", "1"])
+    assert course.kinds == ["good"]
+    course.poll(save(fingerprint="4", written=(25, 50)), times=3).judge()
+    assert course.kinds == ["good", "good"]
+
+
+def test_one_that_stays_half_rewritten_is_told_when_patience_ends() -> None:
+    course = good(RULE, save(written=(10, 20))).poll(save(fingerprint="2", written=(10, 30)), times=3)
+    course.judge(differs("0"), since=["0"])
+    assert course.kinds == ["good"]
+    course.poll(save(fingerprint="2", written=(10, 30)), times=10)
+    assert [asked.final for asked in course.asked] == [True]
+    assert course.judge(differs("0"), since=["0"]).kinds == ["good", "checksum-mismatch"]
+
+
+@pytest.mark.parametrize("since", [[], ["0"]])
+def test_a_file_that_differs_and_was_not_rewritten_is_told_at_once(since: list[str]) -> None:
+    course = good(RULE, save(written=(10, 20))).poll(save(fingerprint="2", written=(10, 30)), times=3)
+    assert course.judge(differs("1"), since=since).kinds == ["good", "checksum-mismatch"]
+
+
+def test_what_no_save_under_way_shows_is_told_at_once_of_a_rewritten_file_too() -> None:
+    course = good(RULE, save(written=(10, 20))).poll(save(fingerprint="2", written=(10, 30)), times=3)
+    nan = suspect(Code.NONFINITE_VALUES, "has NaN", path="0")
+    assert course.judge(nan, differs("0"), since=["0"]).kinds == ["good", "checksum-mismatch"]
+
+
+def test_one_look_says_which_saves_it_did_not_read_and_when_it_would() -> None:
+    rule = replace(RULE, rested=60.0)
+    course = Course(rule).poll(save("b", age=15.0), save("a", age=70.0)).judge()
+    (fresh,) = left_unread(course.known, rule)
+    assert fresh.startswith("b was not read: a file of it changed 15 s ago, and it has come to rest after 60 s; ")
+    assert fresh.endswith("look again in 45 s, or give less with --settle and --every")
+    lacking = Course(rule).poll(save(age=70.0, incomplete=[MISSING]))
+    (unfinished,) = left_unread(lacking.known, rule)
+    assert unfinished.startswith("a was not read: it is not whole yet, which is told after 100 s (--patience); ")
+    told = Course(rule).poll(save(age=101.0, incomplete=[MISSING]))
+    assert left_unread(told.known, rule) == ()
+    assert left_unread(Course(rule).poll(save(age=61.0)).judge().known, rule) == ()

@@ -323,8 +323,15 @@ class _Step:
 
 def _steps(peers: Peers) -> list[_Step]:
     steps = []
+    schemas = {report.path: report.schema_hash for report in peers.reports}
     for sibling, known in peers.by_sibling():
-        pages = {place: then.tail_hash for place, then in known.items() if then.tail_hash is not None}
+        pages = {
+            place: then.tail_hash
+            for place, then in known.items()
+            # The end of a `.ckpt` holds names, too: one with other names tells nothing of what follows them.
+            if then.tail_hash is not None
+            and (then.format is not FormatName.MINDSPORE_CKPT or then.schema_hash == schemas[place])
+        }
         everyone: dict[str | None, Counter[str]] = defaultdict(Counter)
         for report in peers.reports:
             if report.path in pages:

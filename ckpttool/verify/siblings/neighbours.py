@@ -18,6 +18,9 @@ from ckpttool.domain.verdict import ShardReport
 MOST_SIBLINGS = 2
 """One may be damaged itself, or stand on the other side of a change; more would only cost time."""
 
+MOST_WITNESSES = 6
+"""Where the nearest contradict a checkpoint, or may not testify: one of more may decide."""
+
 _Place = tuple[int | None, ShardRole, str]
 
 COMPARED = tuple(role for role in ShardRole if role not in {ShardRole.INDEX, ShardRole.DATA, ShardRole.STATE})
@@ -64,15 +67,17 @@ class Neighbours:
         first, second = (self._progress.of(each) if each.label is None else each.step for each in (one, other))
         return (one.run, -1 if first is None else first) < (other.run, -1 if second is None else second)
 
-    def siblings(self, checkpoint: Checkpoint) -> tuple[Checkpoint, ...]:
-        """Return the checkpoints to compare with: the nearest of the same run, else an earlier run's last."""
+    def siblings(self, checkpoint: Checkpoint, *, most: int = MOST_SIBLINGS) -> tuple[Checkpoint, ...]:
+        """Return the checkpoints to compare with: the nearest of the same run, then an earlier run's last ones."""
         training = self._trainings.get(_kind(checkpoint), _Training())
         own_run = training.runs.get(checkpoint.run, _Run())
         at = own_run.places.get(checkpoint.name, len(own_run.saved))
         before, after = own_run.saved[max(0, at - MOST_SIBLINGS) : at], own_run.saved[at + 1 : at + 1 + MOST_SIBLINGS]
-        earlier_runs = [run.saved[-1] for run in islice(training.before(checkpoint.run), 1)]
-        nearest = (*before[-1:], *after[:1], *before[-2:-1], *after[1:2], *earlier_runs)
-        return nearest[:MOST_SIBLINGS]
+        earlier = [run.saved[: -MOST_SIBLINGS - 1 : -1] for run in islice(training.before(checkpoint.run), 1)]
+        own = (*before[-1:], *after[:1], *before[-2:-1], *after[1:2])
+        if most == MOST_SIBLINGS:  # of another start one is enough where nothing is open
+            earlier = [saved[:1] for saved in earlier]
+        return (*own, *(other for saved in earlier for other in saved))[:most]
 
     def in_line(self, checkpoint: Checkpoint) -> tuple[list[Checkpoint], list[Checkpoint]]:
         """Return all of the training that were saved before a checkpoint, and all after it, both nearest first."""

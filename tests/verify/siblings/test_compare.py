@@ -477,3 +477,15 @@ class TestWitnesses:
         other_family = checkpoint("10_2", prefix="qwen")
         assert Neighbours(self.tree()).siblings(other_family) == ()
         assert Neighbours(self.tree()).earlier(other_family) is None
+
+
+@pytest.mark.parametrize(("fmt", "is_doubted"), [(CKPT, False), (FormatName.SAFETENSORS, True)])
+def test_the_end_of_a_ckpt_with_a_flipped_name_makes_no_copy_of_two_ranks_that_end_alike(
+    fmt: FormatName, *, is_doubted: bool
+) -> None:
+    """It holds names, too; that of a safetensors file holds data alone, and then they differed."""
+    now = [report(rank, fmt=fmt) for rank in range(2)]
+    older = before(now[0], replace(now[1], schema_hash="flipped", tail_hash="other"))
+    oldest = before(replace(now[0], schema_hash="flipped", tail_hash="another"), now[1])
+    found = compare_siblings(now, [older, oldest])
+    assert any("is a copy of the other" in one.message for one in found) is is_doubted
