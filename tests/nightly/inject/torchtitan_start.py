@@ -42,10 +42,10 @@ class Trainer:
             self.step += 1
 
     def state_dict(self):
-        return {"step": torch.tensor(self.step), "ntokens_seen": torch.tensor(self.step * 64)}
+        return {"step": self.step, "ntokens_seen": self.step * 64}
 
     def load_state_dict(self, state):
-        self.step = int(state["step"])
+        self.step = state["step"]
 
 
 class Optimizers:
