@@ -272,6 +272,21 @@ class TestConfigs:
         check = self.start(healthy("light_single", tmp_path), tmp_path / "fit.yaml", f"{LIGHTNING}{more}\n")
         assert (check.outcome, words in check.summary) == (ended, True), check.summary
 
+    @pytest.mark.parametrize(("torn", "ended"), [(True, Ended.FAILED), (False, Ended.PASSED)])
+    def test_a_torn_file_stops_lightning_though_last_is_a_whole_copy(
+        self, torn: bool, ended: Ended, tmp_path: Path
+    ) -> None:
+        root = healthy("light_single", tmp_path)
+        saves = root / "checkpoints"
+        newest = saves / "epoch=1-step=12.ckpt"
+        shutil.copy2(newest, saves / "last.ckpt")
+        if torn:
+            newest.write_bytes(newest.read_bytes()[:-100])
+        config = f"{LIGHTNING}ckpt_path: run/checkpoints/{newest.name}\n"
+        assert self.start(root, tmp_path / "fit.yaml", config).outcome is ended
+        by_last = f"{LIGHTNING}ckpt_path: run/checkpoints/last.ckpt\n"
+        assert self.start(root, tmp_path / "fit.yaml", by_last).outcome is Ended.PASSED
+
     def test_on_slurm_lightning_takes_what_its_signal_saved(self, tmp_path: Path) -> None:
         root = healthy("light_single", tmp_path)
         saves = root / "checkpoints"

@@ -42,11 +42,17 @@ def told(start: OwnStart, view: View) -> Choice | NotTold | None:
         return None, Outcome.SCRATCH, f"`{key}` names no save, so it begins at step 0"
     if path == "best":
         return None, Outcome.STOPS, f"`{key}: best` stops with a ValueError: no fit has run before this one"
-    what = f"`{key}` names {path}"
-    below = inside(start.inventory.root, str(path))
+    return _named(start, str(path), f"`{key}` names {path}")
+
+
+def _named(start: OwnStart, path: str, what: str) -> Choice:
+    """Load this very file: another name of the same save may be whole where it is not."""
+    below = inside(start.inventory.root, path)
     save = None if below is None else holder(start.inventory.checkpoints, below)
-    if save is None:
-        return str(path), Outcome.UNKNOWN, f"{what}, which is no save of {start.inventory.root}"
+    if below is None or save is None:
+        return path, Outcome.UNKNOWN, f"{what}, which is no save of {start.inventory.root}"
+    if is_torn(start.storage, below):
+        return below, Outcome.STOPS, f"{what}, and stops there: it is not whole"
     return _outcome(start, save, what)
 
 
