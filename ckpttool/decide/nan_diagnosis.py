@@ -205,8 +205,8 @@ def verdict(
         again = "it happens again in another process" + ("" if same_device else " and on another kind of device")
         if origin is not None and origin.kind is OriginKind.PARAMETER:
             again += (
-                f"; {origin.op} was so before this step: an earlier update or a flipped bit of memory made it, "
-                "and resuming from a checkpoint before it mends it"
+                f"; {origin.op} was so before this step: an earlier update or a flipped bit of memory made it; "
+                "resume from a checkpoint before that"
             )
         return NanVerdict.DATA_OR_MODEL, again
     if bad_here:
