@@ -14,7 +14,7 @@ from ckpttool.domain.health import Health
 from ckpttool.domain.progress import Progress
 from ckpttool.domain.scalars import Scalars
 from ckpttool.domain.shard import FormatName, Shard, ShardRole
-from ckpttool.domain.units import MAX_RANKS, Rank
+from ckpttool.domain.units import MAX_RANKS, Rank, Step
 from ckpttool.formats.strict_json import ParseError
 from ckpttool.records import MANIFEST_NAME, OWN_FOLDER
 from ckpttool.storage.base import Entry, Kind, LostLinkError, Storage
@@ -165,13 +165,19 @@ def _scalars(state: TrainState, *, pynative: bool) -> Scalars:
 
 
 def _of_one_trainer(checkpoints: list[Checkpoint]) -> list[Checkpoint]:
-    """Find a wrong step among saves of the static trainer, which alone would pass for one of the PyNative trainer."""
-    static = [save for save in checkpoints if save.scalars.step == save.step and not by_pynative(save)]
-    if 2 * len(static) <= len(checkpoints):
+    """Find a wrong step among saves of the static trainer, which alone would pass for one of the PyNative trainer.
+
+    The last save of a run of that one says its own step, too: as many as the others say were to be made.
+    """
+    own = {save.step for save in checkpoints if save.scalars.step == save.step and not by_pynative(save)}
+    if 2 * len(own) < len(checkpoints):
         return checkpoints
-    return [
-        _with_wrong_step(save) if by_pynative(save) and save.scalars.samples is None else save for save in checkpoints
-    ]
+    return [_with_wrong_step(save) if _is_wrong_beside(save, own) else save for save in checkpoints]
+
+
+def _is_wrong_beside(save: Checkpoint, own: set[Step | None]) -> bool:
+    planned = dict(save.scalars.rest).get(PLANNED_STEPS)
+    return planned is not None and save.scalars.samples is None and planned not in own
 
 
 def _with_wrong_step(save: Checkpoint) -> Checkpoint:

@@ -66,6 +66,16 @@ def test_a_save_whose_own_step_is_not_its_folders_is_damaged(tree: Path) -> None
     assert Code.SCALARS_MISSING in codes(named(scanned(tree), "iteration_00000030").findings)
 
 
+@pytest.mark.parametrize("tree", ["one_rank_1.9.0"], indirect=True)
+def test_the_last_save_of_a_run_says_its_own_step_and_makes_no_other_wrong(tree: Path) -> None:
+    shutil.copytree(tree / "iteration_00000030", tree / "iteration_00000040")
+    edit(tree, 40, global_step=40)
+    assert [blocking(save.findings) for save in scanned(tree).checkpoints] == [(), (), ()]
+    shutil.rmtree(tree / "iteration_00000020")
+    assert [blocking(save.findings) for save in scanned(tree).checkpoints] == [(), ()]
+    assert cli("resolve", str(tree)).exit_code == ExitCode.UNKNOWN_LAYOUT
+
+
 class TestOfTheStaticTrainer:
     @pytest.fixture
     def static(self, tmp_path: Path) -> Path:
@@ -79,6 +89,11 @@ class TestOfTheStaticTrainer:
         edit(static, 30, step_num=31)
         assert codes(named(scanned(static), "iteration_00000030").findings) == {Code.STEP_DISAGREES}
         assert document("resolve", str(static))["resume"]["name"] == "iteration_00000020"
+
+    def test_nor_where_but_one_other_save_says_so(self, static: Path) -> None:
+        shutil.rmtree(static / "iteration_00000010")
+        edit(static, 30, step_num=31)
+        assert codes(named(scanned(static), "iteration_00000030").findings) == {Code.STEP_DISAGREES}
 
     def test_a_copy_under_a_higher_number_is_damaged_as_before(self, static: Path) -> None:
         shutil.copytree(static / "iteration_00000020", static / "iteration_00000040")
