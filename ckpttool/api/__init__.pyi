@@ -41,6 +41,7 @@ from ckpttool.api.scanning import trees_below as trees_below
 from ckpttool.api.scanning import with_note_of_others as with_note_of_others
 from ckpttool.api.sealing import seal as seal
 from ckpttool.api.skipping import scale_skip as scale_skip
+from ckpttool.api.starting import with_start as with_start
 from ckpttool.api.training import checkpoint_writer as checkpoint_writer
 from ckpttool.api.training import resume_training as resume_training
 from ckpttool.api.trashing import empty_trash as empty_trash

@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from ckpttool.domain.launch import LaunchConfig
     from ckpttool.domain.merge import Merge
     from ckpttool.domain.node import Node
+    from ckpttool.domain.settings import RunConfig
     from ckpttool.trainers.abilities import LaunchTarget
-    from ckpttool.trainers.base import Trainer
 
 _AFTER_CONFIG = ("checkpoint", "health", "launch", "start", "disk")
 
@@ -65,8 +65,8 @@ def preflight(
     try:
         answer = resolve(replace(question.tree, config=config.run), question.choice, question.data, node=node)
         trainer = answer.tree.trainer
-        if trainer is not None and trainer.launch is None:
-            return _told_by_hand(question, answer, disk, before=(first,))
+        if trainer is not None and (trainer.launch is None or not is_local(answer.tree.inventory.root)):
+            return _told_by_hand(question, answer, disk, config=config.run, before=(first,))
         ready = judged(question, config, answer, disk).answer
         *before, of_disk = ready.checks
         return replace(ready, checks=(*before, _start_check(_teller(question, answer), answer), of_disk))
@@ -84,13 +84,18 @@ def _without_config(question: PreflightQuestion, disk: Disk, node: Node | None) 
 
 
 def _told_by_hand(
-    question: PreflightQuestion, answer: Answer, disk: Disk, *, before: tuple[Check, ...] = ()
+    question: PreflightQuestion,
+    answer: Answer,
+    disk: Disk,
+    *,
+    config: RunConfig | None = None,
+    before: tuple[Check, ...] = (),
 ) -> Preflight:
     """Judge a start for which `launch` writes no config: its user tells the trainer what to load."""
     decision, inventory, teller = answer.decision, answer.tree.inventory, _teller(question, answer)
     plan = decision if isinstance(decision, ResumePlan) else None
-    found = judge.by_check(decision, None, strict=question.strict, view=question.view)
-    launch = _launch_by_hand(teller, answer.tree.trainer, plan, found["launch"])
+    found = judge.by_check(decision, config, strict=question.strict, view=question.view)
+    launch = _launch_by_hand(teller, answer, plan, found["launch"])
     coming = NextSaves(folder=inventory.root, inside=(), count=1, stays=None)
     known = is_local(answer.tree.storage.root) or answer.tree.looks is not None
     need = _disk_needs(coming, answer, plan, disk) if known else None
@@ -100,18 +105,23 @@ def _told_by_hand(
         _health_check(teller, inventory, plan, found["health"]),
         launch,
         _start_check(teller, answer),
-        _disk_check(teller, need),
+        _disk_check(teller, need) if known or plan is None else _NO_DISK,
     )
     return _answered(question, answer, checks, need)
 
 
-def _launch_by_hand(
-    teller: _Teller, trainer: Trainer | None, plan: ResumePlan | None, findings: Iterable[Finding]
-) -> Check:
+_NO_DISK = Check(name="disk", summary="not judged: the tree is not on a disk of this machine", unsure=True)
+
+
+def _launch_by_hand(teller: _Teller, answer: Answer, plan: ResumePlan | None, findings: Iterable[Finding]) -> Check:
+    trainer = answer.tree.trainer
     if plan is None:
         return _skipped(teller.check("launch", "nothing was chosen", findings))
     if trainer is not None and trainer.launch is not None:
-        return replace(teller.check("launch", "not judged: no --config", findings), unsure=True)
+        why = "no --config"
+        if answer.question.config is not None:
+            why = "a training loads from a folder: copy the tree to one, and `launch --load-checkpoint` that"
+        return replace(teller.check("launch", f"not judged: {why}", findings), unsure=True)
     title = "nobody" if trainer is None else trainer.title
     return teller.check("launch", summaries.told_summary(plan, trainer=title), findings)
 

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 
 from ckpttool.api.resolving import own_start
 from ckpttool.decide.start import start_findings
-from ckpttool.domain.plan import JudgedStart, ResumePlan
+from ckpttool.domain.finding import Severity
+from ckpttool.domain.frozen import replace
+from ckpttool.domain.plan import JudgedStart, NoResumePoint, ResumePlan
 from ckpttool.render.answers.resume import fragment
-from ckpttool.render.shell import join
 
 if TYPE_CHECKING:
     from ckpttool.api.resolving import Answer
@@ -30,6 +31,28 @@ def judged_start(answer: Answer) -> JudgedStart | None:
         return trainer.simulator.as_it_stands(start, plan)
 
 
+def with_start(answer: Answer) -> ResumePlan | NoResumePoint:
+    """Return the decision with a note where a start that is not told what was chosen would load something else.
+
+    It is looked at only if something may be said: a config is given, a newer save was rejected, or the tree is odd.
+    Without a config, a trainer that goes by one is taken to look in this tree by itself.
+    """
+    plan, trainer = answer.decision, answer.tree.trainer
+    if not isinstance(plan, ResumePlan) or trainer is None or trainer.simulator is None:
+        return plan
+    if answer.question.config is None and not plan.point.rejected and not answer.tree.inventory.findings:
+        return plan
+    session, own = own_start(answer)
+    with closing(session):
+        start = trainer.simulator.as_it_stands(own, plan)
+        if start.simulation is None and answer.question.config is None and not start.by_script:
+            by_itself = trainer.simulator.pick(own, None)
+            start = JudgedStart(simulation=by_itself, lead="by itself", by_records=True)
+    found = against_start(start, answer, plan) if start.is_known else ()
+    notes = (replace(finding, severity=Severity.NOTE) for finding in found)
+    return replace(plan, findings=(*plan.findings, *notes))
+
+
 def against_start(start: JudgedStart, answer: Answer, plan: ResumePlan) -> tuple[Finding, ...]:
     """Say what speaks against it, with the way that makes it load what was chosen."""
     trainer, config = answer.tree.trainer, answer.question.config
@@ -43,12 +66,15 @@ def against_start(start: JudgedStart, answer: Answer, plan: ResumePlan) -> tuple
 
 
 def _ways(start: JudgedStart, answer: Answer, plan: ResumePlan) -> list[str]:
+    from ckpttool.render.shell import join  # most trees need none
+
     trainer, config = answer.tree.trainer, answer.question.config
     ways = []
     if trainer is not None and trainer.launch is not None:
-        if config is None:
+        if config is None and not start.is_known:
             return [join(["ckpttool", "preflight", plan.root, "--config", "BASE.yaml"])]
-        launch = join(["ckpttool", "launch", plan.root, "--config", config.path, "--output", "NEW.yaml"])
+        base = "BASE.yaml" if config is None else config.path
+        launch = join(["ckpttool", "launch", plan.root, "--config", base, "--output", "NEW.yaml"])
         ways.append(f"{launch}, and start with that")
     else:
         said = (setting for setting in plan.load.settings if not setting.is_alternative)

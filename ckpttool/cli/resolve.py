@@ -113,7 +113,7 @@ def resolve(
         answer = api.resolve(question, choice.question(logs.question()), data.question(sink_size=tree.sink_size))
     say_tree(answer.tree, quiet=quiet, verbose=look.verbose)
     resolution = Resolution(
-        decision=answer.decision, simulation=own.simulation(answer), strict=strict, now=clock(), view=look.view()
+        decision=api.with_start(answer), simulation=own.simulation(answer), strict=strict, now=clock(), view=look.view()
     )
     if field:
         raise typer.Exit(_print(resolution, field))

@@ -25,6 +25,6 @@ def start_findings(
         say = note if start.by_script else unknown
         message = f"what {trainer} loads at a start as it stands is not known: {start.reason}"
         return (say(Code.START_UNKNOWN, message, path=config, remedy=remedy),)
-    message = f"as it stands, {trainer} {start.deed(chosen)}: {start.reason}"
+    message = f"{start.lead}, {trainer} {start.deed(chosen)}: {start.reason}"
     actual = told.would_resume
     return (suspect(Code.START_DIFFERS, message, path=config, expected=chosen.name, actual=actual, remedy=remedy),)

@@ -243,6 +243,8 @@ class JudgedStart:
 
     simulation: Simulation | None
     """None: not known, for `why` says why."""
+    lead: str = "as it stands"
+    """Which start it is, for the beginning of a sentence."""
     why: str = ""
     by_script: bool = False
     """Where it is not known: whether the training's own script decides, which nobody can look at before."""
@@ -323,8 +325,6 @@ class Resolution(Answered):
     decision: ResumePlan | NoResumePoint
     simulation: Simulation | None = None
     """What the trainer by itself would have done, where that was asked."""
-    start: JudgedStart | None = None
-    """What the start as it stands would do; None where nothing was chosen, or nothing speaks of it."""
     strict: bool = False
     """Whether a newer checkpoint that was rejected is an exit of its own."""
     now: float | None = None

@@ -237,7 +237,25 @@ def test_there_is_no_plan_for_what_nobody_could_apply_it_to(monkeypatch: pytest.
     )
 
 
-@pytest.mark.parametrize("command", [["preflight"], ["launch", "--output", "out.yaml"]], ids=lambda words: words[0])
+def test_a_preflight_judges_what_is_no_folder_and_says_that_nothing_can_start_from_there(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    bucket = Bucket.copied(copied("sink2_ckpt/output", tmp_path))
+    monkeypatch.setitem(STORAGES, "memory", lambda root: MemoryStorage(root, bucket))
+    base = str(FIXTURES / "configs" / "pretrain_sink2.yaml")
+    said = ask("preflight", "memory://tree", "--config", base, "--format", "json")
+    assert said.code == ExitCode.INCOMPLETE
+    checks = {check["name"]: check for check in said.json["checks"]}  # type: ignore[attr-defined]
+    assert {name for name, check in checks.items() if check["outcome"] != "passed"} == {"start"}
+    assert [finding["code"] for finding in checks["start"]["findings"]] == ["start-unknown"]
+    assert "_1-30_2, step 60, whole on all 4 ranks" in checks["checkpoint"]["summary"]
+    assert "copy the tree to one" in checks["launch"]["summary"]
+    assert "not judged" in checks["disk"]["summary"]
+    accepted = ask("preflight", "memory://tree", "--config", base, "--allow", "start-unknown")
+    assert (accepted.code, accepted.stdout[:4]) == (ExitCode.OK, "GO: ")
+
+
+@pytest.mark.parametrize("command", [["launch", "--output", "out.yaml"]], ids=lambda words: words[0])
 def test_no_training_is_started_from_what_is_no_folder(
     command: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

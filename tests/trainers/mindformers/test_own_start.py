@@ -15,7 +15,7 @@ import pytest
 from ckpttool import api
 from ckpttool.api.starting import judged_start
 from ckpttool.domain import exits
-from ckpttool.domain.finding import Code
+from ckpttool.domain.finding import Code, Severity
 from ckpttool.domain.launch import Launch
 from ckpttool.domain.plan import JudgedStart, Outcome, ResumePlan
 from ckpttool.domain.preflight import Check, Preflight
@@ -369,6 +369,26 @@ def test_what_another_file_may_say_is_not_judged(tmp_path: Path) -> None:
     assert "base.yaml, which was not read" in judged(tmp_path, part).reason
     assert not judged(tmp_path, part).is_known
     assert judged(tmp_path, f"base_config: base.yaml\n{text}").is_known
+
+
+def test_resolve_says_unasked_what_a_start_would_take_instead(tmp_path: Path) -> None:
+    cut(whole(tmp_path))
+    question = asked(tmp_path, RANK.format(load="''", resume="False", fmt="ckpt"))
+    for config, words in (
+        (None, "by itself, MindFormers takes 20_2, not step 30 (15_2)"),
+        (api.read_config(str(question.config)), "as it stands, MindFormers begins at step 0"),
+    ):
+        decision = api.with_start(api.resolve(replace(question.tree, config=config)))
+        (finding,) = [finding for finding in decision.findings if finding.code is Code.START_DIFFERS]
+        assert (finding.severity, words in finding.message) == (Severity.NOTE, True)
+
+
+def test_resolve_says_nothing_of_a_start_that_takes_what_was_chosen(tmp_path: Path) -> None:
+    whole(tmp_path)
+    question = asked(tmp_path, RANK.format(load=DIR, resume="True", fmt="ckpt"))
+    for config in (None, api.read_config(str(question.config))):
+        decision = api.with_start(api.resolve(replace(question.tree, config=config)))
+        assert [finding for finding in decision.findings if finding.code is Code.START_DIFFERS] == []
 
 
 def test_without_a_config_it_is_not_judged_and_no_go(tmp_path: Path) -> None:

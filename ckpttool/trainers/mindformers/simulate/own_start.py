@@ -16,7 +16,7 @@ from ckpttool.domain.data_position import GoesOn
 from ckpttool.domain.finding import blocking
 from ckpttool.domain.frozen import dataclass
 from ckpttool.domain.plan import JudgedStart, Outcome, ResumePlan, Simulation
-from ckpttool.storage import open_storage
+from ckpttool.storage import is_local, open_storage
 from ckpttool.storage.base import Kind, Storage
 from ckpttool.trainers.common.named_path import inside
 from ckpttool.trainers.mindformers.counters import mindformers_counters
@@ -110,6 +110,8 @@ def _judged(start: OwnStart, plan: ResumePlan, config: TrainConfig, told: _Told)
         because = f"{told.why_not}: of `{told.key}: {told.path}` it {_WEIGHTS}"
         return JudgedStart(simulation=_simulation(None, Outcome.SCRATCH, because))
     below = inside(start.inventory.root, str(told.path)) if not picks_healthy else ""
+    if below is None and not is_local(start.inventory.root):
+        return JudgedStart(simulation=None, why=f"`{told.key}: {told.path}` is a folder, and the tree is in no folder")
     if below is None:
         because = f"`{told.key}: {told.path}` is another folder than {start.inventory.root}"
         return JudgedStart(simulation=_simulation(str(told.path), Outcome.UNKNOWN, because))

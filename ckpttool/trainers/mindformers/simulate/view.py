@@ -203,7 +203,8 @@ def _mtime(storage: Storage, folder: str, entry: Entry) -> int | None:
     if not entry.name.endswith(_SHARD_SUFFIXES):
         return None
     try:
-        return storage.stamp(f"{folder}/{entry.name}").modified_ns
+        # A store that tells no times has the file all the same; which is the newest nobody knows then.
+        return storage.stamp(f"{folder}/{entry.name}").modified_ns or 0
     except NotRegularError as odd:  # a folder has a time as well, and MindFormers asks for no more
         return odd.modified_ns
     except OSError:
