@@ -60,10 +60,14 @@ def remove(*paths: str) -> Edit:
     return act
 
 
-def write(path: str, text: str) -> Edit:
+def write(path: str, text: str, later: int = 0) -> Edit:
+    """Write a file; it gets the time of the one whose place it takes, or one so many seconds later."""
+
     def act(root: Path) -> None:
-        (root / path).parent.mkdir(parents=True, exist_ok=True)
-        (root / path).write_text(text, encoding="utf-8")
+        file = root / path
+        time = file.stat().st_mtime if file.exists() else root.stat().st_mtime
+        file.write_text(text, encoding="utf-8")
+        os.utime(file, (time + later,) * 2)
 
     return act
 
@@ -317,6 +321,7 @@ def deepspeeds(stage: int) -> dict[str, Tree]:
         "newest gone": Tree(remove(newest), 4),
         "newest cut, latest names the one before": Tree(both(cut(f"{newest}/{model}"), write("latest", older)), 4),
         "latest names an older one": Tree(write("latest", older), 6),
+        "latest names an older one, for the run was rewound": Tree(write("latest", older, later=86400), 4),
         "no latest": Tree(remove("latest"), 6),
         "latest is empty": Tree(write("latest", ""), 6),
         "an older one cut": Tree(cut(f"{older}/{model}"), 6),
@@ -382,7 +387,8 @@ def megatrons(newest: str, older: str, shard: str, *others: str) -> dict[str, Tr
         "newest empty": Tree(empty(f"{newest}/{shard}"), 3),
         "newest gone": Tree(remove(newest), 3),
         "an older one cut": Tree(cut(f"{older}/{shard}"), 6),
-        "tracker names the older, for the run was rewound": Tree(write(TRACKER, "3"), 3),
+        "tracker names the older": Tree(write(TRACKER, "3"), 6),
+        "tracker names the older, for the run was rewound": Tree(write(TRACKER, "3", later=86400), 3),
         "tracker names the older, newest cut": Tree(both(write(TRACKER, "3"), cut(f"{newest}/{shard}")), 3),
         "no tracker": Tree(remove(TRACKER), 6),
         "tracker is empty": Tree(write(TRACKER, ""), 6),
