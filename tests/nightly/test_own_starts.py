@@ -25,8 +25,10 @@ from tests.nightly.test_lightning_resumes import PACKAGES as LIGHTNING
 
 pytestmark = pytest.mark.skipif("not config.getoption('--nightly')", reason="installs a trainer: --nightly")
 
-TORCHTITAN = ("torchtitan==0.3.0", "torchdata", "tyro", "tomli", "fsspec", "tensorboard", "einops")
-DEEPSPEED = (*BESIDE, f"deepspeed=={VERSION}")
+TORCHTITAN = (
+    "torchtitan==0.3.0", "torchdata", "tyro", "docstring-parser", "tomli", "fsspec", "tensorboard", "einops",
+)  # fmt: skip
+DEEPSPEED = (*BESIDE, "pydantic-core", "typing-inspection", "annotated-types", f"deepspeed=={VERSION}")
 
 Edit = Callable[[Path], object]
 
