@@ -73,6 +73,10 @@ STAMPS_A_POLL = 2048
 """Files of known saves that an idle poll looks at, all of them in turn."""
 
 
+MOST_BESIDE = 20_000
+"""Names in the folder of a save that is not known to be good that a poll looks at."""
+
+
 class InPlace:
     """The files of a tree's saves, newest first: what is written in place moves no folder."""
 
@@ -170,16 +174,24 @@ class _Beside:
         return _moved(self._tree.storage, (path for path in self._files(members.paths[0]) if path not in shards))
 
     def _files(self, folder: str) -> Iterator[str]:
-        try:
-            entries = self._tree.storage.entries(folder)
-        except OSError:  # it goes away
-            return
-        for entry in entries:
-            path = f"{folder}/{entry.name}"
-            if entry.kind is Kind.FOLDER:
-                yield from self._files(path)
-            elif not is_manifest(path) and not is_own_temporary(entry.name):
-                yield path
+        """Yield the files in and below a save's folder, links to folders in it not followed, and no more than a bound.
+
+        The folder itself may be a link: to another disk, or to everything that this machine has.
+        """
+        storage, waiting, left = self._tree.storage, [folder], MOST_BESIDE
+        while waiting and left:
+            inner = waiting.pop()
+            try:
+                entries = sorted(storage.entries(inner))[:left]
+            except OSError:  # it goes away
+                continue
+            left -= len(entries)
+            for name, kind in entries:
+                path = f"{inner}/{name}"
+                if kind is Kind.FOLDER:
+                    waiting += [] if os.path.islink(f"{storage.root}/{path}") else [path]
+                elif not is_manifest(path) and not is_own_temporary(name):
+                    yield path
 
 
 def _moved(storage: Storage, paths: Iterable[str]) -> str:
