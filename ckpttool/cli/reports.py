@@ -135,7 +135,9 @@ def _text(answer: Preflight | Lint, fmt: ReportFormat) -> str:
     if fmt is ReportFormat.GITHUB:
         from ckpttool.render.github import annotate
 
-        return annotate(answer.checks, verdict(answer), world=ranks_of(answer), view=answer.view)
+        return annotate(
+            answer.checks, verdict(answer), is_file=os.path.isfile, world=ranks_of(answer), view=answer.view
+        )
     if fmt is ReportFormat.JUNIT:
         from ckpttool.render.junit import junit
 

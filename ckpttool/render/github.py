@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from ckpttool.domain.finding import Severity, told
 from ckpttool.domain.preflight import Check, Reason
@@ -10,12 +10,21 @@ from ckpttool.domain.view import USUAL, View
 from ckpttool.render.escape import shown
 
 
-def annotate(checks: Sequence[Check], verdict: str, *, world: int | None = None, view: View = USUAL) -> str:
+def annotate(
+    checks: Sequence[Check],
+    verdict: str,
+    *,
+    is_file: Callable[[str], bool],
+    world: int | None = None,
+    view: View = USUAL,
+) -> str:
     """Return an annotation for each reason, gravest first, for GitHub shows ten of a kind a step; the verdict last.
 
     Args:
         checks: What was looked at.
         verdict: In one line.
+        is_file: Tells whether a path is that of a file: an annotation at anything else has no line to stand at, and
+            names the path in its message instead.
         world: Ranks that there are, where that is known.
         view: Whether ranks are told by machines, too.
 
@@ -31,21 +40,24 @@ def annotate(checks: Sequence[Check], verdict: str, *, world: int | None = None,
             alike = (finding.code, finding.severity) if finding.ranks else place
             kinds.setdefault((check.name, alike), []).append(reason)
     gravest_first = sorted(kinds.values(), key=lambda kind: -kind[0].finding.severity)
-    return "\n".join([*(_annotation(kind, world, view) for kind in gravest_first), _data(verdict)])
+    return "\n".join([*(_annotation(kind, is_file, world, view) for kind in gravest_first), _data(verdict)])
 
 
-def _annotation(kind: Sequence[Reason], world: int | None, view: View) -> str:
+def _annotation(kind: Sequence[Reason], is_file: Callable[[str], bool], world: int | None, view: View) -> str:
     reason = kind[0]
     finding = reason.finding
-    properties = {"title": f"ckpttool {finding.code.value}"}
-    if reason.file is not None:
-        properties = {"file": shown(reason.file), **properties}
-    if reason.file is not None and finding.line is not None:
-        properties = {"file": shown(reason.file), "line": str(finding.line), "title": properties["title"]}
+    message = shown(told([each.finding for each in kind], world, view))
+    properties = {}
+    if reason.file is not None and is_file(reason.file):
+        properties["file"] = shown(reason.file)
+        if finding.line is not None:
+            properties["line"] = str(finding.line)
+    elif len({each.file for each in kind}) == 1 and reason.file is not None and shown(reason.file) not in message:
+        message = f"{shown(reason.file)}: {message}"
+    properties["title"] = f"ckpttool {finding.code.value}"
     command = "notice" if finding.severity is Severity.NOTE else "error"
     where = ",".join(f"{name}={_property(value)}" for name, value in properties.items())
     remedy = f"\nFix: {shown(finding.remedy)}" if finding.remedy else ""
-    message = shown(told([each.finding for each in kind], world, view))
     return f"::{command} {where}::{_data(message + remedy)}"
 
 

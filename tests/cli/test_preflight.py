@@ -555,6 +555,13 @@ class TestReports:
         (name,) = set(re.findall(r"^::error file=([^,]*health_ckpts.json)", said.stdout, re.MULTILINE))
         assert (here / name).exists()
 
+    def test_github_annotates_files_alone_and_a_shard_that_is_gone_is_named_in_the_message(self, here: Path) -> None:
+        SITUATIONS["missing-shard"](here)
+        said = asked(here, "--checkpoint", "20_2", "--format", "github").stdout
+        files = re.findall(r"^::[a-z]+ file=([^,]*),", said, re.MULTILINE)
+        assert all((here / file).is_file() for file in files)
+        assert re.search(r"^::error title=ckpttool shard-missing::output/checkpoint/rank_3/.*20_2", said, re.MULTILINE)
+
 
 class TestOneScreen:
     BAD = (TESTS / "configs" / "everything_wrong.yaml").read_text()

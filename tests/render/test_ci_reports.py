@@ -10,8 +10,10 @@ from urllib.parse import unquote
 import pytest
 from markdown_it import MarkdownIt
 
-from ckpttool.domain.finding import Code, Finding, Severity
+from ckpttool.domain.finding import Code, Finding, Severity, damage
+from ckpttool.domain.frozen import replace
 from ckpttool.domain.preflight import Check, Lint, Reason
+from ckpttool.domain.units import Rank
 from ckpttool.render import markdown
 from ckpttool.render.escape import shown
 from ckpttool.render.github import annotate
@@ -49,8 +51,16 @@ def reason(
     return Reason(finding=finding, file=file)
 
 
+def of_rank(rank: int) -> Finding:
+    return damage(Code.SHARD_MISSING, "has no shard", ranks=(Rank(rank),))
+
+
 def check(*reasons: Reason, name: str = "checkpoint", skipped: bool = False) -> Check:
     return Check(name=name, summary="what was seen", reasons=reasons, skipped=skipped)
+
+
+def annotated(*checks: Check, verdict: str = "", is_file: bool = True) -> str:
+    return annotate(checks, verdict, is_file=lambda _: is_file)
 
 
 def log(*checks: Check, place: str = "out") -> str:
@@ -59,7 +69,7 @@ def log(*checks: Check, place: str = "out") -> str:
 
 class TestGithub:
     def test_what_stops_a_launch_is_an_error_and_a_note_a_notice(self) -> None:
-        lines = annotate([check(reason(Severity.NOTE), reason())], "NO-GO: 1 reason (exit 10)").splitlines()
+        lines = annotated(check(reason(Severity.NOTE), reason()), verdict="NO-GO: 1 reason (exit 10)").splitlines()
         assert lines == [
             "::error file=out/rank_3/x.ckpt,title=ckpttool shard-missing::rank 3 has no shard%0AFix: restore it",
             "::notice file=out/rank_3/x.ckpt,title=ckpttool shard-missing::rank 3 has no shard%0AFix: restore it",
@@ -68,17 +78,27 @@ class TestGithub:
 
     @pytest.mark.parametrize("severity", [Severity.SUSPECT, Severity.UNKNOWN, Severity.UNSAFE])
     def test_every_other_weight_is_an_error_too(self, severity: Severity) -> None:
-        assert annotate([check(reason(severity))], "").startswith("::error ")
+        assert annotated(check(reason(severity))).startswith("::error ")
 
     def test_a_line_is_told_where_there_is_one_and_a_file(self) -> None:
-        assert "file=a.yaml,line=3,title=" in annotate([check(reason(file="a.yaml", line=3))], "")
-        assert annotate([check(reason(file=None, line=3, remedy=None))], "").startswith(
+        assert "file=a.yaml,line=3,title=" in annotated(check(reason(file="a.yaml", line=3)))
+        assert annotated(check(reason(file=None, line=3, remedy=None))).startswith(
             "::error title=ckpttool shard-missing::rank 3 has no shard\n"
         )
 
+    def test_a_path_that_is_no_file_stands_in_the_message_and_is_no_place_to_annotate(self) -> None:
+        said = annotated(check(reason(line=3, remedy=None)), is_file=False)
+        assert said == "::error title=ckpttool shard-missing::out/rank_3/x.ckpt: rank 3 has no shard\n"
+
+    def test_a_path_that_is_no_file_is_told_but_once_and_none_for_the_faults_of_several(self) -> None:
+        once = annotated(check(reason(text="out/rank_3/x.ckpt is no config", remedy=None)), is_file=False)
+        assert once == "::error title=ckpttool shard-missing::out/rank_3/x.ckpt is no config\n"
+        own = [replace(reason(remedy=None, file=f"out/rank_{rank}"), finding=of_rank(rank)) for rank in (3, 4)]
+        assert "out/rank_" not in annotated(check(*own), is_file=False)
+
     @pytest.mark.parametrize("text", HOSTILE)
     def test_nothing_in_a_name_or_message_makes_a_command_or_a_property_of_its_own(self, text: str) -> None:
-        said = annotate([check(reason(text=text, file=text, line=1, remedy=text))], text.replace("\n", "\\n"))
+        said = annotated(check(reason(text=text, file=text, line=1, remedy=text)), verdict=text.replace("\n", "\\n"))
         first, *rest = said.split("\n")
         match = re.fullmatch(r"::error file=([^,:]*),line=1,title=ckpttool shard-missing::([^\r]*)", first)
         assert match is not None
@@ -86,7 +106,7 @@ class TestGithub:
         assert re.search(r"[\x00-\x1f\x7f-\x9f]", first) is None
 
     def test_the_escapes_are_undone_by_the_runner_to_what_was_meant(self) -> None:
-        said = annotate([check(reason(file="a,b:c%.yaml", line=1, remedy=None))], "")
+        said = annotated(check(reason(file="a,b:c%.yaml", line=1, remedy=None)))
         assert "file=a%2Cb%3Ac%25.yaml," in said
 
 
