@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from ckpttool.api.judging import judged
+from ckpttool.api.preflighting import from_the_top
 from ckpttool.api.pruning import prune
 from ckpttool.api.resolving import TRUSTED_SECONDS, Answer, resolve
 from ckpttool.api.scanning import Where, asked
@@ -19,7 +21,7 @@ from ckpttool.decide.policies.skip import SkipPolicy
 from ckpttool.domain.frozen import replace
 from ckpttool.domain.health_events import MARKS_SPIKE, HealthEvent
 from ckpttool.domain.log_question import STDIN, EvidenceQuestion, HealthQuestion
-from ckpttool.domain.plan import Resolution
+from ckpttool.domain.plan import NoResumePoint, Resolution
 from ckpttool.domain.question import CheckQuestion, ResumeQuestion, TreeQuestion
 from ckpttool.domain.retention import PruneOrder, Pruning, RetentionPolicy
 from ckpttool.domain.tree_report import Curve, PageForm, ReportQuestion, TreeReport
@@ -105,6 +107,7 @@ def survey(
             strict=question.strict,
             now=time.time(),
         ),
+        loaded_from=_loaded_from(answer),
         layout=tree.inventory.layout,
         trainer=None if tree.trainer is None else tree.trainer.title,
         verification=verification,
@@ -120,6 +123,19 @@ def survey(
         made=time.time(),
         seconds=time.monotonic() - began,
     )
+
+
+def _loaded_from(answer: Answer) -> str | None:
+    """Return the path of what is loaded as it works from anywhere: whoever reads a page stands somewhere else."""
+    plan, tree = answer.decision, answer.tree
+    if isinstance(plan, NoResumePoint) or not is_local(plan.root):
+        return None
+    if tree.looks is None:
+        return os.path.abspath(plan.load.path)
+    try:
+        return from_the_top(plan.load.path, plan.root, tree.looks.merge)
+    except UsageError:  # the machines have it at several places
+        return None
 
 
 def _settings(question: ReportQuestion) -> Iterator[tuple[str, str]]:

@@ -56,6 +56,8 @@ class TreeReport:
     """What a report shows."""
 
     resolution: Resolution
+    loaded_from: str | None
+    """The path of what is loaded, from `/` on; None: nothing is, or its spelling in the answer is all there is."""
     layout: str
     """The word by which `--layout` knows it."""
     trainer: str | None

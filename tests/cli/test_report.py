@@ -37,6 +37,15 @@ def test_a_file_for_markdown_is_markdown_and_a_setting_is_said_once(tmp_path: Pa
     assert other.read_text(encoding="utf-8").startswith("<!doctype html>")
 
 
+def test_the_page_names_the_folder_to_load_as_it_works_from_anywhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    output = writable_copy("sink2_ckpt", tmp_path / "copy")
+    monkeypatch.chdir(output.parent)
+    done = cli("report", output.name, "--format", "markdown", "--output", "-")
+    assert f"load_checkpoint: {output}/checkpoint\n" in done.stdout
+
+
 def test_as_json_the_answer_is_that_of_resolve(tmp_path: Path) -> None:
     done = cli("report", TREE, "--output", str(tmp_path / "report.html"), "--json")
     assert json.loads(done.stdout) == json.loads(cli("resolve", TREE, "--json").stdout)

@@ -75,7 +75,8 @@ def lead(report: TreeReport) -> Lead:
     checkpoint, whole = answer.point.checkpoint, whole_at(answer)
     doubt = unconfirmed(checkpoint, "--config or --world-size")
     grouped: dict[str, list[str]] = {}
-    for kind, text in fragment((*answer.load.settings, *answer.load.data)):
+    load = answer.load if report.loaded_from is None else answer.load.at(report.loaded_from)
+    for kind, text in fragment((*load.settings, *load.data)):
         grouped.setdefault(kind, []).append(shown(text))
     return Lead(
         tone=Tone.GOOD if code is ExitCode.OK else Tone.DOUBT,

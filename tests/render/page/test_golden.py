@@ -39,7 +39,7 @@ HEALTH = ckpttool.ReportQuestion(
 
 def steady(text: str) -> str:
     """Return a page without what differs from day to day and from machine to machine."""
-    text = STYLE.sub("", text)
+    text = STYLE.sub("", text).replace(str(Path.cwd()), "/home/me")
     return AGE.sub("2 h", MOMENT.sub("2026-11-20 03:00", text)) + "\n"
 
 
