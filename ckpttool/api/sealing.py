@@ -90,7 +90,14 @@ def _sealed(
                 continue
             own = tree.closer(checkpoint)  # its records may tell that not all which lies there is its own
             verdict = session.verdict(own)
+            if name == checkpoint.name:  # who names one says which of two runs is meant
+                own = with_fields(own, findings=_but_of_runs(own.findings))
+                verdict = with_fields(verdict, findings=_but_of_runs(verdict.findings))
             yield seal_read(tree, session, own, verdict, reseal=reseal)
+
+
+def _but_of_runs(findings: tuple[Finding, ...]) -> tuple[Finding, ...]:
+    return tuple(finding for finding in findings if finding.code is not Code.RUN_MIXED)
 
 
 def seal_read(

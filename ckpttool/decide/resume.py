@@ -9,7 +9,7 @@ from ckpttool.decide.lost import lost_steps, perhaps_lost
 from ckpttool.decide.mixed_runs import told_apart, two_runs_in
 from ckpttool.decide.naming import LATEST, named, none_called
 from ckpttool.decide.recorded_health import IGNORED_WITH_HEALTH, against, health_reason
-from ckpttool.decide.steps import doubtful, is_left_to_the_user, is_named_beyond, is_out_of_place
+from ckpttool.decide.steps import are_tied, doubtful, is_left_to_the_user, is_named_beyond, is_out_of_place
 from ckpttool.domain.checkpoint import Checkpoint, CheckpointKey, Content, Inventory
 from ckpttool.domain.finding import Code, Finding, Severity, blocking, note, seen_in_part, suspect, unknown
 from ckpttool.domain.frozen import replace
@@ -96,6 +96,8 @@ def choose(
         if not reasons:
             verdict = verdict_of(checkpoint)
             reasons = _reasons_by_content(checkpoint, question, verdict)
+            if not reasons and any(are_tied(one.reasons) for one in rejected):  # what is further has two names
+                return _nothing(inventory, question, _in_order_of(candidates, rejected), tree_findings, verdict_of)
             if not reasons and checkpoint.step is not None:
                 rejected = _newest_in_full(rejected, question, verdict_of)
                 lost, samples = lost_steps(checkpoint, course)

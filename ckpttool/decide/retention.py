@@ -180,13 +180,14 @@ def _candidate(checkpoint: Checkpoint, course: Course, policy: RetentionPolicy, 
         candidate.word = verdict.word
         against = blocking(verdict.findings)
         candidate.whole = not against
+    doubts = (*not_acted_on(checkpoint), *([] if doubt is None else [doubt]))
     if against and all(finding.is_tie for finding in against):
         candidate.keep(Why.DISPUTED, f"one of two saves is wrong ({against[0].code.value}), nothing shows which")
-    elif against:
+    elif any(finding not in doubts for finding in against):
         candidate.keep(Why.NOT_WHOLE, f"not whole ({against[0].code.value}): never goes by itself")
     elif checkpoint.step is None:
         candidate.keep(Why.STEP_UNKNOWN, "no shard tells its step, so nobody knows what is newer")
-    elif doubts := not_acted_on(checkpoint):
+    elif doubts:
         candidate.keep(Why.STEP_UNKNOWN, doubts[0].message.partition(":")[0])
     elif checkpoint.renames:
         candidate.keep(Why.NEEDS_RENAMES, "ranks disagree about its name, so what belongs to it is a guess")

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 
 from ckpttool.domain.checkpoint import Checkpoint, CheckpointKey, Inventory, NamedStep, RunSummary, StepSource
 from ckpttool.domain.finding import Code, Finding, Severity, blocking, note, suspect
@@ -65,7 +66,10 @@ def settle(inventory: Inventory) -> Inventory:
     steps = _steps_of_free_names(saves)
     saves = tuple(_with_step(save, steps[save.key]) if save.key in steps else save for save in saves)
     found: dict[CheckpointKey, list[Finding]] = defaultdict(list)
-    for key, finding in (*_against_names(saves), *_copies(saves), *_out_of_order(saves), *_unconfirmed(saves)):
+    tracked = None if inventory.tracked is None else inventory.tracked.name
+    copies = tuple(_copies(saves, tracked))
+    late = _out_of_order(saves, frozenset(key for key, _ in copies))
+    for key, finding in (*_against_names(saves), *copies, *late, *_unconfirmed(saves)):
         found[key].append(finding)
     if not found and not steps:
         return inventory
@@ -96,12 +100,19 @@ def not_acted_on(checkpoint: Checkpoint) -> tuple[Finding, ...]:
 
 
 def is_out_of_place(checkpoint: Checkpoint) -> bool:
-    """Tell whether its number says nothing of how far the training came: a copy, or another run's.
+    """Tell whether its number says nothing of how far the training came: a copy, another run's, or a mere name.
 
     Args:
         checkpoint: Of a tree that was settled.
     """
-    return any(one.code in _OUT_OF_PLACE for one in checkpoint.findings)
+    codes = {one.code for one in checkpoint.findings}
+    is_mere_name = checkpoint.step_source is StepSource.NAME and Code.STEP_DISAGREES in codes
+    return is_mere_name or not codes.isdisjoint(_OUT_OF_PLACE)
+
+
+def are_tied(findings: Iterable[Finding]) -> bool:
+    """Tell whether what speaks against a checkpoint is that it or another is a copy, and nobody knows which."""
+    return any(one.code is Code.DUPLICATE_CHECKPOINT and one.severity is Severity.UNKNOWN for one in findings)
 
 
 def is_named_beyond(checkpoint: Checkpoint, chosen: Checkpoint) -> bool:
@@ -235,7 +246,7 @@ def _other_step(save: Checkpoint, number: int, step: int) -> Finding:
     )
 
 
-def _copies(saves: Sequence[Checkpoint]) -> Iterable[tuple[CheckpointKey, Finding]]:
+def _copies(saves: Sequence[Checkpoint], tracked: str | None) -> Iterable[tuple[CheckpointKey, Finding]]:
     """Find checkpoints that are one and its copy under another name."""
     by_identity: dict[str, list[Checkpoint]] = defaultdict(list)
     for save in saves:
@@ -243,7 +254,7 @@ def _copies(saves: Sequence[Checkpoint]) -> Iterable[tuple[CheckpointKey, Findin
             by_identity[save.identity].append(save)
     for group in by_identity.values():
         if len(group) > 1:
-            original = _original(group, saves)
+            original = _original(group, saves, tracked)
             for save in group:
                 other = next(one for one in (original, *group) if one is not None and one is not save)
                 if save is not original:
@@ -268,12 +279,15 @@ def _number(save: Checkpoint) -> int:
     return -1 if number is None else number
 
 
-def _original(group: Sequence[Checkpoint], saves: Iterable[Checkpoint]) -> Checkpoint | None:
-    """Return the one whose number fits the order of all others best; None if two do."""
+def _original(group: Sequence[Checkpoint], saves: Iterable[Checkpoint], tracked: str | None) -> Checkpoint | None:
+    """Return the one whose number fits the order of all others best; of two, the tracked or the certain one."""
     others = [save for save in saves if all(save is not one for one in group)]
     misfits = sorted((_misfits(save, others), save.name) for save in group)
     if misfits[0][0] == misfits[1][0]:
-        return None
+        names = {name for count, name in misfits if count == misfits[0][0]}
+        best = [save for save in group if save.name in names]
+        own = [save for save in best if save.name == tracked] or [save for save in best if not not_acted_on(save)]
+        return own[0] if len(own) == 1 else None
     return next(save for save in group if save.name == misfits[0][1])
 
 
@@ -294,10 +308,11 @@ def _copy(save: Checkpoint, other: Checkpoint, *, is_sure: bool) -> Finding:
     return Finding(code=Code.DUPLICATE_CHECKPOINT, severity=severity, message=message, path=save.name, remedy=remedy)
 
 
-def _out_of_order(saves: Sequence[Checkpoint]) -> Iterable[tuple[CheckpointKey, Finding]]:
+def _out_of_order(
+    saves: Sequence[Checkpoint], copies: AbstractSet[CheckpointKey]
+) -> Iterable[tuple[CheckpointKey, Finding]]:
     """Find checkpoints that were committed before one of a lower step: of an earlier run, or copied."""
     by_prefix: Mapping[str, list[tuple[Step, int, Checkpoint]]] = defaultdict(list)
-    copies = {key for key, _ in _copies(saves)}
     for save in saves:
         if save.committed_ns is not None and save.step is not None and save.key not in copies:
             by_prefix[save.prefix].append((save.step, save.committed_ns, save))

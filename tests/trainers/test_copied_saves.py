@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from pathlib import Path
 
@@ -11,7 +12,9 @@ from ckpttool import api
 from ckpttool.domain.finding import Code, blocking
 from ckpttool.domain.question import TreeQuestion
 from ckpttool.domain.retention import PruneOrder, RetentionPolicy
-from tests.answers import chosen, codes, plan, refusal, scanned, why_not
+from ckpttool.errors import ExitCode
+from ckpttool.trainers.verl.scan import _is_confirmed
+from tests.answers import chosen, cli, codes, plan, refusal, scanned, why_not
 from tests.layouts import healthy
 
 COPIES = [
@@ -102,3 +105,109 @@ def test_two_verl_saves_that_are_one_are_chosen_only_by_name(tmp_path: Path) -> 
     assert dict(why_not(refusal(root))) == both
     named = plan(root, choice=api.ResumeQuestion(name="global_step_1"))
     assert chosen(named) == ("global_step_1", 1)
+
+
+def repacked(root: Path, name: str, new: str) -> None:
+    """Move a save under another name, as a copy of a copied tree has it: with times of now."""
+    shutil.copytree(root / name, root / new, copy_function=shutil.copyfile)
+    shutil.rmtree(root / name)
+
+
+def going(root: Path) -> set[str]:
+    pruning = api.prune(str(root), RetentionPolicy(keep_last=1), PruneOrder(grace=0.0))
+    return {save.name for save in pruning.plan.going}
+
+
+class TestANumberBeyondTheTracker:
+    @pytest.mark.parametrize("data", ["its own", "another's", "none"])
+    def test_a_verl_save_under_a_number_that_nothing_confirms_is_not_chosen_and_costs_no_save(
+        self, data: str, tmp_path: Path
+    ) -> None:
+        root = healthy("verl_2ranks", tmp_path)
+        repacked(root, "global_step_1", "global_step_99")
+        if data == "another's":
+            shutil.copyfile(root / "global_step_2" / "data.pt", root / "global_step_99" / "data.pt")
+        if data == "none":
+            (root / "global_step_99" / "data.pt").unlink()
+        answer = plan(root)
+        assert (chosen(answer), answer.point.lost_steps) == (("global_step_3", 3), 0)
+        assert dict(why_not(answer)) == {"global_step_99": {Code.STEP_DISAGREES}}
+        assert "further is not known" in cli("resolve", str(root)).output
+        assert going(root) == {"global_step_2"}
+        repair = api.repair_meta(str(root), grace=0.0)
+        assert (repair.fixes, codes(repair.refusals)) == ((), {Code.STEP_DISAGREES})
+        (sealing,) = api.seal(str(root), "global_step_99")
+        assert not sealing.written
+
+    def test_a_copy_without_data_is_told_by_its_weights(self, tmp_path: Path) -> None:
+        root = healthy("verl_2ranks", tmp_path)
+        for data in root.glob("*/data.pt"):
+            data.unlink()
+        assert chosen(plan(root)) == ("global_step_3", 3)
+        shutil.copytree(root / "global_step_1", root / "global_step_99")
+        answer = plan(root)
+        assert chosen(answer) == ("global_step_3", 3)
+        assert Code.DUPLICATE_CHECKPOINT in dict(why_not(answer))["global_step_99"]
+        assert going(root) == {"global_step_1", "global_step_2"}
+
+    @pytest.mark.parametrize("data", [True, False])
+    def test_the_save_after_the_tracked_one_is_chosen(self, data: bool, tmp_path: Path) -> None:
+        root = healthy("verl_2ranks", tmp_path)
+        for file in () if data else root.glob("*/data.pt"):
+            file.unlink()
+        tracker = root / "latest_checkpointed_iteration.txt"
+        tracker.write_text("2")
+        newest = root / "global_step_3"
+        for path in (tracker, *(each for each in root.rglob("*.pt") if newest not in each.parents)):
+            os.utime(path, (1_700_000_000, 1_700_000_000))
+        assert chosen(plan(root)) == ("global_step_3", 3)
+        assert going(root) == {"global_step_1", "global_step_2"}
+
+    def test_a_first_save_under_the_next_number_is_not_taken_for_the_next_save(self, tmp_path: Path) -> None:
+        root = healthy("verl_2ranks", tmp_path)
+        repacked(root, "global_step_1", "global_step_4")
+        assert chosen(plan(root)) == ("global_step_3", 3)
+        assert going(root) == {"global_step_2"}
+
+    @pytest.mark.parametrize(
+        ("step", "count", "earlier", "is_confirmed"),
+        [
+            (99, 99, {2: 2, 3: 3}, True),
+            (4, 5, {2: 2, 3: 3}, False),
+            (120, 20, {40: 40, 80: 80}, True),
+            (120, 40, {80: 80}, False),
+            (120, 60, {40: 40, 80: 80}, False),
+            (320, 20, {240: 40, 280: 80}, True),
+            (350, 50, {140: 40, 270: 70}, True),
+            (351, 50, {140: 40, 270: 70}, False),
+            (250, None, {100: 100, 200: 0}, True),
+            (257, None, {100: 100, 200: 0}, False),
+        ],
+    )
+    def test_a_count_of_batches_confirms_a_number_by_the_length_of_an_epoch(
+        self, step: int, count: int | None, earlier: dict[int, int], is_confirmed: bool
+    ) -> None:
+        assert _is_confirmed(step, count, sorted(earlier), earlier) is is_confirmed
+
+
+@pytest.mark.parametrize("tracked", ["3", None])
+def test_of_two_verl_saves_of_one_state_the_tracked_one_is_chosen_and_else_none(
+    tracked: str | None, tmp_path: Path
+) -> None:
+    root = healthy("verl_2ranks", tmp_path)
+    shutil.copytree(root / "global_step_3", root / "global_step_4")
+    if tracked is not None:
+        assert chosen(plan(root)) == ("global_step_3", 3)
+    else:
+        (root / "latest_checkpointed_iteration.txt").unlink()
+        assert dict(why_not(refusal(root)))["global_step_3"] == {Code.DUPLICATE_CHECKPOINT}
+        assert cli("resolve", str(root)).exit_code == ExitCode.INCOMPLETE
+
+
+def test_prune_says_why_a_whole_copy_stays(tmp_path: Path) -> None:
+    root = healthy("orbax_standard", tmp_path)
+    shutil.copytree(root / "10", root / "99")
+    pruning = api.prune(str(root), RetentionPolicy(keep_last=1), PruneOrder(grace=0.0))
+    (fate,) = (fate for fate in pruning.plan.fates if fate.checkpoint.name == "99")
+    assert "not whole" not in fate.because
+    assert fate.because == "a copy of 10 under another name"

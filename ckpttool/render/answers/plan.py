@@ -321,6 +321,10 @@ def beside_settings(plan: ResumePlan) -> list[tuple[str, str]]:
     return [("health", plan.point.checkpoint.health.value), ("evidence", evidence)]
 
 
+def _is_a_mere_name(why: Finding) -> bool:
+    return why.code is Code.STEP_DISAGREES and why.severity is Severity.UNKNOWN
+
+
 def lost(plan: ResumePlan) -> str:
     """Say how many steps are done again."""
     lost, rejected = plan.point.lost_steps, plan.point.rejected
@@ -337,6 +341,8 @@ def lost(plan: ResumePlan) -> str:
             for rejection in rejected
             if all(why.code is not Code.ABANDONED_BRANCH for why in rejection.reasons)
         ]
+        if any(_is_a_mere_name(why) for rejection in on_course for why in rejection.reasons):
+            return "Whether what was passed over is further is not known."
         course = " on this course" if rejected else ""
         return "What was passed over is no further." if on_course else f"Nothing newer{course} was passed over."
     checkpoints = [plan.point.checkpoint, *(rejection.checkpoint for rejection in rejected)]

@@ -28,7 +28,7 @@ from ckpttool.trainers.huggingface.log import STATE_LIMIT
 _SMALL, _END = 64 << 10, 16 << 10
 _LOG_BEGINS, _LOG_ENDS = b'\n  "log_history": [', b"\n  ],\n"
 """As `TrainerState.save_to_json` spells it: keys in order, two spaces a level."""
-_MOST_LOSSES = 32
+_MOST_LOSSES = 1024
 """Entries of the log that are compared with those of other saves."""
 _MOST_ARGUMENTS = 1 << 20
 """Bytes that are compared; a real one has about 5,000."""
@@ -64,6 +64,8 @@ class State(NamedTuple):
 
     losses: tuple[tuple[int, float], ...] = ()
     """The first that it logged, by step: a run that resumes carries them on as they are."""
+    is_whole_log: bool = False
+    """Whether these are all that it logged."""
 
     @property
     def is_in_later_epoch(self) -> bool | None:
@@ -139,8 +141,9 @@ def read_ends_of_state(storage: Storage, path: str) -> State:
     """
     try:
         before, begins, tail = storage.small_file(path, limit=_SMALL).partition(_LOG_BEGINS)
-        first = tail.partition(_LOG_ENDS)[0]
+        first, is_whole = tail.partition(_LOG_ENDS)[0], True
     except OverLimitError:
+        is_whole = False
         with storage.open(path) as source:
             before, begins, first = source.read(0, _END).partition(_LOG_BEGINS)
             tail = source.read(source.stamp.size - _END, _END)
@@ -148,17 +151,19 @@ def read_ends_of_state(storage: Storage, path: str) -> State:
     if begins and ends:
         with suppress(ParseError):
             state = _state(before + begins + ends + after, path)
-            return state._replace(losses=_losses(first))
+            losses = _losses(first)
+            is_whole = is_whole and losses is not None and len(losses) < _MOST_LOSSES
+            return state._replace(losses=losses or (), is_whole_log=is_whole)
     return read_state(storage, path)
 
 
-def _losses(text: bytes) -> tuple[tuple[int, float], ...]:
-    """Return the losses in the beginning of a log, which may be cut off."""
+def _losses(text: bytes) -> tuple[tuple[int, float], ...] | None:
+    """Return the losses in the beginning of a log, which may be cut off; None: it is not what Trainer writes."""
     entries = (entry[0] for entry in islice(re.finditer(rb"\{[^{}]*\}", text), _MOST_LOSSES))
     try:
         told = json.loads(b"[%s]" % b",".join(entries))
     except (ValueError, RecursionError):
-        return ()
+        return None
     found: list[tuple[int, float]] = []
     for entry in told:
         step, loss = entry.get("step"), entry.get("loss")
@@ -176,6 +181,7 @@ def _state(data: bytes, path: str) -> State:
         best=get_optional_str(record, "best_model_checkpoint", where=path),
         lacks_length=record.get("num_train_epochs") == sys.maxsize,
         logged=_logged(record.get("log_history")),
+        is_whole_log=record.get("log_history") == [],
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 from ckpttool.domain.checkpoint import Checkpoint, CommitState, Content, Inventory, StepSource, Topology
@@ -71,6 +72,8 @@ class _Scanned(NamedTuple):
     """Optimizer steps an epoch; None where nothing tells."""
     losses: dict[int, float]
     """The first that its record has, by step."""
+    logged_to: int | None
+    """The last step to which its log is known; None where nothing is."""
     best: str | None
     """The save with the best metric so far, as the state has it."""
 
@@ -146,8 +149,15 @@ def _scan_save(storage: Storage, name: str, arguments_of: ArgumentsReader, optio
         confirmed=arguments.world is not None,
         pace=pace,
         losses={} if state is None else dict(state.losses),
+        logged_to=_logged_to(state),
         best=None if state is None else state.best,
     )
+
+
+def _logged_to(state: State | None) -> int | None:
+    if state is not None and state.is_whole_log:
+        return state.step
+    return None if state is None else max(dict(state.losses), default=None)
 
 
 def _step(state: State | None, number: int | None) -> Step | None:
@@ -163,12 +173,12 @@ def _source(state: State | None, number: int | None) -> StepSource:
 
 def _of_two_runs(found: list[_Scanned]) -> list[_Scanned]:
     """Doubt all saves if the logs of two contradict each other: no run that resumes changes what it logged before."""
-    logged = [scanned for scanned in found if scanned.losses]
-    first = min(logged, key=lambda scanned: scanned.checkpoint.step or 0, default=None)
-    other = None if first is None else next((each for each in logged if _contradict(first, each)), None)
-    if first is None or other is None:
+    logged = sorted((each for each in found if each.logged_to is not None), key=lambda each: each.checkpoint.step or 0)
+    pairs = (*pairwise(logged), *((logged[0], each) for each in logged[2:]))
+    apart = next((pair for pair in pairs if _contradict(*pair)), None)
+    if apart is None:
         return found
-    one, two = first.checkpoint.name, other.checkpoint.name
+    one, two = (each.checkpoint.name for each in apart)
     message = f"the logs in {one} and {two} contradict each other: two runs saved here, and nothing says which is meant"
     remedy = "move one run's checkpoints to another folder, or name the checkpoint with --checkpoint"
     return [
@@ -185,11 +195,11 @@ def _of_two_runs(found: list[_Scanned]) -> list[_Scanned]:
     ]
 
 
-def _contradict(one: _Scanned, other: _Scanned) -> bool:
+def _contradict(one: _Scanned, later: _Scanned) -> bool:
     """Compare what both logged, as far as both were read: the same steps, with the same losses."""
-    end = min(max(one.losses), max(other.losses))
-    unequal = {step for step, _ in one.losses.items() ^ other.losses.items() if step <= end}
-    pairs = ((one.losses.get(step, 0.0), other.losses.get(step, 0.0)) for step in unequal)
+    end = min(one.logged_to or 0, max(later.losses, default=0))
+    unequal = {step for step, _ in one.losses.items() ^ later.losses.items() if step <= end}
+    pairs = ((one.losses.get(step, 0.0), later.losses.get(step, 0.0)) for step in unequal)
     return any(not math.isnan(mine) and not math.isnan(theirs) for mine, theirs in pairs)
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import posixpath
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
+from itertools import pairwise
 
 from ckpttool.domain.checkpoint import (
     Checkpoint,
@@ -18,11 +20,11 @@ from ckpttool.domain.checkpoint import (
     Topology,
     Tracked,
 )
-from ckpttool.domain.finding import Code, Finding, in_order, note, suspect
+from ckpttool.domain.finding import Code, Finding, in_order, note, suspect, unknown
 from ckpttool.domain.frozen import dataclass, replace
 from ckpttool.domain.scalars import Scalars
 from ckpttool.domain.shard import FormatName, Shard, ShardRole
-from ckpttool.domain.units import MAX_RANKS, Rank
+from ckpttool.domain.units import MAX_RANKS, Rank, counted
 from ckpttool.formats.strict_json import ParseError
 from ckpttool.formats.torch.plain import whole_at
 from ckpttool.records import MANIFEST_NAME, OWN_FOLDER
@@ -121,6 +123,7 @@ def scan_saves(storage: Storage, listing: Listing, options: ScanOptions) -> Inve
         checkpoints = [
             stamped(storage, save) if (save.step or 0) > (tracked.step or 0) else save for save in checkpoints
         ]
+        checkpoints = list(_confirmed(storage, checkpoints, tracked))
     return Inventory(
         root=storage.root,
         layout=Verl.name,
@@ -130,6 +133,65 @@ def scan_saves(storage: Storage, listing: Listing, options: ScanOptions) -> Inve
         strays=(*strays, *emptied),
         tracked=tracked,
     )
+
+
+def _confirmed(storage: Storage, saves: Sequence[Checkpoint], tracked: Tracked) -> Iterator[Checkpoint]:
+    """Doubt a number beyond the tracker that nothing confirms: neither the loader's count of batches, nor its place."""
+    told = tracked.step or 0
+    lower = [save for save in saves if (save.step or 0) <= told]
+    if len(lower) == len(saves):
+        yield from saves
+        return
+    steps = sorted({told, *((save.step or 0) for save in lower)})
+    counts = {save.step or 0: count for save in lower if (count := _batches(storage, save)) is not None}
+    for save in saves:
+        step = save.step or 0
+        if step <= told:
+            yield save
+            continue
+        count = _batches(storage, save)
+        if _is_confirmed(step, count, steps, counts):
+            steps.append(step)
+            yield save
+            continue
+        batches = "" if count is None else counted(count, "batch", "batches")
+        read = f", {save.name}/{DATA} counts {batches} of its epoch" if batches else ""
+        message = (
+            f"its name alone says step {step}, but the tracker says {told}{read}, and the numbers of the other saves "
+            "do not lead to it"
+        )
+        remedy = (
+            f"--checkpoint {save.name} loads it; give the folder the step that it holds, or move it out of the tree"
+        )
+        doubt = unknown(Code.STEP_DISAGREES, message, path=save.name, remedy=remedy)
+        yield replace(save, findings=(*save.findings, doubt))
+
+
+def _batches(storage: Storage, save: Checkpoint) -> int | None:
+    return whole_at(first_told(storage, [_loader_path(save)]), "_num_yielded")
+
+
+def _is_confirmed(step: int, count: int | None, steps: Sequence[int], counts: Mapping[int, int]) -> bool:
+    """Tell whether a number beyond the tracker is that of the next save, or of the batches read.
+
+    Args:
+        step: What its name says.
+        count: Batches of its epoch that were read; None if nothing tells.
+        steps: Of the saves before it, ascending.
+        counts: Their batches by their steps.
+    """
+    gap = step - steps[-1]
+    is_next = any(after - before == gap for before, after in pairwise(steps)) or not any(one % gap for one in steps)
+    if count is None or count == step:
+        return is_next or count == step
+    epochs = step - count
+    earlier = math.gcd(*(one - batches for one, batches in counts.items()))
+    if epochs < 0 or math.gcd(earlier, epochs) < max(count, *counts.values(), 1):
+        return False
+    if earlier:
+        return is_next or epochs % earlier == 0
+    may_be_renamed = count % gap == 0 and count not in steps  # of the save that is not there
+    return is_next and not may_be_renamed
 
 
 def _emptied(saves: Sequence[_Save], tracked: Tracked | None) -> list[str]:
@@ -248,11 +310,10 @@ def _checkpoint(save: _Save, saves: Sequence[_Save]) -> Checkpoint:
 
 
 def _with_identities(storage: Storage, checkpoints: list[Checkpoint]) -> list[Checkpoint]:
-    """Read what tells a copy, where the data loaders of two saves stood alike: in a later epoch they may."""
-    alike: dict[bytes, list[Checkpoint]] = defaultdict(list)
+    """Read what tells a copy, where the data loaders of two saves stood alike, as in a later epoch, or tell nothing."""
+    alike: dict[bytes | None, list[Checkpoint]] = defaultdict(list)
     for save, state in zip(checkpoints, map_waiting(partial(_loader_state, storage), checkpoints), strict=True):
-        if state is not None:
-            alike[state].append(save)
+        alike[state].append(save)
     doubtful = {save.name for group in alike.values() if len(group) > 1 for save in group}
     if not doubtful:
         return checkpoints
@@ -260,7 +321,7 @@ def _with_identities(storage: Storage, checkpoints: list[Checkpoint]) -> list[Ch
         replace(
             save,
             order=whole_at(first_told(storage, [_loader_path(save)]), "_num_yielded"),
-            identity=_checksums(storage, save) if save.name in doubtful else None,
+            identity=_identity(storage, save) if save.name in doubtful else None,
         )
         for save in checkpoints
     ]
@@ -279,15 +340,22 @@ def _loader_path(save: Checkpoint) -> str:
     return min(paths, default=f"{save.name}/{DATA}")
 
 
-def _checksums(storage: Storage, save: Checkpoint) -> str | None:
-    """Return the checksums that a file of weights holds of itself; None if there is none with any."""
+def _identity(storage: Storage, save: Checkpoint) -> str | None:
+    """Return the checksums that one rank's files hold of themselves; None if a file of weights holds none.
+
+    An actor that is not trained yet is alike in all saves, and what lies beside it is not.
+    """
+    models = [shard for shard in save.shards if shard.role is ShardRole.MODEL]
+    own = [shard for shard in save.shards if models and shard.rank == models[0].rank]
+    told = [_checksums(storage, shard.path) for shard in own]
+    return " ".join(filter(None, told)) if own and all(told) else None
+
+
+def _checksums(storage: Storage, path: str) -> str | None:
     from ckpttool.formats.torch.zip_directory import read_zip_directory
 
-    weights = next((shard.path for shard in save.shards if shard.role is ShardRole.MODEL), None)
-    if weights is None:
-        return None
     try:
-        with storage.open(weights) as source:
+        with storage.open(path) as source:
             directory = read_zip_directory(source)
     except OSError:
         return None

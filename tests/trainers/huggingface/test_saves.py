@@ -335,6 +335,33 @@ class TestTwoRunsInOneFolder:
         named_one = plan(single, choice=api.ResumeQuestion(name="checkpoint-12"))
         assert chosen(named_one) == ("checkpoint-12", 12)
 
+    def test_a_run_that_was_rewound_to_the_lowest_save_contradicts_the_save_of_the_run_before(
+        self, single: Path
+    ) -> None:
+        record = json.loads((single / "checkpoint-8" / "trainer_state.json").read_text())
+        log = [{**each, "loss": each["loss"] + (each["step"] > 4)} for each in record["log_history"]]
+        edit(single / "checkpoint-8" / "trainer_state.json", log_history=log)
+        assert {code for _, found in why_not(refusal(single)) for code in found} == {Code.RUN_MIXED}
+        pruning = api.prune(str(single), RetentionPolicy(keep_last=1), PruneOrder(grace=0.0))
+        assert pruning.plan.going == ()
+        assert not any("not whole" in fate.because for fate in pruning.plan.fates)
+
+    @pytest.mark.parametrize("batch", [4, 64])
+    def test_a_save_that_lacks_what_later_ones_logged_before_its_step_is_of_another_run(
+        self, single: Path, batch: int
+    ) -> None:
+        edit(single / "checkpoint-4" / "trainer_state.json", log_history=[], train_batch_size=batch)
+        assert {code for _, found in why_not(refusal(single)) for code in found} == {Code.RUN_MIXED}
+        pruning = api.prune(str(single), RetentionPolicy(keep_last=1), PruneOrder(grace=0.0))
+        assert pruning.plan.going == ()
+
+    def test_to_name_a_save_of_two_runs_seals_it(self, single: Path) -> None:
+        of_another_run(single, "checkpoint-1000", step=1000)
+        (unnamed,) = api.seal(str(single))
+        assert (unnamed.written, codes(unnamed.findings)) == (False, {Code.RUN_MIXED})
+        (sealing,) = api.seal(str(single), NEWEST)
+        assert (sealing.written, sealing.findings) == (True, ())
+
     def test_prune_lets_no_save_of_two_runs_go(self, single: Path) -> None:
         of_another_run(single, "checkpoint-1000", step=1000)
         pruning = api.prune(str(single), RetentionPolicy(keep_last=1), PruneOrder(grace=0.0))
