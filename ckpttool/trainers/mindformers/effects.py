@@ -13,7 +13,7 @@ from ckpttool.formats import read_header
 from ckpttool.trainers.base import Effects, Resume
 from ckpttool.trainers.mindformers.load import counts_data_itself, data_settings, load_keys, planned_skip
 from ckpttool.trainers.mindformers.loaded_instead import Start, loaded_instead
-from ckpttool.trainers.mindformers.scalars import same_run
+from ckpttool.trainers.mindformers.scalars import same_run, state_of
 
 if TYPE_CHECKING:
     from ckpttool.domain.checkpoint import Checkpoint, Inventory
@@ -42,6 +42,7 @@ def effects(resume: Resume) -> Effects:
         load_path=os.path.abspath(plan.load.path),
         config=config,
         fault_tolerance=(resume.environment or {}).get("MS_ENABLE_TFT", ""),
+        logged_epoch=None if config is None else _logged_epoch(resume.storage, checkpoint, config),
         deduplicated=_deduplicated(resume.storage, checkpoint) if config and config.data_parallel else None,
     )
     findings = (*loaded_instead(start), *_counted(plan, resume.inventory, resume.data, config))
@@ -70,6 +71,16 @@ def _position(resume: Resume, skip: SkipBatches) -> DataPosition:
     if is_moved or not counts_data_itself(resume.plan.point.checkpoint.scalars, wanted):
         return skip
     return GoesOn(samples=skip.samples, effect=DataEffect.UNKNOWN, unchanged=skip)
+
+
+def _logged_epoch(storage: Storage, checkpoint: Checkpoint, config: TrainConfig) -> int | None:
+    """Ask the training log for the batches an epoch, where the config has no size of the data set."""
+    state = state_of(checkpoint.scalars)
+    if config.dataset_samples is not None or not state.step_num:
+        return None
+    from ckpttool.trainers.mindformers.logs.epochs import logged_epoch
+
+    return logged_epoch(storage.root, step=state.step_num, epoch=state.epoch_num)
 
 
 def _deduplicated(storage: Storage, checkpoint: Checkpoint) -> bool | None:

@@ -46,6 +46,8 @@ class Start:
     """None where no config is known: a rule that goes by one then says nothing."""
     fault_tolerance: str = ""
     """`MS_ENABLE_TFT` as the start will see it."""
+    logged_epoch: int | None = None
+    """Batches an epoch when the checkpoint was saved, as the training log has them; None: it does not tell."""
     deduplicated: bool | None = None
     """Whether the shards say that each tensor lies in one of them alone; None where they do not say."""
 
@@ -300,7 +302,7 @@ def _redundancy(start: Start) -> Iterator[Finding]:
 
 def _length(start: Start) -> Iterator[Finding]:
     """Find what ends at once, or elsewhere than at the end of its epochs."""
-    yield from length_findings(start.config, start.plan, start.inventory)
+    yield from length_findings(start.config, start.plan, start.inventory, start.logged_epoch)
 
 
 RULES: tuple[Rule, ...] = (

@@ -14,6 +14,7 @@ from ckpttool.domain.data_position import GoesOn
 from ckpttool.domain.finding import Code, Finding, note, suspect
 from ckpttool.domain.frozen import dataclass
 from ckpttool.domain.plan import ResumePlan
+from ckpttool.domain.units import counted
 from ckpttool.trainers.mindformers.load import load_keys, planned_skip
 from ckpttool.trainers.mindformers.scalars import epoch_step, same_run, state_of
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from ckpttool.trainers.mindformers.train_config import TrainConfig
 
 _EPOCHS = "runner_config.epochs"
+_STOPS = "stops with a ValueError, 'epoch' must bigger than 'initial_epoch'"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,17 +50,20 @@ class RunLength:
         return self.total - self.start
 
 
-def length_findings(config: TrainConfig | None, plan: ResumePlan, inventory: Inventory) -> Iterator[Finding]:
-    """Yield where the run would end elsewhere than at the end of its epochs, or not begin.
+def length_findings(
+    config: TrainConfig | None, plan: ResumePlan, inventory: Inventory, logged: int | None = None
+) -> Iterator[Finding]:
+    """Yield where the run would end elsewhere than at the end of its epochs, or not begin; or say on what that hangs.
 
     Args:
         config: The base config; None: not known.
         plan: What is to be resumed, and where its data start.
         inventory: The whole tree: labels tell how long an epoch is.
+        logged: Batches an epoch when the checkpoint was saved, as the training log has them; None: it does not tell.
     """
     if isinstance(plan.data, GoesOn):
         return
-    length = None if config is None else run_length(config, plan, inventory)
+    length = None if config is None else run_length(config, plan, inventory, logged)
     had_sinks = None if config is None else _had_sinks(config, plan, inventory)
     if had_sinks is not None:
         yield had_sinks
@@ -68,9 +73,15 @@ def length_findings(config: TrainConfig | None, plan: ResumePlan, inventory: Inv
         yield _beyond(config, plan, length)
     elif _is_moved(plan):
         yield from _moved(config, plan, length)
+    elif config is not None and length is None:
+        yield from _of_unknown_length(config, plan)
+    elif config is not None and length is not None and not config.sink_mode:
+        yield from _without_sinks(config, length)
 
 
-def run_length(config: TrainConfig, plan: ResumePlan, inventory: Inventory) -> RunLength | None:
+def run_length(
+    config: TrainConfig, plan: ResumePlan, inventory: Inventory, logged: int | None = None
+) -> RunLength | None:
     """Return how long the resumed run is; None where nothing tells how many batches an epoch has.
 
     Source:
@@ -78,7 +89,7 @@ def run_length(config: TrainConfig, plan: ResumePlan, inventory: Inventory) -> R
         data_size / sink_size * epochs, in floating point, and the counter counts sinks; without, the epoch that was
         begun is trained again in whole, less what the data skip takes from its first.
     """
-    found = _per_epoch(config, plan, inventory)
+    found = _per_epoch(config, plan, inventory, logged)
     if found is None or config.epochs is None:
         return None
     per_epoch, source = found
@@ -123,7 +134,9 @@ def _is_moved(plan: ResumePlan) -> bool:
     return abs(_skipped(plan) - (plan.next_step - 1)) >= (planned_skip(plan).sink_size or 1)
 
 
-def _per_epoch(config: TrainConfig, plan: ResumePlan, inventory: Inventory) -> tuple[int, str] | None:
+def _per_epoch(
+    config: TrainConfig, plan: ResumePlan, inventory: Inventory, logged: int | None
+) -> tuple[int, str] | None:
     """Return the batches of an epoch at the new batch size, and what tells them."""
     state, batch = state_of(plan.point.checkpoint.scalars), planned_skip(plan).global_batch_size
     sinks_are_known = not config.sink_mode or config.sink_size is not None or config.sinks_all
@@ -133,7 +146,10 @@ def _per_epoch(config: TrainConfig, plan: ResumePlan, inventory: Inventory) -> t
         batches = config.dataset_samples // batch
         return (batches, f"`sizes` has {config.dataset_samples} samples") if batches else None
     if _is_moved(plan) and _skipped(plan) < plan.next_step - 1:
-        return None  # the names are of other data
+        return None  # log and names are of other data
+    if logged is not None:
+        batches = _converted(logged, plan.point.checkpoint.scalars.global_batch_size, batch)
+        return (batches, "the training log tells") if batches > 0 else None
     prefix = plan.point.checkpoint.prefix
     own = (checkpoint for checkpoint in inventory.checkpoints if checkpoint.prefix == prefix)
     told = {_labelled(config, checkpoint, batch) for checkpoint in own} - {0}
@@ -155,9 +171,13 @@ def _labelled(config: TrainConfig, checkpoint: Checkpoint, batch: int | None) ->
     else:
         size, rest = divmod(step - label.step, label.epoch - 1) if label.epoch > 1 else (0, 0)
         size = size if not rest and size >= label.step else 0
-    if not size or old is None or batch is None or old == batch:
+    return _converted(size, old, batch) if size else 0
+
+
+def _converted(size: int, old: int | None, batch: int | None) -> int:
+    """Return an epoch's batches at another batch size; -1 where that hangs on a rest that filled no batch."""
+    if old is None or batch is None or old == batch:
         return size
-    # A rest of the data set that fills no batch is not counted.
     low, high = size * old // batch, ((size + 1) * old - 1) // batch
     return low if low == high else -1
 
@@ -193,13 +213,60 @@ def _is_complete(config: TrainConfig, plan: ResumePlan, length: RunLength | None
 def _complete(config: TrainConfig, plan: ResumePlan, length: RunLength | None) -> Finding:
     point = plan.point.checkpoint
     size = "" if length is None else f" of {length.per_epoch} batches ({length.source})"
+    are, remedy = "are done", "nothing is left to train; to train on, raise runner_config.epochs"
+    if length is not None and length.due >= (config.sink_size or 1):
+        are = f"pass for done at step {length.start} of {length.total}"
+        remedy = "keep data sinks and batch size as they were when it was saved, or raise runner_config.epochs"
     return suspect(
         Code.TRAINING_COMPLETE,
-        f"{point.name}, step {point.step}: all {config.epochs} epochs{size} are done, and MindFormers stops "
-        "with a ValueError, 'epoch' must bigger than 'initial_epoch'",
+        f"{point.name}, step {point.step}: all {config.epochs} epochs{size} {are}, and MindFormers {_STOPS}",
         path=config.path,
-        remedy="nothing is left to train; to train on, raise runner_config.epochs",
+        remedy=remedy,
         line=config.line(_EPOCHS),
+    )
+
+
+def _of_unknown_length(config: TrainConfig, plan: ResumePlan) -> Iterator[Finding]:
+    """Say under which condition a training is over, or ends with its epochs, when nothing tells their size."""
+    step, begun, epochs = plan.next_step - 1, state_of(plan.point.checkpoint.scalars).epoch_num, config.epochs
+    if begun is None or not epochs:
+        return
+    if config.sink_mode:
+        few = step // epochs
+        condition = f"if it has {counted(few, 'batch', 'batches')} or fewer" if few else ""
+    else:
+        condition = f"if epoch {epochs} ends at step {step}" if begun == epochs else ""
+    unknown = "nothing tells how many batches an epoch has"
+    if condition:
+        yield _note(
+            config,
+            Code.TRAINING_COMPLETE,
+            f"{unknown}: {condition}, the training is done, and MindFormers stops with a ValueError",
+            "if so, nothing is left to train; a log/ or msrun_log/ beside the checkpoint folder would tell",
+        )
+    elif not config.sink_mode and begun > 1:
+        yield _if_unchanged(config, f"{unknown}: the run ends with its epochs if it has as many as before")
+
+
+def _without_sinks(config: TrainConfig, length: RunLength) -> Iterator[Finding]:
+    """Say where a run ends that has no sinks, or for which data its end is right.
+
+    MindFormers keeps the number of epochs done, and finds the place in the epoch that was begun from the step and the
+    data set as it is now: after the first epoch another size moves the end.
+    """
+    if length.planned != length.due:
+        yield from _parted(config, length)
+    elif config.dataset_samples is None and length.start > length.per_epoch:
+        ends = f"the run ends at step {length.total} if an epoch still has {length.per_epoch} batches"
+        yield _if_unchanged(config, f"{ends} ({length.source})")
+
+
+def _if_unchanged(config: TrainConfig, ends: str) -> Finding:
+    return _note(
+        config,
+        Code.ENDS_ELSEWHERE,
+        f"{ends}; without sinks a data set that has grown or shrunk since moves the end elsewhere",
+        f"if the data set has another size now, {_stop_at('N')}, N the steps that are left",
     )
 
 
@@ -239,7 +306,13 @@ def _moved(config: TrainConfig | None, plan: ResumePlan, length: RunLength | Non
                 "give the callback `- {type: TrainCallBack, stop_step: N}`, N the steps that are left, or set "
                 "runner_config.epochs anew",
             )
-    elif length.planned > length.left:
+    else:
+        yield from _parted(config, length)
+
+
+def _parted(config: TrainConfig | None, length: RunLength) -> Iterator[Finding]:
+    """Say where a run ends whose steps, data and epochs do not end together."""
+    if length.planned > length.left:
         yield _ends_early(config, length)
     elif length.planned != length.due:
         yield _ends_elsewhere(config, length)
@@ -271,7 +344,7 @@ def _ends_early(config: TrainConfig | None, length: RunLength) -> Finding:
     )
 
 
-def _stop_at(steps: int) -> str:
+def _stop_at(steps: int | str) -> str:
     return f"give the callback `- {{type: TrainCallBack, stop_step: {steps}}}`, which ends it in good order"
 
 

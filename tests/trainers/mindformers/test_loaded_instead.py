@@ -27,7 +27,7 @@ SAFETENSORS_LOAD = replace(
 UNIFIED_LOAD = replace(SAFETENSORS_LOAD, resume_training=True)
 HERE = "/data/output/checkpoint"
 PLAN = resume_plan()
-START = Start(plan=PLAN, inventory=tree(PLAN.point.checkpoint), load_path=HERE, config=FITS)
+START = Start(plan=PLAN, inventory=tree(PLAN.point.checkpoint), load_path=HERE, config=FITS, logged_epoch=1000)
 
 
 def start(load: LoadKeys = LEGACY_LOAD, *, layout: str = RANK_LAYOUT) -> Start:

@@ -79,7 +79,7 @@ AT_48_SINKS = saved(24, 2, 48)
 
 class TestAnOrdinaryResume:
     def test_the_run_ends_where_it_should(self) -> None:
-        for config, chosen, sink in ((PLAIN, AT_48, None), (SIZED, AT_48_SINKS, 2)):
+        for config, chosen, sink in ((replace(PLAIN, dataset_samples=41), AT_48, None), (SIZED, AT_48_SINKS, 2)):
             plan = planned(chosen, 48, sink=sink)
             length = run_length(config, plan, tree(chosen))
             assert length is not None
@@ -183,15 +183,93 @@ class TestATrainingThatIsComplete:
         assert "`sizes` has 41 samples" in sized.message
 
     def test_one_epoch_more_or_one_step_fewer_is_not(self) -> None:
-        assert told(replace(PLAIN, epochs=5), planned(saved(4, 20, 80), 80)) == []
-        assert told(replace(PLAIN, epochs=4), planned(saved(4, 19, 79), 79)) == []
+        sized = replace(PLAIN, dataset_samples=41)
+        assert told(replace(sized, epochs=5), planned(saved(4, 20, 80), 80)) == []
+        assert told(replace(sized, epochs=4), planned(saved(4, 19, 79), 79)) == []
         assert told(replace(SIZED, epochs=4), planned(saved(39, 2, 78), 78, sink=2)) == []
 
     def test_where_no_epoch_is_known_only_more_epochs_than_there_are_are_the_end(self) -> None:
         only(replace(PLAIN, epochs=4), planned(saved(5, 1, 9, run=1), 9), Code.TRAINING_COMPLETE)
-        assert told(replace(PLAIN, epochs=4), planned(saved(4, 1, 9, run=1), 9)) == []
-        assert told(replace(SINKS, epochs=4), planned(saved(5, 2, 10, run=1), 10, sink=2)) == []
         assert told(replace(PLAIN, epochs=None), planned(saved(5, 1, 9, run=1), 9)) == []
+
+    def test_the_training_log_tells_it_with_sinks_and_without(self) -> None:
+        done = planned(saved(40, 2, 80), 80, sink=2)
+        (finding,) = length_findings(replace(SINKS, epochs=4), done, tree(done.point.checkpoint), 20)
+        assert (finding.code, finding.severity) == (Code.TRAINING_COMPLETE, Severity.SUSPECT)
+        assert "all 4 epochs of 20 batches (the training log tells) are done" in finding.message
+        assert not [*length_findings(replace(SINKS, epochs=5), done, tree(done.point.checkpoint), 20)]
+        again = planned(saved(4, 20, 80, run=1), 80)
+        (finding,) = length_findings(replace(PLAIN, epochs=4), again, tree(again.point.checkpoint), 20)
+        assert (finding.code, finding.severity) == (Code.TRAINING_COMPLETE, Severity.SUSPECT)
+
+    def test_the_log_counts_batches_of_the_size_that_was_saved(self) -> None:
+        """20 batches of 2 are 13 of 3; of 41 nobody knows whether there is one."""
+        for batch, batches in ((4, 10), (3, 13), (41, None)):
+            length = run_length(PLAIN, planned(AT_48, 48, batch=batch), tree(AT_48), 20)
+            assert (length and (length.per_epoch, length.source)) == (batches and (batches, "the training log tells"))
+
+    def test_with_sinks_of_unknown_epochs_the_condition_is_told(self) -> None:
+        """Real: a ValueError where a GO had been given."""
+        finding = told(replace(SINKS, epochs=4), planned(saved(40, 2, 80), 80, sink=2))[0]
+        assert (finding.code, finding.severity) == (Code.TRAINING_COMPLETE, Severity.NOTE)
+        assert "if it has 20 batches or fewer, the training is done" in finding.message
+        assert told(replace(SINKS, epochs=81), planned(saved(40, 2, 80), 80, sink=2)) == []
+
+    def test_without_sinks_the_condition_is_told_in_the_last_epoch_alone(self) -> None:
+        config = replace(PLAIN, epochs=4)
+        last = told(config, planned(saved(4, 1, 9, run=1), 9))[0]
+        assert (last.code, last.severity) == (Code.TRAINING_COMPLETE, Severity.NOTE)
+        assert "if epoch 4 ends at step 9, the training is done" in last.message
+        only(config, planned(saved(3, 1, 9, run=1), 9), Code.ENDS_ELSEWHERE)
+        assert told(config, planned(saved(1, 9, 9), 9)) == []
+        bare = replace(AT_48, scalars=TrainState(step_num=48).scalars)
+        assert told(config, planned(bare, 48)) == []
+
+    def test_sinks_of_another_size_pass_for_done_before_the_end(self) -> None:
+        """The start stops all the same, but there are steps left, and another remedy."""
+        plan = planned(saved(20, 2, 40), 40, sink=4)
+        (finding,) = length_findings(replace(SINKS, sink_size=4, epochs=4), plan, tree(plan.point.checkpoint), 20)
+        assert finding.code is Code.TRAINING_COMPLETE
+        assert "pass for done at step 40 of 80" in finding.message
+        assert (finding.remedy or "").startswith("keep data sinks and batch size as they were")
+
+
+class TestADataSetOfAnotherSize:
+    """Of 20 batches an epoch when step 50 was saved; 4 epochs are asked for."""
+
+    GROWN = replace(PLAIN, epochs=4, dataset_samples=60)
+    PLAN = planned(saved(3, 10, 50), 50)
+
+    def test_that_grew_the_run_without_sinks_ends_before_its_epochs_do(self) -> None:
+        """Real: 20 batches became 30, and it ends at step 90 of 120 without a word."""
+        finding = only(self.GROWN, self.PLAN, Code.ENDS_ELSEWHERE)
+        assert "trains 40 more steps and ends at step 90, not at 120" in finding.message
+        assert "raise runner_config.epochs by 1, and" in str(finding.remedy)
+
+    def test_that_shrank_the_data_end_before_the_plan(self) -> None:
+        finding = only(replace(self.GROWN, dataset_samples=30), self.PLAN, Code.DATA_END_EARLY)
+        assert "plans 25 more steps, but the data give 10: at step 60" in finding.message
+
+    def test_that_stayed_as_it_was_nothing_is_told(self) -> None:
+        assert told(replace(self.GROWN, dataset_samples=40), self.PLAN) == []
+
+    def test_with_sinks_the_epochs_done_do_not_matter(self) -> None:
+        assert told(replace(self.GROWN, sink_mode=True, sink_size=2), planned(saved(25, 2, 50), 50, sink=2)) == []
+
+    def test_that_the_config_does_not_tell_the_end_carries_its_condition(self) -> None:
+        finding = only(replace(PLAIN, epochs=4), self.PLAN, Code.ENDS_ELSEWHERE)
+        assert "ends at step 80 if an epoch still has 20 batches (the file names tell)" in finding.message
+        assert "grown or shrunk" in finding.message
+
+    def test_that_grew_in_the_first_epoch_moves_no_end(self) -> None:
+        assert told(replace(PLAIN, epochs=4), planned(saved(1, 10, 10), 10), tree(saved(3, 10, 50))) == []
+        assert told(self.GROWN, planned(saved(1, 10, 10), 10)) == []
+
+    def test_that_grew_before_a_resume_is_told_by_its_log(self) -> None:
+        """Names of the first run have 20 batches; the log of the second, which was cut at step 70, has 30."""
+        plan = planned(saved(4, 10, 70, run=1), 70)
+        (finding,) = length_findings(replace(PLAIN, epochs=4), plan, tree(AT_48, plan.point.checkpoint), 30)
+        assert "ends at step 90, not at 120" in finding.message
 
 
 class TestDataAheadOfTheSteps:

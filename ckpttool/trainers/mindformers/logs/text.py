@@ -23,7 +23,7 @@ _STEP = re.compile(
     rb"(?:(?!per_step_time: )\w+_loss: [^,\n]+, )*per_step_time: \d+ms, lr: \d+\.?\d*(?:e[+-]\d+)?, "
     rb"overflow cond: (True|False), loss_scale: [^,\n]+, global_norm: \[(\d+\.\d*)\])?"
 )
-_POSITION = re.compile(rb"Epoch:\[\s*(\d{1,18})/\s*\d+\],\s*step:\[\s*(\d{1,18})/\s*(\d{1,18})\]")
+POSITION = re.compile(rb"Epoch:\[\s*(\d{1,18})/\s*\d+\],\s*step:\[\s*(\d{1,18})/\s*(\d{1,18})\]")
 _LOSS = re.compile(rb"(?<!_)loss:\s*(?:\[\s*)?([^,\]/\s]+)")
 _NORM = re.compile(rb"global_norm:?\s*(\[[^\]\n]*\]|[^,\s]+)")
 _OVERFLOW = re.compile(rb"overflow cond:\s*(?:\[\s*)?(True|False)")
@@ -64,7 +64,7 @@ class MindFormers:
 
     def recognise(self, head: bytes) -> bool:
         """Tell from the beginning of the content."""
-        return _POSITION.search(head) is not None or b"mindformers[" in head or b"[mindformers/" in head
+        return POSITION.search(head) is not None or b"mindformers[" in head or b"[mindformers/" in head
 
     def read(self, source: LogSource) -> Iterator[LogItem]:
         """Yield each step with what the lines up to the next step add to it."""
@@ -220,7 +220,7 @@ class _Reader:
         """Read a step line that differs from the usual one, field by field; what cannot be read is told."""
         start = match.start()
         line = block.data[start : block.line_end(start)]
-        position = _POSITION.match(line)
+        position = POSITION.match(line)
         if position is None:
             yield self._problem(block, start, "a step line without a step: cut short?")
             return
