@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import sys
+from collections.abc import Sequence
 from contextlib import suppress
 from importlib import import_module
+from itertools import pairwise
 from typing import Annotated, Any
 
 import typer
@@ -71,6 +74,8 @@ class _Group(Group):
 
     def main(self, *args: Any, **extra: Any) -> Any:  # noqa: ANN401  the base class's signature
         """Run a command line, and end with an exit code and at most one line on stderr; typer prints four."""
+        output.ending = output.Ending()
+        words = extra.get("args")
         try:
             code = super().main(*args, **{**extra, "standalone_mode": False})
         except typer.TyperException as error:
@@ -78,6 +83,8 @@ class _Group(Group):
             code = ExitCode.USAGE
         except (CkptToolError, OSError) as error:  # before a command was reached: the version cannot be written, say
             code = _report(error, debug=False)
+        if _is_json_asked(sys.argv[1:] if words is None else words):
+            _print_error_document(int(code or ExitCode.OK))
         sys.exit(code or ExitCode.OK)
 
     def invoke(self, ctx: Any) -> Any:  # noqa: ANN401  as above
@@ -138,6 +145,24 @@ class _Group(Group):
         if args[:1] == ["help"]:
             args = [*(word for word in args[1:] if not word.startswith("-")), "--help"]
         return super().parse_args(ctx, args)
+
+
+def _is_json_asked(words: Sequence[str]) -> bool:
+    """Tell whether a command line, which need not be one that can be read, asks for JSON."""
+    own = list(words[: words.index("--")] if "--" in words else words)
+    forms = [word.removeprefix("--format=") for word in own if word.startswith("--format=")]
+    forms += [form for word, form in pairwise(own) if word == "--format"]
+    return "--json" in own or (forms or [os.environ.get("CKPTTOOL_FORMAT", "")])[-1] == "json"
+
+
+def _print_error_document(code: int) -> None:
+    """`ckpttool/error/1`, in one line: why there is no result, to whoever asked for it as JSON."""
+    if output.ending.error is None or output.ending.result_begun:
+        return
+    from json import dumps
+
+    with suppress(CkptToolError):  # of a stdout that cannot be written the exit code is told already
+        output.result(dumps({"schema": "ckpttool/error/1", "error": output.ending.error, "exit": code}))
 
 
 def _answer_usage(error: typer.TyperException) -> None:

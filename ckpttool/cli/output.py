@@ -21,12 +21,25 @@ _CHUNK = 1 << 20
 """Characters that are encoded at once."""
 
 
+class Ending:
+    """What a command line has said when it ends: a script that asked for JSON is owed some, whatever happened."""
+
+    result_begun = False
+    error: str | None = None
+    """The last one, in one line."""
+
+
+ending = Ending()
+"""Of the command line that runs; a process runs them one after the other."""
+
+
 def result(*pieces: str) -> None:
     """Write the result, all of which is there before its first byte is written.
 
     Raises:
         WriteFailedError: It could not be written: a full disk, say. A reader who has left is no failure.
     """
+    ending.result_begun = True
     with _failure_told():
         _write(sys.stdout, *pieces, "\n")
 
@@ -73,6 +86,7 @@ def line(data: bytes) -> None:
     Raises:
         WriteFailedError: It could not be written, or its reader has left.
     """
+    ending.result_begun = True
     if sys.stdout is None:
         raise WriteFailedError("the result could not be written: stdout is closed")
     try:
@@ -128,7 +142,8 @@ def looking_at(place: str | None, *, quiet: bool, more: str | None = None) -> No
 
 def error(message: str) -> None:
     """Say in one line why there is no result; a terminal gets it wrapped between words."""
-    text = f"ckpttool: error: {shown(' '.join(message.split()))}"
+    ending.error = " ".join(message.split())
+    text = f"ckpttool: error: {shown(ending.error)}"
     if sys.stderr is not None and sys.stderr.isatty():
         from shutil import get_terminal_size
         from textwrap import fill

@@ -33,6 +33,61 @@ def assert_error(said: Said, code: ExitCode, words: str) -> None:
     assert words in said.stderr
 
 
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        (["resolve", "nosuch", "--json"], ExitCode.UNKNOWN_LAYOUT),
+        (["scan", "nosuch", "--format", "json"], ExitCode.UNKNOWN_LAYOUT),
+        (["verify", "nosuch", "--format=json"], ExitCode.UNKNOWN_LAYOUT),
+        (["watch", "nosuch", "--once", "--json"], ExitCode.UNKNOWN_LAYOUT),
+        (["resolve", "--gsb", "8", "--json"], ExitCode.USAGE),
+        (["explain", "nosuch", "--format", "table", "--json"], ExitCode.USAGE),
+        (["no-such-command", "--json"], ExitCode.USAGE),
+    ],
+)
+def test_whoever_asked_for_json_gets_the_error_as_json_and_in_one_line(
+    arguments: list[str], code: ExitCode, here: Path
+) -> None:
+    whole(here)
+    said = ask(*arguments)
+    assert said.code == code
+    assert said.stdout.count("\n") == 1
+    told = said.json
+    assert (told["schema"], told["exit"]) == ("ckpttool/error/1", code)
+    assert said.stderr == f"ckpttool: error: {told['error']}\n"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["resolve", "nosuch"], ["resolve", "nosuch", "--format", "table"], ["nan", "replay", "nosuch", "--", "--json"]],
+)
+def test_whoever_did_not_ask_for_json_finds_stdout_empty_after_an_error(arguments: list[str], here: Path) -> None:
+    whole(here)
+    said = ask(*arguments)
+    assert said.code != ExitCode.OK
+    assert said.stdout == ""
+
+
+def test_json_that_the_environment_asks_for_is_answered_in_json_and_the_command_line_goes_before_it(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole(here)
+    monkeypatch.setenv("CKPTTOOL_FORMAT", "json")
+    assert ask("scan", "nosuch").json["schema"] == "ckpttool/error/1"
+    assert ask("scan", "nosuch", "--format", "table").stdout == ""
+
+
+def test_after_a_document_comes_no_second_one_whatever_the_exit_code(here: Path) -> None:
+    SITUATIONS["missing-shard"](here)
+    assert ask("verify", "--checkpoint", "all", "--json").json["schema"] == "ckpttool/verdicts/1"
+    several = ask("scan", "output", "nosuch", "--json")
+    assert several.code == ExitCode.DAMAGE
+    assert several.json["schema"] == "ckpttool/trees/1"
+    unknown = ask("preflight", "nosuch", "--json")
+    assert unknown.code == ExitCode.UNKNOWN_LAYOUT
+    assert unknown.json["schema"] == "ckpttool/preflight/1"
+
+
 def test_0_for_a_whole_tree(here: Path) -> None:
     whole(here)
     assert ask("scan").code == ExitCode.OK

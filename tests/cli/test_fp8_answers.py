@@ -66,7 +66,7 @@ def test_each_comparison_keeps_to_its_schema(baseline: str, candidate: str) -> N
 def test_each_trainers_log_gives_an_answer_that_keeps_to_its_schema(log: Path) -> None:
     said = ask("fp8", "compare", f"{log}", f"{log}", "--json")
     if said.code == 2:  # nothing that a log of losses is
-        assert said.stdout == ""
+        assert said.json["exit"] == 2
         assert said.stderr.count("\n") == 1
     else:
         kept("fp8 compare", said)
@@ -76,7 +76,9 @@ def test_each_trainers_log_gives_an_answer_that_keeps_to_its_schema(log: Path) -
 def test_each_probe_keeps_to_its_schema_and_leaves_the_tree_alone(tree: Path) -> None:
     before = lying(tree)
     said = ask("fp8", "probe", f"{tree}", "--json", "--optimizer")
-    if said.code in {2, 11, 12} and not said.stdout:
+    if said.json["schema"] == "ckpttool/error/1":
+        assert said.json["exit"] == said.code
+        assert said.code in {2, 11, 12}
         assert said.stderr.count("\n") == 1
     else:
         kept("fp8 probe", said)
