@@ -9,5 +9,6 @@ from ckpttool.trainers.mindformers.scalars import TrainState
 
 
 def values(state: TrainState) -> ScalarValues:
-    """What a file with these says."""
-    return tuple(sorted((name, value) for name, value in asdict(state).items() if value is not None))
+    """What a file with these says; who wrote it is told by another tensor."""
+    told = {name: value for name, value in asdict(state).items() if value is not None and name != "by_own_writer"}
+    return tuple(sorted(told.items()))

@@ -104,14 +104,22 @@ def place_of(out: str, name: str, root: str, *, of: int) -> str:
     return place
 
 
-def assert_own(place: str, seat: Seat) -> None:
+def assert_own(place: str, seat: Seat, *, keeps: bool = False) -> None:
     """Refuse to write over another part of the same look.
+
+    Args:
+        place: The file.
+        seat: The part to be written.
+        keeps: A watch keeps it: what runs it may have been started again under another name, as a pod is.
 
     Raises:
         UsageError: It is another machine's.
     """
     there = seat_in(place)
-    if there is None or (there.number, there.of, there.host) == (seat.number, seat.of, seat.host):
+    if there is None:
+        return
+    is_same_host = keeps or there.host == seat.host
+    if (there.number, there.of) == (seat.number, seat.of) and is_same_host:
         return
     if there.run == seat.run and there.ended_ns > seat.began_ns - BREAK_NS:
         raise UsageError(

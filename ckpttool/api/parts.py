@@ -67,7 +67,10 @@ def part(
     place = place_of(
         question.out, name_of(run_of(question, process), process.index + 1, process.count), root, of=process.count
     )
-    return _written(_made(question, process, located, root, read), place, send)
+    made = _made(question, process, located, root, read)
+    if place != STREAM:
+        assert_own(place, made.seat, keeps=read is not None)
+    return _written(made, place, send)
 
 
 def told_before(question: PartQuestion) -> dict[str, ShardReport]:
@@ -138,6 +141,8 @@ def parts_of_nodes(
         assert_same(there, version)
         if isinstance(made, str):
             raise UsageError(f"{there}: {made}")
+        if places[at] != STREAM:
+            assert_own(places[at], made.seat)
         yield _written(made, places[at], send)
 
 
@@ -245,7 +250,6 @@ def _written(made: Made, place: str, send: Callable[[bytes], None] | None) -> Pa
 
         # What lies there now is our own; what comes there meanwhile is not.
         is_there = os.path.lexists(place)
-        assert_own(place, made.seat)
         write(place, made.data, overwrite=is_there, backup=False)
     return PartWritten(
         seat=made.seat,
