@@ -11,6 +11,7 @@ from ckpttool.api.resolving import Answer, resolve
 from ckpttool.api.scanning import Where, asked
 from ckpttool.api.starting import against_start, judged_start
 from ckpttool.decide import preflight as judge
+from ckpttool.decide.inline_allow import allowed_in
 from ckpttool.domain.checkpoint import Inventory
 from ckpttool.domain.data_position import skip_of
 from ckpttool.domain.finding import Code, Finding
@@ -346,8 +347,12 @@ def _start_check(teller: _Teller, answer: Answer) -> Check:
     plan, start = answer.decision, judged_start(answer)
     if start is None or not isinstance(plan, ResumePlan):
         return Check(name="start", summary="nothing was chosen", skipped=True)
-    check = teller.check("start", summaries.start_summary(start, plan), against_start(start, answer, plan))
-    return replace(check, unsure=not start.is_known)
+    found, config = against_start(start, answer, plan), answer.question.config
+    silenced = () if config is None else allowed_in(config.text, found)
+    left = [finding for finding in found if finding not in silenced]
+    check = teller.check("start", summaries.start_summary(start, plan), left)
+    allowed = tuple(Reason(finding=finding, file=finding.path) for finding in silenced)
+    return replace(check, allowed=allowed, unsure=not start.is_known)
 
 
 def _skipped(check: Check) -> Check:

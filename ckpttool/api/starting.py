@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from ckpttool.api.resolving import own_start
 from ckpttool.decide.start import start_findings
-from ckpttool.domain.finding import Severity
+from ckpttool.domain.finding import Code, Severity
 from ckpttool.domain.frozen import replace
 from ckpttool.domain.plan import JudgedStart, NoResumePoint, ResumePlan
 from ckpttool.render.answers.resume import fragment
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from ckpttool.api.resolving import Answer
     from ckpttool.domain.finding import Finding
 
+_ELSEWHERE = "the command line says so already"
 _OWN_SCRIPT = "the training's own script names what it loads"
 
 
@@ -79,7 +80,9 @@ def _ways(start: JudgedStart, answer: Answer, plan: ResumePlan) -> list[str]:
     else:
         said = (setting for setting in plan.load.settings if not setting.is_alternative)
         told = "; ".join(f"{where}: {text}" for where, text in fragment(said))
-        ways.append(f"name it ({told}), and --allow start-differs")
+        code = (Code.START_DIFFERS if start.is_known else Code.START_UNKNOWN).value
+        way = start.mend or f"name it ({told})"
+        ways.append(f"{way}, and --allow {code}" if start.mend is None else f"{way}, or --allow {code} if {_ELSEWHERE}")
     if start.by_records:
         name = plan.point.checkpoint.name
         ways.append(join(["ckpttool", "repair-meta", plan.root, "--checkpoint", name, "--apply"]))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from difflib import get_close_matches
 from typing import NamedTuple
 
@@ -13,6 +13,9 @@ from ckpttool.domain.frozen import dataclass
 
 _COMMENT = re.compile(r"(?:^|(?<=\s))#\s*ckpttool:\s*allow\b(?:\s+(?P<codes>[^\s,#]+(?:\s*,\s*[^\s,#]+)*))?")
 """What stands behind the codes, with a space before it, may say why."""
+
+_OF_A_START = (Code.START_DIFFERS.value, Code.START_UNKNOWN.value)
+"""What is found only where a start is judged, so that a comment about it is in place without it."""
 
 _ALLOWABLE = tuple(code.value for code in Code if code not in NEVER_ALLOWED)
 
@@ -45,12 +48,26 @@ def part(findings: Sequence[Finding], text: str, *, path: str) -> Allowed:
         path: As the user gave it.
     """
     words = tuple(_words(text))
-    by_place = {(word.code, word.line) for word in words}
-    silenced = tuple(each for each in findings if _place(each) in by_place and each.code not in NEVER_ALLOWED)
+    by_place = _places(words)
+    silenced = _silenced(findings, by_place)
     used = {_place(finding) for finding in silenced}
     left = [finding for finding in findings if finding not in silenced]
+    used |= {place for place in by_place if place[0] in _OF_A_START}
     left += (_unused(word, path) for word in words if (word.code, word.line) not in used)
     return Allowed(findings=tuple(sorted(left, key=lambda finding: finding.line or 0)), silenced=silenced)
+
+
+def allowed_in(text: str, findings: Sequence[Finding]) -> tuple[Finding, ...]:
+    """Return those of the findings about a config that its comments allow."""
+    return _silenced(findings, _places(_words(text)))
+
+
+def _places(words: Iterable[_Word]) -> frozenset[tuple[str, int | None]]:
+    return frozenset((word.code, word.line) for word in words)
+
+
+def _silenced(findings: Sequence[Finding], places: frozenset[tuple[str, int | None]]) -> tuple[Finding, ...]:
+    return tuple(each for each in findings if _place(each) in places and each.code not in NEVER_ALLOWED)
 
 
 def _place(finding: Finding) -> tuple[str, int | None]:

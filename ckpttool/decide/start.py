@@ -24,7 +24,17 @@ def start_findings(
     if told is None or not start.is_known:
         say = note if start.by_script else unknown
         message = f"what {trainer} loads at a start as it stands is not known: {start.reason}"
-        return (say(Code.START_UNKNOWN, message, path=config, remedy=remedy),)
+        return (say(Code.START_UNKNOWN, message, path=config, line=start.line, remedy=remedy),)
     message = f"{start.lead}, {trainer} {start.deed(chosen)}: {start.reason}"
     actual = told.would_resume
-    return (suspect(Code.START_DIFFERS, message, path=config, expected=chosen.name, actual=actual, remedy=remedy),)
+    return (
+        suspect(
+            Code.START_DIFFERS,
+            message,
+            path=config,
+            line=start.line,
+            expected=chosen.name,
+            actual=actual,
+            remedy=remedy,
+        ),
+    )

@@ -252,12 +252,18 @@ class JudgedStart:
     """Whether it goes by small records beside the saves, which `repair-meta` writes."""
     data: str | None = None
     """How its data would go on elsewhere than the plan says, in words; None: they do not, or that is not known."""
+    lacks: str | None = None
+    """What of the save it leaves out, and what comes of that, in words; None: nothing."""
+    line: int | None = None
+    """Of the config's setting that decides."""
+    mend: str | None = None
+    """What in the config makes it load what was chosen, if naming that does not, for the end of a sentence."""
 
     def takes(self, name: str) -> bool:
         """Tell whether it loads a save of this name, and goes on behind it."""
         told = self.simulation
         goes_on = told is not None and told.outcome in {Outcome.LOADS, Outcome.UNKNOWN}
-        return goes_on and told is not None and told.would_resume == name and self.data is None
+        return goes_on and told is not None and told.would_resume == name and not (self.data or self.lacks)
 
     @property
     def is_known(self) -> bool:
@@ -270,6 +276,8 @@ class JudgedStart:
         """Why it does that, or why that is not known."""
         if self.data is not None:
             return self.data
+        if self.lacks is not None and self.simulation is not None and self.simulation.outcome is Outcome.LOADS:
+            return self.lacks
         return self.why if self.simulation is None else self.simulation.because
 
     def deed(self, chosen: Checkpoint) -> str:
@@ -290,7 +298,11 @@ class JudgedStart:
         then = " and stops" if told.outcome is Outcome.STOPS else ""
         if told.would_resume != chosen.name:
             return f"takes {told.would_resume}{then}, not {instead}"
-        return f"takes {chosen.name}{then}" if self.data is None else f"takes {chosen.name}, and its data elsewhere"
+        if self.data is not None:
+            then = ", and its data elsewhere"
+        elif self.lacks is not None and not then:
+            then = " without a part of it"
+        return f"takes {chosen.name}{then}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ckpttool.decide.inline_allow import part
+from ckpttool.decide.inline_allow import allowed_in, part
 from ckpttool.domain.finding import Code, Finding, suspect
 
 CODE = Code.UNKNOWN_KEY
@@ -59,3 +59,11 @@ def test_a_comment_that_silences_nothing_is_a_note_at_its_own_line() -> None:
         (Code.ALLOW_UNUSED, 2, "`ckpttool explain` lists all codes"),
         (Code.ALLOW_UNUSED, 4, "`ckpttool explain` lists all codes"),
     ]
+
+
+@pytest.mark.parametrize("code", [Code.START_DIFFERS, Code.START_UNKNOWN])
+def test_a_comment_about_a_start_is_in_place_where_none_is_judged(code: Code) -> None:
+    text = f"a: 1  # ckpttool: allow {code.value}\nb: 1\n"
+    assert part([], text, path="c.yaml").findings == ()
+    found = at(1, code), at(2, code), at(None, code), at(1)
+    assert allowed_in(text, found) == (found[0],)

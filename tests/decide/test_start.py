@@ -33,6 +33,8 @@ UNTOLD = JudgedStart(simulation=None, why="nobody said")
         (start(None, Outcome.STOPS), "stops and does not load step 30 (15_2)"),
         (start(None, Outcome.SCRATCH), "begins at step 0 and does not resume from step 30 (15_2)"),
         (start(None, Outcome.MIXES), "loads parts of several saves, not step 30 (15_2)"),
+        (replace(start(NAME), lacks="the steps are counted from 0"), "takes 15_2 without a part of it: the steps are"),
+        (replace(start(NAME, Outcome.STOPS), lacks="so"), "takes 15_2 and stops: it is so"),
         (replace(start(NAME), data="it skips 3"), "takes 15_2, and its data elsewhere: it skips 3"),
     ],
 )

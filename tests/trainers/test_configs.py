@@ -265,7 +265,7 @@ class TestPreflight:
     ) -> None:
         tree, config = healthy("ds_zero1_2ranks", tmp_path), tmp_path / "ds.json"
         sizes = {"train_batch_size": batch, "train_micro_batch_size_per_gpu": 4, "gradient_accumulation_steps": 1}
-        config.write_text(json.dumps(sizes))
+        config.write_text(json.dumps({**sizes, "zero_optimization": {"stage": 1}}))
         said = ask("preflight", str(tree), "--config", str(config))
         assert said.code == code
         assert ("--dp 1, not 2" in " ".join(said.stdout.split())) == (code != 0)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ckpttool.trainers.common.named_path import inside
+from ckpttool.trainers.common.named_path import inside, is_gone
 
 
 @pytest.fixture
@@ -50,6 +50,21 @@ def test_a_link_to_the_tree_is_the_tree(root: Path, tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(root)
     assert inside(str(root), f"{tmp_path}/link/rank_0") == "rank_0"
     assert inside(f"{tmp_path}/link", str(root)) == ""
+
+
+def test_a_home_is_not_expanded(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert inside(str(root), "~/run/output/checkpoint") is None
+    assert is_gone(str(root), "~/run/output/checkpoint")
+
+
+def test_what_is_not_there_is_gone_and_what_may_be_elsewhere_is_not(root: Path) -> None:
+    assert is_gone(str(root), "/nope/step-3")
+    assert is_gone(str(root), "checkpoint/step-3")
+    assert not is_gone(str(root), str(root.parent))
+    assert not is_gone(str(root), "other/step-3")
+    assert not is_gone(str(root), "s3://b/step-3")
+    assert not is_gone("s3://b", "/nope/step-3")
 
 
 def test_in_a_bucket_texts_are_compared() -> None:

@@ -226,6 +226,7 @@ class TestAScriptOfItsOwn:
 
 HF = "per_device_train_batch_size: 2\nsave_total_limit: 3\nsave_strategy: steps\n"
 LIGHTNING = "seed_everything: 1\ntrainer: {max_epochs: 3}\n"
+SAVER = "{{class_path: ModelCheckpoint, init_args: {{dirpath: {}}}}}"
 TITAN = "[checkpoint]\nenable = true\nkeep_latest_k = 0\n"
 
 
@@ -247,6 +248,10 @@ class TestConfigs:
             ("resume_from_checkpoint: run/checkpoint-4", Ended.FAILED, "takes checkpoint-4, not step 8"),
             ("resume_from_checkpoint: run", Ended.FAILED, "takes run, not step 8"),
             ("resume_from_checkpoint: other/checkpoint-8", Ended.FAILED, "takes other/checkpoint-8, not"),
+            ("resume_from_checkpoint: /nope/checkpoint-12", Ended.FAILED, "stops and does not load step 8"),
+            ("resume_from_checkpoint: run/checkpoint-9", Ended.FAILED, "stops and does not load step 8"),
+            ('resume_from_checkpoint: "~/run/checkpoint-8"', Ended.FAILED, "stops and does not load step 8"),
+            ("resume_from_checkpoint: [run/checkpoint-8]", Ended.FAILED, "stops and does not load step 8"),
             ("resume_from_checkpoint: false", Ended.UNKNOWN, "names no save, so the script"),
             ("", Ended.UNKNOWN, "names no save, so the script"),
         ],
@@ -266,6 +271,10 @@ class TestConfigs:
             ("", Ended.FAILED, "begins at step 0"),
             ("ckpt_path: best", Ended.FAILED, "stops"),
             ("ckpt_path: other/checkpoints/last.ckpt", Ended.FAILED, "takes other/checkpoints/last.ckpt, not"),
+            ("ckpt_path: [run/checkpoints/last.ckpt]", Ended.FAILED, "stops"),
+            ("ckpt_path: /nope/last.ckpt", Ended.FAILED, "stops"),
+            ("ckpt_path: hpc", Ended.UNKNOWN, "names hpc, which was not looked at"),
+            ("ckpt_path: file:///run/checkpoints/last.ckpt", Ended.UNKNOWN, "which was not looked at"),
         ],
     )
     def test_of_lightnings_command_line(self, more: str, ended: Ended, words: str, tmp_path: Path) -> None:
@@ -302,6 +311,18 @@ class TestConfigs:
             ("load_step = NEWEST", Ended.PASSED, "takes step-"),
             ("load_step = OLDEST", Ended.FAILED, "not step"),
             ("load_step = 99", Ended.FAILED, "stops and does not load"),
+            ("load_step = -2", Ended.FAILED, "stops and does not load"),
+            ('load_step = "NEWEST"', Ended.UNKNOWN, "is no whole number"),
+            ("load_step = -1.0", Ended.UNKNOWN, "is no whole number"),
+            ("load_step = true", Ended.UNKNOWN, "is no whole number"),
+            ('folder = "checkpoint"', Ended.PASSED, "takes step-"),
+            ('folder = "ckpt2"', Ended.FAILED, "takes ckpt2, not"),
+            ('exclude_from_loading = ["model"]', Ended.FAILED, "stops and does not load"),
+            ('exclude_from_loading = ["momentum"]', Ended.FAILED, "stops and does not load"),
+            ('exclude_from_loading = ["train_state", "dataloader"]', Ended.FAILED, "without a part of it"),
+            ('exclude_from_loading = "optimizer,lr_scheduler"', Ended.FAILED, "without a part of it"),
+            ('exclude_from_loading = ["dataloader"]', Ended.PASSED, "takes step-"),
+            ("exclude_from_loading = []", Ended.PASSED, "takes step-"),
             ('[job]\ndump_folder = "./run"', Ended.PASSED, "takes step-"),
             ('[job]\ndump_folder = "./other"', Ended.FAILED, "takes ./other/checkpoint, not"),
         ],
@@ -331,3 +352,150 @@ class TestConfigs:
         root = healthy("ds_zero1_2ranks", tmp_path)
         check = self.start(root, tmp_path / "ds.json", '{"zero_optimization": {"stage": 1}}')
         assert check.outcome is Ended.PASSED
+
+    @pytest.mark.parametrize("switch", ["resume_from_checkpoint", "auto_resume_from_checkpoints"])
+    @pytest.mark.parametrize(
+        ("output", "ended"),
+        [("run", Ended.PASSED), ("/elsewhere/run2", Ended.FAILED), ("./run2", Ended.FAILED), ("[run]", Ended.FAILED)],
+    )
+    def test_with_true_trainer_looks_in_its_output_dir(
+        self, switch: str, output: str, ended: Ended, tmp_path: Path
+    ) -> None:
+        config = f"{HF}{switch}: true\noutput_dir: {output}\n"
+        check = self.start(healthy("hf_single", tmp_path), tmp_path / "args.yaml", config)
+        assert check.outcome is ended, check.summary
+
+    def test_of_output_dir_alone_trainer_expands_a_home(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("HOME", str(tmp_path))
+        root, config = healthy("hf_single", tmp_path), tmp_path / "args.yaml"
+        by_output = self.start(root, config, f"{HF}resume_from_checkpoint: true\noutput_dir: ~/run\n")
+        assert by_output.outcome is Ended.PASSED
+        named = self.start(root, config, f"{HF}resume_from_checkpoint: ~/run/checkpoint-12\n")
+        (reason,) = named.reasons
+        assert "it does not expand `~`" in reason.finding.message
+
+    def test_lightning_expands_a_home(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Its file systems are fsspec's: 2.6.6 loaded `~/x.ckpt`."""
+        monkeypatch.setenv("HOME", str(tmp_path))
+        config = f"{LIGHTNING}ckpt_path: ~/run/checkpoints/last.ckpt\n"
+        assert self.start(healthy("light_single", tmp_path), tmp_path / "fit.yaml", config).outcome is Ended.PASSED
+
+    @pytest.mark.parametrize("target", ["/nonexist", None])
+    def test_trainer_passes_over_a_numbered_name_that_leads_to_no_folder(
+        self, target: str | None, tmp_path: Path
+    ) -> None:
+        root = healthy("hf_single", tmp_path)
+        if target is not None:
+            (root / "checkpoint-50").symlink_to(target)
+        check = self.start(root, tmp_path / "args.yaml", f"{HF}resume_from_checkpoint: true\n")
+        assert (check.outcome, "takes checkpoint-12" in check.summary) == (Ended.PASSED, True), check.summary
+
+    @pytest.mark.parametrize(
+        ("trainer", "ended"),
+        [
+            ("{default_root_dir: ROOT}", Ended.PASSED),
+            ("{default_root_dir: .}", Ended.PASSED),
+            ("{default_root_dir: /elsewhere}", Ended.FAILED),
+            (f"{{callbacks: [{SAVER.format('run/checkpoints')}]}}", Ended.PASSED),
+            (f"{{callbacks: {SAVER.format('/elsewhere')}}}", Ended.FAILED),
+            (
+                f"{{callbacks: [{SAVER.format('/elsewhere')}, {SAVER.format('run/checkpoints')}]}}",
+                Ended.UNKNOWN,
+            ),
+        ],
+    )
+    def test_last_is_looked_for_where_lightnings_callbacks_save(
+        self, trainer: str, ended: Ended, tmp_path: Path
+    ) -> None:
+        root = healthy("light_single", tmp_path)
+        config = f"seed_everything: 1\ntrainer: {trainer.replace('ROOT', str(tmp_path))}\nckpt_path: last\n"
+        check = self.start(root, tmp_path / "fit.yaml", config)
+        assert check.outcome is ended, check.summary
+
+    @pytest.mark.parametrize(
+        ("tree", "config", "ended"),
+        [
+            ("ds_zero1_2ranks", '"zero_optimization": {"stage": 1}', Ended.PASSED),
+            ("ds_zero1_2ranks", '"zero_optimization": {"stage": 2}', Ended.PASSED),
+            ("ds_zero1_2ranks", '"zero_optimization": {"stage": 3}', Ended.FAILED),
+            ("ds_zero1_2ranks", '"steps_per_print": 10', Ended.UNKNOWN),
+            ("ds_zero1_2ranks", '"zero_optimization": {"stage": "auto"}', Ended.UNKNOWN),
+            ("ds_zero3_2ranks", '"zero_optimization": {"stage": 3}', Ended.PASSED),
+            ("ds_zero3_2ranks", '"zero_optimization": {"stage": 1}', Ended.FAILED),
+            ("ds_zero3_2ranks", '"steps_per_print": 10', Ended.FAILED),
+        ],
+    )
+    def test_another_zero_stage_than_the_saves_looks_for_files_of_other_names(
+        self, tree: str, config: str, ended: Ended, tmp_path: Path
+    ) -> None:
+        check = self.start(healthy(tree, tmp_path), tmp_path / "ds.json", f"{{{config}}}")
+        assert check.outcome is ended, check.summary
+
+    @pytest.mark.parametrize(
+        ("record", "ended", "words"),
+        [
+            (None, Ended.FAILED, "stops and does not load"),
+            ("global_step6", Ended.FAILED, "stops and does not load"),
+            ("global_step6_universal", Ended.FAILED, "takes global_step6_universal, not"),
+            ("", Ended.UNKNOWN, "which is empty"),
+        ],
+    )
+    def test_a_universal_start_of_deepspeed_goes_by_a_record_of_its_own(
+        self, record: str | None, ended: Ended, words: str, tmp_path: Path
+    ) -> None:
+        root = healthy("ds_zero1_2ranks", tmp_path)
+        if record is not None:
+            (root / "latest_universal").write_text(record)
+        text = '{"zero_optimization": {"stage": 1}, "checkpoint": {"load_universal": true}}'
+        check = self.start(root, tmp_path / "ds.json", text)
+        assert (check.outcome, words in check.summary) == (ended, True), check.summary
+        off = self.start(root, tmp_path / "ds.json", text.replace("true", "false"))
+        assert off.outcome is Ended.PASSED
+
+    @pytest.mark.parametrize(
+        ("tree", "config", "remedy"),
+        [
+            (
+                "titan_4ranks",
+                TITAN.replace("true", "false"),
+                "write `enable = true` under [checkpoint], or --allow start-differs if",
+            ),
+            ("titan_4ranks", TITAN.replace("enable = true\n", ""), "write `enable = true` under [checkpoint], or"),
+            ("titan_4ranks", f'{TITAN}folder = "ckpt2"\n', "write the `dump_folder` and the `folder` that make"),
+            ("titan_4ranks", f'{TITAN}exclude_from_loading = ["train_state"]\n', "take train_state out of"),
+            ("titan_4ranks", f"{TITAN}load_step = 99\n", "--checkpoint.load_step"),
+            ("hf_single", HF, "--allow start-unknown"),
+            ("hf_single", f"{HF}resume_from_checkpoint: run/checkpoint-4\n", "--allow start-differs"),
+        ],
+    )
+    def test_the_fix_mends_what_is_wrong(self, tree: str, config: str, remedy: str, tmp_path: Path) -> None:
+        suffix = "toml" if tree.startswith("titan") else "yaml"
+        (reason,) = self.start(healthy(tree, tmp_path), tmp_path / f"train.{suffix}", config).reasons
+        assert remedy in (reason.finding.remedy or ""), reason.finding.remedy
+
+    def test_torchtitan_without_its_loaders_state_is_not_told_to_be_exact(self, tmp_path: Path) -> None:
+        root, config = healthy("titan_4ranks", tmp_path), tmp_path / "train.toml"
+        config.write_text(TITAN)
+        assert "its data: exact" in ask("preflight", str(root), "--config", str(config)).stdout
+        config.write_text(f'{TITAN}exclude_from_loading = ["dataloader"]\n')
+        said = ask("preflight", str(root), "--config", str(config))
+        assert (said.code, "its data: exact" in said.stdout, "its data: restarts" in said.stdout) == (10, False, True)
+        assert "fix: take `dataloader` out of exclude_from_loading" in said.stdout
+
+    def test_the_fix_for_data_that_begin_anew_takes_the_setting_out(self, tmp_path: Path) -> None:
+        root, config = healthy("hf_single", tmp_path), tmp_path / "args.yaml"
+        config.write_text(f"{HF}resume_from_checkpoint: true\nignore_data_skip: true\n")
+        said = ask("preflight", str(root), "--config", str(config))
+        assert "fix: remove `ignore_data_skip: true`" in said.stdout
+
+    def test_a_comment_on_the_setting_allows_another_start(self, tmp_path: Path) -> None:
+        root, config = healthy("hf_single", tmp_path), tmp_path / "args.yaml"
+        setting = "resume_from_checkpoint: run/checkpoint-4"
+        check = self.start(root, config, f"{HF}{setting}\n")
+        assert [reason.finding.line for reason in check.reasons] == [4]
+        check = self.start(root, config, f"{HF}{setting}  # ckpttool: allow start-differs\n")
+        assert (check.outcome, [reason.finding.code for reason in check.allowed]) == (
+            Ended.PASSED,
+            [Code.START_DIFFERS],
+        )
+        assert "allow-unused" not in ask("lint-config", str(config), "-v").stdout

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 
+from ckpttool.domain.plan import Outcome
 from ckpttool.storage import is_local
 
 
@@ -12,7 +13,7 @@ def inside(root: str, path: str) -> str | None:
     """Return where in a tree a path leads, `rank_0/a.ckpt`, empty for its root; None where that is another place.
 
     A relative path is one of wherever the training is started, which need not be where we are: it is taken for a place
-    in the tree where the tree's own path ends as it begins.
+    in the tree where the tree's own path ends as it begins. A `~` is a name like any other: who expands it says so.
 
     Args:
         root: The tree, as it was opened.
@@ -22,11 +23,37 @@ def inside(root: str, path: str) -> str | None:
         below = f"{path.rstrip('/')}/".removeprefix(f"{root.rstrip('/')}/")
         return None if below == f"{path.rstrip('/')}/" else below.rstrip("/")
     here = os.path.abspath(root)
-    for there in _readings(here, os.path.expanduser(path)):
+    for there in _readings(here, path):
         below = os.path.relpath(there, here)
         if below != ".." and not below.startswith("../"):
             return "" if below == "." else below
     return None
+
+
+def elsewhere(root: str, path: str, what: str) -> tuple[str | None, Outcome, str]:
+    """Say what comes of a path that names no save of a tree: it stops if nothing is there.
+
+    Args:
+        root: The tree, as it was opened.
+        path: As a config has it.
+        what: Which setting names it, for the beginning of a sentence.
+    """
+    if is_gone(root, path):
+        tilde = ", for it does not expand `~`" if path.startswith("~") else ""
+        return None, Outcome.STOPS, f"{what}, which is not there{tilde}"
+    return path, Outcome.UNKNOWN, f"{what}, which is no save of {root}"
+
+
+def is_gone(root: str, path: str) -> bool:
+    """Tell whether nothing is at a path, wherever the training is started: one with a `~` that stays as it is, too."""
+    if path.startswith("~"):
+        return True
+    if not is_local(root) or not is_local(path):
+        return False
+    below = inside(root, path)
+    if below is None:
+        return os.path.isabs(path) and not os.path.exists(path)
+    return not os.path.exists(os.path.join(root, below))
 
 
 def _readings(here: str, path: str) -> Iterator[str]:

@@ -29,8 +29,23 @@ class NotTold:
     """Whether the training's own script decides."""
 
 
-def _by_itself(start: OwnStart, view: View) -> None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Told:
+    """What a config makes of a start."""
+
+    choice: Choice | NotTold | None = None
+    """None: it leaves the choice to the trainer."""
+    key: str = ""
+    """Which of its settings decides."""
+    mend: str | None = None
+    """What makes it load what was chosen, if naming that does not."""
+    lacks: str | None = None
+    """What of the save it leaves out, and what comes of that."""
+
+
+def _by_itself(start: OwnStart, view: View) -> Told:
     del start, view
+    return Told()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,8 +54,8 @@ class OwnChoice:
 
     trainer: Trainer
     choose: Callable[[OwnStart], Choice | NotTold]
-    told: Callable[[OwnStart, View], Choice | NotTold | None] = _by_itself
-    """Says what the config of a start makes of it; None: it chooses by itself."""
+    told: Callable[[OwnStart, View], Told] = _by_itself
+    """Says what the config of a start makes of it."""
     by_records: bool = False
     """Whether it chooses by small records beside the saves, which `repair-meta` writes."""
 
@@ -55,11 +70,21 @@ class OwnChoice:
         """Go by its config, where that says what to load; else ask the rule."""
         del plan
         config = start.config
-        told = self.told(start, View(config.settings)) if config and config.trainer == self.trainer.name else None
-        choice = told or self.choose(start)
+        told, line = Told(), None
+        if config is not None and config.trainer == self.trainer.name:
+            view = View(config.settings)
+            told = self.told(start, view)
+            line = view.line(told.key)
+        choice = told.choice or self.choose(start)
         if isinstance(choice, NotTold):
-            return JudgedStart(simulation=None, why=choice.why, by_script=choice.by_script)
-        return JudgedStart(simulation=self._simulation(choice, None), by_records=self.by_records and told is None)
+            return JudgedStart(simulation=None, why=choice.why, by_script=choice.by_script, line=line, mend=told.mend)
+        return JudgedStart(
+            simulation=self._simulation(choice, None),
+            by_records=self.by_records and told.choice is None,
+            line=line,
+            mend=told.mend,
+            lacks=told.lacks,
+        )
 
     def _simulation(self, choice: Choice, version: str | None) -> Simulation:
         name, outcome, because = choice

@@ -41,9 +41,9 @@ class DeepSpeed(WithoutLogs):
     def simulator(self) -> Simulator | None:
         """Its own choice: what `latest` names."""
         from ckpttool.trainers.common.own_choice import OwnChoice
-        from ckpttool.trainers.deepspeed.resumes import choose
+        from ckpttool.trainers.deepspeed.resumes import choose, told
 
-        return OwnChoice(trainer=self, choose=choose, by_records=True)
+        return OwnChoice(trainer=self, choose=choose, told=told, by_records=True)
 
     def objections(self, inventory: Inventory, checkpoint: Checkpoint, asked: AskedSizes) -> tuple[Finding, ...]:
         """Say which sizes its loader refuses."""

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 _LIMIT = 1024
 
 
-def latest_tag(storage: Storage) -> str:
+def latest_tag(storage: Storage, record: str = LATEST) -> str:
     """Return the tag that `latest` names, as DeepSpeed reads it; empty where it names none.
 
     The text is anybody's: it is compared with names, never followed.
@@ -23,24 +23,24 @@ def latest_tag(storage: Storage) -> str:
         FileNotFoundError: There is none.
         OSError: It cannot be read.
     """
-    return storage.small_file(LATEST, limit=_LIMIT).decode("utf-8", "surrogateescape").strip()
+    return storage.small_file(record, limit=_LIMIT).decode("utf-8", "surrogateescape").strip()
 
 
-def latest_pointer(storage: Storage) -> Pointer:
-    """Read `latest`."""
+def latest_pointer(storage: Storage, record: str = LATEST) -> Pointer:
+    """Read `latest`, or `latest_universal`."""
     from ckpttool.domain.pointer import Pointer  # a scan needs none
 
     try:
-        tag = latest_tag(storage)
+        tag = latest_tag(storage, record)
     except FileNotFoundError:
-        return Pointer(path=LATEST, trouble="is missing")
+        return Pointer(path=record, trouble="is missing")
     except OSError as error:
-        return Pointer(path=LATEST, trouble=f"cannot be read ({error.strerror or error})", unknown=True)
+        return Pointer(path=record, trouble=f"cannot be read ({error.strerror or error})", unknown=True)
     if not tag:
-        return Pointer(path=LATEST, trouble="is empty")
+        return Pointer(path=record, trouble="is empty")
     if "/" in tag or leads_out(tag):
-        return Pointer(path=LATEST, trouble="names no folder beside it")
-    return Pointer(path=LATEST, name=tag, target=tag, content=tag_bytes(tag))
+        return Pointer(path=record, trouble="names no folder beside it")
+    return Pointer(path=record, name=tag, target=tag, content=tag_bytes(tag))
 
 
 def tag_bytes(tag: str) -> bytes:

@@ -16,16 +16,19 @@ from ckpttool.domain.plan import Outcome
 from ckpttool.domain.question import AskedSizes
 from ckpttool.domain.shard import ShardRole
 from ckpttool.trainers.base import Effects, Resume
-from ckpttool.trainers.common.own_choice import Choice, said
+from ckpttool.trainers.common.own_choice import Choice, NotTold, Told, said
 from ckpttool.trainers.deepspeed.latest import latest_pointer
-from ckpttool.trainers.deepspeed.names import parse
+from ckpttool.trainers.deepspeed.names import LATEST_UNIVERSAL, parse
 
 if TYPE_CHECKING:
+    from ckpttool.decide.lint_engine import View
     from ckpttool.domain.checkpoint import Checkpoint
     from ckpttool.domain.finding import Finding
     from ckpttool.domain.pointer import Pointer
     from ckpttool.trainers.abilities import OwnStart
 
+_UNIVERSAL, _STAGE = "checkpoint.load_universal", "zero_optimization.stage"
+_WEIGHTS_PARTED = (3,)
 _WITHOUT_TAG = "load_checkpoint without a tag goes by `latest`"
 
 
@@ -35,6 +38,55 @@ def choose(start: OwnStart) -> Choice:
     save = None if pointer.name is None else start.inventory.named(pointer.name)
     outcome, because = _without_save(pointer) if save is None else _with(start, save)
     return None if save is None else save.name, outcome, f"{_WITHOUT_TAG}, {because}"
+
+
+def told(start: OwnStart, view: View) -> Told:
+    """Go by its JSON: whether it loads a universal checkpoint, and which files its ZeRO stage looks for.
+
+    Source: `load_checkpoint`, `_get_all_ckpt_names` and `_load_checkpoint` of 0.19.8: names are made of the stage.
+    """
+    if view.is_on(_UNIVERSAL):
+        return Told(choice=_of_universal(start), key=_UNIVERSAL, mend=f"remove `{_UNIVERSAL}`")
+    pointer = latest_pointer(start.storage)
+    save = None if pointer.name is None else start.inventory.named(pointer.name)
+    wrote, stage = None if save is None else _stages(save), view.get(_STAGE)
+    stage = 0 if stage is None else stage
+    if save is None or wrote is None or stage in wrote:
+        return Told()
+    made = f"{save.name} was saved with ZeRO stage {' or '.join(str(each) for each in wrote)}"
+    mend = f"write `{_STAGE}: {wrote[0]}`"
+    if stage not in {0, 1, 2, 3}:
+        return Told(choice=NotTold(why=f"`{_STAGE}` is {stage}, and {made}"), key=_STAGE, mend=mend)
+    if (
+        stage == 0 and wrote != _WEIGHTS_PARTED
+    ):  # the model's file is there, and what comes of the optimizer is not known
+        why = f"ZeRO is off, which looks for the optimizer in the model's file, and {made}"
+        return Told(choice=NotTold(why=why), key=_STAGE, mend=mend)
+    why = f"`{_STAGE}: {stage}` looks for files of other names: {made}"
+    return Told(choice=(save.name, Outcome.STOPS, why), key=_STAGE, mend=mend)
+
+
+def _of_universal(start: OwnStart) -> Choice | NotTold:
+    pointer = latest_pointer(start.storage, LATEST_UNIVERSAL)
+    what = f"`load_universal` goes by `{LATEST_UNIVERSAL}`"
+    if pointer.trouble == "is missing":
+        return None, Outcome.STOPS, f"{what}, which is missing: a ValueError"
+    if pointer.name is None:
+        return NotTold(why=f"{what}, which {pointer.trouble}")
+    if start.inventory.named(pointer.name) is not None:
+        return None, Outcome.STOPS, f"{what}, which names {pointer.name}: that is no universal checkpoint"
+    return pointer.name, Outcome.UNKNOWN, f"{what}, which names {pointer.name}"
+
+
+def _stages(save: Checkpoint) -> tuple[int, ...] | None:
+    """Tell by its names with which ZeRO stages a save may have been made; None: they do not tell."""
+    files = [own for path in save.expected or () if (own := parse(path.rpartition("/")[2])) is not None]
+    models = [file for file in files if file.role is ShardRole.MODEL and file.slice is not None]
+    if not models:
+        return None
+    if all(file.replica is not None for file in models):
+        return _WEIGHTS_PARTED
+    return (1, 2) if any(file.role is ShardRole.OPTIMIZER and file.slice is not None for file in files) else (0,)
 
 
 def _without_save(pointer: Pointer) -> tuple[Outcome, str]:

@@ -24,6 +24,7 @@ _OWN = (
 
 KEEPS_ONE = "`save_total_limit: 1` keeps one checkpoint: where that turns out damaged, or bad, there is none before it"
 KEEP_TWO = "set save_total_limit to 2 or more"
+REMOVE_IT = "remove `ignore_data_skip: true`, or write false: Trainer then passes over what was read"
 BEGINS_ANEW = "with ignore_data_skip it reads the epoch from its beginning"
 
 
@@ -58,7 +59,7 @@ def _begins_anew(view: View) -> Iterator[Problem]:
         yield note(
             "ignore_data_skip",
             f"{BEGINS_ANEW}, while the steps go on",
-            "write `ignore_data_skip: false`: Trainer passes over what was read",
+            REMOVE_IT,
         )
 
 

@@ -25,7 +25,7 @@ from ckpttool.storage.base import Storage
 from ckpttool.trainers.base import Effects, Resume
 from ckpttool.trainers.common.saved_values import first_told
 from ckpttool.trainers.huggingface import HuggingFace
-from ckpttool.trainers.huggingface.config import BEGINS_ANEW, KEEP_TWO, KEEPS_ONE
+from ckpttool.trainers.huggingface.config import BEGINS_ANEW, KEEP_TWO, KEEPS_ONE, REMOVE_IT
 from ckpttool.trainers.huggingface.names import ARGUMENTS, MODEL_CONFIG, STATE
 from ckpttool.trainers.huggingface.record import Arguments, ArgumentsReader, Epochs, State, read_state
 
@@ -110,7 +110,7 @@ def effects(resume: Resume) -> Effects:
     if position.effect not in {DataEffect.EXACT, DataEffect.UNKNOWN} or run.read.changes:
         position = replace(position, exact_with=_sizes(run.read, arguments, resume.sizes.world))
     findings = (
-        *effect_findings(position, title=HuggingFace.title, remedy=_remedy(position)),
+        *effect_findings(position, title=HuggingFace.title, remedy=_remedy(position, resume)),
         *_notes(resume, arguments),
     )
     return Effects(position=position, settings=(), findings=findings)
@@ -271,7 +271,10 @@ def _sizes(read: Consumed, arguments: Arguments, asked: int | None) -> tuple[Tra
     return tuple(TrainerSetting(place=Place.parsed(f"argument:{flag}"), value=value) for flag, value in pairs)
 
 
-def _remedy(position: GoesOn) -> str | None:
+def _remedy(position: GoesOn, resume: Resume) -> str | None:
+    if position.why is not None and position.why.startswith(BEGINS_ANEW):
+        in_config = resume.config is not None and View(resume.config.settings).is_on("ignore_data_skip")
+        return REMOVE_IT if in_config else "resume with --ignore_data_skip false"
     told = " ".join(f"{setting.place.name} {setting.value}" for setting in position.exact_with)
     return f"resume with {told}" if told else None
 

@@ -17,6 +17,8 @@ ARGUMENTS = "training_args.bin"
 
 RESUME = "resume_from_checkpoint"
 """What names the save to resume from, in its arguments."""
+OUTPUT = "output_dir"
+"""Where its saves go."""
 AUTOMATIC = "auto_resume_from_checkpoints"
 """axolotl's setting that takes the highest number."""
 _GOES_ON = r"optimizer\.(?:pt|bin)|scheduler\.pt|rng_state(?:_[0-9]{1,9})?\.pth|global_step[0-9]+|optimizer_0"

@@ -5,14 +5,16 @@ Source: `get_last_checkpoint` in trainer_utils.py of transformers 4.57 and 5.23;
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 from ckpttool.domain.checkpoint import Checkpoint, Content
 from ckpttool.domain.finding import Code, Severity, worst
 from ckpttool.domain.plan import Outcome
-from ckpttool.trainers.common.named_path import inside
-from ckpttool.trainers.common.own_choice import Choice, NotTold, said
-from ckpttool.trainers.huggingface.names import AUTOMATIC, RESUME, number_in
+from ckpttool.storage.base import Kind, LostLinkError
+from ckpttool.trainers.common.named_path import elsewhere, inside
+from ckpttool.trainers.common.own_choice import Choice, NotTold, Told, said
+from ckpttool.trainers.huggingface.names import AUTOMATIC, OUTPUT, RESUME, number_in
 
 if TYPE_CHECKING:
     from ckpttool.decide.lint_engine import View
@@ -21,34 +23,59 @@ if TYPE_CHECKING:
 _LOADS_WITHOUT = {Code.CHECKSUM_MISMATCH, Code.STEP_DISAGREES}
 
 
-def told(start: OwnStart, view: View) -> Choice | NotTold | None:
+def told(start: OwnStart, view: View) -> Told:
     """Go by what its arguments name; where they name nothing, its script decides.
 
     Source:
         `Trainer.train(resume_from_checkpoint=…)`: a path is opened as it is. The field of TrainingArguments does
-        nothing by itself; scripts pass it on, and some look for the highest number if it is not set.
+        nothing by itself; scripts pass it on, and some look for the highest number if it is not set. With True it looks
+        in `output_dir`, of which alone TrainingArguments expands a `~`.
     """
     path = view.get(RESUME)
     if path is True or (path in {None, False} and view.is_on(AUTOMATIC)):
-        return None
+        return _highest_elsewhere(start, view, RESUME if path is True else AUTOMATIC)
     if path in {None, False, ""}:
-        return NotTold(why=f"`{RESUME}` names no save, so the script begins at step 0, or takes the highest number")
-    taken = f"`{RESUME}` names {path}"
-    below = inside(start.inventory.root, str(path))
+        why = f"`{RESUME}` names no save, so the script begins at step 0, or takes the highest number"
+        return Told(choice=NotTold(why=why), key=RESUME)
+    if not isinstance(path, str):
+        return Told(choice=(None, Outcome.STOPS, f"`{RESUME}` is neither a path nor true"), key=RESUME)
+    root, taken = start.inventory.root, f"`{RESUME}` names {path}"
+    below = inside(root, path)
     save = None if below is None else start.inventory.named(below)
-    if save is None:
-        return str(path), Outcome.UNKNOWN, f"{taken}, which is no save of {start.inventory.root}"
-    return _outcome(save, start, taken)
+    return Told(choice=elsewhere(root, path, taken) if save is None else _outcome(save, start, taken), key=RESUME)
+
+
+def _highest_elsewhere(start: OwnStart, view: View, switch: str) -> Told:
+    """Look where the saves go: there it takes the highest number."""
+    output, root = view.get(OUTPUT), start.inventory.root
+    if output is None or (isinstance(output, str) and inside(root, os.path.expanduser(output)) == ""):
+        return Told(key=switch)
+    why = f"`{switch}: true` looks in `{OUTPUT}`, {output}, not in {root}"
+    return Told(choice=(str(output), Outcome.UNKNOWN, why), key=OUTPUT)
 
 
 def choose(start: OwnStart) -> Choice:
     """Take the highest number."""
-    numbered = [save for save in start.inventory.checkpoints if number_in(save.name) is not None]
+    numbered = [
+        save
+        for save in start.inventory.checkpoints
+        if number_in(save.name) is not None and _may_be_folder(start, save.name)
+    ]
     newest = max(numbered, key=_number, default=None)
     if newest is None:
         return None, Outcome.STOPS, "resume_from_checkpoint=True finds no checkpoint-N, and it stops"
     taken = f"resume_from_checkpoint=True takes {newest.name}, the highest number, whatever is in it"
     return _outcome(newest, start, taken)
+
+
+def _may_be_folder(start: OwnStart, name: str) -> bool:
+    """Tell whether it looks at it: it passes over files, and over links that lead nowhere."""
+    try:
+        return start.storage.kind(name) is Kind.FOLDER
+    except LostLinkError:
+        return False
+    except OSError:  # which is another matter, and told by its check
+        return True
 
 
 def _number(checkpoint: Checkpoint) -> int:

@@ -11,44 +11,22 @@ from collections.abc import Iterator
 
 from ckpttool.decide.lint_engine import Problem, Rule, View, note, suspect
 from ckpttool.domain.finding import Code
-from ckpttool.domain.settings import Nested
 from ckpttool.trainers.common.linted_configs import LintedConfigs
 from ckpttool.trainers.lightning import Lightning
+from ckpttool.trainers.lightning.callbacks import fit_prefix, items_of, saving_callbacks
 
-_CALLBACK = "ModelCheckpoint"
 _PATH = "ckpt_path"
 _OF_OTHERS = ("defaults", "exp_manager", "trainer._target_")
 """Hydra's and NeMo's, who build a Trainer from a config of their own: its callbacks stand elsewhere."""
 
 
-def _top(view: View) -> str:
-    """Return what the keys of a fit begin with."""
-    return "fit." if view.is_section("fit.trainer") else ""
-
-
 def _is_own(view: View) -> bool:
-    top = _top(view)
+    top = fit_prefix(view)
     if not view.is_section(f"{top}trainer") or any(view.setting(key) is not None for key in _OF_OTHERS):
         return False
     beside = ("seed_everything", f"{top}seed_everything", f"{top}{_PATH}")
-    classes = (view.get(f"{key}.class_path") for key in _items(view, f"{top}trainer.callbacks"))
+    classes = (view.get(f"{key}.class_path") for key in items_of(view, f"{top}trainer.callbacks"))
     return any(view.setting(key) is not None for key in beside) or any(isinstance(name, str) for name in classes)
-
-
-def _items(view: View, key: str) -> list[str]:
-    """Return the keys of the items of a list, or of the one thing that may stand in its place."""
-    if view.get(key) is Nested.LIST:
-        return [f"{key}.{index}" for index, _ in enumerate(view.inside(key))]
-    return [key]
-
-
-def _callbacks(view: View) -> list[str]:
-    """Return what the settings of each callback that saves begin with."""
-    return [
-        f"{key}.init_args"
-        for key in _items(view, f"{_top(view)}trainer.callbacks")
-        if str(view.get(f"{key}.class_path")).rpartition(".")[2] == _CALLBACK
-    ]
 
 
 def _place(view: View, callback: str, name: str) -> str:
@@ -60,7 +38,7 @@ def _keeps_last(view: View, callback: str) -> bool:
 
 
 def _model_alone(view: View) -> Iterator[Problem]:
-    callbacks = _callbacks(view)
+    callbacks = saving_callbacks(view)
     if callbacks and all(view.is_on(f"{callback}.save_weights_only") for callback in callbacks):
         yield suspect(
             f"{callbacks[0]}.save_weights_only",
@@ -71,7 +49,7 @@ def _model_alone(view: View) -> Iterator[Problem]:
 
 
 def _best_alone(view: View) -> Iterator[Problem]:
-    callbacks = _callbacks(view)
+    callbacks = saving_callbacks(view)
     if callbacks and all(_goes_by_metric(view, callback) for callback in callbacks):
         yield note(
             _place(view, callbacks[0], "monitor"),
@@ -92,7 +70,7 @@ def _goes_by_metric(view: View, callback: str) -> bool:
 
 
 def _saves_nothing(view: View) -> Iterator[Problem]:
-    switch, callbacks = f"{_top(view)}trainer.enable_checkpointing", _callbacks(view)
+    switch, callbacks = f"{fit_prefix(view)}trainer.enable_checkpointing", saving_callbacks(view)
     none = [view.count(f"{callback}.save_top_k", 1) == 0 and not _keeps_last(view, callback) for callback in callbacks]
     if view.get(switch) is False or (none and all(none)):
         yield suspect(
@@ -103,10 +81,10 @@ def _saves_nothing(view: View) -> Iterator[Problem]:
 
 
 def _takes_its_own_choice(view: View) -> Iterator[Problem]:
-    key = f"{_top(view)}{_PATH}"
+    key = f"{fit_prefix(view)}{_PATH}"
     if view.get(key) != "last":
         return
-    callbacks = _callbacks(view)
+    callbacks = saving_callbacks(view)
     if callbacks and not any(_keeps_last(view, callback) for callback in callbacks):
         yield suspect(
             key,

@@ -6,15 +6,18 @@ callbacks/model_checkpoint.py of Lightning 2.6; runs of it with a stale, a torn 
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from ckpttool.domain.checkpoint import Checkpoint, Content
 from ckpttool.domain.finding import Code, Finding, blocking, note
 from ckpttool.domain.plan import Outcome
+from ckpttool.storage import is_local
 from ckpttool.storage.base import Entry, Kind, NotRegularError, Storage
-from ckpttool.trainers.common.named_path import inside
-from ckpttool.trainers.common.own_choice import Choice, NotTold, said
+from ckpttool.trainers.common.named_path import elsewhere, inside
+from ckpttool.trainers.common.own_choice import Choice, NotTold, Told, said
+from ckpttool.trainers.lightning.callbacks import fit_prefix, saving_callbacks
 from ckpttool.trainers.lightning.names import hpc_number, is_last
 from ckpttool.trainers.lightning.record import is_torn
 
@@ -27,22 +30,61 @@ _ON_SLURM = "a start on Slurm without a ckpt_path"
 _REMEDY = "resume with ckpt_path=PATH, never 'last', and remove it"
 
 
-def told(start: OwnStart, view: View) -> Choice | NotTold | None:
+def told(start: OwnStart, view: View) -> Told:
     """Go by the `ckpt_path` of its command line's config.
 
     Source: `LightningCLI` hands `ckpt_path` on to `Trainer.fit`; without one only Slurm's saves are looked for.
     """
     key = "fit.ckpt_path" if view.is_section("fit.trainer") else "ckpt_path"
-    path = view.get(key)
-    if path == "last":
+    choice = _of_last(start, view) if view.get(key) == "last" else _of_path(start, key, view.get(key))
+    return Told(choice=choice, key=key)
+
+
+def _of_last(start: OwnStart, view: View) -> Choice | NotTold | None:
+    """Look where each callback saves; None: here.
+
+    Source: `_find_last_checkpoints` looks in `dirpath`, else below `default_root_dir`; a `~` is expanded in both.
+    """
+    root, here = start.inventory.root, 0
+    folders = [folder for place in saving_callbacks(view) if (folder := view.get(f"{place}.dirpath")) is not None]
+    for folder in folders:
+        here += inside(root, os.path.expanduser(str(folder))) == ""
+    if here and here < len(folders):
+        return NotTold(why="`ckpt_path: last` takes the newest of several folders, of which others were not looked at")
+    if folders:
+        what = f"`ckpt_path: last` looks in the `dirpath` {folders[0]}, not in {root}"
+        return None if here else (str(folders[0]), Outcome.UNKNOWN, what)
+    default = view.get(f"{fit_prefix(view)}trainer.default_root_dir")
+    if default is None or _is_above(str(default), root):
         return None
+    return str(default), Outcome.UNKNOWN, f"`ckpt_path: last` looks below `default_root_dir`, {default}, not in {root}"
+
+
+def _is_above(folder: str, root: str) -> bool:
+    """Tell whether a tree lies in a folder, however deep."""
+    folder, place = os.path.expanduser(folder), os.path.abspath(root)
+    if os.path.normpath(folder) == ".":  # wherever the training is started
+        return True
+    while inside(place, folder) != "":
+        if place == os.path.dirname(place):
+            return False
+        place = os.path.dirname(place)
+    return True
+
+
+def _of_path(start: OwnStart, key: str, path: object) -> Choice | NotTold:
+    """Go by the path, or by the word in its place."""
     if path in {None, ""}:
         if any(hpc_number(entry.name) is not None for entry in start.storage.entries("")):
             return NotTold(why=f"`{key}` names no save: {_ON_SLURM} takes the highest hpc_ckpt_N.ckpt, any other none")
         return None, Outcome.SCRATCH, f"`{key}` names no save, so it begins at step 0"
     if path == "best":
         return None, Outcome.STOPS, f"`{key}: best` stops with a ValueError: no fit has run before this one"
-    return _named(start, str(path), f"`{key}` names {path}")
+    if not isinstance(path, str):
+        return None, Outcome.STOPS, f"`{key}` is no path"
+    if path == "hpc" or not is_local(path) or path.startswith("registry"):
+        return NotTold(why=f"`{key}` names {path}, which was not looked at: write the path of the save")
+    return _named(start, os.path.expanduser(path), f"`{key}` names {path}")
 
 
 def _named(start: OwnStart, path: str, what: str) -> Choice:
@@ -50,7 +92,7 @@ def _named(start: OwnStart, path: str, what: str) -> Choice:
     below = inside(start.inventory.root, path)
     save = None if below is None else holder(start.inventory.checkpoints, below)
     if below is None or save is None:
-        return path, Outcome.UNKNOWN, f"{what}, which is no save of {start.inventory.root}"
+        return elsewhere(start.inventory.root, path, what)
     if is_torn(start.storage, below):
         return below, Outcome.STOPS, f"{what}, and stops there: it is not whole"
     return _outcome(start, save, what)

@@ -13,7 +13,7 @@ from ckpttool.decide.lint_engine import Problem, Rule, View, note, suspect
 from ckpttool.domain.finding import Code
 from ckpttool.trainers.common.linted_configs import LintedConfigs
 from ckpttool.trainers.torchtitan import Torchtitan
-from ckpttool.trainers.torchtitan.names import ON, SECTION
+from ckpttool.trainers.torchtitan.names import LEFT_OUT, ON, SECTION
 
 _LAST = (f"{SECTION}.last_save_model_only", f"{SECTION}.last_save_model_weights_only")  # in the same order
 _OWN = (
@@ -56,13 +56,17 @@ def _last_model_alone(view: View) -> Iterator[Problem]:
         )
 
 
+def left_out(view: View) -> list[str]:
+    """Return which parts of a save it does not load."""
+    told = view.raw(LEFT_OUT)
+    names = told.split(",") if isinstance(told, str) else told if isinstance(told, list) else []
+    return [str(name).strip() for name in names]
+
+
 def _begins_anew(view: View) -> Iterator[Problem]:
-    key = f"{SECTION}.exclude_from_loading"
-    left_out = view.raw(key)
-    names = left_out.split(",") if isinstance(left_out, str) else left_out if isinstance(left_out, list) else ()
-    if "dataloader" in names:
+    if "dataloader" in left_out(view):
         yield note(
-            key,
+            LEFT_OUT,
             "`exclude_from_loading` leaves the data loaders out: the data begin again at every start, while the steps "
             "go on",
             "take `dataloader` out, unless the number of data-parallel ranks changes at this start",

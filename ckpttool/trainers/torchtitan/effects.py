@@ -11,12 +11,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ckpttool.decide.data_effects import against_size, consumed, effect_findings
+from ckpttool.decide.lint_engine import View
 from ckpttool.domain.checkpoint import Content
 from ckpttool.domain.data_position import DataEffect, GoesOn
 from ckpttool.domain.finding import Code, suspect
 from ckpttool.domain.question import AskedSizes
 from ckpttool.trainers.base import Effects, Resume
 from ckpttool.trainers.torchtitan import Torchtitan
+from ckpttool.trainers.torchtitan.config import left_out
 from ckpttool.trainers.torchtitan.names import DP
 
 if TYPE_CHECKING:
@@ -30,6 +32,7 @@ _REFUSES = (
 _STATE = "each data-parallel rank goes on from its own loader's state"
 _OTHER_BATCHES = "each data-parallel rank goes on in its own data, in batches of another size: another mixture"
 _AS_THEY_WERE = "the data set and the batches are as they were"
+_LEFT_OUT = "`exclude_from_loading` leaves the data loaders out"
 _WEIGHTS = "weights alone are loaded, so the data begin anew"
 
 
@@ -39,6 +42,10 @@ def effects(resume: Resume) -> Effects:
     checkpoint = resume.plan.point.checkpoint
     if checkpoint.content is Content.WEIGHTS_ONLY:
         return _told(GoesOn(effect=DataEffect.RESTARTS, why=_WEIGHTS, samples=read.samples, source=read.source))
+    config = resume.config
+    if config is not None and config.trainer == Torchtitan.name and "dataloader" in left_out(View(config.settings)):
+        anew = GoesOn(effect=DataEffect.RESTARTS, why=_LEFT_OUT, samples=read.samples, source=read.source)
+        return _told(anew, remedy="take `dataloader` out of exclude_from_loading")
     changed = resume.data.new_global_batch is not None and read.changes
     return _told(
         GoesOn(
@@ -55,8 +62,9 @@ def effects(resume: Resume) -> Effects:
     )
 
 
-def _told(position: GoesOn) -> Effects:
-    return Effects(position=position, settings=(), findings=effect_findings(position, title=Torchtitan.title))
+def _told(position: GoesOn, *, remedy: str | None = None) -> Effects:
+    findings = effect_findings(position, title=Torchtitan.title, remedy=remedy)
+    return Effects(position=position, settings=(), findings=findings)
 
 
 def objections(checkpoint: Checkpoint, asked: AskedSizes) -> tuple[Finding, ...]:

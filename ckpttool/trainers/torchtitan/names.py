@@ -11,5 +11,6 @@ SECTION = "checkpoint"
 """Of its config: what it says of saves."""
 ON = (f"{SECTION}.enable", f"{SECTION}.enable_checkpoint")
 """What switches saves on: in 0.2 and later, and in 0.1."""
+LEFT_OUT = f"{SECTION}.exclude_from_loading"
 STATE = ("optimizer.", "lr_scheduler", "dataloader.", "train_state")
 """What the names of all that is no weight begin with."""

@@ -7,6 +7,7 @@ Source:
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
@@ -17,11 +18,12 @@ from ckpttool.domain.finding import blocking
 from ckpttool.domain.plan import Outcome
 from ckpttool.storage.base import Kind
 from ckpttool.trainers.common.named_path import inside
-from ckpttool.trainers.common.own_choice import Choice
+from ckpttool.trainers.common.own_choice import Choice, NotTold, Told
 from ckpttool.trainers.listing import list_root
 from ckpttool.trainers.torch_dcp.names import METADATA
 from ckpttool.trainers.torchtitan import Torchtitan
-from ckpttool.trainers.torchtitan.names import INDEX, ON, SECTION
+from ckpttool.trainers.torchtitan.config import left_out
+from ckpttool.trainers.torchtitan.names import INDEX, LEFT_OUT, ON, SECTION
 
 if TYPE_CHECKING:
     from ckpttool.decide.lint_engine import View
@@ -30,6 +32,13 @@ if TYPE_CHECKING:
     from ckpttool.trainers.abilities import OwnStart
     from ckpttool.trainers.listing import Listing
 
+_DUMP = "job.dump_folder"
+_ANEW = {
+    "optimizer": "the optimizer begins anew",
+    "lr_scheduler": "the schedule begins anew",
+    "train_state": "the steps are counted from 0",
+}
+"""What of a save it can leave out, and what comes of that."""
 _MARKS = frozenset({METADATA, INDEX})
 
 
@@ -70,27 +79,62 @@ def strays_taken(listing: Listing) -> Iterator[Finding]:
             )
 
 
-def told(start: OwnStart, view: View) -> Choice | None:
-    """Go by the `[checkpoint]` of its config: whether it is on, in which folder, which step.
+def told(start: OwnStart, view: View) -> Told:
+    """Go by the `[checkpoint]` of its config: whether it is on, in which folder, which step, and what it leaves out.
 
-    Source: `CheckpointManager.__init__` and `load` of torchtitan 0.1.0 and 0.2.2.
+    Source: `CheckpointManager.__init__` and `load` of torchtitan 0.1.0 and 0.2.2, `_states_to_load` of 0.3.0.
     """
     if not any(view.is_on(key) for key in ON):
-        return None, Outcome.SCRATCH, "checkpoints are off, so that it begins at step 0, whatever was saved"
-    dump, folder = view.get("job.dump_folder"), view.get(f"{SECTION}.folder") or "checkpoint"
-    if isinstance(dump, str) and inside(start.inventory.root, f"{dump}/{folder}") != "":
-        return f"{dump}/{folder}", Outcome.UNKNOWN, f"it looks in {dump}/{folder}, not in {start.inventory.root}"
-    step = view.count(f"{SECTION}.load_step", -1)
-    if step < 0:
+        key = next((key for key in ON if view.setting(key) is not None), SECTION)
+        name = (ON[0] if key == SECTION else key).rpartition(".")[2]
+        why = "checkpoints are off, so that it begins at step 0, whatever was saved"
+        mend = f"write `{name} = true` under [{SECTION}]"
+        return Told(choice=(None, Outcome.SCRATCH, why), key=key, mend=mend)
+    return _of_other_folder(start, view) or _of_other_parts(view) or _of_step(start, view)
+
+
+def _of_other_folder(start: OwnStart, view: View) -> Told | None:
+    dump, key, root = view.get(_DUMP), f"{SECTION}.folder", start.inventory.root
+    folder = view.get(key)
+    if dump is None and folder is None:
         return None
+    place = os.path.join(*(str(part) for part in (dump, folder or "checkpoint") if part is not None))
+    if inside(root, place) == "":
+        return None
+    choice = place, Outcome.UNKNOWN, f"it looks in {place}, not in {root}"
+    mend = f"write the `dump_folder` and the `folder` that make {root}"
+    return Told(choice=choice, key=key if view.setting(key) else _DUMP, mend=mend)
+
+
+def _of_other_parts(view: View) -> Told | None:
+    """Say what comes of parts that are left out, but for the data loaders, of which the data's place tells."""
+    names = left_out(view)
+    wrong = [name for name in names if name not in {"dataloader", *_ANEW}]
+    mend = f"take {' and '.join(name for name in names if name != 'dataloader')} out of `exclude_from_loading`"
+    if wrong:
+        why = f"`exclude_from_loading` names {wrong[0]}, at which it stops with a ValueError"
+        return Told(choice=(None, Outcome.STOPS, why), key=LEFT_OUT, mend=mend)
+    anew = [_ANEW[name] for name in names if name in _ANEW]
+    if not anew:
+        return None
+    return Told(key=LEFT_OUT, mend=mend, lacks=f"with `exclude_from_loading` {' and '.join(anew)}")
+
+
+def _of_step(start: OwnStart, view: View) -> Told:
+    key = f"{SECTION}.load_step"
+    step = view.get(key)
+    if step is None or (step == -1 and not isinstance(step, float)):
+        return Told()
+    if isinstance(step, bool) or not isinstance(step, int):
+        return Told(choice=NotTold(why=f"`load_step` is no whole number: {step}"), key=key)
     name, what = f"step-{step}", f"`load_step` names step {step}"
     save = start.inventory.named(name)
     if save is None:
-        return None, Outcome.STOPS, f"{what}, and it stops, for there is no {name}"
+        return Told(choice=(None, Outcome.STOPS, f"{what}, and it stops, for there is no {name}"), key=key)
     stop = _stop(start, save)
     if stop is None:
-        return name, Outcome.LOADS, what
-    return name, Outcome.STOPS, f"{what}, and then it stops: {stop}"
+        return Told(choice=(name, Outcome.LOADS, what), key=key)
+    return Told(choice=(name, Outcome.STOPS, f"{what}, and then it stops: {stop}"), key=key)
 
 
 def choose(start: OwnStart) -> Choice:

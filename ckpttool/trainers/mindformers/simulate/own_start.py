@@ -18,7 +18,7 @@ from ckpttool.domain.frozen import dataclass
 from ckpttool.domain.plan import JudgedStart, Outcome, ResumePlan, Simulation
 from ckpttool.storage import is_local, open_storage
 from ckpttool.storage.base import Kind, Storage
-from ckpttool.trainers.common.named_path import inside
+from ckpttool.trainers.common.named_path import inside, is_gone
 from ckpttool.trainers.mindformers.counters import mindformers_counters
 from ckpttool.trainers.mindformers.layouts.names import UNIFIED_LAYOUT
 from ckpttool.trainers.mindformers.load import planned_skip
@@ -110,6 +110,9 @@ def _judged(start: OwnStart, plan: ResumePlan, config: TrainConfig, told: _Told)
         because = f"{told.why_not}: of `{told.key}: {told.path}` it {_WEIGHTS}"
         return JudgedStart(simulation=_simulation(None, Outcome.SCRATCH, because))
     below = inside(start.inventory.root, str(told.path)) if not picks_healthy else ""
+    if told.path and not picks_healthy and is_gone(start.inventory.root, str(told.path)):
+        tilde = ": MindFormers does not expand `~`" if str(told.path).startswith("~") else ""
+        raise StopsError(f"`{told.key}: {told.path}` does not exist{tilde}")
     if below is None and not is_local(start.inventory.root):
         return JudgedStart(simulation=None, why=f"`{told.key}: {told.path}` is a folder, and the tree is in no folder")
     if below is None:
