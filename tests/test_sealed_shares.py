@@ -215,7 +215,9 @@ def test_on_one_disk_the_machines_seals_are_one_seal(
     flipped(nodes[0] / SHARD.format(2))
     code, said, _ = verified(tree)
     assert (code, said) == (10, {"15_2": "damaged"})
-    assert cli("seal", str(tree), "--reseal").exit_code in {0, 10}
+    assert cli("seal", str(tree), "--reseal").exit_code == 10  # its copies differ: no seal makes that good
+    flipped(nodes[0] / SHARD.format(2))
+    assert cli("seal", str(tree), "--reseal").exit_code == 0
     assert not any((nodes[0] / SEALS / NEWEST).iterdir())
     assert verified(tree) == (0, {"15_2": "verified"}, [])
 

@@ -80,9 +80,7 @@ def _sealed(
         assert_changeable(tree.storage.root)
     meant = chosen(tree, name)
     refusals = {each.key: place for each in meant if isinstance(place := tree.layout.seal_place(each), Refusal)}
-    with closing(
-        session_for(tree, CheckQuestion(level=Level.CHECKSUM, jobs=jobs, hashes=True, replicas=False))
-    ) as session:
+    with closing(session_for(tree, CheckQuestion(level=Level.CHECKSUM, name=name, jobs=jobs, hashes=True))) as session:
         for checkpoint in meant:
             if checkpoint.key in refusals and len(refusals) < len(meant):  # nothing else is kept from its seal
                 why = f"{checkpoint.name} {refusals[checkpoint.key].why}"
@@ -268,7 +266,8 @@ def no_other_sealer(root: str) -> Iterator[None]:
 
 def _against(checkpoint: Checkpoint, verdict: Verdict) -> tuple[Finding, ...]:
     """Return what is wrong with a checkpoint, or with what is known of its step, each once."""
-    return tuple(dict.fromkeys((*blocking(verdict.findings), *not_acted_on(checkpoint))))
+    told = (each for each in blocking(verdict.findings) if each.code is not Code.REPLICA_DRIFTED)  # it was saved so
+    return tuple(dict.fromkeys((*told, *not_acted_on(checkpoint))))
 
 
 def _refused(checkpoint: Checkpoint, place: SealPlace | None, findings: tuple[Finding, ...]) -> Sealing:

@@ -134,7 +134,7 @@ def _healing(sick: Sick, now: Mapping[Place, ShardReport], evidence: Evidence, o
     copies = {place: others[place] for place in proofs}
     believed = _believed(sick, copies, evidence)
     if isinstance(believed, str):
-        return _refused(sick, believed, "a checksum of one of them (ckpttool seal), or more copies, would tell")
+        return _refused(sick, believed, "a checksum of one of them from before, or more copies, would tell")
     meant = [place for place in believed if order.donor in {None, place[0]}]
     if not meant:
         return _refused(sick, f"rank {order.donor} differs from the other copies", "take another donor, or none")
@@ -211,7 +211,7 @@ def contradicted(shard: ShardHealing, tensor: str) -> ShardHealing:
     """
     rank = None if shard.donor is None else shard.donor.rank
     why = f"the data of this file and of rank {rank}'s differ in {tensor}: which of them is right, nothing tells"
-    return _refused(shard.sick, why, "a checksum of one of them (ckpttool seal), or a third copy, would tell")
+    return _refused(shard.sick, why, "a checksum of one of them from before, or a third copy, would tell")
 
 
 def _refused(sick: Sick, why: str, remedy: str) -> ShardHealing:

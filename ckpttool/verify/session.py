@@ -49,7 +49,7 @@ class Scope:
     jump: float | None = None
     """Factor between two checkpoints' norms that is suspect; None: the default; 0: do not compare."""
     hashes: bool = False
-    """Also hash every file as a whole, for sealing, and compare nothing with what is recorded."""
+    """Also hash every file as a whole, for sealing, and compare it with copies but with nothing that is recorded."""
     digests: bool = False
     """Also hash every file as a whole, beside all that is compared."""
     memory: Memory | None = None
@@ -101,7 +101,7 @@ class Session:
         """Of the checkpoint before the one at hand, whose numbers were needed: it need not be read again."""
         self._replicas = (
             None
-            if scope.hashes or not scope.level.reads_content
+            if not scope.level.reads_content
             else Replicas(
                 self._neighbours,
                 Reading(
@@ -152,12 +152,17 @@ class Session:
         reports = [*in_order(reports)]  # they came as they were finished
         if self._scope.level is Level.NUMERICS:
             yield from self._read_before(checkpoint, reports, followed_by=followed_by)
-        beside = Beside()
+        beside, known = Beside(), seals
         # What a manifest proves is what was sealed, whatever its siblings hold.
         sealed = {report.path for report in reports if report.path in seals and report.checksum_matched}
         if self._replicas is not None:
+            witnesses = reports
+            if self._scope.hashes:
+                known = self._seals(checkpoint)[0]
+                sealed = {each.path for each in reports if each.path in known and _holds(each, known[each.path])}
+                witnesses = [replace(each, checksum_matched=True) if each.path in sealed else each for each in reports]
             beside = yield from self._replicas.compare(
-                checkpoint, reports, followed_by=followed_by, sealed=sealed, rebuilt=rebuilt_from(reports, seals)
+                checkpoint, witnesses, followed_by=followed_by, sealed=sealed, rebuilt=rebuilt_from(reports, known)
             )
             reports = with_copies(reports, beside)
             self._keep_doubts(beside, checkpoint, reports, seals)
@@ -169,8 +174,9 @@ class Session:
         findings += (*cut_short_files(checkpoint, seen), *changed_headers(seen, seals))
         compared = self._compared(checkpoint, seen, seals, told=beside.told)
         findings += tuple(finding for finding in compared if finding.path not in sealed)
-        judged = {report.path for report in reports if self._scope.hashes or says_itself(report)}
-        judged |= {finding.path for finding in beside.findings if finding.path is not None}
+        # What was sealed before is judged by its sealer.
+        judged = {each.path for each in reports if says_itself(each) or (self._scope.hashes and each.path in known)}
+        judged |= {finding.path for finding in blocking(beside.findings) if finding.path is not None}
         left = tuple(f for f in checkpoint.findings if f.code not in FOUND_EARLIER or f.path not in judged)
         verdict = collect(replace(checkpoint, findings=left), reports, self._scope.level, beside=others)
         yield replace(
@@ -239,7 +245,7 @@ class Session:
         """Check another checkpoint's shards in some places; None: those that are in scope."""
         shards = self._in_scope(other) if places is None else other.shards
         chosen = tuple(shard for shard in shards if places is None or (shard.rank, shard.role) in places)
-        seals = self._seals(other)[0]
+        seals = {} if self._scope.hashes else self._seals(other)[0]
         for report in self._run(other, chosen, seals):
             if self._scope.memory is not None:
                 self._scope.memory.remember((report,), seals)
@@ -408,6 +414,11 @@ class Session:
         for index, findings in changes.items():
             if findings:
                 reports[index] = replace(reports[index], findings=(*reports[index].findings, *findings))
+
+
+def _holds(report: ShardReport, seal: ShardSeal) -> bool:
+    """Tell whether a file is what was sealed, byte for byte."""
+    return report.digest is not None and report.digest.xxh3_128 == seal.xxh3_128
 
 
 def _found_damaged(checkpoint: Checkpoint) -> set[str | None]:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from ckpttool import __version__
+from ckpttool import __version__, api
 from ckpttool.api import sealing as seal_module
 from ckpttool.api.scanning import Tree
 from ckpttool.api.sealing import seal_checkpoint
@@ -21,6 +21,9 @@ from ckpttool.domain.checkpoint import Checkpoint, Inventory
 from ckpttool.domain.finding import Code, Severity
 from ckpttool.domain.health import HealthBook
 from ckpttool.domain.manifest import Manifest, Sealing
+from ckpttool.domain.plan import ResumePlan
+from ckpttool.domain.question import CheckQuestion
+from ckpttool.domain.retention import PruneOrder, RetentionPolicy
 from ckpttool.domain.stored import CrcName
 from ckpttool.domain.verdict import Level, Verdict
 from ckpttool.errors import LockedError, NotDurableError, UnsafeError, WriteFailedError
@@ -438,3 +441,73 @@ def test_the_newer_layout_keeps_the_manifest_beside_the_shards_and_the_lock_else
     assert answer.path == "iteration_00000002/ckpttool.manifest.json"
     assert scanned(tree.checkpoint).layout == ITERATION_LAYOUT
     assert {path.name for path in (tree.checkpoint / "iteration_00000002").iterdir() if path.suffix == ".lock"} == set()
+
+
+CONVICTED = "rank_2/llama2_7b_rank_2_1-30_2.ckpt"
+
+
+def spoilt(copy_tree: Callable[[str], Path], *paths: str) -> Path:
+    """Return a real tree with one byte of a tensor changed alike in some files."""
+    root = copy_tree("sink2_ckpt") / "output/checkpoint"
+    for path in paths:
+        flip(root / path, at=1000)
+    return root
+
+
+@pytest.mark.parametrize("verified", [True, False], ids=["verified-before", "never-verified"])
+def test_seal_refuses_a_save_of_which_one_file_is_not_what_its_copies_hold(
+    copy_tree: Callable[[str], Path], *, verified: bool
+) -> None:
+    root = spoilt(copy_tree, CONVICTED)
+    if verified:
+        answer = api.verify(str(root), CheckQuestion(level=Level.CHECKSUM)).answer()
+        assert Code.REPLICA_DIFFERS in codes(answer.verdicts[0].findings)
+    for reseal in (False, True):
+        newest, *older = api.seal(str(root), "all", reseal=reseal).answer().sealings
+        assert (newest.checkpoint, newest.manifest) == ("_1-30_2", None)
+        (why,) = newest.findings
+        assert (why.code, why.severity, why.path) == (Code.REPLICA_DIFFERS, Severity.DAMAGE, CONVICTED)
+        assert "ckpttool heal" in str(why.remedy)
+        assert all(sealing.manifest is not None and not sealing.findings for sealing in older)
+    decision = api.resolve(str(root)).decision
+    assert isinstance(decision, ResumePlan)
+    assert decision.point.checkpoint.name == "_1-25_2"
+    pruned = api.prune(str(root), RetentionPolicy(keep_last=1), PruneOrder(grace=0, apply=True))
+    assert [save.name for save in pruned.plan.good] == ["_1-25_2"]
+
+
+def test_a_conviction_stands_when_seal_sees_no_copy_that_says_it_again(copy_tree: Callable[[str], Path]) -> None:
+    root = spoilt(copy_tree, CONVICTED)
+    api.verify(str(root), CheckQuestion(level=Level.CHECKSUM)).answer()
+    for path in root.glob("rank_*/*"):
+        if "1-30_2" not in path.name:
+            path.unlink()
+    (newest,) = api.seal(str(root)).answer().sealings
+    assert newest.manifest is None
+    assert Code.FOUND_DAMAGED in codes(newest.findings)
+    flip(root / CONVICTED, at=1000)
+    (newest,) = api.seal(str(root)).answer().sealings
+    assert newest.manifest is not None
+
+
+def test_seal_refuses_a_save_whose_copies_tie_and_takes_one_whose_copies_agree(
+    copy_tree: Callable[[str], Path],
+) -> None:
+    one, two = (f"rank_{rank}/llama2_7b_rank_{rank}_1-30_2.ckpt" for rank in (2, 3))
+    root = spoilt(copy_tree, one, two)
+    newest, before, *_ = api.seal(str(root), "all").answer().sealings
+    assert newest.manifest is None
+    assert {Code.REPLICA_DIFFERS} == codes(newest.findings)
+    assert before.manifest is not None
+
+
+def test_what_was_sealed_when_it_was_whole_is_sealed_again_though_a_copy_was_damaged_since(
+    copy_tree: Callable[[str], Path],
+) -> None:
+    root = spoilt(copy_tree)
+    (whole,) = api.seal(str(root)).answer().sealings
+    assert whole.written
+    flip(root / CONVICTED, at=1000)
+    (again,) = api.seal(str(root)).answer().sealings
+    assert again.manifest in {None, whole.manifest}
+    assert {finding.path for finding in again.findings} == {CONVICTED}

@@ -126,6 +126,8 @@ def _trust(donor: Donor) -> str:
     match donor.trust:
         case Trust.CHECKSUM:
             return f"rank {donor.rank}'s is verified by a checksum"
+        case Trust.COPY if donor.agrees is None:  # the seal that vouches for it is of a heal
+            return f"rank {donor.rank}'s is as a heal left it, of which another rank held the same then"
         case Trust.COPY:
             return f"rank {donor.agrees} holds the same now, bit for bit"
         case Trust.NUMERICS:

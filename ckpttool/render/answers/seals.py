@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ckpttool.domain.finding import Code, Severity, blocking, worst
+from ckpttool.domain.finding import NOT_SEEN, Code, Severity, blocking, worst
 from ckpttool.domain.manifest import Sealed, Sealing
 from ckpttool.render.answers.inventory import world_size
 from ckpttool.render.escape import shown
@@ -62,14 +62,19 @@ def table(answer: Sealed) -> RenderableType:
     return stack(*lines, *grouped_findings(findings, world_size(answer.inventory)), *pointer(findings))
 
 
+_WHY_NOT = (
+    ({Code.CANNOT_ANSWER}, "there is no place for its seal"),
+    ({Code.MANIFEST_NEWER}, "a newer ckpttool sealed it before"),
+    ({Code.MANIFEST_UNREADABLE}, "the manifest that is there is not believed"),
+    ({Code.REPLICA_DIFFERS, Code.REPLICA_STALE}, "its copies differ"),
+    ({Code.FOUND_DAMAGED}, "it was found damaged before"),
+    ({*NOT_SEEN, Code.UNSUPPORTED_FORMAT}, "it could not be read whole"),
+)
+"""What says why, the weightiest first."""
+
+
 def _why_not(sealing: Sealing) -> str:
-    codes = {finding.code for finding in sealing.findings}
-    if Code.CANNOT_ANSWER in codes:
-        return "there is no place for its seal"
-    if Code.MANIFEST_NEWER in codes:
-        return "a newer ckpttool sealed it before"
-    if Code.MANIFEST_UNREADABLE in codes:
-        return "the manifest that is there is not believed"
-    if worst(sealing.findings) is Severity.UNKNOWN:
-        return "it could not be read whole"
-    return "it is not whole"
+    codes = {finding.code for finding in blocking(sealing.findings)}
+    is_known = worst(sealing.findings) is not Severity.UNKNOWN
+    least = "it is not whole" if is_known else "it was read, and something about it is not certain"
+    return next((why for of, why in _WHY_NOT if codes & of), least)
