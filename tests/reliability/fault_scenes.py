@@ -235,7 +235,7 @@ def hear(command: str) -> Heard:
     arguments = command.split()
     quiet = () if arguments[0] == "lint-config" else ("-q",)
     said = ask(*arguments, *quiet, "--format", "json")
-    document = said.json if said.stdout else {}
+    document = {} if "ckpttool/error/1" in said.stdout else said.json
     # What sums up the others' ranks is no word on a fault of its own.
     found = [one for one in findings(document) if one["code"] != "ranks-to-restore"]
     told: dict[str, str] = {}
