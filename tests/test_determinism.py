@@ -121,6 +121,5 @@ def test_the_order_in_which_shards_are_finished_is_not_in_the_answer(
             monkeypatch.setattr(engine, "run", lambda self, tasks, run=run: iter([*run(self, tasks)][::-1]))
         done = cli("verify", str(tree), "--checkpoint", "all", "--level", level, "--no-ledger", "--json")
         said.append({**json.loads(done.stdout), "seconds": None})
-    # Where every byte is read nobody takes the two for copies, but an odd header is told, and of whom.
-    assert ("one is a copy of the other" if level == "structure" else "3 other ranks hold") in json.dumps(said)
+    assert "of other names, types or shapes" in json.dumps(said), "a damaged file is no witness for another one"
     assert said[0] == said[1]

@@ -78,7 +78,15 @@ def split_answers(
     parts = answers("x.ckptpart", level)
     if "one-node-only" in json.dumps(whole["resolve"]):  # of which parts say more: all machines were asked
         del whole["resolve"], parts["resolve"]
+    for answer in (whole, parts):  # to heal is advised only where the files are
+        without_remedies(answer.get("resolve"))
     return whole, parts, done
+
+
+def without_remedies(plan: object) -> None:
+    if isinstance(plan, dict):
+        for reason in (each for one in plan["rejected"] for each in one["reasons"]):
+            del reason["remedy"]
 
 
 def without_doubt(look: Look) -> Look:
