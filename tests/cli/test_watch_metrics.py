@@ -76,7 +76,7 @@ def test_damage_and_a_hook_that_fails_are_counted_and_the_newest_good_one_is_an_
     flip(shard(tree, 1, 2))
     os.utime(shard(tree, 1, 2), (1_700_000_100, 1_700_000_100))
     time.sleep(0.2)
-    told = written(tree, "--on-event", "false", "--every", "0.05", code=10)
+    told = written(tree, "--on-event", "false", "--every", "0.05", "--patience", "0", code=10)
     assert told["ckpttool_newest_good_step",] == 1
     assert told["ckpttool_checkpoints", "damaged"] == 1
     assert told["ckpttool_events_total", "checksum-mismatch"] == 1
