@@ -340,7 +340,7 @@ def _judgements(inventory: Inventory) -> dict[_Key, tuple[object, ...]]:
     return {
         _key(checkpoint): (
             checkpoint.step,
-            bool(blocking(checkpoint.findings)),
+            frozenset(finding.code for finding in blocking(checkpoint.findings)),
             bool(checkpoint.renames),
             course.abandoned(checkpoint) is not None,
             course.done_again(checkpoint) is not None,

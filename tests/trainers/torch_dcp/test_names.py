@@ -204,7 +204,7 @@ def test_a_copy_of_a_verl_save_under_a_higher_number_is_no_newer_save(tmp_path: 
     shutil.copytree(root / "global_step_1", root / "global_step_9")
     found = plan(root)
     assert chosen(found) == ("global_step_3", 3)
-    assert codes(reasons(found, "global_step_9")) == {Code.DUPLICATE_CHECKPOINT}
+    assert codes(reasons(found, "global_step_9")) == {Code.DUPLICATE_CHECKPOINT, Code.STEP_DISAGREES}
     assert [one.name for one in prune(root).plan.going] == ["global_step_2"]
 
 
@@ -212,6 +212,8 @@ def test_a_verl_save_of_a_later_epoch_may_have_read_as_many_batches(tmp_path: Pa
     root = healthy("verl_2ranks", tmp_path)
     shutil.copytree(root / "global_step_3", root / "global_step_9")
     shutil.copy(root / "global_step_1" / "data.pt", root / "global_step_9" / "data.pt")
+    assert codes(reasons(plan(root), "global_step_9")) == {Code.STEP_DISAGREES}
+    (root / "latest_checkpointed_iteration.txt").write_text("9")
     assert chosen(plan(root)) == ("global_step_9", 9)
 
 
