@@ -19,7 +19,7 @@ from typing import Protocol
 from ckpttool.decide.lineage import Course
 from ckpttool.decide.mixed_runs import two_runs_in
 from ckpttool.decide.naming import named
-from ckpttool.decide.steps import is_out_of_place, not_acted_on
+from ckpttool.decide.steps import is_out_of_place, left_by_name, not_acted_on
 from ckpttool.domain.checkpoint import Checkpoint, CheckpointKey, Content, Inventory
 from ckpttool.domain.finding import Code, blocking
 from ckpttool.domain.health import Health
@@ -133,6 +133,9 @@ def retain(
     _keep_last(candidates, policy, verifier)
     _keep_healthy(candidates, policy, verifier)
     _keep_every(candidates, policy, verifier)
+    staying = {one.checkpoint.key for one in candidates if one.stays is not None}
+    left = {key: why for key, why in left_by_name(own).items() if key not in staying}
+    refused = {**left, **refused}
     for candidate in candidates:
         _keep_what_is_not_ours(candidate, kept, refused.get(candidate.checkpoint.key))
     others = [checkpoint for checkpoint in inventory.checkpoints if policy.prefix not in {None, checkpoint.prefix}]

@@ -99,6 +99,33 @@ def not_acted_on(checkpoint: Checkpoint) -> tuple[Finding, ...]:
     return blocking(replace(one, severity=Severity.UNKNOWN) if one.code is Code.STEP_UNKNOWN else one for one in found)
 
 
+def left_by_name(saves: Sequence[Checkpoint]) -> dict[CheckpointKey, str]:
+    """Return what a person may have named, so that it is not to go by its step alone: why, in words that follow "it".
+
+    Args:
+        saves: Of one training, of a tree that was settled.
+    """
+    numbered = [save for save in saves if save.named is not None and save.named.number is not None]
+    stems = Counter(save.named.stem for save in numbered if save.named is not None).most_common(2)
+    usual = stems[0][0] if stems and stems[0][1] > sum(count for _, count in stems[1:]) else None
+    left: dict[CheckpointKey, str] = {}
+    for save in saves:
+        is_free = save.named is not None and save.named.is_free
+        if save.named is None or not is_free:
+            if any(one.code is Code.STEP_DISAGREES for one in save.findings):
+                left[save.key] = "is named for another step than it holds"
+        elif usual is not None and (save.named.number is None or save.named.stem != usual):
+            left[save.key] = "is not named as the other checkpoints are, so a person may have put it there"
+    counted = [save for save in numbered if save.named is not None and save.named.counts_saves]
+    furthest: Checkpoint | None = None
+    for save in sorted((one for one in counted if one.step is not None), key=_number):
+        if furthest is None or (save.step or 0) >= (furthest.step or 0):
+            furthest = save
+        else:
+            left[save.key] = f"is numbered after {furthest.name}, which holds a later step"
+    return left
+
+
 def is_out_of_place(checkpoint: Checkpoint) -> bool:
     """Tell whether its number says nothing of how far the training came: a copy, another run's, or a mere name.
 

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import os
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from ckpttool import api
+from ckpttool.decide.steps import left_by_name, read_name
+from ckpttool.domain.checkpoint import Checkpoint
 from ckpttool.domain.finding import Code, blocking
 from ckpttool.domain.question import TreeQuestion
 from ckpttool.domain.retention import PruneOrder, RetentionPolicy
 from ckpttool.errors import ExitCode
 from ckpttool.trainers.verl.scan import _is_confirmed
 from tests.answers import chosen, cli, codes, plan, refusal, scanned, why_not
+from tests.inventories import checkpoint
 from tests.layouts import healthy
 
 COPIES = [
@@ -211,3 +215,60 @@ def test_prune_says_why_a_whole_copy_stays(tmp_path: Path) -> None:
     (fate,) = (fate for fate in pruning.plan.fates if fate.checkpoint.name == "99")
     assert "not whole" not in fate.because
     assert fate.because == "a copy of 10 under another name"
+
+
+class TestWhatAPersonNamed:
+    def test_a_copy_of_a_lightning_save_under_a_name_of_its_own_is_not_deleted_with_it(self, tmp_path: Path) -> None:
+        root = healthy("light_single", tmp_path) / "checkpoints"
+        shutil.copyfile(root / "epoch=0-step=4.ckpt", root / "precious.ckpt")
+        shutil.copyfile(root / "epoch=0-step=8.ckpt", root / "a.ckpt")
+        order = PruneOrder(grace=0.0, apply=True)
+        pruning = api.prune(str(root), RetentionPolicy(keep_last=1), order)
+        assert {save.name for save in pruning.plan.going} == {"epoch=0-step=4.ckpt", "epoch=0-step=8.ckpt"}
+        kept = {"precious.ckpt", "a.ckpt", "last.ckpt", "epoch=1-step=12.ckpt"}
+        assert {path.name for path in root.glob("*.ckpt")} == kept
+        api.prune(str(root), RetentionPolicy(keep_last=1), order)
+        assert {path.name for path in root.glob("*.ckpt")} == kept
+
+    @pytest.mark.parametrize(
+        ("tree", "folder", "name", "new"),
+        [
+            ("light_single", "checkpoints", "epoch=0-step=4.ckpt", "epoch=9-step=99.ckpt"),
+            ("accel_ddp2", "checkpoints", "checkpoint_0", "checkpoint_99"),
+            ("dcp_fsdp2_4ranks", ".", "step_000005", "llama-70b-init"),
+            ("dcp_fsdp2_4ranks", ".", "step_000005", "backup_2026"),
+            ("dcp_fsdp2_4ranks", ".", "step_000005", "old_step_000005"),
+        ],
+    )
+    def test_a_save_whose_name_is_not_its_trainers_is_kept_by_prune(
+        self, tree: str, folder: str, name: str, new: str, tmp_path: Path
+    ) -> None:
+        root = healthy(tree, tmp_path)
+        assert name in going(root / folder)
+        (root / folder / name).rename(root / folder / new)
+        assert new not in going(root / folder)
+        assert len(going(root / folder)) == 1
+
+    def test_two_ways_to_name_saves_are_none_that_a_person_chose(self) -> None:
+        saves = [named_freely(name) for name in ("step_1", "iter_2", "final")]
+        assert left_by_name(saves) == {}
+        assert {key[1] for key in left_by_name([*saves, named_freely("step_3"), named_freely("step_4")])} == {
+            "iter_2",
+            "final",
+        }
+
+
+def named_freely(name: str) -> Checkpoint:
+    made = checkpoint("1_1", step=1, ranks=range(1))
+    return replace(made, name=name, prefix="", label=None, named=read_name(name))
+
+
+def test_accelerate_saves_in_a_folder_of_any_name_are_sealed_pruned_and_loaded(tmp_path: Path) -> None:
+    root = (healthy("accel_ddp2", tmp_path) / "checkpoints").rename(tmp_path / "r")
+    (sealing,) = api.seal(str(root))
+    assert sealing.path == "checkpoint_2/ckpttool.manifest.json"
+    answer = plan(root)
+    assert (chosen(answer), answer.load is not None) == (("checkpoint_2", 12), True)
+    assert f"input_dir='{root}/checkpoint_2'" in cli("resolve", str(root)).output
+    api.prune(str(root), RetentionPolicy(keep_last=1), PruneOrder(grace=0.0, apply=True))
+    assert [path.name for path in root.glob("checkpoint*")] == ["checkpoint_2"]

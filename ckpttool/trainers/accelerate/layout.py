@@ -64,7 +64,7 @@ class AccelerateLayout(Untracked):
 
     def closer(self, storage: Storage, checkpoint: Checkpoint) -> Checkpoint:
         """Compare the index of weights in parts with the parts, and read records of slices that are large."""
-        return closer(storage, checkpoint, folder_of(checkpoint.name))
+        return closer(storage, checkpoint, folder_of(checkpoint.name, checkpoint.shards))
 
     def is_unfinished(self, name: str) -> bool:
         """Tell by the names under which safetensors writes."""
@@ -72,17 +72,19 @@ class AccelerateLayout(Untracked):
 
     def members(self, checkpoint: Checkpoint) -> Members | Refusal:
         """Return the save's own folder, with all that is in it."""
-        return Members(paths=(folder_of(checkpoint.name),))
+        return Members(paths=(folder_of(checkpoint.name, checkpoint.shards),))
 
     def read_by_all(self, checkpoint: Checkpoint) -> ReadByAll:
         """Name all that is no rank's own: each process loads it from the folder, and stops where it is not there."""
         from ckpttool.trainers.hf_saves.save_folder import read_by_all
 
-        return read_by_all(folder_of(checkpoint.name), checkpoint.shards)
+        return read_by_all(folder_of(checkpoint.name, checkpoint.shards), checkpoint.shards)
 
     def seal_place(self, checkpoint: Checkpoint) -> SealPlace | Refusal:
         """Return a place in the save's own folder."""
-        return SealPlace.inside(folder_of(checkpoint.name), layout=self.name, checkpoint=checkpoint.name)
+        return SealPlace.inside(
+            folder_of(checkpoint.name, checkpoint.shards), layout=self.name, checkpoint=checkpoint.name
+        )
 
     def load(self, inventory: Inventory, checkpoint: Checkpoint) -> LoadSettings | Refusal:
         """Name the save's folder, and the number of the next save: else a resumed run numbers from 0 again."""

@@ -4,6 +4,9 @@ Source: `utils/constants.py`, `checkpointing.py` and `Accelerator.save_state` of
 """
 
 import re
+from collections.abc import Iterable
+
+from ckpttool.domain.shard import Shard
 
 FOLDER = "checkpoints"
 """In the project's folder, where saves are numbered by themselves."""
@@ -19,6 +22,8 @@ def first_number(name: str) -> int | None:
     return None if found is None else int(found[0][:18])
 
 
-def folder_of(name: str) -> str:
-    """Return where a save lies below the root."""
-    return f"{FOLDER}/{name}" if re.fullmatch(NUMBERED, name) else name
+def folder_of(name: str, shards: Iterable[Shard] = ()) -> str:
+    """Return where a save lies below the root: a numbered one in `checkpoints/`, unless its files lie elsewhere."""
+    if re.fullmatch(NUMBERED, name) is None or any(shard.path.startswith(f"{name}/") for shard in shards):
+        return name
+    return f"{FOLDER}/{name}"

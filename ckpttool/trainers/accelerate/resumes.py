@@ -30,7 +30,7 @@ _OTHER_RANKS = "the data loader's state is of another number of ranks"
 
 def load(inventory: Inventory, checkpoint: Checkpoint) -> LoadSettings:
     """Name the folder; where Accelerate numbers by itself, the number of the next save, too."""
-    path = inventory.path_of(folder_of(checkpoint.name))
+    path = inventory.path_of(folder_of(checkpoint.name, checkpoint.shards))
     place = Place.parsed("code:accelerator.load_state(input_dir)")
     settings = [TrainerSetting(place=place, value=path, is_path=True)]
     remarks = ["Never call load_state() without a folder: it takes the entry with the highest number in its name."]

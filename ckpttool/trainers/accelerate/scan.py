@@ -177,14 +177,14 @@ def _fewer_ranks(scanned: _Scanned, most: int) -> Iterator[Finding]:
         Code.SHARD_MISSING,
         f"rank states of {counted(world, 'rank')}, and others here have {most}: loaded, those of the rest would begin "
         "anew without a word",
-        path=f"{folder_of(save.name)}/random_states_{world}.pkl",
+        path=f"{folder_of(save.name, save.shards)}/random_states_{world}.pkl",
         ranks=tuple(map(Rank, range(world, most))),
         remedy="bring them back from a copy, or resume from another checkpoint",
     )
 
 
 def _fewer_files(scanned: _Scanned, usual: set[str]) -> Iterator[Finding]:
-    folder = folder_of(scanned.checkpoint.name)
+    folder = folder_of(scanned.checkpoint.name, scanned.checkpoint.shards)
     for name in sorted(usual - scanned.kinds):
         yield suspect(
             Code.SHARD_MISSING,

@@ -11,7 +11,7 @@ from ckpttool.storage.base import Storage
 from ckpttool.trainers.base import Members, Part, Refusal, ScanOptions
 from ckpttool.trainers.common.written_together import Untracked
 from ckpttool.trainers.lightning import Lightning
-from ckpttool.trainers.lightning.names import META, SUFFIX, VERSION, is_last, is_save
+from ckpttool.trainers.lightning.names import META, SUFFIX, VERSION, is_bare, is_last, is_save
 from ckpttool.trainers.listing import Listing
 
 if TYPE_CHECKING:
@@ -63,11 +63,13 @@ class LightningLayout(Untracked):
         return read_by_all(checkpoint)
 
     def members(self, checkpoint: Checkpoint) -> Members | Refusal:
-        """Return the file or folder with its copies; a refusal where `ckpt_path="last"` would miss it."""
+        """Return the file or folder; a refusal where `ckpt_path="last"` would miss it, or a person gave the name."""
         last = next(filter(is_last, (checkpoint.name, *checkpoint.aliases)), None)
         if last is not None:
             return Refusal(why=f"is what {last} stands for, from which a start with ckpt_path='last' may resume")
-        return Members(paths=(checkpoint.name, *checkpoint.aliases))
+        if is_bare(checkpoint.name):
+            return Refusal(why="has a name without a number, which a person may have given")
+        return Members(paths=(checkpoint.name,))
 
     def seal_place(self, checkpoint: Checkpoint) -> SealPlace | Refusal:
         """Return a place in a folder, or for a file one in our own."""

@@ -35,6 +35,11 @@ def hpc_number(name: str) -> int | None:
     return None if match is None else int(match[1])
 
 
+def is_bare(name: str) -> bool:
+    """Tell whether no number stands in a name: neither a counter nor a metric made it."""
+    return re.search("[0-9]", name.removesuffix(SUFFIX)) is None
+
+
 def is_version(name: str) -> bool:
     """Tell whether a name was taken already when this was saved: `-v1` and higher."""
     return re.search(_VERSION, name) is not None and name.endswith(SUFFIX)

@@ -18,7 +18,7 @@ from ckpttool.storage.fan_out import map_waiting
 from ckpttool.trainers.base import ScanOptions
 from ckpttool.trainers.common.listed import UNFINISHED_MARK, marked_unfinished, not_finished, one_run, stray
 from ckpttool.trainers.lightning import Lightning
-from ckpttool.trainers.lightning.names import META, hpc_number, is_last, is_save, is_version, step_in
+from ckpttool.trainers.lightning.names import META, hpc_number, is_bare, is_last, is_save, is_version, step_in
 from ckpttool.trainers.lightning.record import Record, cut, read_record
 from ckpttool.trainers.listing import Listing
 
@@ -130,9 +130,13 @@ def _is_torn(found: Found) -> bool:
     return not found.is_folder and bool(found.findings)
 
 
+def _rank(name: str) -> tuple[bool, bool, bool, str]:
+    return is_last(name), is_version(name), is_bare(name), name
+
+
 def _checkpoint(group: list[Found]) -> Checkpoint:
     if len(group) > 1:
-        group.sort(key=lambda each: (_is_torn(each), is_last(each.name), is_version(each.name), each.name))
+        group.sort(key=lambda each: (_is_torn(each), *_rank(each.name)))
     own, record = group[0], group[0].record
     step = None if record.step is None else Step(record.step)
     named = step_in(own.name)
