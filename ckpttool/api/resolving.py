@@ -119,7 +119,7 @@ def resolve(
     if evidence is not None:
         chosen = None if isinstance(point, NoResumePoint) else point.checkpoint
         of_logs = evidence.findings(chosen)
-        of_logs = accepted(of_logs) if choice.allow_unknown_health else of_logs
+        of_logs = accepted(of_logs) if choice.ignore_health or choice.allow_unknown_health else of_logs
         decision = replace(decision, findings=(*of_logs, *decision.findings))
     seen = verdicts if choice.evidence is Level.STRUCTURE else {}
     return Answer(decision=_from_here(decision, tree, question, node), tree=tree, question=question, verdicts=seen)

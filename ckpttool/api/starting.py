@@ -67,10 +67,12 @@ def against_start(start: JudgedStart, answer: Answer, plan: ResumePlan) -> tuple
 
 
 def _ways(start: JudgedStart, answer: Answer, plan: ResumePlan) -> list[str]:
-    from ckpttool.render.shell import join  # most trees need none
+    from ckpttool.render.shell import join, quote  # most trees need none
 
     trainer, config = answer.tree.trainer, answer.question.config
     ways = []
+    if start.in_the_way is not None:
+        return [f"move {quote(f'{plan.root}/{start.in_the_way}')} out of its folder, and ask again"]
     if trainer is not None and trainer.launch is not None:
         if config is None and not start.is_known:
             return [join(["ckpttool", "preflight", plan.root, "--config", "BASE.yaml"])]

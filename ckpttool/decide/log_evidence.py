@@ -289,7 +289,12 @@ class Evidence:
         place = keys.index(chosen.key)
         hindered = None if self.report is None else self.report.judgements[place].note
         if hindered is not None:
-            yield note(Code.HEALTH_UNKNOWN, f"{chosen.name}: {hindered}")
+            yield unknown(
+                Code.HEALTH_UNKNOWN,
+                f"{chosen.name}: {hindered}",
+                remedy="give the log that shows the embedding's norm at its step, or leave --health-threshold out; "
+                "--allow-unknown-health if what could not be judged will do",
+            )
         if self.question.timeline and self.marks and self.marks[place].state is MarkState.UNKNOWN:
             yield unknown(
                 Code.HEALTH_UNKNOWN,

@@ -258,6 +258,10 @@ class JudgedStart:
     """Of the config's setting that decides."""
     mend: str | None = None
     """What in the config makes it load what was chosen, if naming that does not, for the end of a sentence."""
+    in_the_way: str | None = None
+    """A path in the tree that must be moved out of its folder first: it stops this start, and a launched one alike."""
+    only_in: str | None = None
+    """The folder in which it must be started for that, since a relative path leads into the tree from there alone."""
 
     def takes(self, name: str) -> bool:
         """Tell whether it loads a save of this name, and goes on behind it."""

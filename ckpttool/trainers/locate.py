@@ -176,6 +176,8 @@ def _hint(folder: str) -> str:
         found = [below.path for below in _further_below(folder) if below.is_known and not _is_called_a_save(below.path)]
     except IncompleteError:
         return ""
+    if folder in found:
+        return " in this layout; leave --layout out to take it as it is"
     if len(found) > 3:  # noqa: PLR2004  as many as a line holds
         return f"; {len(found)} trees lie below it: ckpttool scan --all {folder}"
     return f"; did you mean {' or '.join(found)}?" if found else ""

@@ -102,6 +102,20 @@ def test_a_threshold_that_could_not_be_applied_is_said(here: Path) -> None:
     assert "there is no training log beside the checkpoints" in " ".join(said.stdout.split())
 
 
+@pytest.mark.parametrize("command", ["resolve", "preflight"])
+def test_14_where_the_log_shows_no_norm_to_apply_the_threshold_to(command: str, here: Path) -> None:
+    tree = str(FIXTURES / "layouts" / "hf_single")
+    (here / "bare.csv").write_text("step,loss\n4,1.0\n8,1.0\n12,1.0\n")
+    (here / "full.csv").write_text("step,loss,embedding_local_norm\n4,1.0,0.5\n8,1.0,0.5\n12,1.0,0.5\n")
+    asked = (command, tree, "--health-threshold", "1", "--log")
+    said = ask(*asked, "bare.csv")
+    assert said.code == 14
+    assert "so the threshold could not be applied" in " ".join(said.stdout.split())
+    assert ask(*asked, "bare.csv", "--allow-unknown-health").code == 0
+    assert ask(*asked, "bare.csv", "--ignore-health").code == 0
+    assert ask(*asked, "full.csv").code == 0
+
+
 @pytest.mark.parametrize("content", ["", "step,global_norm\n"])
 @pytest.mark.parametrize("option", [["--health-threshold", "270", "--log"], ["--health-timeline"]])
 def test_14_where_a_log_that_was_to_have_a_say_shows_no_step(option: list[str], content: str, here: Path) -> None:
@@ -127,7 +141,7 @@ def test_14_where_a_log_is_cut_short_after_many_lines_that_cannot_be_read(here: 
 def test_a_log_that_does_not_reach_the_checkpoint_leaves_its_health_unknown(here: Path) -> None:
     tree(here)
     write_log(here / "other.log", range(1, 50))
-    assert ask("resolve", "--health-threshold", "270", "--log", "other.log").code == 0
+    assert ask("resolve", "--health-threshold", "270", "--log", "other.log").code == 14
     assert ask("resolve", "--health-threshold", "270", "--log", "other.log", "--require-health").code == 11
 
 

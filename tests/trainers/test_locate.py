@@ -14,6 +14,7 @@ from ckpttool.trainers.locate import locate
 from ckpttool.trainers.mindformers.layouts.names import ITERATION_LAYOUT, RANK_LAYOUT, UNIFIED_LAYOUT
 from ckpttool.trainers.registry import signs
 from tests.answers import cli, document
+from tests.layouts import healthy
 from tests.trees import TreeBuilder, safetensors_bytes, training_scalars
 
 SHARD = "llama2_7b_rank_2_1-10_2.ckpt"
@@ -355,3 +356,12 @@ def test_a_link_that_leads_nowhere_is_no_tree_and_one_in_a_loop_cannot_be_read(t
         locate(str(tmp_path / "lost"))
     with pytest.raises(IncompleteError, match=r"loop cannot be read: Too many levels of symbolic links$"):
         locate(str(tmp_path / "loop"))
+
+
+def test_a_tree_of_another_layout_than_was_asked_for_is_not_offered_as_another_folder(tmp_path: Path) -> None:
+    tree = healthy("hf_single", tmp_path)
+    with pytest.raises(UnknownLayoutError) as refused:
+        locate(str(tree), layout="verl")
+    assert str(refused.value).endswith("in this layout; leave --layout out to take it as it is")
+    with pytest.raises(UnknownLayoutError, match=rf"did you mean {tree}"):
+        locate(str(tmp_path), layout="verl")

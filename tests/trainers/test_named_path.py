@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ckpttool.trainers.common.named_path import inside, is_gone
+from ckpttool.trainers.common.named_path import inside, is_gone, started_in
 
 
 @pytest.fixture
@@ -72,3 +72,38 @@ def test_in_a_bucket_texts_are_compared() -> None:
     assert inside("s3://b/run", "s3://b/run/step-3") == "step-3"
     assert inside("s3://b/run", "s3://b/running") is None
     assert inside("s3://b/run", "./run") is None
+
+
+def test_a_relative_path_to_another_folder_from_here_is_not_the_trees(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "other/output/checkpoint").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path / "other")
+    assert inside(str(root), "./output/checkpoint") is None
+    monkeypatch.chdir(tmp_path / "run")
+    assert inside(str(root), "./output/checkpoint") == ""
+
+
+@pytest.mark.parametrize(
+    ("path", "start"),
+    [
+        ("./output/checkpoint/rank_0", ""),
+        ("../run/output/checkpoint", "/.."),
+        ("./elsewhere", None),
+        ("{root}/rank_0", None),
+    ],
+)
+def test_a_path_that_leads_nowhere_from_here_leads_into_the_tree_from_one_folder(
+    path: str, start: str | None, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = {"": f"{tmp_path}/run", "/..": f"{tmp_path}/*"}
+    named = path.format(root=root)
+    assert started_in(str(root), named) == (None if start is None else expected[start])
+    monkeypatch.chdir(tmp_path / "run")
+    root.joinpath("rank_0").mkdir()
+    assert started_in(str(root), named) is None
+
+
+def test_at_the_top_of_the_disk_it_is_started_there() -> None:
+    assert started_in("/no-such-tree", "no-such-tree/rank_0") == "/"
+    assert started_in("s3://b/run", "run") is None

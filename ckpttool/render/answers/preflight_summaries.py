@@ -132,7 +132,10 @@ def start_summary(start: JudgedStart, plan: ResumePlan) -> str:
     """
     if not start.is_known:
         return f"not judged: {start.reason}"
-    return f"as it stands, it {start.deed(plan.point.checkpoint)}"
+    chosen = plan.point.checkpoint
+    has_condition = start.only_in is not None and start.takes(chosen.name)
+    condition = f", if started in {start.only_in}" if has_condition else ""
+    return f"as it stands, it {start.deed(chosen)}{condition}"
 
 
 def disk_summary(need: DiskNeed) -> str:

@@ -12,8 +12,9 @@ from ckpttool.storage import is_local
 def inside(root: str, path: str) -> str | None:
     """Return where in a tree a path leads, `rank_0/a.ckpt`, empty for its root; None where that is another place.
 
-    A relative path is one of wherever the training is started, which need not be where we are: it is taken for a place
-    in the tree where the tree's own path ends as it begins. A `~` is a name like any other: who expands it says so.
+    A relative path is one of wherever the training is started, which need not be where we are: if nothing is there from
+    here, it is taken for a place in the tree where the tree's own path ends as it begins, and `started_in` says from
+    which folder that is so. A `~` is a name like any other: who expands it says so.
 
     Args:
         root: The tree, as it was opened.
@@ -22,11 +23,28 @@ def inside(root: str, path: str) -> str | None:
     if not is_local(root):
         below = f"{path.rstrip('/')}/".removeprefix(f"{root.rstrip('/')}/")
         return None if below == f"{path.rstrip('/')}/" else below.rstrip("/")
+    found = _found(root, path)
+    return None if found is None else found[0]
+
+
+def started_in(root: str, path: str) -> str | None:
+    """Return the folder from which alone a path leads into a tree; None if it leads there from here, or from nowhere.
+
+    Args:
+        root: The tree, as it was opened.
+        path: As a config has it.
+    """
+    found = _found(root, path) if is_local(root) else None
+    return None if found is None else found[1]
+
+
+def _found(root: str, path: str) -> tuple[str, str | None] | None:
+    """Return where in a tree a path leads, and from where; no folder where it leads there from here."""
     here = os.path.abspath(root)
-    for there in _readings(here, path):
+    for there, start in _readings(here, path):
         below = os.path.relpath(there, here)
         if below != ".." and not below.startswith("../"):
-            return "" if below == "." else below
+            return "" if below == "." else below, start
     return None
 
 
@@ -56,14 +74,17 @@ def is_gone(root: str, path: str) -> bool:
     return not os.path.exists(os.path.join(root, below))
 
 
-def _readings(here: str, path: str) -> Iterator[str]:
-    """Yield the absolute paths that a path may mean, the likeliest first."""
-    yield os.path.abspath(path)
+def _readings(here: str, path: str) -> Iterator[tuple[str, str | None]]:
+    """Yield the absolute paths that a path may mean, the likeliest first, and from which folder if not from here."""
+    yield os.path.abspath(path), None
     # Through a link the tree has another path, and the two are one folder.
-    yield os.path.normpath(os.path.join(here, os.path.relpath(os.path.realpath(path), os.path.realpath(here))))
-    if os.path.isabs(path):
+    yield os.path.normpath(os.path.join(here, os.path.relpath(os.path.realpath(path), os.path.realpath(here)))), None
+    if os.path.isabs(path) or os.path.exists(path):
         return
-    parts = [part for part in os.path.normpath(path).split("/") if part not in {"..", "."}]
+    split = os.path.normpath(path).split("/")
+    parts = [part for part in split if part != ".."]
     for length in range(len(parts), 0, -1):
-        if here.endswith("/" + "/".join(parts[:length])):
-            yield os.path.join(here, *parts[length:])
+        end = "/" + "/".join(parts[:length])
+        if here.endswith(end):
+            start = here.removesuffix(end) + "/*" * split.count("..")
+            yield os.path.join(here, *parts[length:]), start or "/"

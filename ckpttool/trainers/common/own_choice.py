@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from ckpttool.decide.lint_engine import View
 from ckpttool.domain.frozen import dataclass
 from ckpttool.domain.plan import JudgedStart, Outcome, Simulation
+from ckpttool.trainers.common.named_path import started_in
 
 if TYPE_CHECKING:
     from ckpttool.domain.checkpoint import Checkpoint
@@ -41,6 +42,8 @@ class Told:
     """What makes it load what was chosen, if naming that does not."""
     lacks: str | None = None
     """What of the save it leaves out, and what comes of that."""
+    path: str | None = None
+    """By which it goes, as it is opened."""
 
 
 def _by_itself(start: OwnStart, view: View) -> Told:
@@ -84,6 +87,7 @@ class OwnChoice:
             line=line,
             mend=told.mend,
             lacks=told.lacks,
+            only_in=None if told.path is None else started_in(start.inventory.root, told.path),
         )
 
     def _simulation(self, choice: Choice, version: str | None) -> Simulation:

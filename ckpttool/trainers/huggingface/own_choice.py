@@ -42,14 +42,17 @@ def told(start: OwnStart, view: View) -> Told:
     root, taken = start.inventory.root, f"`{RESUME}` names {path}"
     below = inside(root, path)
     save = None if below is None else start.inventory.named(below)
-    return Told(choice=elsewhere(root, path, taken) if save is None else _outcome(save, start, taken), key=RESUME)
+    choice = elsewhere(root, path, taken) if save is None else _outcome(save, start, taken)
+    return Told(choice=choice, key=RESUME, path=path)
 
 
 def _highest_elsewhere(start: OwnStart, view: View, switch: str) -> Told:
     """Look where the saves go: there it takes the highest number."""
     output, root = view.get(OUTPUT), start.inventory.root
-    if output is None or (isinstance(output, str) and inside(root, os.path.expanduser(output)) == ""):
+    if output is None:
         return Told(key=switch)
+    if isinstance(output, str) and inside(root, os.path.expanduser(output)) == "":
+        return Told(key=switch, path=os.path.expanduser(output))
     why = f"`{switch}: true` looks in `{OUTPUT}`, {output}, not in {root}"
     return Told(choice=(str(output), Outcome.UNKNOWN, why), key=OUTPUT)
 

@@ -36,8 +36,19 @@ def told(start: OwnStart, view: View) -> Told:
     Source: `LightningCLI` hands `ckpt_path` on to `Trainer.fit`; without one only Slurm's saves are looked for.
     """
     key = "fit.ckpt_path" if view.is_section("fit.trainer") else "ckpt_path"
-    choice = _of_last(start, view) if view.get(key) == "last" else _of_path(start, key, view.get(key))
-    return Told(choice=choice, key=key)
+    path = view.get(key)
+    if path == "last":
+        folder = next(_dirpaths(view), None)
+        return Told(choice=_of_last(start, view), key=key, path=None if folder is None else os.path.expanduser(folder))
+    named = os.path.expanduser(path) if isinstance(path, str) and path not in {"", "best"} else None
+    return Told(choice=_of_path(start, key, path), key=key, path=named)
+
+
+def _dirpaths(view: View) -> Iterator[str]:
+    for place in saving_callbacks(view):
+        folder = view.get(f"{place}.dirpath")
+        if folder is not None:
+            yield str(folder)
 
 
 def _of_last(start: OwnStart, view: View) -> Choice | NotTold | None:
@@ -46,14 +57,14 @@ def _of_last(start: OwnStart, view: View) -> Choice | NotTold | None:
     Source: `_find_last_checkpoints` looks in `dirpath`, else below `default_root_dir`; a `~` is expanded in both.
     """
     root, here = start.inventory.root, 0
-    folders = [folder for place in saving_callbacks(view) if (folder := view.get(f"{place}.dirpath")) is not None]
+    folders = list(_dirpaths(view))
     for folder in folders:
-        here += inside(root, os.path.expanduser(str(folder))) == ""
+        here += inside(root, os.path.expanduser(folder)) == ""
     if here and here < len(folders):
         return NotTold(why="`ckpt_path: last` takes the newest of several folders, of which others were not looked at")
     if folders:
         what = f"`ckpt_path: last` looks in the `dirpath` {folders[0]}, not in {root}"
-        return None if here else (str(folders[0]), Outcome.UNKNOWN, what)
+        return None if here else (folders[0], Outcome.UNKNOWN, what)
     default = view.get(f"{fit_prefix(view)}trainer.default_root_dir")
     if default is None or _is_above(str(default), root):
         return None

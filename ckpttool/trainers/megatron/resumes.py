@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from ckpttool.decide.data_effects import against_size, by_samples, consumed, effect_findings
 from ckpttool.domain.data_position import DataEffect, GoesOn, Unknown
-from ckpttool.domain.finding import Code, Finding, blocking, note, suspect
+from ckpttool.domain.finding import Code, Finding, blocking, note, suspect, unknown
 from ckpttool.domain.frozen import replace
 from ckpttool.domain.plan import Outcome
 from ckpttool.domain.question import AskedSizes
@@ -130,7 +130,12 @@ def _tracked(resume: Resume) -> Iterator[Finding]:
     pointer = tracker_pointer(resume.storage, iteration_folder, word=RELEASE)
     says = pointer.trouble or f"names {pointer.name}"
     remedy = f"ckpttool repair-meta {quote(resume.plan.root)} --checkpoint {checkpoint.name} --apply"
-    if mixes_saves(checkpoint) and pointer.name != checkpoint.name:
+    if pointer.unknown:
+        message = f"the tracker {says}: what Megatron-LM makes of it, which goes before --ckpt-step, is not known"
+        yield unknown(
+            Code.TRACKER_MIXES, message, path=TRACKER, remedy="make it a file that can be read, and ask again"
+        )
+    elif mixes_saves(checkpoint) and pointer.name != checkpoint.name:
         yield suspect(
             Code.TRACKER_MIXES,
             f"the tracker {says}, and from there Megatron-LM takes the state of the distributed optimizer, whatever "

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from ckpttool.decide.data_effects import stray_taken
 from ckpttool.domain.checkpoint import Content
 from ckpttool.domain.finding import blocking
+from ckpttool.domain.frozen import replace
 from ckpttool.domain.plan import Outcome
 from ckpttool.storage.base import Kind
 from ckpttool.trainers.common.named_path import inside
@@ -90,16 +91,21 @@ def told(start: OwnStart, view: View) -> Told:
         why = "checkpoints are off, so that it begins at step 0, whatever was saved"
         mend = f"write `{name} = true` under [{SECTION}]"
         return Told(choice=(None, Outcome.SCRATCH, why), key=key, mend=mend)
-    return _of_other_folder(start, view) or _of_other_parts(view) or _of_step(start, view)
+    told = _of_other_folder(start, view) or _of_other_parts(view) or _of_step(start, view)
+    return replace(told, path=_place(view))
+
+
+def _place(view: View) -> str | None:
+    """Return the folder in which it looks; None if nothing tells."""
+    dump, folder = view.get(_DUMP), view.get(f"{SECTION}.folder")
+    if dump is None and folder is None:
+        return None
+    return os.path.join(*(str(part) for part in (dump, folder or "checkpoint") if part is not None))
 
 
 def _of_other_folder(start: OwnStart, view: View) -> Told | None:
-    dump, key, root = view.get(_DUMP), f"{SECTION}.folder", start.inventory.root
-    folder = view.get(key)
-    if dump is None and folder is None:
-        return None
-    place = os.path.join(*(str(part) for part in (dump, folder or "checkpoint") if part is not None))
-    if inside(root, place) == "":
+    place, key, root = _place(view), f"{SECTION}.folder", start.inventory.root
+    if place is None or inside(root, place) == "":
         return None
     choice = place, Outcome.UNKNOWN, f"it looks in {place}, not in {root}"
     mend = f"write the `dump_folder` and the `folder` that make {root}"

@@ -12,6 +12,7 @@ from ckpttool import api
 from ckpttool.domain.data_position import DataEffect, GoesOn, effect_of
 from ckpttool.domain.finding import Code
 from ckpttool.domain.plan import Outcome, Simulation
+from ckpttool.domain.preflight import Outcome as Ended
 from ckpttool.domain.question import AskedSizes
 from tests.answers import codes, document, plan
 from tests.layouts import damaged, healthy
@@ -129,3 +130,29 @@ def test_without_an_epoch_the_samples_are_counted_all_the_same(tmp_path: Path) -
     told = plan(root, data=api.DataQuestion(new_global_batch=8))
     assert isinstance(told.data, GoesOn)
     assert (told.data.effect, told.data.lost) == (DataEffect.LOSES, 48)
+
+
+@pytest.mark.parametrize(
+    ("started", "outcome", "words"),
+    [
+        ("other", Ended.FAILED, "which is no save of"),
+        ("nowhere", Ended.PASSED, ", if started in "),
+        ("run", Ended.PASSED, ""),
+    ],
+)
+def test_a_relative_path_is_of_the_folder_in_which_it_is_started(
+    started: str, outcome: Ended, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("run", "other", "nowhere"):
+        (tmp_path / name).mkdir()
+    root = healthy("hf_single", tmp_path / "run").rename(tmp_path / "run/out")
+    (tmp_path / "other/out/checkpoint-12").mkdir(parents=True)
+    config = tmp_path / "train.yaml"
+    config.write_text("output_dir: out\nper_device_train_batch_size: 4\nresume_from_checkpoint: ./out/checkpoint-12\n")
+    monkeypatch.chdir(tmp_path / started)
+    answer = api.preflight(api.PreflightQuestion(config=str(config), tree=api.TreeQuestion(path=str(root))))
+    (check,) = [check for check in answer.checks if check.name == "start"]
+    assert check.outcome is outcome
+    said = " ".join((check.summary, *(reason.finding.message for reason in check.reasons)))
+    assert words in said
+    assert (", if started in " in said) is (started == "nowhere")

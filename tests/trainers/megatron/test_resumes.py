@@ -137,6 +137,18 @@ class TestTrackerMixes:
         (root / TRACKER).write_text(text)
         assert len(self.mixed(root)) == 1
 
+    @pytest.mark.parametrize("tree", ["mcore_dist_tp2dp2", "mcore_legacy_tp2dp2"])
+    def test_a_tracker_that_is_a_folder_leaves_it_unknown(self, tree: str, tmp_path: Path) -> None:
+        root = healthy(tree, tmp_path)
+        (root / TRACKER).unlink()
+        (root / TRACKER).mkdir()
+        question = api.PreflightQuestion(config=None, tree=api.TreeQuestion(path=str(root)))
+        reasons = [reason.finding for check in api.preflight(question).checks for reason in check.reasons]
+        told = {finding.code: finding for finding in reasons}
+        assert told.keys() >= {Code.TRACKER_MIXES, Code.START_UNKNOWN}
+        assert {finding.severity for finding in reasons} <= {Severity.UNKNOWN, Severity.NOTE}
+        assert "is not known" in told[Code.TRACKER_MIXES].message
+
     def test_preflight_is_no_go_until_the_tracker_names_it(self, tmp_path: Path) -> None:
         root = healthy("mcore_legacy_tp2dp2", tmp_path)
         question = api.PreflightQuestion(

@@ -272,6 +272,91 @@ def test_ranks_beyond_those_that_saved_are_resliced_for(tmp_path: Path) -> None:
     assert told(judged(tmp_path, text.replace("data_parallel: 4", "data_parallel: 8"))) == ("20_2", Outcome.LOADS)
 
 
+class TestWhereItIsStarted:
+    """A relative path is one of the folder in which the training is started."""
+
+    CONFIG = RANK.format(load=DIR, resume="True", fmt="ckpt")
+
+    def test_another_run_that_the_path_names_from_here_is_no_go(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        (tmp_path / "one").mkdir()
+        whole(tmp_path / "one")
+        whole(tmp_path / "two")
+        monkeypatch.chdir(tmp_path / "two")
+        check = start_of(api.preflight(asked(tmp_path / "one", self.CONFIG)))
+        assert check.outcome is Ended.FAILED
+        assert "another folder" in check.reasons[0].finding.message
+        monkeypatch.chdir(tmp_path / "one")
+        check = start_of(api.preflight(asked(tmp_path / "one", self.CONFIG)))
+        assert (check.outcome, check.summary) == (Ended.PASSED, "as it stands, it takes 20_2")
+
+    def test_a_path_that_leads_nowhere_from_here_is_go_from_the_folder_that_is_named(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        (tmp_path / "empty").mkdir()
+        whole(tmp_path)
+        monkeypatch.chdir(tmp_path / "empty")
+        check = start_of(api.preflight(asked(tmp_path, self.CONFIG)))
+        assert check.outcome is Ended.PASSED
+        assert check.summary == f"as it stands, it takes 20_2, if started in {tmp_path}"
+
+
+class TestTypes:
+    """Of values that MindFormers refuses, or that nobody can count with."""
+
+    CONFIG = RANK.format(load=DIR, resume="True", fmt="ckpt")
+
+    @pytest.mark.parametrize(
+        ("skip", "words"),
+        [
+            ("'40'", "must be a whole number"),
+            ("[40]", "must be a whole number"),
+            ("40.0", "how many batches it skips is not known"),
+            ("True", "how many batches it skips is not known"),
+            ("-3", "it skips 0 batches of the data, where 40 are due"),
+        ],
+    )
+    def test_steps_to_skip_that_are_no_count_are_no_go(self, skip: str, words: str, tmp_path: Path) -> None:
+        whole(tmp_path)
+        check = start_of(api.preflight(asked(tmp_path, f"{self.CONFIG}data_skip_steps: {skip}\n")))
+        assert check.outcome is Ended.FAILED
+        assert words in check.reasons[0].finding.message
+
+    @pytest.mark.parametrize("skip", ["40", "0", "''", "False", "0.0", "null"])
+    def test_steps_to_skip_that_are_a_count_or_nothing_are_go(self, skip: str, tmp_path: Path) -> None:
+        whole(tmp_path)
+        check = start_of(api.preflight(asked(tmp_path, f"{self.CONFIG}data_skip_steps: {skip}\n")))
+        assert check.outcome is Ended.PASSED
+
+    @pytest.mark.parametrize("skip", ["'5'", "5.0"])
+    def test_what_is_ignored_may_be_of_any_type(self, skip: str, tmp_path: Path) -> None:
+        whole(tmp_path)
+        start = judged(tmp_path, f"{self.CONFIG}ignore_data_skip: True\ndata_skip_steps: {skip}\n")
+        assert "`ignore_data_skip` is on" in start.reason
+
+    @pytest.mark.parametrize(("resume", "stops"), [("1", True), ("[True]", True), ("null", False), ("True", False)])
+    def test_a_resume_that_is_neither_a_switch_nor_a_name_stops(self, resume: str, stops: bool, tmp_path: Path) -> None:
+        whole(tmp_path)
+        start = judged(tmp_path, RANK.format(load=DIR, resume=resume, fmt="ckpt"))
+        assert ("must be True, False or the name of a file" in start.reason) is stops
+
+    @pytest.mark.parametrize(
+        ("switch", "resume", "words"),
+        [
+            ("use_legacy_format: False", "1", "must be True or False"),
+            ("use_legacy_format: False", "null", "needs True or False"),
+            ("checkpoint: {no_load_optim: False}", "null", "the tracker names it"),
+            ("use_legacy_format: False", "True", "the tracker names it"),
+        ],
+    )
+    def test_the_newer_layout_takes_nothing_but_a_switch(
+        self, switch: str, resume: str, words: str, tmp_path: Path
+    ) -> None:
+        TreeBuilder(tmp_path, prefix="llama2_7b").iteration(step=20)
+        assert words in judged(tmp_path, NEWER.format(load=DIR, resume=resume, switch=switch)).reason
+
+
 class TestData:
     TEXT = RANK.format(load=DIR, resume="True", fmt="ckpt")
 
@@ -346,6 +431,34 @@ class TestNewerLayout:
         monitor = "use_legacy_format: False\nmonitor_config: {health_checkpoint: {embedding_local_norm_threshold: 1.0}}"
         start = judged(tmp_path, NEWER.format(load=f"{DIR}/{self.NAME}", resume="True", switch=monitor))
         assert told(start) == ("iteration_00000010", Outcome.UNKNOWN)
+
+    @pytest.mark.parametrize("line", ["", "load_ckpt_format: ckpt\n"])
+    def test_it_stops_unless_the_config_says_safetensors(self, line: str, tmp_path: Path) -> None:
+        text = NEWER.format(load=DIR, resume="True", switch="use_legacy_format: False")
+        question = asked(tmp_path, text.replace("load_ckpt_format: safetensors\n", line))
+        check = start_of(api.preflight(question))
+        assert check.outcome is Ended.FAILED
+        assert "needs `load_ckpt_format: safetensors`" in check.reasons[0].finding.message
+        assert start_of(api.preflight(asked(tmp_path, text))).outcome is Ended.PASSED
+
+
+class TestModelInTheWay:
+    """A model of Hugging Face's beside the saves stops a resume, whatever config names their folder."""
+
+    def test_moving_it_out_is_the_cure_for_what_a_launch_config_would_name_too(self, tmp_path: Path) -> None:
+        whole(tmp_path).file("checkpoint/model.safetensors")
+        question = asked(tmp_path, RANK.format(load=DIR, resume="True", fmt="ckpt"))
+        (reason,) = start_of(api.preflight(question)).reasons
+        model = tmp_path / "output/checkpoint/model.safetensors"
+        assert reason.finding.remedy == f"move {model} out of its folder, and ask again"
+        model.unlink()
+        assert start_of(api.preflight(question)).outcome is Ended.PASSED
+
+    def test_a_launch_config_names_the_iteration_in_which_there_is_none(self, tmp_path: Path) -> None:
+        TreeBuilder(tmp_path, prefix="llama2_7b").iteration(step=20).file("checkpoint/model.safetensors")
+        question = asked(tmp_path, NEWER.format(load=DIR, resume="True", switch="use_legacy_format: False"))
+        (reason,) = start_of(api.preflight(question)).reasons
+        assert "ckpttool launch" in (reason.finding.remedy or "")
 
 
 def test_merged_weights_are_what_it_loads_from_their_folder(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ Source:
     `Trainer.train`, `_check_config_rules` and `convert_checkpoint_config` of the wheels 1.6.0 to 2.1.0, and
     `load_resume_context_from_checkpoint`; runs of the real program with each of the four modes. From 1.9 on
     `validate_checkpoint_config` stops where a resume names a file, or a folder with Hugging Face's weights, in both
-    layouts.
+    layouts. `preload_ckpt` looks for `.ckpt` files in either layout, unless `load_ckpt_format` says otherwise.
 """
 
 from __future__ import annotations
@@ -16,27 +16,38 @@ from ckpttool.domain.data_position import GoesOn
 from ckpttool.domain.finding import blocking
 from ckpttool.domain.frozen import dataclass
 from ckpttool.domain.plan import JudgedStart, Outcome, ResumePlan, Simulation
+from ckpttool.domain.settings import Nested
 from ckpttool.storage import is_local, open_storage
 from ckpttool.storage.base import Kind, Storage
-from ckpttool.trainers.common.named_path import inside, is_gone
+from ckpttool.trainers.common.named_path import inside, is_gone, started_in
 from ckpttool.trainers.mindformers.counters import mindformers_counters
 from ckpttool.trainers.mindformers.layouts.names import UNIFIED_LAYOUT
 from ckpttool.trainers.mindformers.load import planned_skip
 from ckpttool.trainers.mindformers.simulate import simulate, view_of
 from ckpttool.trainers.mindformers.simulate.names import StopsError, with_rank
 from ckpttool.trainers.mindformers.simulate.versions import KNOWN_VERSIONS
-from ckpttool.trainers.mindformers.train_config import ConfigView, TrainConfig, own
+from ckpttool.trainers.mindformers.train_config import LEGACY_SWITCHES, ConfigView, TrainConfig, own
 
 if TYPE_CHECKING:
     from ckpttool.domain.settings import Value
     from ckpttool.trainers.abilities import OwnStart
 
 _LOAD, _SECTION_LOAD, _RESUME = "load_checkpoint", "checkpoint.load_path", "resume_training"
+_SKIP, _IGNORE = "data_skip_steps", "ignore_data_skip"
 _BASE = "base_config"
 _SCRATCH = "it trains from step 1 with random weights, and says so in a warning at most"
 _SINCE_1_9 = "which MindFormers from 1.9 on refuses for a resume"
 _HF_WEIGHTS, _HF_INDEX = "model.safetensors", "model.safetensors.index.json"
 _WEIGHTS = "loads weights alone and begins at step 0, with a new optimizer"
+
+
+class _HoldsModelError(StopsError):
+    """It stops at a model of Hugging Face's in the folder that it should load from."""
+
+    def __init__(self, message: str, *, folder: str, path: str) -> None:
+        super().__init__(message)
+        self.folder = folder
+        self.path = path
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,9 +80,41 @@ def as_it_stands(start: OwnStart, plan: ResumePlan) -> JudgedStart:
         return JudgedStart(simulation=None, why=f"{view.get(_BASE)}, which was not read, may say what is loaded")
     told = _told(config, view)
     try:
+        _refuse_types(config, view)
         return _judged(start, plan, config, told)
+    except _HoldsModelError as stop:
+        # A launch config that names the same folder stops there, too.
+        is_alike = inside(start.inventory.root, plan.load.path) == stop.folder
+        return JudgedStart(simulation=_stopped(stop), in_the_way=stop.path if is_alike else None)
     except StopsError as stop:
-        return JudgedStart(simulation=_simulation(None, Outcome.STOPS, f"it stops with an error: {stop}"))
+        return JudgedStart(simulation=_stopped(stop))
+
+
+def _refuse_types(config: TrainConfig, view: ConfigView) -> None:
+    """Stop where MindFormers refuses the type of a value, whatever there is to load.
+
+    Source:
+        `Trainer._check_config_type` and `_warn_if_resume_training_is_string`, and `BaseTrainer.training_process`, which
+        compares the steps to skip with 0; the wheels 1.8 to 2.1.
+
+    Raises:
+        StopsError: It would stop.
+    """
+    resumes = view.get(_RESUME)
+    is_null = resumes is None and view.setting(_RESUME) is not None
+    if is_null and any(view.get(switch) is False for switch in LEGACY_SWITCHES):
+        raise StopsError(f"`{_RESUME}` has no value, and the newer layout needs True or False")
+    if resumes is not None and not isinstance(resumes, bool | str):
+        needs = "True, False or the name of a file" if config.use_legacy_format else "True or False"
+        raise StopsError(f"`{_RESUME}: {_shown(resumes)}` must be {needs}")
+    skip = view.get(_SKIP)
+    if skip and isinstance(skip, str | Nested) and not view.get(_IGNORE):
+        raise StopsError(f"`{_SKIP}: {_shown(skip)}` must be a whole number, and it compares it with 0")
+
+
+def _shown(value: Value) -> str:
+    """Show a value as a config would spell it, so that a text is told from a number."""
+    return f"a {value.value}" if isinstance(value, Nested) else repr(value)
 
 
 def _told(config: TrainConfig, view: ConfigView) -> _Told:
@@ -123,6 +166,7 @@ def _judged(start: OwnStart, plan: ResumePlan, config: TrainConfig, told: _Told)
         simulation=simulation,
         by_records=told.resumes is True and not below,
         data=_data(config, plan) if simulation.would_resume == plan.point.checkpoint.name else None,
+        only_in=None if picks_healthy else started_in(start.inventory.root, str(told.path)),
     )
 
 
@@ -134,7 +178,13 @@ def _from_tree(start: OwnStart, config: TrainConfig, told: _Told, below: str) ->
         raise StopsError(f"`{told.key}: {told.path}` names a file, {_SINCE_1_9}: name the folder")
     model = _hugging_face(start.storage, below)
     if model is not None:
-        raise StopsError(f"`{told.key}: {told.path}` holds {model}: a model of Hugging Face's, {_SINCE_1_9}")
+        message = f"`{told.key}: {told.path}` holds {model}: a model of Hugging Face's, {_SINCE_1_9}"
+        raise _HoldsModelError(message, folder=below, path=f"{below}/{model}".lstrip("/"))
+    if not config.use_legacy_format and config.load_ckpt_format == "ckpt":
+        raise StopsError(
+            "`load_ckpt_format` is ckpt, as it is if not set, so that it looks for .ckpt files, and there is none: "
+            "the newer layout needs `load_ckpt_format: safetensors`"
+        )
     if config.use_legacy_format and isinstance(told.resumes, str):
         return _named(start, config, told.resumes, below)
     if start.inventory.layout == UNIFIED_LAYOUT and not below and config.load_ckpt_format == "safetensors":
@@ -199,6 +249,10 @@ def _loaded(start: OwnStart, save: Checkpoint, because: str) -> Simulation:
     return _simulation(save.name, Outcome.STOPS, f"{because}: {first.path or save.name}: {first.message}")
 
 
+def _stopped(stop: StopsError) -> Simulation:
+    return _simulation(None, Outcome.STOPS, f"it stops with an error: {stop}")
+
+
 def _simulation(name: str | None, outcome: Outcome, because: str) -> Simulation:
     return Simulation(
         trainer="mindformers",
@@ -217,12 +271,15 @@ def _data(config: TrainConfig, plan: ResumePlan) -> str | None:
         BaseTrainer.training_process: `data_skip_steps`, else the steps of the checkpoint, unless `ignore_data_skip`;
         MindSpore then rounds down to whole sinks.
     """
+    view = ConfigView(config.settings)
+    ignores, skip = bool(view.get(_IGNORE)), view.get(_SKIP)
+    if isinstance(skip, bool | float) and skip and not ignores:
+        return f"`{_SKIP}: {skip}` is no whole number: how many batches it skips is not known"
     due = planned_skip(plan)
     sizes = {due.global_batch_size, config.global_batch_size} - {None}
     if config.streaming is not None or len(sizes) > 1:  # of other sizes than the config's something else is said
         return None
-    view = ConfigView(config.settings)
-    ignores, said = bool(view.get("ignore_data_skip")), view.count("data_skip_steps", 0)
+    said = view.count(_SKIP, 0)
     if isinstance(plan.data, GoesOn):
         setting = "ignore_data_skip" if ignores else f"data_skip_steps: {said}" if said else None
         return None if setting is None else f"`{setting}` overrules what MindFormers counts by itself"
@@ -239,7 +296,7 @@ def _data(config: TrainConfig, plan: ResumePlan) -> str | None:
         )
         batches, why = counted.initial_step, "it counts by itself"
     sink = config.sink_size if config.sink_mode else None
-    batches = batches // sink * sink if sink else batches
+    batches = max(batches // sink * sink if sink else batches, 0)
     if batches == due.batches:
         return None
     return f"{why}: it skips {batches} batches of the data, where {due.batches} are due"
