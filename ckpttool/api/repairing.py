@@ -99,4 +99,5 @@ def _proposal(tree: Tree, question: TreeQuestion, choice: ResumeQuestion, *, gra
         apply=apply,
         resolved_from=tree.resolved_from,
         named=choice.name not in {None, LATEST},
+        is_sure=not isinstance(point, NoResumePoint) or point.is_sure,
     )

@@ -23,6 +23,7 @@ from ckpttool.decide.steps import is_out_of_place, left_by_name, not_acted_on
 from ckpttool.domain.checkpoint import Checkpoint, CheckpointKey, Content, Inventory
 from ckpttool.domain.finding import Code, blocking
 from ckpttool.domain.health import Health
+from ckpttool.domain.plan import may_be_good
 from ckpttool.domain.progress import newest_first
 from ckpttool.domain.retention import Fate, RetentionPlan, RetentionPolicy, Why
 from ckpttool.domain.verdict import Verdict, VerdictWord
@@ -186,6 +187,8 @@ def _candidate(checkpoint: Checkpoint, course: Course, policy: RetentionPolicy, 
     doubts = (*not_acted_on(checkpoint), *([] if doubt is None else [doubt]))
     if against and all(finding.is_tie for finding in against):
         candidate.keep(Why.DISPUTED, f"one of two saves is wrong ({against[0].code.value}), nothing shows which")
+    elif may_be_good(against) and any(finding not in doubts for finding in against):
+        candidate.keep(Why.DISPUTED, f"whether it is whole is not known ({against[0].code.value}): it stays")
     elif any(finding not in doubts for finding in against):
         candidate.keep(Why.NOT_WHOLE, f"not whole ({against[0].code.value}): never goes by itself")
     elif checkpoint.step is None:

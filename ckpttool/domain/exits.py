@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from ckpttool.domain.finding import Code, Finding, Severity, seen_in_part, without_answer, worst
 from ckpttool.domain.health import Health
-from ckpttool.domain.plan import NoResumePoint, ResumePlan
+from ckpttool.domain.plan import NoResumePoint, ResumePlan, may_be_good
 from ckpttool.errors import ExitCode
 
 if TYPE_CHECKING:
@@ -298,7 +298,12 @@ def of_plan_applied(answer: PlanApplied) -> ExitCode:
 
 
 def of_healing(healing: Healing) -> ExitCode:
-    """Return 0 where all that is wrong is mended, or would be with --apply; 11 where nothing proves a donor."""
+    """Return 0 where all that is wrong is mended, or would be with --apply; 11 where nothing proves a donor.
+
+    Where no shard is missing or damaged, and nobody knows whether the save is good: 14.
+    """
+    if not healing.shards and may_be_good(healing.lost):
+        return ExitCode.INCOMPLETE
     if healing.is_refused:
         return ExitCode.NOTHING_TO_RESUME
     return of_findings((*healing.lost, *healing.refusals))
@@ -306,7 +311,9 @@ def of_healing(healing: Healing) -> ExitCode:
 
 def of_repair(repair: Repair) -> ExitCode:
     """Return 0 where the records are right, or would be with --apply."""
-    return ExitCode.NOTHING_TO_RESUME if repair.checkpoint is None else of_findings(repair.refusals)
+    if repair.checkpoint is None:
+        return ExitCode.NOTHING_TO_RESUME if repair.is_sure else ExitCode.INCOMPLETE
+    return of_findings(repair.refusals)
 
 
 def of_trash(trash: Trash) -> ExitCode:

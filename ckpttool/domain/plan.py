@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from enum import Enum
 from typing import TYPE_CHECKING
 
@@ -117,7 +118,7 @@ class NoResumePoint:
         reasons = [reason for one in self.rejected for reason in one.reasons]
         if seen_in_part((*self.findings, *reasons)) or withheld(self.findings):
             return False
-        return not any(_may_be_good(one) for one in self.rejected)
+        return not any(may_be_good(one.reasons) for one in self.rejected)
 
     @property
     def where_else(self) -> str | None:
@@ -145,9 +146,9 @@ _NOT_KNOWN = frozenset(
 )
 
 
-def _may_be_good(rejection: Rejection) -> bool:
+def may_be_good(findings: Iterable[Finding]) -> bool:
     """Tell whether nothing shows a save to be damaged: nobody could read it, knows its step, or decides a tie."""
-    reasons = blocking(rejection.reasons)
+    reasons = blocking(findings)
     return bool(reasons) and all(
         one.is_tie or (one.code in _NOT_KNOWN and one.severity is Severity.UNKNOWN) for one in reasons
     )

@@ -73,7 +73,8 @@ class Why(str, Enum):
     """Whole but not good (unhealthy, or an abandoned branch), and too few good ones are newer."""
     NOT_WHOLE = "not-whole"
     DISPUTED = "disputed"
-    """It and another save contradict each other, and nothing shows which of the two is damaged."""
+    """It and another save contradict each other and nothing shows which of the two is damaged, or nobody could read it,
+    or knows its step or run: it may be good."""
     STEP_UNKNOWN = "step-unknown"
     NEEDS_RENAMES = "needs-renames"
     ABANDONED = "abandoned"
@@ -129,7 +130,7 @@ class RetentionPlan:
     @property
     def is_undecided(self) -> bool:
         """Whether there may be good ones, though none is known to be."""
-        return not self.good and any(Why.DISPUTED in fate.why for fate in self.fates)
+        return not self.good and any({Why.DISPUTED, Why.STEP_UNKNOWN}.intersection(fate.why) for fate in self.fates)
 
     @property
     def whole(self) -> tuple[Checkpoint, ...]:
@@ -324,6 +325,8 @@ class Repair(Answered):
     """Those of them that can name the checkpoint."""
     named: bool = False
     """Whether the checkpoint was asked for by its name."""
+    is_sure: bool = True
+    """Where there is no checkpoint: whether it is known that none is whole."""
 
     @property
     def applied(self) -> bool:

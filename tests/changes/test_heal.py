@@ -28,6 +28,7 @@ from ckpttool.formats import read_header
 from ckpttool.records.manifest import manifest_bytes, read_manifest
 from ckpttool.storage import open_storage
 from ckpttool.write.puts import lay_ready
+from tests.cli.running import ask
 from tests.conftest import FIXTURES
 from tests.trees import TreeBuilder, floats
 from tests.verify.looking import ON_DISK
@@ -672,3 +673,20 @@ def test_a_save_at_which_a_rank_was_rebuilt_does_not_prove_copies_at_another(tmp
     (found,) = asked(tree, "10_2").shards
     assert found.refusal is not None
     assert "rank 0 was equal at 1 other checkpoint of the run" in found.refusal.message
+
+
+@pytest.mark.parametrize("healed", [(2, 3), ()], ids=["by-a-healed-file", "by-three-files"])
+def test_heal_names_a_rank_that_holds_the_same_or_says_that_a_heal_wrote_the_donor(
+    copy_tree: Callable[[str], Path], healed: tuple[int, ...]
+) -> None:
+    root = copy_tree("sink2_ckpt") / "output/checkpoint"
+    for rank in healed:
+        (root / f"rank_{rank}/llama2_7b_rank_{rank}_1-30_2.ckpt").unlink()
+    assert ask("heal", str(root), "--apply", "--grace", "0").code == ExitCode.OK
+    sick = root / "rank_0/llama2_7b_rank_0_1-30_2.ckpt"
+    content = bytearray(sick.read_bytes())
+    content[1000] ^= 1
+    sick.write_bytes(content)
+    said = ask("heal", str(root), "--grace", "0").stdout
+    assert "rank None" not in said
+    assert ("as a heal left it" in said) == bool(healed)

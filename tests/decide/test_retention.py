@@ -166,12 +166,12 @@ class TestTheNewest:
         assert (going(plan), plan.good, plan.whole) == (set(), (), ())
 
     def test_an_incomplete_one_is_not_even_opened(self) -> None:
-        missing = finding(Code.UNREADABLE, Severity.UNKNOWN)
+        missing = finding(Code.RANK_MISSING, Severity.DAMAGE)
         plan = planned(tree(checkpoint("10_2"), checkpoint("20_2"), checkpoint("30_2", findings=[missing])))
         assert going(plan) == {"10_2"}
         fate = plan.fates[0]
         assert (fate.why, fate.word) == ((Why.NOT_WHOLE,), None)
-        assert fate.because == "not whole (unreadable): never goes by itself"
+        assert fate.because == "not whole (rank-missing): never goes by itself"
 
     def test_one_without_a_step_and_one_that_needs_renames_stay_and_count_for_nothing(self) -> None:
         inventory = tree(
@@ -415,6 +415,17 @@ class TestEvidence:
         assert plan.fates[0].because == "one of two saves is wrong (schema-differs), nothing shows which"
         assert plan.is_undecided
         assert not planned(FOUR, verifier=Verifier(damaged=["40_2"], tied=["40_2"])).is_undecided
+
+    @pytest.mark.parametrize("code", [Code.UNREADABLE, Code.DUPLICATE_CHECKPOINT, Code.RUN_MIXED])
+    def test_of_saves_of_which_nobody_could_tell_whether_they_are_good_none_is_called_damaged(self, code: Code) -> None:
+        unknown = tree(checkpoint("10_2", findings=(finding(code, Severity.UNKNOWN),)))
+        plan = planned(unknown)
+        assert going(plan) == set()
+        assert Why.NOT_WHOLE not in whys(plan)["10_2"]
+        assert plan.is_undecided
+        damaged = tree(checkpoint("10_2", findings=(finding(Code.SHARD_EMPTY, Severity.DAMAGE),)))
+        assert whys(planned(damaged))["10_2"] == (Why.NOT_WHOLE,)
+        assert not planned(damaged).is_undecided
 
     def test_a_folder_that_holds_something_unknown_stays(self) -> None:
         stray = finding(Code.STRAY_FILE, Severity.NOTE)

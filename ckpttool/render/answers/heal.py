@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from ckpttool.domain.healing import Donor, Healing, ShardHealing
+from ckpttool.domain.plan import may_be_good
 from ckpttool.domain.replicas import Proof, Trust
 from ckpttool.domain.units import counted
 from ckpttool.render.answers.prune import record_lines, records_document
@@ -83,6 +84,8 @@ def _headline(healing: Healing) -> Text:
     if not healing.shards:
         if not healing.lost and not healing.refusals:
             return line(f"{name}: no shard is missing or damaged", style="bold green")
+        if may_be_good(healing.lost):
+            return line(f"{name}: whether it is whole is not known, and no copy tells", style="bold red")
         return line(f"{name}: it is not whole, and no copy can mend it", style="bold red")
     sick = counted(len(healing.shards), "shard")
     if not able:

@@ -32,9 +32,11 @@ def document(repair: Repair) -> Document:
 def table(repair: Repair) -> RenderableType:
     """Show which records do not name the newest whole checkpoint."""
     if repair.checkpoint is None:
-        return stack(
-            line(f"Nothing in {shown(repair.root)} is whole, so nothing tells what to write", style="bold red")
-        )
+        known = f"Nothing in {shown(repair.root)} is whole"
+        unknown = f"It is not known which checkpoint in {shown(repair.root)} is the newest whole one"
+        said = f"{known if repair.is_sure else unknown}, so nothing tells what to write"
+        told = () if repair.is_sure else repair.refusals
+        return stack(line(said, style="bold red"), *grouped_findings(told), *pointer(told))
     name = shown(repair.checkpoint.name)
     target = name if repair.named else f"{name}, the newest whole checkpoint"
     if not repair.fixes:
