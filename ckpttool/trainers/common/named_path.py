@@ -66,7 +66,7 @@ def is_gone(root: str, path: str) -> bool:
     """Tell whether nothing is at a path, wherever the training is started: one with a `~` that stays as it is, too."""
     if path.startswith("~"):
         return True
-    if not is_local(root) or not is_local(path):
+    if not is_local(root) or not is_local(path) or not os.path.isdir(root):  # parts: the tree is on other machines
         return False
     below = inside(root, path)
     if below is None:
