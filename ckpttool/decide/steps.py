@@ -137,9 +137,19 @@ def is_out_of_place(checkpoint: Checkpoint) -> bool:
     return is_mere_name or not codes.isdisjoint(_OUT_OF_PLACE)
 
 
-def are_tied(findings: Iterable[Finding]) -> bool:
-    """Tell whether what speaks against a checkpoint is that it or another is a copy, and nobody knows which."""
-    return any(one.code is Code.DUPLICATE_CHECKPOINT and one.severity is Severity.UNKNOWN for one in findings)
+def leaves_newest_open(checkpoint: Checkpoint, findings: Iterable[Finding], *, is_tracked: bool) -> bool:
+    """Tell whether a checkpoint that is passed over may be further than all others, and nothing tells which is.
+
+    Args:
+        checkpoint: Of a tree that was settled.
+        findings: What speaks against it.
+        is_tracked: Whether a record of the trainer names the last one.
+    """
+    against = {(one.code, one.severity) for one in findings}
+    if (Code.DUPLICATE_CHECKPOINT, Severity.UNKNOWN) in against:
+        return True
+    is_mere_name = checkpoint.step_source is StepSource.NAME and (Code.STEP_DISAGREES, Severity.UNKNOWN) in against
+    return is_mere_name and not is_tracked and (Code.DUPLICATE_CHECKPOINT, Severity.SUSPECT) not in against
 
 
 def is_named_beyond(checkpoint: Checkpoint, chosen: Checkpoint) -> bool:

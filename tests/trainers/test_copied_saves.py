@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import pickle
 import shutil
+import zipfile
 from dataclasses import replace
 from pathlib import Path
 
@@ -105,6 +107,9 @@ def test_two_verl_saves_that_are_one_are_chosen_only_by_name(tmp_path: Path) -> 
         shutil.rmtree(root / name)
     shutil.copytree(root / "global_step_1", root / "global_step_9")
     (root / "latest_checkpointed_iteration.txt").unlink()
+    assert chosen(plan(root)) == ("global_step_1", 1)  # its data loader gave one batch
+    for data in root.glob("*/data.pt"):
+        data.unlink()
     both = {"global_step_1": {Code.DUPLICATE_CHECKPOINT}, "global_step_9": {Code.DUPLICATE_CHECKPOINT}}
     assert dict(why_not(refusal(root))) == both
     named = plan(root, choice=api.ResumeQuestion(name="global_step_1"))
@@ -194,18 +199,76 @@ class TestANumberBeyondTheTracker:
         assert _is_confirmed(step, count, sorted(earlier), earlier) is is_confirmed
 
 
-@pytest.mark.parametrize("tracked", ["3", None])
-def test_of_two_verl_saves_of_one_state_the_tracked_one_is_chosen_and_else_none(
-    tracked: str | None, tmp_path: Path
-) -> None:
+class TestWithoutATracker:
+    @pytest.fixture
+    def root(self, tmp_path: Path) -> Path:
+        root = healthy("verl_2ranks", tmp_path)
+        (root / "latest_checkpointed_iteration.txt").unlink()
+        return root
+
+    @pytest.mark.parametrize("data", ["its own", "another's", "none"])
+    def test_a_verl_save_under_a_number_that_nothing_confirms_leaves_the_newest_unknown_and_costs_no_save(
+        self, data: str, root: Path
+    ) -> None:
+        repacked(root, "global_step_1", "global_step_99")
+        if data == "another's":
+            shutil.copyfile(root / "global_step_2" / "data.pt", root / "global_step_99" / "data.pt")
+        for file in root.glob("*/data.pt") if data == "none" else ():
+            file.unlink()
+        refused = cli("resolve", str(root))
+        assert refused.exit_code == ExitCode.INCOMPLETE
+        assert "no tracker" in refused.output
+        assert dict(why_not(refusal(root))) == {"global_step_99": {Code.STEP_DISAGREES}}
+        assert going(root) <= {"global_step_2"}
+        assert chosen(plan(root, choice=api.ResumeQuestion(name="global_step_99"))) == ("global_step_99", 99)
+
+    def test_a_whole_copy_under_a_higher_number_is_passed_over(self, root: Path) -> None:
+        shutil.copytree(root / "global_step_1", root / "global_step_9")
+        assert chosen(plan(root)) == ("global_step_3", 3)
+        assert "global_step_9" not in going(root)
+
+    def test_the_newest_save_under_the_lowest_number_costs_no_save(self, root: Path) -> None:
+        shutil.rmtree(root / "global_step_1")
+        repacked(root, "global_step_3", "global_step_1")
+        assert (chosen(plan(root)), going(root)) == (("global_step_2", 2), set())
+
+    @pytest.mark.parametrize(
+        "counts",
+        [{1: 1, 2: 2, 3: 3}, {1: None, 2: None, 3: None}, {1: 2, 2: 3, 3: 5}, {1: 1, 2: 2, 3: 1}, {1: 3, 2: 6}, {3: 1}],
+        ids=[
+            "first epoch",
+            "no state",
+            "several batches a step",
+            "second epoch",
+            "two with several a step",
+            "one save",
+        ],
+    )
+    def test_honest_numbers_are_believed(self, counts: dict[int, int | None], root: Path) -> None:
+        for step in (1, 2, 3):
+            folder = root / f"global_step_{step}"
+            if step not in counts:
+                shutil.rmtree(folder)
+            elif counts[step] is None:
+                (folder / "data.pt").unlink()
+            else:
+                with zipfile.ZipFile(folder / "data.pt", "w") as archive:
+                    archive.writestr("data/data.pkl", pickle.dumps({"_num_yielded": counts[step]}, protocol=2))
+        newest = max(counts)
+        assert chosen(plan(root)) == (f"global_step_{newest}", newest)
+        assert going(root) == {f"global_step_{step}" for step in counts if step != newest}
+
+
+def test_of_two_verl_saves_of_one_state_the_tracked_or_the_counted_one_is_chosen_and_else_none(tmp_path: Path) -> None:
     root = healthy("verl_2ranks", tmp_path)
     shutil.copytree(root / "global_step_3", root / "global_step_4")
-    if tracked is not None:
-        assert chosen(plan(root)) == ("global_step_3", 3)
-    else:
-        (root / "latest_checkpointed_iteration.txt").unlink()
-        assert dict(why_not(refusal(root)))["global_step_3"] == {Code.DUPLICATE_CHECKPOINT}
-        assert cli("resolve", str(root)).exit_code == ExitCode.INCOMPLETE
+    assert chosen(plan(root)) == ("global_step_3", 3)
+    (root / "latest_checkpointed_iteration.txt").unlink()
+    assert chosen(plan(root)) == ("global_step_3", 3)  # by its loader's count
+    for data in root.glob("*/data.pt"):
+        data.unlink()
+    assert dict(why_not(refusal(root)))["global_step_3"] == {Code.DUPLICATE_CHECKPOINT}
+    assert cli("resolve", str(root)).exit_code == ExitCode.INCOMPLETE
 
 
 def test_prune_says_why_a_whole_copy_stays(tmp_path: Path) -> None:

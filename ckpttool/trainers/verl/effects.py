@@ -16,9 +16,10 @@ from ckpttool.domain.frozen import replace
 from ckpttool.domain.question import AskedSizes
 from ckpttool.domain.units import counted
 from ckpttool.formats.torch.pickle_objects import BrokenPickleError
-from ckpttool.formats.torch.plain import plain_values, whole_at
+from ckpttool.formats.torch.plain import plain_values
 from ckpttool.trainers.base import Effects, Resume
 from ckpttool.trainers.verl import Verl
+from ckpttool.trainers.verl.loader import batches_in
 from ckpttool.trainers.verl.names import DATA, holds_a_model, is_data
 
 if TYPE_CHECKING:
@@ -105,8 +106,7 @@ def _yielded(resume: Resume, path: str) -> int | None:
             told = plain_values(source)
     except (OSError, BrokenPickleError):  # which the check of the file says
         return None
-    since, last = whole_at(told, "_steps_since_snapshot"), whole_at(told, "_snapshot", "_snapshot_step")
-    return whole_at(told, "_num_yielded") if since is None or last is None else last + since
+    return batches_in(told)
 
 
 def objections(checkpoint: Checkpoint, asked: AskedSizes) -> tuple[Finding, ...]:

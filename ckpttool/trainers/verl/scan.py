@@ -6,7 +6,7 @@ import math
 import posixpath
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import pairwise
 
@@ -26,7 +26,6 @@ from ckpttool.domain.scalars import Scalars
 from ckpttool.domain.shard import FormatName, Shard, ShardRole
 from ckpttool.domain.units import MAX_RANKS, Rank, counted
 from ckpttool.formats.strict_json import ParseError
-from ckpttool.formats.torch.plain import whole_at
 from ckpttool.records import MANIFEST_NAME, OWN_FOLDER
 from ckpttool.storage.base import Kind, Storage, unreadable
 from ckpttool.storage.fan_out import map_waiting
@@ -44,6 +43,7 @@ from ckpttool.trainers.common.saved_values import first_told
 from ckpttool.trainers.common.tracker_file import TRACKER, tracked_step
 from ckpttool.trainers.listing import Listing
 from ckpttool.trainers.verl import Verl
+from ckpttool.trainers.verl.loader import batches_in
 from ckpttool.trainers.verl.names import (
     DATA,
     KINDS,
@@ -123,7 +123,7 @@ def scan_saves(storage: Storage, listing: Listing, options: ScanOptions) -> Inve
         checkpoints = [
             stamped(storage, save) if (save.step or 0) > (tracked.step or 0) else save for save in checkpoints
         ]
-        checkpoints = list(_confirmed(storage, checkpoints, tracked))
+    checkpoints = list(_confirmed(storage, checkpoints, tracked))
     return Inventory(
         root=storage.root,
         layout=Verl.name,
@@ -135,40 +135,58 @@ def scan_saves(storage: Storage, listing: Listing, options: ScanOptions) -> Inve
     )
 
 
-def _confirmed(storage: Storage, saves: Sequence[Checkpoint], tracked: Tracked) -> Iterator[Checkpoint]:
-    """Doubt a number beyond the tracker that nothing confirms: neither the loader's count of batches, nor its place."""
-    told = tracked.step or 0
-    lower = [save for save in saves if (save.step or 0) <= told]
-    if len(lower) == len(saves):
+def _confirmed(storage: Storage, saves: Sequence[Checkpoint], tracked: Tracked | None) -> Iterator[Checkpoint]:
+    """Doubt a number beyond the tracker that nothing confirms: neither the loader's count of batches, nor its place.
+
+    Without a tracker the lowest number is believed, unless its own count speaks against it.
+    """
+    told = None if tracked is None else tracked.step or 0
+    beyond = [save for save in saves if told is None or (save.step or 0) > told]
+    counts = {save.name: count for save in saves if (count := _batches(storage, save)) is not None} if beyond else {}
+    if told is None and _has_several_a_step(saves, counts):
+        counts = {}
+    if not beyond or (told is None and len(saves) <= (1 if counts else 2)):  # two numbers alone tell nothing
         yield from saves
         return
-    steps = sorted({told, *((save.step or 0) for save in lower)})
-    counts = {save.step or 0: count for save in lower if (count := _batches(storage, save)) is not None}
+    lower = [save for save in saves if save not in beyond]
+    steps = sorted({*(() if told is None else (told,)), *((save.step or 0) for save in lower)})
+    known = {save.step or 0: counts[save.name] for save in lower if save.name in counts}
+    is_first_epoch = any(counts.get(save.name) == save.step for save in beyond)
     for save in saves:
-        step = save.step or 0
-        if step <= told:
+        step, count = save.step or 0, counts.get(save.name)
+        if save not in beyond:
             yield save
             continue
-        count = _batches(storage, save)
-        if _is_confirmed(step, count, steps, counts):
+        is_lowest = not steps and (count in {None, step} or not is_first_epoch)
+        if is_lowest or (steps and _is_confirmed(step, count, steps, known)):
             steps.append(step)
+            if told is None and count is not None:
+                known[step] = count
             yield save
-            continue
-        batches = "" if count is None else counted(count, "batch", "batches")
-        read = f", {save.name}/{DATA} counts {batches} of its epoch" if batches else ""
-        message = (
-            f"its name alone says step {step}, but the tracker says {told}{read}, and the numbers of the other saves "
-            "do not lead to it"
-        )
-        remedy = (
-            f"--checkpoint {save.name} loads it; give the folder the step that it holds, or move it out of the tree"
-        )
-        doubt = unknown(Code.STEP_DISAGREES, message, path=save.name, remedy=remedy)
-        yield replace(save, findings=(*save.findings, doubt))
+        else:
+            yield replace(save, findings=(*save.findings, _unconfirmed(save, told, count)))
+
+
+def _has_several_a_step(saves: Iterable[Checkpoint], counts: Mapping[str, int]) -> bool:
+    """Tell whether the training takes several batches for a step, as if it filters them: then counts are no steps."""
+    pairs = [((save.step or 0), counts[save.name]) for save in saves if save.name in counts]
+    return any(count > step for step, count in pairs) and all(count != step for step, count in pairs)
+
+
+def _unconfirmed(save: Checkpoint, told: int | None, count: int | None) -> Finding:
+    tracker = "no tracker confirms it" if told is None else f"the tracker says {told}"
+    batches = "" if count is None else counted(count, "batch", "batches")
+    read = f", {save.name}/{DATA} counts {batches} of its epoch" if batches else ""
+    message = (
+        f"its name alone says step {save.step}, but {tracker}{read}, and the numbers of the other saves do not lead to "
+        "it"
+    )
+    remedy = f"--checkpoint {save.name} loads it; give the folder the step that it holds, or move it out of the tree"
+    return unknown(Code.STEP_DISAGREES, message, path=save.name, remedy=remedy)
 
 
 def _batches(storage: Storage, save: Checkpoint) -> int | None:
-    return whole_at(first_told(storage, [_loader_path(save)]), "_num_yielded")
+    return batches_in(first_told(storage, [_loader_path(save)]))
 
 
 def _is_confirmed(step: int, count: int | None, steps: Sequence[int], counts: Mapping[int, int]) -> bool:
@@ -320,7 +338,7 @@ def _with_identities(storage: Storage, checkpoints: list[Checkpoint]) -> list[Ch
     return [
         replace(
             save,
-            order=whole_at(first_told(storage, [_loader_path(save)]), "_num_yielded"),
+            order=_batches(storage, save),
             identity=_identity(storage, save) if save.name in doubtful else None,
         )
         for save in checkpoints

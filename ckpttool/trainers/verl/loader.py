@@ -1,0 +1,18 @@
+"""What the state of a StatefulDataLoader counts: the batches of its epoch.
+
+Source: stateful_dataloader.py of torchdata 0.11; a loader with processes of its own counts them elsewhere.
+"""
+
+from __future__ import annotations
+
+from ckpttool.formats.torch.plain import whole_at
+
+
+def batches_in(state: object) -> int | None:
+    """Return how many batches of the epoch were given; None if the state does not tell.
+
+    Args:
+        state: What the file holds beside its tensors.
+    """
+    since, last = whole_at(state, "_steps_since_snapshot"), whole_at(state, "_snapshot", "_snapshot_step")
+    return whole_at(state, "_num_yielded") if since is None or last is None else last + since
