@@ -9,7 +9,7 @@ from ckpttool.decide.lost import lost_steps, perhaps_lost
 from ckpttool.decide.mixed_runs import told_apart, two_runs_in
 from ckpttool.decide.naming import LATEST, named, none_called
 from ckpttool.decide.recorded_health import IGNORED_WITH_HEALTH, against, health_reason
-from ckpttool.decide.steps import are_tied, doubtful, is_left_to_the_user, is_named_beyond, is_out_of_place
+from ckpttool.decide.steps import doubtful, is_left_to_the_user, is_named_beyond, is_out_of_place, leaves_newest_open
 from ckpttool.domain.checkpoint import Checkpoint, CheckpointKey, Content, Inventory
 from ckpttool.domain.finding import Code, Finding, Severity, blocking, note, seen_in_part, suspect, unknown
 from ckpttool.domain.frozen import replace
@@ -96,7 +96,7 @@ def choose(
         if not reasons:
             verdict = verdict_of(checkpoint)
             reasons = _reasons_by_content(checkpoint, question, verdict)
-            if not reasons and any(are_tied(one.reasons) for one in rejected):  # what is further has two names
+            if not reasons and _is_open(rejected, inventory):
                 return _nothing(inventory, question, _in_order_of(candidates, rejected), tree_findings, verdict_of)
             if not reasons and checkpoint.step is not None:
                 rejected = _newest_in_full(rejected, question, verdict_of)
@@ -144,6 +144,12 @@ def _nothing(
         findings=(*ranks_to_restore(rejected, opened=opened), *findings),
         is_named=question.name not in {None, LATEST},
     )
+
+
+def _is_open(rejected: Iterable[Rejection], inventory: Inventory) -> bool:
+    """Tell whether nobody knows which of those passed over, and of the others, is the newest."""
+    is_tracked = inventory.tracked is not None
+    return any(leaves_newest_open(one.checkpoint, one.reasons, is_tracked=is_tracked) for one in rejected)
 
 
 def _newest_in_full(
@@ -320,7 +326,7 @@ def _mixed_prefixes(candidates: Sequence[Checkpoint], saves_as: str | None = Non
     why = "nothing says which is meant"
     if saves_as is not None:
         why = f"the config means none of them: it saves as {saves_as}"
-    return suspect(
+    return unknown(
         Code.RUN_MIXED,
         f"checkpoints of several trainings lie here ({', '.join(each or _NO_PREFIX for each in prefixes)}), and {why}",
         remedy=f"choose one with --prefix {prefixes[0] or _NO_PREFIX}",

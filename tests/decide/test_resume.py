@@ -315,6 +315,7 @@ class TestPrefixes:
         assert found.rejected == ()
         (mixed,) = found.findings
         assert (mixed.code, mixed.remedy) == (Code.RUN_MIXED, "choose one with --prefix a")
+        assert not found.is_sure
 
     def test_a_file_on_half_of_the_ranks_is_no_training_and_one_on_more_is(self) -> None:
         for ranks, is_mixed in (((0, 1), False), ((0, 1, 2), True)):

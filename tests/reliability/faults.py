@@ -164,7 +164,7 @@ FAULTS: tuple[Fault, ...] = (
              "test_a_shard_of_another_run_at_the_same_step_is_seen_by_the_manifest_alone"}),
     Fault(13, "two trainings, or two runs' suffixes, are mixed in one folder",
         "files are grouped by prefix and run; between two trainings nobody guesses, a later run goes before an earlier",
-        {"two-prefixes": ("resolve output -> nothing, exit 11: run-mixed",
+        {"two-prefixes": ("resolve output -> nothing, exit 14: run-mixed",
                           "resolve output --prefix llama2_7b -> the newest, exit 0"),
          "node-replaced": ("resolve output -> nothing, exit 11: meta-ahead needs-renames shard-missing",
                            "resolve output --allow-renames -> the newest, exit 0: meta-ahead")},
