@@ -33,6 +33,9 @@ from ckpttool.verify.session import Session
 from ckpttool.write.files import ensure_folder, locked, remove, replace
 from ckpttool.write.reserve import keep_reserve
 
+TO_SEAL = CheckQuestion(level=Level.CHECKSUM, hashes=True)
+"""How every sealer reads: all bytes, compared with copies, and with as many other saves as it takes to know these."""
+
 PATIENCE_SECONDS = 30.0
 """To wait for another sealer. Under the lock nothing but the manifest is read and written."""
 
@@ -80,7 +83,7 @@ def _sealed(
         assert_changeable(tree.storage.root)
     meant = chosen(tree, name)
     refusals = {each.key: place for each in meant if isinstance(place := tree.layout.seal_place(each), Refusal)}
-    with closing(session_for(tree, CheckQuestion(level=Level.CHECKSUM, name=name, jobs=jobs, hashes=True))) as session:
+    with closing(session_for(tree, with_fields(TO_SEAL, name=name, jobs=jobs))) as session:
         for checkpoint in meant:
             if checkpoint.key in refusals and len(refusals) < len(meant):  # nothing else is kept from its seal
                 why = f"{checkpoint.name} {refusals[checkpoint.key].why}"

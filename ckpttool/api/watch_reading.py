@@ -9,7 +9,7 @@ from contextlib import closing, suppress
 from ckpttool.api.evidence import gather
 from ckpttool.api.looking import by_itself
 from ckpttool.api.scanning import Tree
-from ckpttool.api.sealing import seal_read
+from ckpttool.api.sealing import TO_SEAL, seal_read
 from ckpttool.api.verifying import session_for, watched
 from ckpttool.api.watch_seeing import on_hosts
 from ckpttool.decide.recorded_health import health_reason
@@ -141,15 +141,13 @@ class Reading:
         return on_hosts(told, self._tree)
 
     def _session(self, level: Level, *, hashes: bool) -> Session:
-        """Prepare to read with one worker."""
+        """Prepare to read with one worker; no other save is read beside it, but for a seal."""
         rate = self._question.max_rate
-        question = CheckQuestion(
-            level=level,
-            jobs=1,
-            max_age=None if self.asked.cold or hashes else LEDGER_SECONDS,
-            replicas=False,
-            hashes=hashes,
-        )
+        if hashes:
+            question = replace(TO_SEAL, level=level, jobs=1)
+        else:
+            max_age = None if self.asked.cold else LEDGER_SECONDS
+            question = CheckQuestion(level=level, jobs=1, max_age=max_age, replicas=False)
         if rate:  # what is kept slow does not hang
             question = replace(question, timeout=question.timeout + GIB / rate)
         return session_for(self._tree, question)

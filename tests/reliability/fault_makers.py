@@ -176,6 +176,11 @@ def bit_of_a_ckpt_header(site: Site) -> None:
     flip(site.shard(1), site.shard(1).read_bytes().index(b"dense.bias"))
 
 
+@scene(8, prepare=large)
+def bit_of_a_large_ckpt_header(site: Site) -> None:
+    bit_of_a_ckpt_header(site)
+
+
 @scene(8, tree=SAFETENSORS)
 def bit_of_a_safetensors_header(site: Site) -> None:
     flip(site.shard(1), site.shard(1).read_bytes().index(b"dense.bias"))

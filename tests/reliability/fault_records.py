@@ -297,8 +297,9 @@ def marker_flipped(site: Site) -> None:
 
 
 def _again(site: Site) -> None:
-    """Another weight, and a manifest of that."""
-    flip(site.shard(1), tensor(site.shard(1), "dense.bias")[0])
+    """Another weight on all ranks, for `seal` takes no copies that differ, and a manifest of that."""
+    for shard in site.shards():
+        flip(shard, tensor(shard, "dense.bias")[0])
     shutil.rmtree(site.checkpoint / ".ckpttool", ignore_errors=True)
     sealed(site)
 
@@ -323,7 +324,8 @@ def _log(site: Site, norm: float) -> None:
 
 @scene(36, prepare=logged)
 def wrong_before_the_save(site: Site) -> None:
-    """A weight was wrong in memory already: it was saved so, summed so and sealed so, and the training went astray."""
-    floats(site.shard(1), "dense.bias", lambda old: old * 1.25)
+    """A weight was wrong in memory on all ranks: it was saved so and sealed so, and the training went astray."""
+    for shard in site.shards():
+        floats(shard, "dense.bias", lambda old: old * 1.25)
     sealed(site)
     _log(site, THRESHOLD * 2)

@@ -203,8 +203,8 @@ class Heard:
 
     @property
     def codes(self) -> frozenset[str]:
-        """Of all findings but the advice to heal, which is about the checkpoint and not about the fault."""
-        return frozenset(self.told) - {Code.CAN_BE_HEALED.value}
+        """Of all findings but those on the checkpoint or the start as a whole, which follow from the fault."""
+        return frozenset(self.told) - {Code.CAN_BE_HEALED.value, Code.START_DIFFERS.value}
 
     def elsewhere(self, healthy: Heard, where: str) -> list[str]:
         """Return the codes that are news and are nowhere told of the place of the fault."""
