@@ -38,6 +38,14 @@ LEAVE_SECONDS = 2.0
 
 GIB = 1 << 30
 
+_WORDS = {
+    Severity.SUSPECT: VerdictWord.SUSPECT,
+    Severity.UNKNOWN: VerdictWord.UNREADABLE,
+    Severity.DAMAGE: VerdictWord.DAMAGED,
+    Severity.UNSAFE: VerdictWord.UNSAFE,
+}
+"""What a save is for what is known beside its verdict: of its health, or by its seal."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Read:
@@ -106,22 +114,16 @@ class Reading:
             if verdict is None or not _is_as_it_was(tree, checkpoint):
                 return None, 0 if verdict is None else verdict.bytes_read  # the next poll sees what became of it
             findings, nbytes, sealed = self._findings(verdict), verdict.bytes_read, False
+            more: tuple[Finding, ...] = ()
             if asked.seal and not blocking(findings):
-                if at_once:
-                    sealed, against = self._seal(session, own, verdict)
-                else:
-                    sealed, against = self._seal_apart(own)
-                findings = (*findings, *against)
+                sealed, more = self._seal(session, own, verdict) if at_once else self._seal_apart(own)
         # Of a part, the watch of all parts tells what the training thinks of its health.
         ill, norm = (None, None) if self._question.part is not None else self._health()
-        word = verdict.word
-        if ill is not None and worst(findings) < ill.severity:
-            word = VerdictWord.UNREADABLE if ill.severity is Severity.UNKNOWN else VerdictWord.SUSPECT
-        findings = findings if ill is None else (ill, *findings)
+        more = more if ill is None else (ill, *more)
         judgement = Judgement(
             asked=asked,
-            word=word,
-            findings=findings,
+            word=_WORDS[worst(more)] if worst(findings) < worst(more) else verdict.word,
+            findings=(*more, *findings),
             cached=cached,
             sealed=sealed,
             norm=norm,

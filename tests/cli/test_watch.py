@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -14,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from tests.answers import cli
+from tests.answers import FIXTURES, cli
 from tests.cli.running import MODULE, environment
 from tests.published import problems_of
 from tests.trees import TreeBuilder
@@ -114,6 +115,35 @@ def test_a_sealed_save_that_changed_ends_as_damage(tree: Path) -> None:
     done = cli("watch", str(tree), "--once", "--seal", "--format", "json", "--every", "0.05", "--patience", "0.001")
     assert [(event["event"], event["checkpoint"]) for event in events(done.stdout)] == [("checksum-mismatch", "1_1")]
     assert done.exit_code == 10
+
+
+@pytest.mark.parametrize("level", ["structure", "checksum", "numerics"])
+@pytest.mark.parametrize("ranks", [(2,), (2, 3), ()], ids=["one copy", "a tie", "whole"])
+def test_a_watch_seals_no_save_that_seal_refuses_for_its_copies_though_nothing_of_the_tree_was_sealed_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, level: str, ranks: tuple[int, ...]
+) -> None:
+    answers = []
+    for command in (["seal", "--json"], ["watch", "--once", "--seal", "--level", level, "--format", "json"]):
+        monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / command[0] / "state"))
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / command[0] / "cache"))
+        root = Path(shutil.copytree(FIXTURES / "sink2_ckpt/output/checkpoint", tmp_path / command[0] / "checkpoint"))
+        for rank in ranks:
+            path = root / f"rank_{rank}/llama2_7b_rank_{rank}_1-30_2.ckpt"
+            data = path.read_bytes()
+            path.write_bytes(data[:1000] + b"X" + data[1001:])
+        rested(root)
+        done = cli(command[0], str(root), *command[1:])
+        answers.append((done.exit_code, done.stdout))
+    (seal_code, sealed), (watch_code, watched) = answers
+    (save,) = json.loads(sealed)["checkpoints"]
+    newest, *older = events(watched)
+    assert (watch_code, newest["checkpoint"], newest["sealed"]) == (seal_code, save["name"], save["sealed"])
+    assert seal_code == (10 if ranks else 0)
+    assert [(each["code"], each["message"]) for each in newest["findings"]] == [
+        (each["code"], each["message"]) for each in save["findings"]
+    ]
+    assert newest["verdict"] == {(2,): "damaged", (2, 3): "suspect"}.get(ranks, newest["verdict"])
+    assert [event["sealed"] for event in older] == [True] * 4
 
 
 @pytest.mark.parametrize(
