@@ -9,6 +9,7 @@ import json
 import math
 import re
 import sys
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from itertools import islice
 from typing import NamedTuple
@@ -28,6 +29,8 @@ from ckpttool.trainers.huggingface.log import STATE_LIMIT
 _SMALL, _END = 64 << 10, 16 << 10
 _LOG_BEGINS, _LOG_ENDS = b'\n  "log_history": [', b"\n  ],\n"
 """As `TrainerState.save_to_json` spells it: keys in order, two spaces a level."""
+_ENTRY = re.compile(rb"\{[^{}]*\}")
+_PIECE = 256 << 10
 _MOST_LOSSES = 1024
 """Entries of the log that are compared with those of other saves."""
 _MOST_ARGUMENTS = 1 << 20
@@ -66,6 +69,8 @@ class State(NamedTuple):
     """The first that it logged, by step: a run that resumes carries them on as they are."""
     is_whole_log: bool = False
     """Whether these are all that it logged."""
+    log: tuple[int, int] | None = None
+    """Where its entries begin and end in the file; None: it is not spelled as Trainer does."""
 
     @property
     def is_in_later_epoch(self) -> bool | None:
@@ -145,21 +150,28 @@ def read_ends_of_state(storage: Storage, path: str) -> State:
     except OverLimitError:
         is_whole = False
         with storage.open(path) as source:
+            size = int(source.stamp.size)
             before, begins, first = source.read(0, _END).partition(_LOG_BEGINS)
-            tail = source.read(source.stamp.size - _END, _END)
+            tail = source.read(size - _END, _END)
+    else:
+        size = len(before) + len(begins) + len(tail)
     _, ends, after = tail.partition(_LOG_ENDS)  # no text of JSON holds a line's end: neither is a part of one
     if begins and ends:
         with suppress(ParseError):
             state = _state(before + begins + ends + after, path)
             losses = _losses(first)
             is_whole = is_whole and losses is not None and len(losses) < _MOST_LOSSES
-            return state._replace(losses=losses or (), is_whole_log=is_whole)
+            log = len(before) + len(begins), size - len(ends) - len(after)
+            return state._replace(losses=losses or (), is_whole_log=is_whole, log=log)
     return read_state(storage, path)
 
 
 def _losses(text: bytes) -> tuple[tuple[int, float], ...] | None:
     """Return the losses in the beginning of a log, which may be cut off; None: it is not what Trainer writes."""
-    entries = (entry[0] for entry in islice(re.finditer(rb"\{[^{}]*\}", text), _MOST_LOSSES))
+    return _losses_of(entry[0] for entry in islice(_ENTRY.finditer(text), _MOST_LOSSES))
+
+
+def _losses_of(entries: Iterable[bytes]) -> tuple[tuple[int, float], ...] | None:
     try:
         told = json.loads(b"[%s]" % b",".join(entries))
     except (ValueError, RecursionError):
@@ -170,6 +182,52 @@ def _losses(text: bytes) -> tuple[tuple[int, float], ...] | None:
         if type(step) is int and type(loss) is float:
             found.append((step, loss))
     return tuple(found)
+
+
+class Log(NamedTuple):
+    """Where the log lies in a state that is too long to be read whole at a scan."""
+
+    storage: Storage
+    path: str
+    begin: int
+    end: int
+
+    def losses(self) -> Iterator[tuple[int, float]]:
+        """Yield step and loss of its entries, a piece of the file at a time, as far as they are what Trainer writes.
+
+        Raises:
+            OSError: It cannot be read.
+        """
+        text, end = b"", min(self.end, self.begin + STATE_LIMIT)
+        with self.storage.open(self.path) as source:
+            for at in range(self.begin, end, _PIECE):
+                whole, brace, text = (text + source.read(at, min(_PIECE, end - at))).rpartition(b"}")
+                found = _losses_of(entry[0] for entry in _ENTRY.finditer(whole + brace))
+                if found is None or len(text) > _PIECE:  # no entry is that long
+                    return
+                yield from found
+
+
+def logs_contradict(one: Log, later: Log, *, until: int) -> bool:
+    """Tell whether the log of a later save changed what an earlier one had logged up to a step.
+
+    A run that goes on writes what it had logged byte by byte as it was, and two runs that parted never log alike again:
+    the end of the earlier log tells. Only if that differs all entries are compared.
+
+    Raises:
+        OSError: One cannot be read.
+    """
+    length = one.end - one.begin
+    last = min(length, _END)
+    with one.storage.open(one.path) as mine, later.storage.open(later.path) as theirs:
+        if mine.read(one.end - last, last) == theirs.read(later.begin + length - last, last):
+            return False
+    for (step, loss), (other_step, other) in zip(one.losses(), later.losses(), strict=False):
+        if min(step, other_step) > until:
+            break
+        if step != other_step or (loss != other and not math.isnan(loss) and not math.isnan(other)):
+            return True
+    return False
 
 
 def _state(data: bytes, path: str) -> State:

@@ -41,8 +41,10 @@ from ckpttool.trainers.huggingface.names import (
 from ckpttool.trainers.huggingface.record import (
     Arguments,
     ArgumentsReader,
+    Log,
     State,
     global_batch,
+    logs_contradict,
     read_ends_of_state,
     read_state,
 )
@@ -76,6 +78,10 @@ class _Scanned(NamedTuple):
     """The last step to which its log is known; None where nothing is."""
     best: str | None
     """The save with the best metric so far, as the state has it."""
+    log: Log | None
+    """Where all lies that it logged; None if nothing tells."""
+    is_read: bool
+    """Whether all of that was read."""
 
 
 def scan_saves(storage: Storage, listing: Listing, options: ScanOptions) -> Inventory:
@@ -151,6 +157,8 @@ def _scan_save(storage: Storage, name: str, arguments_of: ArgumentsReader, optio
         losses={} if state is None else dict(state.losses),
         logged_to=_logged_to(state),
         best=None if state is None else state.best,
+        log=None if state is None or state.log is None else Log(storage, save.path(STATE), *state.log),
+        is_read=state is not None and state.is_whole_log,
     )
 
 
@@ -175,7 +183,7 @@ def _of_two_runs(found: list[_Scanned]) -> list[_Scanned]:
     """Doubt all saves if the logs of two contradict each other: no run that resumes changes what it logged before."""
     logged = sorted((each for each in found if each.logged_to is not None), key=lambda each: each.checkpoint.step or 0)
     pairs = (*pairwise(logged), *((logged[0], each) for each in logged[2:]))
-    apart = next((pair for pair in pairs if _contradict(*pair)), None)
+    apart = next((pair for pair in pairs if _contradict(*pair)), None) or _apart_later(logged)
     if apart is None:
         return found
     one, two = (each.checkpoint.name for each in apart)
@@ -201,6 +209,22 @@ def _contradict(one: _Scanned, later: _Scanned) -> bool:
     unequal = {step for step, _ in one.losses.items() ^ later.losses.items() if step <= end}
     pairs = ((one.losses.get(step, 0.0), later.losses.get(step, 0.0)) for step in unequal)
     return any(not math.isnan(mine) and not math.isnan(theirs) for mine, theirs in pairs)
+
+
+def _apart_later(logged: Sequence[_Scanned]) -> tuple[_Scanned, _Scanned] | None:
+    """Find two saves of which the logs are too long to be read at a scan, and part after what was read of them."""
+    pairs = [(one, later) for one, later in pairwise(logged) if not (one.is_read and later.is_read)]
+    parted = map_waiting(lambda pair: _part(*pair), pairs)
+    return next((pair for pair, is_parted in zip(pairs, parted, strict=True) if is_parted), None)
+
+
+def _part(one: _Scanned, later: _Scanned) -> bool:
+    if one.log is None or later.log is None:
+        return False
+    try:
+        return logs_contradict(one.log, later.log, until=one.checkpoint.step or 0)
+    except OSError:  # which its own check says
+        return False
 
 
 def _state(storage: Storage, save: SaveFolder, findings: list[Finding]) -> tuple[State | None, CommitState]:

@@ -446,14 +446,77 @@ class TestASaveUnderAnotherName:
         assert (found.step, codes(blocking(found.findings)) >= {Code.META_UNREADABLE}) == (None, True)
 
 
-def test_two_runs_are_told_by_the_beginning_of_a_log_that_is_too_long_to_be_read_at_a_scan(single: Path) -> None:
-    for name, shift in (("checkpoint-4", 0.0), ("checkpoint-8", 0.0), (NEWEST, 0.0), ("checkpoint-1000", 0.25)):
-        if not (single / name).exists():
-            shutil.copytree(single / NEWEST, single / name)
+def with_long_logs(single: Path, entries: int = 1500) -> None:
+    """Give each save a log of one run that is too long to be read whole at a scan."""
+    for name in ("checkpoint-400", "checkpoint-800", "checkpoint-1200"):
         last = int(name.rpartition("-")[2])
-        log = [{"epoch": 0.1, "loss": 1000 / (step + 1) + shift, "step": step} for step in range(1, 1500)]
-        edit(single / name / "trainer_state.json", global_step=last, log_history=log)
-    assert (single / NEWEST / "trainer_state.json").stat().st_size > 64 << 10
-    assert {code for _, found in why_not(refusal(single)) for code in found} == {Code.RUN_MIXED}
-    shutil.rmtree(single / "checkpoint-1000")
-    assert chosen(plan(single)) == (NEWEST, 12)
+        shutil.copytree(single / NEWEST, single / name)
+        edit(single / name / "trainer_state.json", global_step=last, log_history=long_log(min(last, entries)))
+    for name in ("checkpoint-4", "checkpoint-8", NEWEST):
+        shutil.rmtree(single / name)
+
+
+def long_log(last: int, *, parts_at: int | None = None) -> list[dict[str, object]]:
+    loss = {step: 1000 / (step + 1) + (parts_at is not None and step > parts_at) for step in range(1, last + 1)}
+    return [{"epoch": step / 100, "grad_norm": 1.5, "loss": loss[step], "step": step} for step in loss]
+
+
+class TestLogsThatAreTooLongToBeReadWholeAtAScan:
+    @pytest.fixture
+    def tree(self, single: Path) -> Path:
+        with_long_logs(single)
+        assert (single / "checkpoint-800" / "trainer_state.json").stat().st_size > 64 << 10
+        return single
+
+    def test_one_run_is_one(self, tree: Path) -> None:
+        assert chosen(plan(tree)) == ("checkpoint-1200", 1200)
+
+    @pytest.mark.parametrize("parts_at", [0, 700])
+    @pytest.mark.parametrize("name", ["checkpoint-800", "checkpoint-1200"])
+    def test_a_run_that_parts_from_the_other_early_or_late_is_told(self, name: str, parts_at: int, tree: Path) -> None:
+        log = long_log(int(name.rpartition("-")[2]), parts_at=parts_at)
+        edit(tree / name / "trainer_state.json", log_history=log)
+        assert {code for _, found in why_not(refusal(tree)) for code in found} == {Code.RUN_MIXED}
+        assert cli("resolve", str(tree)).exit_code == ExitCode.INCOMPLETE
+        assert api.prune(str(tree), RetentionPolicy(keep_last=1), PruneOrder(grace=0.0)).plan.going == ()
+
+    def test_a_save_that_lacks_what_the_one_before_logged_last_is_of_another_run(self, tree: Path) -> None:
+        log = [entry for entry in long_log(1200) if entry["step"] != 799]
+        edit(tree / "checkpoint-1200" / "trainer_state.json", log_history=log)
+        assert {code for _, found in why_not(refusal(tree)) for code in found} == {Code.RUN_MIXED}
+
+    @pytest.mark.parametrize("change", ["nan", "an entry more", "shorter than the log before"])
+    def test_what_says_nothing_of_another_run_is_no_alarm(self, change: str, tree: Path) -> None:
+        log = long_log(1200)
+        if change == "nan":
+            log[750]["loss"] = float("nan")
+        elif change == "an entry more":
+            log.insert(790, {"epoch": 7.9, "eval_loss": 1.0, "step": 790})
+        else:
+            log = log[:750]
+        edit(tree / "checkpoint-1200" / "trainer_state.json", log_history=log)
+        assert chosen(plan(tree)) == ("checkpoint-1200", 1200)
+
+    @pytest.mark.parametrize("odd", ["no log of Trainer's", "one entry of half a megabyte"])
+    def test_a_log_that_is_not_what_trainer_writes_is_compared_as_far_as_it_is(self, odd: str, tree: Path) -> None:
+        path = tree / "checkpoint-1200" / "trainer_state.json"
+        text = path.read_text()
+        begins = text.index("    {", text.index('"step": 700,'[:-1]))
+        end = text.rindex("\n  ],\n")
+        middle = "    {x}" if odd == "no log of Trainer's" else '    {"a": "' + "b" * (600 << 10)
+        path.write_text(text[:begins] + middle + text[end:])
+        assert Code.RUN_MIXED not in {one.code for save in scanned(tree).checkpoints for one in save.findings}
+
+    def test_a_log_that_cannot_be_read_again_is_left_to_its_check(
+        self, tree: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def refuse(*_: object, **__: object) -> bool:
+            raise OSError(5, "Input/output error")
+
+        monkeypatch.setattr("ckpttool.trainers.huggingface.scan.logs_contradict", refuse)
+        assert chosen(plan(tree)) == ("checkpoint-1200", 1200)
+
+    def test_a_record_in_other_words_of_json_is_not_compared(self, tree: Path) -> None:
+        path = tree / "checkpoint-800" / "trainer_state.json"
+        path.write_text(json.dumps(json.loads(path.read_text())))
+        assert chosen(plan(tree)) == ("checkpoint-1200", 1200)
