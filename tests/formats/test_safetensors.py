@@ -292,6 +292,11 @@ def test_a_number_that_json_does_not_spell_so_is_invalid(number: str) -> None:
     assert Code.HEADER_INVALID in codes(spelled(HEALTHY.replace("[0,4]", f"[{number},4]")))
 
 
+def test_a_begin_of_two_zeros_is_invalid_as_safetensors_has_it() -> None:
+    assert codes(spelled(HEALTHY.replace("[0,4]", "[00,4]"))) == {Code.HEADER_INVALID}
+    assert codes(spelled(HEALTHY.replace("[1]", "[01]"))) == {Code.HEADER_INVALID}
+
+
 @pytest.mark.parametrize("offsets", [[], [0], [0, 4, 4], [4, 0]])
 def test_data_offsets_that_are_no_begin_and_end_are_damage(offsets: list[int]) -> None:
     assert codes(entry(data_offsets=offsets)) & {Code.HEADER_INVALID, Code.OFFSETS_NOT_CONTIGUOUS}

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from json import JSONDecodeError, JSONDecoder, dumps
+from sys import intern
 
 from ckpttool.domain.dtype import DType
 from ckpttool.domain.finding import Code, Finding, damage
@@ -114,6 +115,14 @@ class Scanner:
         self._at = end + 1
         return values
 
+    def matched(self, pattern: re.Pattern[str]) -> tuple[str, ...] | None:
+        """Consume what a pattern matches here and return its groups; None, and nothing consumed, if it matches not."""
+        found = pattern.match(self._text, self._at)
+        if found is None:
+            return None
+        self._at = found.end()
+        return tuple(map(str, found.groups()))
+
     def rest(self) -> str:
         """Return what follows the last consumed character."""
         return self._text[self._at :]
@@ -123,9 +132,10 @@ class Scanner:
         self._at = blank.end() if blank else self._at
 
     def _take(self, char: str) -> bool:
-        self._skip_blanks()
-        if self._text[self._at : self._at + 1] != char:
-            return False
+        if not self._text.startswith(char, self._at):
+            self._skip_blanks()
+            if not self._text.startswith(char, self._at):
+                return False
         self._at += 1
         return True
 
@@ -197,7 +207,7 @@ def parse_strictly(text: str, *, data_begin: int) -> HeaderText:
         entries=tuple(entries),
         metadata=tuple(sorted(metadata or ())),
         data_bytes=max((row.offsets[1] for row in rows), default=0),
-        canonical=not findings and _as_written(metadata, rows) == text,
+        canonical=not findings and _is_as_written(text, metadata, rows),
         schema_hash=schema_hash(schema_rows(entries)) if complete else None,
         findings=tuple(findings),
     )
@@ -211,7 +221,7 @@ def parse_metadata(text: str) -> Sequence[tuple[str, str]]:
     """
     rows: list[_Row] = []
     metadata = _scan(text, rows)
-    if rows or metadata is None or _as_written(metadata, rows) != text:
+    if rows or metadata is None or not _is_as_written(text, metadata, rows):
         raise InvalidHeaderError("more than metadata")
     return metadata
 
@@ -236,7 +246,7 @@ def spelled(tensors: Iterable[tuple[str, DType, tuple[int, ...]]]) -> tuple[byte
             raise ValueError(f"tensor {quoted(name)} of {dtype.value} {list(shape)} fits into no safetensors file")
         rows.append(_Row(name=name, dtype=dtype.value, shape=shape, offsets=(end, end + size)))
         end += size
-    text = _as_written(None, rows).encode()
+    text = "".join(_as_written(None, rows)).encode()
     text += b" " * (-len(text) % ALIGNMENT)
     begin = LENGTH_BYTES + len(text)
     entries = tuple(
@@ -269,7 +279,7 @@ def with_metadata(text: str, metadata: Sequence[tuple[str, str]] | None) -> byte
     """
     rows: list[_Row] = []
     _scan(text, rows)
-    written = _as_written(metadata, rows).encode()
+    written = "".join(_as_written(metadata, rows)).encode()
     written += b" " * (-len(written) % ALIGNMENT)
     return len(written).to_bytes(LENGTH_BYTES, "little") + written
 
@@ -299,10 +309,28 @@ def _scan(text: str, rows: list[_Row]) -> list[tuple[str, str]] | None:
         if key == METADATA_KEY:
             metadata = [(name, scanner.string()) for name in scanner.members()]
         else:
-            rows.append(_scan_entry(scanner, key))
+            rows.append(_plain_entry(scanner, key) or _scan_entry(scanner, key))
     if scanner.rest():
         raise InvalidHeaderError(f"{scanner.rest()[:20]!r} follows its end, where only spaces may")
     return metadata
+
+
+_NUMBER = "(?:0|[1-9][0-9]{0,18})"
+"""As JSON spells it, and below 2^64 whatever its digits."""
+_PLAIN_ENTRY = re.compile(
+    rf'\{{"dtype":"([A-Z0-9_]{{1,16}})","shape":\[((?:{_NUMBER}(?:,{_NUMBER}){{0,{MAX_DIMS - 1}}})?)\],'
+    rf'"data_offsets":\[({_NUMBER}),({_NUMBER})\]\}}'
+)
+
+
+def _plain_entry(scanner: Scanner, name: str) -> _Row | None:
+    """Read an entry at once that is spelled as nearly all are; None, and nothing is read, of any other."""
+    found = scanner.matched(_PLAIN_ENTRY)
+    if found is None:
+        return None
+    dtype, dims, begin, end = found
+    shape = tuple(map(int, dims.split(","))) if dims else ()
+    return _Row(name=name, dtype=intern(dtype), shape=shape, offsets=(int(begin), int(end)))
 
 
 def _scan_entry(scanner: Scanner, name: str) -> _Row:
@@ -377,18 +405,38 @@ def _first_gap(rows: Sequence[_Row]) -> Finding | None:
     return None
 
 
-def _as_written(metadata: Sequence[tuple[str, str]] | None, rows: Sequence[_Row]) -> str:
-    """Spell a header as safetensors does; the order of the metadata is the only thing it leaves to chance."""
-    parts = []
+def _as_written(metadata: Sequence[tuple[str, str]] | None, rows: Sequence[_Row]) -> Iterator[str]:
+    """Spell a header as safetensors does; the order of the metadata is the only thing it leaves to chance.
+
+    It comes in parts: a hostile header is one string of many megabytes, of which every copy costs as much again.
+    """
+    comma = ""
+    yield "{"
     if metadata is not None:
-        pairs = ",".join(f"{_json(name)}:{_json(value)}" for name, value in metadata)
-        parts.append(f'"{METADATA_KEY}":{{{pairs}}}')
-    parts += [
-        f'{_json(row.name)}:{{"dtype":"{row.dtype}","shape":[{",".join(map(str, row.shape))}],'
-        f'"data_offsets":[{row.offsets[0]},{row.offsets[1]}]}}'
-        for row in sorted(rows, key=lambda row: (PLACES[row.dtype], row.name))
-    ]
-    return "{" + ",".join(parts) + "}"
+        yield f'"{METADATA_KEY}":{{'
+        for name, value in metadata:
+            yield f"{comma}{_json(name)}:"
+            yield _json(value)
+            comma = ","
+        yield "}"
+        comma = ","
+    for row in sorted(rows, key=lambda row: (PLACES[row.dtype], row.name)):
+        yield f"{comma}{_json(row.name)}"
+        yield (
+            f':{{"dtype":"{row.dtype}","shape":[{",".join(map(str, row.shape))}],'
+            f'"data_offsets":[{row.offsets[0]},{row.offsets[1]}]}}'
+        )
+        comma = ","
+    yield "}"
+
+
+def _is_as_written(text: str, metadata: Sequence[tuple[str, str]] | None, rows: Sequence[_Row]) -> bool:
+    at = 0
+    for part in _as_written(metadata, rows):
+        if not text.startswith(part, at):
+            return False
+        at += len(part)
+    return at == len(text)
 
 
 def _json(text: str) -> str:
