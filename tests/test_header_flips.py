@@ -137,3 +137,48 @@ def test_prune_lets_it_go_where_a_seal_proves_what_stays_and_in_a_whole_tree(tmp
     assert chosen(root) == (ExitCode.OK, "checkpoint-12")
     whole = Path(shutil.copytree(LAYOUTS / "hf_single", tmp_path / "whole"))
     assert prune(whole) == ["checkpoint-12"]
+
+
+FIRST_START, SECOND_START = ("-1_3", "-2_3"), ("_2-4_3", "_2-4_5")
+
+
+def of_one_rank(base: Path, damage: dict[str, bytes]) -> Path:
+    """Two saves of each of two starts of a real training, one rank's; in some the end of a name is flipped, or cut."""
+    (base / "rank_0").mkdir(parents=True)
+    for save in (*FIRST_START, *SECOND_START):
+        name = f"rank_0/llama2_7b_rank_0{save}.ckpt"
+        content = (FIXTURES / "nosink_ckpt/output/checkpoint" / name).read_bytes()
+        if save in damage:
+            before, word, after = content.partition(damage[save])
+            flipped = word[:-1] + bytes([word[-1] ^ 1])
+            content = before if word == CUT else before + flipped + after
+        (base / name).write_bytes(content)
+    return base
+
+
+CUT, FLIP, OTHER_FLIP, THIRD_FLIP = b"scale_sense", b"adam_m.dense.bias", b"adam_m.model", b"adam_v.dense.bias"
+
+
+@pytest.mark.parametrize("first", [CUT, THIRD_FLIP])
+def test_no_save_of_an_earlier_start_is_taken_that_nothing_bears_out_if_later_ones_contradict_it_and_each_other(
+    tmp_path: Path, first: bytes
+) -> None:
+    root = of_one_rank(tmp_path, {"-1_3": first, "-2_3": FLIP, "_2-4_3": OTHER_FLIP})
+    assert chosen(root) == (ExitCode.INCOMPLETE, None)
+    assert ask("prune", str(root), "--keep-last", "1").code == ExitCode.INCOMPLETE
+    assert ask("seal", str(root), "--checkpoint", "_2-4_5").code == ExitCode.INCOMPLETE
+
+
+@pytest.mark.parametrize("damaged", [*FIRST_START, "_2-4_3"])
+def test_the_newest_of_one_rank_is_taken_if_only_one_older_save_is_damaged(tmp_path: Path, damaged: str) -> None:
+    root = of_one_rank(tmp_path, {damaged: FLIP})
+    assert chosen(root) == (ExitCode.OK, "_2-4_5")
+
+
+def test_a_save_of_an_earlier_start_that_alone_is_left_of_it_is_no_worse_for_a_later_start_of_other_tensors(
+    tmp_path: Path,
+) -> None:
+    root = of_one_rank(tmp_path, {"-1_3": CUT, "-2_3": FLIP})
+    told = json.loads(ask("verify", str(root), "--checkpoint", "2_3", "--json").stdout)["checkpoints"]
+    assert [save["verdict"] for save in told] == ["struct-ok"]
+    assert chosen(root) == (ExitCode.OK, "_2-4_5")

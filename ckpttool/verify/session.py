@@ -28,7 +28,7 @@ from ckpttool.verify.plan import in_bucket, plan_checks
 from ckpttool.verify.replicas.beside import Beside, Reading, Replicas, with_copies
 from ckpttool.verify.replicas.compare import HeldTensors, Place, Tensors, looking_in, tensors_of
 from ckpttool.verify.report import collect, in_order, judge, says_itself
-from ckpttool.verify.siblings.compare import compare_in_turn
+from ckpttool.verify.siblings.compare import compare_in_turn, without_witness
 from ckpttool.verify.siblings.neighbours import MOST_SIBLINGS, MOST_WITNESSES, Neighbours, Sibling
 
 if TYPE_CHECKING:
@@ -346,7 +346,9 @@ class Session:
         is_complete = len({shard.rank for shard in checkpoint.shards}) >= (checkpoint.topology.world_size or 0)
         found = compare_in_turn(seen, self._siblings(checkpoint), told, is_complete=is_complete)
         if not any(blocking(found)):
-            return found
+            later = self._testifying(checkpoint, self._neighbours.later_start(checkpoint))
+            alone = without_witness(seen, self._siblings(checkpoint), later, sealed=as_sealed(seen, seals))
+            return [*found, *alone]
         witnesses = self._siblings(checkpoint, may_testify=True)
         return compare_in_turn(seen, witnesses, told, is_complete=is_complete, sealed=as_sealed(seen, seals))
 
@@ -356,16 +358,30 @@ class Session:
         What is known to be damaged, or is not what was sealed, may not testify. To know that takes their manifests.
         """
         most = MOST_WITNESSES if may_testify else MOST_SIBLINGS
-        for other in self._neighbours.siblings(checkpoint, most=most):
-            older, same_run = self._neighbours.is_older(other, checkpoint), other.run == checkpoint.run
-            reports, sealed = self._headers_of(other), frozenset[str]()
-            if may_testify:
-                seals = self._seals(other)[0]
-                wrong = {finding.path for finding in other.findings if finding.severity >= Severity.DAMAGE}
-                wrong |= {*_found_damaged(other), *(finding.path for finding in changed_headers(reports, seals))}
-                reports = tuple(report for report in reports if report.path not in wrong)
-                sealed = as_sealed(reports, seals)
-            yield Sibling(reports=reports, older=older, same_run=same_run, sealed=sealed)
+        others = self._neighbours.siblings(checkpoint, most=most)
+        if may_testify:
+            yield from self._testifying(checkpoint, others)
+            return
+        for other in others:
+            yield self._sibling(checkpoint, other, self._headers_of(other))
+
+    def _testifying(self, checkpoint: Checkpoint, others: Iterable[Checkpoint]) -> Iterator[Sibling]:
+        for other in others:
+            reports, seals = self._headers_of(other), self._seals(other)[0]
+            wrong = {finding.path for finding in other.findings if finding.severity >= Severity.DAMAGE}
+            wrong |= {*_found_damaged(other), *(finding.path for finding in changed_headers(reports, seals))}
+            sound = tuple(report for report in reports if report.path not in wrong)
+            yield self._sibling(checkpoint, other, sound, as_sealed(sound, seals))
+
+    def _sibling(
+        self,
+        checkpoint: Checkpoint,
+        other: Checkpoint,
+        reports: tuple[ShardReport, ...],
+        sealed: frozenset[str] = frozenset(),
+    ) -> Sibling:
+        older, same_run = self._neighbours.is_older(other, checkpoint), other.run == checkpoint.run
+        return Sibling(reports=reports, older=older, same_run=same_run, sealed=sealed)
 
     def _headers_of(self, checkpoint: Checkpoint) -> tuple[ShardReport, ...]:
         key = checkpoint.key

@@ -107,6 +107,42 @@ def _changed_schemas(peers: Peers) -> Iterator[Finding]:
         yield finding
 
 
+def without_witness(
+    reports: Sequence[ShardReport], siblings: Iterable[Sibling], later: Iterable[Sibling], *, sealed: Collection[str]
+) -> Iterator[Finding]:
+    """Doubt what no other checkpoint bears out, if all of a later start contradict it and each other.
+
+    Args:
+        reports: All shards of the checkpoint.
+        siblings: Of the same start and the one before, with which it was compared if they could be.
+        later: Of the start after it; as soon as two of these agree, they hold what was changed on purpose.
+        sealed: Paths of those whose header is the one that a manifest recorded.
+    """
+    alone = [each for each in reports if each.role in COMPARED and each.schema_hash and each.path not in sealed]
+    for sibling in siblings:
+        paired = {pair.now.path for pair in Peers(alone, [sibling]).pairs}
+        alone = [report for report in alone if report.path not in paired]
+        if not alone:
+            return
+    known: dict[str, list[Pair]] = defaultdict(list)
+    for sibling in later:
+        for pair in Peers(alone, [sibling]).pairs:
+            known[pair.now.path].append(pair)
+        alone = [report for report in alone if _are_all_different(report, known[report.path])]
+        if not alone:
+            return
+    for report in alone:
+        if len(pairs := known[report.path]) > 1:
+            yield _tied(_schema_differs(report, pairs[-1].then, unchanged=0, same_run=False), pairs[-1])
+
+
+def _are_all_different(report: ShardReport, pairs: Sequence[Pair]) -> bool:
+    """Tell whether a shard and its own of other steps hold as many tensors, and no two the same."""
+    all_of_them = [report, *(pair.then for pair in pairs)]
+    are_as_many = len({each.tensors for each in all_of_them}) == 1
+    return are_as_many and len({each.schema_hash for each in all_of_them}) == len(all_of_them)
+
+
 def _is_copied(one: ShardReport, other: ShardReport, *, at_another: tuple[ShardReport, ShardReport]) -> bool:
     """Tell whether one rank's file may be a copy of the other's: they end alike, and at another step they do not."""
     ends = {report.tail_hash for report in at_another}

@@ -79,6 +79,12 @@ class Neighbours:
             earlier = [saved[:1] for saved in earlier]
         return (*own, *(other for saved in earlier for other in saved))[:most]
 
+    def later_start(self, checkpoint: Checkpoint) -> tuple[Checkpoint, ...]:
+        """Return the first checkpoints of the next start after the one that saved a checkpoint."""
+        runs = self._trainings.get(_kind(checkpoint), _Training()).runs
+        following = min((number for number in runs if number > checkpoint.run), default=None)
+        return () if following is None else tuple(runs[following].saved[:MOST_WITNESSES])
+
     def in_line(self, checkpoint: Checkpoint) -> tuple[list[Checkpoint], list[Checkpoint]]:
         """Return all of the training that were saved before a checkpoint, and all after it, both nearest first."""
         training = self._trainings.get(_kind(checkpoint), _Training())
