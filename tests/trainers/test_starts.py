@@ -21,6 +21,7 @@ from ckpttool.domain.plan import ResumePlan
 from ckpttool.domain.preflight import Check, Preflight
 from ckpttool.domain.preflight import Outcome as Ended
 from ckpttool.errors import ExitCode
+from tests.answers import cli
 from tests.cli.running import ask
 from tests.layouts import healthy
 
@@ -225,6 +226,9 @@ class TestAScriptOfItsOwn:
 
 
 HF = "per_device_train_batch_size: 2\nsave_total_limit: 3\nsave_strategy: steps\n"
+AS_BEFORE = (
+    "per_device_train_batch_size: 4\ngradient_accumulation_steps: 1\nsave_total_limit: 3\nsave_strategy: steps\n"
+)
 LIGHTNING = "seed_everything: 1\ntrainer: {max_epochs: 3}\n"
 SAVER = "{{class_path: ModelCheckpoint, init_args: {{dirpath: {}}}}}"
 TITAN = "[checkpoint]\nenable = true\nkeep_latest_k = 0\n"
@@ -265,7 +269,6 @@ class TestConfigs:
     @pytest.mark.parametrize(
         ("more", "ended", "words"),
         [
-            ("ckpt_path: last", Ended.PASSED, "takes "),
             ("ckpt_path: run/checkpoints/last.ckpt", Ended.PASSED, "takes "),
             ("ckpt_path: null", Ended.FAILED, "begins at step 0"),
             ("", Ended.FAILED, "begins at step 0"),
@@ -393,9 +396,16 @@ class TestConfigs:
     @pytest.mark.parametrize(
         ("trainer", "ended"),
         [
-            ("{default_root_dir: ROOT}", Ended.PASSED),
-            ("{default_root_dir: .}", Ended.PASSED),
-            ("{default_root_dir: /elsewhere}", Ended.FAILED),
+            ("{logger: false}", Ended.PASSED),
+            ("{logger: false, default_root_dir: ROOT}", Ended.PASSED),
+            ("{logger: false, default_root_dir: .}", Ended.PASSED),
+            ("{logger: false, default_root_dir: /elsewhere}", Ended.FAILED),
+            ("{default_root_dir: ROOT}", Ended.FAILED),  # in a new version of the logger that is there by itself
+            ("{logger: true}", Ended.FAILED),
+            ("{logger: {class_path: lightning.pytorch.loggers.CSVLogger, init_args: {save_dir: .}}}", Ended.FAILED),
+            ("{logger: [{class_path: TensorBoardLogger, init_args: {save_dir: .}}]}", Ended.FAILED),
+            ("{logger: {class_path: CSVLogger, init_args: {save_dir: ., version: 0}}}", Ended.UNKNOWN),
+            ("{logger: {class_path: WandbLogger}}", Ended.UNKNOWN),
             (f"{{callbacks: [{SAVER.format('run/checkpoints')}]}}", Ended.PASSED),
             (f"{{callbacks: {SAVER.format('/elsewhere')}}}", Ended.FAILED),
             (
@@ -411,6 +421,42 @@ class TestConfigs:
         config = f"seed_everything: 1\ntrainer: {trainer.replace('ROOT', str(tmp_path))}\nckpt_path: last\n"
         check = self.start(root, tmp_path / "fit.yaml", config)
         assert check.outcome is ended, check.summary
+
+    @pytest.mark.parametrize(
+        ("tree", "saves", "config", "is_done"),
+        [
+            ("hf_single", "", f"{AS_BEFORE}max_steps: 12", True),
+            ("hf_single", "", f"{AS_BEFORE}max_steps: 8", True),
+            ("hf_single", "", f"{AS_BEFORE}max_steps: 13", False),
+            ("hf_single", "", f"{AS_BEFORE}max_steps: 13\nnum_train_epochs: 1", False),
+            ("hf_single", "", f"{AS_BEFORE}max_steps: -1\nnum_train_epochs: 1", True),
+            ("hf_single", "", f"{AS_BEFORE}num_train_epochs: 0.5", True),
+            ("hf_single", "", f"{AS_BEFORE}num_train_epochs: 30", False),
+            ("hf_single", "", AS_BEFORE, False),
+            ("light_single", "/checkpoints", "max_steps: 12", True),
+            ("light_single", "/checkpoints", "max_steps: 10", True),
+            ("light_single", "/checkpoints", "max_steps: 13", False),
+            ("light_single", "/checkpoints", "max_steps: -1", False),
+            ("light_single", "/checkpoints", "max_epochs: 1", True),
+            ("light_single", "/checkpoints", "max_epochs: 0", True),
+            ("light_single", "/checkpoints", "max_epochs: 30", False),
+            ("light_single", "/checkpoints", "max_epochs: -1", False),
+        ],
+    )
+    def test_a_limit_that_the_save_has_reached_is_no_go(
+        self, tree: str, saves: str, config: str, is_done: bool, tmp_path: Path
+    ) -> None:
+        """Run with Trainer and Lightning 2.6.6: no step, or one, and exit 0; one epoch less than was begun stops."""
+        root = healthy(tree, tmp_path)
+        base = tmp_path / "base.yaml"
+        newest = "checkpoint-12" if tree == "hf_single" else "epoch=1-step=12.ckpt"
+        resume = f"resume_from_checkpoint: {root}/{newest}"
+        if tree == "light_single":
+            config, resume = f"seed_everything: 1\ntrainer: {{{config}}}", f"ckpt_path: {root}{saves}/{newest}"
+        base.write_text(f"{config}\n{resume}\n")
+        ran = cli("preflight", str(root) + saves, "--config", str(base), "--allow", "data-restarts")
+        assert ("training-complete" in ran.output, ran.exit_code) == (is_done, ExitCode.DAMAGE if is_done else 0)
+        assert ("to train on, raise max_" in " ".join(ran.output.split())) is (is_done and "num_train" not in config)
 
     @pytest.mark.parametrize(
         ("tree", "config", "ended"),

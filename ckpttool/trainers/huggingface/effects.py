@@ -23,6 +23,7 @@ from ckpttool.domain.load_settings import Place, TrainerSetting
 from ckpttool.formats.strict_json import ParseError, parse_object
 from ckpttool.storage.base import Storage
 from ckpttool.trainers.base import Effects, Resume
+from ckpttool.trainers.common.complete import complete
 from ckpttool.trainers.common.saved_values import first_told
 from ckpttool.trainers.huggingface import HuggingFace
 from ckpttool.trainers.huggingface.config import BEGINS_ANEW, KEEP_TWO, KEEPS_ONE, REMOVE_IT
@@ -46,6 +47,7 @@ _EPOCH_UNKNOWN = (
 _NEW_ACCELERATE = "accelerate is 1.15 or newer"
 _ENDED = "the data have no length and had ended before, and a resume begins them anew"
 _SAME_ORDER = "the data, which have no length, come in the same order again"
+_ENDS = "Trainer ends with exit 0 after one step more, or none"
 _MODEL_CONFIG_LIMIT = 1 << 20
 
 
@@ -112,8 +114,27 @@ def effects(resume: Resume) -> Effects:
     findings = (
         *effect_findings(position, title=HuggingFace.title, remedy=_remedy(position, resume)),
         *_notes(resume, arguments),
+        *_complete(resume, run),
     )
     return Effects(position=position, settings=(), findings=findings)
+
+
+def _complete(resume: Resume, run: _Run) -> Iterator[Finding]:
+    """Find that its config asks for no more steps, or epochs of as many, than were done.
+
+    Source: runs of transformers 5.23: the loop looks only after a step, if an epoch that it is to do is left.
+    """
+    if resume.config is None:
+        return
+    view = View(resume.config.settings)
+    most, epochs = view.count("max_steps", 0), view.get("num_train_epochs")
+    if most > 0:
+        if run.step >= most:
+            yield complete(resume, view, "max_steps", ends=_ENDS)
+    elif isinstance(epochs, int | float) and run.state is not None and not run.state.lacks_length:
+        done = run.state.epoch
+        if done is not None and done >= epochs and not run.read.changes:
+            yield complete(resume, view, "num_train_epochs", ends=_ENDS)
 
 
 def _skips_data(resume: Resume, arguments: Arguments) -> bool:

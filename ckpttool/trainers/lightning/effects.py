@@ -5,11 +5,17 @@ Source: loops/fit_loop.py and loops/training_epoch_loop.py of Lightning 2.6, and
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from ckpttool.decide.data_effects import Consumed, consumed, effect_findings
+from ckpttool.decide.lint_engine import View
 from ckpttool.domain.data_position import DataEffect, GoesOn
+from ckpttool.domain.finding import Finding
 from ckpttool.domain.frozen import replace
 from ckpttool.trainers.base import Effects, Resume
+from ckpttool.trainers.common.complete import complete
 from ckpttool.trainers.lightning import Lightning
+from ckpttool.trainers.lightning.callbacks import fit_prefix
 from ckpttool.trainers.lightning.names import META
 from ckpttool.trainers.lightning.record import Record, read_record
 
@@ -20,6 +26,8 @@ _NO_STATE = "the data loader keeps no state, so the epoch's first batches are re
 _NEXT_EPOCH = "an epoch had ended, so the next one begins; an order by chance is drawn anew"
 _SKIPS_EPOCH = "the data go on with the next epoch, but Lightning counts an empty one before it, as max_epochs does"
 _UNKNOWN = "the save tells nothing of the epoch"
+_ENDS = "Lightning ends with exit 0 without a step"
+_STOPS = "Lightning stops with a MisconfigurationException"
 _REMEDY = "give the training a loader with state_dict() and load_state_dict(), as torchdata's StatefulDataLoader"
 
 
@@ -36,9 +44,26 @@ def effects(resume: Resume) -> Effects:
     if record.optimizers not in {None, 1}:  # the step counts the updates of each
         read = replace(read, samples=None, source=None)
     position = _position(record, read)
-    return Effects(
-        position=position, settings=(), findings=effect_findings(position, title=Lightning.title, remedy=_REMEDY)
-    )
+    findings = (*effect_findings(position, title=Lightning.title, remedy=_REMEDY), *_complete(resume, record))
+    return Effects(position=position, settings=(), findings=findings)
+
+
+def _complete(resume: Resume, record: Record) -> Iterator[Finding]:
+    """Find that its config asks for no more steps or epochs than were done.
+
+    Source: runs of Lightning 2.6.6, which begins an epoch whatever the limit if the save was made before its end.
+    """
+    if resume.config is None:
+        return
+    view = View(resume.config.settings)
+    prefix = f"{fit_prefix(view)}trainer."
+    steps, epochs = view.count(f"{prefix}max_steps", -1), view.count(f"{prefix}max_epochs", -1)
+    done = record.epochs_over
+    if 0 <= steps <= resume.plan.point.step:
+        yield complete(resume, view, f"{prefix}max_steps", ends=_ENDS)
+    elif done is not None and 0 <= epochs <= done:
+        further = record.epoch is not None and record.epoch > epochs
+        yield complete(resume, view, f"{prefix}max_epochs", ends=_STOPS if further else _ENDS)
 
 
 def _position(record: Record, read: Consumed) -> GoesOn:

@@ -17,7 +17,7 @@ from ckpttool.storage import is_local
 from ckpttool.storage.base import Entry, Kind, NotRegularError, Storage
 from ckpttool.trainers.common.named_path import elsewhere, inside
 from ckpttool.trainers.common.own_choice import Choice, NotTold, Told, said
-from ckpttool.trainers.lightning.callbacks import fit_prefix, saving_callbacks
+from ckpttool.trainers.lightning.callbacks import fit_prefix, items_of, saving_callbacks
 from ckpttool.trainers.lightning.names import hpc_number, is_last
 from ckpttool.trainers.lightning.record import is_torn
 
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 _START = "a start with ckpt_path='last'"
 _ON_SLURM = "a start on Slurm without a ckpt_path"
+_LOGGERS = {"TensorBoardLogger", "CSVLogger"}
+"""Which count their versions themselves."""
 _REMEDY = "resume with ckpt_path=PATH, never 'last', and remove it"
 
 
@@ -65,10 +67,34 @@ def _of_last(start: OwnStart, view: View) -> Choice | NotTold | None:
     if folders:
         what = f"`ckpt_path: last` looks in the `dirpath` {folders[0]}, not in {root}"
         return None if here else (folders[0], Outcome.UNKNOWN, what)
+    logged = _of_logger(view)
+    if logged is not None:
+        return logged
     default = view.get(f"{fit_prefix(view)}trainer.default_root_dir")
     if default is None or _is_above(str(default), root):
         return None
     return str(default), Outcome.UNKNOWN, f"`ckpt_path: last` looks below `default_root_dir`, {default}, not in {root}"
+
+
+def _of_logger(view: View) -> Choice | NotTold | None:
+    """Look where the logger has its files: a new folder at each start, unless it is told its version.
+
+    Source: `ModelCheckpoint.__resolve_ckpt_dir`; runs of Lightning 2.6.6 with its own logger, and with others.
+    """
+    key = f"{fit_prefix(view)}trainer.logger"
+    told = view.get(key)
+    if told is False:
+        return None
+    first = items_of(view, key)[0]
+    kind = str(view.get(f"{first}.class_path") or view.get(first)).rpartition(".")[2]
+    if told in {None, True} or (kind in _LOGGERS and view.get(f"{first}.init_args.version") is None):
+        why = (
+            "`ckpt_path: last` looks beside the logger's files, in a new version_N without a save: it begins at step 0"
+        )
+        return None, Outcome.SCRATCH, why
+    return NotTold(
+        why="`ckpt_path: last` looks beside the files of the logger, whose name and version decide: write a `dirpath`"
+    )
 
 
 def _is_above(folder: str, root: str) -> bool:

@@ -34,11 +34,24 @@ class Record:
     """Of these, in the epoch that was under way."""
     ends_epoch: bool = False
     """Whether the last of them was the epoch's last."""
+    counts_epoch: bool = False
+    """Whether the epoch's end was counted when it was saved: not within the step that was its last."""
     optimizers: int | None = None
     """How many count in `step`."""
     has_loader_state: bool = False
     """Whether the data loader told where it stood."""
     content: Content = Content.UNKNOWN
+
+    @property
+    def epochs_over(self) -> int | None:
+        """How many epochs a run that resumes takes for over, before it does a step; None: nothing tells.
+
+        Source: runs of Lightning 2.6.6: a loader whose state was taken at an epoch's last batch, before the epoch was
+        counted, gives none of the next one either.
+        """
+        if self.epoch is None or not self.ends_epoch:
+            return self.epoch
+        return self.epoch + 1 + (self.has_loader_state and not self.counts_epoch)
 
     @property
     def place(self) -> tuple[int | None, ...]:
@@ -63,10 +76,12 @@ def read_record(source: ByteSource, *, sharded: bool) -> Record:
     states = value_at(tree, "optimizer_states")
     # A folder's weights and optimizer states lie in its shards; what is saved beside weights alone is neither.
     whole = value_at(tree, "lr_schedulers") if sharded else states
-    step = count_at(tree, "global_step")
+    step, epoch = count_at(tree, "global_step"), count_at(tree, "epoch")
+    processed = count_at(tree, *_FIT, "epoch_progress", "current", "processed")
     return Record(
         step=step,
-        epoch=count_at(tree, "epoch"),
+        epoch=epoch,
+        counts_epoch=processed is not None and epoch is not None and processed > epoch,
         batches=count_at(tree, *_BATCHES, "total", "ready"),
         in_epoch=count_at(tree, *_BATCHES, "current", "ready"),
         ends_epoch=value_at(tree, *_BATCHES, "is_last_batch") is True,

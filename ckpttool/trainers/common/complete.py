@@ -1,0 +1,30 @@
+"""A config that asks for no more than was trained: a start does nothing, and ends as if all were well."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ckpttool.domain.finding import Code, Finding, suspect
+
+if TYPE_CHECKING:
+    from ckpttool.decide.lint_engine import View
+    from ckpttool.trainers.base import Resume
+
+
+def complete(resume: Resume, view: View, key: str, *, ends: str) -> Finding:
+    """Say that the training of a config is done.
+
+    Args:
+        resume: From the checkpoint that was chosen.
+        view: The config's settings.
+        key: The limit that is reached.
+        ends: What the trainer does then, in words that follow its name.
+    """
+    point, config, name = resume.plan.point, resume.config, key.rpartition(".")[2]
+    return suspect(
+        Code.TRAINING_COMPLETE,
+        f"{point.checkpoint.name}, step {point.step}: `{name}: {view.get(key)}` is reached, and {ends}",
+        path=None if config is None else config.path,
+        line=view.line(key),
+        remedy=f"nothing is left to train; to train on, raise {name}",
+    )
