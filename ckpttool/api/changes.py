@@ -20,10 +20,10 @@ from ckpttool.errors import IncompleteError, NotDurableError, UnknownLayoutError
 from ckpttool.records import HEAL_JOURNAL, JOURNAL, OWN_FOLDER
 from ckpttool.records.damaged import FOUND_EARLIER
 from ckpttool.records.journal import TRASH, TrashFolder, read_heal_journal, read_journal, trash_folders
-from ckpttool.storage import assert_changeable, open_storage
+from ckpttool.storage import assert_changeable, is_local, open_storage
 from ckpttool.trainers.base import Members, Refusal
 from ckpttool.trainers.common.launchers import jobs_of
-from ckpttool.write.blockers import files_not_to_replace, files_to_move
+from ckpttool.write.blockers import files_not_to_replace, files_to_move, links_to
 from ckpttool.write.files import ensure_folder, is_own_temporary, locked, remove, sweep
 from ckpttool.write.files import replace as write
 from ckpttool.write.moves import restore
@@ -70,12 +70,22 @@ def whole_tree(question: TreeQuestion, *, planned: bool = False) -> Tree:
 
 
 def not_moved(tree: Tree) -> dict[CheckpointKey, str]:
-    """Return why saves are not to be moved, for each of which the layout says so.
+    """Return why saves are not to be moved, for each of which the layout says so, or to which a link leads.
 
     Others may go beside them: by its contract what goes with a save belongs to nothing else.
     """
-    answers = ((checkpoint.key, tree.layout.members(checkpoint)) for checkpoint in tree.inventory.checkpoints)
-    return {key: answer.why for key, answer in answers if isinstance(answer, Refusal)}
+    refused: dict[CheckpointKey, str] = {}
+    holders: dict[str, CheckpointKey] = {}
+    for checkpoint in tree.inventory.checkpoints:
+        answer = tree.layout.members(checkpoint)
+        if isinstance(answer, Refusal):
+            refused[checkpoint.key] = answer.why
+        else:
+            holders |= dict.fromkeys(answer.paths, checkpoint.key)
+    if tree.looks is None and is_local(tree.storage.root):
+        for link, path in links_to(tree.storage.root, holders):
+            refused.setdefault(holders[path], f"is where the link {link} leads")
+    return refused
 
 
 @contextmanager

@@ -42,6 +42,38 @@ def files_to_move(root: str, paths: Iterable[str]) -> Iterator[FileToMove]:
         yield FileToMove(path, None if blocker else stamp, blocker)
 
 
+def links_to(root: str, paths: Iterable[str]) -> Iterator[tuple[str, str]]:
+    """Find the links beside and inside of what may be moved that lead to some of it, or into it, each with its goal.
+
+    A person points to a save so, and so does a script that replaces equal files of two saves.
+
+    Args:
+        root: The tree.
+        paths: Files and folders, relative to its root. A link within one of them to itself is not told.
+    """
+    paths = list(paths)
+    beside = {path.rpartition("/")[0] for path in paths} | {""}
+    links = {link for folder in beside for link in _links(root, folder, below=False)}
+    links |= {link for path in paths for link in _links(root, path, below=True)}
+    goals = {os.path.realpath(f"{root}/{path}"): path for path in paths if links and path not in links}
+    for link in sorted(links):
+        goal = os.path.realpath(f"{root}/{link}")
+        while goal not in goals and goal != os.path.dirname(goal):
+            goal = os.path.dirname(goal)
+        if goal in goals and not link.startswith(f"{goals[goal]}/"):
+            yield link, goals[goal]
+
+
+def _links(root: str, folder: str, *, below: bool) -> Iterator[str]:
+    """List the links in a folder, and below it if that is asked for; of a file there are none."""
+    for place, folders, files in os.walk(f"{root}/{folder}"):
+        for name in (*folders, *files):
+            if os.path.islink(f"{place}/{name}"):
+                yield os.path.relpath(f"{place}/{name}", root)
+        if not below:
+            return
+
+
 def files_not_to_replace(root: str, paths: Iterable[str]) -> Iterator[str]:
     """Say which records must not be written: whoever replaces a link or a folder destroys what it stands for.
 

@@ -11,7 +11,7 @@ import pytest
 from ckpttool.api import watch_seeing
 from ckpttool.storage.base import Entry
 from ckpttool.storage.local import LocalStorage
-from tests.answers import FIXTURES
+from tests.answers import FIXTURES, scanned
 from tests.api.test_watches import Watching
 from tests.cli.running import ask
 
@@ -118,3 +118,29 @@ def test_a_watch_looks_at_no_more_names_beside_the_shards_than_its_bound(
     watching.poll(times=4)
     assert ("good", "checkpoint-12") in [(event.kind.value, event.name) for event in watching.told]
     assert len({folder for folder in listed if folder.startswith("checkpoint-12/notes/")}) < 20
+
+
+@pytest.mark.parametrize(
+    ("tree", "link", "leads", "old"),
+    [
+        ("layouts/hf_single", "best", "checkpoint-4", "checkpoint-4"),
+        ("layouts/hf_single", "checkpoint-12/training_args.bin", "../checkpoint-4/training_args.bin", "checkpoint-4"),
+        ("layouts/hf_single", "checkpoint-12/model", "../checkpoint-4", "checkpoint-4"),
+        ("layouts/light_single/checkpoints", "best.ckpt", "epoch=0-step=4.ckpt", "epoch=0-step=4.ckpt"),
+        ("sink2_ckpt/output/checkpoint", "good", "rank_1/llama2_7b_rank_1-10_2.ckpt", "10_2"),
+    ],
+)
+def test_prune_keeps_a_save_to_which_a_link_in_the_tree_leads_and_without_the_link_lets_it_go(
+    tree: str, link: str, leads: str, old: str, tmp_path: Path
+) -> None:
+    options = "--keep-last", "1", "--grace", "0", "--apply"
+    plain, linked = (shutil.copytree(FIXTURES / tree, tmp_path / name) for name in ("plain", "linked"))
+    assert ask("prune", str(plain), *options).code == 0
+    assert old not in {save.name for save in scanned(plain).checkpoints}
+    (linked / link).unlink(missing_ok=True)
+    (linked / link).symlink_to(leads)
+    said = ask("prune", str(linked), *options)
+    assert said.code == 0
+    assert f"not to be moved: it is where the link {link} leads" in " ".join(said.stdout.split())
+    assert (linked / link).exists()
+    assert old in {save.name for save in scanned(linked).checkpoints}
