@@ -166,9 +166,13 @@ class TestASealThatRemembersMoreRanks:
         assert (lacking.code, lacking.path) == (Code.RANK_MISSING, "rank_3/llama2_7b_rank_3-10_2.ckpt")
         assert "the seal of 10_2 says so" in lacking.message
 
-    def test_is_not_asked_where_it_is_torn_or_of_another(self, tree: TreeBuilder) -> None:
-        tree.file("checkpoint/.ckpttool/llama2_7b-10_2.ckpt.manifest.json", "{")
-        assert named(scanned(tree.output), "10_2").topology.world_size == 4
+    @pytest.mark.parametrize("seal", ["torn", "of another save"])
+    def test_is_not_asked_if_it_is_torn_or_of_another(self, tree: TreeBuilder, seal: str) -> None:
+        assert cli("seal", str(tree.output), "--checkpoint", "all").exit_code == ExitCode.OK
+        tree.remove("checkpoint/rank_3")
+        older, newer = (tree.checkpoint / f".ckpttool/llama2_7b-{name}.ckpt.manifest.json" for name in ("5_2", "10_2"))
+        newer.write_bytes(newer.read_bytes()[:-20] if seal == "torn" else older.read_bytes())
+        assert named(scanned(tree.output), "10_2").topology.world_size == 3
 
 
 def test_a_growth_that_saved_nothing_is_rejected_with_its_cause(tree: TreeBuilder) -> None:

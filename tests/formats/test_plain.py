@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import pickle
+import subprocess
 import sys
 import zipfile
 from collections import OrderedDict
@@ -18,7 +19,7 @@ from ckpttool.formats.torch import plain
 from ckpttool.formats.torch.part import FilePart
 from ckpttool.formats.torch.pickle_objects import BrokenPickleError, Global, Made
 from ckpttool.formats.torch.plain import plain_values, text_at, value_at, whole_at
-from tests.conftest import FIXTURES
+from tests.conftest import FIXTURES, TESTS
 from tests.writers import MemorySource
 
 PROTOCOLS = range(pickle.HIGHEST_PROTOCOL + 1)
@@ -118,6 +119,19 @@ def test_nothing_is_imported_and_nothing_is_called() -> None:
     assert "turtle" not in sys.modules
 
 
+BOUNDED = """
+import resource, sys
+from contextlib import suppress
+from ckpttool.formats.torch.pickle_objects import BrokenPickleError
+from ckpttool.formats.torch.plain import plain_values
+from tests.writers import MemorySource
+resource.setrlimit(resource.RLIMIT_CPU, (30, 30))
+with suppress(BrokenPickleError):
+    plain_values(MemorySource(sys.stdin.buffer.read()))
+print("done")
+"""
+
+
 @pytest.mark.no_cover
 @pytest.mark.parametrize(
     "data",
@@ -134,8 +148,11 @@ def test_nothing_is_imported_and_nothing_is_called() -> None:
     ids=["deep", "wide", "name", "storage", "pairs", "numpy"],
 )
 def test_a_key_or_a_name_that_would_be_looked_at_for_ever_is_left_alone(data: bytes) -> None:
-    with suppress(BrokenPickleError):
-        plain_values(MemorySource(data))
+    """In a process of its own, with half a minute of a processor: what went on for ever would be stopped."""
+    done = subprocess.run(
+        [sys.executable, "-c", BOUNDED], input=data, capture_output=True, check=False, cwd=TESTS.parent
+    )
+    assert (done.returncode, done.stdout) == (0, b"done\n"), done.stderr
 
 
 def test_a_long_list_that_is_copied_a_thousand_times_is_given_up() -> None:

@@ -43,6 +43,14 @@ def test_a_run_with_transformer_engines_own_defaults_is_healthy(tmp_path: Path) 
     assert codes(linted(tmp_path, dumped(**HEALTHY))) == DELAYED
 
 
+@pytest.mark.parametrize(("switch", "is_on"), [("false", False), ("null", False), ("'no'", False), ("hybrid", True)])
+def test_a_config_that_switches_fp8_off_has_nothing_said_of_its_other_settings(
+    tmp_path: Path, switch: str, *, is_on: bool
+) -> None:
+    text = f"fp8: {switch}\nfp8_recipe: tensorwise\nfp8_wgrad: false\n"
+    assert ("suspect fp8-wgrad-ignored" in codes(linted(tmp_path, text, "model.yaml"))) is is_on
+
+
 def test_what_megatron_really_prints_is_read(tmp_path: Path) -> None:
     defaults = (FIXTURES / "fp8" / "megatron_0.14_hybrid.log").read_text(encoding="utf-8")
     assert codes(linted(tmp_path, defaults)) == (*DELAYED, "suspect fp8-history-short")

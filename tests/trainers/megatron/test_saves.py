@@ -189,6 +189,18 @@ class TestTracker:
         assert scanned(distributed).tracked is None
         assert chosen(plan(distributed)) == ("iter_0000006", 6)
 
+    def test_a_save_that_it_names_and_that_is_not_there_is_named(self, distributed: Path) -> None:
+        assert scanned(distributed).findings == ()
+        (distributed / TRACKER).write_text("9")
+        (finding,) = scanned(distributed).findings
+        assert (finding.code, finding.path) == (Code.TRACKER_DISAGREES, TRACKER)
+        assert finding.message == "the tracker names iter_0000009, which is not there: by itself Megatron-LM stops"
+
+    def test_one_that_is_gone_is_no_save_that_is_not_there(self, distributed: Path) -> None:
+        (distributed / TRACKER).unlink()
+        (finding,) = scanned(distributed).findings
+        assert finding.message.startswith("the tracker is missing: by itself Megatron-LM begins anew")
+
     def test_repair_lets_it_name_the_one_that_is_asked_for(self, legacy: Path) -> None:
         done = cli("repair-meta", str(legacy), "--checkpoint", "iter_0000003", "--grace", "0", "--apply")
         assert done.exit_code == 0

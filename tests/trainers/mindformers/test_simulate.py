@@ -128,6 +128,14 @@ def test_b1_the_health_filter_lets_the_unhealthy_checkpoint_through(tree: TreeBu
 
 
 @pytest.mark.parametrize("version", FROM_1_6)
+def test_with_the_health_monitor_off_marks_of_an_earlier_run_have_no_say(tree: TreeBuilder, version: str) -> None:
+    tree.health([("llama2_7b_rank_0-5_2.ckpt", 0), ("llama2_7b_rank_0-10_2.ckpt", 1)])
+    told = simulated(tree, version, use_checkpoint_health_monitor=False)
+    assert told.would_resume == "10_2"
+    assert "health" not in told.because
+
+
+@pytest.mark.parametrize("version", FROM_1_6)
 def test_b1_the_real_tree_is_resumed_from_its_unhealthy_checkpoint(
     copy_tree: Callable[[str], Path], version: str
 ) -> None:

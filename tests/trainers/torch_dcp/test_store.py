@@ -195,10 +195,10 @@ def test_slices_that_another_hand_changed_are_unsupported_and_not_damaged(save: 
     assert "save/__1_0.distcp" not in {*(found.expected or ()), *(shard.path for shard in found.shards)}
 
 
-def by_rank(save: Path) -> None:
+def by_rank(save: Path, ranks: int = 4) -> None:
     """Write what ranks write that do not talk to each other."""
     whole = (save / ".metadata").read_bytes()
-    for rank in range(4):
+    for rank in range(ranks):
         own = pickle.loads(whole)  # noqa: S301  a real one
         own.storage_data = {key: info for key, info in own.storage_data.items() if info.relative_path[2] == str(rank)}
         offsets = {(key.fqn, key.offset) for key in own.storage_data}
@@ -218,6 +218,18 @@ def test_records_of_single_ranks_are_put_together(save: Path) -> None:
     found = looked(save)
     assert (found.findings, found.commit, found.expected) == ((), CommitState.COMMITTED, before.expected)
     assert set(found.names) == set(before.names)
+
+
+def test_records_of_two_ranks_are_put_together_and_one_of_them_is_not_enough(tmp_path: Path) -> None:
+    """The fewest ranks that there can be several of."""
+    pair = Path(shutil.copytree(LAYOUTS / "dcp_plain_2ranks" / "8", tmp_path / "pair"))
+    before = looked(pair)
+    by_rank(pair, 2)
+    found = looked(pair)
+    assert (found.findings, found.expected) == ((), before.expected)
+    assert (set(found.names), value_slices(found)) == (set(before.names), value_slices(before))
+    (pair / "__1.metadata").unlink()
+    assert Code.RANK_MISSING in codes(looked(pair))
 
 
 def test_a_rank_without_its_own_record_is_missing(save: Path) -> None:
