@@ -6,6 +6,7 @@ import gc
 import io
 import pickle
 import pickletools
+from collections import Counter
 from collections.abc import Mapping
 from contextlib import suppress
 from itertools import pairwise
@@ -16,9 +17,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ckpttool.formats.torch.dcp import DcpMetadata, SplitTensor, read_dcp_metadata
+from ckpttool.formats.torch.dcp import DcpMetadata, SplitTensor, read_dcp_metadata, slice_names
 from ckpttool.formats.torch.pickle_objects import GETATTR, BrokenPickleError
 from ckpttool.formats.torch.slice_machine import Chunk, Slice, SliceMachine
+from ckpttool.storage.local import LocalStorage
 from tests.layouts import LAYOUTS
 
 REAL = sorted(LAYOUTS.rglob(".metadata"))
@@ -265,3 +267,25 @@ def test_who_collects_no_garbage_is_left_so() -> None:
         gc.enable()
     read_dcp_metadata(REAL[0].read_bytes())
     assert gc.isenabled()
+
+
+def test_slices_are_called_by_the_record_beside_them_a_part_by_its_place(tmp_path: Path) -> None:
+    save = LAYOUTS / "dcp_fsdp2_4ranks" / "step_000015"
+    record = read_dcp_metadata((save / ".metadata").read_bytes())
+    names = slice_names(LocalStorage(str(save.parent)), "step_000015/__1_0.distcp")
+    assert slice_names(LocalStorage(str(save)), "__1_0.distcp") == names
+    here = {each.offset: each.name for each in record.slices if each.path == "__1_0.distcp"}
+    assert {offset: name.partition(" (part ")[0] for offset, name in names.items()} == here
+    assert {name.partition(" (part ")[2] for name in names.values()} == {"", "2 of 4)"}
+    (tmp_path / ".metadata").write_bytes(b"torn")
+    assert slice_names(LocalStorage(str(tmp_path)), "__1_0.distcp") == {}
+    assert slice_names(LocalStorage(str(tmp_path)), "none/__1_0.distcp") == {}
+
+
+def test_a_slice_that_is_the_whole_of_its_tensor_is_called_by_the_name_alone() -> None:
+    save = LAYOUTS / "dcp_plain_2ranks" / "8"
+    record = read_dcp_metadata((save / ".metadata").read_bytes())
+    times = Counter(each.name for each in record.slices)
+    whole = {each.offset: each.name for each in record.slices if each.path == "__0_0.distcp" and times[each.name] == 1}
+    assert whole
+    assert whole.items() <= slice_names(LocalStorage(str(save)), "__0_0.distcp").items()

@@ -596,3 +596,20 @@ def test_a_header_that_we_spell_is_the_one_that_safetensors_writes() -> None:
 def test_what_fits_into_no_file_is_not_spelled(dtype: DType) -> None:
     with pytest.raises(ValueError, match="fits into no safetensors file"):
         strictly.spelled([("odd", dtype, (1,))])
+
+
+# --- spelled anew ----------------------------------------------------------------------------------------------------
+
+
+def test_a_header_takes_other_metadata_and_keeps_its_tensors() -> None:
+    text = compact({"__metadata__": {"b": "1", "a": "2"}, **TWO}).decode()
+    assert strictly.metadata_in(text) == (("b", "1"), ("a", "2"))
+    assert strictly.metadata_in(compact(TWO).decode()) is None
+    for metadata in (None, (("crc_num", "7"), ("é", '"')), ()):
+        head = strictly.with_metadata(text, metadata)
+        assert (len(head) - 8) % 8 == 0
+        again = read(head + bytes(32))
+        assert ({finding.code for finding in again.findings}, dict(again.metadata)) == (set(), dict(metadata or ()))
+        assert [entry.name for entry in again.entries] == ["bias", "weight"]
+    with pytest.raises(strictly.InvalidHeaderError):
+        strictly.with_metadata(text[:-1], None)

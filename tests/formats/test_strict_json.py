@@ -151,3 +151,11 @@ def test_a_record_whose_values_would_take_more_memory_than_any_does_is_not_parse
     assert parse.parse_json(data, what="meta.json", most_memory=parse.memory_of(data)) == [{}] * 10
     with pytest.raises(parse.ParseError, match=r"meta\.json: holds more values than any such record, in 31 bytes"):
         parse.parse_json(data, what="meta.json", most_memory=parse.memory_of(data) - 1)
+
+
+@pytest.mark.parametrize(
+    ("value", "spelled"),
+    [(None, None), (0.1234567, 0.123457), (1234567.0, 1234570.0), (float("nan"), "nan"), (0.0, 0.0)],
+)
+def test_what_was_measured_is_spelled_by_six_digits(value: float | None, spelled: object) -> None:
+    assert parse.measured(value) == spelled

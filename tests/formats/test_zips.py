@@ -14,8 +14,10 @@ from ckpttool.domain.finding import Code, Severity
 from ckpttool.domain.shard import FormatName
 from ckpttool.formats import read_header
 from ckpttool.formats.torch import zips
+from ckpttool.formats.torch.dcp import slice_names
 from ckpttool.formats.torch.zip_end import archive_begin
-from ckpttool.formats.torch.zips import read_zips, slice_of
+from ckpttool.formats.torch.zips import read_zips, slice_of, zips_contents
+from ckpttool.storage.local import LocalStorage
 from tests.layouts import LAYOUTS
 from tests.writers import MemorySource
 
@@ -138,3 +140,21 @@ def test_a_records_name_tells_its_slice(name: str, at: int | None) -> None:
 def test_the_name_says_whether_a_chain_was_meant(named: FormatName) -> None:
     header = read_header(source(FILE.read_bytes()), named=named)
     assert (header.format, header.findings) == (named, ())
+
+
+def test_what_the_slices_of_a_file_hold_is_told_with_their_places_in_the_file() -> None:
+    """A tensor of torch's own record of the save, and values."""
+    data = FILE.read_bytes()
+    found = read_zips(source(data), thoroughly=True)
+    names = slice_names(LocalStorage(str(FILE.parent)), FILE.name)
+    contents = zips_contents(source(data), found.entries, names)
+    assert contents.unread == 0
+    tensors = {entry.name: entry for entry in contents.entries}
+    assert tensors.keys() <= {*names.values()}
+    assert len(tensors) + len({name for name, _ in contents.values}) >= len(names)
+    places = {(entry.begin, entry.end) for entry in found.entries}
+    assert {span for entry in tensors.values() for span in entry.spans} <= places
+    unnamed = zips_contents(source(data), found.entries, {})
+    assert {entry.name for entry in unnamed.entries} == {
+        f"slice at byte {begin}" for begin, name in names.items() if name in tensors
+    }
