@@ -313,6 +313,7 @@ class TestConfigs:
             ("load_step = -1", Ended.PASSED, "takes step-"),
             ("load_step = NEWEST", Ended.PASSED, "takes step-"),
             ("load_step = OLDEST", Ended.FAILED, "not step"),
+            ("load_step = 0", Ended.FAILED, "stops and does not load"),  # torchtitan 0.3.0: no word for the highest
             ("load_step = 99", Ended.FAILED, "stops and does not load"),
             ("load_step = -2", Ended.FAILED, "stops and does not load"),
             ('load_step = "NEWEST"', Ended.UNKNOWN, "is no whole number"),

@@ -13,7 +13,7 @@ from ckpttool.domain.data_position import DataEffect, GoesOn, SampleSource, Unkn
 from ckpttool.domain.finding import Code
 from ckpttool.domain.plan import Outcome, ResumePlan
 from ckpttool.domain.question import AskedSizes
-from ckpttool.domain.retention import RetentionPolicy
+from ckpttool.domain.retention import PruneOrder, RetentionPolicy
 from tests.answers import FIXTURES, codes, refusal, scanned, why_not
 from tests.layouts import healthy
 
@@ -97,3 +97,15 @@ def test_a_folder_with_a_mark_that_it_is_unfinished_is_not_chosen(tmp_path: Path
     assert [finding.path for finding in scanned(root).findings] == []
     (root / "step_000015-unfinished").rename(root / "step_000020-unfinished")
     assert plan(root).point.step == 15
+
+
+def test_the_step_of_composers_sharded_saves_is_their_count_of_batches(tmp_path: Path) -> None:
+    """`Timestamp.iteration` stays 0 unless a length is given for it, and the names count epochs and batches."""
+    root = shutil.copytree(FIXTURES / "composer_fsdp", tmp_path / "run")
+    saves = {save.name: save.step for save in scanned(root).checkpoints}
+    assert saves == {"ep0-ba50": 50, "ep1-ba100": 100, "ep1-ba150": 150}
+    assert plan(root).point.checkpoint.name == "ep1-ba150"
+    (root / "ep0-ba50").rename(root / "ep9-ba900")
+    assert plan(root).point.checkpoint.name == "ep1-ba150"
+    pruning = api.prune(str(root), RetentionPolicy(keep_last=1), PruneOrder(grace=0.0))
+    assert [save.name for save in pruning.plan.going] == ["ep1-ba100"]
