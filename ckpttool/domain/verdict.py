@@ -57,7 +57,7 @@ class VerdictWord(str, Enum):
 
 
 MIN_COPIES = 3
-"""Copies of which a single odd one is outvoted, so that their content counts as proven where they agree."""
+"""Copies that count as proven if they agree: so many, and no fewer, convict another one that differs from them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

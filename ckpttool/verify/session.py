@@ -11,6 +11,7 @@ from ckpttool.domain.finding import Code, Finding, Severity, blocking, damage
 from ckpttool.domain.frozen import dataclass, replace
 from ckpttool.domain.rebuilt import rebuilt_from
 from ckpttool.domain.remedies import helped
+from ckpttool.domain.replicas import Trust
 from ckpttool.domain.shard import Shard, ShardRole
 from ckpttool.domain.verdict import CheckTask, Level, ShardReport, Verdict
 from ckpttool.records import OWN_FOLDER, SealPlace
@@ -161,6 +162,9 @@ class Session:
                 known = self._seals(checkpoint)[0]
                 sealed = {each.path for each in reports if each.path in known and _holds(each, known[each.path])}
                 witnesses = [replace(each, checksum_matched=True) if each.path in sealed else each for each in reports]
+            healed = {path for path in sealed if _is_as_healed_alone(known[path])}
+            sealed -= healed
+            witnesses = [replace(each, checksum_matched=False) if each.path in healed else each for each in witnesses]
             beside = yield from self._replicas.compare(
                 checkpoint, witnesses, followed_by=followed_by, sealed=sealed, rebuilt=rebuilt_from(reports, known)
             )
@@ -435,6 +439,11 @@ class Session:
 def _holds(report: ShardReport, seal: ShardSeal) -> bool:
     """Tell whether a file is what was sealed, byte for byte."""
     return report.digest is not None and report.digest.xxh3_128 == seal.xxh3_128
+
+
+def _is_as_healed_alone(seal: ShardSeal) -> bool:
+    """Tell whether a seal is of what a heal wrote, and no checksum spoke for its donor: then it proves no content."""
+    return seal.healed is not None and seal.healed.trust is not Trust.CHECKSUM
 
 
 def _found_damaged(checkpoint: Checkpoint) -> set[str | None]:

@@ -300,6 +300,18 @@ def seal_of(tree: Path, name: str, path: str) -> ShardSeal:
     return manifest.by_path[path]
 
 
+def manifest_without(tree: Path, name: str, path: str) -> Path:
+    """Let the manifest of a checkpoint forget a file, as a file is that was never sealed; return where it lies."""
+    found = api.scan(str(tree))
+    (place,) = (found.seal_place(save) for save in found.inventory.checkpoints if save.name == name)
+    assert place is not None
+    manifest = read_manifest(open_storage(str(tree)), place)
+    assert isinstance(manifest, Manifest)
+    left = tuple(seal for seal in manifest.shards if seal.path != path)
+    (tree / place.path).write_bytes(manifest_bytes(replace(manifest, shards=left)))
+    return tree / place.path
+
+
 def test_a_healed_file_looks_as_old_as_its_donor_and_keeps_its_mode(tmp_path: Path) -> None:
     tree = copied("sink2_ckpt", tmp_path)
     path, donor = (tree / f"rank_{rank}/llama2_7b_rank_{rank}-20_2.ckpt" for rank in (3, 0))
@@ -627,16 +639,10 @@ def test_they_outvote_no_third_rank_and_agree_with_it_as_one(tmp_path: Path) -> 
     assert asked(tree, "20_2", apply=True).applied
     assert said_of(tree, "20_2") == ("struct-ok", dict.fromkeys(("rank_0", "rank_1", "rank_2"), 1))
     shards[2].write_bytes(right)  # from a backup
-    found = api.scan(str(tree))
-    (place,) = (found.seal_place(save) for save in found.inventory.checkpoints if save.name == "20_2")
-    assert place is not None
-    manifest = read_manifest(open_storage(str(tree)), place)
-    assert isinstance(manifest, Manifest)
-    seal = tree / place.path
-    seal.write_bytes(manifest_bytes(replace(manifest, shards=manifest.shards[:1])))
+    seal = manifest_without(tree, "20_2", str(shards[2].relative_to(tree)))
     (verdict,) = api.verify(str(tree), api.CheckQuestion(level=Level.CHECKSUM, name="20_2")).answer().verdicts
     against = {(finding.severity, finding.path.split("/")[0]) for finding in blocking(verdict.findings) if finding.path}
-    assert against == {(Severity.SUSPECT, "rank_0"), (Severity.SUSPECT, "rank_2")}
+    assert against == {(Severity.SUSPECT, f"rank_{rank}") for rank in range(3)}
     for shard in shards[:2]:
         shard.write_bytes(right)
     seal.unlink()
@@ -657,6 +663,61 @@ def test_a_rank_that_was_rebuilt_is_no_second_copy_that_speaks_for_its_own_donor
         (found,) = asked(tree, "20_2", donor=donor).shards
         assert found.donor is not None
         assert (found.donor.trust, found.donor.agrees) == (Trust.NUMERICS, None)
+
+
+@pytest.mark.parametrize("others", [(), (2,)], ids=["of-two", "of-three"])
+def test_the_seal_of_a_wrong_heal_convicts_no_donor_that_was_brought_back_right(
+    tmp_path: Path, others: tuple[int, ...]
+) -> None:
+    tree = of_ranks(tmp_path, 0, 1, *others)
+    shards = [next(tree.glob(f"rank_{rank}/*-20_2.*")) for rank in (0, 1, *others)]
+    right = [shard.read_bytes() for shard in shards]
+    for shard in shards[1:]:
+        shard.unlink()
+    flip_weight(shards[0])
+    assert asked(tree, "20_2", apply=True).applied  # nothing tells that the donor was wrong
+    assert seal_of(tree, "20_2", str(shards[1].relative_to(tree))).healed is not None
+    manifest = manifest_without(tree, "20_2", str(shards[0].relative_to(tree)))
+    shards[0].write_bytes(right[0])  # from a backup, as all others but the one that heal rebuilt
+    for shard, content in [*zip(shards, right, strict=True)][2:]:
+        shard.write_bytes(content)
+        manifest_without(tree, "20_2", str(shard.relative_to(tree)))
+    for level in (Level.CHECKSUM, Level.NUMERICS):
+        (verdict,) = api.verify(str(tree), api.CheckQuestion(level=level, name="20_2")).answer().verdicts
+        against = {finding.path: finding.severity for finding in blocking(verdict.findings)}
+        assert against[str(shards[1].relative_to(tree))] is Severity.SUSPECT
+        assert set(against.values()) == {Severity.SUSPECT}
+    assert not asked(tree, "20_2", apply=True).healable
+    assert shards[0].read_bytes() == right[0]
+    (sealing,) = api.seal(str(tree), "20_2").answer().sealings
+    assert sealing.manifest is None
+    assert manifest.exists()
+
+
+def test_the_last_sound_copy_is_called_no_damage_if_two_others_are_damaged_alike(tmp_path: Path) -> None:
+    tree = of_ranks(tmp_path, 0, 1, 2, 3)
+    shards = [next(tree.glob(f"rank_{rank}/*-20_2.*")) for rank in range(4)]
+    for shard in shards[:2]:
+        flip_weight(shard)
+    shards[3].unlink()
+    healing = asked(tree, "20_2", apply=True)
+    assert [(shard.sick.path, shard.sick.is_missing) for shard in healing.shards] == [
+        (str(shards[3].relative_to(tree)), True)
+    ]
+    assert healing.healable == ()
+    (doubt,) = (finding for finding in healing.lost if finding.code is Code.REPLICA_DIFFERS)
+    assert (doubt.severity, doubt.path) == (Severity.SUSPECT, str(shards[2].relative_to(tree)))
+    assert "differs from its replicas on ranks 0-1 in " in doubt.message
+    assert doubt.message.endswith("and only 2 agree: nothing proves that they are right")
+
+
+def test_one_flipped_copy_of_four_is_damaged_and_healed(tmp_path: Path) -> None:
+    tree = of_ranks(tmp_path, 0, 1, 2, 3)
+    sick = next(tree.glob("rank_2/*-20_2.*"))
+    right = sick.read_bytes()
+    flip_weight(sick)
+    assert asked(tree, "20_2", apply=True).applied
+    assert same_tensors(sick.read_bytes(), right)
 
 
 def test_a_save_at_which_a_rank_was_rebuilt_does_not_prove_copies_at_another(tmp_path: Path) -> None:

@@ -100,10 +100,6 @@ class Tree:
         else:
             place.write_bytes(flipped(content, self.random.choice(self.headers[path]), self.random))
 
-    def nobody_knows(self) -> bool:
-        """Tell whether one save alone is whole, so that no second one bears its header out."""
-        return sum(self.is_whole(name) for name in self.names) == 1
-
     def remove(self, name: str) -> None:
         """Take a save away, as a person does."""
         for path in self.shards[name]:
@@ -152,7 +148,7 @@ def prunes(folder: Path, random: Random, tally: Tally, *, ranks: int | None, ste
         elif name is None:  # two contradict each other
             assert code in {ExitCode.INCOMPLETE, ExitCode.UNSAFE}, (code, log)
         else:
-            assert tree.is_whole(name) or name in tree.silent or tree.nobody_knows(), (code, name, log)
+            assert tree.is_whole(name) or name in tree.silent, (code, name, log)
 
 
 def resolved(tree: Tree) -> tuple[ExitCode, str | None]:

@@ -9,6 +9,7 @@ from ckpttool.domain.frozen import replace
 from ckpttool.domain.remedies import OWN_FILE
 from ckpttool.domain.replicas import FEW, DifferingBytes, Doubt, DoubtKind, Proof, SavedAt
 from ckpttool.domain.units import Rank, at_step, counted, on_ranks
+from ckpttool.domain.verdict import MIN_COPIES
 
 _OF_KIND = {
     DoubtKind.ODD: Code.REPLICA_DIFFERS,
@@ -123,13 +124,13 @@ def _remedy(doubt: Doubt, name: str | None) -> str:
 
 
 def _severity(doubt: Doubt) -> Severity:
-    """Weigh a doubt: damage where several agree against one, or where something else decides between two."""
+    """Weigh a doubt: damage if enough agree against one, or if something else decides."""
     if doubt.kind is DoubtKind.DRIFTED or (doubt.kind is DoubtKind.TIED and not doubt.is_decided):
         return Severity.SUSPECT
     if doubt.is_decided or doubt.as_of is not None or doubt.copy_of is not None:
         return Severity.DAMAGE
     is_sure = doubt.proof is not Proof.ONCE or (doubt.is_twin and doubt.kind is DoubtKind.DIFFERS)
-    return Severity.DAMAGE if len(doubt.others) > 1 and is_sure else Severity.SUSPECT
+    return Severity.DAMAGE if len(doubt.others) >= MIN_COPIES and is_sure else Severity.SUSPECT
 
 
 def _spelled(place: DifferingBytes | None) -> str:
@@ -153,7 +154,13 @@ def _why(doubt: Doubt) -> str:
         return ": another run's file under this name, or a device that computed wrongly"
     if doubt.kind is DoubtKind.TIED and not doubt.is_decided:
         return ", and as many hold what it holds: nothing tells who is right"
-    return ": one of the two is damaged" if len(doubt.others) == 1 and not doubt.is_decided else ""
+    return "" if doubt.is_decided else _too_few(len(doubt.others))
+
+
+def _too_few(others: int) -> str:
+    if others == 1:
+        return ": one of the two is damaged"
+    return "" if others >= MIN_COPIES else f", and only {others} agree: nothing proves that they are right"
 
 
 def _named(saved: SavedAt) -> str:
