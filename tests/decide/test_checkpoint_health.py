@@ -8,9 +8,12 @@ import pytest
 
 from ckpttool.decide.checkpoint_health import (
     assert_read_to_its_end,
+    embedding_norms,
     newest,
+    other_findings,
     unread,
     weigh,
+    with_drift,
     with_newest,
     with_weights,
 )
@@ -18,7 +21,7 @@ from ckpttool.domain.checkpoint import Inventory
 from ckpttool.domain.finding import Code, Finding, Severity
 from ckpttool.domain.health import Health
 from ckpttool.domain.health_events import HealthJudgement, HealthReport
-from ckpttool.domain.metrics import LogProblem, TrainingLog
+from ckpttool.domain.metrics import LogProblem, StepMetrics, TrainingLog
 from ckpttool.domain.shard import FormatName, ShardRole
 from ckpttool.domain.units import ByteCount, Rank, Step
 from ckpttool.domain.verdict import Level, ShardReport, TensorStat, Verdict
@@ -133,3 +136,47 @@ def test_what_holds_nan_is_unhealthy_whatever_the_log_says_and_the_newest_health
     assert newest(weighed, inventory) == weighed.judgements[1]
     none = HealthReport(threshold=1.0, judgements=(), findings=())
     assert newest(none, replace(inventory, checkpoints=())) is None
+
+
+def test_what_drifted_from_its_copies_is_unhealthy_and_says_which_ranks() -> None:
+    drifted = Finding(code=Code.REPLICA_DRIFTED, severity=Severity.SUSPECT, message="", ranks=(Rank(3), Rank(1)))
+    inventory = Inventory(
+        root="x",
+        layout=RANK_LAYOUT,
+        checkpoints=(replace(checkpoint("10_2"), findings=(drifted,)), checkpoint("20_2")),
+        runs=(),
+        findings=(),
+    )
+    healthy = HealthJudgement(
+        name="10_2",
+        step=Step(20),
+        health=Health.HEALTHY,
+        source="log",
+        recorded=Health.UNKNOWN,
+        embedding_local_norm=None,
+        l2_norm=None,
+    )
+    report = HealthReport(judgements=(healthy, replace(healthy, name="20_2")), findings=(), threshold=None)
+    one, other = with_drift(report, inventory).judgements
+    assert (one.health, one.source) == (Health.UNHEALTHY, "replicas")
+    assert "of ranks 1, 3 drifted from its replicas" in (one.note or "")
+    assert other == report.judgements[1]
+    unhealthy = replace(report, judgements=(replace(healthy, health=Health.UNHEALTHY), healthy))
+    assert with_drift(unhealthy, inventory).judgements[0].source == "log"
+
+
+def test_what_hinders_the_judgement_is_told_and_nothing_else_of_the_tree() -> None:
+    doubts = [
+        Finding(code=code, severity=Severity.UNKNOWN, message="") for code in (Code.HEALTH_UNREADABLE, Code.RUN_MIXED)
+    ]
+    inventory = Inventory(root="x", layout=RANK_LAYOUT, checkpoints=(), runs=(), findings=tuple(doubts))
+    assert [each.code for each in other_findings(inventory, None, [])] == [Code.HEALTH_UNREADABLE]
+    lost = Finding(code=Code.UNREADABLE, severity=Severity.UNKNOWN, message="", path="rank_0/x")
+    found = other_findings(inventory, None, [verdict([], findings=(lost,))])
+    assert [each.code for each in found][:1] == [Code.HEALTH_UNREADABLE]
+    assert len(found) == 1 + len(unread(verdict([], findings=(lost,))))
+
+
+def test_the_norms_of_an_embedding_are_those_of_steps_that_show_one() -> None:
+    rows = [StepMetrics(step=Step(1), embedding_local_norm=2.5), StepMetrics(step=Step(2))]
+    assert embedding_norms(rows) == ((1, 2.5),)

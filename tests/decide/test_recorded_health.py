@@ -140,3 +140,12 @@ class TestUnheard:
     def test_a_contradiction_is_heard(self) -> None:
         said = replace(self.TORN, findings=(finding(Code.HEALTH_CONTRADICTORY, Severity.SUSPECT, "h.json"),))
         assert record_without_answer(said, named=True, health=Health.UNKNOWN) == ()
+
+
+def test_unknown_health_that_will_do_is_a_note_and_all_else_stays() -> None:
+    doubts = [
+        finding(code, Severity.UNKNOWN) for code in (Code.HEALTH_UNREADABLE, Code.HEALTH_UNKNOWN, Code.STEP_UNKNOWN)
+    ]
+    assert [each.severity for each in recorded_health.accepted(doubts)] == [
+        Severity.NOTE, Severity.NOTE, Severity.UNKNOWN,
+    ]  # fmt: skip

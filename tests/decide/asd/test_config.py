@@ -6,10 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ckpttool.decide.asd.config import check_asd_config, defaults, emit_asd_config
+from ckpttool.decide.asd.config import check_asd_config, config_in_force, defaults, dialect_of, emit_asd_config
 from ckpttool.domain.asd import MINDSPORE, AsdCheck, AsdConfig, AsdDialect
 from ckpttool.domain.asd import TORCH_NPU as TORCH
 from ckpttool.domain.finding import Code, Severity
+from ckpttool.domain.frozen import replace
+from ckpttool.errors import UsageError
 
 
 def complaints(check: AsdCheck) -> list[str]:
@@ -172,3 +174,20 @@ def test_of_more_items_without_effect_than_anybody_reads_the_rest_is_counted() -
     assert len(told) == 101
     assert told[-1] == "3 more items are dropped, ignored or set twice"
     assert len(complaints(check_asd_config(",".join(["enable:true", *items[:100]]), TORCH))) == 100
+
+
+def test_a_dialect_is_found_by_its_name_however_it_is_spelled() -> None:
+    known = (TORCH, MINDSPORE)
+    assert dialect_of(None, known) is TORCH
+    assert dialect_of(MINDSPORE.name.upper().replace("-", "_"), known) is MINDSPORE
+    assert dialect_of("Torch_NPU", known) is TORCH
+    with pytest.raises(UsageError, match=f"there is no 'jax'; there are {TORCH.name}, {MINDSPORE.name}"):
+        dialect_of("jax", known)
+
+
+def test_settings_are_in_force_switched_on_and_what_would_stop_the_training_is_refused() -> None:
+    assert config_in_force(None, MINDSPORE) == replace(defaults(MINDSPORE), enable=True)
+    found = config_in_force("cooldown:10", TORCH)
+    assert (found.enable, found.cooldown) == (True, 10)
+    with pytest.raises(UsageError, match="ckpttool asd check tells all of it"):
+        config_in_force("enable: true", TORCH)
