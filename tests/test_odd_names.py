@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from ckpttool.errors import ExitCode
-from tests.answers import cli, document
+from tests.answers import FIXTURES, cli, document
 from tests.trees import TreeBuilder
 
 ODD = {
@@ -105,3 +106,15 @@ def test_what_looks_like_markup_is_shown_as_it_is_written(tmp_path: Path) -> Non
     assert "[red]x[bold]_rank_0-10_2.ckpt" in cli("resolve", str(tree.checkpoint)).stdout
     tree.file("checkpoint/:smile:")
     assert ":smile:" in cli("scan", str(tree.checkpoint)).stdout
+
+
+@pytest.mark.parametrize(
+    "tree",
+    ["sink2_ckpt", "sink2_safetensors", "nosink_ckpt", "newfmt_4rank", "layouts/hf_ddp2", "layouts/light_single"],
+)
+def test_what_a_mac_leaves_beside_each_file_that_it_copies_is_no_shard(tree: str, tmp_path: Path) -> None:
+    plain, copied = (shutil.copytree(FIXTURES / tree, tmp_path / name) for name in ("plain", "copied"))
+    for path in [path for path in copied.rglob("*") if path.is_file()]:
+        path.with_name(f"._{path.name}").write_bytes(b"\0\5\x16\7\0\2\0\0Mac OS X        " + bytes(140))
+    chosen = [document("resolve", str(place))["resume"]["name"] for place in (plain, copied)]
+    assert chosen[0] == chosen[1]

@@ -46,7 +46,7 @@ _SLICE = r"""(?s:\('(?P<name>.+)', \((?P<slice>[0-9]{1,9},(?: [0-9]{1,9}(?:, [0-
 _MEMORY_A_FILE = 512 << 10
 """With 8,192 ranks the file has some hundred megabytes, most of it numbers: 20 kB for each shard."""
 
-SHARD_NAME = r"(?s:(?P<prefix>.+)-)?(?P<role>model|opt)-(?P<rank>[0-9]{7})-(?P<world>[0-9]{7})\.safetensors"
+SHARD_NAME = r"(?s:(?P<prefix>(?!\._).+)-)?(?P<role>model|opt)-(?P<rank>[0-9]{7})-(?P<world>[0-9]{7})\.safetensors"
 
 _T = TypeVar("_T")
 _T_co = TypeVar("_T_co", covariant=True)

@@ -69,9 +69,10 @@ class FileName(NamedTuple):
 
 
 # At most 18 digits: larger numbers are no step of any training, and int() of a million digits takes seconds.
+# What macOS writes beside each file that it copies to somebody else's disk begins with `._`: it is no shard.
 # A pattern is compiled when the first name is met that needs it: many trees have no such names, and strays are rare.
 _CHECKPOINT = (
-    rf"(?s:(?P<prefix>.+))_rank_(?P<rank>{RANK_MARK}|[0-9]{{1,9}})(?:_(?P<run>[0-9]{{1,9}}))?"
+    rf"(?s:(?P<prefix>(?!\._).+))_rank_(?P<rank>{RANK_MARK}|[0-9]{{1,9}})(?:_(?P<run>[0-9]{{1,9}}))?"
     r"-(?P<epoch>[0-9]{1,18})_(?P<step>[0-9]{1,18})(?P<tail>_breakpoint)?\.(?P<suffix>ckpt|safetensors)"
 )
 _PARTIAL = (
@@ -79,7 +80,7 @@ _PARTIAL = (
 )
 # MindSpore writes a shard under this name, then renames it.
 _UNFINISHED = (
-    rf"(?s:(?P<prefix>.+))_rank_{RANK_MARK}(?:_(?P<run>[0-9]{{1,9}}))?"
+    rf"(?s:(?P<prefix>(?!\._).+))_rank_{RANK_MARK}(?:_(?P<run>[0-9]{{1,9}}))?"
     r"-(?P<epoch>[0-9]{1,18})_(?P<step>[0-9]{1,18})(?:\.ckpt|\.safetensors)?\.tmp"
 )
 # `tmp` and eight characters: Python's NamedTemporaryFile, which MindFormers renames to meta.json.
