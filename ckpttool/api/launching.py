@@ -7,7 +7,13 @@ from dataclasses import fields, replace
 from typing import TYPE_CHECKING
 
 from ckpttool.api.configs import read_base
-from ckpttool.api.preflighting import assert_startable, assert_told_by_its_user, from_the_top, judged
+from ckpttool.api.preflighting import (
+    assert_startable,
+    assert_told_by_its_user,
+    from_the_top,
+    judged,
+    judged_with_start,
+)
 from ckpttool.api.resolving import resolve
 from ckpttool.api.scanning import Where, asked
 from ckpttool.decide.preflight import allow
@@ -65,7 +71,7 @@ def launch(  # noqa: PLR0913  # the last two are what the machine says, where it
         return _refused(judged(wanted, base, answer, disk).answer)
     job = _job(base.run, decision, order)
     commands, devices = (None, None) if job is None else (target.commands(job), job.nodes * job.devices_per_node)
-    ready = judged(replace(wanted, devices=devices), base, answer, disk)
+    ready = judged_with_start(replace(wanted, devices=devices), base, answer, disk)
     edited = ready.launch_config()
     if ready.plan is None or edited is None or commands is None:
         return _refused(ready.answer)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from ckpttool.api.configs import BaseConfig, config_check, read_or_check
 from ckpttool.api.resolving import Answer, resolve
 from ckpttool.api.scanning import Where, asked
-from ckpttool.api.starting import against_start, judged_start
+from ckpttool.api.starting import LAUNCHED, against_start, judged_launch, judged_start
 from ckpttool.decide import preflight as judge
 from ckpttool.decide.inline_allow import allowed_in
 from ckpttool.domain.checkpoint import Inventory
@@ -24,13 +24,14 @@ from ckpttool.errors import CkptToolError, ExitCode, UsageError
 from ckpttool.render.answers import preflight_summaries as summaries
 from ckpttool.storage import is_local
 from ckpttool.storage.disk import Disk, LocalDisk
-from ckpttool.trainers.registry import told_skip, trainer_named
+from ckpttool.trainers.registry import read_config, told_skip, trainer_named
 
 if TYPE_CHECKING:
     from ckpttool.api.scanning import Tree
     from ckpttool.domain.launch import LaunchConfig
     from ckpttool.domain.merge import Merge
     from ckpttool.domain.node import Node
+    from ckpttool.domain.plan import JudgedStart
     from ckpttool.domain.settings import RunConfig
     from ckpttool.trainers.abilities import LaunchTarget
 
@@ -70,7 +71,8 @@ def preflight(
             return _told_by_hand(question, answer, disk, config=config.run, before=(first,))
         ready = judged(question, config, answer, disk).answer
         *before, of_disk = ready.checks
-        return replace(ready, checks=(*before, _start_check(_teller(question, answer), answer), of_disk))
+        start = _start_check(_teller(question, answer), answer, judged_start(answer))
+        return replace(ready, checks=(*before, start, of_disk))
     except CkptToolError as error:
         return _cut_short(question, [first, _stopped("checkpoint", error)], _AFTER_CONFIG[1:])
 
@@ -105,7 +107,7 @@ def _told_by_hand(
         teller.check("checkpoint", summaries.checkpoint_summary(decision), found["checkpoint"], _nothing(decision)),
         _health_check(teller, inventory, plan, found["health"]),
         launch,
-        _start_check(teller, answer),
+        _start_check(teller, answer, judged_start(answer)),
         _disk_check(teller, need) if known or plan is None else _NO_DISK,
     )
     return _answered(question, answer, checks, need)
@@ -245,6 +247,22 @@ def judged(question: PreflightQuestion, config: BaseConfig, answer: Answer, disk
     return Judged(answer=_answered(question, answer, checks, need), plan=plan, edited=edited)
 
 
+def judged_with_start(question: PreflightQuestion, config: BaseConfig, answer: Answer, disk: Disk) -> Judged:
+    """Judge a launch, and what a start with the config that it would write loads: something may overrule that."""
+    ready, plan = judged(question, config, answer, disk), answer.decision
+    if not isinstance(plan, ResumePlan) or ready.edited is None or isinstance(ready.edited, CkptToolError):
+        return ready
+    text = ready.edited.text
+    if question.load_checkpoint is not None or answer.tree.looks is not None:
+        # It names the tree where it lies for the training; what is judged is the same, as it lies for us.
+        text = assert_startable(answer.tree, question.load_checkpoint).config(config.run, plan).text
+    written = read_config(text.encode("utf-8"), path=config.run.path, devices=question.devices)
+    answer, start = judged_launch(answer, written)
+    *before, of_disk = ready.answer.checks
+    checks = (*before, _start_check(_teller(question, answer), answer, start), of_disk)
+    return replace(ready, answer=replace(ready.answer, checks=checks))
+
+
 def assert_startable(tree: Tree, copied_to: str | None) -> LaunchTarget:
     """Return how the trainer of a tree is started.
 
@@ -342,14 +360,16 @@ def _launch_check(
     return teller.check("launch", summary, findings)
 
 
-def _start_check(teller: _Teller, answer: Answer) -> Check:
-    """Judge the start as it stands: not what `launch` would write."""
-    plan, start = answer.decision, judged_start(answer)
+def _start_check(teller: _Teller, answer: Answer, start: JudgedStart | None) -> Check:
+    """Compare what a start loads with what was chosen."""
+    plan = answer.decision
     if start is None or not isinstance(plan, ResumePlan):
         return Check(name="start", summary="nothing was chosen", skipped=True)
     found, config = against_start(start, answer, plan), answer.question.config
     silenced = () if config is None else allowed_in(config.text, found)
     left = [finding for finding in found if finding not in silenced]
+    if start.lead == LAUNCHED:  # its lines are of a file that is not there
+        left = [replace(finding, line=None) for finding in left]
     check = teller.check("start", summaries.start_summary(start, plan), left)
     allowed = tuple(Reason(finding=finding, file=finding.path) for finding in silenced)
     return replace(check, allowed=allowed, unsure=not start.is_known)

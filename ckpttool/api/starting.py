@@ -15,13 +15,17 @@ from ckpttool.render.answers.resume import fragment
 if TYPE_CHECKING:
     from ckpttool.api.resolving import Answer
     from ckpttool.domain.finding import Finding
+    from ckpttool.domain.settings import RunConfig
+
+LAUNCHED = "with the config that `ckpttool launch` writes"
+"""Which start it is whose config is not the user's own."""
 
 _ELSEWHERE = "the command line says so already"
 _OWN_SCRIPT = "the training's own script names what it loads"
 
 
 def judged_start(answer: Answer) -> JudgedStart | None:
-    """Tell what the start as it stands would load; None where nothing was chosen that it could be compared with."""
+    """Tell what the start with the config of the question would load; None if nothing was chosen to compare it with."""
     plan, trainer = answer.decision, answer.tree.trainer
     if not isinstance(plan, ResumePlan):
         return None
@@ -30,6 +34,13 @@ def judged_start(answer: Answer) -> JudgedStart | None:
     session, start = own_start(answer)
     with closing(session):
         return trainer.simulator.as_it_stands(start, plan)
+
+
+def judged_launch(answer: Answer, written: RunConfig) -> tuple[Answer, JudgedStart | None]:
+    """Tell the same of a start with a config that is to be written; return the question, too, of which it is."""
+    answer = replace(answer, question=replace(answer.question, config=written))
+    start = judged_start(answer)
+    return answer, None if start is None else replace(start, lead=LAUNCHED)
 
 
 def with_start(answer: Answer) -> ResumePlan | NoResumePoint:
@@ -70,9 +81,12 @@ def _ways(start: JudgedStart, answer: Answer, plan: ResumePlan) -> list[str]:
     from ckpttool.render.shell import join, quote  # most trees need none
 
     trainer, config = answer.tree.trainer, answer.question.config
+    code = (Code.START_DIFFERS if start.is_known else Code.START_UNKNOWN).value
     ways = []
     if start.in_the_way is not None:
         return [f"move {quote(f'{plan.root}/{start.in_the_way}')} out of its folder, and ask again"]
+    if trainer is not None and trainer.launch is not None and (start.mend is not None or start.lead == LAUNCHED):
+        return [f"{start.mend or 'mend that in the base config'}, or --allow {code} if you know better"]
     if trainer is not None and trainer.launch is not None:
         if config is None and not start.is_known:
             return [join(["ckpttool", "preflight", plan.root, "--config", "BASE.yaml"])]
@@ -82,7 +96,6 @@ def _ways(start: JudgedStart, answer: Answer, plan: ResumePlan) -> list[str]:
     else:
         said = (setting for setting in plan.load.settings if not setting.is_alternative)
         told = "; ".join(f"{where}: {text}" for where, text in fragment(said))
-        code = (Code.START_DIFFERS if start.is_known else Code.START_UNKNOWN).value
         way = start.mend or f"name it ({told})"
         ways.append(f"{way}, and --allow {code}" if start.mend is None else f"{way}, or --allow {code} if {_ELSEWHERE}")
     if start.by_records:

@@ -13,16 +13,18 @@ import yaml
 
 from ckpttool import api
 from ckpttool.domain import exits
-from ckpttool.domain.finding import Code, Severity, blocking
+from ckpttool.domain.finding import Code, Finding, Severity, blocking
 from ckpttool.domain.launch import Launch, LaunchConfig
 from ckpttool.domain.plan import ResumePlan
-from ckpttool.domain.preflight import Preflight
+from ckpttool.domain.preflight import Check, Preflight
 from ckpttool.domain.settings import RunConfig
 from ckpttool.errors import CkptToolError, ExitCode, UnsafeError, UsageError
 from ckpttool.formats.safe_yaml import read_bytes
 from ckpttool.storage.disk import LocalDisk, Room
 from ckpttool.trainers.mindformers.launch import MindFormersLaunch
 from tests.conftest import FIXTURES
+from tests.trainers.mindformers.test_own_start import NEWER, RANK
+from tests.trees import TreeBuilder
 
 CONFIG = FIXTURES / "configs" / "pretrain_sink2.yaml"
 
@@ -82,6 +84,11 @@ class SomeDisk(LocalDisk):
         return Room(free_bytes=self.free, free_files=None)
 
 
+def without_start(answer: Preflight) -> tuple[Check, ...]:
+    """Return all but the start: preflight's is the one with the base config, launch's with the one that it writes."""
+    return tuple(check for check in answer.checks if check.name != "start")
+
+
 def test_a_launch_and_the_preflight_before_it_say_the_same(run: Path) -> None:
     """Wherever preflight says no-go nothing is written, with the same reasons: of the config, the batch, the disk."""
     odd = run / "odd.yaml"
@@ -98,7 +105,7 @@ def test_a_launch_and_the_preflight_before_it_say_the_same(run: Path) -> None:
         order = api.LaunchOrder(base=str(base), output=str(run / "new.yaml"))
         refused = api.launch(tree, choice, data, order=order, disk=disk)
         assert isinstance(refused, Preflight)
-        assert refused.checks == tuple(check for check in ready.checks if check.name != "start")
+        assert without_start(refused) == without_start(ready)
         assert not (run / "new.yaml").exists()
         assert isinstance(api.launch(tree, choice, data, order=replace(order, allowed=(code,)), disk=disk), Launch)
         (run / "new.yaml").unlink()
@@ -192,3 +199,67 @@ def test_a_launch_config_is_made_once(run: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(MindFormersLaunch, "config", counted)
     assert isinstance(launched(run), Launch)
     assert made == [str(CONFIG)]
+
+
+class TestWhatAStartWithTheWrittenConfigLoads:
+    """Something that `launch` does not write may overrule what it writes."""
+
+    @staticmethod
+    def launch(tmp_path: Path, text: str, *allowed: Code) -> Launch | Preflight:
+        (tmp_path / "base.yaml").write_text(text)
+        tree = api.TreeQuestion(path=str(tmp_path / "output"))
+        order = api.LaunchOrder(base=str(tmp_path / "base.yaml"), output=str(tmp_path / "new.yaml"), allowed=allowed)
+        return api.launch(tree, order=order)
+
+    @staticmethod
+    def against(answer: Launch | Preflight) -> Finding:
+        assert isinstance(answer, Preflight)
+        blocking = [reason.finding for check in answer.checks for reason in check.reasons if reason.blocks]
+        assert len(blocking) == 1, blocking
+        return blocking[0]
+
+    @pytest.fixture
+    def text(self, tmp_path: Path) -> str:
+        tree = TreeBuilder(tmp_path).legacy()
+        tree.save(epoch=15, step=2)
+        tree.save(epoch=20, step=2)
+        return RANK.format(load="''", resume="False", fmt="ckpt")
+
+    def test_a_launch_whose_start_would_stop_at_a_model_beside_the_saves_writes_nothing(
+        self, text: str, tmp_path: Path
+    ) -> None:
+        model = tmp_path / "output/checkpoint/model.safetensors"
+        model.write_bytes(b"")
+        refused = self.launch(tmp_path, text)
+        found = self.against(refused)
+        assert (found.code, found.remedy) == (Code.START_DIFFERS, f"move {model} out of its folder, and ask again")
+        assert found.message.startswith("with the config that `ckpttool launch` writes, MindFormers stops and does not")
+        assert isinstance(refused, Preflight)
+        assert exits.of_preflight(refused.checks) is ExitCode.DAMAGE
+        assert not (tmp_path / "new.yaml").exists()
+        accepted = self.launch(tmp_path, text, Code.START_DIFFERS)
+        assert isinstance(accepted, Launch)
+        assert Code.START_DIFFERS in {finding.code for finding in accepted.plan.findings}
+        (tmp_path / "new.yaml").unlink()
+        model.unlink()
+        assert isinstance(self.launch(tmp_path, text), Launch)
+
+    def test_a_comment_in_the_base_config_allows_it_for_the_launch_too(self, text: str, tmp_path: Path) -> None:
+        (tmp_path / "output/checkpoint/model.safetensors").write_bytes(b"")
+        commented = text.replace("load_checkpoint: ''", "load_checkpoint: ''  # ckpttool: allow start-differs")
+        assert isinstance(self.launch(tmp_path, commented), Launch)
+
+    @pytest.mark.parametrize("healthy", [True, False])
+    def test_a_health_monitor_that_picks_another_save_stops_a_launch(self, healthy: bool, tmp_path: Path) -> None:
+        tree = TreeBuilder(tmp_path, prefix="llama2_7b").iteration(step=10, ckpt_status=0)
+        tree.iteration(step=20, ckpt_status=0 if healthy else 1)
+        monitor = "use_legacy_format: False\nmonitor_config: {health_checkpoint: {embedding_local_norm_threshold: 1.0}}"
+        (tmp_path / "base.yaml").write_text(NEWER.format(load="''", resume="False", switch=monitor))
+        allowed = (Code.HEALTH_NEEDS_STAGES, Code.HEALTH_NEEDS_SLICES, Code.CONFIG_DISAGREES)
+        order = api.LaunchOrder(base=str(tmp_path / "base.yaml"), output=str(tmp_path / "new.yaml"), allowed=allowed)
+        choice = api.ResumeQuestion(name="iteration_00000020", ignore_health=True)
+        answer = api.launch(api.TreeQuestion(path=str(tmp_path / "output")), choice, order=order)
+        assert isinstance(answer, Launch) is healthy, self.against(answer)
+        if not healthy:
+            found = self.against(answer)
+            assert (found.code, found.actual) == (Code.START_DIFFERS, "iteration_00000010")

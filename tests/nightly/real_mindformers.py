@@ -88,6 +88,44 @@ class Trace:
         return [sample for step in sorted(self.steps) for sample in self.steps[step]["samples"]]
 
 
+def environment_of(home: Path) -> dict[str, str]:
+    return {
+        **os.environ, "PATH": f"{home}/venv/bin:{os.environ['PATH']}", "PYTHONDONTWRITEBYTECODE": "1",
+        "PYTHONPATH": f"{INJECT}:{home}", "GLOG_v": "3",
+    }  # fmt: skip
+
+
+class Server:
+    """A process that has imported MindFormers, and of which each start is a copy: it takes a third of the time."""
+
+    def __init__(self, version: str, log: Path) -> None:
+        home = home_of(version)
+        assert home is not None
+        environment = {**environment_of(home), "CKPTTOOL_TRACE": str(log), "LOG_MF_PATH": str(log)}
+        self.log = (log / "server.txt").open("wb")
+        self.run = subprocess.Popen(
+            [home / "venv/bin/python", INJECT / "warm_start.py"], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            stderr=self.log, env=environment, text=True,
+        )  # fmt: skip
+
+    def start(self, asked: Row) -> int:
+        """Start it, wait for its end, and return how it ended."""
+        assert self.run.stdin is not None
+        assert self.run.stdout is not None
+        self.run.stdin.write(json.dumps(asked) + "\n")
+        self.run.stdin.flush()
+        for line in self.run.stdout:
+            if line.startswith('{"ended"'):
+                return int(json.loads(line)["ended"])
+        raise AssertionError(self.log.name)
+
+    def close(self) -> None:
+        assert self.run.stdin is not None
+        self.run.stdin.close()
+        self.run.wait()
+        self.log.close()
+
+
 @dataclass
 class Training:
     """A folder in which one training runs, stops, and goes on."""
@@ -119,11 +157,7 @@ class Training:
 
     def train(self, phase: str, command: str | None = None, *, die_at: int | None = None) -> Trace:
         """Start it and wait for its end; without a command as a user starts a fresh training."""
-        environment = {
-            **os.environ, "PATH": f"{self.home}/venv/bin:{os.environ['PATH']}", "PYTHONDONTWRITEBYTECODE": "1",
-            "PYTHONPATH": f"{INJECT}:{self.home}", "CKPTTOOL_TRACE": str(self.folder / "trace"),
-            "CKPTTOOL_PHASE": phase, "GLOG_v": "3", "LOG_MF_PATH": str(self.folder / "output/log"),
-        }  # fmt: skip
+        environment = {**environment_of(self.home), **self.own_environment(phase)}
         if die_at is not None:
             environment["CKPTTOOL_DIE_AT"] = str(die_at)
         if self.ranks > 1:
@@ -138,6 +172,20 @@ class Training:
         if die_at is not None:
             assert max(trace.steps, default=0) >= die_at, self.errors(phase)
         return trace
+
+    def own_environment(self, phase: str) -> dict[str, str]:
+        return {
+            "CKPTTOOL_TRACE": str(self.folder / "trace"), "CKPTTOOL_PHASE": phase,
+            "LOG_MF_PATH": str(self.folder / "output/log"),
+        }  # fmt: skip
+
+    def start(self, server: Server, phase: str, script: str, folder: Path, environment: Mapping[str, str]) -> Trace:
+        """Start it with its first config, on one rank, from a folder and with more in its environment."""
+        self.code = server.start({
+            "arguments": [script, "--config", "base.yaml"], "folder": str(folder),
+            "environment": {**self.own_environment(phase), **environment}, "output": str(self.folder / f"{phase}.txt"),
+        })  # fmt: skip
+        return self.trace(phase)
 
     def wait_for(self, run: subprocess.Popen[bytes], phase: str, die_at: int | None) -> int:
         """Return the exit code; once a rank has killed itself the others go, too, who would wait for minutes."""

@@ -7,14 +7,15 @@ mode of `load_checkpoint` and `resume_training`.
 from __future__ import annotations
 
 import json
+import os
 import shutil
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 
-from tests.nightly.real_mindformers import Trace, Training, config
+from tests.nightly.real_mindformers import Server, Trace, Training, config
 from tests.nightly.starts import Did, Held, assert_right, preflight
 from tests.nightly.test_mindformers_starts import needs
 
@@ -135,6 +136,157 @@ def named(step: int) -> str:
     return f"{(step - 1) // 20 + 1}_{(step - 1) % 20 + 1}"
 
 
+@dataclass(frozen=True, kw_only=True)
+class Way:
+    """From where, and with which environment, a training is started."""
+
+    folder: str = ""
+    """Below the training's own."""
+    asked_in: str | None = None
+    """From which `preflight` is asked; None: the same."""
+    environment: Mapping[str, str] = field(default_factory=dict)
+    files: Mapping[str, str] = field(default_factory=dict)
+    """What lies beside, by path."""
+
+
+FROM_ITS_FOLDER = Way()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Odd:
+    """The config of one start: some settings as they should be, the others odd."""
+
+    settings: Mapping[str, object] = field(default_factory=dict)
+    more: str = ""
+    """Lines at its end."""
+    without: tuple[str, ...] = ()
+    """Settings that are left out."""
+    way: Way = FROM_ITS_FOLDER
+
+    def text(self) -> str:
+        """Spell the config."""
+        text = config(**{"load_checkpoint": f"'{FOLDER}'", "resume_training": True, **self.settings}) + self.more
+        return "".join(line for line in text.splitlines(keepends=True) if not line.startswith(self.without))
+
+
+ODD = {
+    "no odd setting": Odd(),
+    "load_checkpoint null, True": Odd(settings={"load_checkpoint": "null"}),
+    "load_checkpoint null, False": Odd(settings={"load_checkpoint": "null", "resume_training": False}),
+    "load_checkpoint null, a name": Odd(settings={"load_checkpoint": "null", "resume_training": f"'{PREFIX}2_7.ckpt'"}),
+    "no load_checkpoint, True": Odd(without=("load_checkpoint",)),
+    "load_checkpoint a number, True": Odd(settings={"load_checkpoint": 7}),
+    "load_checkpoint a number, False": Odd(settings={"load_checkpoint": 7, "resume_training": False}),
+    "load_checkpoint a list": Odd(settings={"load_checkpoint": f"['{FOLDER}']"}),
+    "load_checkpoint True": Odd(settings={"load_checkpoint": True}),
+    "load_checkpoint with ~": Odd(settings={"load_checkpoint": "'~/output/checkpoint'"}),
+    "resume_training 1": Odd(settings={"resume_training": 1}),
+    "resume_training 0": Odd(settings={"resume_training": 0}),
+    "resume_training a list": Odd(settings={"resume_training": "[True]"}),
+    "resume_training null": Odd(settings={"resume_training": "null"}),
+    "resume_training empty": Odd(settings={"resume_training": "''"}),
+    "resume_training the text True": Odd(settings={"resume_training": "'True'"}),
+    "resume_training a name without its end": Odd(settings={"resume_training": f"'{PREFIX}2_7'"}),
+    "auto_trans_ckpt 1": Odd(settings={"auto_trans_ckpt": 1}),
+    "auto_trans_ckpt a text": Odd(settings={"auto_trans_ckpt": "'False'"}),
+    "auto_trans_ckpt null": Odd(settings={"auto_trans_ckpt": "null"}),
+    "load_ckpt_format safetensors": Odd(settings={"load_ckpt_format": "'safetensors'"}),
+    "load_ckpt_format null": Odd(settings={"load_ckpt_format": "null"}),
+    "no load_ckpt_format": Odd(without=("load_ckpt_format",)),
+    "data_skip_steps as planned": Odd(more="data_skip_steps: 27\n"),
+    "data_skip_steps a text": Odd(more="data_skip_steps: '27'\n"),
+    "data_skip_steps a float": Odd(more="data_skip_steps: 27.0\n"),
+    "data_skip_steps True": Odd(more="data_skip_steps: True\n"),
+    "data_skip_steps a list": Odd(more="data_skip_steps: [27]\n"),
+    "data_skip_steps below zero": Odd(more="data_skip_steps: -3\n"),
+    "data_skip_steps empty": Odd(more="data_skip_steps: ''\n"),
+    "data_skip_steps of another start": Odd(more="data_skip_steps: 20\n"),
+    "ignore_data_skip": Odd(more="ignore_data_skip: True\n"),
+    "ignore_data_skip the text False": Odd(more="ignore_data_skip: 'False'\n"),
+    "ignore_data_skip the text False, data_skip_steps a text": Odd(
+        more="ignore_data_skip: 'False'\ndata_skip_steps: '27'\n"
+    ),
+    "use_legacy_format the text False": Odd(more="use_legacy_format: 'False'\n"),
+    "use_legacy_format null": Odd(more="use_legacy_format: null\n"),
+    "use_legacy_format False": Odd(more="use_legacy_format: False\n"),
+    "an empty checkpoint section": Odd(more="checkpoint: {}\n"),
+    "a checkpoint section": Odd(more=f"checkpoint: {{load_path: '{FOLDER}'}}\n"),
+    "resume_by_last_timestamp_ckpt": Odd(more="resume_by_last_timestamp_ckpt: True\n"),
+    "only_save_strategy": Odd(more="only_save_strategy: True\n"),
+    "sinks of the whole data set": Odd(settings={"sink_mode": True, "sink_size": -1}),
+    "sinks of the whole data set, data_skip_steps": Odd(
+        settings={"sink_mode": True, "sink_size": -1}, more="data_skip_steps: 27\n"
+    ),
+    "its fault tolerance on": Odd(way=Way(environment={"MS_ENABLE_TFT": "{TTP:1,UCE:1}"})),
+    "its fault tolerance on, a name": Odd(
+        settings={"resume_training": f"'{PREFIX}2_4.ckpt'"}, way=Way(environment={"MS_ENABLE_TFT": "{TTP:1,UCE:1}"})
+    ),
+    "its fault tolerance off": Odd(way=Way(environment={"MS_ENABLE_TFT": "{TTP:0}"})),
+    "a base config of nothing": Odd(more="base_config: other.yaml\n", way=Way(files={"other.yaml": "x: 1\n"})),
+    "a base config ignores the data": Odd(
+        more="base_config: other.yaml\n", way=Way(files={"other.yaml": "ignore_data_skip: True\n"})
+    ),
+    "a base config skips data": Odd(
+        more="base_config: other.yaml\n", way=Way(files={"other.yaml": "data_skip_steps: 20\n"})
+    ),
+    "a base config of the newer layout": Odd(
+        more="base_config: other.yaml\n", way=Way(files={"other.yaml": "use_legacy_format: False\n"})
+    ),
+    "a base config with a checkpoint section": Odd(
+        more="base_config: other.yaml\nuse_legacy_format: True\n",
+        way=Way(files={"other.yaml": "checkpoint: {save_max: 3}\n"}),
+    ),
+    "started in the folder that preflight names when it is asked from another": Odd(
+        way=Way(asked_in="sub", files={"sub/a": ""})
+    ),
+    "started in another folder, in which there is nothing": Odd(
+        way=Way(folder="sub", asked_in="sub", files={"sub/output/checkpoint/a": ""})
+    ),
+    "started in another folder, by its path": Odd(
+        settings={"load_checkpoint": "'../output/checkpoint'"}, way=Way(folder="sub", files={"sub/a": ""})
+    ),
+    "started in the tree": Odd(settings={"load_checkpoint": "'checkpoint'"}, way=Way(folder="output")),
+    "started in the checkpoint folder": Odd(settings={"load_checkpoint": "'.'"}, way=Way(folder="output/checkpoint")),
+}
+
+SAFETENSORS = {"load_ckpt_format": "'safetensors'"}
+SWITCH = "use_legacy_format: False\n"
+ODD_NEWER = {
+    "no odd setting": Odd(settings=SAFETENSORS, more=SWITCH),
+    "no load_ckpt_format": Odd(without=("load_ckpt_format",), more=SWITCH),
+    "load_ckpt_format ckpt": Odd(more=SWITCH),
+    "load_ckpt_format null": Odd(settings={"load_ckpt_format": "null"}, more=SWITCH),
+    "no switch": Odd(settings=SAFETENSORS),
+    "the switch a text": Odd(settings=SAFETENSORS, more="use_legacy_format: 'False'\n"),
+    "load_checkpoint null, True": Odd(settings={**SAFETENSORS, "load_checkpoint": "null"}, more=SWITCH),
+    "load_checkpoint empty, True": Odd(settings={**SAFETENSORS, "load_checkpoint": "''"}, more=SWITCH),
+    "load_checkpoint a number": Odd(settings={**SAFETENSORS, "load_checkpoint": 7}, more=SWITCH),
+    "resume_training null": Odd(settings={**SAFETENSORS, "resume_training": "null"}, more=SWITCH),
+    "resume_training 1": Odd(settings={**SAFETENSORS, "resume_training": 1}, more=SWITCH),
+    "resume_training a name": Odd(settings={**SAFETENSORS, "resume_training": "'iteration_00000024'"}, more=SWITCH),
+    "resume_training False": Odd(settings={**SAFETENSORS, "resume_training": False}, more=SWITCH),
+    "an iteration": Odd(settings={**SAFETENSORS, "load_checkpoint": f"'{FOLDER}/iteration_00000027'"}, more=SWITCH),
+    "the section alone": Odd(
+        settings={**SAFETENSORS, "load_checkpoint": "''", "resume_training": False},
+        more=f"checkpoint: {{load_path: '{FOLDER}', no_load_optim: False}}\n",
+    ),
+    "the section alone, load_checkpoint null": Odd(
+        settings={**SAFETENSORS, "load_checkpoint": "null", "resume_training": False},
+        more=f"checkpoint: {{load_path: '{FOLDER}', no_load_optim: False}}\n",
+    ),
+    "the section, load_checkpoint null, True": Odd(
+        settings={**SAFETENSORS, "load_checkpoint": "null"},
+        more=f"checkpoint: {{load_path: '{FOLDER}', no_load_optim: False}}\n",
+    ),
+    "the section, resume_training null": Odd(
+        settings={**SAFETENSORS, "resume_training": "null"},
+        more=f"checkpoint: {{load_path: '{FOLDER}', no_load_optim: False}}\n",
+    ),
+    "data_skip_steps a text": Odd(settings=SAFETENSORS, more=f"{SWITCH}data_skip_steps: '27'\n"),
+    "ignore_data_skip": Odd(settings=SAFETENSORS, more=f"{SWITCH}ignore_data_skip: True\n"),
+}
+
+
 @dataclass(frozen=True)
 class Template:
     """The training of which all trees are copies."""
@@ -142,16 +294,42 @@ class Template:
     training: Training
     weights: dict[str, int]
     """The step of each save, by the hash of one of its weights."""
+    server: Server
 
 
 @pytest.fixture(scope="module")
-def template(tmp_path_factory: pytest.TempPathFactory) -> Template:
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     needs("2.1.0")
+    server = Server("2.1.0", tmp_path_factory.mktemp("server"))
+    yield server
+    server.close()
+
+
+@pytest.fixture(scope="module")
+def template(tmp_path_factory: pytest.TempPathFactory, server: Server) -> Template:
     training = Training(tmp_path_factory.mktemp("template") / "run", text=config())
     training.train("first", die_at=28)
-    steps = {str(training.shard(0, f"-{named(step)}.ckpt")): step for step in range(3, 28, 3)}
+    weights = weights_of(training, lambda step: training.shard(0, f"-{named(step)}.ckpt"))
+    return Template(training, weights, server)
+
+
+@pytest.fixture(scope="module")
+def newer(tmp_path_factory: pytest.TempPathFactory, server: Server) -> Template:
+    training = Training(tmp_path_factory.mktemp("newer") / "run", text=config(SWITCH.strip()))
+    training.train("first", die_at=28)
+
+    def shard(step: int) -> Path:
+        (found,) = (training.checkpoints / f"iteration_{step:08}").glob("*-model-*")
+        return found
+
+    return Template(training, weights_of(training, shard), server)
+
+
+def weights_of(training: Training, shard: Callable[[int], Path]) -> dict[str, int]:
+    """Return the step of each save by the hash of one of its weights."""
+    steps = {str(shard(step)): step for step in range(3, 28, 3)}
     weights = training.weights_of([Path(path) for path in steps])
-    return Template(training, {weights[path][WEIGHT]: step for path, step in steps.items()})
+    return {weights[path][WEIGHT]: step for path, step in steps.items()}
 
 
 def did(training: Training, trace: Trace, template: Template) -> Did:
@@ -167,12 +345,22 @@ def did(training: Training, trace: Trace, template: Template) -> Did:
     return Did(step=loaded, whole=whole, beside=beside)
 
 
-def started(template: Template, tree: Tree, text: str, folder: Path, case: str) -> Held:
+def started(template: Template, tree: Tree, text: str, folder: Path, *, case: str, way: Way = FROM_ITS_FOLDER) -> Held:
     training = Training(folder, text=text)
     shutil.copytree(template.training.folder / "output", folder / "output")
     tree.edit(training.checkpoints)
-    said = preflight(Path("output"), "--config", "base.yaml", "--devices", "1", cwd=folder)
-    trace = training.train("second", "CKPTTOOL_DIE_AT=1 python run_mindformer.py --config base.yaml")
+    for path, content in way.files.items():
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        (folder / path).write_text(content, encoding="utf-8")
+    asked_in, here = folder / (way.folder if way.asked_in is None else way.asked_in), folder / way.folder
+    with pytest.MonkeyPatch.context() as patched:
+        for name, value in way.environment.items():
+            patched.setenv(name, value)
+        root = Path(os.path.relpath(folder / "output", asked_in))
+        said = preflight(root, "--config", str(folder / "base.yaml"), "--devices", "1", cwd=asked_in)
+    script = os.path.relpath(folder / "run_mindformer.py", here)
+    environment = {"CKPTTOOL_DIE_AT": "1", **way.environment}
+    trace = training.start(template.server, "second", script, here, environment)
     held = Held(case=case, said=said, did=did(training, trace, template), best=tree.best)
     shutil.rmtree(folder)
     return held
@@ -180,7 +368,21 @@ def started(template: Template, tree: Tree, text: str, folder: Path, case: str) 
 
 def test_each_start_does_what_preflight_said_of_it(template: Template, tmp_path: Path) -> None:
     assert_right(
-        started(template, tree, config(**mode(tree.best or 27)), tmp_path / f"{number}_{index}", f"{name} · {how}")
+        started(template, tree, config(**mode(tree.best or 27)), tmp_path / f"{number}_{index}", case=f"{name} · {how}")
         for number, (name, tree) in enumerate(TREES.items())
         for index, (how, mode) in enumerate(MODES.items())
+    )
+
+
+def test_a_start_with_odd_settings_does_what_preflight_said_of_it(template: Template, tmp_path: Path) -> None:
+    assert_right(
+        started(template, TREES["whole"], odd.text(), tmp_path / str(number), case=name, way=odd.way)
+        for number, (name, odd) in enumerate(ODD.items())
+    )
+
+
+def test_a_start_in_the_newer_layout_does_what_preflight_said_of_it(newer: Template, tmp_path: Path) -> None:
+    assert_right(
+        started(newer, TREES["whole"], odd.text(), tmp_path / str(number), case=name, way=odd.way)
+        for number, (name, odd) in enumerate(ODD_NEWER.items())
     )

@@ -135,7 +135,7 @@ def start_summary(start: JudgedStart, plan: ResumePlan) -> str:
     chosen = plan.point.checkpoint
     has_condition = start.only_in is not None and start.takes(chosen.name)
     condition = f", if started in {start.only_in}" if has_condition else ""
-    return f"as it stands, it {start.deed(chosen)}{condition}"
+    return f"{start.lead}, it {start.deed(chosen)}{condition}"
 
 
 def disk_summary(need: DiskNeed) -> str:

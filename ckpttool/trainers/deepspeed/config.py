@@ -13,6 +13,7 @@ from ckpttool.domain.finding import Code
 from ckpttool.trainers.common.linted_configs import LintedConfigs
 from ckpttool.trainers.deepspeed import DeepSpeed
 
+_BATCH, _AUTO = "train_batch_size", "auto"
 _OWN = ("zero_optimization", "train_micro_batch_size_per_gpu", "zero_allow_untested_optimizer", "steps_per_print")
 
 
@@ -42,10 +43,27 @@ def _replicas(view: View) -> int | None:
     return batch // (micro * steps) if is_told else None
 
 
+def _filled_in(view: View) -> Iterator[Problem]:
+    if view.get(_BATCH) == _AUTO:
+        yield note(
+            _BATCH,
+            "`train_batch_size: auto` is filled in by the trainer when it starts, so this config does not tell for how "
+            "many data-parallel ranks it is",
+            "give --dp N, the data-parallel ranks that will be started, to have that compared with the save",
+        )
+
+
+def _is_own(view: View) -> bool:
+    return view.get(_BATCH) == _AUTO or any(view.setting(word) is not None for word in _OWN)
+
+
 CONFIGS = LintedConfigs(
     trainer=DeepSpeed.name,
-    words=_OWN,
-    is_own=lambda view: any(view.setting(word) is not None for word in _OWN),
-    rules=(Rule(code=Code.UNIVERSAL_STAYS, check=_universal),),
+    words=(*_OWN, _BATCH),
+    is_own=_is_own,
+    rules=(
+        Rule(code=Code.UNIVERSAL_STAYS, check=_universal),
+        Rule(code=Code.BATCH_SIZE_UNKNOWN, check=_filled_in),
+    ),
     replicas=_replicas,
 )

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 from ckpttool.domain.checkpoint import Checkpoint, Inventory
 from ckpttool.domain.data_position import GoesOn
-from ckpttool.domain.finding import Code, Finding, note, suspect
-from ckpttool.domain.frozen import dataclass
+from ckpttool.domain.finding import Code, Finding, note, suspect, unknown
+from ckpttool.domain.frozen import dataclass, replace
 from ckpttool.domain.plan import ResumePlan
 from ckpttool.domain.units import counted
 from ckpttool.trainers.mindformers.load import load_keys, planned_skip
@@ -64,9 +64,11 @@ def length_findings(
     if isinstance(plan.data, GoesOn):
         return
     length = None if config is None else run_length(config, plan, inventory, logged)
-    had_sinks = None if config is None else _had_sinks(config, plan, inventory)
-    if had_sinks is not None:
-        yield had_sinks
+    switched = None
+    if config is not None:
+        switched = _had_sinks(config, plan, inventory) or _into_an_epoch(config, plan, inventory, logged)
+    if switched is not None:
+        yield switched
     elif config is not None and _is_complete(config, plan, length):
         yield _complete(config, plan, length)
     elif config is not None and length is not None and length.left <= 0:
@@ -200,6 +202,37 @@ def _had_sinks(config: TrainConfig, plan: ResumePlan, inventory: Inventory) -> F
     else:
         is_told = config.epochs is not None and epoch > config.epochs
     return sinks_as_epochs(saved, epoch) if is_told else None
+
+
+def _into_an_epoch(config: TrainConfig, plan: ResumePlan, inventory: Inventory, logged: int | None) -> Finding | None:
+    """Find that sinks of the whole data set would go on from within an epoch: each begins a whole one.
+
+    Source: runs of MindFormers 2.1.0 with `sink_size: -1`, from saves that were made without sinks.
+    """
+    from ckpttool.trainers.mindformers.counters import saved_sinks
+
+    checkpoint = plan.point.checkpoint
+    step, epoch = plan.next_step - 1, state_of(checkpoint.scalars).epoch_num or 1
+    saved = saved_sinks(checkpoint.scalars, same_run(checkpoint, inventory)) if config.sinks_all else None
+    if saved is None:
+        return None
+    length = _per_epoch(replace(config, sink_mode=False), plan, inventory, logged)
+    begins = "and with `sink_size: -1` MindFormers begins a whole one"
+    remedy = "set runner_config.sink_mode: False, as it was when this was saved"
+    if length is not None:
+        rest = step % length[0]
+        into = f"{counted(rest, 'batch', 'batches')} into an epoch of {length[0]} ({length[1]})"
+        told = f"the checkpoint is {into}, {begins}: these are trained again, and the step counts on from {step}"
+        return suspect(Code.SINK_SIZE_CHANGED, told, path=config.path, remedy=remedy) if rest else None
+    if saved.size is not None and saved.is_sure:
+        return None
+    if step % epoch:
+        told = f"the checkpoint is within epoch {epoch}, at step {step}, {begins}: its batches are trained again"
+        return suspect(Code.SINK_SIZE_CHANGED, told, path=config.path, remedy=remedy)
+    told = f"nothing tells whether step {step} ends an epoch, {begins}: if it does not, batches are trained again"
+    return unknown(
+        Code.SINK_SIZE_CHANGED, told, path=config.path, remedy=f"{remedy}, or --allow sink-size-changed if it does"
+    )
 
 
 def _is_complete(config: TrainConfig, plan: ResumePlan, length: RunLength | None) -> bool:

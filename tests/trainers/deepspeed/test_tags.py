@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from ckpttool import api
 from ckpttool.domain.checkpoint import Content
 from ckpttool.domain.finding import Code, Severity, blocking
 from ckpttool.domain.shard import ShardRole
@@ -224,3 +225,27 @@ class TestTree:
         assert [save.name for save in inventory.checkpoints] == ["global_step3", "global_step6", "global_step9"]
         assert inventory.strays == ("logs",)
         assert chosen(plan(zero1)) == ("global_step6", 6)
+
+
+class TestAConfigThatTheTrainerFillsIn:
+    def test_batches_that_are_auto_are_a_note_with_the_option_that_says_them(self, tmp_path: Path) -> None:
+        config = tmp_path / "ds.json"
+        config.write_text('{"train_batch_size": "auto"}')
+        (check,) = api.lint_config(str(config)).checks
+        (reason,) = check.reasons
+        assert (reason.finding.code, reason.finding.severity) == (Code.BATCH_SIZE_UNKNOWN, Severity.NOTE)
+        assert "filled in by the trainer" in reason.finding.message
+        assert "--dp N" in (reason.finding.remedy or "")
+
+    @pytest.mark.parametrize("text", ['{"train_batch_size": 16}', '{"data": {"train_batch_size": "auto"}}'])
+    def test_a_size_that_others_may_have_too_makes_it_none_of_deepspeeds(self, text: str, tmp_path: Path) -> None:
+        config = tmp_path / "other.json"
+        config.write_text(text)
+        (check,) = api.lint_config(str(config)).checks
+        assert [reason.finding.code for reason in check.reasons] == [Code.CONFIG_UNUSABLE]
+
+    def test_a_size_that_is_said_needs_no_option(self, tmp_path: Path) -> None:
+        config = tmp_path / "ds.json"
+        config.write_text('{"zero_optimization": {"stage": 1}, "train_batch_size": 16}')
+        (check,) = api.lint_config(str(config)).checks
+        assert check.reasons == ()

@@ -206,6 +206,7 @@ def test_the_cure_that_is_offered_cures(fault: Callable[[TreeBuilder], None], tm
         ("''", "True", (None, Outcome.SCRATCH), "`load_checkpoint` is empty"),
         ("''", "model.ckpt", (None, Outcome.STOPS), "no folder to look for it"),
         ("null", "False", (None, Outcome.SCRATCH), "is empty"),
+        ("null", "True", (None, Outcome.STOPS), "`load_checkpoint` has no value"),
         ("7", "True", (None, Outcome.STOPS), "is no text"),
         ("./elsewhere/checkpoint", "True", ("./elsewhere/checkpoint", Outcome.UNKNOWN), "is another folder than"),
         ("/elsewhere/output/checkpoint", "True", (None, Outcome.STOPS), "does not exist"),
@@ -312,8 +313,8 @@ class TestTypes:
         [
             ("'40'", "must be a whole number"),
             ("[40]", "must be a whole number"),
-            ("40.0", "how many batches it skips is not known"),
-            ("True", "how many batches it skips is not known"),
+            ("40.0", "must be a whole number"),
+            ("True", "it skips 0 batches of the data, where 40 are due"),
             ("-3", "it skips 0 batches of the data, where 40 are due"),
         ],
     )
@@ -335,6 +336,20 @@ class TestTypes:
         start = judged(tmp_path, f"{self.CONFIG}ignore_data_skip: True\ndata_skip_steps: {skip}\n")
         assert "`ignore_data_skip` is on" in start.reason
 
+    @pytest.mark.parametrize(("value", "stops"), [("1", True), ("'False'", True), ("null", False), ("True", False)])
+    def test_a_switch_for_re_slicing_that_is_no_switch_stops(self, value: str, stops: bool, tmp_path: Path) -> None:
+        whole(tmp_path)
+        start = judged(tmp_path, f"{self.CONFIG}auto_trans_ckpt: {value}\n")
+        assert (told(start) == (None, Outcome.STOPS), "must be True or False" in start.reason) == (stops, stops)
+
+    @pytest.mark.parametrize(("line", "stops"), [("load_ckpt_format: null", True), ("", False)])
+    def test_no_format_stops_but_a_setting_that_is_not_there_is_ckpt(
+        self, line: str, stops: bool, tmp_path: Path
+    ) -> None:
+        whole(tmp_path)
+        start = judged(tmp_path, self.CONFIG.replace("load_ckpt_format: ckpt", line))
+        assert (told(start)[1] is Outcome.STOPS) is stops
+
     @pytest.mark.parametrize(("resume", "stops"), [("1", True), ("[True]", True), ("null", False), ("True", False)])
     def test_a_resume_that_is_neither_a_switch_nor_a_name_stops(self, resume: str, stops: bool, tmp_path: Path) -> None:
         whole(tmp_path)
@@ -355,6 +370,39 @@ class TestTypes:
     ) -> None:
         TreeBuilder(tmp_path, prefix="llama2_7b").iteration(step=20)
         assert words in judged(tmp_path, NEWER.format(load=DIR, resume=resume, switch=switch)).reason
+
+
+class TestItsLine:
+    """A finding stands on the line of the setting that decides, so that a comment there can allow it."""
+
+    @pytest.mark.parametrize(
+        ("setting", "by"),
+        [
+            ("load_checkpoint: ''", "load_checkpoint: ./output/checkpoint"),
+            ("resume_training: False", "resume_training: True"),
+            ("load_checkpoint: null", "load_checkpoint: ./output/checkpoint"),
+            ("resume_training: 1", "resume_training: True"),
+            ("data_skip_steps: 20", "data_skip_steps: 40"),
+            ("ignore_data_skip: True", "ignore_data_skip: False"),
+            ("auto_trans_ckpt: 1", "auto_trans_ckpt: False"),
+        ],
+    )
+    def test_a_comment_on_the_setting_that_decides_allows_another_start(
+        self, setting: str, by: str, tmp_path: Path
+    ) -> None:
+        whole(tmp_path)
+        text = RANK.format(load=DIR, resume="True", fmt="ckpt")
+        text = text.replace(by, setting) if by in text else f"{text}{setting}\n"
+        check = start_of(api.preflight(asked(tmp_path, text)))
+        (line,) = [reason.finding.line for reason in check.reasons]
+        assert line is not None
+        assert text.split("\n")[line - 1] == setting
+        commented = text.replace(setting, f"{setting}  # ckpttool: allow start-differs")
+        check = start_of(api.preflight(asked(tmp_path, commented)))
+        assert (check.outcome, [reason.finding.code for reason in check.allowed]) == (
+            Ended.PASSED,
+            [Code.START_DIFFERS],
+        )
 
 
 class TestData:
@@ -432,6 +480,11 @@ class TestNewerLayout:
         start = judged(tmp_path, NEWER.format(load=f"{DIR}/{self.NAME}", resume="True", switch=monitor))
         assert told(start) == ("iteration_00000010", Outcome.UNKNOWN)
 
+    def test_a_format_that_is_null_looks_for_no_ckpt_files(self, tmp_path: Path) -> None:
+        text = NEWER.format(load=DIR, resume="True", switch="use_legacy_format: False")
+        start = judged(tmp_path, text.replace("load_ckpt_format: safetensors", "load_ckpt_format: null"))
+        assert start.takes(self.NAME)
+
     @pytest.mark.parametrize("line", ["", "load_ckpt_format: ckpt\n"])
     def test_it_stops_unless_the_config_says_safetensors(self, line: str, tmp_path: Path) -> None:
         text = NEWER.format(load=DIR, resume="True", switch="use_legacy_format: False")
@@ -480,9 +533,9 @@ def of_merged(here: Path, folder: Path, text: str) -> tuple[JudgedStart, str]:
 def test_what_another_file_may_say_is_not_judged(tmp_path: Path) -> None:
     whole(tmp_path)
     text = RANK.format(load=DIR, resume="True", fmt="ckpt")
-    part = f"base_config: base.yaml\n{text.replace('resume_training: True', '')}"
-    assert "base.yaml, which was not read" in judged(tmp_path, part).reason
-    assert not judged(tmp_path, part).is_known
+    start = judged(tmp_path, f"base_config: base.yaml\n{text.replace('resume_training: True', '')}")
+    assert (start.is_known, start.line) == (False, 1)
+    assert "`base_config` names another file, which was not read" in start.reason
     assert judged(tmp_path, f"base_config: base.yaml\n{text}").is_known
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from ckpttool import api
-from ckpttool.domain.finding import Code, Finding
+from ckpttool.domain.finding import Code, Finding, Severity
 from ckpttool.trainers.mindformers.counters import SavedSinks, saved_sinks
 from ckpttool.trainers.mindformers.scalars import TrainState
 from tests.answers import FIXTURES, coded, codes, plan, writable_copy
@@ -120,3 +120,41 @@ def test_saves_of_another_batch_size_do_not_tell_of_these(tmp_path: Path) -> Non
 @pytest.mark.parametrize("state", [TrainState(step_num=10), TrainState(epoch_num=5), TrainState()])
 def test_what_does_not_count_both_tells_nothing(state: TrainState) -> None:
     assert saved_sinks(state.scalars) is None
+
+
+class TestSinksOfTheWholeDataSet:
+    """`sink_size: -1`, which begins whole epochs only."""
+
+    def test_a_save_within_an_epoch_is_told_with_the_batches_that_are_trained_again(
+        self, without_sinks: TreeBuilder, tmp_path: Path
+    ) -> None:
+        (finding,) = coded(found(without_sinks.checkpoint, config(tmp_path, sinks=-1)), Code.SINK_SIZE_CHANGED)
+        assert finding.severity is Severity.SUSPECT
+        assert "is 7 batches into an epoch of 20 (the file names tell)" in finding.message
+        assert "sink_mode: False" in str(finding.remedy)
+
+    def test_in_the_newer_layout_steps_and_epochs_tell_it(self, tmp_path: Path) -> None:
+        tree = TreeBuilder(tmp_path).legacy().iteration(step=20, epoch=1).iteration(step=27, epoch=2)
+        (finding,) = coded(found(tree.checkpoint, config(tmp_path, sinks=-1)), Code.SINK_SIZE_CHANGED)
+        assert finding.severity is Severity.SUSPECT
+        assert "is within epoch 2, at step 27" in finding.message
+
+    @pytest.mark.parametrize("epochs", [(1,), (1, 2)])
+    def test_where_nothing_tells_whether_an_epoch_ended_it_is_unknown(
+        self, epochs: tuple[int, ...], tmp_path: Path
+    ) -> None:
+        tree = TreeBuilder(tmp_path).legacy()
+        for epoch in epochs:
+            tree.iteration(step=26 if epoch == 2 else 7, epoch=epoch)
+        (finding,) = coded(found(tree.checkpoint, config(tmp_path, sinks=-1)), Code.SINK_SIZE_CHANGED)
+        assert finding.severity is Severity.UNKNOWN
+
+    @pytest.mark.parametrize("last", [2, 3])
+    def test_saves_at_the_ends_of_epochs_go_on_as_they_were(self, last: int, tmp_path: Path) -> None:
+        tree = TreeBuilder(tmp_path).legacy().save(epoch=1, step=20, true_step=20)
+        tree.save(epoch=last, step=20, true_step=20 * last)
+        assert Code.SINK_SIZE_CHANGED not in codes(found(tree.checkpoint, config(tmp_path, sinks=-1)))
+
+    def test_in_the_newer_layout_they_do_too(self, tmp_path: Path) -> None:
+        tree = TreeBuilder(tmp_path).legacy().iteration(step=20, epoch=1).iteration(step=40, epoch=2)
+        assert Code.SINK_SIZE_CHANGED not in codes(found(tree.checkpoint, config(tmp_path, sinks=-1)))

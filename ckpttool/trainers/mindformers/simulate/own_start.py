@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from ckpttool.domain.checkpoint import Checkpoint
 from ckpttool.domain.data_position import GoesOn
 from ckpttool.domain.finding import blocking
-from ckpttool.domain.frozen import dataclass
+from ckpttool.domain.frozen import dataclass, replace
 from ckpttool.domain.plan import JudgedStart, Outcome, ResumePlan, Simulation
 from ckpttool.domain.settings import Nested
 from ckpttool.storage import is_local, open_storage
@@ -34,11 +34,21 @@ if TYPE_CHECKING:
 
 _LOAD, _SECTION_LOAD, _RESUME = "load_checkpoint", "checkpoint.load_path", "resume_training"
 _SKIP, _IGNORE = "data_skip_steps", "ignore_data_skip"
+_NO_OPTIMIZER = "checkpoint.no_load_optim"
+_RESLICE, _FORMAT = "auto_trans_ckpt", "load_ckpt_format"
 _BASE = "base_config"
 _SCRATCH = "it trains from step 1 with random weights, and says so in a warning at most"
 _SINCE_1_9 = "which MindFormers from 1.9 on refuses for a resume"
 _HF_WEIGHTS, _HF_INDEX = "model.safetensors", "model.safetensors.index.json"
 _WEIGHTS = "loads weights alone and begins at step 0, with a new optimizer"
+
+
+class _SettingError(StopsError):
+    """It stops at the value of a setting."""
+
+    def __init__(self, key: str, message: str) -> None:
+        super().__init__(message)
+        self.key = key
 
 
 class _HoldsModelError(StopsError):
@@ -61,6 +71,8 @@ class _Told:
     """True, or a file's name in the rank_N layout."""
     why_not: str
     """What says that it does not resume, where it does not."""
+    switch: str = _RESUME
+    """Which key says so."""
 
 
 def as_it_stands(start: OwnStart, plan: ResumePlan) -> JudgedStart:
@@ -77,17 +89,24 @@ def as_it_stands(start: OwnStart, plan: ResumePlan) -> JudgedStart:
         config = config.started_on(plan.point.checkpoint.topology.world_size)
     view = ConfigView(config.settings)
     if view.setting(_BASE) is not None and not {_LOAD, _RESUME} <= {str(entry.key[0]) for entry in view.entries}:
-        return JudgedStart(simulation=None, why=f"{view.get(_BASE)}, which was not read, may say what is loaded")
+        why = f"`{_BASE}` names another file, which was not read and may say what is loaded"
+        return JudgedStart(simulation=None, why=why, line=view.line(_BASE))
     told = _told(config, view)
     try:
         _refuse_types(config, view)
-        return _judged(start, plan, config, told)
+        judged = _judged(start, plan, config, told)
     except _HoldsModelError as stop:
         # A launch config that names the same folder stops there, too.
         is_alike = inside(start.inventory.root, plan.load.path) == stop.folder
-        return JudgedStart(simulation=_stopped(stop), in_the_way=stop.path if is_alike else None)
+        judged = JudgedStart(simulation=_stopped(stop), in_the_way=stop.path if is_alike else None)
+    except _SettingError as stop:
+        judged = JudgedStart(simulation=_stopped(stop), line=view.line(stop.key))
     except StopsError as stop:
-        return JudgedStart(simulation=_stopped(stop))
+        judged = JudgedStart(simulation=_stopped(stop))
+    line = judged.line
+    for key in (told.key, _LOAD, _RESUME):
+        line = line or view.line(key)
+    return replace(judged, line=line)
 
 
 def _refuse_types(config: TrainConfig, view: ConfigView) -> None:
@@ -101,15 +120,26 @@ def _refuse_types(config: TrainConfig, view: ConfigView) -> None:
         StopsError: It would stop.
     """
     resumes = view.get(_RESUME)
-    is_null = resumes is None and view.setting(_RESUME) is not None
-    if is_null and any(view.get(switch) is False for switch in LEGACY_SWITCHES):
-        raise StopsError(f"`{_RESUME}` has no value, and the newer layout needs True or False")
+    if _is_null(view, _RESUME) and any(view.get(switch) is False for switch in LEGACY_SWITCHES):
+        raise _SettingError(_RESUME, f"`{_RESUME}` has no value, and the newer layout needs True or False")
     if resumes is not None and not isinstance(resumes, bool | str):
         needs = "True, False or the name of a file" if config.use_legacy_format else "True or False"
-        raise StopsError(f"`{_RESUME}: {_shown(resumes)}` must be {needs}")
+        raise _SettingError(_RESUME, f"`{_RESUME}: {_shown(resumes)}` must be {needs}")
+    if resumes is True and _is_null(view, _LOAD):
+        raise _SettingError(_LOAD, f"`{_LOAD}` has no value, and with `{_RESUME}: True` it must be a text")
+    slices = view.get(_RESLICE)
+    if slices is not None and not isinstance(slices, bool):
+        raise _SettingError(_RESLICE, f"`{_RESLICE}: {_shown(slices)}` must be True or False")
+    if resumes and config.use_legacy_format and _is_null(view, _FORMAT):
+        raise _SettingError(_FORMAT, f"`{_FORMAT}` has no value, and the names of files end in it")
     skip = view.get(_SKIP)
-    if skip and isinstance(skip, str | Nested) and not view.get(_IGNORE):
-        raise StopsError(f"`{_SKIP}: {_shown(skip)}` must be a whole number, and it compares it with 0")
+    if skip and isinstance(skip, float | str | Nested) and not view.get(_IGNORE):
+        raise _SettingError(_SKIP, f"`{_SKIP}: {_shown(skip)}` must be a whole number: it stops with a TypeError")
+
+
+def _is_null(view: ConfigView, key: str) -> bool:
+    """Tell whether nothing stands after the colon: what is not there at all has its default."""
+    return view.setting(key) is not None and view.get(key) is None
 
 
 def _shown(value: Value) -> str:
@@ -125,12 +155,13 @@ def _told(config: TrainConfig, view: ConfigView) -> _Told:
         refused = f"`{_RESUME}: {resumes}` names a file, which the newer layout refuses with a ValueError"
         return _Told(key=_RESUME, path=None, resumes=resumes, why_not=refused)
     key = _SECTION_LOAD if view.get(_SECTION_LOAD) is not None else _LOAD
-    no_load = view.get("checkpoint.no_load_optim")
+    no_load = view.get(_NO_OPTIMIZER)
     if no_load is None:
         # It is switched off where the older key names nothing, whatever the section names.
         resumes = bool(resumes) and bool(view.get(_LOAD))
         return _Told(key=key, path=view.get(key), resumes=resumes, why_not=f"`{_RESUME}` is off, or `{_LOAD}` empty")
-    return _Told(key=key, path=view.get(key), resumes=not no_load, why_not="`checkpoint.no_load_optim` is on")
+    why_not = "`checkpoint.no_load_optim` is on"
+    return _Told(key=key, path=view.get(key), resumes=not no_load, why_not=why_not, switch=_NO_OPTIMIZER)
 
 
 def _judged(start: OwnStart, plan: ResumePlan, config: TrainConfig, told: _Told) -> JudgedStart:
@@ -151,7 +182,8 @@ def _judged(start: OwnStart, plan: ResumePlan, config: TrainConfig, told: _Told)
         raise StopsError(f"`{told.key}` is no text")
     elif not told.resumes:
         because = f"{told.why_not}: of `{told.key}: {told.path}` it {_WEIGHTS}"
-        return JudgedStart(simulation=_simulation(None, Outcome.SCRATCH, because))
+        scratch = _simulation(None, Outcome.SCRATCH, because)
+        return JudgedStart(simulation=scratch, line=ConfigView(config.settings).line(told.switch))
     below = inside(start.inventory.root, str(told.path)) if not picks_healthy else ""
     if told.path and not picks_healthy and is_gone(start.inventory.root, str(told.path)):
         tilde = ": MindFormers does not expand `~`" if str(told.path).startswith("~") else ""
@@ -162,10 +194,12 @@ def _judged(start: OwnStart, plan: ResumePlan, config: TrainConfig, told: _Told)
         because = f"`{told.key}: {told.path}` is another folder than {start.inventory.root}"
         return JudgedStart(simulation=_simulation(str(told.path), Outcome.UNKNOWN, because))
     simulation = _from_tree(start, config, told, below)
+    data, decides = _data(config, plan, simulation)
     return JudgedStart(
         simulation=simulation,
         by_records=told.resumes is True and not below,
-        data=_data(config, plan) if simulation.would_resume == plan.point.checkpoint.name else None,
+        data=data,
+        line=ConfigView(config.settings).line(decides),
         only_in=None if picks_healthy else started_in(start.inventory.root, str(told.path)),
     )
 
@@ -180,7 +214,8 @@ def _from_tree(start: OwnStart, config: TrainConfig, told: _Told, below: str) ->
     if model is not None:
         message = f"`{told.key}: {told.path}` holds {model}: a model of Hugging Face's, {_SINCE_1_9}"
         raise _HoldsModelError(message, folder=below, path=f"{below}/{model}".lstrip("/"))
-    if not config.use_legacy_format and config.load_ckpt_format == "ckpt":
+    is_unset = _is_null(ConfigView(config.settings), _FORMAT)  # it is compared with "ckpt" as it is
+    if not config.use_legacy_format and config.load_ckpt_format == "ckpt" and not is_unset:
         raise StopsError(
             "`load_ckpt_format` is ckpt, as it is if not set, so that it looks for .ckpt files, and there is none: "
             "the newer layout needs `load_ckpt_format: safetensors`"
@@ -264,28 +299,30 @@ def _simulation(name: str | None, outcome: Outcome, because: str) -> Simulation:
     )
 
 
-def _data(config: TrainConfig, plan: ResumePlan) -> str | None:
-    """Say how its data go on elsewhere than planned; None where they do not, or where the settings have no say.
+def _data(config: TrainConfig, plan: ResumePlan, simulation: Simulation) -> tuple[str | None, str]:
+    """Say how its data go on elsewhere than planned, and by which key; None if they do not, or no setting has a say.
 
     Source:
         BaseTrainer.training_process: `data_skip_steps`, else the steps of the checkpoint, unless `ignore_data_skip`;
         MindSpore then rounds down to whole sinks.
     """
+    if simulation.would_resume != plan.point.checkpoint.name:
+        return None, ""
     view = ConfigView(config.settings)
-    ignores, skip = bool(view.get(_IGNORE)), view.get(_SKIP)
-    if isinstance(skip, bool | float) and skip and not ignores:
-        return f"`{_SKIP}: {skip}` is no whole number: how many batches it skips is not known"
+    ignores = bool(view.get(_IGNORE))
     due = planned_skip(plan)
     sizes = {due.global_batch_size, config.global_batch_size} - {None}
     if config.streaming is not None or len(sizes) > 1:  # of other sizes than the config's something else is said
-        return None
-    said = view.count(_SKIP, 0)
+        return None, ""
+    said = 1 if view.is_on(_SKIP) else view.count(_SKIP, 0)  # True counts as 1
     if isinstance(plan.data, GoesOn):
-        setting = "ignore_data_skip" if ignores else f"data_skip_steps: {said}" if said else None
-        return None if setting is None else f"`{setting}` overrules what MindFormers counts by itself"
-    batches, why = said, f"`data_skip_steps: {said}`"
+        if not ignores and not said:
+            return None, ""
+        setting = _IGNORE if ignores else f"{_SKIP}: {said}"
+        return f"`{setting}` overrules what MindFormers counts by itself", _IGNORE if ignores else _SKIP
+    batches, why, key = said, f"`{_SKIP}: {said}`", _SKIP
     if ignores:
-        batches, why = 0, "`ignore_data_skip` is on"
+        batches, why, key = 0, f"`{_IGNORE}` is on", _IGNORE
     elif not said:
         legacy = plan.load.value("config:use_legacy_format") is not False
         counted = mindformers_counters(
@@ -298,5 +335,5 @@ def _data(config: TrainConfig, plan: ResumePlan) -> str | None:
     sink = config.sink_size if config.sink_mode else None
     batches = max(batches // sink * sink if sink else batches, 0)
     if batches == due.batches:
-        return None
-    return f"{why}: it skips {batches} batches of the data, where {due.batches} are due"
+        return None, ""
+    return f"{why}: it skips {batches} batches of the data, where {due.batches} are due", key
