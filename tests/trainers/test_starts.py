@@ -16,7 +16,7 @@ import pytest
 
 from ckpttool import api
 from ckpttool.domain import exits
-from ckpttool.domain.finding import Code
+from ckpttool.domain.finding import Code, Severity
 from ckpttool.domain.plan import ResumePlan
 from ckpttool.domain.preflight import Check, Preflight
 from ckpttool.domain.preflight import Outcome as Ended
@@ -97,6 +97,15 @@ OWN = {
         tree="verl_2ranks", saves="", takes=named(TRACKER, "global_step_{}".format), tracker=TRACKER, older="2"
     ),
 }
+
+
+HF = "per_device_train_batch_size: 2\nsave_total_limit: 3\nsave_strategy: steps\n"
+AS_BEFORE = (
+    "per_device_train_batch_size: 4\ngradient_accumulation_steps: 1\nsave_total_limit: 3\nsave_strategy: steps\n"
+)
+LIGHTNING = "seed_everything: 1\ntrainer: {max_epochs: 3}\n"
+SAVER = "{{class_path: ModelCheckpoint, init_args: {{dirpath: {}}}}}"
+TITAN = "[checkpoint]\nenable = true\nkeep_latest_k = 0\n"
 
 
 def flown(root: Path, *, allowed: tuple[Code, ...] = ()) -> Preflight:
@@ -202,6 +211,50 @@ def test_where_a_tracker_decides_the_offered_repair_mends_the_start(
     assert start_of(flown(root)).outcome is Ended.PASSED
 
 
+class TestWhatLaunchSays:
+    """A start that is told what `launch` says takes what was chosen; MindFormers' are in its own tests."""
+
+    @pytest.mark.parametrize("fault", [nothing, newest_cut], ids=lambda f: f.__name__)
+    @pytest.mark.parametrize("tree", [*(own.tree for own in OWN.values()), "dcp_plain_2ranks"])
+    def test_it_names_what_was_chosen_whatever_a_start_takes_by_itself(
+        self, tree: str, fault: Callable[[Path, Own], None], tmp_path: Path
+    ) -> None:
+        root = healthy(tree, tmp_path)
+        fault(root, Own(tree=tree, saves="", takes=lambda _: None))
+        said = api.fragment(api.TreeQuestion(path=str(root)))
+        assert isinstance(said.decision, ResumePlan)
+        chosen = said.decision.point.checkpoint
+        told = " ".join(str(setting.value) for setting in said.decision.load.settings)
+        assert chosen.name in told or str(chosen.step) in told.split()
+        codes = {finding.code for finding in said.decision.findings if finding.severity > Severity.NOTE}
+        assert not codes & {Code.START_DIFFERS, Code.START_UNKNOWN}
+
+    @pytest.mark.parametrize("fault", [nothing, newest_cut], ids=lambda f: f.__name__)
+    @pytest.mark.parametrize(
+        ("tree", "name", "setting", "text"),
+        [
+            ("hf_single", "args.yaml", "resume_from_checkpoint", f"{HF}resume_from_checkpoint: "),
+            ("light_single", "fit.yaml", "ckpt_path", f"{LIGHTNING}ckpt_path: "),
+            ("titan_4ranks", "train.toml", "checkpoint.load_step", f"{TITAN}load_step = "),
+        ],
+    )
+    def test_in_a_config_it_is_go_by_the_simulation(  # noqa: PLR0917  one by one of a row
+        self, tree: str, name: str, setting: str, text: str, fault: Callable[[Path, Own], None], tmp_path: Path
+    ) -> None:
+        root = healthy(tree, tmp_path)
+        fault(root, Own(tree=tree, saves="", takes=lambda _: None))
+        said = api.fragment(api.TreeQuestion(path=str(root)))
+        assert isinstance(said.decision, ResumePlan)
+        settings = said.decision.load.settings
+        (value,) = {str(each.value) for each in settings if each.place.name.endswith(setting)}
+        config = tmp_path / name
+        config.write_text(text + value)
+        check = start_of(
+            api.preflight(api.PreflightQuestion(config=str(config), tree=api.TreeQuestion(path=str(root))))
+        )
+        assert check.outcome is Ended.PASSED, check.summary
+
+
 class TestAScriptOfItsOwn:
     def test_go_is_said_on_the_condition_that_it_loads_what_was_chosen(self, tmp_path: Path) -> None:
         root = healthy("dcp_plain_2ranks", tmp_path)
@@ -223,15 +276,6 @@ class TestAScriptOfItsOwn:
         start = start_of(flown(root))
         assert start.unsure
         assert "its script names the folder" in start.summary
-
-
-HF = "per_device_train_batch_size: 2\nsave_total_limit: 3\nsave_strategy: steps\n"
-AS_BEFORE = (
-    "per_device_train_batch_size: 4\ngradient_accumulation_steps: 1\nsave_total_limit: 3\nsave_strategy: steps\n"
-)
-LIGHTNING = "seed_everything: 1\ntrainer: {max_epochs: 3}\n"
-SAVER = "{{class_path: ModelCheckpoint, init_args: {{dirpath: {}}}}}"
-TITAN = "[checkpoint]\nenable = true\nkeep_latest_k = 0\n"
 
 
 class TestConfigs:
