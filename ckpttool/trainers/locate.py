@@ -326,6 +326,8 @@ def _around_folder(path: str, wish: _Wish) -> Located:
     found = _first(*(attempts if wish.layout is None else reversed(attempts)))
     if wish.layout is None and (found is None or found.storage.root == path):
         _refuse_save_of_others(path, by_name=found is not None and not found.layout.gives_way)
+    elif wish.layout is None and found is not None and path.startswith(f"{found.storage.root}/"):
+        _refuse_save_of_others(found.storage.root, by_name=True)  # of which the path is a part
     if found is not None:
         if found.storage.root == path and _hold_parts(found.listing):
             way = "give the folder without the parts, or move them to one of their own"

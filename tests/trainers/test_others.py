@@ -211,6 +211,21 @@ class TestBesideAKnownTree:
         lay(run, "exported/model.pdparams", "step100/model_and_optim/", "other.nemo")
         assert locate(str(run)).layout.name == layout
 
+    @pytest.mark.parametrize("is_olmo", [True, False])
+    def test_a_part_of_a_save_of_others_is_refused_by_their_name_when_it_is_named(
+        self, is_olmo: bool, tmp_path: Path
+    ) -> None:
+        """OLMo-core keeps weights and optimizer as a plain save of torch beside what its loaders and counters need."""
+        folder = "step100/model_and_optim" if is_olmo else "mine/step_100"
+        run = tmp_path / "run"
+        shutil.copytree(healthy("dcp_fsdp2_4ranks", tmp_path / "torch") / "step_000005", run / folder)
+        lay(run, "step100/train/rank0.pt", "step100/.metadata.json", "step100/config.json")
+        if is_olmo:
+            assert "step100 looks like a save of OLMo-core" in said_of(run / folder, "resolve")
+            assert locate(str(run / folder), layout="torch-dcp").layout.name == "torch-dcp"
+        else:
+            assert locate(str(run / folder)).layout.name == "torch-dcp"
+
     def test_the_layout_that_is_asked_for_is_taken_at_its_word(self, tmp_path: Path) -> None:
         names, files = SAVES["PaddleNLP"]
         tree = lay(tmp_path / "run", *(f"{name}/{file}" for name in names for file in files))
