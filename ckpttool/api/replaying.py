@@ -84,8 +84,7 @@ def replay(question: ReplayQuestion | Logs, tree: Tree | None = None) -> ReplayA
         if isinstance(policy, FeaturePolicy):
             result = replace(result, notes=(_STAND_IN, *result.notes))
     events = without_skipped(result.events, trace.skipped)
-    shown_steps = trace.ascending()
-    line = timeline(events, shown_steps, margin_minutes=question.margin_minutes, judged=result.judged)
+    line = timeline(events, trace.ascending(), margin_minutes=question.margin_minutes, judged=result.judged)
     marks = None
     if tree is not None:
         attempts = shown.attempts()
