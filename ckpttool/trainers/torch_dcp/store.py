@@ -264,9 +264,11 @@ def _compared(
     findings += islice((gap for path, slices in odd.items() for gap in _gaps(record, path, slices)), MAX_FINDINGS)
     findings += islice(_uncovered(record, found, files.slices), MAX_FINDINGS)
     changed = files.changed & ends.keys()
-    findings += [_changed(_below(folder, path)) for path in sorted(changed)]
+    findings += [_not_looked_into(_below(folder, path), _TRANSFORMED) for path in sorted(changed)]
     if _is_raw(found):
-        findings += [_raw(_below(folder, path)) for path in sorted(ends.keys() - changed)]
+        remedy = "check it where torch is installed: torch.distributed.checkpoint.load reads it"
+        left = sorted(ends.keys() - changed)
+        findings += [_not_looked_into(_below(folder, path), _RAW, remedy=remedy) for path in left]
         changed = {*ends}
     least = {_below(folder, path): end for path, end in ends.items()}
     listed = {shard.path: shard for shard in shards}
@@ -318,12 +320,13 @@ def _unsafe(record: str, found: DcpMetadata) -> Iterator[Finding]:
         yield unsafe(Code.UNSAFE_PICKLE, message, path=record, remedy="load nothing of this save")
 
 
-def _changed(path: str) -> Finding:
+_TRANSFORMED = "its slices were compressed or encrypted when they were saved: they are not looked into"
+_RAW = "its tensors were saved with SerializationFormat.SAFETENSORS, which ckpttool does not read in a .distcp file"
+
+
+def _not_looked_into(path: str, message: str, *, remedy: str | None = None) -> Finding:
     return unknown(
-        Code.UNSUPPORTED_FORMAT,
-        "its slices were compressed or encrypted when they were saved: they are not looked into",
-        path=path,
-        expected="slices as torch.save writes them",
+        Code.UNSUPPORTED_FORMAT, message, path=path, expected="slices as torch.save writes them", remedy=remedy
     )
 
 
@@ -335,16 +338,6 @@ def _is_raw(found: DcpMetadata) -> bool:
         if tensor is not None and digits is not None and each.length:
             return any(each.length * 8 == prod(sizes) * int(digits[0]) for _, sizes in tensor.chunks)
     return False
-
-
-def _raw(path: str) -> Finding:
-    return unknown(
-        Code.UNSUPPORTED_FORMAT,
-        "its tensors were saved with SerializationFormat.SAFETENSORS, which ckpttool does not read in a .distcp file",
-        path=path,
-        expected="slices as torch.save writes them",
-        remedy="check it where torch is installed: torch.distributed.checkpoint.load reads it",
-    )
 
 
 def _gaps(record: str, path: str, slices: Iterable[Slice]) -> Iterator[Finding]:
