@@ -409,11 +409,11 @@ FAULTS: tuple[Fault, ...] = (
             "resolve output -> the newest, exit 14: one-node-only",
             "resolve output --world-size 4 -> nothing, exit 14: one-node-only rank-missing",
             "verify output -> struct-ok, exit 0: one-node-only")},
-        {"tests/bugs/test_one_node.py::TestWholeHere": (
+        {"tests/decide/test_one_node.py::TestWholeHere": (
              "test_where_a_launcher_speaks_of_more_it_is_unknown",
              "test_on_a_single_machine_it_is_as_it_was",
              "test_on_a_disk_that_all_machines_see_it_is_as_it_was"),
-         "tests/bugs/test_one_node.py::TestRanksElsewhere": (
+         "tests/decide/test_one_node.py::TestRanksElsewhere": (
              "test_a_machines_share_of_the_declared_ranks_is_no_word_on_the_others",
              "test_what_no_machine_of_several_equal_ones_has_is_a_loss")}),
 )
