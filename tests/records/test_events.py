@@ -93,6 +93,43 @@ def test_a_step_is_written_by_the_clock(file: EventFile, monkeypatch: pytest.Mon
     assert written(file, 2)
 
 
+def test_a_lone_step_behind_what_is_written_is_written_by_the_clock_too(
+    file: EventFile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_BUFFERED_SECONDS", 0.05)
+    assert file.flush()
+    file.emit(STEP, step=Step(1))
+    assert written(file, 2)
+
+
+def test_steps_that_come_faster_than_the_clock_are_written_by_their_bytes(
+    file: EventFile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_BUFFERED_SECONDS", 3600.0)
+    for step in range(1, 1001):
+        file.emit(STEP, step=Step(step), note="x" * 100)
+    assert written(file, 2)
+
+
+def test_a_file_that_was_moved_while_the_disk_failed_is_begun_anew(
+    file: EventFile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file.emit(SKIP, step=Step(1))
+    file.flush()
+    with monkeypatch.context() as patch:
+
+        def failing(*_: object) -> int:
+            raise OSError(116, "Stale file handle")
+
+        patch.setattr(os, "write", failing)
+        file.emit(SKIP, step=Step(2))
+        file.flush()
+    Path(file.path).rename(f"{file.path}.old")
+    file.emit(SKIP, step=Step(3))
+    file.flush()
+    assert [(line["step"], line.get("lost")) for line in lines(file)] == [(3, 1)]
+
+
 def test_ten_thousand_steps_at_once_are_all_written(file: EventFile) -> None:
     for step in range(1, 10_001):
         file.emit(STEP, step=Step(step), global_norm=1.0, loss=2.0, optimizer_step=step, skipped=False)
