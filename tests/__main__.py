@@ -1,6 +1,7 @@
 """Run the project's checks in turn; the first that fails ends the run with its own exit code.
 
-`python -m tests` runs every commit's checks; `python -m tests --all` also measures coverage and runs the long tests.
+`python -m tests` runs every commit's checks, in minutes. `python -m tests --all` takes more than an hour: it also
+measures coverage, runs the tests marked `slow`, and looks how many of 64 small faults the tests find.
 """
 
 from __future__ import annotations
@@ -8,30 +9,30 @@ from __future__ import annotations
 import shlex
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
+from typing import IO
 
 ROOT = Path(__file__).resolve().parent.parent
-
-# A process a core, and all tests of a file in one of them, for they share what is dear to make. In their order: files
-# of few tests are the slow ones, and must not come last.
-PYTEST = "python -m pytest -n auto --dist loadfile --no-loadscope-reorder"
 
 STATIC = (
     "ruff check .",
     "ruff format --check .",
-    "mypy",
     "lint-imports --no-logo",
 )
-COMMIT = (*STATIC, f"{PYTEST} -m 'not no_cover' --ignore=tests/nightly")
-ALL = (
-    *STATIC,
-    f"{PYTEST} -m 'not no_cover' --cov --cov-report=",
+TYPES = "mypy"
+# A process a core, and all tests of a file in one of them, for they share what is dear to make. In their order: files
+# of few tests are the slow ones, and must not come last. A test that hangs is red after five minutes.
+PYTEST = "python -m pytest -n auto --dist loadfile --no-loadscope-reorder -o faulthandler_timeout=300"
+COMMIT = f"{PYTEST} -m 'not slow' --ignore=tests/nightly"
+REST = (
+    f"{PYTEST} -m 'not slow' --cov --cov-report=",
     "coverage report",
     # The rooms in which an untested branch would be a wrong answer to which checkpoint can be trusted.
     "coverage report --include=ckpttool/decide/*,ckpttool/formats/* --fail-under=100",
-    # What is tried by the thousand, of which coverage would more than double the time. A run of its own: if coverage
-    # only pauses, Python 3.11 fails now and then to take its trace function from several threads at once.
-    f"{PYTEST} -m no_cover",
+    # Without coverage, which would more than double its time; each may take an hour.
+    f"{PYTEST} -m slow -o faulthandler_timeout=3600",
+    "python -m tests.mutants",
 )
 
 
@@ -40,16 +41,35 @@ def main() -> int:
     if unknown := set(sys.argv[1:]) - {"--all"}:
         print(f"unknown: {' '.join(sorted(unknown))}; usage: python -m tests [--all]", file=sys.stderr)
         return 2
-    programs = Path(sys.executable).parent  # of this environment, activated or not
-    for check in ALL if "--all" in sys.argv else COMMIT:
+    code = _first_failure(STATIC)
+    if not code:
+        # The types are checked beside the tests: neither keeps two cores busy by itself from beginning to end.
+        with tempfile.TemporaryFile() as said, _started(TYPES, said) as types:
+            code = _first_failure(REST if "--all" in sys.argv else (COMMIT,))
+            if types.wait():
+                said.seek(0)
+                print(f"\n$ {TYPES}\n{said.read().decode()}\nfailed: {TYPES}", file=sys.stderr)
+                code = code or types.returncode
+    if not code:
+        print("\nall checks passed")
+    return code
+
+
+def _first_failure(checks: tuple[str, ...]) -> int:
+    for check in checks:
         print(f"\n$ {check}", flush=True)
-        program, *arguments = shlex.split(check)
-        code = subprocess.run([programs / program, *arguments], cwd=ROOT, check=False).returncode
+        with _started(check) as process:
+            code = process.wait()
         if code:
             print(f"\nfailed: {check}", file=sys.stderr)
             return code
-    print("\nall checks passed")
     return 0
+
+
+def _started(check: str, output: IO[bytes] | None = None) -> subprocess.Popen[bytes]:
+    program, *arguments = shlex.split(check)
+    of_this_environment = Path(sys.executable).parent / program  # activated or not
+    return subprocess.Popen([of_this_environment, *arguments], cwd=ROOT, stdout=output, stderr=output)
 
 
 if __name__ == "__main__":

@@ -48,6 +48,22 @@ class ToldAtOnce:
             screen.write_line(f"\n{report.nodeid}: {why.partition(chr(10))[0][:200]}")
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Leave the cases of a sampled test that a commit does not run to the long run: mark them `slow`."""
+    cases: dict[tuple[Path, str], list[pytest.Item]] = {}
+    for item in items:
+        if item.get_closest_marker("sample") is not None:
+            cases.setdefault((item.path, item.nodeid.partition("[")[0]), []).append(item)
+    for of_one in cases.values():
+        marker = of_one[0].get_closest_marker("sample")
+        assert marker is not None
+        (count,) = marker.args
+        kept = {number * len(of_one) // count for number in range(count)}
+        for number, item in enumerate(of_one):
+            if number not in kept:
+                item.add_marker("slow")
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-goldens", action="store_true", help="write the golden files instead of comparing")
     parser.addoption("--nightly", action="store_true", help="run all of the reliability programme, not a commit's part")
