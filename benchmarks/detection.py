@@ -25,9 +25,9 @@ sys.path.insert(0, str(ROOT))
 from ckpttool import api  # noqa: E402  after the path to this checkout
 from ckpttool.domain.shard import FormatName  # noqa: E402
 from ckpttool.domain.verdict import Level  # noqa: E402
-from tests import detection as broken  # noqa: E402
 from tests import healthy  # noqa: E402
-from tests.detection import ALONE, CRC, MANIFEST, PAIR, REPLICAS, SIBLINGS, Scene, Tally  # noqa: E402
+from tests.support import fault_detection as broken  # noqa: E402
+from tests.support.fault_detection import ALONE, CRC, MANIFEST, PAIR, REPLICAS, SIBLINGS, Scene, Tally  # noqa: E402
 
 FIXTURES = ROOT / "fixtures"
 PAGE = ROOT / "ckpttool" / "guide" / "verify.md"

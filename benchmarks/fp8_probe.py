@@ -29,7 +29,7 @@ from ckpttool.storage import open_storage
 from ckpttool.storage.stream import BLOCK_BYTES, read_blocks
 from ckpttool.verify.check import check
 from ckpttool.verify.fp8_probe import probe_shard
-from tests.writers import entries_json, safetensors_file
+from tests.support.shard_writers import entries_json, safetensors_file
 
 SPEEDS = ((4096, 4096, 5.0), (4096, 11_008, 5.0), (8192, 14_336, 3.0))
 """Rows, columns, and the largest ratio that is wanted."""

@@ -43,7 +43,7 @@ def write_tree(folder: Path, shards: int) -> None:
 
 def serve(folder: str, delay: str) -> None:
     """Be the store until the input ends; print the address, then for each line that comes what was asked since."""
-    from tests.stores import relay_over
+    from tests.support.s3_relay import relay_over
 
     with relay_over(Path(folder)) as relay:
         relay.delay_seconds = float(delay)

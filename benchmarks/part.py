@@ -27,7 +27,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from ckpttool import CheckQuestion, Level, PartQuestion, TreeQuestion, part, verify  # noqa: E402  found by the line above
-from tests.trees import TreeBuilder  # noqa: E402
+from tests.support.trees import TreeBuilder  # noqa: E402
 
 RANKS = 8
 

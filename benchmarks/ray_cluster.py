@@ -27,7 +27,7 @@ os.environ["PYTHONPATH"] = str(ROOT)  # for the nodes, too
 from ray.cluster_utils import Cluster  # noqa: E402  found by the lines above
 
 from ckpttool import CheckQuestion, Level, TreeQuestion, on_ray, verify  # noqa: E402
-from tests.writers import entries_json, safetensors_file  # noqa: E402
+from tests.support.shard_writers import entries_json, safetensors_file  # noqa: E402
 
 ROUNDS = 5
 TREES = (("structure", Level.STRUCTURE, 8192, 4096), ("checksum", Level.CHECKSUM, 64, 16 << 20))

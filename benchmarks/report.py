@@ -35,8 +35,8 @@ from ckpttool.domain.shard import FormatName  # noqa: E402
 from ckpttool.domain.tree_report import TreeReport  # noqa: E402
 from ckpttool.domain.units import ByteCount, Rank  # noqa: E402
 from ckpttool.domain.verdict import Level, ShardReport, Verdict  # noqa: E402
-from tests.inventories import checkpoint, tree  # noqa: E402
-from tests.trees import TreeBuilder  # noqa: E402
+from tests.support.inventories import checkpoint, tree  # noqa: E402
+from tests.support.trees import TreeBuilder  # noqa: E402
 
 MOST_BYTES = 1_000_000
 MOST_SECONDS = 0.5

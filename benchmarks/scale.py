@@ -27,9 +27,9 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path[0] = str(ROOT)
 
 from benchmarks.objects import DELAY_SECONDS, Cost, measured  # noqa: E402  found by the line above
-from tests.split_trees import seat, written  # noqa: E402
-from tests.trees import TreeBuilder  # noqa: E402
-from tests.writers import entries_json, safetensors_file  # noqa: E402
+from tests.support.shard_writers import entries_json, safetensors_file  # noqa: E402
+from tests.support.split_trees import seat, written  # noqa: E402
+from tests.support.trees import TreeBuilder  # noqa: E402
 
 RANKS = (256, 1024, 4096)
 RANKS_A_MACHINE = 8

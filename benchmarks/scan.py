@@ -48,7 +48,7 @@ from ckpttool.storage.local import LocalStorage  # noqa: E402
 from ckpttool.trainers.base import ScanOptions  # noqa: E402
 from ckpttool.trainers.listing import list_root  # noqa: E402
 from ckpttool.trainers.registry import recognised  # noqa: E402
-from tests.trees import TreeBuilder  # noqa: E402
+from tests.support.trees import TreeBuilder  # noqa: E402
 
 RANKS = (1024, 8192)
 SLOW_RANKS = 1024

@@ -32,7 +32,7 @@ CONFIG = ROOT / "tests" / "configs" / "llama2_legacy.yaml"
 sys.path.insert(0, str(ROOT))
 
 from ckpttool.__main__ import COLLECTIONS  # noqa: E402  found by the line above
-from tests.trees import TreeBuilder  # noqa: E402
+from tests.support.trees import TreeBuilder  # noqa: E402
 
 
 def environment() -> dict[str, str]:

@@ -18,7 +18,7 @@ from safetensors.numpy import save_file
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks.scan import Measured, command, processor_seconds
-from tests.trees import TreeBuilder
+from tests.support.trees import TreeBuilder
 
 ROUNDS = 5
 CHECKPOINTS = 2_000

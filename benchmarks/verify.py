@@ -48,7 +48,7 @@ from ckpttool.verify.kernels.digest import digest_pass
 from ckpttool.verify.kernels.fold import NumericFold, Scratch
 from ckpttool.verify.kernels.passes import Wants
 from ckpttool.verify.report import judge
-from tests.writers import crc_trailer, record
+from tests.support.shard_writers import crc_trailer, record
 
 ROOT = Path(__file__).resolve().parent.parent
 MIB = 1 << 20

@@ -31,7 +31,7 @@ from ckpttool.api.watches import FULL_EVERY, Watch  # noqa: E402
 from ckpttool.decide.watching import is_idle  # noqa: E402
 from ckpttool.domain.verdict import Level  # noqa: E402
 from ckpttool.domain.watching import WatchQuestion, WatchRule  # noqa: E402
-from tests.trees import TreeBuilder  # noqa: E402
+from tests.support.trees import TreeBuilder  # noqa: E402
 
 RANKS = (1024, 8192)
 

@@ -30,8 +30,8 @@ from ckpttool.trainers.base import Layout, Trainer
 from ckpttool.trainers.mindformers.simulate.versions import KNOWN_VERSIONS, Quirks, quirks_of
 from ckpttool.trainers.registry import TRAINERS, loose_file
 from ckpttool.verify.observation import Engine
-from tests import schema_tables
 from tests.reliability import figures
+from tests.support import schema_tables
 
 ROOT = Path(__file__).resolve().parent.parent
 README = ROOT / "README.md"

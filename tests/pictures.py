@@ -17,7 +17,7 @@ from ckpttool.render.answers.event import text
 from tests.api.test_watches import Trainer, Watching
 from tests.nightly.test_report_page import Browser
 from tests.pages import GUIDE
-from tests.trees import MINUTE_NS, TreeBuilder
+from tests.support.trees import MINUTE_NS, TreeBuilder
 
 NOW = 1_800_000_000.0
 """Seconds since 1970: the day on which the pictures are taken, whenever that is."""

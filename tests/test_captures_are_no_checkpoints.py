@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from ckpttool.trainers.registry import layout_names
-from tests.cli.running import ask
 from tests.conftest import FIXTURES
-from tests.layouts import healthy, layout_of_tree, truths
+from tests.support.commands import ask
+from tests.support.trainer_trees import healthy, layout_of_tree, truths
 
 CAPTURES = FIXTURES / "nan" / "output" / "guard" / "captures"
 NAME = "nan-at-00000007"

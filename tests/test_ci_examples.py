@@ -20,10 +20,10 @@ import typer
 import yaml
 
 from ckpttool.cli.main import app
-from tests.cli.running import ask
 from tests.conftest import FIXTURES, TESTS
 from tests.pages import GUIDE
-from tests.published import code_quality_entries, junit_file, sarif_run
+from tests.support.commands import ask
+from tests.support.json_schemas import code_quality_entries, junit_file, sarif_run
 
 PAGE = (GUIDE / "ci.md").read_text(encoding="utf-8")
 GOOD = (FIXTURES / "configs" / "pretrain_sink2.yaml").read_text()

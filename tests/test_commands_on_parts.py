@@ -15,8 +15,8 @@ import pytest
 from ckpttool.domain.node import Room
 from ckpttool.domain.verdict import Level
 from ckpttool.storage.disk import LocalDisk
-from tests.answers import FIXTURES, cli
-from tests.split_trees import aged, parts_of
+from tests.support.answers import FIXTURES, cli
+from tests.support.split_trees import aged, parts_of
 
 CONFIG = str(FIXTURES / "configs" / "pretrain_sink2.yaml")
 LOG = str(FIXTURES / "health_pp2" / "train_log_first_rank_0.jsonl")

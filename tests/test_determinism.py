@@ -16,8 +16,8 @@ from ckpttool.storage.base import Entry
 from ckpttool.storage.local import LocalStorage
 from ckpttool.verify.engines.threads import ThreadEngine
 from ckpttool.verify.engines.waiting import WaitingEngine
-from tests.answers import cli, writable_copy
-from tests.trees import TreeBuilder
+from tests.support.answers import cli, writable_copy
+from tests.support.trees import TreeBuilder
 
 
 @pytest.fixture

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from ckpttool.errors import ExitCode
-from tests.answers import FIXTURES
-from tests.cli.running import ask
-from tests.layouts import LAYOUTS, layout_of_tree, truths
+from tests.support.answers import FIXTURES
+from tests.support.commands import ask
+from tests.support.trainer_trees import LAYOUTS, layout_of_tree, truths
 
 NONE_TO_RESUME = {"hf_only_model", "titan_last_model_only", "loose_models", "mcore_integrity"}
 """Without two saves that a training can be resumed from."""

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from ckpttool.errors import ExitCode
-from tests.answers import FIXTURES, cli, document
-from tests.trees import TreeBuilder
+from tests.support.answers import FIXTURES, cli, document
+from tests.support.trees import TreeBuilder
 
 ODD = {
     "surrogate": os.fsdecode(b"m\xff\xfe"),

@@ -13,7 +13,7 @@ from ckpttool.domain.finding import Severity, worst
 from ckpttool.errors import ExitCode
 from ckpttool.trainers.mindformers.load import load_keys, planned_skip
 from ckpttool.trainers.mindformers.scalars import state_of
-from tests.answers import FIXTURES, chosen, cli, document, names, plan, scanned, without_runs, writable_copy
+from tests.support.answers import FIXTURES, chosen, cli, document, names, plan, scanned, without_runs, writable_copy
 
 RUNS = ("first", "resume", "resume2")
 LEGACY = ("sink2_ckpt", "sink2_safetensors", "nosink_ckpt", "health_pp2", "async_ckpt")

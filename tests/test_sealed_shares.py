@@ -17,8 +17,8 @@ from ckpttool.domain.shard import FormatName
 from ckpttool.records.manifest import manifest_bytes, read_manifest
 from ckpttool.storage.local import LocalStorage
 from ckpttool.trainers.mindformers.layouts.rank import seal_place
-from tests.answers import FIXTURES, cli
-from tests.published import problems_of
+from tests.support.answers import FIXTURES, cli
+from tests.support.json_schemas import problems_of
 
 SEALS = Path("output/checkpoint/.ckpttool/seals")
 NEWEST = "llama2_7b-15_2.ckpt.manifest"

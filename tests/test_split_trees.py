@@ -19,8 +19,8 @@ from ckpttool.errors import CkptToolError
 from ckpttool.records.part import Look
 from ckpttool.trainers import merged
 from ckpttool.trainers.locate import locate
-from tests.answers import FIXTURES, cli
-from tests.split_trees import aged, damaged, look_at, looks_at, seat
+from tests.support.answers import FIXTURES, cli
+from tests.support.split_trees import aged, damaged, look_at, looks_at, seat
 
 TREES = tuple(
     f"{name}/output"

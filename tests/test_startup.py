@@ -16,8 +16,8 @@ import ckpttool
 from ckpttool import api
 from ckpttool.__main__ import main
 from ckpttool.trainers.registry import TRAINERS
-from tests.cli.running import environment
-from tests.trees import TreeBuilder
+from tests.support.commands import environment
+from tests.support.trees import TreeBuilder
 
 # Each costs between a tenth and a hundred times what Python itself needs to start.
 HEAVY = {

@@ -15,7 +15,7 @@ from ckpttool.domain.health import Health
 from ckpttool.domain.plan import ResumePlan
 from ckpttool.domain.verdict import Level
 from ckpttool.verify.replicas.beside import Replicas
-from tests.trees import Tensor, TreeBuilder, safetensors_bytes, training_scalars
+from tests.support.trees import Tensor, TreeBuilder, safetensors_bytes, training_scalars
 
 STEPS = (10, 20, 30, 40, 50, 60)
 RANKS = 3

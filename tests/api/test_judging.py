@@ -5,7 +5,7 @@ from __future__ import annotations
 from ckpttool import api
 from ckpttool.domain.log_question import HealthQuestion
 from ckpttool.domain.verdict import Level, Verdict
-from tests.answers import FIXTURES
+from tests.support.answers import FIXTURES
 
 
 def test_verdicts_come_to_their_checkpoints_in_any_order() -> None:

@@ -23,8 +23,8 @@ from ckpttool.formats.safe_yaml import read_bytes
 from ckpttool.storage.disk import LocalDisk, Room
 from ckpttool.trainers.mindformers.launch import MindFormersLaunch
 from tests.conftest import FIXTURES
+from tests.support.trees import TreeBuilder
 from tests.trainers.mindformers.test_own_start import NEWER, RANK
-from tests.trees import TreeBuilder
 
 CONFIG = FIXTURES / "configs" / "pretrain_sink2.yaml"
 

@@ -16,8 +16,8 @@ from ckpttool.domain.asd import AsdConfig
 from ckpttool.errors import IncompleteError, UsageError
 from ckpttool.logs.asd_events import detector_events
 from ckpttool.trainers.registry import log_reader
-from tests.training_logs import write_log
-from tests.trees import TreeBuilder
+from tests.support.training_logs import write_log
+from tests.support.trees import TreeBuilder
 
 
 def logs(*patterns: str) -> ckpttool.LogQuestion:

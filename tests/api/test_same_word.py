@@ -15,7 +15,7 @@ from ckpttool.domain.finding import Code
 from ckpttool.domain.launch import Launch
 from ckpttool.domain.preflight import Preflight
 from ckpttool.errors import CkptToolError, ExitCode
-from tests.healthy import healthy_tree
+from tests.support.healthy_trees import healthy_tree
 
 CONFIG = """\
 run_mode: train

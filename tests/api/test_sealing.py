@@ -37,11 +37,11 @@ from ckpttool.verify.plan import plan_checks
 from ckpttool.verify.report import collect
 from ckpttool.verify.session import reports_of
 from ckpttool.write.files import locked
-from tests.answers import codes
-from tests.inventories import finding
-from tests.storages import layout_of
-from tests.trees import TreeBuilder, training_scalars, weights
-from tests.writers import crc_trailer
+from tests.support.answers import codes
+from tests.support.faulty_storages import layout_of
+from tests.support.inventories import finding
+from tests.support.shard_writers import crc_trailer
+from tests.support.trees import TreeBuilder, training_scalars, weights
 
 FIXTURES = Path(__file__).parents[2] / "fixtures"
 FIRST = "2023-11-14T22:13:20Z"

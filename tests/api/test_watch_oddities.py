@@ -17,7 +17,7 @@ from ckpttool.domain.verdict import Level
 from ckpttool.domain.watching import WatchEvent, WatchQuestion, WatchRule
 from ckpttool.storage.local import LocalStorage
 from tests.api.test_watches import Clock, Trainer, Watching
-from tests.trees import TreeBuilder
+from tests.support.trees import TreeBuilder
 
 
 def script(text: str) -> tuple[str, ...]:

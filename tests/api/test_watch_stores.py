@@ -10,7 +10,7 @@ import pytest
 from ckpttool.domain.verdict import Level
 from tests.api.test_watch_layouts import Writer, Written
 from tests.api.test_watches import Watching
-from tests.stores import Relay, relay_over
+from tests.support.s3_relay import Relay, relay_over
 
 pytest.importorskip("obstore", reason="object stores are read by obstore, which is not installed")
 

@@ -25,7 +25,7 @@ from ckpttool.domain.watching import WatchEvent, WatchQuestion, WatchRule
 from ckpttool.errors import LockedError, UnknownLayoutError, UsageError, WriteFailedError
 from ckpttool.storage import listed as listed_storage
 from ckpttool.verify.session import Session
-from tests.trees import TreeBuilder
+from tests.support.trees import TreeBuilder
 
 RANKS = 8
 
@@ -92,7 +92,7 @@ class Trainer:
         self._due = [(at - 1, *rest) for at, *rest in self._due if at]  # type: ignore[misc]
 
     def _bytes(self, rank: int) -> bytes:
-        from tests.trees import ckpt_bytes, training_scalars, weights
+        from tests.support.trees import ckpt_bytes, training_scalars, weights
 
         return ckpt_bytes(
             [*weights(seed=self.seed + rank, sparse=True), *training_scalars(epoch=self.saves, true_step=self.saves)]

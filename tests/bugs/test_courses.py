@@ -15,7 +15,7 @@ from ckpttool.domain.finding import Code
 from ckpttool.domain.units import Step
 from ckpttool.errors import ExitCode
 from ckpttool.trainers.mindformers.load import planned_skip
-from tests.answers import (
+from tests.support.answers import (
     FIXTURES,
     chosen,
     cli,
@@ -29,8 +29,8 @@ from tests.answers import (
     why_not,
     writable_copy,
 )
-from tests.changes.trees import files
-from tests.trees import FIRST_SAVE_NS, MINUTE_NS, TreeBuilder
+from tests.support.prunable_trees import files
+from tests.support.trees import FIRST_SAVE_NS, MINUTE_NS, TreeBuilder
 
 
 class TestBatchSizes:

@@ -20,10 +20,10 @@ from ckpttool.errors import ExitCode, UsageError
 from ckpttool.formats.safe_yaml import parse_document
 from ckpttool.trainers.mindformers.config import train_config_of
 from ckpttool.trainers.mindformers.load import load_keys
-from tests.answers import chosen, coded, decide, notes, why_not
-from tests.cli.running import Said, ask
-from tests.healthy import unified_tree
-from tests.trees import TreeBuilder
+from tests.support.answers import chosen, coded, decide, notes, why_not
+from tests.support.commands import Said, ask
+from tests.support.healthy_trees import unified_tree
+from tests.support.trees import TreeBuilder
 
 CONFIG = """\
 run_mode: train

@@ -18,10 +18,10 @@ from ckpttool.domain.plan import NoResumePoint, ResumePlan
 from ckpttool.domain.preflight import Outcome
 from ckpttool.errors import ExitCode
 from ckpttool.trainers.locate import locate
-from tests.answers import coded
-from tests.cli.running import run
 from tests.conftest import FIXTURES
-from tests.split_trees import look_at, seat
+from tests.support.answers import coded
+from tests.support.commands import run
+from tests.support.split_trees import look_at, seat
 from tests.test_split_trees import given
 
 LOCAL, SHARED = "ext4 /dev/sda1", "nfs4 filer:/x"

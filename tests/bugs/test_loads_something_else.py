@@ -15,7 +15,7 @@ from ckpttool.domain import exits
 from ckpttool.domain.finding import Code, Severity
 from ckpttool.domain.verdict import VerdictWord
 from ckpttool.errors import ExitCode
-from tests.answers import (
+from tests.support.answers import (
     FIXTURES,
     chosen,
     cli,
@@ -30,7 +30,7 @@ from tests.answers import (
     scanned,
     why_not,
 )
-from tests.trees import TreeBuilder
+from tests.support.trees import TreeBuilder
 
 LAST = "iteration_00000020"
 

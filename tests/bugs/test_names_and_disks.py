@@ -19,7 +19,7 @@ from ckpttool.domain.finding import Code
 from ckpttool.errors import ExitCode, UnknownLayoutError
 from ckpttool.trainers.mindformers.launch_check import check
 from ckpttool.trainers.mindformers.load import load_keys, planned_skip
-from tests.answers import (
+from tests.support.answers import (
     FIXTURES,
     chosen,
     cli,
@@ -36,8 +36,8 @@ from tests.answers import (
     without_runs,
     writable_copy,
 )
-from tests.training_configs import read_train_config
-from tests.trees import MINUTE_NS, TreeBuilder, floats, safetensors_bytes, training_scalars
+from tests.support.training_configs import read_train_config
+from tests.support.trees import MINUTE_NS, TreeBuilder, floats, safetensors_bytes, training_scalars
 
 
 @pytest.fixture

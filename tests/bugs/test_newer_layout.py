@@ -11,7 +11,7 @@ from ckpttool.domain.finding import Code, Severity, blocking
 from ckpttool.domain.health import Health
 from ckpttool.errors import ExitCode
 from ckpttool.trainers.mindformers.load import load_keys
-from tests.answers import (
+from tests.support.answers import (
     FIXTURES,
     chosen,
     cli,
@@ -25,8 +25,8 @@ from tests.answers import (
     why_not,
     writable_copy,
 )
-from tests.training_configs import read_train_config
-from tests.trees import TreeBuilder
+from tests.support.training_configs import read_train_config
+from tests.support.trees import TreeBuilder
 
 
 @pytest.fixture

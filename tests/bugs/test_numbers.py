@@ -21,9 +21,9 @@ from ckpttool.trainers.mindformers.counters import mindformers_counters
 from ckpttool.trainers.mindformers.launch_check import check
 from ckpttool.trainers.mindformers.load import planned_skip
 from ckpttool.trainers.mindformers.scalars import TrainState
-from tests.answers import FIXTURES, cli, coded, document, notes, plan
-from tests.training_configs import read_train_config
-from tests.trees import TreeBuilder
+from tests.support.answers import FIXTURES, cli, coded, document, notes, plan
+from tests.support.training_configs import read_train_config
+from tests.support.trees import TreeBuilder
 
 NEWER = FIXTURES / "newfmt_4rank" / "output"
 

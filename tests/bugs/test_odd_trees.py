@@ -11,8 +11,21 @@ from ckpttool.domain.finding import Code, Severity
 from ckpttool.domain.health import Health
 from ckpttool.domain.shard import FormatName
 from ckpttool.errors import ExitCode, UsageError
-from tests.answers import chosen, cli, coded, codes, document, named, notes, plan, reasons, refusal, scanned, why_not
-from tests.trees import TreeBuilder
+from tests.support.answers import (
+    chosen,
+    cli,
+    coded,
+    codes,
+    document,
+    named,
+    notes,
+    plan,
+    reasons,
+    refusal,
+    scanned,
+    why_not,
+)
+from tests.support.trees import TreeBuilder
 
 
 @pytest.fixture

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from ckpttool.domain.verdict import Level
-from tests.changes.trees import resumes_from
-from tests.trees import Fmt, Tensor, TreeBuilder, floats, shard_bytes, training_scalars
-from tests.verify.looking import ON_DISK, found, verdicts
+from tests.support.prunable_trees import resumes_from
+from tests.support.trees import Fmt, Tensor, TreeBuilder, floats, shard_bytes, training_scalars
+from tests.support.verifying import ON_DISK, found, verdicts
 
 Content = Callable[[int, int], Sequence[Tensor]]
 """What a rank holds after an epoch."""

@@ -16,7 +16,7 @@ from ckpttool.domain.finding import Code
 from ckpttool.domain.health import Health
 from ckpttool.errors import ExitCode, UsageError
 from ckpttool.trainers.mindformers.load import load_keys
-from tests.answers import (
+from tests.support.answers import (
     FIXTURES,
     chosen,
     cli,
@@ -32,7 +32,7 @@ from tests.answers import (
     without_runs,
     writable_copy,
 )
-from tests.trees import TreeBuilder, training_scalars
+from tests.support.trees import TreeBuilder, training_scalars
 
 CopyTree = Callable[[str], Path]
 

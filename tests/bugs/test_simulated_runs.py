@@ -18,7 +18,7 @@ from ckpttool import api
 from ckpttool.domain.checkpoint import Checkpoint
 from ckpttool.domain.finding import Code
 from ckpttool.domain.plan import NoResumePoint
-from tests.trees import MINUTE_NS, TreeBuilder
+from tests.support.trees import MINUTE_NS, TreeBuilder
 
 WORLD = 3
 FIRST_BATCH = 8

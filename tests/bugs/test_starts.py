@@ -15,9 +15,9 @@ from ckpttool.domain import exits
 from ckpttool.domain.finding import Code, Finding
 from ckpttool.domain.launch import Launch
 from ckpttool.errors import ExitCode
-from tests.cli.running import ask
 from tests.conftest import FIXTURES
-from tests.training_configs import read_train_config
+from tests.support.commands import ask
+from tests.support.training_configs import read_train_config
 
 CONFIG = FIXTURES / "configs" / "pretrain_sink2.yaml"
 

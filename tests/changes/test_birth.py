@@ -18,8 +18,8 @@ from ckpttool.records import births_begin
 from ckpttool.records.birth import birth_path
 from ckpttool.records.manifest import manifest_bytes, read_manifest
 from ckpttool.storage.local import LocalStorage
-from tests.changes.trees import files, pruned, seal
-from tests.trees import TreeBuilder
+from tests.support.prunable_trees import files, pruned, seal
+from tests.support.trees import TreeBuilder
 
 PREFIX = "llama2_7b"
 

@@ -28,10 +28,10 @@ from ckpttool.formats import read_header
 from ckpttool.records.manifest import manifest_bytes, read_manifest
 from ckpttool.storage import open_storage
 from ckpttool.write.puts import lay_ready
-from tests.cli.running import ask
 from tests.conftest import FIXTURES
-from tests.trees import TreeBuilder, floats
-from tests.verify.looking import ON_DISK
+from tests.support.commands import ask
+from tests.support.trees import TreeBuilder, floats
+from tests.support.verifying import ON_DISK
 
 
 def copied(fixture: str, folder: Path) -> Path:

@@ -16,8 +16,8 @@ from ckpttool.domain.finding import Code
 from ckpttool.domain.healing import Healing, HealOrder
 from ckpttool.errors import CkptToolError, IncompleteError, WriteFailedError
 from tests.changes.test_prune_interrupted import WAYS
-from tests.changes.trees import Stop, files, outside_trash, pruned
-from tests.trees import TreeBuilder
+from tests.support.prunable_trees import Stop, files, outside_trash, pruned
+from tests.support.trees import TreeBuilder
 
 
 @pytest.fixture(autouse=True)

@@ -21,8 +21,8 @@ from ckpttool.domain.verdict import Level, Verdict
 from ckpttool.errors import CkptToolError
 from ckpttool.records import HEAL_JOURNAL
 from tests.changes.test_prune_interrupted import WAYS
-from tests.changes.trees import Stop, files
-from tests.trees import TreeBuilder, weights
+from tests.support.prunable_trees import Stop, files
+from tests.support.trees import TreeBuilder, weights
 
 WORLD = 4
 EPOCHS = (10, 15, 20)

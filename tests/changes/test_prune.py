@@ -20,7 +20,7 @@ from ckpttool.domain.retention import PruneOrder, RetentionPolicy, Why
 from ckpttool.domain.verdict import Level
 from ckpttool.errors import IncompleteError, LockedError, UnknownLayoutError, UnsafeError, UsageError
 from ckpttool.write.files import locked
-from tests.changes.trees import (
+from tests.support.prunable_trees import (
     LAYOUTS,
     files,
     legacy,
@@ -31,7 +31,7 @@ from tests.changes.trees import (
     resumes_from,
     seal,
 )
-from tests.trees import TreeBuilder
+from tests.support.trees import TreeBuilder
 
 OLD_NS = 1_700_000_000_000_000_000
 
@@ -482,10 +482,14 @@ class TestWaiting:
 
     def test_a_file_that_gets_old_enough_in_time_is_waited_for(self, tmp_path: Path) -> None:
         tree = legacy(tmp_path)
-        now = time.time()
-        os.utime(tree.output / tree.shard(2, 30, 2, run=1), (now, now))
-        assert not pruned(tree, grace=1.0).applied
-        assert pruned(tree, grace=1.0, wait=60.0).applied
+        young, now = tree.output / tree.shard(2, 30, 2, run=1), time.time()
+        os.utime(young, (now, now))
+        assert not pruned(tree, grace=3600.0).applied
+
+        def age(_: Finding) -> None:
+            os.utime(young, (now - 7200, now - 7200))
+
+        assert pruned(tree, grace=3600.0, wait=3600.0, waiting=age).applied
 
     def test_another_ckpttool_is_waited_for(self, tmp_path: Path) -> None:
         tree = legacy(tmp_path).file("checkpoint/.ckpttool/x")
@@ -497,7 +501,7 @@ class TestWaiting:
             time.sleep(0.3)
             assert waiting.is_alive()
         assert held is None
-        waiting.join(30)
+        waiting.join()
         assert resumes_from(tree) == "_1-30_2"
         assert "10_2" not in {
             one.name for one in api.scan(TreeQuestion(path=str(tree.checkpoint))).inventory.checkpoints

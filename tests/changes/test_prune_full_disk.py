@@ -16,10 +16,10 @@ from ckpttool.domain.question import TreeQuestion
 from ckpttool.errors import CkptToolError, ExitCode, WriteFailedError
 from ckpttool.write.reserve import keep_reserve
 from tests.changes.test_prune_interrupted import WAYS
-from tests.changes.trees import Stop, files, legacy, outside_trash, pruned, resumes_from, seal, whole
-from tests.cli.running import ask
 from tests.reliability.disks import in_memory, why_not
-from tests.trees import TreeBuilder
+from tests.support.commands import ask
+from tests.support.prunable_trees import Stop, files, legacy, outside_trash, pruned, resumes_from, seal, whole
+from tests.support.trees import TreeBuilder
 
 PAGES = 2048
 """Of 4 KiB: 8 MiB."""

@@ -12,8 +12,8 @@ import pytest
 
 from ckpttool.domain.finding import Code
 from ckpttool.errors import CkptToolError, IncompleteError, WriteFailedError
-from tests.changes.trees import Stop, files, legacy, newer, outside_trash, pruned, small, whole
-from tests.trees import TreeBuilder
+from tests.support.prunable_trees import Stop, files, legacy, newer, outside_trash, pruned, small, whole
+from tests.support.trees import TreeBuilder
 
 WAYS = {
     "the call fails": (OSError(errno.EIO, os.strerror(errno.EIO)), False, False),

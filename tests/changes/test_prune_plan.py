@@ -37,12 +37,12 @@ from ckpttool.trainers.locate import locate
 from ckpttool.write.files import locked
 from tests.changes.test_prune_full_disk import fill
 from tests.changes.test_prune_interrupted import WAYS, calls_to_stop_at
-from tests.changes.trees import Stop, legacy, newer
 from tests.conftest import FIXTURES
-from tests.fleets import Fleet, files_in
 from tests.reliability.disks import in_memory, why_not
-from tests.split_trees import aged
-from tests.trees import TreeBuilder
+from tests.support.machines import Fleet, files_in
+from tests.support.prunable_trees import Stop, legacy, newer
+from tests.support.split_trees import aged
+from tests.support.trees import TreeBuilder
 
 
 def fleet_of(tmp_path: Path, make: Callable[[Path], object] = legacy, *, of: int = 2, last: int = 1) -> Fleet:

@@ -18,10 +18,10 @@ from ckpttool.domain.plan import NoResumePoint
 from ckpttool.domain.prune_plan import ApplyOrder, PlanApplied
 from ckpttool.domain.retention import Pruning
 from ckpttool.errors import CkptToolError
-from tests.changes.trees import Stop
-from tests.fleets import Fleet
-from tests.split_trees import aged, damaged
-from tests.trees import TreeBuilder
+from tests.support.machines import Fleet
+from tests.support.prunable_trees import Stop
+from tests.support.split_trees import aged, damaged
+from tests.support.trees import TreeBuilder
 
 
 def random_tree(folder: Path, chance: Random) -> None:

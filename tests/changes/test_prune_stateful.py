@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from ckpttool.errors import NothingToResumeError
-from tests.changes.trees import Stop, pruned, resumes_from, seal
-from tests.trees import TreeBuilder
+from tests.support.prunable_trees import Stop, pruned, resumes_from, seal
+from tests.support.trees import TreeBuilder
 
 RANKS = 2
 

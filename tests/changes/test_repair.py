@@ -18,8 +18,8 @@ from ckpttool.domain.question import ResumeQuestion, TreeQuestion
 from ckpttool.domain.retention import Repair
 from ckpttool.errors import CkptToolError, IncompleteError, LockedError, NotDurableError
 from ckpttool.write.files import locked
-from tests.changes.trees import Stop, files, legacy, names_and_inodes, newer
-from tests.trees import TreeBuilder
+from tests.support.prunable_trees import Stop, files, legacy, names_and_inodes, newer
+from tests.support.trees import TreeBuilder
 
 
 def repaired(

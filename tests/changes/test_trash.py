@@ -29,8 +29,8 @@ from ckpttool.storage.base import Entry
 from ckpttool.storage.local import LocalStorage
 from ckpttool.write.files import locked
 from tests.changes.test_prune_interrupted import WAYS, calls_to_stop_at
-from tests.changes.trees import Stop, files, legacy, newer, pruned, small, whole
-from tests.trees import TreeBuilder
+from tests.support.prunable_trees import Stop, files, legacy, newer, pruned, small, whole
+from tests.support.trees import TreeBuilder
 
 TREES: dict[str, tuple[Callable[[Path], TreeBuilder], str]] = {
     "legacy": (legacy, "10_2"),

@@ -17,10 +17,10 @@ from ckpttool.render.findings import explained
 from ckpttool.storage.disk import LocalDisk, Room
 from ckpttool.trainers.base import Refusal
 from ckpttool.trainers.mindformers.layouts.rank import MindFormersRank
-from tests.cli.running import Said, ask
-from tests.cli.situations import MORNING_NS, SITUATIONS, before_morning, real
 from tests.conftest import FIXTURES, TESTS
-from tests.trees import TreeBuilder
+from tests.support.commands import Said, ask
+from tests.support.situations import MORNING_NS, SITUATIONS, before_morning, real
+from tests.support.trees import TreeBuilder
 
 Golden = Callable[[str, str], None]
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.cli.running import ask
+from tests.support.commands import ask
 
 Golden = Callable[[str, str], None]
 

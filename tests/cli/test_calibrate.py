@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from ckpttool.formats.safe_yaml import parse_document
-from tests.cli.running import ask
-from tests.training_logs import calm, write_log
+from tests.support.commands import ask
+from tests.support.training_logs import calm, write_log
 
 Golden = Callable[[str, str], None]
 

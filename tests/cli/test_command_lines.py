@@ -15,9 +15,9 @@ from ckpttool import api
 from ckpttool.cli.helped import COMMANDS_PEOPLE_TYPE
 from ckpttool.cli.main import COMMANDS
 from ckpttool.cli.verify import part_of
-from tests.cli.running import ask
-from tests.cli.situations import before_morning, whole
 from tests.conftest import FIXTURES
+from tests.support.commands import ask
+from tests.support.situations import before_morning, whole
 
 LOG = str(FIXTURES / "logs" / "bloom176b_chronicles.log")
 CONFIG = str(FIXTURES / "configs" / "pretrain_sink2.yaml")

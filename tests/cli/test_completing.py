@@ -14,8 +14,8 @@ import typer
 from ckpttool.cli import completing
 from ckpttool.domain.finding import Code
 from ckpttool.trainers.registry import layout_names
-from tests.cli.running import Said, environment
-from tests.cli.situations import SITUATIONS
+from tests.support.commands import Said, environment
+from tests.support.situations import SITUATIONS
 from tests.test_startup import HEAVY, imported
 
 SCRIPT = Path(sys.executable).with_name("ckpttool")  # `python -m ckpttool` has another name, and completes nothing

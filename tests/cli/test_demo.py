@@ -12,10 +12,10 @@ import pytest
 
 import ckpttool
 from ckpttool.errors import ExitCode
-from tests.cli.running import ask, run
 from tests.cli.test_answers import lines_too_long
 from tests.cli.test_exit_codes import assert_error
 from tests.conftest import FIXTURES
+from tests.support.commands import ask, run
 
 Golden = Callable[[str, str], None]
 

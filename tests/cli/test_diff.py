@@ -13,9 +13,9 @@ import torch
 from safetensors.numpy import load_file, save_file
 from safetensors.torch import save_file as save_torch
 
-from tests.cli.running import ask
-from tests.cli.situations import SITUATIONS, real
 from tests.conftest import FIXTURES
+from tests.support.commands import ask
+from tests.support.situations import SITUATIONS, real
 
 Golden = Callable[[str, str], None]
 Array = np.ndarray[Any, Any]

@@ -18,9 +18,9 @@ from ckpttool.cli.headings import EXITS
 from ckpttool.cli.main import COMMANDS, app
 from ckpttool.errors import ExitCode, NotDurableError
 from ckpttool.trainers.mindformers.health_file import HEALTH_FILE_LIMIT
-from tests.cli.running import Said, ask, environment, run
-from tests.cli.situations import SITUATIONS, real, whole
 from tests.conftest import FIXTURES
+from tests.support.commands import Said, ask, environment, run
+from tests.support.situations import SITUATIONS, real, whole
 
 SHARD = "output/checkpoint/rank_0/llama2_7b_rank_0-20_2.ckpt"
 

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from ckpttool.errors import ExitCode
-from tests.answers import FIXTURES
-from tests.cli.running import ask
 from tests.storage.test_storage_sees_all import copied
-from tests.stores import Relay, relay_over
+from tests.support.answers import FIXTURES
+from tests.support.commands import ask
+from tests.support.s3_relay import Relay, relay_over
 
 SINK2 = str(FIXTURES / "sink2_ckpt/output")
 

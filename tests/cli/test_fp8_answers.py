@@ -13,11 +13,11 @@ import pytest
 
 import ckpttool
 from ckpttool.cli.headings import ends
-from tests.cli.running import Said, ask
 from tests.conftest import FIXTURES
 from tests.decide.fp8.curves import Runs, stepped
 from tests.logs.test_tensorboard import VERSION, event, record, scalar
-from tests.published import problems_of
+from tests.support.commands import Said, ask
+from tests.support.json_schemas import problems_of
 
 TOY = FIXTURES / "fp8"
 CURVES = ("bf16.csv", "bf16_regrouped.csv", "fp8.csv")

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.running import ask
-from tests.curve_logs import FORMATS, csv, megatron
 from tests.decide.fp8.curves import Runs, stepped
+from tests.support.commands import ask
+from tests.support.loss_logs import FORMATS, csv, megatron
 
 Golden = Callable[[str, str], None]
 

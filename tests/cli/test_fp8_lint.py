@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.running import ask
 from tests.cli.test_answers import Golden, lines_too_long
-from tests.published import junit_suite, sarif_run
+from tests.support.commands import ask
+from tests.support.json_schemas import junit_suite, sarif_run
 from tests.trainers.fp8.test_ran import dumped
 
 GOOD = "torchrun pretrain_gpt.py --fp8-format e4m3 --fp8-recipe blockwise\n"

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from tests.cli.running import Said, ask
-from tests.curve_logs import csv
 from tests.decide.fp8.curves import Runs, stepped
-from tests.fp8_runs import TOY
-from tests.trees import TreeBuilder
+from tests.support.commands import Said, ask
+from tests.support.fp8_runs import TOY
+from tests.support.loss_logs import csv
+from tests.support.trees import TreeBuilder
 
 Golden = Callable[[str, str], None]
 

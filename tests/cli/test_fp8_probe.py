@@ -13,9 +13,9 @@ import torch
 from safetensors.torch import save_file
 
 from ckpttool.errors import ExitCode
-from tests.cli.running import ask
-from tests.cli.situations import real
 from tests.conftest import FIXTURES
+from tests.support.commands import ask
+from tests.support.situations import real
 
 Golden = Callable[[str, str], None]
 

@@ -18,10 +18,10 @@ import pytest
 from ckpttool.decide.policies.robust_z import RobustZPolicy
 from ckpttool.decide.policies.skip import SkipPolicy
 from ckpttool.domain.guarding import GuardEventKind, GuardMode
-from tests.cli.running import MODULE, Said, ask
 from tests.conftest import FIXTURES
-from tests.guarded import Told, train
-from tests.trees import TreeBuilder
+from tests.support.commands import MODULE, Said, ask
+from tests.support.guard_events import Told, train
+from tests.support.trees import TreeBuilder
 
 EVENTS = "output/guard/events-00000.jsonl"
 SPIKE = [*[1.0, 1.1, 0.9, 1.0] * 40, *[50.0] * 3, *[1.0, 1.1, 0.9, 1.0] * 10]  # at steps 161 to 163

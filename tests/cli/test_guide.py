@@ -17,7 +17,7 @@ from rich.console import Console
 import ckpttool
 from ckpttool.render import guide
 from ckpttool.render.laid_out import laid_out
-from tests.cli.running import MODULE, ask, environment
+from tests.support.commands import MODULE, ask, environment
 
 FOLDER = Path(ckpttool.__file__).parent / "guide"
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.running import ask
 from tests.cli.test_answers import FORMATS, Golden
 from tests.conftest import FIXTURES
+from tests.support.commands import ask
 
 
 def lost(here: Path, name: str) -> None:

@@ -19,12 +19,12 @@ from ckpttool.storage.base import Kind
 from ckpttool.storage.local import LocalStorage
 from ckpttool.trainers.base import Refusal
 from ckpttool.trainers.mindformers.layouts.rank import MindFormersRank
-from tests.cli.running import Said, ask, run
-from tests.cli.situations import real
 from tests.cli.test_answers import findings_in
 from tests.conftest import FIXTURES
-from tests.training_logs import write_log
-from tests.trees import TreeBuilder, floats, weights
+from tests.support.commands import Said, ask, run
+from tests.support.situations import real
+from tests.support.training_logs import write_log
+from tests.support.trees import TreeBuilder, floats, weights
 
 Golden = Callable[[str, str], None]
 

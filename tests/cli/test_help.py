@@ -19,9 +19,9 @@ from ckpttool.cli.headings import EXITS, HEADINGS, MEANS_NOTHING, OUTPUT, by_hea
 from ckpttool.cli.main import COMMANDS, TASKS, app
 from ckpttool.errors import ExitCode
 from ckpttool.render import guide, schemas
-from tests.cli.running import ask, run
-from tests.cli.situations import SITUATIONS, whole
 from tests.conftest import TESTS
+from tests.support.commands import ask, run
+from tests.support.situations import SITUATIONS, whole
 
 TREE = {"--world-size", "--sink-size", "--health-file", "--layout"}
 CHOICE = {"--level", "--allow-renames", "--checkpoint", "--require-health", "--allow-unknown-health", "--ignore-health"}

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.running import ask, run
-from tests.trees import TreeBuilder
+from tests.support.commands import ask, run
+from tests.support.trees import TreeBuilder
 
 NAMES = {
     "markup": "[red]x[bold]",

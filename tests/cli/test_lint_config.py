@@ -13,11 +13,11 @@ import yaml
 
 from ckpttool.errors import ExitCode
 from ckpttool.formats.safe_yaml import MAX_BYTES
-from tests.cli.running import ask
-from tests.cli.situations import real
 from tests.cli.test_answers import Golden, lines_too_long
 from tests.conftest import FIXTURES, TESTS
-from tests.published import junit_suite, sarif_run
+from tests.support.commands import ask
+from tests.support.json_schemas import junit_suite, sarif_run
+from tests.support.situations import real
 
 ROOT = TESTS.parent
 GOOD = (FIXTURES / "configs" / "pretrain_sink2.yaml").read_text()

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.running import MODULE, Said, ask
 from tests.conftest import FIXTURES, TESTS
-from tests.training_logs import calm, spike, write_log
-from tests.trees import TreeBuilder
+from tests.support.commands import MODULE, Said, ask
+from tests.support.training_logs import calm, spike, write_log
+from tests.support.trees import TreeBuilder
 
 LOG = "output/log/rank_0/info.log"
 

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.running import Said, ask
-from tests.cli.situations import SITUATIONS
 from tests.conftest import FIXTURES
-from tests.training_logs import write_log
-from tests.trees import FIRST_SAVE_NS, MINUTE_NS, TreeBuilder
+from tests.support.commands import Said, ask
+from tests.support.situations import SITUATIONS
+from tests.support.training_logs import write_log
+from tests.support.trees import FIRST_SAVE_NS, MINUTE_NS, TreeBuilder
 
 Golden = Callable[[str, str], None]
 

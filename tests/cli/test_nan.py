@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from ckpttool.records.hashed_json import closed
-from tests.cli.running import Said, ask, environment, run
 from tests.conftest import FIXTURES
-from tests.guarded import train
+from tests.support.commands import Said, ask, environment, run
+from tests.support.guard_events import train
 
 Golden = Callable[[str, str], None]
 

@@ -14,7 +14,7 @@ from ckpttool.domain.verdict import Level, VerdictWord
 from ckpttool.records.part import Look, read_parts
 from ckpttool.records.part_wire import PartName, lines_of, parts_in
 from ckpttool.render import schemas
-from tests.answers import cli, writable_copy
+from tests.support.answers import cli, writable_copy
 
 FIXTURES = Path(__file__).resolve().parent.parent.parent / "fixtures"
 TREE = str(FIXTURES / "async_ckpt" / "output")

@@ -16,13 +16,13 @@ from ckpttool import api
 from ckpttool.errors import ExitCode
 from ckpttool.render.answers.preflight import MOST_NOTES, MOST_REASONS
 from ckpttool.storage.disk import LocalDisk, Room
-from tests.cli.running import Said, ask, run
-from tests.cli.situations import SITUATIONS, before_morning, real
 from tests.cli.test_answers import FORMATS, Golden, lines_too_long
 from tests.cli.test_hostile_names import NAMES
 from tests.conftest import FIXTURES, TESTS
-from tests.published import junit_suite, sarif_run
-from tests.trees import TreeBuilder
+from tests.support.commands import Said, ask, run
+from tests.support.json_schemas import junit_suite, sarif_run
+from tests.support.situations import SITUATIONS, before_morning, real
+from tests.support.trees import TreeBuilder
 
 GOOD = (FIXTURES / "configs" / "pretrain_sink2.yaml").read_text()
 NEWER = """\

@@ -18,9 +18,9 @@ from ckpttool.errors import ExitCode
 from ckpttool.storage.stream import read_blocks
 from ckpttool.verify.kernels import digest, elements
 from ckpttool.verify.meter import Meter
-from tests.cli.running import ask
-from tests.cli.situations import SITUATIONS
 from tests.conftest import FIXTURES
+from tests.support.commands import ask
+from tests.support.situations import SITUATIONS
 
 CONFIG = str(FIXTURES / "configs" / "pretrain_sink2.yaml")
 LINE = re.compile(

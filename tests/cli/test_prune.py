@@ -16,12 +16,12 @@ from ckpttool.domain.retention import Why
 from ckpttool.errors import ExitCode
 from ckpttool.render.findings import explained
 from ckpttool.write.files import locked
-from tests.cli.running import Said, ask, run
-from tests.cli.situations import SITUATIONS, first_run, real
 from tests.cli.test_answers import findings_in, lines_too_long
 from tests.cli.test_exit_codes import assert_error
 from tests.cli.test_hostile_names import NAMES, hostile
-from tests.trees import TreeBuilder
+from tests.support.commands import Said, ask, run
+from tests.support.situations import SITUATIONS, first_run, real
+from tests.support.trees import TreeBuilder
 
 Golden = Callable[[str, str], None]
 

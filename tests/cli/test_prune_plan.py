@@ -19,13 +19,13 @@ from ckpttool.domain.prune_plan import ApplyOrder
 from ckpttool.errors import ExitCode
 from ckpttool.records.hashed_json import closed
 from ckpttool.write.files import locked
-from tests.cli.running import Said, ask
-from tests.cli.situations import MORNING_NS, SITUATIONS, before_morning
 from tests.cli.test_answers import lines_too_long
 from tests.cli.test_exit_codes import assert_error
 from tests.cli.test_hostile_names import NAMES, hostile
-from tests.published import problems_of
-from tests.trees import TreeBuilder
+from tests.support.commands import Said, ask
+from tests.support.json_schemas import problems_of
+from tests.support.situations import MORNING_NS, SITUATIONS, before_morning
+from tests.support.trees import TreeBuilder
 
 Golden = Callable[[str, str], None]
 

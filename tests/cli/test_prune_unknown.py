@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from ckpttool.errors import ExitCode
-from tests.cli.running import ask
-from tests.layouts import LAYOUTS
+from tests.support.commands import ask
+from tests.support.trainer_trees import LAYOUTS
 
 FIXTURES = LAYOUTS.parent
 PRUNE = ("--keep-last", "1", "--grace", "0", "--apply")

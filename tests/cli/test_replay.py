@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.running import Said, ask, run
 from tests.conftest import FIXTURES
-from tests.training_logs import spike, write_log
-from tests.trees import TreeBuilder
+from tests.support.commands import Said, ask, run
+from tests.support.training_logs import spike, write_log
+from tests.support.trees import TreeBuilder
 
 Golden = Callable[[str, str], None]
 
@@ -276,7 +276,7 @@ def test_every_format_is_read_from_a_file_gzipped_and_from_stdin(
 def test_a_log_comes_from_stdin_gzipped_or_not(here: Path) -> None:
     import subprocess
 
-    from tests.cli.running import MODULE, environment
+    from tests.support.commands import MODULE, environment
 
     data = Path(BLOOM).read_bytes()
     for sent in (data, gzip.compress(data)):
@@ -388,7 +388,7 @@ def test_a_question_that_cannot_be_meant_is_one_line(options: list[str], words: 
 def test_stdin_is_not_read_twice(here: Path) -> None:
     import subprocess
 
-    from tests.cli.running import MODULE, environment
+    from tests.support.commands import MODULE, environment
 
     command = [*MODULE, "replay", "-", "--policy", "features"]
     done = subprocess.run(

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.answers import cli, writable_copy
+from tests.support.answers import cli, writable_copy
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 TREE = str(ROOT / "fixtures" / "sink2_ckpt" / "output")

@@ -11,10 +11,10 @@ import yaml
 from ckpttool import api
 from ckpttool.domain.load_settings import LoadSettings, Place, TrainerSetting
 from ckpttool.render.answers.resume import yaml_block
-from tests.cli.running import Said, ask
-from tests.cli.situations import SITUATIONS
 from tests.conftest import FIXTURES
-from tests.plans import resume_plan
+from tests.support.commands import Said, ask
+from tests.support.plans import resume_plan
+from tests.support.situations import SITUATIONS
 
 CONFIG = FIXTURES / "configs" / "pretrain_sink2.yaml"
 

@@ -12,7 +12,7 @@ import jsonschema
 import pytest
 
 from ckpttool.render import schemas
-from tests.answers import cli
+from tests.support.answers import cli
 
 FIXTURES = Path(__file__).resolve().parent.parent.parent / "fixtures"
 

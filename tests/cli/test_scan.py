@@ -6,8 +6,8 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tests.cli.running import ask
-from tests.cli.situations import whole
+from tests.support.commands import ask
+from tests.support.situations import whole
 
 if TYPE_CHECKING:
     import pytest

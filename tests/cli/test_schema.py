@@ -13,9 +13,9 @@ import jsonschema
 import pytest
 
 from ckpttool.render import schemas
-from tests.cli.running import ask
 from tests.conftest import TESTS
-from tests.published import problems_of
+from tests.support.commands import ask
+from tests.support.json_schemas import problems_of
 
 GOLDEN = sorted((TESTS / "golden").rglob("*.json"))
 PRINTED = re.compile(r'(?:"schema": |SCHEMA = )"ckpttool/([a-z0-9-]+)/1"')

@@ -11,9 +11,9 @@ import pytest
 
 from ckpttool.cli.settings import KEYS
 from ckpttool.errors import ExitCode
-from tests.answers import FIXTURES
-from tests.cli.running import ask
 from tests.cli.test_exit_codes import assert_error
+from tests.support.answers import FIXTURES
+from tests.support.commands import ask
 from tests.test_startup import imported
 
 

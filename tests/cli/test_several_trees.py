@@ -15,10 +15,10 @@ from ckpttool.errors import ExitCode, IncompleteError
 from ckpttool.storage.base import Storage
 from ckpttool.trainers.below import trees_below
 from ckpttool.trainers.listing import Listing, list_root
-from tests.cli.running import Said, ask
-from tests.cli.situations import SITUATIONS
 from tests.cli.test_exit_codes import assert_error
-from tests.trees import safetensors_bytes, training_scalars
+from tests.support.commands import Said, ask
+from tests.support.situations import SITUATIONS
+from tests.support.trees import safetensors_bytes, training_scalars
 
 PRUNE = ("--keep-last", "2", "--grace", "0")
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from ckpttool.errors import ExitCode
-from tests.cli.running import Said, ask
-from tests.cli.situations import real
 from tests.conftest import FIXTURES
+from tests.support.commands import Said, ask
+from tests.support.situations import real
 
 STEP = 60
 LOADER = """

@@ -18,9 +18,9 @@ import pytest
 
 from ckpttool.cli import output
 from ckpttool.errors import WriteFailedError
-from tests.cli.running import MODULE, ask, environment, run
-from tests.cli.situations import SITUATIONS, whole
-from tests.trees import TreeBuilder
+from tests.support.commands import MODULE, ask, environment, run
+from tests.support.situations import SITUATIONS, whole
+from tests.support.trees import TreeBuilder
 
 ESCAPE = "\x1b"
 COLOUR = re.compile(rf"{ESCAPE}\[[0-9;]*[34][0-9]")  # bold and dim are no colours

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.running import MODULE, environment
-from tests.cli.situations import whole
+from tests.support.commands import MODULE, environment
+from tests.support.situations import whole
 
 MACOS = """
 import os, resource, runpy, sys

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from ckpttool.errors import ExitCode
-from tests.cli.running import ask
-from tests.layouts import LAYOUTS
+from tests.support.commands import ask
+from tests.support.trainer_trees import LAYOUTS
 
 COMMANDS = ("resolve", "verify", "prune --keep-last 1 --grace 0", "repair-meta", "heal", "seal")
 

@@ -17,11 +17,11 @@ from ckpttool.errors import ExitCode
 from ckpttool.storage.base import Storage
 from ckpttool.trainers.listing import Listing, list_root
 from ckpttool.write.files import locked
-from tests.cli.running import Said, ask
-from tests.cli.situations import SITUATIONS
 from tests.cli.test_answers import lines_too_long
 from tests.cli.test_exit_codes import assert_error
 from tests.conftest import FIXTURES
+from tests.support.commands import Said, ask
+from tests.support.situations import SITUATIONS
 
 Golden = Callable[[str, str], None]
 

@@ -12,10 +12,10 @@ from ckpttool.domain.settings import RunConfig, SafeFix, Settings
 from ckpttool.trainers import registry
 from ckpttool.trainers.abilities import ConfigReader
 from ckpttool.trainers.base import Trainer, no_effects
-from tests.cli.running import ask
 from tests.conftest import FIXTURES
+from tests.support.commands import ask
+from tests.support.trees import TreeBuilder
 from tests.trainers import toy
-from tests.trees import TreeBuilder
 
 CONFIG = FIXTURES / "configs" / "pretrain_sink2.yaml"
 OF_A_TOY = b"toy\n"

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.cli.running import Said, ask
-from tests.cli.situations import SITUATIONS
 from tests.conftest import FIXTURES
+from tests.support.commands import Said, ask
+from tests.support.situations import SITUATIONS
 
 Golden = Callable[[str, str], None]
 

@@ -15,10 +15,10 @@ from typing import Any
 
 import pytest
 
-from tests.answers import FIXTURES, cli
-from tests.cli.running import MODULE, environment
-from tests.published import problems_of
-from tests.trees import TreeBuilder
+from tests.support.answers import FIXTURES, cli
+from tests.support.commands import MODULE, environment
+from tests.support.json_schemas import problems_of
+from tests.support.trees import TreeBuilder
 
 OLD = 1_700_000_000
 """Unix seconds: long at rest."""
@@ -258,7 +258,11 @@ def test_a_signal_ends_it_while_it_reads_for_hours(
     assert (got, told) == (code, []), said
 
 
-SLOW_HOOK = f'{sys.executable} -c \'import sys, time; open(sys.argv[1], "a").write("began\\n"); time.sleep({{}})\' {{}}'
+# It notes that it has begun, and ends when its test lets it.
+SLOW_HOOK = (
+    f'{sys.executable} -c \'import os, sys, time; open(sys.argv[1], "a").write("began\\n")\n'
+    "while not os.path.exists(sys.argv[2]): time.sleep(0.02)' {} {}"
+)
 
 
 def until(happened: Callable[[], bool]) -> None:
@@ -273,9 +277,12 @@ def test_a_signal_while_a_hook_runs_lets_it_end_and_begins_no_other(
     start: Start, tmp_path: Path, number: int, code: int
 ) -> None:
     heard = tmp_path / "heard"
-    watch = start("--on-event", SLOW_HOOK.format(1, heard))
+    watch = start("--on-event", SLOW_HOOK.format(heard, tmp_path / "released"))
     until(heard.exists)
-    assert watch.end(number)[0] == code
+    watch.process.send_signal(number)
+    (tmp_path / "released").touch()
+    watch.process.communicate(timeout=LIMIT_SECONDS)
+    assert watch.process.returncode == code
     assert heard.read_text() == "began\n"
     done = start("--once").process
     told = events(done.communicate(timeout=LIMIT_SECONDS)[0])
@@ -284,11 +291,12 @@ def test_a_signal_while_a_hook_runs_lets_it_end_and_begins_no_other(
 
 def test_ctrl_c_twice_while_a_hook_runs_ends_both_and_the_event_is_told_again(start: Start, tmp_path: Path) -> None:
     heard = tmp_path / "heard"
-    watch = start("--on-event", SLOW_HOOK.format(600, heard))
+    watch = start("--on-event", SLOW_HOOK.format(heard, tmp_path / "never"))
     until(heard.exists)
-    watch.process.send_signal(signal.SIGINT)
-    time.sleep(0.5)  # two at once are one
-    assert watch.end(signal.SIGINT)[0] == 130
+    while watch.process.poll() is None:
+        watch.process.send_signal(signal.SIGINT)  # again and again: two at once are one
+        time.sleep(0.1)
+    assert watch.process.returncode == 130
     done = start("--once").process
     told = events(done.communicate(timeout=LIMIT_SECONDS)[0])
     assert [event["checkpoint"] for event in told] == ["2_1", "1_1"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import closing
 from pathlib import Path
 
-from tests.watch_course import Course
+from tests.support.killed_watch import Course
 
 
 def test_each_save_is_told_by_a_watch_that_is_killed_again_and_again_and_then_each_trouble(tmp_path: Path) -> None:

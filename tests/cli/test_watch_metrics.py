@@ -21,9 +21,9 @@ from ckpttool.api.watches import Watch
 from ckpttool.domain.question import TreeQuestion
 from ckpttool.domain.verdict import Level
 from ckpttool.domain.watching import WatchQuestion, WatchRule
-from tests.answers import cli
 from tests.cli.test_watch import flip, rested, shard, tree
 from tests.pages import GUIDE
+from tests.support.answers import cli
 
 __all__ = ["tree"]
 

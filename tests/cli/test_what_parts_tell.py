@@ -18,8 +18,8 @@ from ckpttool.records.part import Look, read_parts
 from ckpttool.records.part_looks import read_look
 from ckpttool.storage.recorded import Answers
 from ckpttool.trainers import merged
-from tests.answers import FIXTURES, cli, writable_copy
-from tests.split_trees import aged
+from tests.support.answers import FIXTURES, cli, writable_copy
+from tests.support.split_trees import aged
 
 NEWEST = "rank_1/llama2_7b_rank_1-15_2.ckpt"
 

@@ -13,7 +13,7 @@ from ckpttool.decide.calibrate import calibrate
 from ckpttool.domain.advice import Refusal, Threshold
 from ckpttool.domain.metrics import StepMetrics
 from ckpttool.domain.units import Step
-from tests.decide.rows import INF, NAN, rows
+from tests.support.log_rows import INF, NAN, rows
 
 
 def calm(length: int, *, scale: float = 1.0, seed: int = 3) -> list[float | None]:

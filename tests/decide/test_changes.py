@@ -10,7 +10,7 @@ from ckpttool.domain.finding import Severity
 from ckpttool.domain.pointer import Pointer, PointerFix, PointerText
 from ckpttool.domain.units import Rank
 from ckpttool.trainers.mindformers.layouts.pointers import metas_naming
-from tests.inventories import checkpoint
+from tests.support.inventories import checkpoint
 
 OLD, MIDDLE, NEW = checkpoint("10_2"), checkpoint("20_2", ranks=range(3)), checkpoint("30_2", ranks=range(2))
 

@@ -27,7 +27,7 @@ from ckpttool.domain.units import ByteCount, Rank, Step
 from ckpttool.domain.verdict import Level, ShardReport, TensorStat, Verdict
 from ckpttool.errors import IncompleteError
 from ckpttool.trainers.mindformers.layouts.names import RANK_LAYOUT
-from tests.inventories import checkpoint
+from tests.support.inventories import checkpoint
 
 
 def stat(name: str, norm: float, *, nans: int = 0, infinities: int = 0) -> TensorStat:

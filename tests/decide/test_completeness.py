@@ -24,7 +24,7 @@ from ckpttool.domain.health import HealthBook
 from ckpttool.domain.shard import FileStamp, ShardRole
 from ckpttool.domain.units import Rank
 from ckpttool.errors import UsageError
-from tests.inventories import checkpoint, finding, tree
+from tests.support.inventories import checkpoint, finding, tree
 
 
 def compared(

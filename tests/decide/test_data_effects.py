@@ -26,7 +26,7 @@ from ckpttool.domain.finding import Code, Severity
 from ckpttool.domain.plan import BatchSegment, ResumePlan
 from ckpttool.domain.question import AskedSizes, DataQuestion
 from ckpttool.domain.scalars import Scalars
-from tests.plans import resume_plan
+from tests.support.plans import resume_plan
 
 SIZES = st.integers(1, 10_000)
 STEPS = st.integers(0, 10**9)

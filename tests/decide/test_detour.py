@@ -26,7 +26,7 @@ from ckpttool.domain.log_answer import LogReading
 from ckpttool.domain.metrics import LogNote, LogProblem, NoteKind, StepMetrics
 from ckpttool.domain.units import Step
 from ckpttool.errors import IncompleteError, UsageError
-from tests.decide.rows import bloom
+from tests.support.log_rows import bloom
 
 BLOOM = Spike(onset=Step(31216), end=Step(31250))
 EVERY_100 = [Step(step) for step in range(30000, 31300, 100)]

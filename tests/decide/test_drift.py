@@ -10,7 +10,7 @@ from ckpttool.domain.finding import Code, Severity
 from ckpttool.domain.frozen import replace
 from ckpttool.domain.shard import FileStamp
 from ckpttool.domain.units import Step
-from tests.inventories import checkpoint, tree
+from tests.support.inventories import checkpoint, tree
 
 
 def save(step: int | None, *, run: int = 0, saved: int | None = None) -> Checkpoint:

@@ -10,7 +10,7 @@ from ckpttool.domain.health import Health
 from ckpttool.domain.health_events import HealthReport, SavedCheckpoint
 from ckpttool.domain.metrics import LogAttempt, StepMetrics
 from ckpttool.domain.units import Step
-from tests.decide.rows import INF, NAN
+from tests.support.log_rows import INF, NAN
 
 HEALTHY, UNHEALTHY, UNKNOWN = Health.HEALTHY, Health.UNHEALTHY, Health.UNKNOWN
 

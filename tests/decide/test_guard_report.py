@@ -19,7 +19,7 @@ from ckpttool.domain.log_answer import LogReading
 from ckpttool.domain.units import Step
 from ckpttool.errors import ExitCode
 from ckpttool.render.answers.guard_report import prometheus, table
-from tests.published import problems_of
+from tests.support.json_schemas import problems_of
 
 K = GuardEventKind
 READING = LogReading(sources=("out/guard/events-00000.jsonl",), steps=0, notes=(), problems=(), problem_count=0)

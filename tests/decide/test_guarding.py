@@ -27,7 +27,7 @@ from ckpttool.domain.units import Step
 from ckpttool.errors import UsageError
 from ckpttool.formats.strict_json import Json, as_object
 from tests.decide.policies.test_watches import EVERY_POLICY, logs
-from tests.decide.rows import INF, NAN, rows
+from tests.support.log_rows import INF, NAN, rows
 
 NEVER = 10**9
 SKIP = SkipPolicy(threshold=3.0, count_threshold=NEVER)

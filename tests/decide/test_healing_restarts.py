@@ -15,7 +15,7 @@ from ckpttool.domain.replicas import TENSOR_DIGEST_BYTES
 from ckpttool.domain.shard import FormatName, ShardRole
 from ckpttool.domain.units import ByteCount, Rank, Step
 from ckpttool.domain.verdict import Level, ShardReport
-from tests.parallel import Mesh, Training, drawn
+from tests.support.parallel_trainings import Mesh, Training, drawn
 from tests.verify.replicas.test_healthy import saved
 
 TRAININGS = 40

@@ -12,7 +12,7 @@ from ckpttool.domain.checkpoint import Checkpoint, CommitState, Inventory
 from ckpttool.domain.finding import Code, Severity
 from ckpttool.domain.progress import newest_first
 from ckpttool.trainers.mindformers.layouts.names import ITERATION_LAYOUT
-from tests.inventories import checkpoint, tree
+from tests.support.inventories import checkpoint, tree
 
 ITERATION = ITERATION_LAYOUT
 

@@ -21,8 +21,8 @@ from ckpttool.domain.health_events import CheckpointMark, HealthJudgement, MarkS
 from ckpttool.domain.metrics import LogProblem
 from ckpttool.domain.units import Step
 from ckpttool.trainers.mindformers.layouts.names import RANK_LAYOUT
-from tests.decide.rows import INF, rows
-from tests.inventories import checkpoint
+from tests.support.inventories import checkpoint
+from tests.support.log_rows import INF, rows
 
 
 def tree(*checkpoints: Checkpoint) -> Inventory:

@@ -15,7 +15,7 @@ from ckpttool.domain.metrics import LogAttempt, StepMetrics
 from ckpttool.domain.plan import LostTime, LostTimeSource, Rejection, ResumePoint
 from ckpttool.domain.question import ResumeQuestion
 from ckpttool.domain.units import Step
-from tests.inventories import checkpoint, finding, tree, verdicts
+from tests.support.inventories import checkpoint, finding, tree, verdicts
 
 MINUTE_NS = 60 * 10**9
 

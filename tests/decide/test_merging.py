@@ -17,7 +17,7 @@ from ckpttool.domain.shard import FileStamp, FormatName, ShardRole
 from ckpttool.domain.units import ByteCount, Rank
 from ckpttool.domain.verdict import Level, ShardDigest, ShardReport
 from ckpttool.errors import ExitCode
-from tests.inventories import checkpoint, tree
+from tests.support.inventories import checkpoint, tree
 
 SECOND = 10**9
 SAVED = 1000 * SECOND

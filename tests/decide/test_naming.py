@@ -11,10 +11,10 @@ from ckpttool.decide.naming import focused, named
 from ckpttool.domain.checkpoint import Checkpoint
 from ckpttool.errors import ExitCode, UsageError
 from ckpttool.storage.local import LocalStorage
-from tests import inventories
-from tests.cli.running import ask
-from tests.storages import scan
-from tests.trees import TreeBuilder
+from tests.support import inventories
+from tests.support.commands import ask
+from tests.support.faulty_storages import scan
+from tests.support.trees import TreeBuilder
 
 LEGACY = [
     "10_2",

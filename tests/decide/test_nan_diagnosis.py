@@ -22,7 +22,7 @@ from ckpttool.domain.capture import (
     Rerun,
 )
 from ckpttool.domain.units import Rank, Step
-from tests.captures import gradient, loss, micro_batch, rank_capture
+from tests.support.captures import gradient, loss, micro_batch, rank_capture
 
 NAN = math.nan
 FINE, BAD = gradient("a"), gradient("a", nan=1)

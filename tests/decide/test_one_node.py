@@ -25,11 +25,11 @@ from ckpttool.domain.plan import NoResumePoint, ResumePlan
 from ckpttool.domain.preflight import Outcome
 from ckpttool.errors import ExitCode
 from ckpttool.storage.mounts import mount_of, mount_table
-from tests.answers import coded, decide
-from tests.cli.running import ask, run
 from tests.conftest import FIXTURES
-from tests.inventories import checkpoint, expect_ranks, finding, tree, verdicts
-from tests.trees import TreeBuilder
+from tests.support.answers import coded, decide
+from tests.support.commands import ask, run
+from tests.support.inventories import checkpoint, expect_ranks, finding, tree, verdicts
+from tests.support.trees import TreeBuilder
 
 CONFIG = (FIXTURES / "configs" / "pretrain_sink2.yaml").read_text()
 LOCAL, SHARED, ODD = "ext4 /dev/sda1", "nfs4 filer:/x", "9p host"

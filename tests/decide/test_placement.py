@@ -18,8 +18,8 @@ from ckpttool.domain.units import Rank
 from ckpttool.domain.verdict import Level
 from ckpttool.errors import ExitCode
 from ckpttool.render.answers.plan import plan_document
-from tests.inventories import checkpoint
-from tests.plans import resume_plan
+from tests.support.inventories import checkpoint
+from tests.support.plans import resume_plan
 
 SAVE = checkpoint(ranks=range(4))
 NONE = ReadByAll()

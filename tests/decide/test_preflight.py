@@ -17,7 +17,7 @@ from ckpttool.domain.units import Step
 from ckpttool.domain.verdict import Level
 from ckpttool.errors import ExitCode
 from ckpttool.trainers.mindformers.launch_check import other_devices
-from tests.plans import resume_plan
+from tests.support.plans import resume_plan
 from tests.trainers.mindformers.test_launch_check import FITS
 
 NEED = DiskNeed(

@@ -11,7 +11,7 @@ from ckpttool.domain.checkpoint import Topology
 from ckpttool.domain.finding import Code, Finding, Severity
 from ckpttool.domain.plan import Rejection
 from ckpttool.domain.units import Rank
-from tests.inventories import checkpoint
+from tests.support.inventories import checkpoint
 
 
 def against(name: str, *reasons: Finding, world: int | None = 4) -> Rejection:

@@ -11,7 +11,7 @@ from ckpttool.decide.recorded_health import health_reason, record_without_answer
 from ckpttool.domain.checkpoint import Inventory
 from ckpttool.domain.finding import Code, Severity
 from ckpttool.domain.health import Health, HealthBook, HealthRecord
-from tests.inventories import checkpoint, finding, tree
+from tests.support.inventories import checkpoint, finding, tree
 
 
 def book(**entries: Health) -> HealthBook:

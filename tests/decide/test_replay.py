@@ -17,7 +17,7 @@ from ckpttool.domain.log_question import SpikeQuestion
 from ckpttool.domain.metrics import LogAttempt, StepMetrics
 from ckpttool.domain.units import Step
 from ckpttool.errors import UsageError
-from tests.decide.rows import INF, NAN, bloom, row, rows
+from tests.support.log_rows import INF, NAN, bloom, row, rows
 
 
 def test_three_skips_in_ten_steps_leave_the_learning_rate_at_seven() -> None:

@@ -22,8 +22,8 @@ from ckpttool.domain.units import Step
 from ckpttool.domain.verdict import Level, Verdict
 from ckpttool.errors import UsageError
 from ckpttool.trainers.mindformers.layouts.names import ITERATION_LAYOUT
-from tests.inventories import checkpoint, expect_ranks, finding, tree, verdicts
-from tests.reference_picker import Save, done_again, good, left_behind, lost, pick
+from tests.support.inventories import checkpoint, expect_ranks, finding, tree, verdicts
+from tests.support.reference_choice import Save, done_again, good, left_behind, lost, pick
 
 ANY = ResumeQuestion()
 RENAME = Rename(source="rank_3/llama_rank_3-20_2.ckpt", target="rank_3/llama_rank_3_1-20_2.ckpt", why="they differ")

@@ -25,9 +25,9 @@ from ckpttool.domain.units import ByteCount
 from ckpttool.domain.verdict import Level, ShardReport, Verdict
 from ckpttool.errors import IncompleteError, UsageError
 from ckpttool.trainers.mindformers.layouts.names import ITERATION_LAYOUT
-from tests.inventories import checkpoint, expect_ranks, finding, tree
-from tests.reference_keeper import Kept, Looked, Wish, may_go, proven, whole
-from tests.reference_picker import left_behind
+from tests.support.inventories import checkpoint, expect_ranks, finding, tree
+from tests.support.reference_choice import left_behind
+from tests.support.reference_retention import Kept, Looked, Wish, may_go, proven, whole
 
 RENAME = Rename(source="rank_3/llama_rank_3-20_2.ckpt", target="rank_3/llama_rank_3_1-20_2.ckpt", why="they differ")
 

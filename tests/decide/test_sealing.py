@@ -14,8 +14,8 @@ from ckpttool.domain.finding import Code, Severity
 from ckpttool.domain.manifest import CHUNK_BYTES, Manifest, ShardSeal
 from ckpttool.domain.replicas import TensorDigests
 from ckpttool.domain.stored import CrcName
-from tests.answers import codes
-from tests.manifests import EARLIER, LATER, manifest, seal
+from tests.support.answers import codes
+from tests.support.manifests import EARLIER, LATER, manifest, seal
 
 OLD = manifest(seal("a", chunks=(1, 2)), seal("b", chunks=(3,)))
 

@@ -9,7 +9,7 @@ from ckpttool.domain.checkpoint import CommitState
 from ckpttool.domain.finding import Code, Finding, damage, note
 from ckpttool.domain.frozen import replace
 from ckpttool.domain.health import Health
-from tests.inventories import checkpoint
+from tests.support.inventories import checkpoint
 
 SAVE = checkpoint("10_2", ranks=range(4))
 SAME = seen_save(SAVE, 0.0).fingerprint

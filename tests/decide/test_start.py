@@ -9,7 +9,7 @@ import pytest
 from ckpttool.decide.start import start_findings
 from ckpttool.domain.finding import Code, Severity
 from ckpttool.domain.plan import JudgedStart, Outcome, Simulation
-from tests.plans import resume_plan
+from tests.support.plans import resume_plan
 
 PLAN = resume_plan()
 NAME = PLAN.point.checkpoint.name

@@ -11,7 +11,7 @@ from ckpttool.decide.steps import is_named_beyond, is_out_of_place, latest, not_
 from ckpttool.domain.checkpoint import Checkpoint, NamedStep, RunSummary, StepSource
 from ckpttool.domain.finding import Code, Severity
 from ckpttool.domain.units import Step
-from tests.inventories import checkpoint, tree
+from tests.support.inventories import checkpoint, tree
 
 
 def save(name: str, step: int | None = None) -> Checkpoint:

@@ -25,7 +25,7 @@ from ckpttool.domain.health_events import (
 )
 from ckpttool.domain.metrics import LocalTime, LogAttempt, StepMetrics, parse_local_time, show_local_time
 from ckpttool.domain.units import Rank, Step
-from tests.decide.rows import NAN, bloom, row
+from tests.support.log_rows import NAN, bloom, row
 
 
 def clock(text: str) -> LocalTime:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from ckpttool.domain.dtype import DType
 from ckpttool.domain.manifest import CHUNK_BYTES, differing_chunks, tensors_in
 from ckpttool.domain.shard import TensorEntry
-from tests.manifests import digest, seal
+from tests.support.manifests import digest, seal
 
 
 def entry(name: str, *spans: tuple[int, int]) -> TensorEntry:

@@ -6,7 +6,7 @@ import random
 
 from ckpttool.domain.progress import newest_first
 from ckpttool.domain.shard import FormatName
-from tests.inventories import checkpoint
+from tests.support.inventories import checkpoint
 
 
 def test_a_later_run_comes_first_even_at_a_lower_step() -> None:

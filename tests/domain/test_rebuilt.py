@@ -13,7 +13,7 @@ from ckpttool.domain.replicas import Healed, Proof, TensorDigests, Trust
 from ckpttool.domain.shard import FormatName
 from ckpttool.domain.units import ByteCount, Rank
 from ckpttool.domain.verdict import ShardReport
-from tests.verify.looking import report
+from tests.support.verifying import report
 
 AT = "2025-01-31T23:59:59Z"
 

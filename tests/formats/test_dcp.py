@@ -21,7 +21,7 @@ from ckpttool.formats.torch.dcp import DcpMetadata, SplitTensor, read_dcp_metada
 from ckpttool.formats.torch.pickle_objects import GETATTR, BrokenPickleError
 from ckpttool.formats.torch.slice_machine import Chunk, Slice, SliceMachine
 from ckpttool.storage.local import LocalStorage
-from tests.layouts import LAYOUTS
+from tests.support.trainer_trees import LAYOUTS
 
 REAL = sorted(LAYOUTS.rglob(".metadata"))
 MODULE = "torch.distributed.checkpoint.metadata"

@@ -14,7 +14,7 @@ from ckpttool.formats import read_header
 from ckpttool.formats.base import Header
 from ckpttool.trainers.mindformers.scalars import FACTS
 from tests.conftest import FIXTURES
-from tests.writers import MemorySource, crc_trailer, number, record, safetensors_file
+from tests.support.shard_writers import MemorySource, crc_trailer, number, record, safetensors_file
 
 CKPT = (FIXTURES / "sink2_ckpt/output/checkpoint/rank_0/llama2_7b_rank_0-20_2.ckpt").read_bytes()
 CKPT_WITH_CRC = CKPT + crc_trailer(CKPT)

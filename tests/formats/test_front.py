@@ -12,9 +12,9 @@ from ckpttool.formats import read_header
 from ckpttool.formats.front import Front
 from ckpttool.trainers.mindformers.scalars import FACTS
 from ckpttool.verify.checks.structure import observe_header
-from tests.trees import floats, safetensors_bytes, training_scalars
-from tests.verify.looking import task_for
-from tests.writers import MemorySource, entries_json, safetensors_file
+from tests.support.shard_writers import MemorySource, entries_json, safetensors_file
+from tests.support.trees import floats, safetensors_bytes, training_scalars
+from tests.support.verifying import task_for
 
 STATE = training_scalars(epoch=1, true_step=2)
 

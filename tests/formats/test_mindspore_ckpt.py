@@ -15,7 +15,7 @@ from ckpttool.formats import read_header
 from ckpttool.formats.base import MAX_DIMS, MAX_FINDINGS, Header
 from ckpttool.formats.mindspore import shard as mindspore_ckpt
 from ckpttool.trainers.mindformers.scalars import FACTS
-from tests.writers import MemorySource, crc_trailer, delimited, map_record, record, tensor_body, varint
+from tests.support.shard_writers import MemorySource, crc_trailer, delimited, map_record, record, tensor_body, varint
 
 W = record("weight", [2, 3], "Float32", bytes(range(24)))
 B = record("bias", [2], "Float32", bytes(8))

@@ -17,7 +17,7 @@ from ckpttool.domain.shard import FormatName
 from ckpttool.formats import ocdbt, read_header
 from ckpttool.formats.ocdbt import MANIFEST, BrokenStoreError, OverLimitError, Store, crc32c, read_store
 from ckpttool.storage.local import LocalStorage
-from tests.layouts import LAYOUTS
+from tests.support.trainer_trees import LAYOUTS
 
 REAL = sorted((LAYOUTS / "orbax_standard").glob("*/default"))
 NODE = "0cdb20de"

@@ -13,7 +13,7 @@ import torch
 
 from ckpttool.formats.torch.pickle_opcodes import PickleNames
 from ckpttool.formats.torch.pickle_scan import PickleReader
-from tests.writers import MemorySource
+from tests.support.shard_writers import MemorySource
 
 
 def scanned(data: bytes) -> PickleNames:

@@ -44,7 +44,7 @@ from ckpttool.formats.torch.pickle_scan import MOST_NAME_BYTES, PickleReader
 from ckpttool.formats.torch.shard import look_at_pickles
 from ckpttool.formats.torch.zip_directory import read_zip_directory
 from ckpttool.trainers.mindformers.scalars import FACTS
-from tests.writers import MemorySource, entries_json, safetensors_file
+from tests.support.shard_writers import MemorySource, entries_json, safetensors_file
 
 PROTOCOLS = range(pickle.HIGHEST_PROTOCOL + 1)
 

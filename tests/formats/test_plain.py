@@ -20,7 +20,7 @@ from ckpttool.formats.torch.part import FilePart
 from ckpttool.formats.torch.pickle_objects import BrokenPickleError, Global, Made
 from ckpttool.formats.torch.plain import plain_values, text_at, value_at, whole_at
 from tests.conftest import FIXTURES, TESTS
-from tests.writers import MemorySource
+from tests.support.shard_writers import MemorySource
 
 PROTOCOLS = range(pickle.HIGHEST_PROTOCOL + 1)
 STATE = {"step": 700, "names": ["a", "b"], "nested": {"args": (1, None, True)}, 3: 0.5}
@@ -124,7 +124,7 @@ import resource, sys
 from contextlib import suppress
 from ckpttool.formats.torch.pickle_objects import BrokenPickleError
 from ckpttool.formats.torch.plain import plain_values
-from tests.writers import MemorySource
+from tests.support.shard_writers import MemorySource
 resource.setrlimit(resource.RLIMIT_CPU, (30, 30))
 with suppress(BrokenPickleError):
     plain_values(MemorySource(sys.stdin.buffer.read()))

@@ -14,7 +14,7 @@ from ckpttool.formats import FORMATS, read_header
 from ckpttool.storage.local import LocalStorage
 from ckpttool.trainers.mindformers.scalars import FACTS, state_in
 from tests.conftest import FIXTURES
-from tests.writers import MemorySource, entries_json, record, safetensors_file
+from tests.support.shard_writers import MemorySource, entries_json, record, safetensors_file
 
 CKPT = FormatName.MINDSPORE_CKPT
 SAFETENSORS = FormatName.SAFETENSORS

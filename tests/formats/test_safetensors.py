@@ -20,7 +20,7 @@ from ckpttool.formats.safetensors.quick import parse_quickly
 from ckpttool.formats.safetensors.shard import HeaderMemory, ParsedHeader, forget_headers
 from ckpttool.formats.scalars import ScalarPlan
 from ckpttool.trainers.mindformers.scalars import FACTS
-from tests.writers import MemorySource, compact, entries_json, safetensors_file
+from tests.support.shard_writers import MemorySource, compact, entries_json, safetensors_file
 
 W = ("weight", "F32", [2, 3], 24)
 B = ("bias", "F32", [2], 8)

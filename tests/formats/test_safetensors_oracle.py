@@ -31,7 +31,7 @@ from ckpttool.formats.safetensors.header import DTYPES, parse_strictly
 from ckpttool.formats.safetensors.quick import parse_quickly
 from ckpttool.trainers.mindformers.scalars import FACTS
 from tests.conftest import FIXTURES
-from tests.writers import MemorySource, compact, entries_json, safetensors_file
+from tests.support.shard_writers import MemorySource, compact, entries_json, safetensors_file
 
 FILES = sorted(FIXTURES.rglob("*.safetensors"))
 

@@ -13,7 +13,7 @@ from ckpttool.formats import read_header, scalars
 from ckpttool.formats.base import Header
 from ckpttool.formats.scalars import read_single
 from ckpttool.trainers.mindformers.scalars import FACTS, TrainState, state_in
-from tests.writers import MemorySource, entries_json, number, record, safetensors_file
+from tests.support.shard_writers import MemorySource, entries_json, number, record, safetensors_file
 
 CKPT = FormatName.MINDSPORE_CKPT
 

@@ -18,7 +18,7 @@ from ckpttool.formats.torch import contents
 from ckpttool.formats.torch.contents import TorchContents, torch_contents
 from ckpttool.formats.torch.zip_directory import read_zip_directory
 from tests.conftest import FIXTURES
-from tests.writers import MemorySource
+from tests.support.shard_writers import MemorySource
 
 DTYPES = {
     torch.float64: DType.F64,

@@ -17,7 +17,7 @@ from ckpttool.formats.torch import pickle_scan
 from ckpttool.formats.torch.pickle_scan import PickleReader
 from ckpttool.formats.torch.shard import look_at_pickles
 from ckpttool.formats.torch.zip_directory import read_zip_directory
-from tests.writers import MemorySource
+from tests.support.shard_writers import MemorySource
 
 Change = Callable[[str, bytes], bytes | None]
 

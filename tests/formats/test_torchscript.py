@@ -17,8 +17,8 @@ from ckpttool.formats.torch.torchscript import look_at_code
 from ckpttool.formats.torch.zip_directory import Deflated, ZipDirectory, ZipEntry, read_zip_directory
 from ckpttool.verify.check import check
 from ckpttool.verify.report import judge
-from tests.verify.looking import task_for
-from tests.writers import MemorySource
+from tests.support.shard_writers import MemorySource
+from tests.support.verifying import task_for
 
 
 def script() -> bytes:

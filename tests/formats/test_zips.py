@@ -18,8 +18,8 @@ from ckpttool.formats.torch.dcp import slice_names
 from ckpttool.formats.torch.zip_end import archive_begin
 from ckpttool.formats.torch.zips import read_zips, slice_of, zips_contents
 from ckpttool.storage.local import LocalStorage
-from tests.layouts import LAYOUTS
-from tests.writers import MemorySource
+from tests.support.shard_writers import MemorySource
+from tests.support.trainer_trees import LAYOUTS
 
 FILE = LAYOUTS / "dcp_fsdp2_4ranks" / "step_000015" / "__3_0.distcp"
 REAL = sorted(LAYOUTS.rglob("*.distcp"))

@@ -25,8 +25,8 @@ from ckpttool.logs.base import LogSource
 from ckpttool.logs.columns import JsonLines
 from ckpttool.logs.guard_events import EventLine, GuardEvents, GuardFiles, event_lines
 from ckpttool.trainers.registry import log_reader
-from tests.guarded import Told, train
 from tests.logs.reading import Dribble, notes, problems, read, read_log, steps
+from tests.support.guard_events import Told, train
 
 RUN = b'{"schema": "ckpttool/events/1", "kind": "run", "step": 0, "rank": 0, "pid": 1}\n'
 SKIP = SkipPolicy(threshold=3.0)

@@ -18,8 +18,8 @@ from ckpttool.logs.merge import merge
 from ckpttool.logs.reading import expand_globs, open_log
 from ckpttool.trainers.registry import log_reader
 from tests.conftest import FIXTURES
-from tests.decide.rows import NAN
 from tests.logs.reading import LOGS, problems, read_log, steps
+from tests.support.log_rows import NAN
 
 FORMATS = {
     "bloom176b_chronicles.log": "megatron",

@@ -10,7 +10,7 @@ from ckpttool.domain.checkpoint import Checkpoint
 from ckpttool.domain.shard import FileStamp
 from ckpttool.domain.units import ByteCount
 from ckpttool.logs.reading import written
-from tests.inventories import checkpoint
+from tests.support.inventories import checkpoint
 
 
 def saved(name: str, modified_ns: int) -> Checkpoint:

@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from tests.trees import Tensor, TreeBuilder, safetensors_bytes, training_scalars
+from tests.support.trees import Tensor, TreeBuilder, safetensors_bytes, training_scalars
 
 STEPS, EACH, RANKS = 80, 10, 2
 FLIPPED = "0.weight"

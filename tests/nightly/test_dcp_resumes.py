@@ -13,7 +13,7 @@ from ckpttool import api
 from ckpttool.domain.data_position import GoesOn
 from ckpttool.domain.plan import ResumePlan
 from ckpttool.domain.verdict import Level
-from tests.layouts import damaged, faults, healthy
+from tests.support.trainer_trees import damaged, faults, healthy
 
 nightly = pytest.mark.skipif("not config.getoption('--nightly')", reason="loads with torch: --nightly")
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from ckpttool.domain.data_position import GoesOn
-from tests.answers import plan
+from tests.support.answers import plan
 
 SCRIPT = Path(__file__).with_name("train_deepspeed.py")
 VERSION = "0.19.8"

@@ -15,11 +15,11 @@ import pytest
 from ckpttool.errors import ExitCode
 from ckpttool.storage import look_anew, open_storage
 from ckpttool.storage.base import ReplacedError
-from tests.answers import FIXTURES
-from tests.cli.running import ask, shard_words
-from tests.drivers import let_go
 from tests.nightly.file_servers import PASSWORD, FileServer, drivers, file_server, served
 from tests.storage.test_storage_sees_all import QUESTIONS, TREES, answer, plain
+from tests.support.answers import FIXTURES
+from tests.support.commands import ask, shard_words
+from tests.support.fsspec_drivers import let_go
 
 pytestmark = [
     pytest.mark.skipif("not config.getoption('--nightly')", reason="starts servers of files: --nightly"),

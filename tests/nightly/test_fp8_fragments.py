@@ -18,7 +18,7 @@ from ckpttool.trainers.fp8 import bridge, torchao, transformer_engine
 from ckpttool.trainers.fp8.frameworks import Setting
 from ckpttool.trainers.fp8.lint import version as read
 from tests.decide.fp8.test_experiments import found
-from tests.fp8_runs import known
+from tests.support.fp8_runs import known
 from tests.trainers.fp8.test_fragments import setting
 
 pytestmark = pytest.mark.skipif("not config.getoption('--nightly')", reason="real packages: --nightly")

@@ -24,7 +24,7 @@ from ckpttool.domain.fp8_plan import AsPlanned, Change, Outcome, Products, Trial
 from ckpttool.domain.frozen import replace
 from ckpttool.trainers.fp8.frameworks import Framework, Setting, framework_of
 from tests.decide.fp8.test_experiments import found
-from tests.fp8_runs import experiment, known
+from tests.support.fp8_runs import experiment, known
 from tests.trainers.fp8.test_fragments import printed as seen
 from tests.trainers.fp8.test_fragments import setting
 

@@ -10,8 +10,8 @@ import pytest
 from ckpttool import api
 from ckpttool.domain.data_position import DataEffect, GoesOn
 from ckpttool.domain.plan import Outcome, ResumePlan
-from tests.answers import plan
 from tests.nightly.borrowing import told, trainer_python
+from tests.support.answers import plan
 
 pytestmark = pytest.mark.skipif("not config.getoption('--nightly')", reason="installs a trainer: --nightly")
 

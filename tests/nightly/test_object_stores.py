@@ -13,10 +13,10 @@ import pytest
 from ckpttool.errors import ExitCode
 from ckpttool.storage import look_anew, open_storage
 from ckpttool.storage.base import ReplacedError
-from tests.answers import FIXTURES
-from tests.cli.running import Said, ask, shard_words
 from tests.nightly.object_servers import Server, server
 from tests.storage.test_storage_sees_all import QUESTIONS, TREES, plain
+from tests.support.answers import FIXTURES
+from tests.support.commands import Said, ask, shard_words
 
 pytestmark = pytest.mark.skipif("not config.getoption('--nightly')", reason="starts object stores: --nightly")
 pytest.importorskip("obstore", reason="object stores are read by obstore, which is not installed")

@@ -9,8 +9,8 @@ import pytest
 
 from ckpttool import api
 from ckpttool.domain.plan import Outcome
-from tests.answers import plan, scanned
 from tests.nightly.borrowing import told, trainer_python
+from tests.support.answers import plan, scanned
 
 pytestmark = pytest.mark.skipif("not config.getoption('--nightly')", reason="installs a trainer: --nightly")
 

@@ -16,12 +16,12 @@ from typing import Any
 
 import pytest
 
-from tests.layouts import LAYOUTS
 from tests.nightly.borrowing import SCRIPTS, told, trainer_python
 from tests.nightly.starts import Did, Held, assert_right, preflight
 from tests.nightly.test_deepspeed_resumes import BESIDE, VERSION
 from tests.nightly.test_huggingface_resumes import PACKAGES as HUGGING_FACE
 from tests.nightly.test_lightning_resumes import PACKAGES as LIGHTNING
+from tests.support.trainer_trees import LAYOUTS
 
 pytestmark = pytest.mark.skipif("not config.getoption('--nightly')", reason="installs a trainer: --nightly")
 

@@ -16,8 +16,8 @@ import pytest
 
 from ckpttool.records.prune_plan import read_plan
 from tests.conftest import FIXTURES
-from tests.fleets import files_in
 from tests.nightly.clusters import Slurm, lasting_disks, needs, on_nodes, plain_environment, slurm
+from tests.support.machines import files_in
 
 nightly = pytest.mark.skipif("not config.getoption('--nightly')", reason="starts real launchers: --nightly")
 

@@ -17,11 +17,11 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.answers import FIXTURES
 from tests.nightly.borrowing import SCRIPTS, trainer_python
 from tests.nightly.object_servers import Server, server
 from tests.pages import ROOT
-from tests.writers import entries_json, safetensors_file
+from tests.support.answers import FIXTURES
+from tests.support.shard_writers import entries_json, safetensors_file
 
 pytestmark = pytest.mark.skipif("not config.getoption('--nightly')", reason="starts Ray clusters: --nightly")
 

@@ -8,8 +8,8 @@ import pytest
 
 from ckpttool.domain.finding import blocking
 from ckpttool.domain.verdict import Level
-from tests.healthy import alarms
-from tests.parallel import drawn, parallel_tree
+from tests.support.healthy_trees import alarms
+from tests.support.parallel_trainings import drawn, parallel_tree
 from tests.verify.replicas.test_healthy import BY_REPLICAS, said
 
 pytestmark = pytest.mark.skipif("not config.getoption('--nightly')", reason="ten minutes: --nightly")

@@ -19,9 +19,9 @@ from urllib.parse import urlsplit
 import pytest
 
 import ckpttool
-from tests.layouts import damaged
 from tests.render.page.test_page import DARK, LIGHT, contrast
-from tests.trees import TreeBuilder
+from tests.support.trainer_trees import damaged
+from tests.support.trees import TreeBuilder
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 

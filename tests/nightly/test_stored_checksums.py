@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 from ckpttool.errors import ExitCode
-from tests.answers import FIXTURES
-from tests.cli.running import Said, ask
 from tests.nightly.borrowing import trainer_python
 from tests.nightly.object_servers import BUCKET, Server, server
-from tests.writers import crc_trailer
+from tests.support.answers import FIXTURES
+from tests.support.commands import Said, ask
+from tests.support.shard_writers import crc_trailer
 
 pytestmark = pytest.mark.skipif("not config.getoption('--nightly')", reason="starts object stores: --nightly")
 for package in ("obstore", "botocore", "awscrt", "google.auth"):
@@ -78,7 +78,7 @@ def sealed(tmp_path: Path) -> Path:
 @pytest.fixture
 def large(tmp_path: Path) -> Path:
     """A file of 12 MiB with a CRC of its own, as MindSpore writes one."""
-    from tests.trees import ckpt_bytes, floats, training_scalars
+    from tests.support.trees import ckpt_bytes, floats, training_scalars
 
     folder = tmp_path / "large"
     for rank in range(2):

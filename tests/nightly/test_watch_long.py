@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.watch_course import Course
+from tests.support.killed_watch import Course
 
 pytestmark = pytest.mark.skipif("not config.getoption('--nightly')", reason="watches for minutes: --nightly")
 

@@ -15,7 +15,7 @@ import pytest
 
 from tests.nightly.clusters import NODES, slurm
 from tests.pages import GUIDE
-from tests.watched_trainer import RANKS, content
+from tests.support.saving_trainer import RANKS, content
 
 pytestmark = pytest.mark.skipif("not config.getoption('--nightly')", reason="starts Slurm: --nightly")
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from tests.watch_course import EVERY, HOOK, Course
-from tests.watched_trainer import HANGS, KEPT, RANKS, shard
+from tests.support.killed_watch import EVERY, HOOK, Course
+from tests.support.saving_trainer import HANGS, KEPT, RANKS, shard
 
 pytestmark = pytest.mark.skipif("not config.getoption('--nightly')", reason="watches for minutes: --nightly")
 

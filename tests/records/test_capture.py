@@ -28,7 +28,7 @@ from ckpttool.records.capture import (
     shard_name,
 )
 from ckpttool.records.hashed_json import closed
-from tests.captures import DIGEST, gradient, loss, micro_batch, rank_capture
+from tests.support.captures import DIGEST, gradient, loss, micro_batch, rank_capture
 
 HEAD = CaptureHead(step=Step(7), world_size=2, time="2026-11-20T03:00:00Z")
 FULL = replace(

@@ -19,10 +19,10 @@ from ckpttool.domain.verdict import Level, ShardReport, VerdictWord
 from ckpttool.records.damaged import Proofs, found_before, kept
 from ckpttool.records.hashed_json import closed
 from tests.conftest import FIXTURES
-from tests.inventories import finding
 from tests.records.test_ledger import STAMP, report
-from tests.trees import Tensor, TreeBuilder
-from tests.writers import crc_trailer
+from tests.support.inventories import finding
+from tests.support.shard_writers import crc_trailer
+from tests.support.trees import Tensor, TreeBuilder
 
 NOW = 1_700_000_000.0
 

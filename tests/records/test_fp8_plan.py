@@ -15,7 +15,7 @@ from ckpttool.domain.frozen import replace
 from ckpttool.errors import UnsafeError
 from ckpttool.records.fp8_plan import parse_plan, plan_document
 from tests.decide.fp8.test_experiments import found
-from tests.fp8_runs import known, plan
+from tests.support.fp8_runs import known, plan
 
 
 def spelled(document: object) -> bytes:

@@ -17,8 +17,8 @@ from ckpttool.records import ledger as ledger_module
 from ckpttool.records.ledger import Ledger, ledger_place, load, lookup, save
 from ckpttool.trainers.mindformers.scalars import FACTS
 from ckpttool.write.files import locked
-from tests.inventories import finding
-from tests.manifests import seal
+from tests.support.inventories import finding
+from tests.support.manifests import seal
 
 NOW = 1_700_000_000.5
 HOUR = 3600.0

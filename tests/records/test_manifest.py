@@ -26,10 +26,10 @@ from ckpttool.trainers.base import ScanOptions
 from ckpttool.trainers.common import LOOSE_FILE_LAYOUT
 from ckpttool.trainers.locate import locate
 from ckpttool.trainers.mindformers.layouts.names import ITERATION_LAYOUT, RANK_LAYOUT, UNIFIED_LAYOUT
-from tests.inventories import checkpoint
-from tests.manifests import NAMES, any_manifest, manifest, seal, sealed_checkpoint
-from tests.storages import layout_of
-from tests.trees import TreeBuilder
+from tests.support.faulty_storages import layout_of
+from tests.support.inventories import checkpoint
+from tests.support.manifests import NAMES, any_manifest, manifest, seal, sealed_checkpoint
+from tests.support.trees import TreeBuilder
 
 PATH = ".ckpttool/llama-10_2.ckpt.manifest.json"
 PLACE = SealPlace(path=PATH, layout=RANK_LAYOUT, checkpoint="10_2", prefix="llama")

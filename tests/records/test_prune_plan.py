@@ -19,7 +19,7 @@ from ckpttool.domain.units import Rank, Step
 from ckpttool.errors import IncompleteError, UnsafeError, UsageError
 from ckpttool.records.hashed_json import closed
 from ckpttool.records.prune_plan import plan_bytes, read_plan
-from tests.published import problems_of
+from tests.support.json_schemas import problems_of
 
 
 def move(path: str, inode: int = 1) -> Move:

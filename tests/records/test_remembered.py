@@ -18,11 +18,11 @@ from ckpttool.domain.verdict import Level, ShardReport, Verdict
 from ckpttool.records import ledger
 from ckpttool.records.ledger import SAVE_SECONDS, Memory
 from ckpttool.storage.local import LocalStorage
-from tests.cli.running import ask
-from tests.detection import with_crc
 from tests.records.test_ledger import report
-from tests.trees import TreeBuilder
-from tests.verify.looking import found
+from tests.support.commands import ask
+from tests.support.fault_detection import with_crc
+from tests.support.trees import TreeBuilder
+from tests.support.verifying import found
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from ckpttool.records.manifest import ManifestProblem, manifest_bytes, read_mani
 from ckpttool.records.tensor_table import TensorTable
 from ckpttool.storage.local import LocalStorage
 from ckpttool.trainers.mindformers.layouts.names import RANK_LAYOUT
-from tests.manifests import manifest, seal
+from tests.support.manifests import manifest, seal
 
 PLACE = SealPlace(path="a.json", layout=RANK_LAYOUT, checkpoint="10_2", prefix="llama")
 FIRST = TensorDigests(names=("bias", 'we"ight\n'), digests=bytes(range(16)))

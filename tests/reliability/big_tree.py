@@ -11,7 +11,7 @@ from functools import lru_cache
 from pathlib import Path
 from random import Random
 
-from tests.trees import Fmt, Tensor, shard_bytes, training_scalars
+from tests.support.trees import Fmt, Tensor, shard_bytes, training_scalars
 
 PREFIX = "llama2_7b"
 EPOCHS = (10, 20)

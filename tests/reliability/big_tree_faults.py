@@ -11,7 +11,7 @@ from ckpttool.domain.shard import FormatName
 from ckpttool.formats import read_header
 from ckpttool.trainers.mindformers.scalars import FACTS
 from tests.reliability.big_tree import EPOCHS, STAGES, BigTree, Planted, Spot, right_scalars
-from tests.writers import MemorySource
+from tests.support.shard_writers import MemorySource
 
 OLDER, NEWER = EPOCHS
 _PAGE = 4_096

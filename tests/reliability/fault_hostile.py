@@ -7,8 +7,8 @@ import zipfile
 import torch
 
 from ckpttool.domain.shard import FormatName
-from tests.hostile import CORPUS
 from tests.reliability.fault_scenes import Site, scene
+from tests.support.hostile_files import CORPUS
 
 
 @scene(30)

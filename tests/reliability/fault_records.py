@@ -7,7 +7,6 @@ import os
 import shutil
 from pathlib import Path
 
-from tests.cli.running import ask
 from tests.reliability.fault_scenes import (
     BEFORE,
     ITERATIONS,
@@ -20,7 +19,8 @@ from tests.reliability.fault_scenes import (
     sealed,
     tensor,
 )
-from tests.training_logs import write_log
+from tests.support.commands import ask
+from tests.support.training_logs import write_log
 
 # --- meta.json and health_ckpts.json ---------------------------------------------------------------------------------
 

@@ -15,10 +15,10 @@ from ckpttool.domain.finding import Code, Severity
 from ckpttool.domain.shard import FormatName
 from ckpttool.formats import read_header
 from ckpttool.trainers.mindformers.scalars import FACTS
-from tests.cli.running import Said, ask
 from tests.conftest import FIXTURES
-from tests.detection import megabyte, with_crc
-from tests.writers import MemorySource
+from tests.support.commands import Said, ask
+from tests.support.fault_detection import megabyte, with_crc
+from tests.support.shard_writers import MemorySource
 
 if TYPE_CHECKING:
     import pytest

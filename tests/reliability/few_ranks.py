@@ -12,9 +12,9 @@ from random import Random
 
 from ckpttool.errors import ExitCode
 from ckpttool.storage import open_storage
-from tests.answers import FIXTURES
-from tests.cli.running import Said, ask
-from tests.layouts import LAYOUTS
+from tests.support.answers import FIXTURES
+from tests.support.commands import Said, ask
+from tests.support.trainer_trees import LAYOUTS
 
 OTHERS = ("hf_single", "hf_ddp2", "hf_sharded_index", "verl_2ranks", "orbax_standard", "dcp_fsdp2_4ranks",
           "dcp_plain_2ranks")  # fmt: skip

@@ -13,8 +13,8 @@ from ckpttool.trainers.mindformers.config import train_config_of
 from ckpttool.trainers.mindformers.launch import render_config
 from ckpttool.trainers.mindformers.lint import BEFORE_A_START, lint
 from ckpttool.trainers.mindformers.load import load_keys
-from tests.plans import NEWER_LOAD, resume_plan
 from tests.reliability.fuzz_records import assert_short, depth, same
+from tests.support.plans import NEWER_LOAD, resume_plan
 
 LONGEST_MESSAGE = 20_000
 """Characters: a key of the input's own length may be in it several times."""

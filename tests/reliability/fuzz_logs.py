@@ -27,8 +27,8 @@ from ckpttool.trainers.megatron.log import Megatron
 from ckpttool.trainers.mindformers.logs.text import MindFormers
 from ckpttool.trainers.registry import log_reader
 from tests.logs.reading import Dribble
-from tests.published import problems_of
 from tests.reliability.fuzz_records import assert_short
+from tests.support.json_schemas import problems_of
 
 _LEAST_RECORD = 16
 """Bytes of a record of an event file, which counts as a line: length, event and two checksums."""

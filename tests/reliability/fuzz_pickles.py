@@ -10,7 +10,7 @@ from ckpttool.formats.torch.pickle_names import Trust, modern, trust
 from ckpttool.formats.torch.pickle_objects import GETATTR
 from ckpttool.formats.torch.pickle_opcodes import Name
 from ckpttool.formats.torch.pickle_scan import MOST_NAME_BYTES, PickleReader
-from tests.writers import MemorySource
+from tests.support.shard_writers import MemorySource
 
 _TUPLES = (b"t", b"\x85", b"\x86", b"\x87")
 _MOST_TUPLES = 20

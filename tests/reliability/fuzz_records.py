@@ -29,9 +29,9 @@ from ckpttool.trainers.mindformers.layouts.names import RANK_LAYOUT
 from ckpttool.trainers.mindformers.layouts.pointers import parse_meta
 from ckpttool.trainers.mindformers.layouts.unified import parse_name_map
 from ckpttool.trainers.registry import layout_names
-from tests.manifests import sealed_checkpoint
-from tests.storages import layout_of
-from tests.writers import MemorySource
+from tests.support.faulty_storages import layout_of
+from tests.support.manifests import sealed_checkpoint
+from tests.support.shard_writers import MemorySource
 
 LONGEST_MESSAGE = 2000
 """Characters of one problem with a record, the file's name and the way down to the value included."""

@@ -24,7 +24,7 @@ from ckpttool.formats.safetensors.quick import parse_quickly
 from ckpttool.formats.safetensors.shard import forget_headers
 from ckpttool.formats.torch.zip_directory import read_zip_directory
 from ckpttool.trainers.mindformers.scalars import FACTS
-from tests.writers import MemorySource
+from tests.support.shard_writers import MemorySource
 
 # The package has no types for it. Returns pairs of a name and a dict of dtype, shape and data.
 deserialize: Callable[[bytes], list[tuple[str, dict[str, Any]]]] = safetensors.deserialize

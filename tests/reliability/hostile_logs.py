@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ckpttool.errors import ExitCode
 from tests.reliability.hostile_situation import NO_FILES, Ask, Maker, Situation, ask, sound_tree, sparse, text
-from tests.training_logs import step_lines
+from tests.support.training_logs import step_lines
 
 MEBI = 1 << 20
 STEP = step_lines(1, 0.3)[0] + "\n"

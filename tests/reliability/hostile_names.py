@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ckpttool.errors import ExitCode
 from tests.reliability.hostile_situation import CONFIG, Maker, Situation, ask, outside, sound_tree
-from tests.trees import TreeBuilder
+from tests.support.trees import TreeBuilder
 
 NAMES = {
     "escape sequences": "x\x1b[2J\x1b]0;title\x07",

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Literal
 
 from ckpttool.errors import ExitCode
-from tests.hostile import CORPUS
 from tests.reliability.hostile_situation import (
     LINKS,
     LOST_LINKS,
@@ -20,7 +19,8 @@ from tests.reliability.hostile_situation import (
     sound_tree,
     text,
 )
-from tests.writers import compact, record, safetensors_file
+from tests.support.hostile_files import CORPUS
+from tests.support.shard_writers import compact, record, safetensors_file
 
 KEPT = "output/checkpoint/rank_*/*-10_2.*"
 OLDER = ask("resolve output", 0, "Resume from 10_2: step 20, whole on all 2 ranks")

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.trees import TreeBuilder
+from tests.support.trees import TreeBuilder
 
 Maker = Callable[[Path], None]
 """Puts something hostile where the path says."""

@@ -10,9 +10,9 @@ from itertools import islice, product
 from pathlib import Path
 from typing import Literal
 
-from tests.reference_keeper import Kept
-from tests.reference_picker import pick
-from tests.trees import TreeBuilder
+from tests.support.reference_choice import pick
+from tests.support.reference_retention import Kept
+from tests.support.trees import TreeBuilder
 
 WORLD = 3
 """The fewest of which one that differs is outvoted; and no run on fewer ranks is a whole fraction of it."""

@@ -8,7 +8,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.reference_keeper import Kept
 from tests.reliability.model import (
     WORLD,
     Kind,
@@ -20,7 +19,8 @@ from tests.reliability.model import (
     is_other_than_sealed,
     nearest,
 )
-from tests.trees import Fmt, Tensor, TreeBuilder, floats, shard_bytes, training_scalars
+from tests.support.reference_retention import Kept
+from tests.support.trees import Fmt, Tensor, TreeBuilder, floats, shard_bytes, training_scalars
 
 
 @dataclass(frozen=True)

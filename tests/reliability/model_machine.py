@@ -21,10 +21,10 @@ from ckpttool.domain import verdict
 from ckpttool.domain.plan import NoResumePoint
 from ckpttool.domain.question import TreeQuestion
 from ckpttool.domain.retention import PruneOrder, Pruning, RetentionPolicy, Why
-from tests.changes.trees import Stop, files, outside_trash
-from tests.reference_keeper import Kept, Wish, may_go
-from tests.reference_picker import evidence, lost
 from tests.reliability.model import WORLD, Level, Model, Save, readings, right_picks, seen_at
+from tests.support.prunable_trees import Stop, files, outside_trash
+from tests.support.reference_choice import evidence, lost
+from tests.support.reference_retention import Kept, Wish, may_go
 
 M = TypeVar("M", bound=Model)
 

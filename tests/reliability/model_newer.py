@@ -8,10 +8,10 @@ import shutil
 from collections.abc import Iterable
 from pathlib import Path
 
-from tests.reference_keeper import Kept
-from tests.reference_picker import beyond_tracker
 from tests.reliability.model import WORLD, Kind, Model, Save, Shard, is_other_than_sealed, nearest
-from tests.trees import TreeBuilder
+from tests.support.reference_choice import beyond_tracker
+from tests.support.reference_retention import Kept
+from tests.support.trees import TreeBuilder
 
 RECORDS = ("common.json", "metadata.json")
 PARTS = 2

@@ -16,8 +16,8 @@ from random import Random
 from ckpttool.errors import ExitCode
 from tests.reliability.beside import Beside
 from tests.reliability.crowd import Crowd, End, Job
-from tests.trees import Tensor, ckpt_bytes, training_scalars
-from tests.writers import crc_trailer
+from tests.support.shard_writers import crc_trailer
+from tests.support.trees import Tensor, ckpt_bytes, training_scalars
 
 RANKS = 4
 PREFIX = "llama2_7b"

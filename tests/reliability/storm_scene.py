@@ -18,11 +18,11 @@ from ckpttool.storage.local import LocalStorage
 from ckpttool.storage.mounts import boot_id, disk_identity, mount_table
 from ckpttool.trainers.mindformers.layouts.names import RANK_LAYOUT
 from ckpttool.trainers.mindformers.layouts.pointers import parse_meta
-from tests.detection import with_crc
 from tests.reliability.beside import Beside
 from tests.reliability.crowd import HUNG, End
-from tests.training_logs import write_log
-from tests.trees import TreeBuilder, shard_bytes, training_scalars, weights
+from tests.support.fault_detection import with_crc
+from tests.support.training_logs import write_log
+from tests.support.trees import TreeBuilder, shard_bytes, training_scalars, weights
 
 RANKS = 2
 VICTIM, NEWEST = 5, 95

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.running import ask
 from tests.conftest import TESTS
 from tests.pages import GUIDE
 from tests.reliability import fault_disks, fault_hostile, fault_makers, fault_records
 from tests.reliability.fault_scenes import CHANGES, CKPT, SCENES, Scene, Site, hear, nothing, patiently, stage
 from tests.reliability.faults import FAULTS
+from tests.support.commands import ask
 
 ROOT = TESTS.parent
 NOTES = frozenset({"checksum-missing", "training-complete"})

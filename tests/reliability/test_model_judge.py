@@ -15,10 +15,10 @@ from ckpttool.api import Answer, DataQuestion, ResumeQuestion, TreeQuestion
 from ckpttool.domain.plan import NoResumePoint
 from ckpttool.domain.retention import PruneOrder, Pruning, RetentionPolicy, Why
 from ckpttool.domain.verdict import Level
-from tests.reference_keeper import Wish
 from tests.reliability.model import Kind, Shard
 from tests.reliability.model_machine import Tally
 from tests.reliability.test_model import PLAIN, LegacyTraining, NewerTraining, run
+from tests.support.reference_retention import Wish
 
 resolve, prune = api.resolve, api.prune
 

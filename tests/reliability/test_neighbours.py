@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.changes.trees import resumes_from
-from tests.trees import Fmt, TreeBuilder, floats, shard_bytes, training_scalars
+from tests.support.prunable_trees import resumes_from
+from tests.support.trees import Fmt, TreeBuilder, floats, shard_bytes, training_scalars
 
 RANKS = 8
 FORMATS: tuple[Fmt, ...] = ("ckpt", "safetensors")

@@ -20,7 +20,7 @@ from ckpttool.errors import ExitCode
 from tests.reliability.big_tree import EPOCHS, STAGES, BigTree, Planted, Spot
 from tests.reliability.big_tree_faults import CKPT_ONLY, IN_LISTINGS, IN_SHARDS, SEALED_ONLY, Fault, companions
 from tests.reliability.figures import Figure, Programme
-from tests.trees import Fmt
+from tests.support.trees import Fmt
 
 OLDER, NEWER = EPOCHS
 

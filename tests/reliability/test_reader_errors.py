@@ -15,13 +15,13 @@ from queue import SimpleQueue
 import pytest
 
 from ckpttool.errors import ExitCode
-from tests.changes.trees import seal
 from tests.conftest import FIXTURES
 from tests.reliability.figures import Figure, Programme
 from tests.reliability.traced import Point, Run, traced, works
 from tests.reliability.warm import Warm
 from tests.reliability.writers import state
-from tests.trees import TreeBuilder
+from tests.support.prunable_trees import seal
+from tests.support.trees import TreeBuilder
 
 NEWEST = "20_2"
 ERRORS = ("EIO", "EACCES", "ESTALE", "EMFILE")

@@ -18,7 +18,7 @@ from tests.reliability.figures import Programme
 from tests.reliability.injection import changes_the_disk
 from tests.reliability.traced import KILL, Call, Point, Run, calls_of, traced, untraced, works
 from tests.reliability.warm import MARK, Warm
-from tests.trees import TreeBuilder
+from tests.support.trees import TreeBuilder
 
 HOOK = 'line=$(cat); [ -n "$line" ] && printf "%s\\n" "$line" >> heard'
 ARGV = ("watch", "output/checkpoint", "--once", "--level", "structure", "--on-event", f"sh -c '{HOOK}'")

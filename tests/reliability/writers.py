@@ -17,9 +17,9 @@ from ckpttool.domain.plan import NoResumePoint
 from ckpttool.domain.question import DataQuestion, ResumeQuestion, TreeQuestion
 from ckpttool.domain.retention import PruneOrder, RetentionPolicy
 from ckpttool.domain.verdict import Level
-from tests.changes.trees import newer, seal
 from tests.conftest import FIXTURES
-from tests.trees import TreeBuilder
+from tests.support.prunable_trees import newer, seal
+from tests.support.trees import TreeBuilder
 
 State = Mapping[str, bytes]
 """Every file below a folder, by path; a link as what it points at, and `{cwd}` for the folder; `PATH mode` its mode."""

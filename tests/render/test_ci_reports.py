@@ -22,7 +22,7 @@ from ckpttool.render.json import dumps
 from ckpttool.render.junit import junit
 from ckpttool.render.markdown import summary
 from ckpttool.render.sarif import sarif
-from tests.published import code_quality_entries, junit_suite, sarif_run
+from tests.support.json_schemas import code_quality_entries, junit_suite, sarif_run
 
 HOSTILE = [
     "50% of\r\n::warning::x",

@@ -18,7 +18,7 @@ from ckpttool.domain.shard import Shard
 from ckpttool.domain.units import Rank
 from ckpttool.domain.verdict import VerdictWord
 from ckpttool.render.rank_map import Drawn, Mark, Row, Span, mark_of, rank_map
-from tests.inventories import checkpoint
+from tests.support.inventories import checkpoint
 
 
 def save(*, world: int | None, ranks: Iterable[int] | None = None) -> Checkpoint:

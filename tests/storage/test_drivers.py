@@ -33,10 +33,10 @@ from ckpttool.storage.driver import reason_of, stamp_of
 from ckpttool.storage.driver_files import FIRST_READ
 from ckpttool.storage.driver_lanes import LANES
 from ckpttool.storage.stream import read_blocks
-from tests.answers import FIXTURES
-from tests.cli.running import ask, shard_words
-from tests.drivers import SECRET, Lies, lying_driver
 from tests.storage.test_storage_sees_all import TREES, answer, copied, plain
+from tests.support.answers import FIXTURES
+from tests.support.commands import ask, shard_words
+from tests.support.fsspec_drivers import SECRET, Lies, lying_driver
 
 pytest.importorskip("fsspec", reason="drivers are fsspec's, which is not installed")
 

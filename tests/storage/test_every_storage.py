@@ -14,7 +14,7 @@ from ckpttool.storage.base import Kind, NotRegularError, OverLimitError, Storage
 from ckpttool.storage.hidden import HiddenStorage
 from ckpttool.storage.local import LocalStorage
 from ckpttool.storage.stream import ShrankError, read_blocks
-from tests.memory import Bucket, MemoryStorage, Recording
+from tests.support.memory_storage import Bucket, MemoryStorage, Recording
 
 CONTENT = bytes(range(256)) * 5
 

@@ -15,11 +15,11 @@ from ckpttool.storage import above, look_anew, open_storage
 from ckpttool.storage.base import Entry, Kind, ReplacedError, Storage
 from ckpttool.storage.objects import FIRST_READ
 from ckpttool.storage.stream import read_blocks
-from tests.answers import FIXTURES
-from tests.cli.running import ask, shard_words
 from tests.storage.test_storage_sees_all import QUESTIONS, TREES, answer, copied, plain
-from tests.stores import Relay, relay_over
-from tests.trees import ckpt_bytes, floats, training_scalars
+from tests.support.answers import FIXTURES
+from tests.support.commands import ask, shard_words
+from tests.support.s3_relay import Relay, relay_over
+from tests.support.trees import ckpt_bytes, floats, training_scalars
 
 pytest.importorskip("obstore", reason="object stores are read by obstore, which is not installed")
 

@@ -18,9 +18,9 @@ import pytest
 from ckpttool.errors import ExitCode
 from ckpttool.storage import STORAGES
 from ckpttool.storage.local import LocalStorage
-from tests.answers import FIXTURES
-from tests.cli.running import Said, ask
-from tests.memory import Bucket, MemoryStorage, Recording
+from tests.support.answers import FIXTURES
+from tests.support.commands import Said, ask
+from tests.support.memory_storage import Bucket, MemoryStorage, Recording
 
 TREES = (
     "async_ckpt/output",

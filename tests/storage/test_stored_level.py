@@ -19,10 +19,10 @@ from ckpttool.errors import ExitCode
 from ckpttool.records.store_trials import TRIALS, read_trials, trial_bytes, trial_path
 from ckpttool.storage import open_storage
 from ckpttool.storage.base import WithheldError
-from tests.answers import FIXTURES
-from tests.cli.running import Said, ask
-from tests.stores import Relay, relay_over
-from tests.writers import crc_trailer
+from tests.support.answers import FIXTURES
+from tests.support.commands import Said, ask
+from tests.support.s3_relay import Relay, relay_over
+from tests.support.shard_writers import crc_trailer
 
 pytest.importorskip("obstore", reason="object stores are read by obstore, which is not installed")
 pytest.importorskip("botocore", reason="stores are asked for their checksums by botocore, which is not installed")
@@ -174,7 +174,7 @@ def test_a_ckpt_that_carries_a_crc_is_attested_without_a_manifest(relay: Relay) 
 def test_the_crc_in_a_file_that_mindspore_wrote_tells_that_of_the_whole_file(name: str) -> None:
     from ckpttool.domain.verdict import Level
     from ckpttool.verify.check import check
-    from tests.verify.looking import task_for
+    from tests.support.verifying import task_for
 
     path = FIXTURES / "crc" / f"{name}.ckpt"
     assert check(task_for(path, Level.STRUCTURE)).report.file_crc32 == zlib.crc32(path.read_bytes())

@@ -23,8 +23,8 @@ from ckpttool.domain.pointer import Pointer, PointerText
 from ckpttool.errors import ExitCode
 from ckpttool.trainers import registry
 from ckpttool.trainers.base import Layout, Members, Refusal, Trainer
-from tests.answers import chosen, cli, coded, document, plan, reasons, refusal, scanned, why_not
-from tests.published import problems_of
+from tests.support.answers import chosen, cli, coded, document, plan, reasons, refusal, scanned, why_not
+from tests.support.json_schemas import problems_of
 from tests.trainers import toy
 from tests.trainers.toy import save
 

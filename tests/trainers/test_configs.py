@@ -10,9 +10,9 @@ import pytest
 from ckpttool.domain.finding import Code, Finding, Severity
 from ckpttool.errors import ConfigError, ForeignConfigError
 from ckpttool.trainers import registry
-from tests.cli.running import ask
 from tests.conftest import FIXTURES
-from tests.layouts import healthy
+from tests.support.commands import ask
+from tests.support.trainer_trees import healthy
 
 HF = """\
 per_device_train_batch_size: 2

@@ -19,9 +19,9 @@ from ckpttool.domain.question import TreeQuestion
 from ckpttool.domain.retention import PruneOrder, RetentionPolicy
 from ckpttool.errors import ExitCode
 from ckpttool.trainers.verl.scan import _is_confirmed
-from tests.answers import chosen, cli, codes, plan, refusal, scanned, why_not
-from tests.inventories import checkpoint
-from tests.layouts import healthy
+from tests.support.answers import chosen, cli, codes, plan, refusal, scanned, why_not
+from tests.support.inventories import checkpoint
+from tests.support.trainer_trees import healthy
 
 COPIES = [
     ("hf_single", "", "checkpoint-4", "checkpoint-99", ("checkpoint-12", 12), Code.STEP_DISAGREES),

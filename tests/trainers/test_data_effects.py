@@ -16,8 +16,8 @@ from ckpttool.domain.finding import Code
 from ckpttool.domain.plan import ResumePlan
 from ckpttool.domain.question import AskedSizes
 from ckpttool.trainers import registry
-from tests.answers import codes, plan, refusal
-from tests.layouts import healthy, layout_of_tree, truths
+from tests.support.answers import codes, plan, refusal
+from tests.support.trainer_trees import healthy, layout_of_tree, truths
 
 HF = ("hf_ddp2", "hf_lora", "hf_sharded_index", "hf_single")
 HF_LATER = ("hf_ddp2", "hf_single")

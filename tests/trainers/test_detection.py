@@ -15,7 +15,7 @@ from ckpttool.trainers.below import trees_below
 from ckpttool.trainers.common import LOOSE_FILE_LAYOUT
 from ckpttool.trainers.listing import HEAD_BYTES, Listing
 from ckpttool.trainers.locate import locate
-from tests.layouts import LAYOUTS, healthy, layout_of_tree, truths
+from tests.support.trainer_trees import LAYOUTS, healthy, layout_of_tree, truths
 
 Names = dict[str, bytes]
 """Paths of files relative to the root, each with its first bytes; of an empty folder, with a slash behind it."""

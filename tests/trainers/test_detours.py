@@ -9,7 +9,7 @@ from ckpttool.decide.detour import advise_after_stop, advise_spike
 from ckpttool.domain.advice import Spike, SpikeAdvice, StopAdvice
 from ckpttool.domain.units import Step
 from ckpttool.trainers.registry import TRAINERS, threshold_settings, told_trainers
-from tests.decide.rows import rows
+from tests.support.log_rows import rows
 
 SPIKE = advise_spike(Spike(onset=Step(300), end=Step(900)), [Step(100)], newest=Step(1000))
 STOP = advise_after_stop(Step(40), [Step(20)], count=5)

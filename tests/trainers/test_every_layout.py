@@ -26,11 +26,11 @@ from ckpttool.trainers.base import WHOLE_TREE, Layout, Members, Part, Refusal, S
 from ckpttool.trainers.common import LOOSE_FILE_LAYOUT
 from ckpttool.trainers.listing import list_root
 from ckpttool.trainers.mindformers.layouts.names import ITERATION_LAYOUT, RANK_LAYOUT, UNIFIED_LAYOUT
-from tests.answers import decide, named, names, scanned
-from tests.layouts import LAYOUTS
-from tests.storages import layout_of
+from tests.support.answers import decide, named, names, scanned
+from tests.support.faulty_storages import layout_of
+from tests.support.trainer_trees import LAYOUTS
+from tests.support.trees import TreeBuilder, ckpt_bytes, floats, safetensors_bytes, training_scalars, weights
 from tests.trainers import toy
-from tests.trees import TreeBuilder, ckpt_bytes, floats, safetensors_bytes, training_scalars, weights
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

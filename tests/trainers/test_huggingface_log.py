@@ -11,9 +11,9 @@ import pytest
 from ckpttool.trainers.huggingface import log as hf_trainer
 from ckpttool.trainers.huggingface.log import HfTrainer
 from ckpttool.trainers.huggingface.places import HfLogs
-from tests.answers import cli
-from tests.layouts import healthy
 from tests.logs.reading import log, problems, read, steps
+from tests.support.answers import cli
+from tests.support.trainer_trees import healthy
 
 
 def test_a_trainer_state_gives_its_training_entries_and_no_evaluations() -> None:

@@ -8,8 +8,8 @@ import pytest
 
 from ckpttool.trainers.base import Members, Refusal
 from ckpttool.trainers.registry import health_file_of, signs
-from tests.inventories import checkpoint
-from tests.storages import layout_of
+from tests.support.faulty_storages import layout_of
+from tests.support.inventories import checkpoint
 
 RANK, ITERATION = layout_of("mindformers-rank"), layout_of("mindformers-iteration")
 SAVE = replace(checkpoint("10_2"), name="iteration_00000030")

@@ -19,8 +19,8 @@ from ckpttool.domain.load_settings import LoadSettings
 from ckpttool.domain.plan import Outcome, ResumePlan, Simulation
 from ckpttool.domain.retention import PruneOrder, RetentionPolicy
 from ckpttool.trainers.lightning.names import is_last, step_in
-from tests.answers import chosen, cli, codes, document, named, names, plan, reasons, scanned, why_not
-from tests.layouts import damaged, healthy
+from tests.support.answers import chosen, cli, codes, document, named, names, plan, reasons, scanned, why_not
+from tests.support.trainer_trees import damaged, healthy
 
 
 @pytest.fixture

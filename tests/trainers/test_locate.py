@@ -13,9 +13,9 @@ from ckpttool.trainers.common import LOOSE_FILE_LAYOUT
 from ckpttool.trainers.locate import locate
 from ckpttool.trainers.mindformers.layouts.names import ITERATION_LAYOUT, RANK_LAYOUT, UNIFIED_LAYOUT
 from ckpttool.trainers.registry import signs
-from tests.answers import cli, document
-from tests.layouts import healthy
-from tests.trees import TreeBuilder, safetensors_bytes, training_scalars
+from tests.support.answers import cli, document
+from tests.support.trainer_trees import healthy
+from tests.support.trees import TreeBuilder, safetensors_bytes, training_scalars
 
 SHARD = "llama2_7b_rank_2_1-10_2.ckpt"
 

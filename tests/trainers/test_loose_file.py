@@ -13,8 +13,8 @@ from ckpttool.storage.local import LocalStorage
 from ckpttool.trainers.common import LOOSE_FILE_LAYOUT
 from ckpttool.trainers.listing import list_root
 from ckpttool.trainers.registry import loose_file
-from tests.answers import FIXTURES, cli, plan, scanned
-from tests.layouts import LAYOUTS
+from tests.support.answers import FIXTURES, cli, plan, scanned
+from tests.support.trainer_trees import LAYOUTS
 
 REAL = FIXTURES / "sink2_ckpt/output/checkpoint/rank_0/llama2_7b_rank_0-20_2.ckpt"
 REAL_SAFETENSORS = FIXTURES / "sink2_safetensors/output/checkpoint/rank_0/llama2_7b_rank_0-20_2.safetensors"

@@ -16,8 +16,8 @@ from ckpttool.domain.retention import RetentionPolicy
 from ckpttool.domain.verdict import Level, Verdict, VerdictWord
 from ckpttool.formats import ocdbt
 from ckpttool.formats.ocdbt import OverLimitError, Store
-from tests.answers import FIXTURES, chosen, cli, codes, named, names, plan, reasons, refusal, scanned, why_not
-from tests.layouts import damaged, healthy
+from tests.support.answers import FIXTURES, chosen, cli, codes, named, names, plan, reasons, refusal, scanned, why_not
+from tests.support.trainer_trees import damaged, healthy
 
 RECORD = "_CHECKPOINT_METADATA"
 TREE = "30/default/_METADATA"

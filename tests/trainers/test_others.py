@@ -12,8 +12,8 @@ from ckpttool.errors import ExitCode, UnknownLayoutError
 from ckpttool.trainers.below import trees_below
 from ckpttool.trainers.locate import locate
 from ckpttool.trainers.registry import TRAINERS
-from tests.answers import chosen, cli, plan
-from tests.layouts import LAYOUTS, healthy
+from tests.support.answers import chosen, cli, plan
+from tests.support.trainer_trees import LAYOUTS, healthy
 
 _DCP = LAYOUTS / "dcp_plain_2ranks" / "8"
 _TORCH = LAYOUTS / "loose_models" / "a" / "model.pt"

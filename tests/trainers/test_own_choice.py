@@ -14,7 +14,7 @@ from ckpttool import api
 from ckpttool.domain.checkpoint import Inventory
 from ckpttool.domain.plan import Outcome, Simulation
 from ckpttool.trainers import registry
-from tests.layouts import damaged, faults, healthy, layout_of_tree, truths
+from tests.support.trainer_trees import damaged, faults, healthy, layout_of_tree, truths
 
 _STEPS = ("resumed_at_step", "step_inside", "iteration", "step_then")
 """Under which words the library's runs note where they went on, the surest first."""

@@ -20,8 +20,8 @@ from ckpttool.domain.plan import NoResumePoint, ResumePlan
 from ckpttool.domain.verdict import Level, Verdict
 from ckpttool.trainers import registry
 from ckpttool.trainers.base import Members
-from tests.answers import decide, scanned
-from tests.layouts import damaged, faults, healthy, layout_of_tree, truths
+from tests.support.answers import decide, scanned
+from tests.support.trainer_trees import damaged, faults, healthy, layout_of_tree, truths
 
 TREES = [tree for tree in sorted(truths()) if layout_of_tree(tree) in registry.layout_names()]
 FAULTS = [fault for fault, recipe in sorted(faults().items()) if recipe["tree"] in TREES]

@@ -18,7 +18,7 @@ from ckpttool.storage.base import Storage
 from ckpttool.trainers import registry
 from ckpttool.trainers.base import Members, ScanOptions
 from ckpttool.trainers.listing import Listing
-from tests.answers import chosen, codes, plan, reasons
+from tests.support.answers import chosen, codes, plan, reasons
 from tests.trainers import toy
 
 Changed = Callable[[Checkpoint], Checkpoint]

@@ -21,9 +21,9 @@ from ckpttool.domain.plan import ResumePlan
 from ckpttool.domain.preflight import Check, Preflight
 from ckpttool.domain.preflight import Outcome as Ended
 from ckpttool.errors import ExitCode
-from tests.answers import cli
-from tests.cli.running import ask
-from tests.layouts import healthy
+from tests.support.answers import cli
+from tests.support.commands import ask
+from tests.support.trainer_trees import healthy
 
 TRACKER = "latest_checkpointed_iteration.txt"
 

@@ -17,8 +17,8 @@ from ckpttool.domain.finding import Code
 from ckpttool.domain.plan import Outcome, ResumePlan, Simulation
 from ckpttool.domain.question import AskedSizes
 from ckpttool.errors import ExitCode
-from tests.answers import chosen, cli, codes, named, plan, reasons, refusal, scanned, why_not
-from tests.layouts import healthy
+from tests.support.answers import chosen, cli, codes, named, plan, reasons, refusal, scanned, why_not
+from tests.support.trainer_trees import healthy
 from tests.trainers.test_locate import deny
 
 TRACKER = "latest_checkpointed_iteration.txt"

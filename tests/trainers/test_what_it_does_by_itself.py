@@ -20,8 +20,8 @@ from ckpttool.errors import ExitCode
 from ckpttool.trainers import registry
 from ckpttool.trainers.abilities import OwnStart, Simulator
 from ckpttool.trainers.base import Effects, Layout, Refusal, Resume
-from tests.answers import FIXTURES, chosen, cli, document, plan, why_not
-from tests.published import problems_of
+from tests.support.answers import FIXTURES, chosen, cli, document, plan, why_not
+from tests.support.json_schemas import problems_of
 from tests.trainers import toy
 from tests.trainers.toy import save
 

@@ -21,11 +21,11 @@ from ckpttool.trainers.base import Layout, Part, Refusal
 from ckpttool.trainers.below import trees_below
 from ckpttool.trainers.listing import MOST_LOOKED_INTO, Listing, list_root
 from ckpttool.trainers.locate import locate
-from tests.answers import cli
-from tests.layouts import healthy, layout_of_tree, truths
+from tests.support.answers import cli
+from tests.support.trainer_trees import healthy, layout_of_tree, truths
+from tests.support.trees import TreeBuilder
 from tests.trainers import toy
 from tests.trainers.test_locate import deny
-from tests.trees import TreeBuilder
 
 BOTH = "toy-dcp and twin-file side by side"
 

@@ -39,7 +39,7 @@ from ckpttool.trainers.abilities import (
 from ckpttool.trainers.base import Effects, Layout, Members, Part, Refusal, Resume, ScanOptions, Trainer, no_effects
 from ckpttool.trainers.common.listed import stamp_if_there
 from ckpttool.trainers.listing import Listing
-from tests.trees import floats, safetensors_bytes
+from tests.support.trees import floats, safetensors_bytes
 
 _SAVE = r"step-(?P<step>[0-9]{1,18})"
 _SHARD = r"__(?P<rank>[0-9]{1,6})_[0-9]{1,6}\.toy"

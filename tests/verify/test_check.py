@@ -18,9 +18,18 @@ from ckpttool.verify.check import check, guarded
 from ckpttool.verify.checks import checksum
 from ckpttool.verify.observation import Observation
 from ckpttool.verify.report import judge
-from tests.storages import FaultyStorage
-from tests.verify.looking import CKPT, SAFETENSORS, FailingStorage, Interrupted, codes, raises, task_for, two_megabytes
-from tests.writers import crc_trailer
+from tests.support.faulty_storages import FaultyStorage
+from tests.support.shard_writers import crc_trailer
+from tests.support.verifying import (
+    CKPT,
+    SAFETENSORS,
+    FailingStorage,
+    Interrupted,
+    codes,
+    raises,
+    task_for,
+    two_megabytes,
+)
 
 
 @pytest.fixture

@@ -14,8 +14,8 @@ from ckpttool.domain.shard import FormatName, ShardRole
 from ckpttool.domain.verdict import Level, ShardReport, Verdict, VerdictWord
 from ckpttool.trainers.mindformers.scalars import TrainState
 from ckpttool.verify.report import collect
-from tests.inventories import checkpoint, finding
-from tests.verify.looking import report
+from tests.support.inventories import checkpoint, finding
+from tests.support.verifying import report
 
 STATE = TrainState(epoch_num=10, step_num=20, global_step=20, loss_scale=65536.0, global_batch_size=8)
 

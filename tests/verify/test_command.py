@@ -12,9 +12,9 @@ import pytest
 from ckpttool.domain.checkpoint import Checkpoint
 from ckpttool.domain.verdict import ShardReport, Verdict
 from ckpttool.errors import ExitCode
-from tests.cli.running import ask
-from tests.trees import TreeBuilder, floats, weights
-from tests.writers import crc_trailer
+from tests.support.commands import ask
+from tests.support.shard_writers import crc_trailer
+from tests.support.trees import TreeBuilder, floats, weights
 
 
 @pytest.fixture

@@ -10,11 +10,11 @@ from random import Random
 import pytest
 
 from ckpttool.domain.verdict import Level
-from tests import detection as broken
 from tests.conftest import FIXTURES
-from tests.detection import ALONE, CRC, MANIFEST, PAIR, REPLICAS, SIBLINGS, Scene
-from tests.healthy import alarms, healthy_tree
-from tests.verify.looking import ON_DISK
+from tests.support import fault_detection as broken
+from tests.support.fault_detection import ALONE, CRC, MANIFEST, PAIR, REPLICAS, SIBLINGS, Scene
+from tests.support.healthy_trees import alarms, healthy_tree
+from tests.support.verifying import ON_DISK
 
 TREES = {"ckpt": "sink2_ckpt", "safetensors": "sink2_safetensors"}
 FORMATS = pytest.mark.parametrize("fmt", TREES)

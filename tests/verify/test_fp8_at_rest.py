@@ -13,7 +13,7 @@ from ckpttool import api
 from ckpttool.domain.finding import Code, Finding, Severity
 from ckpttool.domain.fp8_probe import Fp8Probe, Risk
 from ckpttool.errors import ExitCode
-from tests.cli.running import ask
+from tests.support.commands import ask
 
 Tensors = dict[str, torch.Tensor]
 

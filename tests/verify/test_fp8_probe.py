@@ -21,8 +21,8 @@ from ckpttool.verify.check import check
 from ckpttool.verify.fp8_probe import probe_shard
 from ckpttool.verify.kernels import fp8_sample
 from ckpttool.verify.observation import Observation
-from tests.verify.looking import task_for
-from tests.writers import record
+from tests.support.shard_writers import record
+from tests.support.verifying import task_for
 
 Tensors = dict[str, torch.Tensor]
 

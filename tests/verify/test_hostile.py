@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from ckpttool.errors import ExitCode
-from tests.hostile import CORPUS
+from tests.support.hostile_files import CORPUS
 
 MOST_MEBIBYTES = 256
 MOST_SECONDS = 60

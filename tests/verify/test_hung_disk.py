@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from ckpttool.errors import ExitCode
-from tests.cli.running import environment
-from tests.trees import TreeBuilder
+from tests.support.commands import environment
+from tests.support.trees import TreeBuilder
 
 HANGS = """
 import sys, threading

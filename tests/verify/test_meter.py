@@ -16,8 +16,8 @@ from ckpttool.verify.kernels import digest
 from ckpttool.verify.meter import Meter
 from ckpttool.verify.observation import Observation
 from ckpttool.verify.plan import plan_checks
-from tests.trees import Tensor, TreeBuilder, safetensors_bytes, training_scalars
-from tests.verify.looking import ON_DISK
+from tests.support.trees import Tensor, TreeBuilder, safetensors_bytes, training_scalars
+from tests.support.verifying import ON_DISK
 
 SHARDS = 3
 BLOCKS = 4

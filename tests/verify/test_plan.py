@@ -15,8 +15,8 @@ from ckpttool.domain.manifest import CHUNK_BYTES
 from ckpttool.domain.shard import FileStamp
 from ckpttool.domain.verdict import Level
 from ckpttool.verify.plan import HEADER_COST, PART_BYTES, in_bucket, plan_checks
-from tests.inventories import checkpoint
-from tests.manifests import seal
+from tests.support.inventories import checkpoint
+from tests.support.manifests import seal
 
 
 def sized(*sizes: int) -> Checkpoint:

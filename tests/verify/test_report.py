@@ -16,7 +16,7 @@ from ckpttool.verify.check import check, failed, refused
 from ckpttool.verify.observation import Observation
 from ckpttool.verify.report import judge
 from ckpttool.verify.session import reports_of
-from tests.verify.looking import CKPT, SAFETENSORS, codes, task_for
+from tests.support.verifying import CKPT, SAFETENSORS, codes, task_for
 
 SIZE = CKPT.stat().st_size
 

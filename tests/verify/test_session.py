@@ -24,10 +24,10 @@ from ckpttool.verify.check import check
 from ckpttool.verify.engines.waiting import WaitingEngine
 from ckpttool.verify.observation import Engines, Observation
 from ckpttool.verify.session import SaveRecords, Scope, Session
-from tests.detection import with_crc
-from tests.trees import TreeBuilder, floats, shard_bytes, training_scalars, weights
-from tests.verify.looking import CKPT, ON_DISK, found, verdicts
-from tests.writers import MemorySource
+from tests.support.fault_detection import with_crc
+from tests.support.shard_writers import MemorySource
+from tests.support.trees import TreeBuilder, floats, shard_bytes, training_scalars, weights
+from tests.support.verifying import CKPT, ON_DISK, found, verdicts
 
 
 @pytest.fixture

@@ -9,8 +9,8 @@ import pytest
 
 from ckpttool import api
 from ckpttool.errors import ExitCode
-from tests.cli.running import ask
-from tests.trees import TreeBuilder
+from tests.support.commands import ask
+from tests.support.trees import TreeBuilder
 
 
 @pytest.fixture

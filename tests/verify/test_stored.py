@@ -15,8 +15,8 @@ from ckpttool.domain.units import ByteCount
 from ckpttool.domain.verdict import Level, ShardReport, VerdictWord
 from ckpttool.storage.fan_out import STORE_WORKERS
 from ckpttool.verify.stored import StoreReading, judged
-from tests.manifests import seal
-from tests.verify.looking import report
+from tests.support.manifests import seal
+from tests.support.verifying import report
 
 KNOWN = Store(address="https://s3.amazonaws.com", is_known=True)
 UNKNOWN = Store(address="http://127.0.0.1:8333", is_known=False)

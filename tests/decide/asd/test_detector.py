@@ -21,7 +21,7 @@ from ckpttool.domain.units import Rank, Step
 from ckpttool.errors import UsageError
 from ckpttool.formats.strict_json import ParseError
 from ckpttool.trainers.mindformers.policies import MONITOR
-from tests.decide.rows import INF, NAN
+from tests.support.log_rows import INF, NAN
 
 DIALECTS = (TORCH_NPU, MINDSPORE, MONITOR)
 ON = "enable:true"

@@ -11,7 +11,7 @@ from ckpttool.domain.asd import AsdConfig, AsdEvent, AsdKind, FeatureValue
 from ckpttool.domain.health_events import EventKind, HealthEvent
 from ckpttool.domain.metrics import LocalTime, StepMetrics, parse_local_time
 from ckpttool.domain.units import Rank, Step
-from tests.decide.rows import INF, NAN, rows
+from tests.support.log_rows import INF, NAN, rows
 
 CONFIG = AsdConfig(enable=True)
 TEN_ONES = [1.0] * 10

@@ -13,7 +13,7 @@ from ckpttool.domain.fp8_curves import CurveClass, Onset
 from ckpttool.domain.fp8_plan import AsPlanned, Fp8Verdict, Gate, Outcome, Shown, Trial, VerdictKind
 from ckpttool.domain.frozen import replace
 from ckpttool.domain.units import Step
-from tests.fp8_runs import known
+from tests.support.fp8_runs import known
 
 
 def found(kind: VerdictKind, *culprits: Gemm, **outcomes: Outcome) -> Fp8Verdict:

@@ -16,7 +16,7 @@ from ckpttool.domain.fp8_settings import Computed, OperandSeen, RunArithmetic
 from ckpttool.domain.frozen import replace
 from ckpttool.domain.units import Step
 from tests.decide.fp8.test_experiments import found
-from tests.fp8_runs import EVERY, START, STEPS, curve, experiment, known, plan
+from tests.support.fp8_runs import EVERY, START, STEPS, curve, experiment, known, plan
 
 TRIALS = {trial.id: trial for trial in first_round(known())}
 TRIALS |= {

@@ -11,7 +11,7 @@ from ckpttool.domain.fp8_curves import Comparison, CurveClass, Onset, PairedBy, 
 from ckpttool.domain.frozen import replace
 from ckpttool.domain.units import Step
 from tests.decide.fp8.curves import Runs, curve, stepped
-from tests.fp8_runs import START, STEPS, plan
+from tests.support.fp8_runs import START, STEPS, plan
 
 RUNS = Runs(3, steps=400, wander=0.002)
 WORSE = compare(curve(RUNS.run()), curve(stepped(RUNS.run(), by=0.06, since=240)), [curve(RUNS.run())], terms=Terms())

@@ -14,7 +14,7 @@ from ckpttool.domain.fp8 import Gemm, Recipe
 from ckpttool.domain.fp8_curves import CurveClass
 from ckpttool.domain.fp8_plan import AsPlanned, Evidence, Fp8Plan, Fp8Verdict, Outcome, VerdictKind
 from ckpttool.domain.frozen import replace
-from tests.fp8_runs import TOY, WHOLE, baseline, curve, experiment, known, plan, runs
+from tests.support.fp8_runs import TOY, WHOLE, baseline, curve, experiment, known, plan, runs
 
 RECIPES = (Recipe.TENSORWISE, Recipe.BLOCKWISE, Recipe.MXFP8)
 

@@ -9,7 +9,7 @@ from ckpttool.decide.policies.base import judge
 from ckpttool.decide.policies.olmo import OlmoPolicy
 from ckpttool.domain.metrics import StepMetrics
 from ckpttool.domain.units import Step
-from tests.decide.rows import NAN, rows
+from tests.support.log_rows import NAN, rows
 
 WAVE = [1.0 + 0.1 * math.sin(step) for step in range(400)]
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from ckpttool.decide.policies.base import judge
 from ckpttool.decide.policies.robust_z import LEAST_SPREAD, MAD_TO_SIGMA, RobustZPolicy, robust
 from ckpttool.domain.health_events import EventKind
-from tests.decide.rows import INF, NAN, rows
+from tests.support.log_rows import INF, NAN, rows
 
 
 def calm(length: int, seed: int = 1) -> list[float | None]:

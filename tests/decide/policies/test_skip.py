@@ -10,7 +10,7 @@ from ckpttool.decide.policies.base import judge
 from ckpttool.decide.policies.skip import SkipPolicy
 from ckpttool.domain.health_events import EventKind, HealthEvent
 from ckpttool.domain.metrics import StepMetrics
-from tests.decide.rows import INF, NAN, bloom, row, rows
+from tests.support.log_rows import INF, NAN, bloom, row, rows
 
 
 def steps(events: list[HealthEvent], kind: EventKind) -> list[int]:

@@ -23,7 +23,7 @@ from ckpttool.domain.metrics import StepMetrics
 from ckpttool.domain.units import Step
 from ckpttool.formats.strict_json import ParseError
 from ckpttool.trainers.registry import asd_dialects
-from tests.decide.rows import INF, NAN, rows
+from tests.support.log_rows import INF, NAN, rows
 
 CHECKED = AsdConfig(
     enable=True, with_checksum=True, cooldown=1, strikes_num=2, strikes_window=3, checksum_cooldown=4, upper_thresh1=3

@@ -7,7 +7,7 @@ import pytest
 from ckpttool.decide.policies.base import judge
 from ckpttool.decide.policies.zclip import Average, ZClipPolicy
 from ckpttool.domain.health_events import EventKind
-from tests.decide.rows import INF, NAN, rows
+from tests.support.log_rows import INF, NAN, rows
 
 WARM_UP = [1.0] * 24 + [1.5]  # mean 1.02, population standard deviation 0.09798
 

@@ -23,8 +23,8 @@ from ckpttool.render.answers import plan as plan_answer
 from ckpttool.render.answers import skip as skip_answer
 from ckpttool.trainers.mindformers.layouts.names import RANK_LAYOUT
 from ckpttool.trainers.registry import told_skip
-from tests.inventories import tree
-from tests.plans import NEWER_LOAD, resume_plan
+from tests.support.inventories import tree
+from tests.support.plans import NEWER_LOAD, resume_plan
 
 FINDING = Finding(code=Code.SHARD_MISSING, severity=Severity.DAMAGE, message="gone", path="rank_1/x", remedy="look")
 

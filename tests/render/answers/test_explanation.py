@@ -22,8 +22,8 @@ from ckpttool.render.findings import Explanation, explained, explanations
 from ckpttool.render.json import dumps
 from ckpttool.render.text import WIDTH
 from ckpttool.trainers.registry import FIRST, names_by_title
-from tests.cli.running import ask
-from tests.published import problems_of
+from tests.support.commands import ask
+from tests.support.json_schemas import problems_of
 
 PACKAGE = Path(ckpttool.__file__).parent
 

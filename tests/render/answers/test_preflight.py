@@ -13,7 +13,7 @@ from ckpttool.domain.plan import NoResumePoint, TrainersSkip
 from ckpttool.domain.verdict import Level
 from ckpttool.render.answers import preflight_summaries as summaries
 from tests.decide.test_preflight import MISSING, NEED, NOTE
-from tests.plans import resume_plan
+from tests.support.plans import resume_plan
 from tests.trainers.mindformers.test_launch_check import FITS
 
 SKIP = TrainersSkip(setting="data_skip_steps", value=30)

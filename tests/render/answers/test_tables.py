@@ -29,7 +29,7 @@ from ckpttool.render.answers import inventory as inventory_answer
 from ckpttool.render.answers import plan as table
 from ckpttool.trainers.mindformers.layouts.names import RANK_LAYOUT
 from ckpttool.trainers.mindformers.load import data_settings
-from tests.plans import NEWER_LOAD, resume_plan
+from tests.support.plans import NEWER_LOAD, resume_plan
 
 SAVED_NS = 1_700_000_000_000_000_000
 NOW = SAVED_NS / 1e9 + 9000

@@ -11,8 +11,8 @@ from ckpttool.api.reports import page
 from ckpttool.domain.finding import Severity
 from ckpttool.domain.verdict import Level
 from ckpttool.errors import UnknownLayoutError
-from tests.layouts import damaged, faults, healthy, truths
-from tests.page_reading import findings, marks, read
+from tests.support.report_pages import findings, marks, read
+from tests.support.trainer_trees import damaged, faults, healthy, truths
 
 AT_CHECKSUM = ckpttool.ResumeQuestion(evidence=Level.CHECKSUM)
 

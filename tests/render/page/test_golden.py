@@ -15,7 +15,7 @@ import ckpttool
 from ckpttool.api.reports import page
 from ckpttool.domain.units import ByteCount
 from ckpttool.domain.verdict import Level
-from tests.layouts import damaged
+from tests.support.trainer_trees import damaged
 
 ROOT = Path(__file__).resolve().parents[3]
 MOMENT = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d")

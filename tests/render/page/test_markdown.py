@@ -13,7 +13,7 @@ from ckpttool.api.reports import page
 from ckpttool.domain.checkpoint import Rename
 from ckpttool.domain.finding import Code, damage
 from ckpttool.render.page.markdown import MOST_CHARACTERS, MOST_FINDINGS
-from tests.trees import TreeBuilder
+from tests.support.trees import TreeBuilder
 
 NAME = "a|b`c`<img src=x onerror=y>@everyone [x](http:evil) ![y](z) www.evil.org #17 **b** \\| $x$ ~~s~~ &amp;"
 

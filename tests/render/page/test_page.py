@@ -18,8 +18,8 @@ from ckpttool.domain.metrics import LogNote, NoteKind
 from ckpttool.domain.units import Rank
 from ckpttool.render.page import html, svg
 from ckpttool.render.page.html import MOST_FINDINGS
-from tests.page_reading import Element, findings, read
-from tests.trees import TreeBuilder
+from tests.support.report_pages import Element, findings, read
+from tests.support.trees import TreeBuilder
 
 ROOT = Path(__file__).resolve().parents[3]
 CSS = (ROOT / "ckpttool" / "render" / "page" / "page.css").read_text(encoding="utf-8")

@@ -14,8 +14,8 @@ from ckpttool.domain.plan import Outcome, Simulation
 from ckpttool.domain.question import AskedSizes
 from ckpttool.errors import ExitCode
 from ckpttool.trainers.accelerate.names import first_number
-from tests.answers import chosen, cli, codes, document, named, plan, scanned, why_not
-from tests.layouts import damaged, healthy
+from tests.support.answers import chosen, cli, codes, document, named, plan, scanned, why_not
+from tests.support.trainer_trees import damaged, healthy
 
 
 @pytest.fixture

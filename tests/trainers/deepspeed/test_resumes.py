@@ -11,7 +11,7 @@ from ckpttool.domain.data_position import DataEffect, GoesOn
 from ckpttool.domain.finding import Code
 from ckpttool.domain.plan import NoResumePoint, Outcome, ResumePlan, Simulation
 from ckpttool.domain.question import AskedSizes
-from tests.layouts import damaged, healthy
+from tests.support.trainer_trees import damaged, healthy
 from tests.trainers.deepspeed.test_tags import model_file
 
 LOADS, STOPS, SCRATCH = Outcome.LOADS, Outcome.STOPS, Outcome.SCRATCH

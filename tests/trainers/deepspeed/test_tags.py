@@ -17,8 +17,8 @@ from ckpttool.domain.finding import Code, Severity, blocking
 from ckpttool.domain.shard import ShardRole
 from ckpttool.trainers.deepspeed.names import StatesFile, parse
 from ckpttool.trainers.deepspeed.record import tag_record
-from tests.answers import chosen, cli, plan, scanned
-from tests.layouts import healthy
+from tests.support.answers import chosen, cli, plan, scanned
+from tests.support.trainer_trees import healthy
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ from ckpttool.trainers.fp8.frameworks import Setting, framework_of
 from ckpttool.trainers.fp8.inspect_log import layers_of
 from ckpttool.trainers.fp8.lint import version
 from tests.decide.fp8.test_experiments import found
-from tests.fp8_runs import experiment, known
+from tests.support.fp8_runs import experiment, known
 
 
 def setting() -> Setting:

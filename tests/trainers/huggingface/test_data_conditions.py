@@ -16,8 +16,8 @@ from ckpttool import api
 from ckpttool.domain.data_position import DataEffect, GoesOn
 from ckpttool.domain.finding import Code
 from ckpttool.trainers.huggingface.record import Epochs, State
-from tests.answers import cli, codes, document, plan
-from tests.layouts import healthy, recount
+from tests.support.answers import cli, codes, document, plan
+from tests.support.trainer_trees import healthy, recount
 
 EXACT, UNKNOWN, LOSES, REPEATS, RESTARTS = (
     DataEffect.EXACT,

@@ -14,8 +14,8 @@ from ckpttool.domain.finding import Code
 from ckpttool.domain.plan import Outcome, Simulation
 from ckpttool.domain.preflight import Outcome as Ended
 from ckpttool.domain.question import AskedSizes
-from tests.answers import codes, document, plan
-from tests.layouts import damaged, healthy
+from tests.support.answers import codes, document, plan
+from tests.support.trainer_trees import damaged, healthy
 
 
 def own(root: Path) -> Simulation:

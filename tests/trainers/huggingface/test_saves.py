@@ -18,8 +18,8 @@ from ckpttool.domain.verdict import Level, Verdict
 from ckpttool.errors import ExitCode
 from ckpttool.storage import local
 from ckpttool.trainers.huggingface import record
-from tests.answers import chosen, cli, codes, named, plan, refusal, scanned, why_not
-from tests.layouts import healthy
+from tests.support.answers import chosen, cli, codes, named, plan, refusal, scanned, why_not
+from tests.support.trainer_trees import healthy
 
 NEWEST = "checkpoint-12"
 

@@ -6,8 +6,8 @@ import math
 
 from ckpttool.domain.metrics import NoteKind
 from ckpttool.trainers.megatron.log import Megatron
-from tests.decide.rows import BLOOM
 from tests.logs.reading import LOGS, log, notes, problems, read, steps
+from tests.support.log_rows import BLOOM
 
 
 def test_blooms_real_log_is_read_and_its_cut_lines_are_told() -> None:

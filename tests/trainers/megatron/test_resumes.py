@@ -13,8 +13,8 @@ from ckpttool.domain.finding import Code, Severity
 from ckpttool.domain.plan import NoResumePoint, Outcome, ResumePlan, Simulation
 from ckpttool.domain.question import AskedSizes
 from ckpttool.errors import ExitCode
-from tests.answers import chosen, cli, codes, plan, scanned
-from tests.layouts import LAYOUTS, damaged, healthy, recount
+from tests.support.answers import chosen, cli, codes, plan, scanned
+from tests.support.trainer_trees import LAYOUTS, damaged, healthy, recount
 
 LOADS, STOPS, SCRATCH = Outcome.LOADS, Outcome.STOPS, Outcome.SCRATCH
 TRACKER = "latest_checkpointed_iteration.txt"

@@ -16,8 +16,8 @@ from ckpttool.domain.plan import NoResumePoint
 from ckpttool.domain.verdict import Level, Verdict
 from ckpttool.trainers.megatron.names import Part, SaveKind, kind_of
 from ckpttool.trainers.megatron.record import save_record
-from tests.answers import chosen, cli, plan, scanned
-from tests.layouts import healthy
+from tests.support.answers import chosen, cli, plan, scanned
+from tests.support.trainer_trees import healthy
 
 TRACKER = "latest_checkpointed_iteration.txt"
 _CALLS = b"\x80\x02cposix\nsystem\nX\x04\0\0\0true\x85R."

@@ -10,7 +10,7 @@ from ckpttool.trainers.mindformers.launch_check import check, other_devices
 from ckpttool.trainers.mindformers.load import LoadKeys
 from ckpttool.trainers.mindformers.scalars import TrainState
 from ckpttool.trainers.mindformers.train_config import TrainConfig
-from tests.plans import LEGACY_LOAD, NEWER_LOAD, SCALARS, resume_plan
+from tests.support.plans import LEGACY_LOAD, NEWER_LOAD, SCALARS, resume_plan
 
 THRESHOLD = "monitor_config.health_checkpoint.embedding_local_norm_threshold"
 

@@ -17,7 +17,7 @@ from ckpttool.render import yaml_edit
 from ckpttool.render.yaml_edit import spell
 from ckpttool.trainers.mindformers.launch import render_config
 from ckpttool.trainers.mindformers.load import LoadKeys, load_keys, planned_skip
-from tests.plans import LEGACY_LOAD, NEWER_LOAD, resume_plan
+from tests.support.plans import LEGACY_LOAD, NEWER_LOAD, resume_plan
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 LEGACY, NEWER = resume_plan(), resume_plan(load=NEWER_LOAD)

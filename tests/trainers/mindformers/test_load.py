@@ -9,8 +9,8 @@ from ckpttool.domain.load_settings import LoadSettings
 from ckpttool.domain.shard import FormatName
 from ckpttool.trainers.mindformers.layouts.names import ITERATION_LAYOUT, RANK_LAYOUT, UNIFIED_LAYOUT
 from ckpttool.trainers.mindformers.load import LoadKeys, load_keys
-from tests.inventories import checkpoint, tree
-from tests.storages import layout_of
+from tests.support.faulty_storages import layout_of
+from tests.support.inventories import checkpoint, tree
 
 
 def load_settings(inventory: Inventory, chosen: Checkpoint) -> LoadSettings:

@@ -16,9 +16,9 @@ from ckpttool.trainers.mindformers.layouts.names import ITERATION_LAYOUT, RANK_L
 from ckpttool.trainers.mindformers.load import LoadKeys
 from ckpttool.trainers.mindformers.loaded_instead import Start, loaded_instead
 from ckpttool.trainers.mindformers.train_config import TrainConfig
-from tests.inventories import checkpoint, tree
-from tests.inventories import finding as finding_of
-from tests.plans import LEGACY_LOAD, NEWER_LOAD, resume_plan
+from tests.support.inventories import checkpoint, tree
+from tests.support.inventories import finding as finding_of
+from tests.support.plans import LEGACY_LOAD, NEWER_LOAD, resume_plan
 from tests.trainers.mindformers.test_launch_check import FITS, FITS_NEWER
 
 SAFETENSORS_LOAD = replace(

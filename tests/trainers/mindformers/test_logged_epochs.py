@@ -10,8 +10,8 @@ from ckpttool import api
 from ckpttool.domain.finding import Code, Finding, Severity
 from ckpttool.trainers.mindformers.logs import epochs
 from ckpttool.trainers.mindformers.logs.epochs import logged_epoch
-from tests.answers import FIXTURES, coded, plan
-from tests.trees import TreeBuilder
+from tests.support.answers import FIXTURES, coded, plan
+from tests.support.trees import TreeBuilder
 
 CONFIG = (FIXTURES / "configs/pretrain_sink2.yaml").read_text()
 

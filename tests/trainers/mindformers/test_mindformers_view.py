@@ -17,7 +17,7 @@ from ckpttool.trainers.mindformers.simulate.view import (
     TrackerView,
     view_for_mindformers,
 )
-from tests.trees import FIRST_SAVE_NS, TreeBuilder
+from tests.support.trees import FIRST_SAVE_NS, TreeBuilder
 
 SHARD = "llama2_7b_rank_0-5_2.ckpt"
 

@@ -21,8 +21,8 @@ from ckpttool.domain.plan import JudgedStart, Outcome, ResumePlan
 from ckpttool.domain.preflight import Check, Preflight
 from ckpttool.domain.preflight import Outcome as Ended
 from ckpttool.errors import ExitCode
-from tests.healthy import unified_tree
-from tests.trees import TreeBuilder
+from tests.support.healthy_trees import unified_tree
+from tests.support.trees import TreeBuilder
 
 RANK = """\
 load_checkpoint: {load}

@@ -15,8 +15,8 @@ from ckpttool.domain.finding import Code, Finding, Severity, blocking
 from ckpttool.domain.replicas import Proof
 from ckpttool.domain.verdict import Level, Verdict
 from ckpttool.trainers.mindformers import recorded_slices
-from tests.parallel import Mesh, Training, parallel_tree
-from tests.strategy_files import Lies, strategy, write_strategies
+from tests.support.parallel_trainings import Mesh, Training, parallel_tree
+from tests.support.strategy_files import Lies, strategy, write_strategies
 
 SPLIT = ("column.weight", "column.bias", "embedding.weight")
 """What is sliced along the innermost side."""

@@ -17,8 +17,8 @@ from ckpttool.trainers.mindformers.load import planned_skip
 from ckpttool.trainers.mindformers.run_length import length_findings, run_length
 from ckpttool.trainers.mindformers.scalars import EpochStep, TrainState
 from ckpttool.trainers.mindformers.train_config import TrainConfig
-from tests.inventories import tree
-from tests.plans import resume_plan
+from tests.support.inventories import tree
+from tests.support.plans import resume_plan
 from tests.trainers.mindformers.test_launch_check import FITS, settings_at
 
 PLAIN = replace(

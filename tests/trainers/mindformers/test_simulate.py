@@ -34,7 +34,7 @@ from ckpttool.trainers.mindformers.simulate.view import (
     TrackerView,
     view_for_mindformers,
 )
-from tests.trees import MINUTE_NS, TreeBuilder, ckpt_bytes, training_scalars, weights
+from tests.support.trees import MINUTE_NS, TreeBuilder, ckpt_bytes, training_scalars, weights
 
 ALL = KNOWN_VERSIONS
 UP_TO_1_6 = ALL[:2]

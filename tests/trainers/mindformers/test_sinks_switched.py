@@ -13,8 +13,8 @@ from ckpttool import api
 from ckpttool.domain.finding import Code, Finding, Severity
 from ckpttool.trainers.mindformers.counters import SavedSinks, saved_sinks
 from ckpttool.trainers.mindformers.scalars import TrainState
-from tests.answers import FIXTURES, coded, codes, plan, writable_copy
-from tests.trees import TreeBuilder
+from tests.support.answers import FIXTURES, coded, codes, plan, writable_copy
+from tests.support.trees import TreeBuilder
 
 CONFIG = (FIXTURES / "configs/pretrain_sink2.yaml").read_text()
 

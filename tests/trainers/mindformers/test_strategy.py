@@ -10,8 +10,8 @@ from ckpttool import api
 from ckpttool.domain.finding import Code
 from ckpttool.storage.local import LocalStorage
 from ckpttool.trainers.mindformers.strategy import strategy_world
-from tests.answers import chosen, plan, refusal, why_not
-from tests.trees import TreeBuilder
+from tests.support.answers import chosen, plan, refusal, why_not
+from tests.support.trees import TreeBuilder
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import pytest
 from ckpttool.formats.strict_json import ParseError
 from ckpttool.trainers.mindformers.strategy_file import MOST_PARAMETERS, SavedLayout, parse_strategy
 from tests.conftest import FIXTURES
-from tests.strategy_files import Lies, item, layout, message, number, strategy
+from tests.support.strategy_files import Lies, item, layout, message, number, strategy
 
 REAL = FIXTURES / "strategy"
 

@@ -13,7 +13,7 @@ from ckpttool.domain.question import DataQuestion
 from ckpttool.domain.units import Rank, Step
 from ckpttool.trainers.mindformers.streaming import not_movable, state_folder, unusable_states, writers
 from ckpttool.trainers.mindformers.train_config import StreamingData
-from tests.plans import SCALARS, resume_plan
+from tests.support.plans import SCALARS, resume_plan
 from tests.trainers.mindformers.test_launch_check import FITS
 
 EACH = StreamingData(state_dir="states", broadcast=False, level=3, stages=2, slices=2)

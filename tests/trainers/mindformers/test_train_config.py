@@ -15,7 +15,7 @@ from ckpttool.errors import CkptToolError, UnsafeError, UsageError
 from ckpttool.formats.safe_yaml import MAX_BYTES, MAX_DEPTH, parse_document
 from ckpttool.trainers.mindformers.config import train_config_of
 from ckpttool.trainers.mindformers.train_config import TrainConfig
-from tests.training_configs import read_train_config
+from tests.support.training_configs import read_train_config
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 

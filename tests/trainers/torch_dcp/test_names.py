@@ -13,8 +13,8 @@ from ckpttool.domain.finding import Code
 from ckpttool.domain.question import ResumeQuestion, TreeQuestion
 from ckpttool.domain.retention import PruneOrder, Pruning, RetentionPolicy, Why
 from ckpttool.errors import ExitCode
-from tests.answers import chosen, cli, codes, plan, reasons, refusal, scanned, why_not
-from tests.layouts import healthy
+from tests.support.answers import chosen, cli, codes, plan, reasons, refusal, scanned, why_not
+from tests.support.trainer_trees import healthy
 
 NAMES = (
     "llama-70b-init", "llama-3-8b", "llama3", "gpt2", "opt-125m", "bert-base-12", "qwen2.5-72b",

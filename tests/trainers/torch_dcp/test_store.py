@@ -16,7 +16,7 @@ from ckpttool.storage import open_storage
 from ckpttool.trainers.torch_dcp import store
 from ckpttool.trainers.torch_dcp.names import is_committed, is_store
 from ckpttool.trainers.torch_dcp.store import DcpStore, look, value_slices, values_of
-from tests.layouts import LAYOUTS
+from tests.support.trainer_trees import LAYOUTS
 
 REAL = sorted({path.parent for path in LAYOUTS.rglob(".metadata")})
 SAVE = LAYOUTS / "dcp_fsdp2_4ranks" / "step_000015"

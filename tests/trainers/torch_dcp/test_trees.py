@@ -14,8 +14,8 @@ from ckpttool.domain.finding import Code
 from ckpttool.domain.plan import Outcome, ResumePlan
 from ckpttool.domain.question import AskedSizes
 from ckpttool.domain.retention import PruneOrder, RetentionPolicy
-from tests.answers import FIXTURES, codes, refusal, scanned, why_not
-from tests.layouts import healthy
+from tests.support.answers import FIXTURES, codes, refusal, scanned, why_not
+from tests.support.trainer_trees import healthy
 
 AS_IT_WAS = AskedSizes()
 

@@ -13,9 +13,9 @@ from ckpttool.domain.checkpoint import Checkpoint, CommitState, Content
 from ckpttool.domain.finding import Code, Severity, blocking
 from ckpttool.domain.plan import NoResumePoint, Outcome, ResumePlan, Simulation
 from ckpttool.domain.question import AskedSizes
-from tests.answers import codes, scanned
-from tests.layouts import damaged, healthy
-from tests.trees import floats, safetensors_bytes
+from tests.support.answers import codes, scanned
+from tests.support.trainer_trees import damaged, healthy
+from tests.support.trees import floats, safetensors_bytes
 
 
 def answered(root: Path, **asked: bool) -> api.Answer:

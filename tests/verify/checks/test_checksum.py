@@ -21,10 +21,10 @@ from ckpttool.verify.check import check
 from ckpttool.verify.checks.structure import MOST
 from ckpttool.verify.report import judge
 from tests.conftest import FIXTURES
-from tests.detection import seal_of
-from tests.hostile import CORPUS
-from tests.verify.looking import CKPT, SAFETENSORS, codes, task_for
-from tests.writers import crc_trailer, entries_json, safetensors_file
+from tests.support.fault_detection import seal_of
+from tests.support.hostile_files import CORPUS
+from tests.support.shard_writers import crc_trailer, entries_json, safetensors_file
+from tests.support.verifying import CKPT, SAFETENSORS, codes, task_for
 
 WITH_CRC = sorted(path for path in (FIXTURES / "crc").iterdir() if path.suffix in {".ckpt", ".safetensors"})
 

@@ -14,8 +14,8 @@ from ckpttool.verify.check import check
 from ckpttool.verify.checks.numerics import JUMP, compare_numbers, judge_numbers
 from ckpttool.verify.checks.structure import MOST
 from ckpttool.verify.report import judge
-from tests.trees import Tensor, floats, safetensors_bytes, training_scalars, weights
-from tests.verify.looking import codes, task_for
+from tests.support.trees import Tensor, floats, safetensors_bytes, training_scalars, weights
+from tests.support.verifying import codes, task_for
 
 STATE = training_scalars(epoch=10, true_step=20)
 

@@ -11,7 +11,7 @@ from ckpttool.domain.units import ByteCount, Rank
 from ckpttool.domain.verdict import Level, ShardReport
 from ckpttool.verify.checks.recorded import under_another_name
 from ckpttool.verify.checks.structure import MOST, capped
-from tests.manifests import seal
+from tests.support.manifests import seal
 
 OWN, OTHER = "rank_0/a.ckpt", "rank_1/a.ckpt"
 

@@ -12,9 +12,9 @@ from ckpttool.domain.verdict import Level, ShardReport, VerdictWord
 from ckpttool.formats import read_header
 from ckpttool.verify.check import check
 from ckpttool.verify.checks.structure import metadata_hash
-from tests.trees import floats, safetensors_bytes, shard_bytes, training_scalars, weights
-from tests.verify.looking import CKPT, ON_DISK, SAFETENSORS, codes, task_for
-from tests.writers import MemorySource, entries_json, safetensors_file
+from tests.support.shard_writers import MemorySource, entries_json, safetensors_file
+from tests.support.trees import floats, safetensors_bytes, shard_bytes, training_scalars, weights
+from tests.support.verifying import CKPT, ON_DISK, SAFETENSORS, codes, task_for
 
 PAGE = 4096
 STATE = training_scalars(epoch=10, true_step=20)

@@ -12,7 +12,7 @@ import pytest
 from ckpttool import api
 from ckpttool.domain.finding import Code, Finding
 from ckpttool.domain.verdict import Level, ShardReport
-from tests.layouts import LAYOUTS
+from tests.support.trainer_trees import LAYOUTS
 
 SAVE = LAYOUTS / "dcp_fsdp2_4ranks" / "step_000015"
 FLIPPED = 9038

@@ -18,9 +18,9 @@ from ckpttool.verify.engines import threads, waiting
 from ckpttool.verify.engines.threads import ThreadEngine
 from ckpttool.verify.engines.waiting import WaitingEngine
 from ckpttool.verify.observation import Engine, Observation
-from tests.memory import Bucket, MemoryStorage
+from tests.support.memory_storage import Bucket, MemoryStorage
+from tests.support.verifying import CKPT, SAFETENSORS, task_for
 from tests.verify.engines.test_threads import seen, tasks
-from tests.verify.looking import CKPT, SAFETENSORS, task_for
 
 Work = Callable[[CheckTask], Observation]
 

@@ -17,7 +17,7 @@ from ckpttool.verify.engines.threads import ThreadEngine
 from ckpttool.verify.observation import Observation
 from ckpttool.verify.plan import plan_checks
 from ckpttool.verify.report import check_and_judge
-from tests.trees import TreeBuilder
+from tests.support.trees import TreeBuilder
 
 
 class Noting:

@@ -22,9 +22,9 @@ from ckpttool.domain.verdict import CheckTask, Level
 from ckpttool.errors import CkptToolError, ExitCode, IncompleteError, UsageError
 from ckpttool.verify.engines.ray import BATCH_BYTES, BATCH_HEADERS, batches
 from ckpttool.verify.meter import Meter
-from tests.answers import FIXTURES
-from tests.cli.running import ask
-from tests.fake_ray import fake_ray
+from tests.support.answers import FIXTURES
+from tests.support.commands import ask
+from tests.support.fake_ray import fake_ray
 
 TREE = str(FIXTURES / "sink2_ckpt" / "output")
 

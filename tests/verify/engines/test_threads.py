@@ -25,10 +25,10 @@ from ckpttool.verify.engines.threads import ThreadEngine
 from ckpttool.verify.observation import Observation
 from ckpttool.verify.report import judge
 from ckpttool.verify.session import reports_of
-from tests.detection import seal_of
-from tests.trees import TreeBuilder
-from tests.verify.looking import CKPT, codes, task_for, verdicts
-from tests.writers import crc_trailer, entries_json, record, safetensors_file
+from tests.support.fault_detection import seal_of
+from tests.support.shard_writers import crc_trailer, entries_json, record, safetensors_file
+from tests.support.trees import TreeBuilder
+from tests.support.verifying import CKPT, codes, task_for, verdicts
 
 ROOT = Path(__file__).parents[3]
 

@@ -12,7 +12,7 @@ from ckpttool.domain.dtype import DType
 from ckpttool.domain.shard import TensorEntry
 from ckpttool.verify.kernels.distance import Comparison
 from ckpttool.verify.kernels.elements import NUMBERS, Measure, doubles, pieces
-from tests.writers import MemorySource
+from tests.support.shard_writers import MemorySource
 
 
 @given(st.lists(st.integers(0, 30), max_size=8), st.integers(1, 9), st.integers(0, 3))

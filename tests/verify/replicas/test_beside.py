@@ -11,7 +11,7 @@ import pytest
 from ckpttool import api
 from ckpttool.domain.finding import Code, Severity
 from ckpttool.domain.verdict import Level, Verdict, VerdictWord
-from tests.cli.running import ask
+from tests.support.commands import ask
 
 LEVELS = (Level.CHECKSUM, Level.NUMERICS)
 

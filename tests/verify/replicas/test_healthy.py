@@ -13,8 +13,8 @@ from ckpttool.domain.units import Rank, Step
 from ckpttool.domain.verdict import Level
 from ckpttool.verify.replicas.findings import replica_findings
 from ckpttool.verify.replicas.judge import judge_replicas
-from tests.healthy import alarms
-from tests.parallel import Training, drawn, parallel_tree
+from tests.support.healthy_trees import alarms
+from tests.support.parallel_trainings import Training, drawn, parallel_tree
 from tests.verify.replicas.held import digest
 
 TRAININGS = 60

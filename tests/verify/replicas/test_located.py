@@ -14,8 +14,8 @@ from ckpttool.domain.manifest import Manifest
 from ckpttool.domain.verdict import Level, Verdict
 from ckpttool.records.manifest import manifest_bytes, read_manifest
 from tests.conftest import FIXTURES
-from tests.detection import with_crc
-from tests.trees import TreeBuilder, floats, shard_bytes, training_scalars
+from tests.support.fault_detection import with_crc
+from tests.support.trees import TreeBuilder, floats, shard_bytes, training_scalars
 from tests.verify.replicas.held import changed
 
 

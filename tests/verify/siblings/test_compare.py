@@ -18,8 +18,8 @@ from ckpttool.domain.verdict import ShardReport
 from ckpttool.trainers.mindformers.scalars import TrainState
 from ckpttool.verify.siblings.compare import compare_siblings
 from ckpttool.verify.siblings.neighbours import Neighbours, Sibling
-from tests.inventories import checkpoint, finding
-from tests.verify.looking import report
+from tests.support.inventories import checkpoint, finding
+from tests.support.verifying import report
 
 CKPT = FormatName.MINDSPORE_CKPT
 

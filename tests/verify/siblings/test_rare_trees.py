@@ -10,8 +10,8 @@ import pytest
 
 from ckpttool.domain.finding import Code
 from ckpttool.domain.verdict import Level
-from tests.healthy import PAGE_OF_FLOATS, alarms
-from tests.trees import Tensor, TreeBuilder, floats, training_scalars
+from tests.support.healthy_trees import PAGE_OF_FLOATS, alarms
+from tests.support.trees import Tensor, TreeBuilder, floats, training_scalars
 
 NAMES = tuple(f"layers.{number}.w" for number in range(12))
 Slices = Callable[[str, int, int], object]

@@ -15,7 +15,7 @@ from ckpttool.domain.shard import FormatName, Shard, ShardRole
 from ckpttool.domain.units import Rank
 from ckpttool.errors import UsageError
 from ckpttool.trainers.mindformers.layouts.names import ITERATION_LAYOUT, UNIFIED_LAYOUT
-from tests.inventories import checkpoint, expect_ranks, finding, tree
+from tests.support.inventories import checkpoint, expect_ranks, finding, tree
 
 
 def declared(world_size: int) -> WorldEvidence:

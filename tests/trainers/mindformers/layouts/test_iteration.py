@@ -21,9 +21,9 @@ from ckpttool.trainers.base import ScanOptions
 from ckpttool.trainers.common.tracker_file import TRACKER
 from ckpttool.trainers.listing import list_root
 from ckpttool.trainers.mindformers.layouts.iteration import MindFormersIteration
-from tests.answers import FIXTURES, coded, codes, named, names, scanned
-from tests.storages import BROKEN, DENIED, FaultyStorage, scan
-from tests.trees import TreeBuilder
+from tests.support.answers import FIXTURES, coded, codes, named, names, scanned
+from tests.support.faulty_storages import BROKEN, DENIED, FaultyStorage, scan
+from tests.support.trees import TreeBuilder
 
 NEWEST = "iteration_00000030"
 

@@ -10,8 +10,8 @@ import pytest
 from ckpttool.domain.plan import ResumePlan
 from ckpttool.storage import open_storage
 from ckpttool.trainers.mindformers.layouts.misplaced import mere_names
-from tests.answers import chosen, decide, plan, scanned, writable_copy
-from tests.trees import TreeBuilder
+from tests.support.answers import chosen, decide, plan, scanned, writable_copy
+from tests.support.trees import TreeBuilder
 
 NOTHING = {"empty": b"", "five letters": b"zzzzz", "zeros": bytes(3000), "a page": b"<html>moved</html>" * 40}
 STRAY = "checkpoint/rank_0/llama2_7b_rank_7_1-30_2.ckpt"

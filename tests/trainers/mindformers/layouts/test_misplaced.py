@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from ckpttool.domain.units import MAX_RANKS
 from ckpttool.trainers.mindformers.layouts.misplaced import misplaced_shards, ranks_found_elsewhere
-from tests.inventories import checkpoint, tree
+from tests.support.inventories import checkpoint, tree
 
 _SMALL = st.integers(0, 30)
 _ZEROS = st.text("0", max_size=3)

@@ -10,7 +10,7 @@ from ckpttool.trainers.mindformers.layouts.pointers import (
     meta_pointers,
     metas_naming,
 )
-from tests.inventories import checkpoint
+from tests.support.inventories import checkpoint
 
 TRACKER = "latest_checkpointed_iteration.txt"
 REAL = Path(__file__).parents[4] / "fixtures"

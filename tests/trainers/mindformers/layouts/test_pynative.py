@@ -10,7 +10,7 @@ import pytest
 
 from ckpttool.domain.finding import Code, blocking
 from ckpttool.errors import ExitCode
-from tests.answers import FIXTURES, cli, codes, document, named, scanned
+from tests.support.answers import FIXTURES, cli, codes, document, named, scanned
 
 TREES = {
     "one_rank_killed_34": [(10, 80), (20, 160), (30, 240)],

@@ -19,10 +19,10 @@ from ckpttool.trainers.listing import list_root
 from ckpttool.trainers.mindformers.layouts.pointers import META_LIMIT
 from ckpttool.trainers.mindformers.layouts.rank import MindFormersRank
 from ckpttool.trainers.mindformers.scalars import TrainState, state_of
-from tests.answers import FIXTURES, coded, codes, named, names, scanned, writable_copy
-from tests.inventories import expect_ranks
-from tests.storages import BROKEN, DENIED, FaultyStorage, scan
-from tests.trees import TreeBuilder
+from tests.support.answers import FIXTURES, coded, codes, named, names, scanned, writable_copy
+from tests.support.faulty_storages import BROKEN, DENIED, FaultyStorage, scan
+from tests.support.inventories import expect_ranks
+from tests.support.trees import TreeBuilder
 
 
 @pytest.fixture

@@ -13,8 +13,8 @@ from ckpttool.domain.units import Rank, Step
 from ckpttool.trainers.mindformers.layouts.rank_folders import RankFolder
 from ckpttool.trainers.mindformers.layouts.runs import Place, align_runs, cohorts_of, reference_runs
 from ckpttool.trainers.mindformers.scalars import EpochStep
-from tests.answers import named, names, scanned
-from tests.trees import TreeBuilder
+from tests.support.answers import named, names, scanned
+from tests.support.trees import TreeBuilder
 
 Runs = dict[int, dict[EpochStep, Place]]
 

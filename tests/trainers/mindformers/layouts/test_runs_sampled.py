@@ -10,9 +10,9 @@ import pytest
 from ckpttool.domain.finding import Code
 from ckpttool.storage.local import LocalStorage
 from ckpttool.trainers.mindformers.layouts.runs import MOST_ASKED
-from tests.answers import chosen, coded, named, plan, reasons, scanned, why_not
-from tests.storages import FaultyStorage, scan
-from tests.trees import TreeBuilder
+from tests.support.answers import chosen, coded, named, plan, reasons, scanned, why_not
+from tests.support.faulty_storages import FaultyStorage, scan
+from tests.support.trees import TreeBuilder
 
 
 def three_saves(base: Path, *, ranks: int = 4) -> TreeBuilder:

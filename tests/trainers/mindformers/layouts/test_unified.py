@@ -15,9 +15,9 @@ from ckpttool.domain.shard import ShardRole
 from ckpttool.storage.local import LocalStorage
 from ckpttool.trainers.listing import list_root
 from ckpttool.trainers.mindformers.layouts.unified import MindFormersUnified
-from tests.answers import chosen, plan, refusal, why_not
-from tests.storages import BROKEN, DENIED, FaultyStorage, scan
-from tests.trees import floats, safetensors_bytes, training_scalars
+from tests.support.answers import chosen, plan, refusal, why_not
+from tests.support.faulty_storages import BROKEN, DENIED, FaultyStorage, scan
+from tests.support.trees import floats, safetensors_bytes, training_scalars
 
 MAP = "param_name_map.json"
 HYPER = "hyper_param.safetensors"

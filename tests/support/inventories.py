@@ -24,7 +24,7 @@ from ckpttool.domain.units import Rank, Step
 from ckpttool.domain.verdict import Level, Verdict
 from ckpttool.trainers.mindformers.layouts.names import RANK_LAYOUT
 from ckpttool.trainers.mindformers.scalars import RULES, EpochStep, TrainState
-from tests.storages import layout_of
+from tests.support.faulty_storages import layout_of
 
 PREFIX = "llama"
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tests.conftest import FIXTURES
-from tests.trees import FIRST_SAVE_NS, MINUTE_NS, TreeBuilder
+from tests.support.trees import FIRST_SAVE_NS, MINUTE_NS, TreeBuilder
 
 
 def real(folder: Path, name: str) -> Path:

@@ -18,8 +18,8 @@ from ckpttool.storage.base import ByteSource, Entry, Kind
 from ckpttool.storage.local import LocalStorage
 from ckpttool.trainers.mindformers.scalars import FACTS, TrainState
 from tests.conftest import FIXTURES
-from tests.scalars import values
-from tests.writers import entries_json, safetensors_file
+from tests.support.scalars import values
+from tests.support.shard_writers import entries_json, safetensors_file
 
 CKPT = FIXTURES / "sink2_ckpt/output/checkpoint/rank_0/llama2_7b_rank_0-20_2.ckpt"
 SAFETENSORS = FIXTURES / "sink2_safetensors/output/checkpoint/rank_0/llama2_7b_rank_0-20_2.safetensors"

@@ -13,7 +13,7 @@ from hashlib import blake2b
 from pathlib import Path
 from random import Random
 
-from tests.trees import Fmt, TreeBuilder, floats, shard_bytes, training_scalars
+from tests.support.trees import Fmt, TreeBuilder, floats, shard_bytes, training_scalars
 
 Slice = tuple[object, ...]
 """What tells one slice of a tensor from the others; equal for replicas."""

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from tests.reference_picker import Save, done_again, left_behind
+from tests.support.reference_choice import Save, done_again, left_behind
 
 Looked = Literal["auto", "structure", "checksum"]
 

@@ -9,7 +9,7 @@ import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.writers import compact, crc_trailer, delimited, entries_json, record, safetensors_file, varint
+from tests.support.shard_writers import compact, crc_trailer, delimited, entries_json, record, safetensors_file, varint
 
 Maker = Callable[[Path], None]
 """Writes one hostile file."""

@@ -11,7 +11,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from tests.answers import FIXTURES
+from tests.support.answers import FIXTURES
 
 LAYOUTS = FIXTURES / "layouts"
 _NEAR = 8

@@ -29,8 +29,8 @@ from ckpttool.verify.replicas.compare import SavedTensors, compare_replicas, ten
 from ckpttool.verify.report import collect, judge
 from ckpttool.verify.siblings.compare import compare_siblings
 from ckpttool.verify.siblings.neighbours import Neighbours, Sibling
-from tests.trees import Tensor, ckpt_bytes, safetensors_bytes
-from tests.writers import crc_trailer
+from tests.support.shard_writers import crc_trailer
+from tests.support.trees import Tensor, ckpt_bytes, safetensors_bytes
 
 PAGE = 4096
 

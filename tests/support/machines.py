@@ -19,7 +19,7 @@ from ckpttool.domain.prune_plan import ApplyOrder, PlanApplied
 from ckpttool.domain.question import CheckQuestion, TreeQuestion
 from ckpttool.domain.retention import PruneOrder, Pruning, RetentionPolicy
 from ckpttool.domain.verdict import Level
-from tests.split_trees import split
+from tests.support.split_trees import split
 
 OURS = re.compile(r"\.ckpttool/(prune\.lock|seal\.lock|reserve|trash)")
 """What any change leaves in a tree that has nothing else of ours."""

@@ -15,7 +15,7 @@ from zlib import crc32
 from ckpttool.domain.shard import FileStamp
 from ckpttool.domain.units import ByteCount
 from ckpttool.storage.base import ByteSource, Entry, Kind, NotRegularError, OverLimitError, Storage
-from tests.writers import MemorySource
+from tests.support.shard_writers import MemorySource
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

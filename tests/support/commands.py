@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 import ckpttool.cli.options  # noqa: F401  its help names the layouts that there are, whatever trainer a test adds
 from ckpttool.cli.main import app
-from tests.published import problems_of
+from tests.support.json_schemas import problems_of
 
 MODULE = (sys.executable, "-m", "ckpttool")
 

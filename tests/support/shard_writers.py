@@ -1,6 +1,6 @@
 """Writers of single shards that can make every fault: each field of each format is a parameter.
 
-`tests/trees.py` builds whole trees of healthy files; these bytes are for tests that need a wrong one.
+`tests/support/trees.py` builds whole trees of healthy files; these bytes are for tests that need a wrong one.
 """
 
 from __future__ import annotations

@@ -12,8 +12,17 @@ from random import Random
 from ckpttool import api
 from ckpttool.domain.finding import Finding, blocking
 from ckpttool.domain.verdict import Level, Verdict
-from tests.detection import with_crc
-from tests.trees import Fmt, Tensor, TreeBuilder, floats, safetensors_bytes, shard_bytes, training_scalars, weights
+from tests.support.fault_detection import with_crc
+from tests.support.trees import (
+    Fmt,
+    Tensor,
+    TreeBuilder,
+    floats,
+    safetensors_bytes,
+    shard_bytes,
+    training_scalars,
+    weights,
+)
 
 PAGE_OF_FLOATS = 1024
 

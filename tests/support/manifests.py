@@ -13,7 +13,7 @@ from ckpttool.domain.units import ByteCount
 from ckpttool.trainers.mindformers.layouts.names import RANK_LAYOUT
 from ckpttool.trainers.mindformers.scalars import TrainState
 from ckpttool.trainers.registry import layout_names
-from tests.scalars import values
+from tests.support.scalars import values
 
 EARLIER, LATER = "2025-01-31T23:59:59Z", "2025-02-01T00:00:00Z"
 

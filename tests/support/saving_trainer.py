@@ -1,4 +1,4 @@
-"""A training that saves on eight ranks, to be watched: `python -m tests.watched_trainer ROOT SAVES SEED PAUSE`.
+"""A training that saves on eight ranks, to be watched: `python -m tests.support.saving_trainer ROOT SAVES SEED PAUSE`.
 
 Each rank saves at its own pace, by rename or in place, out of order, and takes its file of the fourth save before away.
 What was told is read from `ROOT/../heard`: the training is never so far ahead that retention takes what nobody told of
@@ -16,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from random import Random
 
-from tests.trees import ckpt_bytes, training_scalars, weights
+from tests.support.trees import ckpt_bytes, training_scalars, weights
 
 RANKS = 8
 KEPT = 4

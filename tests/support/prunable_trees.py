@@ -12,7 +12,7 @@ from ckpttool.domain.finding import Finding
 from ckpttool.domain.plan import NoResumePoint
 from ckpttool.domain.question import TreeQuestion
 from ckpttool.domain.retention import PruneOrder, Pruning, RetentionPolicy
-from tests.trees import TreeBuilder
+from tests.support.trees import TreeBuilder
 
 if TYPE_CHECKING:
     import pytest
