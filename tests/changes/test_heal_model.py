@@ -201,7 +201,7 @@ class Healed(RuleBasedStateMachine):
             api.scan(str(self.tree.checkpoint))
 
 
-@pytest.mark.no_cover
+@pytest.mark.slow
 def test_after_any_order_of_damage_and_heals_what_was_rebuilt_is_right_and_nothing_good_is_gone(
     tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:

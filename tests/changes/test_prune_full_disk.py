@@ -133,7 +133,7 @@ class _Full:
         patch.setattr(os, "write", write)
 
 
-@pytest.mark.no_cover
+@pytest.mark.slow
 @pytest.mark.parametrize("way", ["the call fails", "killed before the call", "killed after the call"])
 def test_wherever_it_stops_the_next_one_finishes_and_the_newest_good_one_was_never_away(
     way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -50,7 +50,7 @@ def stopped(tree: TreeBuilder, nth: int, way: str) -> Stop:
         return stop
 
 
-@pytest.mark.no_cover
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("layout", NEWEST)
 @pytest.mark.parametrize("way", WAYS)
 def test_wherever_it_stops_the_next_one_finishes_and_the_newest_good_one_was_never_away(

@@ -120,4 +120,4 @@ class Training(RuleBasedStateMachine):
 Training.TestCase.settings = settings(max_examples=25, stateful_step_count=20, deadline=None)
 TestTraining = Training.TestCase
 
-pytestmark = pytest.mark.no_cover
+pytestmark = pytest.mark.slow

@@ -44,7 +44,7 @@ def flipped(data: bytes, bit: int) -> bytes:
     return bytes(changed)
 
 
-@pytest.mark.no_cover
+@pytest.mark.sample(1)
 @SHARDS
 def test_no_bit_of_what_a_header_says_can_flip_unseen(data: bytes, named: FormatName) -> None:
     """A flip outside the tensors' data is a finding, or it changes what siblings are compared by."""
@@ -74,7 +74,6 @@ def test_every_truncation_is_damage_but_between_two_records(data: bytes, named: 
         assert header.entries == healthy.entries[: len(header.entries)]
 
 
-@pytest.mark.no_cover
 @SHARDS
 def test_every_zeroed_tail_that_reaches_the_header_is_damage(data: bytes, named: FormatName) -> None:
     healthy = read(data, named)

@@ -179,7 +179,6 @@ PIECES = [
 ]
 
 
-@pytest.mark.no_cover
 def test_getattr_is_never_called_with_anything_but_constants_without_being_refused() -> None:
     chance = Random(7)  # noqa: S311  the same pickles in every run
     allowed = refused = 0

@@ -305,7 +305,7 @@ class TestWhatRunsCode:
         ]
         assert scanned(named("ShapeEnv")).runs == []
 
-    @pytest.mark.no_cover
+    @pytest.mark.slow
     def test_no_function_of_torch_or_numpy_that_evaluates_or_unpickles_is_taken_for_harmless(self) -> None:
         found = [
             f"{module}.{name}"
@@ -436,7 +436,6 @@ PIECES = [
 ]
 
 
-@pytest.mark.no_cover
 def test_whatever_an_unpickler_would_ask_for_is_found() -> None:
     chance = Random(5)  # noqa: S311  the same pickles in every run
     asked = 0

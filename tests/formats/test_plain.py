@@ -132,7 +132,6 @@ print("done")
 """
 
 
-@pytest.mark.no_cover
 @pytest.mark.parametrize(
     "data",
     [

@@ -112,7 +112,7 @@ def test_more_keys_than_the_limit_are_refused_but_not_called_damaged(monkeypatch
         assert header.schema_hash is None
 
 
-@pytest.mark.no_cover
+@pytest.mark.slow
 def test_more_keys_than_the_limit_are_refused_where_safetensors_itself_spelled_them() -> None:
     text = compact(entries_json((f"{number:06}", "U8", [], 1) for number in range(strictly.MAX_KEYS + 1)))
     assert refusals(safetensors_file(text, bytes(strictly.MAX_KEYS + 1))) == [Code.OVER_LIMIT]
@@ -572,7 +572,7 @@ def test_threads_share_the_memory() -> None:
     assert wrong == []
 
 
-@pytest.mark.no_cover
+@pytest.mark.slow
 def test_a_long_header_says_the_same_either_way() -> None:
     text = compact(entries_json((f"{number:06d}", "U8", [1], 1) for number in range(80_000))).decode()
     assert len(text) > 4_000_000

@@ -232,7 +232,7 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Seen]]:
     return results
 
 
-@pytest.mark.no_cover
+@pytest.mark.slow
 def test_ranks_that_are_healthy_drop_nothing(ran: dict[str, list[Seen]]) -> None:
     for name in ("healthy", "by hand", "sharded and healthy"):
         for told in ran[name]:

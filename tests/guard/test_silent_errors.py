@@ -161,7 +161,7 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Seen]]:
     return on_ranks(RANKS, CASES, tmp_path_factory.mktemp("ranks"))
 
 
-@pytest.mark.no_cover
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("plain", "ours"), [("plain", "hooked"), ("plain", "failing"), ("plain in views", "hooked in views")]
 )

@@ -11,10 +11,10 @@ from tests.reliability.figures import Programme, store
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Count no lines here: what is tried a thousand times is covered elsewhere."""
+    """Leave to the long run what has a size; that each part sees what it looks for is a commit's."""
     for item in items:
-        if Path(__file__).parent in item.path.parents:
-            item.add_marker("no_cover")
+        if "programme" in getattr(item, "fixturenames", ()):
+            item.add_marker("slow")
 
 
 @pytest.fixture(scope="session")

@@ -12,7 +12,7 @@ from tests.reliability.figures import Programme
 COMMANDS, NIGHTLY_COMMANDS = 150, 5_000
 
 
-@pytest.mark.no_cover
+@pytest.mark.slow
 def test_in_trees_of_few_ranks_no_command_loses_a_save_heals_it_wrongly_or_ends_with_nothing_beside_a_good_one(
     programme: Programme, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

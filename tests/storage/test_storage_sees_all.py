@@ -48,7 +48,7 @@ QUESTIONS = {
 
 READS_LOGS = {"resolve by the log", "health"}
 
-pytestmark = pytest.mark.no_cover
+pytestmark = pytest.mark.slow
 """Python 3.11 fails to begin coverage in a thread while what listens to its events lets another thread work."""
 
 

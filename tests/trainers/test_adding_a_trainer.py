@@ -434,7 +434,7 @@ def _named(node: ast.stmt) -> str | None:
             return None
 
 
-@pytest.mark.no_cover
+@pytest.mark.slow
 def test_mypy_asks_for_every_answer_that_is_missing(tmp_path: Path) -> None:
     module = ast.parse(Path(toy.__file__).read_text(encoding="utf-8"))
     variants = _without_each_answer(module)

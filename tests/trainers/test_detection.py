@@ -142,7 +142,7 @@ def test_a_tree_in_a_folder_beside_the_saves_of_another_is_none_of_theirs() -> N
     assert wrong == {}
 
 
-@pytest.mark.no_cover
+@pytest.mark.slow
 def test_a_tree_in_a_save_of_another_changes_nothing_and_a_path_in_it_is_that_save(tmp_path: Path) -> None:
     wrong: dict[tuple[str, ...], set[str]] = {}
     for outer, (layout, names) in TREES.items():

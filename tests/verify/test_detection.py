@@ -76,7 +76,7 @@ def test_in_a_file_that_mindspore_wrote_with_a_checksum_no_bit_flips_unseen_even
     assert tally.found[CRC] == tally.found[MANIFEST] == tally.tried[CRC] > 100
 
 
-@pytest.mark.no_cover
+@pytest.mark.slow
 @FORMATS
 def test_of_the_header_bits_of_a_megabyte_at_most_one_in_a_thousand_flips_unseen(fmt: str) -> None:
     one = scene(fmt, large=True)
@@ -93,7 +93,7 @@ def test_every_cut_is_seen(fmt: str) -> None:
     assert broken.count(list(broken.truncations(with_crc))[::17], broken.means_with_crc(with_crc)).misses == {}
 
 
-@pytest.mark.no_cover
+@pytest.mark.slow
 @FORMATS
 @pytest.mark.parametrize(
     "breaking", [broken.zeroed_pages, broken.swapped_pages, lambda one: broken.zeroed_tails(one, 4096)]
@@ -144,7 +144,7 @@ def test_a_real_tree_raises_no_alarm(tree: str, level: Level) -> None:
     assert alarms(FIXTURES / tree, level) == ()
 
 
-@pytest.mark.no_cover
+@pytest.mark.slow
 @pytest.mark.parametrize("level", ON_DISK)
 def test_trees_of_every_way_of_saving_raise_no_alarm(tmp_path: Path, level: Level) -> None:
     ways = set()
@@ -207,7 +207,7 @@ def test_of_three_replicas_every_flipped_bit_is_found_in_its_file_and_of_two_it_
     assert tally.found[REPLICAS] == tally.found[PAIR] == SAMPLE
 
 
-@pytest.mark.no_cover
+@pytest.mark.slow
 @FORMATS
 @pytest.mark.parametrize("breaking", [broken.zeroed_pages, broken.swapped_pages])
 def test_lost_and_swapped_pages_of_replicas_are_found(fmt: str, breaking: Callable[[Scene], object]) -> None:

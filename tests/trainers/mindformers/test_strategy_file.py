@@ -154,7 +154,7 @@ def test_wherever_a_real_file_ends_too_early_it_tells_nothing_else(name: str) ->
         assert told.layouts.items() <= layouts.items()
 
 
-@pytest.mark.no_cover
+@pytest.mark.slow
 def test_whatever_bit_of_a_real_file_flips_it_is_read_or_refused() -> None:
     name = "tp2_dp2_stage_1_of_2.ckpt"
     whole = (REAL / name).read_bytes()

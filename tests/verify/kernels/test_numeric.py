@@ -119,7 +119,7 @@ def test_parts_join_to_the_same_numbers_in_any_order_and_grouping(dtype: DType, 
     assert_is_what_torch_says(from_left.stats("weight"), raw)
 
 
-@pytest.mark.no_cover
+@pytest.mark.slow
 @SMALL
 def test_every_bit_pattern_alone_has_the_numbers_of_torch(dtype: DType) -> None:
     nbytes = FLOATS[dtype].nbytes

@@ -77,7 +77,7 @@ def record_of(training: Training, start: int) -> RecordedSlices:
     return RecordedSlices(source="../strategy", slices=of_ranks, is_of_save=False)
 
 
-@pytest.mark.no_cover
+@pytest.mark.slow
 @pytest.mark.parametrize("tenth", range(10))
 def test_no_healthy_training_raises_an_alarm_whichever_start_s_arrangement_is_recorded(tenth: int) -> None:
     for seed in range(tenth * TRAININGS // 10, (tenth + 1) * TRAININGS // 10):
