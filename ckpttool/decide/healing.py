@@ -166,7 +166,7 @@ def _believed(sick: Sick, copies: Mapping[Place, ShardReport], evidence: Evidenc
 
     Where copies differ, those that are blamed for it counted, a checksum decides. Without one, so many must agree as
     are proof elsewhere, and they must be most of all that there ever were: two that were damaged alike, as by copying
-    one over the other, would outvote the last that is whole.
+    one over the other, would outvote the last that is whole. Two are enough if there never were more than three.
     """
     blamed, lost = evidence.blamed(sick.place, copies)
     alike: dict[tuple[str | None, tuple[tuple[str, bytes], ...]], list[Place]] = defaultdict(list)
@@ -181,7 +181,9 @@ def _believed(sick: Sick, copies: Mapping[Place, ShardReport], evidence: Evidenc
     ranks = sorted(place[0] for place in heard)
     files = [_files(heard[place] for place in group) for group in groups]
     believed = tuple(place for place in groups[0] if place in copies)
-    if verified or files[0] < MIN_COPIES or 2 * files[0] <= sum(files) + lost or not believed:
+    every = sum(files) + lost
+    enough = MIN_COPIES - 1 if every == MIN_COPIES else MIN_COPIES
+    if verified or files[0] < enough or 2 * files[0] <= every or not believed:
         return f"{on_ranks(ranks)} hold the same slices and differ: which of them is right, nothing tells"
     if any(evidence.is_older_than(believed[0], heard[group[0]]) for group in groups[1:]):
         return f"{on_ranks([place[0] for place in believed])} agree, but hold an older step's tensors"

@@ -235,6 +235,11 @@ class Doubt:
     """The last one before at which it was equal; None of one that did not drift."""
     is_decided: bool = False
     """Of two that differ: whether something else says that it is this one."""
+    unheard: tuple[Rank, ...] = ()
+    """Those that hold a copy as well, or may, and do not testify: their file is lost, damaged by itself, another rank's
+    under a second name, or like neither."""
+    is_of_rebuilt: bool = False
+    """Whether its file, or one of the others', was rebuilt from another rank's: then not every copy is a witness."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

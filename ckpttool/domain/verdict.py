@@ -57,7 +57,7 @@ class VerdictWord(str, Enum):
 
 
 MIN_COPIES = 3
-"""Copies that count as proven if they agree: so many, and no fewer, convict another one that differs from them."""
+"""Copies that count as proven if they agree; of so many in all, two that agree convict the third."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -165,8 +165,9 @@ class Session:
             healed = {path for path in sealed if _is_as_healed_alone(known[path])}
             sealed -= healed
             witnesses = [replace(each, checksum_matched=False) if each.path in healed else each for each in witnesses]
+            rebuilt = {**dict.fromkeys(healed), **rebuilt_from(reports, known)}
             beside = yield from self._replicas.compare(
-                checkpoint, witnesses, followed_by=followed_by, sealed=sealed, rebuilt=rebuilt_from(reports, known)
+                checkpoint, witnesses, followed_by=followed_by, sealed=sealed, rebuilt=rebuilt
             )
             reports = with_copies(reports, beside)
             self._keep_doubts(beside, checkpoint, reports, seals)

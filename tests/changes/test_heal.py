@@ -711,13 +711,35 @@ def test_the_last_sound_copy_is_called_no_damage_if_two_others_are_damaged_alike
     assert doubt.message.endswith("and only 2 agree: nothing proves that they are right")
 
 
-def test_one_flipped_copy_of_four_is_damaged_and_healed(tmp_path: Path) -> None:
-    tree = of_ranks(tmp_path, 0, 1, 2, 3)
+@pytest.mark.parametrize("ranks", [3, 4])
+def test_one_flipped_copy_of_all_three_or_four_is_damaged_and_healed(tmp_path: Path, ranks: int) -> None:
+    tree = of_ranks(tmp_path, *range(ranks))
     sick = next(tree.glob("rank_2/*-20_2.*"))
     right = sick.read_bytes()
     flip_weight(sick)
+    (verdict,) = api.verify(str(tree), api.CheckQuestion(level=Level.CHECKSUM, name="20_2")).answer().verdicts
+    assert [(finding.path, finding.severity) for finding in blocking(verdict.findings)] == [
+        (str(sick.relative_to(tree)), Severity.DAMAGE)
+    ]
     assert asked(tree, "20_2", apply=True).applied
     assert same_tensors(sick.read_bytes(), right)
+
+
+@pytest.mark.parametrize("harm", ["lost", "cut short", "damaged by itself"])
+def test_two_that_agree_convict_no_third_if_the_fourth_copy_cannot_testify(tmp_path: Path, harm: str) -> None:
+    tree = of_ranks(tmp_path, 0, 1, 2, 3)
+    shards = [next(tree.glob(f"rank_{rank}/*-20_2.*")) for rank in range(4)]
+    flip_weight(shards[2])
+    if harm == "lost":
+        shards[3].unlink()
+    elif harm == "cut short":
+        shards[3].write_bytes(shards[3].read_bytes()[:-100])
+    else:
+        flip_header(shards[3])
+    (verdict,) = api.verify(str(tree), api.CheckQuestion(level=Level.CHECKSUM, name="20_2")).answer().verdicts
+    (doubt,) = (finding for finding in verdict.findings if finding.code is Code.REPLICA_DIFFERS)
+    assert (doubt.severity, doubt.path) == (Severity.SUSPECT, str(shards[2].relative_to(tree)))
+    assert doubt.message.endswith("only 2 agree: nothing proves that they are right")
 
 
 def test_a_save_at_which_a_rank_was_rebuilt_does_not_prove_copies_at_another(tmp_path: Path) -> None:

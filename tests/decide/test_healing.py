@@ -258,6 +258,22 @@ def test_of_copies_that_differ_most_are_believed_and_of_two_none() -> None:
     )
 
 
+def test_two_that_agree_are_believed_if_the_third_copy_is_the_only_other_one() -> None:
+    odd = suspect(Code.REPLICA_DIFFERS, "differs")
+    sick = Sick(rank=Rank(0), role=ShardRole.FULL, path="0", is_missing=False, findings=(odd,))
+    now = {**shards(r1="ab", r2="ab"), sick.place: held(0, "aX", findings=(odd,))}
+    three, five = (
+        tuple(at(name, **dict.fromkeys(ranks, text)) for name, text in (("15_2", "cd"), ("10_2", "ef")))
+        for ranks in (("r0", "r1", "r2"), ("r0", "r1", "r2", "r3", "r4"))
+    )
+    (found,) = find_donors([sick], now, three, None, HealOrder())
+    assert found.donor is not None
+    assert (found.donor.rank, found.donor.agrees) == (1, 2)
+    (found, _) = find_donors([sick, GONE], now, five, None, HealOrder())
+    assert found.refusal is not None
+    assert found.refusal.message.endswith("which of them is right, nothing tells")
+
+
 def test_of_copies_that_differ_a_checksum_decides() -> None:
     now = {**shards(r0="aX", r1="aX", r2="ab"), (Rank(2), ShardRole.FULL): held(2, "ab", verified=True)}
     donor = answered(now, WITNESSES_OF_FIVE)

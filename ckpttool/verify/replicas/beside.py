@@ -11,6 +11,7 @@ from ckpttool.domain.finding import Code, Finding
 from ckpttool.domain.frozen import replace
 from ckpttool.domain.replicas import TENSOR_DIGEST_BYTES, RecordedSlices, SavedAt
 from ckpttool.domain.shard import ShardRole
+from ckpttool.domain.units import Rank
 from ckpttool.domain.verdict import ShardReport
 from ckpttool.verify.replicas.compare import (
     Compared,
@@ -85,7 +86,7 @@ class Replicas:
         *,
         followed_by: Checkpoint | None,
         sealed: Collection[str] = (),
-        rebuilt: Mapping[str, str] | None = None,
+        rebuilt: Mapping[str, str | None] | None = None,
     ) -> Generator[ShardReport, None, Beside]:
         """Yield the reports of what else had to be read, and return what is to be said of the checkpoint.
 
@@ -98,7 +99,7 @@ class Replicas:
             reports: Of its shards.
             followed_by: The one that is judged next.
             sealed: Paths of shards that are as a manifest has them.
-            rebuilt: By path, from which file another one was rebuilt that still holds the same.
+            rebuilt: By path, from which file another one was rebuilt; None: from one that does not hold the same now.
         """
         own = tensors_of(reports)
         self.keep(checkpoint, own)
@@ -107,7 +108,9 @@ class Replicas:
         asked = {*self._reading.asked, *(() if followed_by is None else (followed_by.key,))}
         older, later = self._neighbours.in_line(checkpoint)
         self._look_up((*older[:MOST_LOOKED_UP], *later[:MOST_LOOKED_UP]))
-        known = Known(self._reading.slices(checkpoint), self._reading.look, checkpoint.name, sealed, rebuilt or {})
+        ranks = {*checkpoint.ranks, *map(Rank, range(checkpoint.topology.world_size or 0))}
+        slices, look = self._reading.slices(checkpoint), self._reading.look
+        known = Known(slices, look, checkpoint.name, sealed, rebuilt or {}, ranks)
         also_read: list[str] = []
         has_checksums = all(map(_has_checksum, reports))
         is_sealed = has_checksums and all(not report.checksum_matched or report.path in sealed for report in reports)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
@@ -35,6 +36,8 @@ cannot be said."""
 _UNSOUND = frozenset({Code.NONFINITE_VALUES, Code.NORM_JUMP, Code.ALL_ZERO_TENSOR, Code.CHECKSUM_MISMATCH})
 """What speaks for the other of two that differ."""
 
+_CONVICTS = frozenset({DoubtKind.DIFFERS, DoubtKind.STALE})
+"""What is damage if enough others agree."""
 
 Place = tuple[Rank | None, ShardRole]
 HeldTensors = tuple[str | None, TensorDigests]
@@ -91,8 +94,11 @@ class Known(NamedTuple):
     """For advice."""
     sealed: Collection[str] = ()
     """Paths of files that are as a manifest has them."""
-    rebuilt: Mapping[str, str] = {}
-    """By path, of files that were rebuilt from another one of the save: that one, which is no second witness."""
+    rebuilt: Mapping[str, str | None] = {}
+    """By path, of files that were rebuilt from another one of the save: that one, which is no second witness; None: it
+    does not hold the same now."""
+    ranks: Collection[Rank] = ()
+    """All that should have files in it, as far as is known."""
 
 
 _NOTHING = Known()
@@ -117,7 +123,7 @@ def compare_replicas(
         same_file = _same_files(by_rank)
         by_path = {report.path: rank for rank, report in by_rank.items()}
         for path, origin in known.rebuilt.items():
-            if path in by_path and origin in by_path:
+            if path in by_path and origin is not None and origin in by_path:
                 rank = by_path[origin]
                 same_file.setdefault(by_path[path], same_file.get(rank, rank))
         now = {
@@ -126,7 +132,8 @@ def compare_replicas(
             if report.tensor_digests is not None and rank not in same_file
         }
         witnesses = [_witness(other, role, by_rank) for other in others]
-        judged = judge_replicas(now, witnesses, believed(known.recorded, now))
+        recorded = believed(known.recorded, now)
+        judged = judge_replicas(now, witnesses, recorded)
         is_open |= judged.is_open or any(doubt.kind is DoubtKind.COPIED for doubt in judged.doubts)
         agreed |= {by_rank[rank].path: judged.agreed[same_file.get(rank, rank)] for rank in by_rank}
         sound = {rank for rank, report in by_rank.items() if report.checksum_matched}
@@ -148,10 +155,65 @@ def compare_replicas(
         places: dict[tuple[Rank, str], DifferingBytes] = {}
         if known.look is not None:
             doubts = tuple(_located(doubts, by_rank, known.look, places))
+        held = [_of_role(other.shards, role) for other in others if other.step != 0] if doubts else []
+        copies = _Copies(recorded, held, now.keys() - {doubt.rank for doubt in judged.doubts})
+        everybody = {*by_rank, *known.ranks}
+        doubts = tuple(
+            replace(
+                doubt,
+                unheard=copies.unheard(doubt, everybody, broken),
+                is_of_rebuilt=any(by_rank[rank].path in known.rebuilt for rank in (doubt.rank, *doubt.others)),
+            )
+            for doubt in doubts
+        )
         paths = {rank: report.path for rank, report in by_rank.items()}
         findings += replica_findings(doubts, paths, places, known.name)
         drifted |= {by_rank[doubt.rank].path: doubt.since for doubt in doubts if doubt.kind is DoubtKind.DRIFTED}
     return Compared(findings=tuple(findings), agreed=agreed, is_open=is_open, drifted=drifted, told=told)
+
+
+class _Copies(NamedTuple):
+    """What tells who holds copies, be their files there or not."""
+
+    recorded: RecordedSlices | None
+    held: Sequence[Mapping[Rank | None, TensorDigests]]
+    """At other checkpoints."""
+    undoubted: Collection[Rank]
+    """Whose files are there and not doubted: what is other in them is another slice."""
+
+    def unheard(self, doubt: Doubt, ranks: Iterable[Rank], broken: Collection[Rank]) -> tuple[Rank, ...]:
+        """Return who does not testify, though it holds a copy, or may.
+
+        Args:
+            doubt: Of which file.
+            ranks: All that there are.
+            broken: Whose files are damaged by themselves.
+        """
+        if doubt.kind not in _CONVICTS or len(doubt.others) == 1:
+            return ()
+        others = {*ranks} - {doubt.rank, *doubt.others}
+        silent = {rank for rank in others if any(self._may_hold(rank, name, doubt) for name in doubt.tensors)}
+        return tuple(sorted(silent | {rank for rank in doubt.others if rank in broken}))
+
+    def _may_hold(self, rank: Rank, name: str, doubt: Doubt) -> bool:
+        """Tell whether a rank holds a tensor's slice that is doubted; also if nothing tells what it holds."""
+        like = doubt.others[0]
+        slices = None if self.recorded is None else self.recorded.slices.get(name)
+        if slices is not None:
+            return rank in slices and slices[rank] == slices.get(like)
+        then = [tensors for tensors in self.held if rank in tensors and like in tensors]
+        if not then:
+            return True
+        return rank not in self.undoubted and any(_of(name, each[rank]) == _of(name, each[like]) for each in then)
+
+
+def _of_role(shards: Tensors, role: ShardRole) -> dict[Rank | None, TensorDigests]:
+    return {rank: tensors for (rank, of), (_, tensors) in shards.items() if of is role}
+
+
+def _of(name: str, held: TensorDigests) -> bytes | None:
+    at = bisect_left(held.names, name)
+    return held.at(at) if held.names[at : at + 1] == (name,) else None
 
 
 def _by_role(reports: Iterable[ShardReport]) -> dict[ShardRole, dict[Rank, ShardReport]]:

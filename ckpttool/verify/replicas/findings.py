@@ -130,7 +130,16 @@ def _severity(doubt: Doubt) -> Severity:
     if doubt.is_decided or doubt.as_of is not None or doubt.copy_of is not None:
         return Severity.DAMAGE
     is_sure = doubt.proof is not Proof.ONCE or (doubt.is_twin and doubt.kind is DoubtKind.DIFFERS)
-    return Severity.DAMAGE if len(doubt.others) >= MIN_COPIES and is_sure else Severity.SUSPECT
+    return Severity.DAMAGE if is_sure and _is_outvoted(doubt) else Severity.SUSPECT
+
+
+def _is_outvoted(doubt: Doubt) -> bool:
+    """Tell whether so many testify against it as are proof, or two, and these three are all the copies that there are.
+
+    If more were saved, two may have been damaged alike, and who would bear this one out is not heard.
+    """
+    is_every_copy = len(doubt.others) + 1 == MIN_COPIES and not doubt.unheard and not doubt.is_of_rebuilt
+    return is_every_copy or len({*doubt.others} - {*doubt.unheard}) >= MIN_COPIES
 
 
 def _spelled(place: DifferingBytes | None) -> str:
@@ -154,13 +163,16 @@ def _why(doubt: Doubt) -> str:
         return ": another run's file under this name, or a device that computed wrongly"
     if doubt.kind is DoubtKind.TIED and not doubt.is_decided:
         return ", and as many hold what it holds: nothing tells who is right"
-    return "" if doubt.is_decided else _too_few(len(doubt.others))
+    return "" if doubt.is_decided or _is_outvoted(doubt) else _too_few(doubt)
 
 
-def _too_few(others: int) -> str:
-    if others == 1:
+def _too_few(doubt: Doubt) -> str:
+    if len(doubt.others) == 1:
         return ": one of the two is damaged"
-    return "" if others >= MIN_COPIES else f", and only {others} agree: nothing proves that they are right"
+    whole = len({*doubt.others} - {*doubt.unheard})
+    if whole == len(doubt.others):
+        return f", and only {whole} agree: nothing proves that they are right"
+    return f", and of these only {whole} {'is' if whole == 1 else 'are'} whole: nothing proves what is right"
 
 
 def _named(saved: SavedAt) -> str:

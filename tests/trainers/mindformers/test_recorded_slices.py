@@ -88,9 +88,21 @@ def test_one_flipped_bit_of_three_copies_is_located_without_another_checkpoint(t
     assert said(output)[1] == ()
     flip(output, 3, "adam_m.stage0.column.weight")
     (finding,) = said(output)[1]
-    assert (finding.code, finding.severity, finding.ranks) == (Code.REPLICA_DIFFERS, Severity.SUSPECT, (3,))
+    assert (finding.code, finding.severity, finding.ranks) == (Code.REPLICA_DIFFERS, Severity.DAMAGE, (3,))
     assert finding.tensor == "adam_m.stage0.column.weight"
     assert "its replicas on ranks 1, 5" in finding.message
+
+
+@pytest.mark.parametrize(("lost", "severity"), [(4, Severity.DAMAGE), (5, Severity.SUSPECT)])
+def test_a_lost_rank_is_a_copy_that_is_not_heard_if_the_record_gives_it_the_same_slice(
+    tmp_path: Path, lost: int, severity: Severity
+) -> None:
+    saved = training(data=3 if lost == 4 else 4, tensor=2)
+    output = with_strategies(tmp_path, saved)
+    flip(output, 3, "adam_m.stage0.column.weight")
+    shard(output, lost).unlink()
+    (finding,) = (each for each in said(output)[1] if each.code is Code.REPLICA_DIFFERS)
+    assert (finding.severity, finding.ranks) == (severity, (3,))
 
 
 def test_another_run_s_file_is_told_from_three_copies(tmp_path: Path) -> None:
