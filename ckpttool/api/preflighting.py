@@ -252,6 +252,8 @@ def judged_with_start(question: PreflightQuestion, config: BaseConfig, answer: A
     ready, plan = judged(question, config, answer, disk), answer.decision
     if not isinstance(plan, ResumePlan) or ready.edited is None or isinstance(ready.edited, CkptToolError):
         return ready
+    if plan.point.checkpoint.renames:
+        return ready  # `needs-renames` stands against the launch, or somebody said that they come before the start
     text = ready.edited.text
     if question.load_checkpoint is not None or answer.tree.looks is not None:
         # It names the tree where it lies for the training; what is judged is the same, as it lies for us.

@@ -263,8 +263,8 @@ def deny(monkeypatch: pytest.MonkeyPatch, folder: str, code: int) -> None:
     """Let one folder answer with an error: tests may run as root, whom no mode keeps out."""
     real = os.scandir
 
-    def scandir(path: str) -> object:
-        if os.path.normpath(path) == folder:
+    def scandir(path: str | int) -> object:
+        if isinstance(path, str) and os.path.normpath(path) == folder:
             raise OSError(code, os.strerror(code), path)
         return real(path)
 

@@ -119,6 +119,8 @@ def without_witness(
         sealed: Paths of those whose header is the one that a manifest recorded.
     """
     alone = [each for each in reports if each.role in COMPARED and each.schema_hash and each.path not in sealed]
+    if not alone:
+        return  # before a sibling is read
     for sibling in siblings:
         paired = {pair.now.path for pair in Peers(alone, [sibling]).pairs}
         alone = [report for report in alone if report.path not in paired]
