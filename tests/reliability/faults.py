@@ -94,7 +94,7 @@ FAULTS: tuple[Fault, ...] = (
         {"tests/verify/checks/test_structure.py::TestSizes": (
              "test_an_empty_file_is_damaged",
              "test_a_file_of_zeros_is_damaged_whatever_it_should_have_been"),
-         "tests/bugs/test_selection.py::TestB2NamesWithoutSubstance":
+         "tests/decide/test_selection.py::TestNamesWithoutSubstance":
              "test_a_power_cut_that_emptied_the_newest_save_on_every_rank_is_told_and_not_hidden"}),
     Fault(6, "zeros from somewhere to the end, behind a good header",
         "the last page, against what it was before and against replicas; a manifest proves it",
@@ -171,8 +171,8 @@ FAULTS: tuple[Fault, ...] = (
                            "resolve output --allow-renames -> the newest, exit 0: meta-ahead")},
         {"tests/decide/test_resume.py::TestPrefixes": "test_several_trainings_in_one_folder_are_not_guessed_between",
          "tests/domain/test_progress.py": "test_a_later_run_comes_first_even_at_a_lower_step",
-         "tests/bugs/test_selection.py::TestB10To12Runs":
-             "test_b11_a_replaced_node_belongs_to_the_run_whose_steps_it_saved"}),
+         "tests/decide/test_selection.py::TestRuns":
+             "test_a_replaced_node_belongs_to_the_run_whose_steps_it_saved"}),
     Fault(14, "a name says another epoch or step than the content", "the training scalars inside",
         {"name-of-another-epoch": ("verify output -> suspect, exit 10: meta-ahead name-disagrees",
                                    "resolve output -> an older one, exit 0: meta-ahead name-disagrees step-unknown")},
@@ -198,9 +198,9 @@ FAULTS: tuple[Fault, ...] = (
          "meta-behind": "resolve output -> the newest, exit 0: meta-behind",
          "meta-gone": "resolve output -> the newest, exit 0: meta-missing",
          "meta-of-one-rank-behind": "resolve output -> the newest, exit 0: meta-behind"},
-        {"tests/bugs/test_selection.py::TestB14And15LabelsAndRecords":
-             "test_b15_what_an_asynchronous_save_finished_last_counts_though_no_record_names_it",
-         "tests/bugs/test_newer_layout.py::TestN1NeverAnOlderIteration":
+        {"tests/decide/test_selection.py::TestLabelsAndRecords":
+             "test_what_an_asynchronous_save_finished_last_counts_though_no_record_names_it",
+         "tests/trainers/mindformers/test_newer_layout.py::TestNeverAnOlderIteration":
              "test_an_unreadable_tracker_leaves_the_newest_whole_iteration"}),
     Fault(17, "meta.json names a file outside of its folder, or one with control characters",
         "a name must be a plain one; nothing that a record says is opened",
@@ -225,7 +225,7 @@ FAULTS: tuple[Fault, ...] = (
         {"tests/trainers/mindformers/test_health_file.py": (
              "test_the_unhealthy_entry_wins_whatever_the_order",
              "test_the_real_file_tells_two_healthy_checkpoints_and_one_unhealthy"),
-         "tests/bugs/test_odd_trees.py::TestATornHealthFile":
+         "tests/trainers/mindformers/test_odd_trees.py::TestATornHealthFile":
              "test_still_tells_what_was_unhealthy_and_no_longer_what_was_healthy"}),
     Fault(19, "a shard's name leads to a pipe, a device, /proc, itself, nowhere, or out of the tree",
         "opened without waiting, and only if regular; links are followed to read, never to change; nowhere is unknown",
@@ -301,8 +301,8 @@ FAULTS: tuple[Fault, ...] = (
         {"times-reversed": ("resolve output -> the newest, exit 0",
                             f"{PRUNE} -> 4 go, exit 0"),
          "times-all-the-same": "resolve output -> the newest, exit 0"},
-        {"tests/bugs/test_names_and_disks.py::TestB21To23DisksAndTimes":
-             "test_b22_touching_or_copying_an_old_file_does_not_make_it_new",
+        {"tests/decide/test_selection.py::TestDisksAndTimes":
+             "test_touching_or_copying_an_old_file_does_not_make_it_new",
          "tests/changes/test_prune.py::TestWriters": "test_a_clock_that_is_days_ahead_does_not_refuse_for_ever"}),
     Fault(29, "names hold escape sequences, markup, line ends, no UTF-8", "escaped where shown, whole in JSON",
         {"odd-stray": "scan output -> note, exit 0: stray-file",
@@ -392,12 +392,13 @@ FAULTS: tuple[Fault, ...] = (
          "one-card-without-any-optimizer": "resolve output -> the newest, exit 0: optimizer-missing",
          "weights-beside-one-cards": ("verify output -> suspect, exit 10: extra-safetensors",
                                       "resolve output -> an older one, exit 0: extra-safetensors")},
-        {"tests/bugs/test_loads_something_else.py::TestNumbersSpelledOtherwise":
+        {"tests/trainers/mindformers/test_loads_something_else.py::TestNumbersSpelledOtherwise":
              "test_a_name_without_leading_zeros_is_nothing_odd",
-         "tests/bugs/test_loads_something_else.py::TestFilesOfOtherRanks":
+         "tests/trainers/mindformers/test_loads_something_else.py::TestFilesOfOtherRanks":
              "test_a_file_of_a_rank_that_had_no_part_in_these_saves_says_nothing_of_their_size",
-         "tests/bugs/test_loads_something_else.py::TestFurtherSafetensors": "test_what_glob_does_not_find_is_a_stray",
-         "tests/bugs/test_loads_something_else.py::TestBehindAGo": (
+         "tests/trainers/mindformers/test_loads_something_else.py::TestFurtherSafetensors":
+             "test_what_glob_does_not_find_is_a_stray",
+         "tests/trainers/mindformers/test_loads_something_else.py::TestBehindAGo": (
              "test_weights_beside_the_ranks_are_loaded_into_every_rank",
              "test_a_ckpt_beside_ranks_whose_shards_are_safetensors_does_no_harm",
              "test_an_iteration_without_optimizer_state_is_no_go_unless_the_config_means_it"),

@@ -12,9 +12,11 @@ from typer.testing import CliRunner, Result
 
 from ckpttool import api
 from ckpttool.cli.main import app
+from ckpttool.domain import exits
 from ckpttool.domain.checkpoint import Checkpoint, Inventory
 from ckpttool.domain.finding import Code, Finding
 from ckpttool.domain.plan import NoResumePoint, ResumePlan
+from ckpttool.errors import ExitCode
 
 FIXTURES = Path(__file__).resolve().parent.parent.parent / "fixtures"
 
@@ -51,6 +53,27 @@ def refusal(
     decision = decide(path, tree=tree, choice=choice)
     assert isinstance(decision, NoResumePoint), chosen(decision)
     return decision
+
+
+def preflighted(
+    path: Path | str,
+    config: Path | str,
+    *,
+    devices: int | None = None,
+    **tree: Any,  # noqa: ANN401  as the test gives them
+) -> tuple[ExitCode, list[Finding]]:
+    """How a preflight of what `launch` would write ends, and what stands against the launch."""
+    question = api.PreflightQuestion(
+        config=str(config),
+        tree=api.TreeQuestion(path=str(path), **tree),
+        choice=api.ResumeQuestion(),
+        data=api.DataQuestion(),
+        devices=devices,
+        allowed=(Code.START_DIFFERS,),
+    )
+    checks = api.preflight(question).checks
+    against = [reason.finding for check in checks for reason in check.reasons if reason.blocks]
+    return exits.of_preflight(checks), against
 
 
 def chosen(answer: ResumePlan) -> tuple[str, int | None]:

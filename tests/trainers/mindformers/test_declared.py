@@ -20,7 +20,7 @@ from ckpttool.errors import ExitCode, UsageError
 from ckpttool.formats.safe_yaml import parse_document
 from ckpttool.trainers.mindformers.config import train_config_of
 from ckpttool.trainers.mindformers.load import load_keys
-from tests.support.answers import chosen, coded, decide, notes, why_not
+from tests.support.answers import chosen, coded, decide, notes, plan, why_not
 from tests.support.commands import Said, ask
 from tests.support.healthy_trees import unified_tree
 from tests.support.trees import TreeBuilder
@@ -82,6 +82,8 @@ class TestSmallerWorld:
             answer = planned(tree, path)
             assert chosen(answer) == ("10_2", 20)
             assert why_not(answer) == [("_1-15_2", {Code.WORLD_SIZE_DIFFERS})]
+        declared = api.TreeQuestion(path=str(tree.output), world_size=4)
+        assert chosen(plan(tree.output, tree=declared)) == ("_1-15_2", 30)
 
     def test_a_config_that_re_slices_is_no_word_on_what_was_saved(self, tmp_path: Path) -> None:
         tree = TreeBuilder(tmp_path).legacy(ranks=4).save(epoch=10, step=2)

@@ -11,11 +11,10 @@ import pytest
 import yaml
 
 from ckpttool import api
-from ckpttool.domain import exits
-from ckpttool.domain.finding import Code, Finding
+from ckpttool.domain.finding import Code
 from ckpttool.domain.launch import Launch
 from ckpttool.errors import ExitCode
-from tests.conftest import FIXTURES
+from tests.support.answers import FIXTURES, preflighted
 from tests.support.commands import ask
 from tests.support.training_configs import read_train_config
 
@@ -34,24 +33,6 @@ def edited(config: Path, *changes: tuple[str, str]) -> Path:
         text = text.replace(before, after, 1)
     config.write_text(text)
     return config
-
-
-def preflighted(
-    tree: Path, config: Path, *, devices: int | None = None, **tree_options: object
-) -> tuple[ExitCode, list[Finding]]:
-    """Return the exit code, and what stands against the launch."""
-    question = api.TreeQuestion(path=str(tree), **tree_options)  # type: ignore[arg-type]  # as the test gives them
-    asked = api.PreflightQuestion(
-        config=str(config),
-        tree=question,
-        choice=api.ResumeQuestion(),
-        data=api.DataQuestion(),
-        devices=devices,
-        allowed=(Code.START_DIFFERS,),  # what `launch` writes is judged
-    )
-    answer = api.preflight(asked)
-    found = [reason.finding for check in answer.checks for reason in check.reasons if reason.blocks]
-    return exits.of_preflight(answer.checks), found
 
 
 def stopped_by(tree: Path, config: Path, *, devices: int | None = None, **tree_options: object) -> Code:

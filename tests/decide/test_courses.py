@@ -5,6 +5,7 @@ Each tree is one that the real trainer left behind, in names, counters and times
 
 from __future__ import annotations
 
+import os
 import shutil
 from pathlib import Path
 
@@ -355,8 +356,6 @@ class TestTrackerTimes:
 
 def at_once(folder: Path) -> None:
     """Give all files one time, as a copy does that keeps none."""
-    import os
-
     for path in folder.rglob("*"):
         os.utime(path, ns=(FIRST_SAVE_NS, FIRST_SAVE_NS))
 
@@ -366,8 +365,12 @@ class TestTwoRunsUnderOneName:
 
     @pytest.fixture
     def mixed(self, tmp_path: Path) -> TreeBuilder:
-        """Run 0 saved 10_2 on ranks 0, 2 and 3 alone; run 1's is 10_2 on rank 1 and `_1-10_2` on the others."""
-        tree = TreeBuilder(tmp_path).legacy().save(epoch=10, step=2, ranks=[0, 2, 3])
+        return self.mix(TreeBuilder(tmp_path).legacy())
+
+    @staticmethod
+    def mix(tree: TreeBuilder) -> TreeBuilder:
+        """Run 0 saves 10_2 on ranks 0, 2 and 3 alone; run 1's is 10_2 on rank 1 and `_1-10_2` on the others."""
+        tree.save(epoch=10, step=2, ranks=[0, 2, 3])
         before = tree.now_ns
         tree.save(epoch=10, step=2, run=1, ranks=[0, 2, 3])
         tree.now_ns = before
@@ -397,11 +400,7 @@ class TestTwoRunsUnderOneName:
         ]
 
     def test_an_older_one_without_a_doubt_is_taken_instead(self, tmp_path: Path) -> None:
-        tree = TreeBuilder(tmp_path).legacy().save(epoch=5, step=2).save(epoch=10, step=2, ranks=[0, 2, 3])
-        before = tree.now_ns
-        tree.save(epoch=10, step=2, run=1, ranks=[0, 2, 3])
-        tree.now_ns = before
-        tree.save(epoch=10, step=2, ranks=[1])
+        tree = self.mix(TreeBuilder(tmp_path).legacy().save(epoch=5, step=2))
         assert chosen(plan(tree.checkpoint)) == ("5_2", 10)
         assert why_not(plan(tree.checkpoint))[1] == ("10_2", {Code.ABANDONED_BRANCH, Code.TIMES_DISAGREE})
 
@@ -459,9 +458,3 @@ class TestTwoRunsUnderOneName:
             tree.save(epoch=10, step=2, ranks=[1, 2])
             (note,) = coded(plan(tree.checkpoint).point.findings, Code.TIMES_DISAGREE)
             assert (note.path, "before the other files" in note.message) == ("rank_0/llama2_7b_rank_0-10_2.ckpt", True)
-
-    def test_rename_and_explanation_are_told(self, mixed: TreeBuilder) -> None:
-        stdout = cli("resolve", str(mixed.checkpoint)).stdout
-        assert "times-disagree" in stdout
-        assert cli("explain", "times-disagree").exit_code == 0
-        assert coded(reasons(refusal(mixed.checkpoint), "_1-10_2"), Code.SHARD_MISSING)

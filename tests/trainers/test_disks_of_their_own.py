@@ -20,7 +20,7 @@ from ckpttool.errors import ExitCode
 from ckpttool.trainers.locate import locate
 from tests.conftest import FIXTURES
 from tests.support.answers import coded
-from tests.support.commands import run
+from tests.support.commands import ask
 from tests.support.split_trees import look_at, seat
 from tests.test_split_trees import given
 
@@ -139,12 +139,13 @@ def test_preflight_on_one_machine_of_two_is_no_word_to_start_anew(tmp_path: Path
     assert not any("start anew" in (each.finding.remedy or "") for each in check.reasons)
 
 
-def parts(tmp_path: Path, *trees: Path) -> Path:
+def parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *trees: Path) -> Path:
     """Let each machine look at its own tree, wherever it lies."""
     folder = tmp_path / "parts"
     for number, tree in enumerate(trees, 1):
+        monkeypatch.chdir(tree.parent)
         told = ("--part", f"{number}/{len(trees)}", "--run-id", "look", "--out", f"{folder}/")
-        assert run("part", "output", *told, cwd=tree.parent).code == ExitCode.OK
+        assert ask("part", "output", *told).code == ExitCode.OK
     return folder
 
 
@@ -165,11 +166,11 @@ READ_BY_ALL = {
 
 @pytest.mark.parametrize("name", READ_BY_ALL)
 def test_all_parts_of_a_tree_that_the_second_machine_cannot_load_are_no_go_with_the_copy_command(
-    name: str, tmp_path: Path
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     trees = [machine(tmp_path, name, number) for number in (0, 1)]
-    given = parts(tmp_path, *trees)
-    said = run("resolve", str(given), "--json", "--allow-weights-only")
+    given = parts(tmp_path, monkeypatch, *trees)
+    said = ask("resolve", str(given), "--json", "--allow-weights-only")
     assert said.code == ExitCode.DAMAGE, said.stdout
     findings = said.json["findings"]
     assert isinstance(findings, list)
@@ -177,7 +178,7 @@ def test_all_parts_of_a_tree_that_the_second_machine_cannot_load_are_no_go_with_
     assert len(found) == 1
     assert READ_BY_ALL[name] in json.dumps(found)
     assert "rsync -asR -- " in found[0]["remedy"]
-    assert run("preflight", str(given)).stdout.startswith("NO-GO")
+    assert ask("preflight", str(given)).stdout.startswith("NO-GO")
 
 
 def as_seen(monkeypatch: pytest.MonkeyPatch, *trees: Path) -> ExitCode:
@@ -212,7 +213,9 @@ def test_a_machine_that_lacks_others_slices_alone_is_not_known_to_load(
     assert as_seen(monkeypatch, *trees) is ExitCode.INCOMPLETE
 
 
-def test_parts_of_one_folder_that_two_processes_see_ask_for_no_copy(tmp_path: Path) -> None:
+def test_parts_of_one_folder_that_two_processes_see_ask_for_no_copy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     tree = machine(tmp_path, "dcp_plain_2ranks", 0, of=1)
-    said = run("resolve", str(parts(tmp_path, tree, tree)), "--json")
+    said = ask("resolve", str(parts(tmp_path, monkeypatch, tree, tree)), "--json")
     assert (said.code, "shard-elsewhere" in said.stdout) == (ExitCode.OK, False)

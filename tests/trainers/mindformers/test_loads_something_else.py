@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from ckpttool import api
-from ckpttool.domain import exits
 from ckpttool.domain.finding import Code, Severity
 from ckpttool.domain.verdict import VerdictWord
 from ckpttool.errors import ExitCode
@@ -25,6 +24,7 @@ from tests.support.answers import (
     named,
     notes,
     plan,
+    preflighted,
     reasons,
     refusal,
     scanned,
@@ -174,10 +174,6 @@ class TestIterationWithoutWeights:
         assert "rank 0 has no model shard" in reasons(answer, LAST)[0].message
         assert chosen(plan(tree.file(model, content).output)) == (LAST, 20)
 
-    def test_the_older_iteration_that_has_one_is_taken(self, card: TreeBuilder) -> None:
-        card.remove(f"checkpoint/{LAST}/llama2_7b-model-0000000-0000001.safetensors")
-        assert chosen(plan(card.output)) == ("iteration_00000010", 10)
-
     def test_several_ranks_whose_own_record_names_no_model_shard_are_not_whole_either(self, tmp_path: Path) -> None:
         tree = TreeBuilder(tmp_path).iteration(step=20, world=2)
         assert chosen(plan(tree.output)) == (LAST, 20)
@@ -258,16 +254,8 @@ class TestBehindAGo:
     @staticmethod
     def asked(tree: TreeBuilder, config: str) -> tuple[ExitCode, list[Code]]:
         """Return the exit code and the codes of what stands against a launch."""
-        question = api.PreflightQuestion(
-            config=config,
-            tree=api.TreeQuestion(path=str(tree.output)),
-            choice=api.ResumeQuestion(),
-            data=api.DataQuestion(),
-            allowed=(Code.START_DIFFERS,),  # what `launch` writes is judged
-        )
-        checks = api.preflight(question).checks
-        against = [reason.finding.code for check in checks for reason in check.reasons if reason.blocks]
-        return exits.of_preflight(checks), against
+        exit_code, against = preflighted(tree.output, config)
+        return exit_code, [finding.code for finding in against]
 
     def test_weights_beside_the_ranks_are_loaded_into_every_rank(self, tree: TreeBuilder) -> None:
         tree.file("checkpoint/best.ckpt", (tree.output / tree.shard(0, 5, 2)).read_bytes())
@@ -305,16 +293,6 @@ class TestBehindAGo:
         config = self.config(tree, more="load_ckpt_format: safetensors\n")
         assert self.asked(tree, config) == (ExitCode.OK, [])
 
-    @pytest.mark.parametrize(
-        ("prefix", "against"), [("my_rank_7_model", [Code.PREFIX_HOLDS_RANK]), ("my_rank_model", [])]
-    )
-    def test_a_rank_in_the_trees_own_prefix_leads_mindformers_astray(
-        self, tmp_path: Path, prefix: str, against: list[Code]
-    ) -> None:
-        tree = TreeBuilder(tmp_path).legacy(prefix=prefix).save(epoch=5, step=2)
-        config = self.config(tree, ("    prefix: 'llama2_7b'\n", ""))
-        assert self.asked(tree, config)[1] == against
-
     @pytest.mark.parametrize("world", [1, 4])
     def test_an_iteration_without_optimizer_state_is_no_go_unless_the_config_means_it(
         self, tmp_path: Path, world: int
@@ -334,13 +312,7 @@ class TestBehindAGo:
         whole = TreeBuilder(tmp_path / "whole").iteration(step=20, world=world)
         assert self.asked(whole, self.config(whole, *sizes, more=newer)) == (ExitCode.OK, [])
 
-    def test_where_other_iterations_have_it_the_one_without_is_not_whole(self, card: TreeBuilder) -> None:
-        card.remove(f"checkpoint/{LAST}/llama2_7b-opt-0000000-0000001.safetensors")
-        answer = plan(card.output)
-        assert chosen(answer) == ("iteration_00000010", 10)
-        assert why_not(answer) == [(LAST, {Code.SHARD_MISSING})]
-
-    def test_unless_the_config_says_that_it_is_saved_without(self, card: TreeBuilder) -> None:
+    def test_one_that_is_saved_without_as_the_config_says_is_taken(self, card: TreeBuilder) -> None:
         card.remove(f"checkpoint/{LAST}/llama2_7b-opt-0000000-0000001.safetensors")
         path = self.config(card, more="checkpoint:\n  no_save_optim: True\n")
         question = api.TreeQuestion(path=str(card.output), config=api.read_config(path))

@@ -88,13 +88,6 @@ class TestASaveThatWasCutOff:
         assert chosen(answer) == ("10_2", 20)
         assert why_not(answer) == [("_1-15_2", {Code.SHARD_MISSING})]
 
-    def test_without_a_trace_is_suspect_until_the_size_is_declared(self, tmp_path: Path) -> None:
-        tree = TreeBuilder(tmp_path).legacy(ranks=8).save(epoch=10, step=2)
-        tree.save(epoch=15, step=2, run=1, ranks=range(4))
-        assert why_not(plan(tree.output)) == [("_1-15_2", {Code.WORLD_SIZE_DIFFERS})]
-        declared = api.TreeQuestion(path=str(tree.output), world_size=4)
-        assert chosen(plan(tree.output, tree=declared)) == ("_1-15_2", 30)
-
     def test_of_a_run_that_saved_nothing_else_is_no_run(self, tree: TreeBuilder) -> None:
         tree.file("checkpoint/rank_5/llama2_7b_rank_5_1-15_2.tmp").file("checkpoint/rank_0/x.tmp")
         assert [run.run for run in scanned(tree.output).runs] == [0]
@@ -238,12 +231,6 @@ class TestAMarkOfAnotherRanksFile:
     def test_keeps_the_save_from_being_chosen(self, tree: TreeBuilder) -> None:
         tree.file("health_ckpts.json", '[{"is_health": 1, "ckpt_name": "llama2_7b_rank_1-10_2.ckpt"}]')
         assert why_not(plan(tree.output)) == [("10_2", {Code.MARKED_UNHEALTHY})]
-
-    def test_of_a_save_that_is_not_there_harms_none(self, tree: TreeBuilder) -> None:
-        tree.file("health_ckpts.json", '[{"is_health": 1, "ckpt_name": "llama2_7b_rank_1-99_2.ckpt"}]')
-        answer = plan(tree.output)
-        assert chosen(answer) == ("10_2", 20)
-        assert Code.HEALTH_NAMES_NOTHING in notes(answer)
 
 
 def test_a_config_for_fewer_ranks_is_the_reason_before_damage(tmp_path: Path) -> None:

@@ -206,7 +206,7 @@ class Newer(Training):
             self.tracked = save
 
 
-EXAMPLES = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+EXAMPLES = settings(suppress_health_check=list(HealthCheck))
 
 
 @EXAMPLES
