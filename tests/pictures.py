@@ -14,10 +14,10 @@ from unittest import mock
 import ckpttool
 from ckpttool.domain.verdict import Level
 from ckpttool.render.answers.event import text
-from tests.api.test_watches import Trainer, Watching
 from tests.nightly.test_report_page import Browser
 from tests.pages import GUIDE
 from tests.support.trees import MINUTE_NS, TreeBuilder
+from tests.support.watched_trainings import Trainer, Watching
 
 NOW = 1_800_000_000.0
 """Seconds since 1970: the day on which the pictures are taken, whenever that is."""

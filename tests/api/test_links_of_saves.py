@@ -11,9 +11,9 @@ import pytest
 from ckpttool.api import watch_seeing
 from ckpttool.storage.base import Entry
 from ckpttool.storage.local import LocalStorage
-from tests.api.test_watches import Watching
 from tests.support.answers import FIXTURES, scanned
 from tests.support.commands import ask
+from tests.support.watched_trainings import Watching
 
 MOST_LISTED = 400
 """Folders that are listed for one command at most: those of a small tree, several times."""

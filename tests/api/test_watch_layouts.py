@@ -12,8 +12,8 @@ import pytest
 
 from ckpttool.domain.finding import Code
 from ckpttool.domain.verdict import Level
-from tests.api.test_watches import Watching
 from tests.support.answers import FIXTURES
+from tests.support.watched_trainings import Watching
 
 
 class Written(NamedTuple):

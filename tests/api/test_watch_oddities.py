@@ -16,8 +16,8 @@ from ckpttool.domain.question import TreeQuestion
 from ckpttool.domain.verdict import Level
 from ckpttool.domain.watching import WatchEvent, WatchQuestion, WatchRule
 from ckpttool.storage.local import LocalStorage
-from tests.api.test_watches import Clock, Trainer, Watching
 from tests.support.trees import TreeBuilder
+from tests.support.watched_trainings import Clock, Trainer, Watching, watched
 
 
 def script(text: str) -> tuple[str, ...]:
@@ -37,21 +37,17 @@ HOOKS = {
 def test_whatever_a_hook_does_that_ends_well_is_no_failure(
     tmp_path: Path, hook: tuple[str, ...], capfd: pytest.CaptureFixture[str]
 ) -> None:
-    trainer = Trainer(tmp_path, seed=2)
-    watching = Watching(trainer.root, tmp_path / "state", hook=hook)
-    trainer.begin()
-    watching.poll(trainer, times=10)
+    trainer, watching = watched(tmp_path, seed=2, hook=hook)
+    watching.save(trainer)
     assert watching.kinds == ["good"]
     assert (watching.watch.hook_failures, watching.notes) == (0, [])
     assert capfd.readouterr().out == ""  # the result alone goes there
 
 
 def test_a_hook_that_is_killed_or_ends_badly_is_said_and_the_next_event_comes(tmp_path: Path) -> None:
-    trainer = Trainer(tmp_path, seed=2)
-    watching = Watching(trainer.root, tmp_path / "state", hook=("sh", "-c", "kill -9 $$"))
+    trainer, watching = watched(tmp_path, seed=2, hook=("sh", "-c", "kill -9 $$"))
     for _ in range(2):
-        trainer.begin()
-        watching.poll(trainer, times=10)
+        watching.save(trainer)
     assert watching.kinds == ["good", "good"]
     assert watching.watch.hook_failures == 2
     assert all("-9" in text for text in watching.notes)
@@ -77,14 +73,12 @@ class Jumping(Clock):
 
 
 def test_a_wall_clock_that_jumps_tells_nothing_and_hides_nothing(tmp_path: Path) -> None:
-    trainer = Trainer(tmp_path, seed=4)
-    watching = Watching(trainer.root, tmp_path / "state")
+    trainer, watching = watched(tmp_path, seed=4)
     watching.clock = Jumping()
     watching.end()
     watching.watch = watching.anew()
     for _ in range(6):
-        trainer.begin()
-        watching.poll(trainer, times=10)
+        watching.save(trainer)
         watching.killed()
     assert watching.kinds == ["good"] * 6
     trainer.begin(hangs=1)
@@ -95,10 +89,8 @@ def test_a_wall_clock_that_jumps_tells_nothing_and_hides_nothing(tmp_path: Path)
 def test_after_a_restart_of_the_machine_the_wall_clock_counts_and_one_that_went_back_is_one_that_stood_still(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    trainer = Trainer(tmp_path, seed=4)
-    watching = Watching(trainer.root, tmp_path / "state")
-    trainer.begin()
-    watching.poll(trainer, times=10)
+    trainer, watching = watched(tmp_path, seed=4)
+    watching.save(trainer)
     before = watching.watch.known.now
     for number, (wall, passed) in enumerate([(50.0, 50.0), (-1e9, 0.0)]):
         then = watching.clock.wall()
@@ -177,10 +169,8 @@ def test_ranks_that_appear_late_where_nobody_said_how_many_there_are_raise_no_al
 def test_a_folder_that_cannot_be_listed_for_long_makes_its_saves_unknown_and_not_damaged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    trainer = Trainer(tmp_path, seed=4)
-    watching = Watching(trainer.root, tmp_path / "state")
-    trainer.begin()
-    watching.poll(trainer, times=10)
+    trainer, watching = watched(tmp_path, seed=4)
+    watching.save(trainer)
     real = LocalStorage.entries
 
     def gone(storage: LocalStorage, folder: str) -> object:

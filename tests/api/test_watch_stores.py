@@ -9,8 +9,8 @@ import pytest
 
 from ckpttool.domain.verdict import Level
 from tests.api.test_watch_layouts import Writer, Written
-from tests.api.test_watches import Watching
 from tests.support.s3_relay import Relay, relay_over
+from tests.support.watched_trainings import Watching
 
 pytest.importorskip("obstore", reason="object stores are read by obstore, which is not installed")
 

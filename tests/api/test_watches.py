@@ -4,171 +4,31 @@ from __future__ import annotations
 
 import json
 import os
-import random
 import sys
 import threading
 import time
-from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
 from ckpttool.api import verifying, watch_reading, watches
 from ckpttool.api.scanning import Tree
-from ckpttool.api.watch_clock import Machine
 from ckpttool.api.watches import Watch
 from ckpttool.domain.frozen import replace
 from ckpttool.domain.question import CheckQuestion, TreeQuestion
 from ckpttool.domain.units import ByteCount
 from ckpttool.domain.verdict import Level
-from ckpttool.domain.watching import WatchEvent, WatchQuestion, WatchRule
+from ckpttool.domain.watching import WatchEvent, WatchQuestion
 from ckpttool.errors import LockedError, UnknownLayoutError, UsageError, WriteFailedError
 from ckpttool.storage import listed as listed_storage
 from ckpttool.verify.session import Session
-from tests.support.trees import TreeBuilder
-
-RANKS = 8
-
-
-class Clock(Machine):
-    """A machine whose time passes only when it is told to."""
-
-    now = 1000.0
-
-    def seconds(self) -> float:
-        """Return seconds since it started."""
-        return self.now
-
-    def wall(self) -> float:
-        """Return seconds since 1970, by a clock that is moved now and then."""
-        return 1_800_000_000.0 + self.now % 7000
-
-
-class Trainer:
-    """Saves on eight ranks, each at its own pace, by rename and in place in turn; keeps the last four."""
-
-    def __init__(self, base: Path, seed: int) -> None:
-        self._chance = random.Random(seed)  # noqa: S311  a course that can be had again
-        made = TreeBuilder(base / "made", world=RANKS, sparse=True).legacy(ranks=RANKS)
-        made.save(epoch=1, step=1)
-        self.root = base / "output" / "checkpoint"
-        self._content = [next((made.checkpoint / f"rank_{rank}").glob("*.ckpt")) for rank in range(RANKS)]
-        for rank in range(RANKS):
-            (self.root / f"rank_{rank}").mkdir(parents=True)
-        self.saves = 0
-        self.seed = 0
-        self._due: list[tuple[int, str, bytes, Path]] = []
-
-    def file(self, rank: int, number: int) -> Path:
-        name = self._content[rank].name.replace("1_1.ckpt", f"{number}_1.ckpt")
-        return self.root / f"rank_{rank}" / name
-
-    def begin(self, *, hangs: int | None = None) -> None:
-        """Begin a save; what each rank does comes in later polls."""
-        self.saves += 1
-        for rank in range(RANKS):
-            target, data = self.file(rank, self.saves), self._bytes(rank)
-            at = self._chance.randrange(4)
-            if rank == hangs:
-                continue
-            if self.saves % 2:
-                self._due.append((at, "whole", data, target))
-            else:
-                self._due += [(at, "cut", data[: len(data) // 2], target), (at + 1, "place", data, target)]
-        for rank in range(RANKS if self.saves > 4 else 0):
-            self._due.append((self._chance.randrange(3, 7), "gone", b"", self.file(rank, self.saves - 4)))
-
-    def step(self) -> None:
-        """Do what is due, and come one poll nearer to the rest."""
-        for _, what, data, target in [each for each in self._due if each[0] == 0]:
-            if what == "gone":
-                target.unlink(missing_ok=True)
-            elif what == "whole":
-                part = target.with_name(f".{target.name}.part")
-                part.write_bytes(data)
-                part.rename(target)
-            else:
-                target.write_bytes(data)
-        self._due = [(at - 1, *rest) for at, *rest in self._due if at]  # type: ignore[misc]
-
-    def _bytes(self, rank: int) -> bytes:
-        from tests.support.trees import ckpt_bytes, training_scalars, weights
-
-        return ckpt_bytes(
-            [*weights(seed=self.seed + rank, sparse=True), *training_scalars(epoch=self.saves, true_step=self.saves)]
-        )
-
-
-class Watching:
-    """The watch of a trainer, ended and begun anew as if it had been killed."""
-
-    def __init__(self, root: Path | str, state: Path, *, world: int | None = RANKS, **more: object) -> None:
-        self.clock, self.told, self.notes = Clock(), list[WatchEvent](), list[str]()
-        self.question = WatchQuestion(
-            tree=TreeQuestion(path=str(root), world_size=world),
-            rule=WatchRule(settle=2, patience=120.0, again=0.0),
-            every=10.0,
-            environment={"XDG_STATE_HOME": str(state)},
-            **{"level": Level.STRUCTURE, **more},  # type: ignore[arg-type]
-        )
-        self.watch = self.anew()
-
-    def anew(self) -> Watch:
-        """Begin as a process does that knows what is on the disk, and no more."""
-        watch = Watch(self.question, self.told.append, self.notes.append, self.clock)
-        self._held = ExitStack()
-        self._held.enter_context(watch.begun())
-        return watch
-
-    def killed(self) -> None:
-        """Lose all that is not on the disk."""
-        self.watch._place = None  # noqa: SLF001  it writes nothing any more
-        self._held.close()  # the lock goes with the process
-        self.watch = self.anew()
-
-    def end(self) -> None:
-        """End it as a signal does."""
-        self._held.close()
-
-    def look(self, trainer: Trainer | None = None, times: int = 1) -> None:
-        """Poll, and do not wait for what is being read."""
-        for _ in range(times):
-            if trainer is not None:
-                trainer.step()
-            self.clock.now += 10.0
-            self.watch.poll()
-
-    def poll(self, trainer: Trainer | None = None, times: int = 1) -> None:
-        for _ in range(times):
-            self.look(trainer)
-            self.watch.finish_reading()
-
-    @property
-    def kinds(self) -> list[str]:
-        return [event.kind.value for event in self.told]
+from tests.support.trees import flip
+from tests.support.watched_trainings import Trainer, Watching, assert_told_and_nothing_else, course, watched
 
 
 @pytest.fixture
 def scene(tmp_path: Path) -> tuple[Trainer, Watching]:
-    trainer = Trainer(tmp_path, seed=7)
-    return trainer, Watching(trainer.root, tmp_path / "state")
-
-
-def course(trainer: Trainer, watching: Watching, *, saves: int, kills: int) -> None:
-    chance = random.Random(3)  # noqa: S311
-    killed = set(chance.sample(range(saves * 14), kills))
-    for number in range(saves):
-        trainer.begin()
-        for turn in range(14):
-            watching.poll(trainer)
-            if number * 14 + turn in killed:
-                watching.killed()
-
-
-def assert_told_and_nothing_else(trainer: Trainer, watching: Watching) -> None:
-    assert set(watching.kinds) == {"good"}
-    by_save = {event.name: {each.id for each in watching.told if each.name == event.name} for event in watching.told}
-    assert {name: len(ids) for name, ids in by_save.items()} == {f"{n}_1": 1 for n in range(1, trainer.saves + 1)}
+    return watched(tmp_path, seed=7)
 
 
 def test_each_save_is_told_with_one_id_and_nothing_else_while_the_watch_is_killed_again_and_again(
@@ -202,19 +62,11 @@ def test_a_rank_that_still_writes_under_another_name_does_not_hang_and_one_that_
     assert watching.kinds == ["save-incomplete"]
 
 
-def flip_last(shard: Path) -> None:
-    data = bytearray(shard.read_bytes())
-    data[-1] ^= 1
-    shard.write_bytes(data)
-
-
 def test_a_file_of_a_sealed_save_that_is_written_anew_and_differs_is_told_when_patience_ends(tmp_path: Path) -> None:
-    trainer = Trainer(tmp_path, seed=1)
-    watching = Watching(trainer.root, tmp_path / "state", level=Level.CHECKSUM, seal=True)
-    trainer.begin()
-    watching.poll(trainer, times=10)
+    trainer, watching = watched(tmp_path, seed=1, level=Level.CHECKSUM, seal=True)
+    watching.save(trainer)
     assert [event.sealed for event in watching.told] == [True]
-    flip_last(trainer.file(5, 1))
+    flip(trainer.file(5, 1), -1)
     watching.poll(times=4)
     assert watching.kinds == ["good"]  # the training may be writing all of it once more
     watching.poll(times=12)
@@ -223,8 +75,7 @@ def test_a_file_of_a_sealed_save_that_is_written_anew_and_differs_is_told_when_p
 
 def test_a_tree_that_goes_away_as_a_whole_takes_nothing_of_what_is_known(scene: tuple[Trainer, Watching]) -> None:
     trainer, watching = scene
-    trainer.begin()
-    watching.poll(trainer, times=10)
+    watching.save(trainer)
     away = trainer.root.rename(trainer.root.with_name("away"))
     watching.poll(times=5)
     assert len(watching.notes) == 1
@@ -314,11 +165,9 @@ def test_a_hook_hears_of_each_event_and_stops_nothing_where_it_fails(
     tmp_path: Path, code: int, capfd: pytest.CaptureFixture[str]
 ) -> None:
     heard = tmp_path / "heard"
-    trainer = Trainer(tmp_path, seed=2)
     hook = (sys.executable, "-c", HOOK.format(path=str(heard), code=code))
-    watching = Watching(trainer.root, tmp_path / "state", hook=hook)
-    trainer.begin()
-    watching.poll(trainer, times=10)
+    trainer, watching = watched(tmp_path, seed=2, hook=hook)
+    watching.save(trainer)
     (event,) = watching.told
     assert heard.read_text() == f"{event.id} good 1_1 1 {trainer.root}\n"
     assert watching.watch.hook_failures == (code != 0)
@@ -330,11 +179,9 @@ def test_a_hook_that_hangs_is_killed_with_all_that_it_started(tmp_path: Path, mo
 
     monkeypatch.setattr(watch_hooks, "HOOK_SECONDS", 0.3)
     pid = tmp_path / "pid"
-    trainer = Trainer(tmp_path, seed=2)
     hook = ("sh", "-c", f"sleep 600 & echo $! > {pid}; wait")
-    watching = Watching(trainer.root, tmp_path / "state", hook=hook)
-    trainer.begin()
-    watching.poll(trainer, times=10)
+    trainer, watching = watched(tmp_path, seed=2, hook=hook)
+    watching.save(trainer)
     assert watching.watch.hook_failures == 1
     assert "killed" in watching.notes[-1]
     status = Path("/proc") / pid.read_text().strip() / "stat"
@@ -342,10 +189,8 @@ def test_a_hook_that_hangs_is_killed_with_all_that_it_started(tmp_path: Path, mo
 
 
 def test_a_hook_that_is_not_there_is_said(tmp_path: Path) -> None:
-    trainer = Trainer(tmp_path, seed=2)
-    watching = Watching(trainer.root, tmp_path / "state", hook=("/nowhere",))
-    trainer.begin()
-    watching.poll(trainer, times=10)
+    trainer, watching = watched(tmp_path, seed=2, hook=("/nowhere",))
+    watching.save(trainer)
     assert "cannot be started" in watching.notes[-1]
 
 
@@ -365,8 +210,7 @@ def test_an_event_is_told_again_where_the_watch_died_between_its_hook_and_its_st
 @pytest.mark.parametrize("harm", ["cut", "flip", "other"])
 def test_a_state_that_cannot_be_believed_is_none(scene: tuple[Trainer, Watching], tmp_path: Path, harm: str) -> None:
     trainer, watching = scene
-    trainer.begin()
-    watching.poll(trainer, times=10)
+    watching.save(trainer)
     watching.watch._place = None  # noqa: SLF001
     state = next((tmp_path / "state").rglob("*.json"))
     data = state.read_bytes()
@@ -495,8 +339,7 @@ def test_a_state_that_cannot_be_written_any_more_is_said_once_and_the_watch_goes
     with monkeypatch.context() as patch:
         patch.setattr(watches, "write", full)
         for _ in range(2):
-            trainer.begin()
-            watching.poll(trainer, times=10)
+            watching.save(trainer)
         watching.end()
         assert watching.kinds == ["good", "good"]
         assert len([text for text in watching.notes if "disk is full" in text]) == 1
@@ -509,8 +352,7 @@ def test_a_watch_that_began_before_the_tree_was_there_is_known_to_the_next_one(t
     watching = Watching(tmp_path / "output" / "checkpoint", tmp_path / "state")
     watching.poll(times=2)
     trainer = Trainer(tmp_path, seed=2)
-    trainer.begin()
-    watching.poll(trainer, times=10)
+    watching.save(trainer)
     watching.killed()
     watching.poll(times=5)
     assert watching.kinds == ["good"]
@@ -518,8 +360,7 @@ def test_a_watch_that_began_before_the_tree_was_there_is_known_to_the_next_one(t
 
 def test_a_disk_that_is_not_mounted_is_told_once_as_what_cannot_be_read(scene: tuple[Trainer, Watching]) -> None:
     trainer, watching = scene
-    trainer.begin()
-    watching.poll(trainer, times=10)
+    watching.save(trainer)
     away = trainer.root.rename(trainer.root.with_name("away"))
     trainer.root.mkdir()  # where it is mounted
     watching.poll(times=14)
@@ -534,22 +375,20 @@ def test_a_disk_that_is_not_mounted_is_told_once_as_what_cannot_be_read(scene: t
 
 
 def test_what_an_earlier_watch_told_as_good_is_sealed_by_one_that_is_asked_to(tmp_path: Path) -> None:
-    trainer = Trainer(tmp_path, seed=1)
-    watching = Watching(trainer.root, tmp_path / "state", level=Level.CHECKSUM)
-    trainer.begin()
-    watching.poll(trainer, times=10)
+    trainer, watching = watched(tmp_path, seed=1, level=Level.CHECKSUM)
+    watching.save(trainer)
     watching.question = replace(watching.question, seal=True)
     watching.killed()
     watching.poll(times=5)
     assert [(event.kind.value, event.sealed) for event in watching.told] == [("good", False), ("read-again", True)]
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("level", [Level.STRUCTURE, Level.CHECKSUM, Level.NUMERICS])
 def test_a_training_that_went_back_and_saves_once_more_under_the_same_names_raises_no_alarm(
     tmp_path: Path, level: Level
 ) -> None:
-    trainer = Trainer(tmp_path, seed=3)
-    watching = Watching(trainer.root, tmp_path / "state", level=level, seal=True)
+    trainer, watching = watched(tmp_path, seed=3, level=level, seal=True)
     for _ in range(3):
         trainer.begin()
         watching.poll(trainer, times=12)
@@ -561,7 +400,7 @@ def test_a_training_that_went_back_and_saves_once_more_under_the_same_names_rais
         ("good", name, True) for name in ("1_1", "2_1", "3_1", "2_1", "3_1")
     ]
     assert len({event.id for event in watching.told}) == 5
-    flip_last(trainer.file(5, 3))
+    flip(trainer.file(5, 3), -1)
     watching.poll(times=16)
     assert watching.kinds[5:] == ["checksum-mismatch"]
 
@@ -575,10 +414,8 @@ def test_a_save_that_is_sealed_is_read_once(tmp_path: Path, monkeypatch: pytest.
         return real(tree, question)
 
     monkeypatch.setattr(watch_reading, "session_for", noted)
-    trainer = Trainer(tmp_path, seed=1)
-    watching = Watching(trainer.root, tmp_path / "state", level=Level.CHECKSUM, seal=True)
-    trainer.begin()
-    watching.poll(trainer, times=10)
+    trainer, watching = watched(tmp_path, seed=1, level=Level.CHECKSUM, seal=True)
+    watching.save(trainer)
     assert [event.sealed for event in watching.told] == [True]
     assert asked == [True]
 
@@ -586,15 +423,13 @@ def test_a_save_that_is_sealed_is_read_once(tmp_path: Path, monkeypatch: pytest.
 def test_a_good_save_that_left_the_memory_is_read_from_the_disk_though_who_asks_brings_it_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    trainer = Trainer(tmp_path, seed=1)
-    watching = Watching(trainer.root, tmp_path / "state", level=Level.CHECKSUM)
+    trainer, watching = watched(tmp_path, seed=1, level=Level.CHECKSUM)
     watching.question = replace(watching.question, rule=replace(watching.question.rule, again=1e6))
     watching.killed()
     monkeypatch.setattr(watches, "is_cached", lambda *_: False)
     monkeypatch.setattr(watch_reading, "is_cached", lambda *_: True)  # Linux reads ahead what it was asked for
     for _ in range(2):
-        trainer.begin()
-        watching.poll(trainer, times=10)
+        watching.save(trainer)
     told = [(event.kind.value, event.name, event.cached) for event in watching.told]
     assert told == [("good", "1_1", True), ("good", "2_1", True), ("read-again", "1_1", False)]
 
@@ -603,8 +438,7 @@ def test_the_room_for_the_next_save_is_looked_at(
     scene: tuple[Trainer, Watching], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     trainer, watching = scene
-    trainer.begin()
-    watching.poll(trainer, times=10)
+    watching.save(trainer)
     monkeypatch.setattr(watching.watch, "_free", lambda: ByteCount(1))
     watching.poll(times=3)
     assert watching.kinds == ["good", "disk-space-low"]

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from ckpttool.domain.verdict import Level
-from tests.api.test_watches import Trainer, Watching, assert_told_and_nothing_else, course
+from tests.support.watched_trainings import Trainer, Watching, assert_told_and_nothing_else, course
 
 pytestmark = pytest.mark.skipif("not config.getoption('--nightly')", reason="watches ten thousand times: --nightly")
 

@@ -120,6 +120,13 @@ def safetensors_bytes(tensors: Iterable[Tensor], metadata: Mapping[str, str] | N
     return struct.pack("<Q", len(text)) + text + b"".join(data)
 
 
+def flip(path: Path, at: int) -> None:
+    """Flip one bit of a file."""
+    content = bytearray(path.read_bytes())
+    content[at] ^= 1
+    path.write_bytes(content)
+
+
 def shard_bytes(tensors: Sequence[Tensor], fmt: Fmt) -> bytes:
     """Encode a legacy shard in either format."""
     if fmt == "ckpt":
