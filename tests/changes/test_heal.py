@@ -16,7 +16,7 @@ from ckpttool.api import rebuilding
 from ckpttool.domain.exits import of_healing
 from ckpttool.domain.finding import Code, Severity, blocking
 from ckpttool.domain.frozen import replace
-from ckpttool.domain.healing import Healing, HealOrder
+from ckpttool.domain.healing import Donor, Healing, HealOrder
 from ckpttool.domain.manifest import Manifest, ShardSeal
 from ckpttool.domain.plan import NoResumePoint
 from ckpttool.domain.replicas import Proof, Trust
@@ -29,15 +29,15 @@ from ckpttool.records.manifest import manifest_bytes, read_manifest
 from ckpttool.storage import open_storage
 from ckpttool.write.puts import lay_ready
 from tests.conftest import FIXTURES
+from tests.support.answers import writable_copy
 from tests.support.commands import ask
-from tests.support.trees import TreeBuilder, floats
+from tests.support.trees import TreeBuilder, flip, floats
 from tests.support.verifying import ON_DISK
 
 
 def copied(fixture: str, folder: Path) -> Path:
     """A copy of a real tree's checkpoint folder."""
-    shutil.copytree(FIXTURES / fixture / "output", folder / "output")
-    return folder / "output" / "checkpoint"
+    return writable_copy(fixture, folder / "tree") / "checkpoint"
 
 
 def asked(
@@ -48,12 +48,24 @@ def asked(
     return api.heal(str(tree), HealOrder(checkpoint=name, donor=rank, tensor=tensor, grace=0, apply=apply))
 
 
-def flip(path: Path, at: int) -> None:
-    """Flip one bit."""
-    content = bytearray(path.read_bytes())
-    content[at] ^= 1
-    path.chmod(0o644)
-    path.write_bytes(content)
+def donors(healing: Healing) -> list[Donor]:
+    """What each shard would be rebuilt from."""
+    found = [shard.donor for shard in healing.shards if shard.donor is not None]
+    assert len(found) == len(healing.shards) > 0
+    return found
+
+
+def only_donor(healing: Healing) -> Donor:
+    """What the only shard would be rebuilt from."""
+    (donor,) = donors(healing)
+    return donor
+
+
+def refusal(healing: Healing) -> str:
+    """Why the first shard is not rebuilt."""
+    found = healing.shards[0].refusal
+    assert found is not None
+    return found.message
 
 
 @pytest.mark.parametrize("fixture", ["sink2_ckpt", "sink2_safetensors"])
@@ -86,9 +98,8 @@ def test_what_was_sealed_of_a_lost_shard_proves_its_copy_without_any_other_check
     flip(shards[2], 1000)
     healing = asked(tree, "20_2", apply=True)
     assert [found.sick.rank for found in healing.shards] == [1, 2, 3]
-    for found in healing.shards:
-        assert found.donor is not None
-        assert (found.donor.rank, found.donor.proof, found.donor.trust) == (0, Proof.SEALED, Trust.CHECKSUM)
+    for chosen in donors(healing):
+        assert (chosen.rank, chosen.proof, chosen.trust) == (0, Proof.SEALED, Trust.CHECKSUM)
     assert {shard.read_bytes() for shard in shards} == {right}
     assert asked(tree, "20_2").shards == ()
 
@@ -99,24 +110,20 @@ def test_two_names_of_one_file_are_no_donor_and_its_copy(tmp_path: Path) -> None
     for path in paths[1:]:
         path.unlink()
     os.link(paths[0], paths[1])
-    for found in asked(tree, "20_2").shards:
-        assert found.donor is not None
-        assert (found.donor.trust, found.donor.agrees) == (Trust.NUMERICS, None)
+    for chosen in donors(asked(tree, "20_2")):
+        assert (chosen.trust, chosen.agrees) == (Trust.NUMERICS, None)
 
 
 def test_after_a_lone_resume_one_other_step_is_too_few_but_an_earlier_start_s_is_the_second(tmp_path: Path) -> None:
     tree = copied("sink2_ckpt", tmp_path)
     (tree / "rank_3/llama2_7b_rank_3_1-30_2.ckpt").unlink()
-    (found,) = asked(tree).shards
-    assert found.donor is not None
-    assert (found.donor.witnesses, found.donor.trust) == (("_1-25_2", "20_2"), Trust.COPY)
+    chosen = only_donor(asked(tree))
+    assert (chosen.witnesses, chosen.trust) == (("_1-25_2", "20_2"), Trust.COPY)
     for earlier in tree.glob("rank_?/*_rank_?-*.ckpt"):
         earlier.unlink()
     healing = asked(tree)
     assert of_healing(healing) is ExitCode.NOTHING_TO_RESUME
-    (found,) = healing.shards
-    assert found.refusal is not None
-    assert "rank 0 was equal at 1 other checkpoint of the run" in found.refusal.message
+    assert "rank 0 was equal at 1 other checkpoint of the run" in refusal(healing)
 
 
 def test_a_flipped_bit_after_a_lone_resume_is_put_right_by_what_is_whole_of_the_file(tmp_path: Path) -> None:
@@ -124,9 +131,8 @@ def test_a_flipped_bit_after_a_lone_resume_is_put_right_by_what_is_whole_of_the_
     shard = tree / "rank_2/llama2_7b_rank_2_1-30_2.ckpt"
     before = shard.read_bytes()
     flip(shard, len(before) * 2 // 3)
-    (found,) = asked(tree, apply=True).shards
-    assert found.donor is not None
-    assert (found.donor.witnesses, found.donor.rest_agrees) == (("_1-25_2",), True)
+    chosen = only_donor(asked(tree, apply=True))
+    assert (chosen.witnesses, chosen.rest_agrees) == (("_1-25_2",), True)
     assert shard.read_bytes() == before
     assert asked(tree).shards == ()
 
@@ -141,14 +147,11 @@ def test_the_newer_layout_s_record_tells_tensor_parallel_neighbours_from_copies(
         (rank, "model"),
         (rank, "optimizer"),
     ]
-    for found in healing.shards:
-        assert found.donor is not None
-        assert (found.donor.rank, found.donor.proof) == ((rank + 2) % 4, Proof.RECORDED)
-        assert (found.donor.record, found.donor.trust) == ("iteration_00000030/metadata.json", Trust.NUMERICS)
+    for chosen in donors(healing):
+        assert (chosen.rank, chosen.proof) == ((rank + 2) % 4, Proof.RECORDED)
+        assert (chosen.record, chosen.trust) == ("iteration_00000030/metadata.json", Trust.NUMERICS)
     for neighbour in {0, 1, 2, 3} - {rank, (rank + 2) % 4}:
-        refused = asked(tree, donor=neighbour).shards[0].refusal
-        assert refused is not None
-        assert f"rank {neighbour} holds another slice of" in refused.message
+        assert f"rank {neighbour} holds another slice of" in refusal(asked(tree, donor=neighbour))
 
 
 def test_without_its_record_one_other_step_does_not_tell_them(tmp_path: Path) -> None:
@@ -173,6 +176,7 @@ OTHERS: dict[str, Callable[[Path], Path]] = {
 }
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("fixture", OTHERS)
 def test_a_trainer_that_saves_each_slice_once_has_no_copy_and_it_is_said(fixture: str, tmp_path: Path) -> None:
     shutil.copytree(FIXTURES / "layouts" / fixture, tmp_path / "tree")
@@ -187,31 +191,12 @@ def test_a_trainer_that_saves_each_slice_once_has_no_copy_and_it_is_said(fixture
     assert of_healing(healing) is ExitCode.NOTHING_TO_RESUME
 
 
-def truncated(path: Path) -> None:
-    path.chmod(0o644)
-    path.write_bytes(path.read_bytes()[:-9])
-
-
-def emptied(path: Path) -> None:
-    path.chmod(0o644)
-    path.write_bytes(b"")
-
-
-def zeroed(path: Path) -> None:
-    path.chmod(0o644)
-    path.write_bytes(bytes(len(path.read_bytes())))
-
-
-def header_flipped(path: Path) -> None:
-    flip(path, 3)
-
-
-FAULTS: dict[str, Callable[[Path], None]] = {
+FAULTS: dict[str, Callable[[Path], object]] = {
     "missing": Path.unlink,
-    "truncated": truncated,
-    "emptied": emptied,
-    "zeroed": zeroed,
-    "header": header_flipped,
+    "truncated": lambda path: path.write_bytes(path.read_bytes()[:-9]),
+    "emptied": lambda path: path.write_bytes(b""),
+    "zeroed": lambda path: path.write_bytes(bytes(len(path.read_bytes()))),
+    "header": lambda path: flip(path, 3),
 }
 
 TREES = {
@@ -222,6 +207,7 @@ TREES = {
 }
 
 
+@pytest.mark.sample(11)  # of each fault, tree and rank
 @pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize("fixture", TREES)
 @pytest.mark.parametrize("rank", range(4))
@@ -329,9 +315,8 @@ def test_a_sealed_save_is_healed_to_what_was_sealed_and_stays_so_when_sealed_aga
     name = "rank_2/llama2_7b_rank_2-20_2.safetensors"
     before = seal_of(tree, "20_2", name)
     flip(tree / name, (tree / name).stat().st_size - 3)
-    (found,) = asked(tree, "20_2", apply=True).shards
-    assert found.donor is not None
-    assert found.donor.trust is Trust.CHECKSUM
+    chosen = only_donor(asked(tree, "20_2", apply=True))
+    assert chosen.trust is Trust.CHECKSUM
     healed = seal_of(tree, "20_2", name)
     assert healed.same_content(before)
     assert (healed.first_seen, healed.healed is None) == (before.first_seen, False)
@@ -361,9 +346,7 @@ def test_one_tensor_is_replaced_alone(tmp_path: Path) -> None:
     flip(path, at)
     with pytest.raises(IncompleteError, match="is not what was sealed"):
         asked(tree, "15_2", tensor="optimizer.global_step", apply=True)
-    refused = asked(tree, "15_2", tensor="no.such").shards[0].refusal
-    assert refused is not None
-    assert "it has no tensor no.such" in refused.message
+    assert "it has no tensor no.such" in refusal(asked(tree, "15_2", tensor="no.such"))
 
 
 def test_the_text_beside_the_tensors_is_the_rank_s_own_of_another_step(tmp_path: Path) -> None:
@@ -408,9 +391,7 @@ def test_every_lost_shard_of_a_large_save_must_have_a_copy_on_a_rank_that_is_who
     monkeypatch.setattr("ckpttool.api.heal_advice.CHEAP_BYTES", 0)
     tree = copied("sink2_ckpt", tmp_path)
     for rank in lost:
-        path = tree / f"rank_{rank}/llama2_7b_rank_{rank}_1-30_2.ckpt"
-        path.chmod(0o644)
-        path.write_bytes(b"")
+        (tree / f"rank_{rank}/llama2_7b_rank_{rank}_1-30_2.ckpt").write_bytes(b"")
     codes = {finding.code for finding in api.resolve(str(tree)).decision.findings}
     assert (Code.CAN_BE_HEALED in codes) is is_promised
 
@@ -436,9 +417,7 @@ def test_what_is_cut_short_hides_from_resolve_no_cost_of_reading_the_rest(
 ) -> None:
     tree = copied("sink2_ckpt", tmp_path)
     for rank in cut:
-        path = tree / f"rank_{rank}/llama2_7b_rank_{rank}_1-30_2.ckpt"
-        path.chmod(0o644)
-        path.write_bytes(b"")
+        (tree / f"rank_{rank}/llama2_7b_rank_{rank}_1-30_2.ckpt").write_bytes(b"")
 
     def remedies() -> list[str | None]:
         found = api.resolve(str(tree)).decision.findings
@@ -587,14 +566,11 @@ def test_data_that_are_right_are_not_replaced_by_a_copy_that_differs_when_the_he
     donor, sick = (next(tree.glob(f"rank_{rank}/*-20_2.*")) for rank in (0, 1))
     right = sick.read_bytes()
     flip_header(sick)
-    (found,) = asked(tree, "20_2").shards
-    assert found.donor is not None
-    assert found.donor.trust is Trust.NUMERICS
+    chosen = only_donor(asked(tree, "20_2"))
+    assert chosen.trust is Trust.NUMERICS
     flip_weight(donor)
     healing = asked(tree, "20_2", apply=True)
-    (found,) = healing.shards
-    assert found.refusal is not None
-    assert "the data of this file and of rank 0's differ in model.tok_embeddings" in found.refusal.message
+    assert "the data of this file and of rank 0's differ in model.tok_embeddings" in refusal(healing)
     assert of_healing(healing) is ExitCode.NOTHING_TO_RESUME
     assert len([1 for before, now in zip(right, sick.read_bytes(), strict=True) if before != now]) == 1
 
@@ -653,16 +629,14 @@ def test_a_rank_that_was_rebuilt_is_no_second_copy_that_speaks_for_its_own_donor
     tree = of_ranks(tmp_path, 0, 1, 2)
     shards = [next(tree.glob(f"rank_{rank}/*-20_2.*")) for rank in range(3)]
     shards[2].unlink()
-    (found,) = asked(tree, "20_2").shards
-    assert found.donor is not None
-    assert (found.donor.trust, found.donor.agrees) == (Trust.COPY, 1)
+    chosen = only_donor(asked(tree, "20_2"))
+    assert (chosen.trust, chosen.agrees) == (Trust.COPY, 1)
     shards[1].unlink()
     assert asked(tree, "20_2", apply=True).applied  # ranks 1 and 2, both from rank 0
     shards[2].unlink()
     for donor in (None, 1):
-        (found,) = asked(tree, "20_2", donor=donor).shards
-        assert found.donor is not None
-        assert (found.donor.trust, found.donor.agrees) == (Trust.NUMERICS, None)
+        chosen = only_donor(asked(tree, "20_2", donor=donor))
+        assert (chosen.trust, chosen.agrees) == (Trust.NUMERICS, None)
 
 
 @pytest.mark.parametrize("others", [(), (2,)], ids=["of-two", "of-three"])
@@ -746,16 +720,13 @@ def test_a_save_at_which_a_rank_was_rebuilt_does_not_prove_copies_at_another(tmp
     tree = of_ranks(tmp_path, 0, 1)
     lost = [next(tree.glob(f"rank_1/*-{name}.*")) for name in ("15_2", "10_2")]
     lost[1].rename(tmp_path / "kept")
-    (found,) = asked(tree, "10_2").shards
-    assert found.donor is not None
-    assert (found.donor.proof, found.donor.witnesses) == (Proof.LEARNED, ("15_2", "20_2"))
+    chosen = only_donor(asked(tree, "10_2"))
+    assert (chosen.proof, chosen.witnesses) == (Proof.LEARNED, ("15_2", "20_2"))
     (tmp_path / "kept").rename(lost[1])
     lost[0].unlink()
     assert asked(tree, "15_2", apply=True).applied
     lost[1].unlink()
-    (found,) = asked(tree, "10_2").shards
-    assert found.refusal is not None
-    assert "rank 0 was equal at 1 other checkpoint of the run" in found.refusal.message
+    assert "rank 0 was equal at 1 other checkpoint of the run" in refusal(asked(tree, "10_2"))
 
 
 @pytest.mark.parametrize("healed", [(2, 3), ()], ids=["by-a-healed-file", "by-three-files"])
@@ -767,9 +738,7 @@ def test_heal_names_a_rank_that_holds_the_same_or_says_that_a_heal_wrote_the_don
         (root / f"rank_{rank}/llama2_7b_rank_{rank}_1-30_2.ckpt").unlink()
     assert ask("heal", str(root), "--apply", "--grace", "0").code == ExitCode.OK
     sick = root / "rank_0/llama2_7b_rank_0_1-30_2.ckpt"
-    content = bytearray(sick.read_bytes())
-    content[1000] ^= 1
-    sick.write_bytes(content)
+    flip(sick, 1000)
     said = ask("heal", str(root), "--grace", "0").stdout
     assert "rank None" not in said
     assert ("as a heal left it" in said) == bool(healed)

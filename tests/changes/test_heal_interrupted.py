@@ -7,7 +7,9 @@ import os
 import shutil
 from collections.abc import Callable
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
@@ -92,16 +94,24 @@ def test_wherever_it_stops_the_tree_is_as_before_or_the_next_one_ends_it(tmp_pat
     stop_at_every_call(tmp_path, lambda nth: ways[nth * 5 % len(ways)])
 
 
+@cache
+def half() -> int:
+    """At which call a heal is half done: its journal is there, and one of two files is in its place."""
+    with TemporaryDirectory() as folder:
+        for nth in range(1, 200):
+            tree = legacy(Path(folder, str(nth)))
+            stopped(tree, nth, "killed after the call")
+            journal, healed = tree.checkpoint / ".ckpttool/heal.json", tree.output / tree.shard(1, 20, 2)
+            if journal.exists() and healed.exists():
+                return nth
+    raise AssertionError("never half done")
+
+
 def half_done(tmp_path: Path) -> TreeBuilder:
     """A heal that was killed when one of two files was in its place."""
-    original = legacy(tmp_path / "original")
-    for nth in range(1, 200):
-        tree = TreeBuilder(tmp_path / str(nth))
-        shutil.copytree(original.output, tree.output)
-        stopped(tree, nth, "killed after the call")
-        if (tree.checkpoint / ".ckpttool/heal.json").exists() and (tree.output / tree.shard(1, 20, 2)).exists():
-            return tree
-    raise AssertionError("never half done")
+    tree = legacy(tmp_path)
+    stopped(tree, half(), "killed after the call")
+    return tree
 
 
 def test_a_dry_run_says_that_one_was_interrupted_and_changes_nothing(tmp_path: Path) -> None:

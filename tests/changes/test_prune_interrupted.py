@@ -6,7 +6,9 @@ import errno
 import os
 import shutil
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
@@ -77,6 +79,7 @@ def test_wherever_it_stops_the_next_one_finishes_and_the_newest_good_one_was_nev
     pytest.fail("more calls than a prune should need")
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("ranks", [2, 4])
 def test_no_moment_shows_a_checkpoint_on_fewer_ranks(ranks: int, tmp_path: Path) -> None:
     """The only checkpoint of its run on all ranks, beside a run on half of them, which is taken for meant."""
@@ -97,14 +100,24 @@ def test_no_moment_shows_a_checkpoint_on_fewer_ranks(ranks: int, tmp_path: Path)
     pytest.fail("more calls than a prune should need")
 
 
+@cache
+def half() -> int:
+    """At which call a prune is half done: its journal is there, and some ranks' files are moved."""
+    with TemporaryDirectory() as folder:
+        for nth in range(1, 200):
+            tree = legacy(Path(folder, str(nth)))
+            stopped(tree, nth, "killed after the call")
+            journal, moved = tree.checkpoint / ".ckpttool/prune.json", tree.output / tree.shard(1, 10, 2)
+            if journal.exists() and not moved.exists():
+                return nth
+    raise AssertionError("never half done")
+
+
 def half_done(tmp_path: Path) -> TreeBuilder:
     """A prune that was killed when some ranks' files were moved."""
-    for nth in range(1, 200):
-        tree = legacy(tmp_path / str(nth))
-        stopped(tree, nth, "killed after the call")
-        if (tree.checkpoint / ".ckpttool/prune.json").exists() and not (tree.output / tree.shard(1, 10, 2)).exists():
-            return tree
-    raise AssertionError("never half done")
+    tree = legacy(tmp_path)
+    stopped(tree, half(), "killed after the call")
+    return tree
 
 
 def test_a_dry_run_says_that_one_was_interrupted_and_changes_nothing(tmp_path: Path) -> None:
