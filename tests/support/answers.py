@@ -14,8 +14,12 @@ from ckpttool import api
 from ckpttool.cli.main import app
 from ckpttool.domain import exits
 from ckpttool.domain.checkpoint import Checkpoint, Inventory
+from ckpttool.domain.data_position import GoesOn
 from ckpttool.domain.finding import Code, Finding
-from ckpttool.domain.plan import NoResumePoint, ResumePlan
+from ckpttool.domain.plan import NoResumePoint, ResumePlan, Simulation
+from ckpttool.domain.preflight import Check, Preflight
+from ckpttool.domain.retention import PruneOrder, RetentionPolicy
+from ckpttool.domain.verdict import Level, Verdict
 from ckpttool.errors import ExitCode
 
 FIXTURES = Path(__file__).resolve().parent.parent.parent / "fixtures"
@@ -106,6 +110,37 @@ def coded(findings: Iterable[Finding], code: Code) -> list[Finding]:
 def notes(answer: ResumePlan | NoResumePoint) -> set[Code]:
     """What is said about the tree and the plan as a whole."""
     return codes((*answer.findings, *(answer.point.findings if isinstance(answer, ResumePlan) else ())))
+
+
+def goes_on(answer: ResumePlan) -> GoesOn:
+    """Where the data go on, of which something is known."""
+    assert isinstance(answer.data, GoesOn), answer.data
+    return answer.data
+
+
+def simulated(path: Path | str, *, world: int | None = None) -> Simulation:
+    """What the trainer of a tree takes by itself."""
+    return api.simulate(api.resolve(api.TreeQuestion(path=str(path), world_size=world)), None)
+
+
+def start_check(answer: Preflight) -> Check:
+    """What a preflight says of the start itself."""
+    (check,) = [check for check in answer.checks if check.name == "start"]
+    return check
+
+
+def verdict(path: Path | str, name: str | None = None, level: Level = Level.STRUCTURE) -> Verdict:
+    """The verdict on the newest save of a tree, or on the one of this name."""
+    events = api.verify(
+        api.scan(api.TreeQuestion(path=str(path), sizes=True)), api.CheckQuestion(level=level, name=name)
+    )
+    return next(event for event in events if isinstance(event, Verdict))
+
+
+def going(path: Path | str) -> set[str]:
+    """The saves that a prune takes where one is to be kept."""
+    pruning = api.prune(str(path), RetentionPolicy(keep_last=1), PruneOrder(grace=0.0))
+    return {save.name for save in pruning.plan.going}
 
 
 def scanned(path: Path | str, *, tree: api.TreeQuestion | None = None) -> Inventory:

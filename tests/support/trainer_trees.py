@@ -46,6 +46,18 @@ def recount(file: Path, name: str, old: int, new: int) -> None:
             archive.writestr(record, content)
 
 
+def edit_json(file: Path, **changes: object) -> None:
+    """Let a record say something else under these keys."""
+    file.write_text(json.dumps({**json.loads(file.read_text()), **changes}, indent=2))
+
+
+def flip(file: Path, at: int = -1, bit: int = 0) -> None:
+    """Turn a bit of a file over; that of its last byte by default."""
+    content = bytearray(file.read_bytes())
+    content[at] ^= 1 << bit
+    file.write_bytes(content)
+
+
 def layout_of_tree(tree: str) -> str:
     """Which layout it is."""
     return str(truths()[tree]["layout"])
@@ -65,6 +77,14 @@ def damaged(fault: str, out: Path) -> Path:
     return root
 
 
+def edit(root: Path, name: str, path: str, value: str | int | None = None) -> None:
+    """Do an edit of this name to a file; a copy's value is what is copied there."""
+    if name == "copy":
+        _copy(root, str(value), path)
+    else:
+        _EDITS[name](root, path, *(() if value is None else (value,)))
+
+
 def _remove(root: Path, path: str) -> None:
     file = root / path
     shutil.rmtree(file) if file.is_dir() and not file.is_symlink() else file.unlink()
@@ -76,9 +96,7 @@ def _cut(root: Path, path: str, keep: int) -> None:
 
 
 def _flip(root: Path, path: str, at: int, bit: int = 0) -> None:
-    content = bytearray((root / path).read_bytes())
-    content[at] ^= 1 << bit
-    (root / path).write_bytes(content)
+    flip(root / path, at, bit)
 
 
 def _write(root: Path, path: str, text: str) -> None:
@@ -102,6 +120,15 @@ def _copy(root: Path, path: str, to: str) -> None:
         shutil.copy2(root / path, root / to)
 
 
+def _folder(root: Path, path: str) -> None:
+    (root / path).mkdir()
+
+
+def _link(root: Path, path: str) -> None:
+    """Make a link that leads nowhere."""
+    (root / path).symlink_to("nowhere")
+
+
 def _mtime(root: Path, path: str, delta: int) -> None:
     """Set a time so many seconds after that of the newest file."""
     newest = max(file.lstat().st_mtime for file in root.rglob("*") if file.is_file())
@@ -111,5 +138,5 @@ def _mtime(root: Path, path: str, delta: int) -> None:
 
 _EDITS: dict[str, Callable[..., None]] = {
     "remove": _remove, "cut": _cut, "flip": _flip, "write": _write, "rename": _rename, "copy": _copy,
-    "mtime": _mtime,
+    "mtime": _mtime, "folder": _folder, "link": _link,
 }  # fmt: skip

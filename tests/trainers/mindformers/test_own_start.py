@@ -18,9 +18,9 @@ from ckpttool.domain import exits
 from ckpttool.domain.finding import Code, Severity
 from ckpttool.domain.launch import Launch
 from ckpttool.domain.plan import JudgedStart, Outcome, ResumePlan
-from ckpttool.domain.preflight import Check, Preflight
 from ckpttool.domain.preflight import Outcome as Ended
 from ckpttool.errors import ExitCode
+from tests.support.answers import start_check
 from tests.support.healthy_trees import unified_tree
 from tests.support.trees import TreeBuilder
 
@@ -138,11 +138,6 @@ def asked(folder: Path, text: str) -> api.PreflightQuestion:
     return api.PreflightQuestion(config=str(path), tree=api.TreeQuestion(path=str(folder / "output")))
 
 
-def start_of(answer: Preflight) -> Check:
-    (check,) = [check for check in answer.checks if check.name == "start"]
-    return check
-
-
 def judged(folder: Path, text: str) -> JudgedStart:
     path = folder / "train.yaml"
     path.write_text(text)
@@ -171,10 +166,10 @@ def test_go_is_said_only_of_a_start_that_loads_what_was_chosen(
     named = chosen if fault is not gone_on_a_rank and chosen == "20_2" else None
     takes = {"named": named, "chosen by itself": by_itself}.get(mode)
     is_go = takes == chosen
-    assert start_of(answer).outcome is (Ended.PASSED if is_go else Ended.FAILED)
+    assert start_check(answer).outcome is (Ended.PASSED if is_go else Ended.FAILED)
     assert exits.of_preflight(answer.checks) is (ExitCode.OK if is_go else ExitCode.DAMAGE)
     if not is_go:
-        (reason,) = start_of(answer).reasons
+        (reason,) = start_check(answer).reasons
         assert reason.finding.code is Code.START_DIFFERS
         assert "ckpttool launch" in (reason.finding.remedy or "")
 
@@ -193,11 +188,11 @@ def test_what_launch_writes_is_go(fault: Callable[[TreeBuilder], None], tmp_path
 def test_the_cure_that_is_offered_cures(fault: Callable[[TreeBuilder], None], tmp_path: Path) -> None:
     fault(whole(tmp_path))
     question = asked(tmp_path, RANK.format(load=DIR, resume="True", fmt="ckpt"))
-    (reason,) = start_of(api.preflight(question)).reasons
+    (reason,) = start_check(api.preflight(question)).reasons
     assert "repair-meta" in (reason.finding.remedy or "")
     name = TREES[fault][0]
     api.repair_meta(str(tmp_path / "output"), api.ResumeQuestion(name=name), grace=0, apply=True)
-    assert start_of(api.preflight(question)).outcome is Ended.PASSED
+    assert start_check(api.preflight(question)).outcome is Ended.PASSED
 
 
 @pytest.mark.parametrize(
@@ -285,11 +280,11 @@ class TestWhereItIsStarted:
         whole(tmp_path / "one")
         whole(tmp_path / "two")
         monkeypatch.chdir(tmp_path / "two")
-        check = start_of(api.preflight(asked(tmp_path / "one", self.CONFIG)))
+        check = start_check(api.preflight(asked(tmp_path / "one", self.CONFIG)))
         assert check.outcome is Ended.FAILED
         assert "another folder" in check.reasons[0].finding.message
         monkeypatch.chdir(tmp_path / "one")
-        check = start_of(api.preflight(asked(tmp_path / "one", self.CONFIG)))
+        check = start_check(api.preflight(asked(tmp_path / "one", self.CONFIG)))
         assert (check.outcome, check.summary) == (Ended.PASSED, "as it stands, it takes 20_2")
 
     def test_a_path_that_leads_nowhere_from_here_is_go_from_the_folder_that_is_named(
@@ -298,7 +293,7 @@ class TestWhereItIsStarted:
         (tmp_path / "empty").mkdir()
         whole(tmp_path)
         monkeypatch.chdir(tmp_path / "empty")
-        check = start_of(api.preflight(asked(tmp_path, self.CONFIG)))
+        check = start_check(api.preflight(asked(tmp_path, self.CONFIG)))
         assert check.outcome is Ended.PASSED
         assert check.summary == f"as it stands, it takes 20_2, if started in {tmp_path}"
 
@@ -320,14 +315,14 @@ class TestTypes:
     )
     def test_steps_to_skip_that_are_no_count_are_no_go(self, skip: str, words: str, tmp_path: Path) -> None:
         whole(tmp_path)
-        check = start_of(api.preflight(asked(tmp_path, f"{self.CONFIG}data_skip_steps: {skip}\n")))
+        check = start_check(api.preflight(asked(tmp_path, f"{self.CONFIG}data_skip_steps: {skip}\n")))
         assert check.outcome is Ended.FAILED
         assert words in check.reasons[0].finding.message
 
     @pytest.mark.parametrize("skip", ["40", "0", "''", "False", "0.0", "null"])
     def test_steps_to_skip_that_are_a_count_or_nothing_are_go(self, skip: str, tmp_path: Path) -> None:
         whole(tmp_path)
-        check = start_of(api.preflight(asked(tmp_path, f"{self.CONFIG}data_skip_steps: {skip}\n")))
+        check = start_check(api.preflight(asked(tmp_path, f"{self.CONFIG}data_skip_steps: {skip}\n")))
         assert check.outcome is Ended.PASSED
 
     @pytest.mark.parametrize("skip", ["'5'", "5.0"])
@@ -393,12 +388,12 @@ class TestItsLine:
         whole(tmp_path)
         text = RANK.format(load=DIR, resume="True", fmt="ckpt")
         text = text.replace(by, setting) if by in text else f"{text}{setting}\n"
-        check = start_of(api.preflight(asked(tmp_path, text)))
+        check = start_check(api.preflight(asked(tmp_path, text)))
         (line,) = [reason.finding.line for reason in check.reasons]
         assert line is not None
         assert text.split("\n")[line - 1] == setting
         commented = text.replace(setting, f"{setting}  # ckpttool: allow start-differs")
-        check = start_of(api.preflight(asked(tmp_path, commented)))
+        check = start_check(api.preflight(asked(tmp_path, commented)))
         assert (check.outcome, [reason.finding.code for reason in check.allowed]) == (
             Ended.PASSED,
             [Code.START_DIFFERS],
@@ -489,10 +484,10 @@ class TestNewerLayout:
     def test_it_stops_unless_the_config_says_safetensors(self, line: str, tmp_path: Path) -> None:
         text = NEWER.format(load=DIR, resume="True", switch="use_legacy_format: False")
         question = asked(tmp_path, text.replace("load_ckpt_format: safetensors\n", line))
-        check = start_of(api.preflight(question))
+        check = start_check(api.preflight(question))
         assert check.outcome is Ended.FAILED
         assert "needs `load_ckpt_format: safetensors`" in check.reasons[0].finding.message
-        assert start_of(api.preflight(asked(tmp_path, text))).outcome is Ended.PASSED
+        assert start_check(api.preflight(asked(tmp_path, text))).outcome is Ended.PASSED
 
 
 class TestModelInTheWay:
@@ -501,16 +496,16 @@ class TestModelInTheWay:
     def test_moving_it_out_is_the_cure_for_what_a_launch_config_would_name_too(self, tmp_path: Path) -> None:
         whole(tmp_path).file("checkpoint/model.safetensors")
         question = asked(tmp_path, RANK.format(load=DIR, resume="True", fmt="ckpt"))
-        (reason,) = start_of(api.preflight(question)).reasons
+        (reason,) = start_check(api.preflight(question)).reasons
         model = tmp_path / "output/checkpoint/model.safetensors"
         assert reason.finding.remedy == f"move {model} out of its folder, and ask again"
         model.unlink()
-        assert start_of(api.preflight(question)).outcome is Ended.PASSED
+        assert start_check(api.preflight(question)).outcome is Ended.PASSED
 
     def test_a_launch_config_names_the_iteration_in_which_there_is_none(self, tmp_path: Path) -> None:
         TreeBuilder(tmp_path, prefix="llama2_7b").iteration(step=20).file("checkpoint/model.safetensors")
         question = asked(tmp_path, NEWER.format(load=DIR, resume="True", switch="use_legacy_format: False"))
-        (reason,) = start_of(api.preflight(question)).reasons
+        (reason,) = start_check(api.preflight(question)).reasons
         assert "ckpttool launch" in (reason.finding.remedy or "")
 
 
@@ -565,5 +560,5 @@ def test_without_a_config_it_is_not_judged_and_no_go(tmp_path: Path) -> None:
     assert [check.name for check in answer.checks] == ["checkpoint", "health", "launch", "start", "disk"]
     assert {check.summary for check in answer.checks} >= {"not judged: no --config"}
     assert exits.of_preflight(answer.checks) is ExitCode.INCOMPLETE
-    (reason,) = start_of(answer).reasons
+    (reason,) = start_check(answer).reasons
     assert reason.finding.code is Code.START_UNKNOWN
