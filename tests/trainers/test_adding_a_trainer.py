@@ -73,17 +73,6 @@ class TestWhatIsAnswered:
         exit_code, _ = said("resolve", str(tree), "--checkpoint", "step-30")
         assert exit_code == ExitCode.NOTHING_TO_RESUME
 
-    def test_its_healthy_neighbour_is_taken(self, tmp_path: Path) -> None:
-        save(tmp_path, 20)
-        save(tmp_path, 30)
-        answer = plan(tmp_path)
-        assert chosen(answer) == ("step-30", 30)
-        assert why_not(answer) == []
-
-    def test_a_missing_file_is_named_as_the_trainer_names_it(self, tree: Path) -> None:
-        (missing,) = reasons(plan(tree), "step-20")
-        assert missing.path == "step-20/__1_0.toy"
-
     def test_where_nothing_is_whole_there_is_nothing_to_resume_from(self, tree: Path) -> None:
         (tree / "step-10" / "toy.json").write_text("{")
         assert why_not(refusal(tree))[-1] == ("step-10", {Code.UNCOMMITTED_SAVE})

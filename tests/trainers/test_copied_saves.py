@@ -19,7 +19,7 @@ from ckpttool.domain.question import TreeQuestion
 from ckpttool.domain.retention import PruneOrder, RetentionPolicy
 from ckpttool.errors import ExitCode
 from ckpttool.trainers.verl.scan import _is_confirmed
-from tests.support.answers import chosen, cli, codes, plan, refusal, scanned, why_not
+from tests.support.answers import chosen, cli, codes, going, plan, refusal, scanned, why_not
 from tests.support.inventories import checkpoint
 from tests.support.trainer_trees import healthy
 
@@ -89,8 +89,7 @@ def test_a_backup_of_an_orbax_step_is_no_other_training(tmp_path: Path) -> None:
     answer = plan(root)
     assert (chosen(answer), why_not(answer)) == (("30", 30), [("backup_2026", {Code.DUPLICATE_CHECKPOINT})])
     assert [one.path for one in scanned(root).findings if one.code is Code.STRAY_FILE] == ["notes_2026"]
-    pruning = api.prune(TreeQuestion(path=str(root)), RetentionPolicy(keep_last=1), PruneOrder(grace=0.0))
-    assert [save.name for save in pruning.plan.going] == ["20"]
+    assert going(root) == {"20"}
 
 
 def test_two_trainings_of_orbax_are_told_by_their_prefixes(tmp_path: Path) -> None:
@@ -120,11 +119,6 @@ def repacked(root: Path, name: str, new: str) -> None:
     """Move a save under another name, as a copy of a copied tree has it: with times of now."""
     shutil.copytree(root / name, root / new, copy_function=shutil.copyfile)
     shutil.rmtree(root / name)
-
-
-def going(root: Path) -> set[str]:
-    pruning = api.prune(str(root), RetentionPolicy(keep_last=1), PruneOrder(grace=0.0))
-    return {save.name for save in pruning.plan.going}
 
 
 class TestANumberBeyondTheTracker:

@@ -11,19 +11,22 @@ from typing import Any
 import pytest
 
 from ckpttool import api
-from ckpttool.domain.data_position import DataEffect, DataPosition, GoesOn, SampleSource, Unknown, effect_of
+from ckpttool.domain.data_position import DataEffect, SampleSource, Unknown, effect_of
 from ckpttool.domain.finding import Code
 from ckpttool.domain.plan import ResumePlan
 from ckpttool.domain.question import AskedSizes
 from ckpttool.trainers import registry
-from tests.support.answers import codes, plan, refusal
-from tests.support.trainer_trees import healthy, layout_of_tree, truths
+from tests.support.answers import codes, goes_on, plan, refusal
+from tests.support.trainer_trees import LAYOUTS, layout_of_tree, truths
 
 HF = ("hf_ddp2", "hf_lora", "hf_sharded_index", "hf_single")
 HF_LATER = ("hf_ddp2", "hf_single")
 """Saved within the second epoch, where accelerate's version decides, which no save tells."""
 HF_IN_SLICES = "hf_fsdp2ranks"
 """Sharded saves hold no training_args.bin, which alone tells the batches that are accumulated."""
+
+DEEPSPEED = ("ds_zero1_2ranks", "ds_zero3_2ranks")
+MEGATRON = ("mcore_dist_tp2dp2", "mcore_legacy_tp2dp2")
 
 AS_IT_WAS = AskedSizes()
 
@@ -36,16 +39,6 @@ def tried(*cases: tuple[Any, ...]) -> list[tuple[Any, ...]]:
 def resumed(root: Path, *, gbs: int | None = None, old: int | None = None, sizes: AskedSizes = AS_IT_WAS) -> ResumePlan:
     data = api.DataQuestion(new_global_batch=gbs, old_global_batch=old)
     return plan(root, choice=api.ResumeQuestion(sizes=sizes), data=data)
-
-
-def trees(*names: str) -> list[str]:
-    """Leave out those of trainers that are not read yet."""
-    return [name for (name,) in tried(*((name,) for name in names))]
-
-
-def by_itself(position: DataPosition) -> GoesOn:
-    assert isinstance(position, GoesOn), position
-    return position
 
 
 NOTHING_CHANGED = tried(
@@ -68,10 +61,8 @@ NOTHING_CHANGED = tried(
 
 
 @pytest.mark.parametrize(("tree", "effect"), NOTHING_CHANGED)
-def test_with_nothing_changed_it_is_what_the_trainer_was_seen_to_do(
-    tree: str, effect: DataEffect, tmp_path: Path
-) -> None:
-    assert effect_of(resumed(healthy(tree, tmp_path)).data) is effect
+def test_with_nothing_changed_it_is_what_the_trainer_was_seen_to_do(tree: str, effect: DataEffect) -> None:
+    assert effect_of(resumed(LAYOUTS / tree).data) is effect
 
 
 OTHER_BATCH = tried(
@@ -90,14 +81,14 @@ OTHER_BATCH = tried(
 
 @pytest.mark.parametrize(("tree", "gbs", "effect"), OTHER_BATCH)
 def test_with_another_batch_size_it_is_never_called_exact_where_it_is_not(
-    tree: str, gbs: int, effect: DataEffect, tmp_path: Path
+    tree: str, gbs: int, effect: DataEffect
 ) -> None:
-    assert effect_of(resumed(healthy(tree, tmp_path), gbs=gbs).data) is effect
+    assert effect_of(resumed(LAYOUTS / tree, gbs=gbs).data) is effect
 
 
 @pytest.mark.parametrize(("gbs", "effect"), [(4, DataEffect.EXACT), (8, DataEffect.LOSES), (2, DataEffect.REPEATS)])
-def test_where_the_save_does_not_tell_its_batch_size_the_user_can(gbs: int, effect: DataEffect, tmp_path: Path) -> None:
-    assert effect_of(resumed(healthy(HF_IN_SLICES, tmp_path), gbs=gbs, old=4).data) is effect
+def test_where_the_save_does_not_tell_its_batch_size_the_user_can(gbs: int, effect: DataEffect) -> None:
+    assert effect_of(resumed(LAYOUTS / HF_IN_SLICES, gbs=gbs, old=4).data) is effect
 
 
 COUNTED = tried(
@@ -111,21 +102,19 @@ COUNTED = tried(
 
 
 @pytest.mark.parametrize(("tree", "samples", "source"), COUNTED)
-def test_the_samples_that_were_read_are_told_and_by_what(
-    tree: str, samples: int, source: SampleSource, tmp_path: Path
-) -> None:
-    position = by_itself(resumed(healthy(tree, tmp_path)).data)
+def test_the_samples_that_were_read_are_told_and_by_what(tree: str, samples: int, source: SampleSource) -> None:
+    position = goes_on(resumed(LAYOUTS / tree))
     assert (position.samples, position.source) == (samples, source)
 
 
-@pytest.mark.parametrize("tree", trees(*HF))
+@pytest.mark.parametrize("tree", HF)
 class TestRecomputedFromTheStep:
     """The trainer passes over as many batches of the new size as steps were done, epoch by epoch."""
 
-    def test_twice_the_batch_goes_on_where_the_trainer_went_on(self, tree: str, tmp_path: Path) -> None:
+    def test_twice_the_batch_goes_on_where_the_trainer_went_on(self, tree: str) -> None:
         truth = truths()[tree]
         old = truth["global_batch_size"]["value"]
-        position = by_itself(resumed(healthy(tree, tmp_path), gbs=2 * old).data)
+        position = goes_on(resumed(LAYOUTS / tree, gbs=2 * old))
         assert position.samples is not None
         assert position.lost is not None
         there = position.samples + position.lost
@@ -137,21 +126,19 @@ class TestRecomputedFromTheStep:
             read = [sample for batch in known["next_batches"] for sample in batch]
             assert truth["library_resumes"]["double_micro"]["first_batch_read"] == read
 
-    def test_the_sizes_that_keep_it_are_named_and_it_is_held_against_a_start(self, tree: str, tmp_path: Path) -> None:
+    def test_the_sizes_that_keep_it_are_named_and_it_is_held_against_a_start(self, tree: str) -> None:
         old = truths()[tree]["global_batch_size"]["value"]
-        told = resumed(healthy(tree, tmp_path), gbs=2 * old)
-        assert by_itself(told.data).exact_with
+        told = resumed(LAYOUTS / tree, gbs=2 * old)
+        assert goes_on(told).exact_with
         assert Code.DATA_MISPLACED in codes(told.findings)
-        assert by_itself(resumed(tmp_path / "run", gbs=old).data).exact_with == ()
+        assert goes_on(resumed(LAYOUTS / tree, gbs=old)).exact_with == ()
 
-    def test_other_ranks_at_the_same_batch_size_read_the_same_only_where_the_version_is_told(
-        self, tree: str, tmp_path: Path
-    ) -> None:
+    def test_other_ranks_at_the_same_batch_size_read_the_same_only_where_the_version_is_told(self, tree: str) -> None:
         """A rank's batch is another one then, which the loader takes from the arguments since transformers 5.2."""
         old = truths()[tree]["global_batch_size"]["value"]
-        position = by_itself(resumed(healthy(tree, tmp_path), gbs=old, sizes=AskedSizes(world=4)).data)
+        position = goes_on(resumed(LAYOUTS / tree, gbs=old, sizes=AskedSizes(world=4)))
         assert "transformers is 5.2 or newer" in position.exact_if
-        tells_version = (tmp_path / "run" / truths()[tree]["should_resume"] / "config.json").exists()
+        tells_version = (LAYOUTS / tree / truths()[tree]["should_resume"] / "config.json").exists()
         expected = DataEffect.EXACT if tells_version and tree not in HF_LATER else DataEffect.UNKNOWN
         assert position.effect is expected
 
@@ -160,58 +147,59 @@ class TestRestarting:
     """Lightning with a loader that keeps no place: the epoch begins again while the counters go on."""
 
     @pytest.mark.parametrize(("tree", "old", "again"), tried(("light_single", 4, 8), ("light_ddp2_accum", 8, 8)))
-    def test_what_was_read_of_the_epoch_is_read_again(self, tree: str, old: int, again: int, tmp_path: Path) -> None:
-        told = resumed(healthy(tree, tmp_path), old=old)
-        position = by_itself(told.data)
+    def test_what_was_read_of_the_epoch_is_read_again(self, tree: str, old: int, again: int) -> None:
+        told = resumed(LAYOUTS / tree, old=old)
+        position = goes_on(told)
         assert (position.effect, position.repeated, position.lost) == (DataEffect.RESTARTS, again, again)
         assert Code.DATA_RESTARTS in codes(told.findings)
 
 
 class TestOtherRanks:
     REFUSING = tried(
-        ("titan_4ranks", AskedSizes(data=2)),
-        ("titan_4ranks", AskedSizes(data=8)),
-        ("ds_zero1_2ranks", AskedSizes(world=1)),
-        ("ds_zero3_2ranks", AskedSizes(data=4)),
+        *(("titan_4ranks", asked) for asked in (AskedSizes(data=2), AskedSizes(data=8))),
+        *(("titan_4ranks", AskedSizes(world=world)) for world in (2, 6)),
+        *((tree, asked) for tree in DEEPSPEED for asked in (AskedSizes(world=1), AskedSizes(data=4))),
+        *((tree, AskedSizes(tensor=2)) for tree in DEEPSPEED),
         ("verl_2ranks", AskedSizes(world=4)),
-        ("mcore_dist_tp2dp2", AskedSizes(tensor=1)),
-        ("mcore_legacy_tp2dp2", AskedSizes(tensor=1)),
+        *((tree, AskedSizes(tensor=1)) for tree in MEGATRON),
+        *((tree, asked) for tree in MEGATRON for asked in (AskedSizes(tensor=1, data=4), AskedSizes(pipeline=2))),
     )
 
     @pytest.mark.parametrize(("tree", "asked"), REFUSING)
-    def test_what_the_trainer_stops_at_is_refused_and_no_damage(
-        self, tree: str, asked: AskedSizes, tmp_path: Path
-    ) -> None:
-        answer = refusal(healthy(tree, tmp_path), choice=api.ResumeQuestion(sizes=asked))
+    def test_what_the_trainer_stops_at_is_refused_and_no_damage(self, tree: str, asked: AskedSizes) -> None:
+        answer = refusal(LAYOUTS / tree, choice=api.ResumeQuestion(sizes=asked))
         for rejection in answer.rejected:
             assert codes(rejection.reasons) == {Code.WORLD_SIZE_REFUSED}
 
     TAKING = tried(
-        ("titan_4ranks", AskedSizes(data=4)),
-        ("ds_zero1_2ranks", AskedSizes(world=2)),
-        ("mcore_dist_tp2dp2", AskedSizes(world=2, tensor=2)),
-        ("mcore_legacy_tp2dp2", AskedSizes(world=2, tensor=2)),
-        ("hf_ddp2", AskedSizes(world=4)),
-        ("light_ddp2_accum", AskedSizes(world=4)),
-        ("dcp_fsdp2_4ranks", AskedSizes(world=2)),
-        ("accel_ddp2", AskedSizes(world=4)),
-        ("orbax_standard", AskedSizes(world=4)),
+        *(("titan_4ranks", asked) for asked in (AskedSizes(data=4), AskedSizes(data=4, world=8))),
+        *(("titan_4ranks", AskedSizes(world=world)) for world in (4, 8)),
+        *((tree, AskedSizes(world=2, data=2, tensor=1)) for tree in DEEPSPEED),
+        *((tree, AskedSizes(world=2)) for tree in ("ds_zero1_2ranks", "verl_2ranks", "dcp_fsdp2_4ranks")),
+        *((tree, AskedSizes(world=2, tensor=2)) for tree in MEGATRON),
+        *((tree, AskedSizes(world=4)) for tree in ("hf_ddp2", "light_ddp2_accum", "accel_ddp2", "orbax_standard")),
     )
 
     @pytest.mark.parametrize(("tree", "asked"), TAKING)
-    def test_what_it_loads_is_taken(self, tree: str, asked: AskedSizes, tmp_path: Path) -> None:
-        told = resumed(healthy(tree, tmp_path), sizes=asked)
+    def test_what_it_loads_is_taken(self, tree: str, asked: AskedSizes) -> None:
+        told = resumed(LAYOUTS / tree, sizes=asked)
         assert told.point.checkpoint.name == truths()[tree]["should_resume"]
 
 
-@pytest.mark.parametrize("tree", trees("mcore_dist_tp2dp2", "mcore_legacy_tp2dp2"))
-def test_counted_samples_are_where_megatron_goes_on_whatever_the_batch_is(tree: str, tmp_path: Path) -> None:
-    position = by_itself(resumed(healthy(tree, tmp_path), gbs=8).data)
-    assert (position.samples, position.batches) == (24, 3)
-    assert position.effect in {DataEffect.EXACT, DataEffect.REORDERS}
+@pytest.mark.parametrize("tree", MEGATRON)
+def test_counted_samples_are_where_megatron_goes_on_whatever_the_batch_is(tree: str) -> None:
+    """But another batch size shuffles anew where the run is given in iterations."""
+    as_it_was, told = resumed(LAYOUTS / tree), resumed(LAYOUTS / tree, gbs=8)
+    assert (goes_on(as_it_was).effect, goes_on(as_it_was).samples, goes_on(as_it_was).batches) == (
+        DataEffect.EXACT,
+        24,
+        6,
+    )
+    assert (goes_on(told).effect, goes_on(told).samples, goes_on(told).batches) == (DataEffect.REORDERS, 24, 3)
+    assert Code.DATA_REORDERED in codes(told.findings)
 
 
-@pytest.mark.parametrize("tree", trees("dcp_plain_2ranks", "orbax_standard"))
-def test_where_nothing_tells_of_data_nobody_knows(tree: str, tmp_path: Path) -> None:
-    position = resumed(healthy(tree, tmp_path)).data
+@pytest.mark.parametrize("tree", ["dcp_plain_2ranks", "orbax_standard"])
+def test_where_nothing_tells_of_data_nobody_knows(tree: str) -> None:
+    position = resumed(LAYOUTS / tree).data
     assert isinstance(position, Unknown) or position.effect is DataEffect.UNKNOWN

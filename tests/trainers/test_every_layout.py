@@ -13,12 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from ckpttool import api
 from ckpttool.domain.checkpoint import Checkpoint, CommitState, Inventory
 from ckpttool.domain.finding import Code, Severity, blocking
 from ckpttool.domain.load_settings import LoadSettings
 from ckpttool.domain.plan import ResumePlan
-from ckpttool.domain.verdict import Verdict
 from ckpttool.errors import UnknownLayoutError
 from ckpttool.storage import open_storage
 from ckpttool.trainers import registry
@@ -26,9 +24,9 @@ from ckpttool.trainers.base import WHOLE_TREE, Layout, Members, Part, Refusal, S
 from ckpttool.trainers.common import LOOSE_FILE_LAYOUT
 from ckpttool.trainers.listing import list_root
 from ckpttool.trainers.mindformers.layouts.names import ITERATION_LAYOUT, RANK_LAYOUT, UNIFIED_LAYOUT
-from tests.support.answers import decide, named, names, scanned
+from tests.support.answers import decide, named, names, scanned, verdict
 from tests.support.faulty_storages import layout_of
-from tests.support.trainer_trees import LAYOUTS
+from tests.support.trainer_trees import LAYOUTS, edit_json
 from tests.support.trees import TreeBuilder, ckpt_bytes, floats, safetensors_bytes, training_scalars, weights
 from tests.trainers import toy
 
@@ -101,8 +99,7 @@ def _iteration(base: Path) -> Path:
 
 
 def _common_says_45(root: Path) -> int:
-    common = root / "iteration_00000030" / "common.json"
-    common.write_text(json.dumps({**json.loads(common.read_text()), "step_num": 45}))
+    edit_json(root / "iteration_00000030" / "common.json", step_num=45)
     return 45
 
 
@@ -131,8 +128,7 @@ def _toy(base: Path) -> Path:
 
 
 def _toy_says_45(root: Path) -> int:
-    record = root / "step-30" / "toy.json"
-    record.write_text(json.dumps({**json.loads(record.read_text()), "step": 45}))
+    edit_json(root / "step-30" / "toy.json", step=45)
     return 45
 
 
@@ -448,8 +444,7 @@ def taken(tree: Path) -> str | None:
 
 def is_whole(tree: Path, name: str) -> bool:
     """Whether `verify` finds nothing against a save."""
-    steps = api.verify(api.scan(api.TreeQuestion(path=str(tree))), api.CheckQuestion(name=name))
-    return not blocking(next(step for step in steps if isinstance(step, Verdict)).findings)
+    return not blocking(verdict(tree, name).findings)
 
 
 def is_refused(case: Case) -> bool:

@@ -13,13 +13,27 @@ import pytest
 
 from ckpttool import api
 from ckpttool.domain.checkpoint import Content
-from ckpttool.domain.data_position import DataEffect, GoesOn
+from ckpttool.domain.data_position import DataEffect
 from ckpttool.domain.finding import Code
 from ckpttool.domain.load_settings import LoadSettings
-from ckpttool.domain.plan import Outcome, ResumePlan, Simulation
+from ckpttool.domain.plan import Outcome
 from ckpttool.domain.retention import PruneOrder, RetentionPolicy
 from ckpttool.trainers.lightning.names import is_last, step_in
-from tests.support.answers import chosen, cli, codes, document, named, names, plan, reasons, scanned, why_not
+from tests.support.answers import (
+    chosen,
+    cli,
+    codes,
+    document,
+    goes_on,
+    going,
+    named,
+    names,
+    plan,
+    reasons,
+    scanned,
+    simulated,
+    why_not,
+)
 from tests.support.trainer_trees import damaged, healthy
 
 
@@ -27,15 +41,6 @@ from tests.support.trainer_trees import damaged, healthy
 def saves(tmp_path: Path) -> Path:
     """Steps 4, 8 and 12, the last of them twice."""
     return healthy("light_single", tmp_path) / "checkpoints"
-
-
-def simulated(root: Path) -> Simulation:
-    return api.simulate(api.resolve(api.TreeQuestion(path=str(root))), None)
-
-
-def position(answer: ResumePlan) -> GoesOn:
-    assert isinstance(answer.data, GoesOn)
-    return answer.data
 
 
 def write(path: Path, values: dict[str, Any]) -> None:
@@ -143,20 +148,12 @@ class TestWhatASaveIs:
 
 
 class TestWhatItTakesByItself:
-    def test_what_is_called_last_and_what_that_holds(self, saves: Path) -> None:
-        told = simulated(saves)
-        assert (told.would_resume, told.outcome) == ("epoch=1-step=12.ckpt", Outcome.LOADS)
-
     def test_a_stale_last_wins_over_newer_saves_and_is_named(self, tmp_path: Path) -> None:
         root = damaged("light_single--last-stale", tmp_path)
         told = simulated(root)
         assert (told.would_resume, told.outcome) == ("epoch=0-step=4.ckpt", Outcome.LOADS)
         (trap,) = [each for each in scanned(root).findings if each.code is Code.STRAY_TAKES_OVER]
         assert (trap.path, "step 4" in trap.message) == ("last.ckpt", True)
-
-    def test_a_torn_last_stops_it_whatever_else_is_whole(self, tmp_path: Path) -> None:
-        told = simulated(damaged("light_single--last-cut", tmp_path))
-        assert (told.would_resume, told.outcome) == ("last.ckpt", Outcome.STOPS)
 
     def test_without_one_it_begins_from_scratch(self, saves: Path) -> None:
         (saves / "last.ckpt").unlink()
@@ -195,40 +192,40 @@ class TestWhatItTakesByItself:
 
 class TestWhereTheDataGoOn:
     def test_without_a_state_they_begin_the_epoch_again(self, saves: Path) -> None:
-        data = position(plan(saves))
+        data = goes_on(plan(saves))
         assert (data.effect, data.samples, data.repeated) == (DataEffect.RESTARTS, None, None)
         assert Code.DATA_RESTARTS in codes(plan(saves).findings)
 
     def test_samples_are_counted_where_somebody_tells_the_batch_size(self, tmp_path: Path) -> None:
         saves = healthy("light_ddp2_accum", tmp_path)
-        data = position(plan(saves, data=api.DataQuestion(old_global_batch=8)))
+        data = goes_on(plan(saves, data=api.DataQuestion(old_global_batch=8)))
         assert (data.samples, data.repeated, data.lost) == (48, 8, 8)
 
     def test_with_a_state_they_go_on_exactly_and_with_other_batches_in_another_order(self, saves: Path) -> None:
         content = values(16)
         content["loops"]["fit_loop"]["state_dict"] = {"combined_loader": [{"_num_yielded": 6}]}
         write(saves / "epoch=1-step=16.ckpt", content)
-        assert position(plan(saves)).effect is DataEffect.EXACT
+        assert goes_on(plan(saves)).effect is DataEffect.EXACT
         data = api.DataQuestion(old_global_batch=4, new_global_batch=8)
-        assert position(plan(saves, data=data)).effect is DataEffect.REORDERS
+        assert goes_on(plan(saves, data=data)).effect is DataEffect.REORDERS
 
     def test_at_the_end_of_an_epoch_the_next_one_begins_with_a_state_or_without(self, saves: Path) -> None:
         write(saves / "epoch=1-step=20.ckpt", values(20))
-        data = position(plan(saves, data=api.DataQuestion(old_global_batch=4)))
+        data = goes_on(plan(saves, data=api.DataQuestion(old_global_batch=4)))
         assert (data.effect, data.samples, data.repeated) == (DataEffect.EXACT, 80, 0)
         content = values(20)
         content["loops"]["fit_loop"]["state_dict"] = {"combined_loader": [{"_num_yielded": 10}]}
         write(saves / "epoch=1-step=20.ckpt", content)
-        data = position(plan(saves))
+        data = goes_on(plan(saves))
         assert (data.effect, "counts an empty one" in str(data.why)) == (DataEffect.EXACT, True)
 
     def test_of_a_save_that_tells_nothing_of_its_epoch_nobody_knows(self, saves: Path) -> None:
         write(saves / "epoch=1-step=20.ckpt", {"global_step": 20, "optimizer_states": [{}]})
-        assert position(plan(saves)).effect is DataEffect.UNKNOWN
+        assert goes_on(plan(saves)).effect is DataEffect.UNKNOWN
 
     def test_where_several_optimizers_count_steps_no_samples_are_counted_by_them(self, saves: Path) -> None:
         write(saves / "epoch=1-step=16.ckpt", values(16, optimizer_states=[{}, {}]))
-        assert position(plan(saves, data=api.DataQuestion(old_global_batch=4))).samples is None
+        assert goes_on(plan(saves, data=api.DataQuestion(old_global_batch=4))).samples is None
 
 
 def test_it_is_told_a_path_and_never_last(saves: Path) -> None:
@@ -241,8 +238,7 @@ def test_it_is_told_a_path_and_never_last(saves: Path) -> None:
 def test_prune_never_takes_what_last_stands_for(saves: Path) -> None:
     (saves / "last.ckpt").unlink()
     (saves / "last.ckpt").symlink_to("epoch=0-step=4.ckpt")
-    pruned = api.prune(api.TreeQuestion(path=str(saves)), RetentionPolicy(keep_last=1))
-    assert [each.name for each in pruned.plan.going] == ["epoch=0-step=8.ckpt"]
+    assert going(saves) == {"epoch=0-step=8.ckpt"}
 
 
 class TestACutFile:

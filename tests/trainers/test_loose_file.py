@@ -14,7 +14,7 @@ from ckpttool.trainers.common import LOOSE_FILE_LAYOUT
 from ckpttool.trainers.listing import list_root
 from ckpttool.trainers.registry import loose_file
 from tests.support.answers import FIXTURES, cli, plan, scanned
-from tests.support.trainer_trees import LAYOUTS
+from tests.support.trainer_trees import LAYOUTS, flip
 
 REAL = FIXTURES / "sink2_ckpt/output/checkpoint/rank_0/llama2_7b_rank_0-20_2.ckpt"
 REAL_SAFETENSORS = FIXTURES / "sink2_safetensors/output/checkpoint/rank_0/llama2_7b_rank_0-20_2.safetensors"
@@ -108,10 +108,7 @@ class TestModelFolder:
 
     def test_its_seal_holds(self, pretrained: Path) -> None:
         assert cli("seal", str(pretrained)).exit_code == ExitCode.OK
-        part = pretrained / "model-00002-of-00004.safetensors"
-        content = bytearray(part.read_bytes())
-        content[-1] ^= 1
-        part.write_bytes(content)
+        flip(pretrained / "model-00002-of-00004.safetensors")
         said = cli("verify", str(pretrained), "--level", "checksum")
         assert said.exit_code == ExitCode.DAMAGE
         assert "checksum-mismatch model-00002-of-00004.safetensors" in said.stdout

@@ -9,15 +9,30 @@ from pathlib import Path
 import pytest
 
 from ckpttool import api
-from ckpttool.domain.data_position import DataEffect, GoesOn, Unknown
+from ckpttool.domain.data_position import DataEffect, Unknown
 from ckpttool.domain.finding import Code, Finding
-from ckpttool.domain.plan import Outcome, ResumePlan, Simulation
-from ckpttool.domain.retention import RetentionPolicy
+from ckpttool.domain.plan import Outcome
 from ckpttool.domain.verdict import Level, Verdict, VerdictWord
 from ckpttool.formats import ocdbt
 from ckpttool.formats.ocdbt import OverLimitError, Store
-from tests.support.answers import FIXTURES, chosen, cli, codes, named, names, plan, reasons, refusal, scanned, why_not
-from tests.support.trainer_trees import damaged, healthy
+from tests.support.answers import (
+    FIXTURES,
+    chosen,
+    cli,
+    codes,
+    goes_on,
+    going,
+    named,
+    names,
+    plan,
+    reasons,
+    refusal,
+    scanned,
+    simulated,
+    verdict,
+    why_not,
+)
+from tests.support.trainer_trees import damaged, edit_json, healthy
 
 RECORD = "_CHECKPOINT_METADATA"
 TREE = "30/default/_METADATA"
@@ -27,19 +42,6 @@ TREE = "30/default/_METADATA"
 def tree(tmp_path: Path) -> Path:
     """Steps 10, 20 and 30."""
     return healthy("orbax_standard", tmp_path)
-
-
-def simulated(root: Path) -> Simulation:
-    return api.simulate(api.resolve(api.TreeQuestion(path=str(root))), None)
-
-
-def verdict(root: Path, level: Level = Level.STRUCTURE) -> Verdict:
-    events = api.verify(api.scan(api.TreeQuestion(path=str(root), sizes=True)), api.CheckQuestion(level=level))
-    return next(event for event in events if isinstance(event, Verdict))
-
-
-def changed(path: Path, **values: object) -> None:
-    path.write_text(json.dumps({**json.loads(path.read_text()), **values}))
 
 
 def against(root: Path) -> tuple[Finding, ...]:
@@ -63,29 +65,13 @@ class TestWhatASaveIs:
         assert counts == {"30": 4, "20": 3, "10": 3}
 
     def test_nothing_but_a_seal_verifies_its_arrays(self, tree: Path) -> None:
-        found = verdict(tree, Level.CHECKSUM)
+        found = verdict(tree, level=Level.CHECKSUM)
         assert (found.word, codes(found.findings)) == (VerdictWord.STRUCT_OK, {Code.CHECKSUM_MISSING})
         assert cli("seal", str(tree), "--checkpoint", "30").exit_code == 0
-        assert verdict(tree, Level.CHECKSUM).word is VerdictWord.VERIFIED
+        assert verdict(tree, level=Level.CHECKSUM).word is VerdictWord.VERIFIED
 
     def test_numbers_that_are_asked_for_and_not_seen_are_said(self, tree: Path) -> None:
-        assert Code.UNSUPPORTED_FORMAT in codes(verdict(tree, Level.NUMERICS).findings)
-
-    def test_a_bit_in_a_node_of_its_index_is_found(self, tree: Path) -> None:
-        (node,) = (tree / "30/default/d").iterdir()
-        content = bytearray(node.read_bytes())
-        content[100] ^= 1
-        node.write_bytes(content)
-        (found,) = against(tree)
-        assert (found.code, found.path) == (Code.CHECKSUM_MISMATCH, f"30/default/d/{node.name}")
-
-    def test_a_bit_in_its_manifest_is_found(self, tree: Path) -> None:
-        manifest = tree / "30/default/manifest.ocdbt"
-        content = bytearray(manifest.read_bytes())
-        content[50] ^= 1
-        manifest.write_bytes(content)
-        (found,) = against(tree)
-        assert (found.code, found.path) == (Code.CHECKSUM_MISMATCH, "30/default/manifest.ocdbt")
+        assert Code.UNSUPPORTED_FORMAT in codes(verdict(tree, level=Level.NUMERICS).findings)
 
     def test_an_array_that_is_listed_and_not_in_the_store_is_missed(self, tree: Path) -> None:
         told = json.loads((tree / TREE).read_text())
@@ -95,17 +81,13 @@ class TestWhatASaveIs:
         (found,) = against(tree)
         assert (found.code, "'other'" in found.message) == (Code.ENTRIES_MISSING, True)
 
-    @pytest.mark.parametrize("content", [None, "{", "{}", '{"tree_metadata": {"a": 1}}'])
-    def test_without_a_list_of_its_arrays_it_is_suspect(self, tree: Path, content: str | None) -> None:
+    def test_without_a_list_of_its_arrays_nobody_knows_whether_it_would_load(self, tree: Path) -> None:
         (tree / TREE).unlink()
-        if content is not None:
-            (tree / TREE).write_text(content)
-        assert codes(against(tree)) == {Code.METADATA_INCOMPLETE}
         assert simulated(tree).outcome is Outcome.UNKNOWN
 
     def test_items_that_are_not_there_are_missing(self, tree: Path) -> None:
         handlers = json.loads((tree / "30" / RECORD).read_text())["item_handlers"]
-        changed(tree / "30" / RECORD, item_handlers={**handlers, "loader": "JsonCheckpointHandler"})
+        edit_json(tree / "30" / RECORD, item_handlers={**handlers, "loader": "JsonCheckpointHandler"})
         (found,) = against(tree)
         assert (found.code, found.path) == (Code.SHARD_MISSING, "30/loader")
         (tree / "30/loader").mkdir()
@@ -113,25 +95,15 @@ class TestWhatASaveIs:
         (tree / "30/loader/metadata").write_text("{}")
         assert chosen(plan(tree)) == ("30", 30)
 
-    def test_an_item_that_leads_out_is_not_followed(self, tree: Path) -> None:
-        changed(tree / "30" / RECORD, item_handlers={"../20": "x", "default": "x"})
-        assert codes(against(tree)) == {Code.UNSAFE_NAME}
-
     def test_a_save_may_be_its_own_only_item(self, tree: Path) -> None:
         for each in (tree / "30/default").iterdir():
             if each.name != "commit_success.txt":
                 each.rename(tree / "30" / each.name)
         shutil.rmtree(tree / "30/default")
-        changed(tree / "30" / RECORD, item_handlers="StandardCheckpointHandler")
+        edit_json(tree / "30" / RECORD, item_handlers="StandardCheckpointHandler")
         assert chosen(plan(tree)) == ("30", 30)
         shutil.rmtree(tree / "30/d")
         assert codes(against(tree)) == {Code.SHARD_MISSING}
-
-    def test_arrays_that_lie_otherwise_are_not_known_to_be_whole(self, tree: Path) -> None:
-        for each in ("manifest.ocdbt", "d", "ocdbt.process_0"):
-            path = tree / "30/default" / each
-            shutil.rmtree(path) if path.is_dir() else path.unlink()
-        assert codes(against(tree)) == {Code.METADATA_INCOMPLETE}
 
     @pytest.mark.parametrize(
         ("answer", "code"),
@@ -162,12 +134,6 @@ class TestWhatASaveIs:
         monkeypatch.setattr(ocdbt, "read_store", lambda _: told)
         assert Code.SHARD_TRUNCATED in codes(verdict(tree).findings)
 
-    @pytest.mark.parametrize("path", [f"30/{RECORD}", TREE])
-    def test_a_record_that_cannot_be_read_is_unknown(self, tree: Path, path: str) -> None:
-        (tree / path).unlink()
-        (tree / path).mkdir()
-        assert Code.UNREADABLE in codes(against(tree))
-
     def test_what_is_called_with_a_prefix_is_a_series_of_its_own(self, tree: Path) -> None:
         for step in (10, 20, 30):
             (tree / str(step)).rename(tree / f"model_{step}")
@@ -190,15 +156,6 @@ class TestWhatASaveIs:
         assert chosen(plan(root)) == ("30", 30)
 
 
-class TestWhatItTakesByItself:
-    def test_the_highest_step_and_it_stops_there(self, tmp_path: Path) -> None:
-        told = simulated(damaged("orbax_standard--data-missing", tmp_path))
-        assert (told.would_resume, told.outcome) == ("30", Outcome.STOPS)
-
-    def test_the_highest_step_and_it_loads(self, tree: Path) -> None:
-        assert (simulated(tree).would_resume, simulated(tree).outcome) == ("30", Outcome.LOADS)
-
-
 class TestWhereTheDataGoOn:
     def test_no_item_tells(self, tree: Path) -> None:
         assert isinstance(plan(tree).data, Unknown)
@@ -207,15 +164,11 @@ class TestWhereTheDataGoOn:
         (tree / "30/loader").mkdir()
         (tree / "30/loader/process_0-of-1.json").write_text("{}")
         handler = "grain._src.python.checkpoint_handlers.PyGrainCheckpointHandler"
-        changed(tree / "30" / RECORD, item_handlers={"default": "x", "loader": handler})
+        edit_json(tree / "30" / RECORD, item_handlers={"default": "x", "loader": handler})
 
-        def position(answer: ResumePlan) -> GoesOn:
-            assert isinstance(answer.data, GoesOn)
-            return answer.data
-
-        data = position(plan(tree))
+        data = goes_on(plan(tree))
         assert (data.effect, data.where) == (DataEffect.EXACT, f"{tree}/30/loader")
-        other = position(plan(tree, data=api.DataQuestion(old_global_batch=8, new_global_batch=16)))
+        other = goes_on(plan(tree, data=api.DataQuestion(old_global_batch=8, new_global_batch=16)))
         assert other.effect is DataEffect.UNKNOWN
 
 
@@ -226,9 +179,8 @@ def test_it_is_told_the_step(tree: Path) -> None:
 
 
 def test_prune_leaves_saves_that_the_training_rated(tree: Path) -> None:
-    changed(tree / "10" / RECORD, metrics={"loss": 1.5})
-    pruned = api.prune(api.TreeQuestion(path=str(tree)), RetentionPolicy(keep_last=1))
-    assert [each.name for each in pruned.plan.going] == ["20"]
+    edit_json(tree / "10" / RECORD, metrics={"loss": 1.5})
+    assert going(tree) == {"20"}
 
 
 class TestWithoutTheFileThatSaysHowArraysWereSpread:
@@ -239,7 +191,3 @@ class TestWithoutTheFileThatSaysHowArraysWereSpread:
         assert why_not(refusal(root)) == [("10", {Code.SHARD_MISSING})]
         shutil.rmtree(root / "10" / "state" / "array_metadatas")  # as of a tree without arrays of JAX
         assert chosen(plan(root)) == ("10", 10)
-
-    def test_a_save_of_the_checkpoint_manager_loads(self, tree: Path) -> None:
-        (tree / "30" / "default" / "_sharding").unlink()
-        assert chosen(plan(tree)) == ("30", 30)

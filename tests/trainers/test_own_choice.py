@@ -10,11 +10,10 @@ from typing import Any
 
 import pytest
 
-from ckpttool import api
-from ckpttool.domain.checkpoint import Inventory
-from ckpttool.domain.plan import Outcome, Simulation
+from ckpttool.domain.plan import Outcome
 from ckpttool.trainers import registry
-from tests.support.trainer_trees import damaged, faults, healthy, layout_of_tree, truths
+from tests.support.answers import scanned, simulated
+from tests.support.trainer_trees import LAYOUTS, damaged, faults, layout_of_tree, truths
 
 _STEPS = ("resumed_at_step", "step_inside", "iteration", "step_then")
 """Under which words the library's runs note where they went on, the surest first."""
@@ -22,6 +21,7 @@ _STEPS = ("resumed_at_step", "step_inside", "iteration", "step_then")
 KNOWN = {name for trainer in registry.TRAINERS if trainer.simulator is not None for name in trainer.layout_names}
 APART = {"torch-dcp"}
 """It chooses nothing: the application does."""
+BY_A_TRACKER = ("ds_zero1_2ranks", "ds_zero3_2ranks", "mcore_dist_tp2dp2", "mcore_legacy_tp2dp2", "verl_2ranks")
 
 
 def measured(library: dict[str, Any] | str) -> Outcome | None:
@@ -47,24 +47,77 @@ TREES = [
 ]
 
 
-def simulated(root: Path) -> tuple[Simulation, Inventory]:
-    answer = api.resolve(api.TreeQuestion(path=str(root)))
-    return api.simulate(answer), answer.tree.inventory
+TAKEN: dict[str, tuple[str | None, str]] = {
+    "accel_ddp2--stray-copy": ("checkpoint_9.bak", ""),
+    "accel_ddp2--rank1-random-missing": ("checkpoint_2", ""),
+    "accel_ddp2--cut-model": ("checkpoint_2", ""),
+    "ds_zero1_2ranks--latest-missing": (None, "returns (None, None)"),
+    "ds_zero1_2ranks--latest-empty": (None, "AssertionError"),
+    "ds_zero1_2ranks--latest-ahead": (None, "names global_step9"),
+    "ds_zero1_2ranks--race": ("global_step9", "the others load and wait"),
+    "ds_zero1_2ranks--optimizer-shard-missing": ("global_step6", "optim_states.pt"),
+    "ds_zero1_2ranks--optimizer-shard-cut": ("global_step6", "optim_states.pt"),
+    "ds_zero1_2ranks--flipped": ("global_step6", "never falls back"),
+    "ds_zero3_2ranks--model-shard-missing": ("global_step6", "model_states.pt"),
+    "light_single--last-stale": ("epoch=0-step=4.ckpt", ""),
+    "light_single--last-cut": ("last.ckpt", ""),
+    "mcore_dist_tp2dp2--tracker-ahead": (None, "FileNotFoundError"),
+    "mcore_dist_tp2dp2--tracker-empty": (None, "exit code 0"),
+    "mcore_dist_tp2dp2--tracker-missing": (None, "random weights"),
+    "mcore_dist_tp2dp2--metadata-json-missing": ("iter_0000006", "was not finished"),
+    "mcore_dist_tp2dp2--shard-missing": ("iter_0000006", "__3_1.distcp"),
+    "mcore_dist_tp2dp2--common-missing": ("iter_0000006", "common.pt"),
+    "mcore_dist_tp2dp2--half-saved-newest": ("iter_0000006", ""),
+    "mcore_dist_tp2dp2--flipped": ("iter_0000006", ""),
+    "mcore_legacy_tp2dp2--rank-file-missing": ("iter_0000006", "the others hang"),
+    "mcore_legacy_tp2dp2--rank-file-cut": ("iter_0000006", "the others hang"),
+    "mcore_legacy_tp2dp2--distrib-optim-missing": ("iter_0000006", "distrib_optim.pt"),
+    "mcore_legacy_tp2dp2--tracker-behind": ("iter_0000003", ""),
+    "orbax_standard--data-missing": ("30", ""),
+    "titan_4ranks--missing-shard": ("step-10", ""),
+    "titan_4ranks--torn-metadata": ("step-10", ""),
+    "titan_4ranks--half-saved-newest": ("step-10", ""),
+    "titan_4ranks--flipped-tensor": ("step-10", ""),
+    "titan_last_model_only": ("step-7", "weights alone"),
+    "hf_only_model": ("checkpoint-6", "begin anew"),
+}
+"""Which save it took of a damaged tree, or one that ends in weights alone, and words of why."""
 
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_it_ends_as_the_trainer_was_seen_to_end(fault: str, tmp_path: Path) -> None:
     library = faults()[fault]["library"]
-    told, inventory = simulated(damaged(fault, tmp_path))
+    root = damaged(fault, tmp_path)
+    told = simulated(root)
     assert told.outcome is measured(library), told
+    if fault in TAKEN:
+        assert (told.would_resume, TAKEN[fault][1] in told.because) == (TAKEN[fault][0], True), told
     step = next((library[word] for word in _STEPS if word in library), None)
-    taken = next((each for each in inventory.checkpoints if each.name == told.would_resume), None)
+    taken = next((each for each in scanned(root).checkpoints if each.name == told.would_resume), None)
     if told.outcome is Outcome.LOADS and step is not None and taken is not None:
         assert taken.step == step
 
 
 @pytest.mark.parametrize("tree", TREES)
-def test_of_a_whole_tree_it_takes_what_the_trainer_took(tree: str, tmp_path: Path) -> None:
+def test_of_a_whole_tree_it_takes_what_the_trainer_took(tree: str) -> None:
     library = truths()[tree]["library_resumes"]
-    told, _ = simulated(healthy(tree, tmp_path))
+    told = simulated(LAYOUTS / tree)
     assert (told.would_resume, told.outcome) == (library["name"], measured(library)), told
+
+
+@pytest.mark.parametrize("tree", ["hf_single", "light_single", "orbax_standard", "titan_4ranks", *BY_A_TRACKER])
+def test_of_a_whole_tree_it_loads_the_newest(tree: str) -> None:
+    told = simulated(LAYOUTS / tree)
+    assert (told.would_resume, told.outcome) == (truths()[tree]["should_resume"], Outcome.LOADS), told
+
+
+@pytest.mark.parametrize(
+    ("tree", "outcome"), [("titan_last_model_only", Outcome.STOPS), ("hf_only_model", Outcome.LOADS)]
+)
+def test_weights_alone_are_taken_like_any_save(tree: str, outcome: Outcome) -> None:
+    told = simulated(LAYOUTS / tree)
+    assert (told.would_resume, told.outcome, TAKEN[tree][1] in told.because) == (TAKEN[tree][0], outcome, True)
+
+
+def test_every_choice_that_is_written_down_is_tried() -> None:
+    assert TAKEN.keys() <= {*FAULTS, "titan_last_model_only", "hf_only_model"}

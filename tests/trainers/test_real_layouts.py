@@ -14,14 +14,15 @@ import pytest
 
 from ckpttool import api
 from ckpttool.api.changes import whole_tree
-from ckpttool.domain.checkpoint import Checkpoint, Content
+from ckpttool.domain.checkpoint import Content
 from ckpttool.domain.finding import Code, Finding, blocking
 from ckpttool.domain.plan import NoResumePoint, ResumePlan
-from ckpttool.domain.verdict import Level, Verdict
+from ckpttool.domain.verdict import Level
 from ckpttool.trainers import registry
 from ckpttool.trainers.base import Members
 from tests.support.answers import decide, scanned
-from tests.support.trainer_trees import damaged, faults, healthy, layout_of_tree, truths
+from tests.support.trainer_trees import LAYOUTS, damaged, faults, healthy, layout_of_tree, truths
+from tests.support.verifying import verdicts
 
 TREES = [tree for tree in sorted(truths()) if layout_of_tree(tree) in registry.layout_names()]
 FAULTS = [fault for fault, recipe in sorted(faults().items()) if recipe["tree"] in TREES]
@@ -46,51 +47,33 @@ def taken(answer: ResumePlan | NoResumePoint) -> str | None:
     return answer.point.checkpoint.name if isinstance(answer, ResumePlan) else None
 
 
-def verdicts(root: Path, level: Level) -> list[Verdict]:
-    """The verdict on every save."""
-    tree = api.scan(api.TreeQuestion(path=str(root), sizes=True))
-    events = api.verify(tree, api.CheckQuestion(level=level, name="all"))
-    return [event for event in events if isinstance(event, Verdict)]
-
-
-def told(root: Path) -> dict[str, Checkpoint]:
-    return {checkpoint.name: checkpoint for checkpoint in scanned(root).checkpoints}
-
-
 @pytest.mark.parametrize("tree", TREES)
 class TestWhole:
-    def test_it_is_known_by_its_layout_with_the_saves_that_it_has(self, tree: str, tmp_path: Path) -> None:
-        inventory = scanned(healthy(tree, tmp_path))
+    def test_its_layout_saves_steps_samples_and_content_are_the_true_ones(self, tree: str) -> None:
+        truth, inventory = truths()[tree], scanned(LAYOUTS / tree)
         assert inventory.layout == layout_of_tree(tree)
-        assert {each.name for each in inventory.checkpoints} == {each["name"] for each in truths()[tree]["checkpoints"]}
-
-    def test_each_save_tells_its_true_step(self, tree: str, tmp_path: Path) -> None:
-        saves = told(healthy(tree, tmp_path))
+        saves = {save.name: save for save in inventory.checkpoints}
         assert {name: save.step for name, save in saves.items()} == {
-            each["name"]: each["step"] for each in truths()[tree]["checkpoints"]
+            each["name"]: each["step"] for each in truth["checkpoints"]
         }
-
-    def test_samples_are_the_true_ones_where_anything_tells_them(self, tree: str, tmp_path: Path) -> None:
-        saves = told(healthy(tree, tmp_path))
-        for true in truths()[tree]["checkpoints"]:
-            samples = saves[true["name"]].samples
-            assert samples is None or samples == true["consumed_samples"]
-
-    def test_weights_alone_are_called_so_and_nothing_else_is(self, tree: str, tmp_path: Path) -> None:
-        saves = told(healthy(tree, tmp_path))
-        for true in truths()[tree]["checkpoints"]:
-            is_weights = saves[true["name"]].content is Content.WEIGHTS_ONLY
-            assert is_weights == (true.get("resumable") is False), true["name"]
+        for true in truth["checkpoints"]:
+            save = saves[true["name"]]
+            assert save.samples in {None, true.get("consumed_samples")}
+            assert (save.content is Content.WEIGHTS_ONLY) == (true.get("resumable") is False), save.name
 
     @pytest.mark.parametrize("level", LEVELS)
-    def test_no_save_is_called_damaged(self, tree: str, level: Level, tmp_path: Path) -> None:
-        root = healthy(tree, tmp_path)
-        found = {verdict.name: blocking(verdict.findings) for verdict in verdicts(root, level)}
-        assert found == {each["name"]: () for each in truths()[tree]["checkpoints"]}
+    def test_no_save_is_called_damaged_and_nothing_that_its_trainer_pickles_unknown(
+        self, tree: str, level: Level
+    ) -> None:
+        found = {verdict.name: verdict.findings for verdict in verdicts(LAYOUTS / tree, level)}
+        assert {name: blocking(each) for name, each in found.items()} == {
+            each["name"]: () for each in truths()[tree]["checkpoints"]
+        }
+        assert Code.UNSAFE_PICKLE not in {finding.code for each in found.values() for finding in each}
 
-    def test_the_numbers_of_no_save_are_suspect(self, tree: str, tmp_path: Path) -> None:
+    def test_the_numbers_of_no_save_are_suspect(self, tree: str) -> None:
         """Scores of what is not monitored are infinite, and padding in an optimizer's buckets is anything."""
-        found = [each for save in verdicts(healthy(tree, tmp_path), Level.NUMERICS) for each in blocking(save.findings)]
+        found = [each for save in verdicts(LAYOUTS / tree, Level.NUMERICS) for each in blocking(save.findings)]
         assert [each for each in found if each.code is not Code.UNSUPPORTED_FORMAT] == []
 
     def test_a_tree_is_looked_after_though_none_of_its_saves_may_go(self, tree: str, tmp_path: Path) -> None:
@@ -105,15 +88,9 @@ class TestWhole:
         assert left.name == api.scan(question).inventory.checkpoints[-1].name
         assert api.trash(question).content == ()
 
-    def test_nothing_that_its_trainer_pickles_is_called_unknown(self, tree: str, tmp_path: Path) -> None:
-        found = [
-            finding for verdict in verdicts(healthy(tree, tmp_path), Level.STRUCTURE) for finding in verdict.findings
-        ]
-        assert [finding.message for finding in found if finding.code is Code.UNSAFE_PICKLE] == []
-
     @pytest.mark.parametrize("level", LEVELS)
-    def test_the_right_save_is_resumed_from(self, tree: str, level: Level, tmp_path: Path) -> None:
-        answer = decide(healthy(tree, tmp_path), choice=api.ResumeQuestion(evidence=level))
+    def test_the_right_save_is_resumed_from(self, tree: str, level: Level) -> None:
+        answer = decide(LAYOUTS / tree, choice=api.ResumeQuestion(evidence=level))
         assert taken(answer) == truths()[tree]["should_resume"]
 
 

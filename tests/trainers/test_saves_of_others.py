@@ -13,12 +13,11 @@ from ckpttool.domain.checkpoint import Checkpoint, Content, Inventory
 from ckpttool.domain.finding import Code, damage
 from ckpttool.domain.retention import RetentionPolicy
 from ckpttool.domain.units import ByteCount
-from ckpttool.domain.verdict import Verdict
 from ckpttool.storage.base import Storage
 from ckpttool.trainers import registry
 from ckpttool.trainers.base import Members, ScanOptions
 from ckpttool.trainers.listing import Listing
-from tests.support.answers import chosen, codes, plan, reasons
+from tests.support.answers import chosen, codes, plan, reasons, verdict
 from tests.trainers import toy
 
 Changed = Callable[[Checkpoint], Checkpoint]
@@ -64,9 +63,7 @@ def closer_is(monkeypatch: pytest.MonkeyPatch) -> Callable[[Changed], None]:
 
 
 def is_whole(tree: Path, name: str) -> bool:
-    events = api.verify(api.scan(api.TreeQuestion(path=str(tree))), api.CheckQuestion(name=name))
-    verdict = next(event for event in events if isinstance(event, Verdict))
-    return codes(verdict.findings) == set()
+    return codes(verdict(tree, name).findings) == set()
 
 
 def test_weights_alone_are_whole_and_passed_over_unless_they_are_asked_for(

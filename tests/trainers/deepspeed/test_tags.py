@@ -14,11 +14,12 @@ import pytest
 from ckpttool import api
 from ckpttool.domain.checkpoint import Content
 from ckpttool.domain.finding import Code, Severity, blocking
+from ckpttool.domain.question import AskedSizes
 from ckpttool.domain.shard import ShardRole
 from ckpttool.trainers.deepspeed.names import StatesFile, parse
 from ckpttool.trainers.deepspeed.record import tag_record
-from tests.support.answers import chosen, cli, plan, scanned
-from tests.support.trainer_trees import healthy
+from tests.support.answers import chosen, cli, codes, plan, refusal, scanned
+from tests.support.trainer_trees import LAYOUTS, healthy
 
 
 @pytest.fixture
@@ -113,15 +114,6 @@ class TestRecord:
 
 
 class TestExpected:
-    def test_a_third_rank_s_file_is_left_over_and_not_counted(self, zero1: Path) -> None:
-        tag = zero1 / "global_step6"
-        shutil.copy(
-            tag / "zero_pp_rank_1_mp_rank_00_optim_states.pt", tag / "zero_pp_rank_2_mp_rank_00_optim_states.pt"
-        )
-        save = scanned(zero1).checkpoints[-1]
-        assert [(each.code, each.severity) for each in save.findings] == [(Code.STRAY_FILE, Severity.NOTE)]
-        assert len(save.shards) == 3
-
     def test_without_zero_no_optimizer_file_is_missed_where_the_model_file_has_its_state(self, zero1: Path) -> None:
         tag = zero1 / "global_step6"
         for file in tag.glob("*_optim_states.pt"):
@@ -155,14 +147,6 @@ class TestExpected:
             assert lost(zero1) == set()
         (tag / "bf16_zero_pp_rank_1_mp_rank_00_optim_states.pt").unlink()
         assert lost(zero1) == {"bf16_zero_pp_rank_1_mp_rank_00_optim_states.pt"}
-
-    def test_layers_and_experts_are_a_part_of_the_save_and_none_of_them_is_missed(self, zero1: Path) -> None:
-        tag = zero1 / "global_step6"
-        for name in ("layer_00-model_00-model_states.pt", "layer_0_expert_0_mp_rank_00_model_states.pt"):
-            shutil.copy(tag / "mp_rank_00_model_states.pt", tag / name)
-        save = scanned(zero1).checkpoints[-1]
-        assert (len(save.shards), save.findings) == (5, ())
-        assert chosen(plan(zero1)) == ("global_step6", 6)
 
     def test_ranks_are_counted_as_a_pipeline_lays_them_out(self) -> None:
         sizes: Mapping[str, object] = {"pp_degree": 2, "tp_degree": 2}
@@ -225,6 +209,34 @@ class TestTree:
         assert [save.name for save in inventory.checkpoints] == ["global_step3", "global_step6", "global_step9"]
         assert inventory.strays == ("logs",)
         assert chosen(plan(zero1)) == ("global_step6", 6)
+
+
+@pytest.mark.parametrize("tree", ["ds_zero1_2ranks", "ds_zero3_2ranks"])
+def test_a_start_is_told_folder_and_tag_and_its_counters_go_on(tree: str) -> None:
+    found = plan(LAYOUTS / tree)
+    assert found.next_step == 7
+    assert [(str(each.place), each.value) for each in found.load.settings] == [
+        ("code:load_checkpoint(load_dir)", str(LAYOUTS / tree)),
+        ("code:load_checkpoint(..., tag)", "global_step6"),
+        ("file:latest", "global_step6"),
+    ]
+
+
+class TestAStartWithoutZero:
+    @pytest.fixture
+    def plain(self, zero1: Path) -> Path:
+        for file in zero1.glob("*/*_optim_states.pt"):
+            file.unlink()
+        model_file(zero1 / "global_step6", optimizer={"state": {}}, ds_config={"train_batch_size": 4})
+        return zero1
+
+    def test_with_other_ranks_loads_it_and_it_is_said(self, plain: Path) -> None:
+        told = plan(plain, choice=api.ResumeQuestion(sizes=AskedSizes(world=4)))
+        assert Code.WORLD_SIZE_DIFFERS in codes(told.findings)
+
+    def test_with_another_cut_of_the_model_is_refused(self, plain: Path) -> None:
+        refused = refusal(plain, choice=api.ResumeQuestion(sizes=AskedSizes(world=4, tensor=2)))
+        assert refused.rejected
 
 
 class TestAConfigThatTheTrainerFillsIn:

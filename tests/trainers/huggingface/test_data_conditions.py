@@ -16,8 +16,8 @@ from ckpttool import api
 from ckpttool.domain.data_position import DataEffect, GoesOn
 from ckpttool.domain.finding import Code
 from ckpttool.trainers.huggingface.record import Epochs, State
-from tests.support.answers import cli, codes, document, plan
-from tests.support.trainer_trees import healthy, recount
+from tests.support.answers import cli, codes, document, goes_on, plan
+from tests.support.trainer_trees import edit_json, healthy, recount
 
 EXACT, UNKNOWN, LOSES, REPEATS, RESTARTS = (
     DataEffect.EXACT,
@@ -32,10 +32,6 @@ FIRST, SECOND = "checkpoint-8", "checkpoint-12"
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
     return healthy("hf_single", tmp_path)
-
-
-def edit(file: Path, **changes: object) -> None:
-    file.write_text(json.dumps({**json.loads(file.read_text()), **changes}, indent=2))
 
 
 def arguments(run: Path, **values: object) -> Path:
@@ -54,9 +50,7 @@ def accumulate_four(save: Path) -> None:
 def position(run: Path, name: str, config: Path | None = None) -> GoesOn:
     read = None if config is None else api.read_config(str(config))
     tree = api.TreeQuestion(path=str(run), config=read)
-    told = plan(run, tree=tree, choice=api.ResumeQuestion(name=name)).data
-    assert isinstance(told, GoesOn)
-    return told
+    return goes_on(plan(run, tree=tree, choice=api.ResumeQuestion(name=name)))
 
 
 def document_of(run: Path, name: str, *options: str) -> dict[str, object]:
@@ -81,11 +75,11 @@ class TestALaterEpoch:
         assert "within epoch 2" in str(told["why"])
 
     def test_at_the_end_of_one_it_is_exact(self, run: Path) -> None:
-        edit(run / SECOND / "trainer_state.json", epoch=2.0)
+        edit_json(run / SECOND / "trainer_state.json", epoch=2.0)
         assert position(run, SECOND).effect is EXACT
 
     def test_where_nothing_tells_the_epoch_it_is_unknown(self, run: Path) -> None:
-        edit(run / FIRST / "trainer_state.json", epoch=None)
+        edit_json(run / FIRST / "trainer_state.json", epoch=None)
         told = position(run, FIRST)
         assert told.effect is UNKNOWN
         assert "accelerate is 1.15 or newer" in told.exact_if
@@ -107,7 +101,7 @@ class TestTheSameStepSplitOtherwise:
             if told is None:
                 config.unlink()
             else:
-                edit(config, transformers_version=told)
+                edit_json(config, transformers_version=told)
 
     @pytest.mark.parametrize(
         ("version", "effect"),
@@ -140,7 +134,7 @@ class TestTheSameStepSplitOtherwise:
         """Micro batches of 1 stay: after 8 steps of 4 the loader passes over 8 steps of 2 or 1."""
         self.version(run, "4.57.3")
         for save in (FIRST, SECOND):
-            edit(run / save / "trainer_state.json", train_batch_size=1)
+            edit_json(run / save / "trainer_state.json", train_batch_size=1)
             accumulate_four(run / save)
         config = arguments(run, per_device_train_batch_size=micro, gradient_accumulation_steps=accumulation)
         told = position(run, FIRST, config)
@@ -150,7 +144,7 @@ class TestTheSameStepSplitOtherwise:
         """Two devices of 4 each: the state says 8, the arguments 4."""
         self.version(run, "4.57.3")
         for save in (FIRST, SECOND):
-            edit(run / save / "trainer_state.json", train_batch_size=8)
+            edit_json(run / save / "trainer_state.json", train_batch_size=8)
         assert position(run, FIRST, arguments(run)).effect is EXACT
 
 
@@ -159,15 +153,14 @@ class TestAutoFindBatchSize:
 
     @pytest.mark.parametrize("version", ["4.57.3", "5.23.0"])
     def test_a_size_that_was_halved_is_no_other_size(self, run: Path, version: str) -> None:
-        edit(run / FIRST / "config.json", transformers_version=version)
+        edit_json(run / FIRST / "config.json", transformers_version=version)
         config = arguments(run, per_device_train_batch_size=8, auto_find_batch_size=True)
         told = plan(
             run,
             tree=api.TreeQuestion(path=str(run), config=api.read_config(str(config))),
             choice=api.ResumeQuestion(name=FIRST),
         )
-        assert isinstance(told.data, GoesOn)
-        assert told.data.effect is EXACT
+        assert goes_on(told).effect is EXACT
         assert Code.DATA_MISPLACED not in codes(told.findings)
 
     def test_without_it_the_larger_size_is_one(self, run: Path) -> None:
@@ -176,7 +169,7 @@ class TestAutoFindBatchSize:
 
 class TestDataWithoutALength:
     def streamed(self, run: Path, name: str, epoch: float | None) -> GoesOn:
-        edit(run / name / "trainer_state.json", num_train_epochs=sys.maxsize, max_steps=30, epoch=epoch)
+        edit_json(run / name / "trainer_state.json", num_train_epochs=sys.maxsize, max_steps=30, epoch=epoch)
         return position(run, name)
 
     def test_in_the_first_pass_it_is_exact_while_they_come_in_the_same_order(self, run: Path) -> None:
@@ -233,6 +226,8 @@ class TestShortLastSteps:
         """12 steps of 4, 15 samples an epoch of which a step takes 4 micro batches of 1: 45 samples, not 48."""
         accumulate_four(run / SECOND)
         history = [{"epoch": 1 + 4 / 15, "step": 5}, {"epoch": "x", "step": 6}, 7]
-        edit(run / SECOND / "trainer_state.json", epoch=3.0, train_batch_size=1, log_history=[*history[1:], history[0]])
+        edit_json(
+            run / SECOND / "trainer_state.json", epoch=3.0, train_batch_size=1, log_history=[*history[1:], history[0]]
+        )
         told = position(run, SECOND)
         assert (told.samples, told.effect) == (45, EXACT)

@@ -2,54 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import zipfile
 from pathlib import Path
 
 import pytest
 
 from ckpttool import api
-from ckpttool.domain.data_position import DataEffect, GoesOn, effect_of
+from ckpttool.domain.data_position import DataEffect, effect_of
 from ckpttool.domain.finding import Code
-from ckpttool.domain.plan import Outcome, Simulation
 from ckpttool.domain.preflight import Outcome as Ended
 from ckpttool.domain.question import AskedSizes
-from tests.support.answers import codes, document, plan
-from tests.support.trainer_trees import damaged, healthy
-
-
-def own(root: Path) -> Simulation:
-    question = api.TreeQuestion(path=str(root))
-    return api.simulate(api.resolve(question))
-
-
-@pytest.mark.parametrize(
-    ("fault", "outcome"),
-    [
-        ("hf_single--no-trainer-state", Outcome.STOPS),
-        ("hf_single--torn-trainer-state", Outcome.STOPS),
-        ("hf_single--cut-model", Outcome.STOPS),
-        ("hf_single--half-saved-newest", Outcome.STOPS),
-        ("hf_sharded_index--shard-missing", Outcome.STOPS),
-        ("hf_fsdp2ranks--model-shard-missing", Outcome.STOPS),
-        ("hf_single--no-optimizer", Outcome.LOADS),
-        ("hf_ddp2--rank1-rng-missing", Outcome.LOADS),
-        ("hf_single--flipped-optimizer", Outcome.LOADS),
-    ],
-)
-def test_it_does_what_the_library_was_seen_to_do(fault: str, outcome: Outcome, tmp_path: Path) -> None:
-    assert own(damaged(fault, tmp_path)).outcome is outcome
-
-
-def test_weights_alone_are_loaded_without_a_word(tmp_path: Path) -> None:
-    told = own(healthy("hf_only_model", tmp_path))
-    assert (told.would_resume, told.outcome) == ("checkpoint-6", Outcome.LOADS)
-    assert "begin anew" in told.because
-
-
-def test_a_healthy_newest_is_loaded(tmp_path: Path) -> None:
-    told = own(healthy("hf_single", tmp_path))
-    assert (told.would_resume, told.outcome) == ("checkpoint-12", Outcome.LOADS)
+from tests.support.answers import codes, document, goes_on, plan, start_check
+from tests.support.trainer_trees import edit_json, healthy
 
 
 def test_it_is_told_a_path_in_code_or_on_the_command_line_and_never_true(tmp_path: Path) -> None:
@@ -67,9 +31,8 @@ def test_other_ranks_with_the_sizes_as_they_were_lose_samples_and_the_sizes_that
 ) -> None:
     root = healthy("hf_ddp2", tmp_path)
     told = plan(root, choice=api.ResumeQuestion(sizes=AskedSizes(world=4)))
-    assert isinstance(told.data, GoesOn)
-    assert (told.data.effect, told.data.lost) == (DataEffect.LOSES, 48)
-    assert [(each.place.name, each.value) for each in told.data.exact_with] == [
+    assert (goes_on(told).effect, goes_on(told).lost) == (DataEffect.LOSES, 48)
+    assert [(each.place.name, each.value) for each in goes_on(told).exact_with] == [
         ("--per_device_train_batch_size", 2),
         ("--gradient_accumulation_steps", 1),
     ]
@@ -79,8 +42,7 @@ def test_other_ranks_with_the_sizes_as_they_were_lose_samples_and_the_sizes_that
 
 def test_where_no_sizes_keep_it_none_are_named(tmp_path: Path) -> None:
     told = plan(healthy("hf_ddp2", tmp_path), choice=api.ResumeQuestion(sizes=AskedSizes(world=3)))
-    assert isinstance(told.data, GoesOn)
-    assert (told.data.effect, told.data.exact_with) == (DataEffect.LOSES, ())
+    assert (goes_on(told).effect, goes_on(told).exact_with) == (DataEffect.LOSES, ())
 
 
 def arguments(root: Path, old: bytes, new: bytes) -> None:
@@ -101,8 +63,7 @@ def test_with_ignore_data_skip_the_epoch_begins_again(tmp_path: Path) -> None:
     assert end - at < 8
     arguments(root, pickled[at - 16 : end], pickled[at - 16 : end - 1] + b"\x88")
     told = plan(root)
-    assert isinstance(told.data, GoesOn)
-    assert (told.data.effect, told.data.repeated) == (DataEffect.RESTARTS, 8)
+    assert (goes_on(told).effect, goes_on(told).repeated) == (DataEffect.RESTARTS, 8)
     assert Code.DATA_RESTARTS in codes(told.findings)
 
 
@@ -125,11 +86,9 @@ def test_a_schedule_of_another_save_is_a_note(tmp_path: Path) -> None:
 
 def test_without_an_epoch_the_samples_are_counted_all_the_same(tmp_path: Path) -> None:
     root = healthy("hf_single", tmp_path)
-    state = root / "checkpoint-12/trainer_state.json"
-    state.write_text(json.dumps({**json.loads(state.read_text()), "epoch": None}))
+    edit_json(root / "checkpoint-12/trainer_state.json", epoch=None)
     told = plan(root, data=api.DataQuestion(new_global_batch=8))
-    assert isinstance(told.data, GoesOn)
-    assert (told.data.effect, told.data.lost) == (DataEffect.LOSES, 48)
+    assert (goes_on(told).effect, goes_on(told).lost) == (DataEffect.LOSES, 48)
 
 
 @pytest.mark.parametrize(
@@ -151,7 +110,7 @@ def test_a_relative_path_is_of_the_folder_in_which_it_is_started(
     config.write_text("output_dir: out\nper_device_train_batch_size: 4\nresume_from_checkpoint: ./out/checkpoint-12\n")
     monkeypatch.chdir(tmp_path / started)
     answer = api.preflight(api.PreflightQuestion(config=str(config), tree=api.TreeQuestion(path=str(root))))
-    (check,) = [check for check in answer.checks if check.name == "start"]
+    check = start_check(answer)
     assert check.outcome is outcome
     said = " ".join((check.summary, *(reason.finding.message for reason in check.reasons)))
     assert words in said

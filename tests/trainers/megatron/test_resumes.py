@@ -8,48 +8,20 @@ from pathlib import Path
 import pytest
 
 from ckpttool import api
-from ckpttool.domain.data_position import DataEffect, GoesOn
 from ckpttool.domain.finding import Code, Severity
-from ckpttool.domain.plan import NoResumePoint, Outcome, ResumePlan, Simulation
+from ckpttool.domain.plan import Outcome
 from ckpttool.domain.question import AskedSizes
 from ckpttool.errors import ExitCode
-from tests.support.answers import chosen, cli, codes, plan, scanned
-from tests.support.trainer_trees import LAYOUTS, damaged, healthy, recount
+from tests.support.answers import chosen, cli, codes, goes_on, plan, scanned, simulated
+from tests.support.trainer_trees import LAYOUTS, healthy, recount
 
 LOADS, STOPS, SCRATCH = Outcome.LOADS, Outcome.STOPS, Outcome.SCRATCH
 TRACKER = "latest_checkpointed_iteration.txt"
 BOTH = pytest.mark.parametrize("tree", ["mcore_dist_tp2dp2", "mcore_legacy_tp2dp2"])
 
 
-def itself(root: Path) -> Simulation:
-    """What it takes by itself."""
-    return api.simulate(api.resolve(str(root)))
-
-
-def resized(root: Path, **sizes: int) -> ResumePlan | NoResumePoint:
-    """The answer for a start of these sizes."""
-    return api.resolve(str(root), api.ResumeQuestion(sizes=AskedSizes(**sizes))).decision
-
-
 @BOTH
 class TestWhole:
-    def test_it_loads_what_the_tracker_names(self, tree: str, tmp_path: Path) -> None:
-        found = itself(healthy(tree, tmp_path))
-        assert (found.would_resume, found.outcome) == ("iter_0000006", LOADS)
-
-    def test_its_data_go_on_behind_the_samples_that_it_counts(self, tree: str, tmp_path: Path) -> None:
-        position = plan(healthy(tree, tmp_path)).data
-        assert isinstance(position, GoesOn)
-        assert (position.effect, position.samples, position.batches) == (DataEffect.EXACT, 24, 6)
-
-    def test_another_batch_size_shuffles_anew_where_the_run_is_given_in_iterations(
-        self, tree: str, tmp_path: Path
-    ) -> None:
-        found = plan(healthy(tree, tmp_path), data=api.DataQuestion(new_global_batch=8))
-        assert isinstance(found.data, GoesOn)
-        assert (found.data.effect, found.data.samples) == (DataEffect.REORDERS, 24)
-        assert Code.DATA_REORDERED in {finding.code for finding in found.findings}
-
     def test_where_a_schedule_changed_the_batch_size_no_number_of_batches_is_told(
         self, tree: str, tmp_path: Path
     ) -> None:
@@ -59,47 +31,15 @@ class TestWhole:
             if file.name in {"common.pt", "model_optim_rng.pt"}:
                 recount(file, "consumed_train_samples", 24, 30)
         for size in (None, 8):
-            position = plan(root, data=api.DataQuestion(new_global_batch=size)).data
-            assert isinstance(position, GoesOn)
+            position = goes_on(plan(root, data=api.DataQuestion(new_global_batch=size)))
             assert (position.samples, position.batches) == (30, None)
         assert "taken for read" not in cli("resolve", str(root)).output
 
     def test_other_data_parallel_ranks_load_it(self, tree: str, tmp_path: Path) -> None:
-        found = resized(healthy(tree, tmp_path), world=2, tensor=2, pipeline=1)
-        assert isinstance(found, ResumePlan)
+        choice = api.ResumeQuestion(sizes=AskedSizes(world=2, tensor=2, pipeline=1))
+        found = plan(healthy(tree, tmp_path), choice=choice)
         weights = {finding.severity for finding in found.findings if finding.code is Code.WORLD_SIZE_DIFFERS}
         assert weights == {Severity.NOTE}
-
-    @pytest.mark.parametrize("sizes", [{"tensor": 1, "data": 4}, {"pipeline": 2}])
-    def test_another_cut_of_the_model_is_refused(self, tree: str, sizes: dict[str, int], tmp_path: Path) -> None:
-        found = resized(healthy(tree, tmp_path), **sizes)
-        assert isinstance(found, NoResumePoint)
-        assert {why.code for one in found.rejected for why in one.reasons} == {Code.WORLD_SIZE_REFUSED}
-
-
-@pytest.mark.parametrize(
-    ("fault", "taken", "outcome", "because"),
-    [
-        ("mcore_dist_tp2dp2--tracker-ahead", None, STOPS, "FileNotFoundError"),
-        ("mcore_dist_tp2dp2--tracker-empty", None, STOPS, "exit code 0"),
-        ("mcore_dist_tp2dp2--tracker-missing", None, SCRATCH, "random weights"),
-        ("mcore_dist_tp2dp2--metadata-json-missing", "iter_0000006", STOPS, "was not finished"),
-        ("mcore_dist_tp2dp2--shard-missing", "iter_0000006", STOPS, "__3_1.distcp"),
-        ("mcore_dist_tp2dp2--common-missing", "iter_0000006", STOPS, "common.pt"),
-        ("mcore_dist_tp2dp2--half-saved-newest", "iter_0000006", LOADS, ""),
-        ("mcore_dist_tp2dp2--flipped", "iter_0000006", LOADS, ""),
-        ("mcore_legacy_tp2dp2--rank-file-missing", "iter_0000006", STOPS, "the others hang"),
-        ("mcore_legacy_tp2dp2--rank-file-cut", "iter_0000006", STOPS, "the others hang"),
-        ("mcore_legacy_tp2dp2--distrib-optim-missing", "iter_0000006", STOPS, "distrib_optim.pt"),
-        ("mcore_legacy_tp2dp2--tracker-behind", "iter_0000003", LOADS, ""),
-    ],
-)
-def test_of_a_damaged_tree_it_takes_what_the_real_one_took(
-    fault: str, taken: str | None, outcome: Outcome, because: str, tmp_path: Path
-) -> None:
-    found = itself(damaged(fault, tmp_path))
-    assert (found.would_resume, found.outcome) == (taken, outcome)
-    assert because in found.because
 
 
 class TestTrackerMixes:
@@ -189,7 +129,7 @@ class TestOfMegatronBridge:
         assert "latest_train_state.pt" in said
 
     def test_what_it_takes_by_itself_is_not_known(self, bridge: Path) -> None:
-        told = api.simulate(api.resolve(api.TreeQuestion(path=str(bridge))))
+        told = simulated(bridge)
         assert (told.would_resume, told.outcome) == (None, Outcome.UNKNOWN)
 
     def test_no_tracker_is_written_for_it(self, bridge: Path) -> None:

@@ -9,30 +9,16 @@ import pytest
 
 from ckpttool import api
 from ckpttool.domain.checkpoint import Content
-from ckpttool.domain.data_position import DataEffect, GoesOn, SampleSource, Unknown
+from ckpttool.domain.data_position import DataEffect, SampleSource, Unknown
 from ckpttool.domain.finding import Code
-from ckpttool.domain.plan import Outcome, ResumePlan
+from ckpttool.domain.plan import Outcome
 from ckpttool.domain.question import AskedSizes
-from ckpttool.domain.retention import PruneOrder, RetentionPolicy
-from tests.support.answers import FIXTURES, codes, refusal, scanned, why_not
-from tests.support.trainer_trees import healthy
-
-AS_IT_WAS = AskedSizes()
-
-
-def answered(root: Path, sizes: AskedSizes = AS_IT_WAS) -> api.Answer:
-    return api.resolve(api.TreeQuestion(path=str(root)), api.ResumeQuestion(sizes=sizes))
-
-
-def plan(root: Path, sizes: AskedSizes = AS_IT_WAS) -> ResumePlan:
-    decision = answered(root, sizes).decision
-    assert isinstance(decision, ResumePlan)
-    return decision
+from tests.support.answers import FIXTURES, codes, goes_on, going, plan, refusal, scanned, simulated, why_not
+from tests.support.trainer_trees import LAYOUTS, healthy
 
 
 def test_samples_are_told_where_the_save_counts_them_and_where_the_data_go_on_is_not(tmp_path: Path) -> None:
-    position = plan(healthy("dcp_fsdp2_4ranks", tmp_path)).data
-    assert isinstance(position, GoesOn)
+    position = goes_on(plan(healthy("dcp_fsdp2_4ranks", tmp_path)))
     assert (position.samples, position.source, position.batches) == (120, SampleSource.CONTENT, 15)
     assert position.effect is DataEffect.UNKNOWN
 
@@ -44,13 +30,14 @@ def test_without_samples_nothing_is_known_of_the_data(tmp_path: Path) -> None:
 
 
 def test_it_takes_none_by_itself(tmp_path: Path) -> None:
-    found = api.simulate(answered(healthy("dcp_plain_2ranks", tmp_path)), None)
+    found = simulated(healthy("dcp_plain_2ranks", tmp_path))
     assert (found.would_resume, found.outcome) == (None, Outcome.UNKNOWN)
 
 
 @pytest.mark.parametrize("world", [1, 3, 64])
-def test_any_number_of_ranks_may_load_it(tmp_path: Path, world: int) -> None:
-    assert plan(healthy("dcp_fsdp2_4ranks", tmp_path), AskedSizes(world=world)).point.step == 15
+def test_any_number_of_ranks_may_load_it(world: int) -> None:
+    choice = api.ResumeQuestion(sizes=AskedSizes(world=world))
+    assert plan(LAYOUTS / "dcp_fsdp2_4ranks", choice=choice).point.step == 15
 
 
 def test_a_name_tells_the_step_only_behind_a_word_that_counts_steps(tmp_path: Path) -> None:
@@ -76,8 +63,7 @@ def test_what_lies_beside_the_saves_and_what_a_larger_start_left_in_one_are_name
 
 def test_what_goes_with_a_save_is_its_folder(tmp_path: Path) -> None:
     root = healthy("dcp_plain_2ranks", tmp_path)
-    answer = api.prune(api.TreeQuestion(path=str(root)), RetentionPolicy(keep_last=1))
-    assert [checkpoint.name for checkpoint in answer.plan.going] == ["4"]
+    assert going(root) == {"4"}
 
 
 def test_tensors_in_the_form_of_safetensors_are_not_read_and_not_called_cut_off(tmp_path: Path) -> None:
@@ -89,16 +75,6 @@ def test_tensors_in_the_form_of_safetensors_are_not_read_and_not_called_cut_off(
     assert why_not(refusal(root)) == [("step_5", {Code.UNSUPPORTED_FORMAT, Code.SHARD_MISSING})]
 
 
-def test_a_folder_with_a_mark_that_it_is_unfinished_is_not_chosen(tmp_path: Path) -> None:
-    root = healthy("dcp_fsdp2_4ranks", tmp_path)
-    (root / "step_000015-unfinished").touch()
-    assert why_not(plan(root)) == [("step_000015", {Code.UNCOMMITTED_SAVE})]
-    assert plan(root).point.step == 10
-    assert [finding.path for finding in scanned(root).findings] == []
-    (root / "step_000015-unfinished").rename(root / "step_000020-unfinished")
-    assert plan(root).point.step == 15
-
-
 def test_the_step_of_composers_sharded_saves_is_their_count_of_batches(tmp_path: Path) -> None:
     """`Timestamp.iteration` stays 0 unless a length is given for it, and the names count epochs and batches."""
     root = shutil.copytree(FIXTURES / "composer_fsdp", tmp_path / "run")
@@ -107,5 +83,4 @@ def test_the_step_of_composers_sharded_saves_is_their_count_of_batches(tmp_path:
     assert plan(root).point.checkpoint.name == "ep1-ba150"
     (root / "ep0-ba50").rename(root / "ep9-ba900")
     assert plan(root).point.checkpoint.name == "ep1-ba150"
-    pruning = api.prune(str(root), RetentionPolicy(keep_last=1), PruneOrder(grace=0.0))
-    assert [save.name for save in pruning.plan.going] == ["ep1-ba100"]
+    assert going(root) == {"ep1-ba100"}

@@ -11,19 +11,15 @@ import pytest
 from ckpttool import api
 from ckpttool.domain.checkpoint import Checkpoint, CommitState, Content
 from ckpttool.domain.finding import Code, Severity, blocking
-from ckpttool.domain.plan import NoResumePoint, Outcome, ResumePlan, Simulation
+from ckpttool.domain.plan import Outcome, ResumePlan
 from ckpttool.domain.question import AskedSizes
-from tests.support.answers import codes, scanned
-from tests.support.trainer_trees import damaged, healthy
+from tests.support.answers import chosen, codes, plan, scanned, simulated
+from tests.support.trainer_trees import healthy
 from tests.support.trees import floats, safetensors_bytes
 
 
 def answered(root: Path, **asked: bool) -> api.Answer:
     return api.resolve(api.TreeQuestion(path=str(root)), api.ResumeQuestion(**asked))  # type: ignore[arg-type]
-
-
-def own_choice(root: Path) -> Simulation:
-    return api.simulate(answered(root), None)
 
 
 def saves(root: Path) -> dict[str, Checkpoint]:
@@ -43,40 +39,16 @@ def last(tmp_path: Path) -> Path:
 
 
 class TestItsOwnChoice:
-    def test_it_takes_the_highest_number_and_loads_it(self, tree: Path) -> None:
-        found = own_choice(tree)
-        assert (found.would_resume, found.outcome) == ("step-10", Outcome.LOADS)
-
-    def test_it_takes_weights_alone_and_stops(self, last: Path) -> None:
-        found = own_choice(last)
-        assert (found.would_resume, found.outcome) == ("step-7", Outcome.STOPS)
-        assert "weights alone" in found.because
-
-    @pytest.mark.parametrize(
-        ("fault", "name", "outcome"),
-        [
-            ("titan_4ranks--missing-shard", "step-10", Outcome.STOPS),
-            ("titan_4ranks--torn-metadata", "step-10", Outcome.STOPS),
-            ("titan_4ranks--half-saved-newest", "step-10", Outcome.LOADS),
-            ("titan_4ranks--flipped-tensor", "step-10", Outcome.LOADS),
-        ],
-    )
-    def test_it_passes_over_what_was_not_finished_and_stops_at_what_is_damaged(
-        self, fault: str, name: str, outcome: Outcome, tmp_path: Path
-    ) -> None:
-        found = own_choice(damaged(fault, tmp_path))
-        assert (found.would_resume, found.outcome) == (name, outcome)
-
     def test_a_copy_with_a_higher_number_makes_it_stop(self, tree: Path) -> None:
         shutil.copytree(tree / "checkpoint" / "step-10", tree / "checkpoint" / "step-300.bak")
-        found = own_choice(tree)
+        found = simulated(tree)
         assert (found.would_resume, found.outcome) == ("step-300", Outcome.STOPS)
         assert "step-300.bak" in found.because
 
     def test_without_any_that_was_finished_it_begins_from_scratch(self, tree: Path) -> None:
         for step in ("step-5", "step-10"):
             (tree / "checkpoint" / step / ".metadata").unlink()
-        found = own_choice(tree)
+        found = simulated(tree)
         assert (found.would_resume, found.outcome) == (None, Outcome.SCRATCH)
 
 
@@ -139,28 +111,9 @@ class TestWhatASaveSays:
         assert saves(tree)["step-10"].content is Content.UNKNOWN
 
 
-class TestOtherSizes:
-    @pytest.mark.parametrize(
-        ("asked", "refused"),
-        [
-            (AskedSizes(world=2), True),
-            (AskedSizes(world=6), True),
-            (AskedSizes(data=2), True),
-            (AskedSizes(world=4), False),
-            (AskedSizes(world=8), False),
-            (AskedSizes(data=4, world=8), False),
-        ],
-    )
-    def test_another_number_of_data_parallel_ranks_is_refused(
-        self, tree: Path, asked: AskedSizes, *, refused: bool
-    ) -> None:
-        decision = api.resolve(api.TreeQuestion(path=str(tree)), api.ResumeQuestion(sizes=asked)).decision
-        assert isinstance(decision, NoResumePoint) is refused
-
-    def test_of_weights_alone_nothing_is_refused(self, last: Path) -> None:
-        choice = api.ResumeQuestion(name="step-7", allow_weights_only=True, sizes=AskedSizes(world=3))
-        decision = api.resolve(api.TreeQuestion(path=str(last)), choice).decision
-        assert isinstance(decision, ResumePlan)
+def test_of_weights_alone_no_size_is_refused(last: Path) -> None:
+    choice = api.ResumeQuestion(name="step-7", allow_weights_only=True, sizes=AskedSizes(world=3))
+    assert chosen(plan(last, choice=choice)) == ("step-7", 7)
 
 
 def export(folder: Path, *names: str) -> None:
@@ -180,7 +133,7 @@ class TestExported:
         decision = answered(tree).decision
         assert isinstance(decision, ResumePlan)
         assert decision.point.checkpoint.name == "step-10"
-        assert own_choice(tree).would_resume == "step-15"
+        assert simulated(tree).would_resume == "step-15"
 
     def test_a_part_that_is_lost_is_missing(self, tree: Path) -> None:
         export(tree / "checkpoint" / "step-15", "a.safetensors", "b.safetensors")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from pathlib import Path
 
@@ -11,6 +10,7 @@ import pytest
 from ckpttool.domain.finding import Code, blocking
 from ckpttool.errors import ExitCode
 from tests.support.answers import FIXTURES, cli, codes, document, named, scanned
+from tests.support.trainer_trees import edit_json
 
 TREES = {
     "one_rank_killed_34": [(10, 80), (20, 160), (30, 240)],
@@ -27,11 +27,6 @@ def tree(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     """Copy a tree that the trainer wrote."""
     name = getattr(request, "param", "one_rank_killed_34")
     return Path(shutil.copytree(FIXTURES / "pynative" / name / "checkpoint", tmp_path / "checkpoint"))
-
-
-def edit(tree: Path, step: int, **changes: object) -> None:
-    common = tree / f"iteration_{step:08d}" / "common.json"
-    common.write_text(json.dumps(json.loads(common.read_text()) | changes))
 
 
 @pytest.mark.parametrize(("tree", "saves"), TREES.items(), indirect=["tree"])
@@ -62,14 +57,14 @@ class TestARealTree:
 def test_a_save_whose_own_step_is_not_its_folders_is_damaged(tree: Path) -> None:
     (tree / "iteration_00000020").rename(tree / "iteration_00000025")
     assert Code.STEP_DISAGREES in codes(named(scanned(tree), "iteration_00000025").findings)
-    edit(tree, 30, global_step=None)
+    edit_json(tree / "iteration_00000030/common.json", global_step=None)
     assert Code.SCALARS_MISSING in codes(named(scanned(tree), "iteration_00000030").findings)
 
 
 @pytest.mark.parametrize("tree", ["one_rank_1.9.0"], indirect=True)
 def test_the_last_save_of_a_run_says_its_own_step_and_makes_no_other_wrong(tree: Path) -> None:
     shutil.copytree(tree / "iteration_00000030", tree / "iteration_00000040")
-    edit(tree, 40, global_step=40)
+    edit_json(tree / "iteration_00000040/common.json", global_step=40)
     assert [blocking(save.findings) for save in scanned(tree).checkpoints] == [(), (), ()]
     shutil.rmtree(tree / "iteration_00000020")
     assert [blocking(save.findings) for save in scanned(tree).checkpoints] == [(), ()]
@@ -86,13 +81,13 @@ class TestOfTheStaticTrainer:
         assert document("resolve", str(static))["resume"]["name"] == "iteration_00000030"
 
     def test_one_wrong_step_makes_no_tree_of_the_pynative_trainer(self, static: Path) -> None:
-        edit(static, 30, step_num=31)
+        edit_json(static / "iteration_00000030/common.json", step_num=31)
         assert codes(named(scanned(static), "iteration_00000030").findings) == {Code.STEP_DISAGREES}
         assert document("resolve", str(static))["resume"]["name"] == "iteration_00000020"
 
     def test_nor_where_but_one_other_save_says_so(self, static: Path) -> None:
         shutil.rmtree(static / "iteration_00000010")
-        edit(static, 30, step_num=31)
+        edit_json(static / "iteration_00000030/common.json", step_num=31)
         assert codes(named(scanned(static), "iteration_00000030").findings) == {Code.STEP_DISAGREES}
 
     def test_a_copy_under_a_higher_number_is_damaged_as_before(self, static: Path) -> None:
