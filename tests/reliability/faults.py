@@ -144,7 +144,7 @@ FAULTS: tuple[Fault, ...] = (
          "exploded-norm": "verify output --level numerics -> damaged, exit 10: norm-jump replica-differs"},
         {"tests/verify/checks/test_numerics.py::TestOneFile": "test_nan_and_infinity_are_suspect_and_counted",
          "tests/verify/checks/test_numerics.py::TestBesideTheCheckpointBefore":
-             "test_what_moved_a_little_is_left_alone",
+             "test_what_is_no_jump_is_left_alone",
          "tests/decide/test_embedding_health.py": "test_the_log_decides_against_the_threshold"}),
     Fault(11, "a file is another rank's",
         "another rank holds the same bytes though it did not before; tensors; a manifest",

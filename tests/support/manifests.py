@@ -1,6 +1,10 @@
-"""Seals and manifests made by hand, and any that there can be."""
+"""Seals and manifests made by hand, and any that there can be; and our records as another hand would edit them."""
 
 from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
 
 from hypothesis import strategies as st
 
@@ -10,6 +14,7 @@ from ckpttool.domain.scalars import Scalars
 from ckpttool.domain.shard import FormatName
 from ckpttool.domain.stored import CrcName
 from ckpttool.domain.units import ByteCount
+from ckpttool.records.hashed_json import closed
 from ckpttool.trainers.mindformers.layouts.names import RANK_LAYOUT
 from ckpttool.trainers.mindformers.scalars import TrainState
 from ckpttool.trainers.registry import layout_names
@@ -127,3 +132,18 @@ def any_manifest(draw: st.DrawFn) -> Manifest:
         sealed_by=draw(st.text(st.characters(exclude_categories=["Cs"]))),
         shards=tuple(sorted(seals, key=lambda one: one.path)),
     )
+
+
+def edited(record: bytes, change: Callable[[Any], object]) -> bytes:
+    """Return a record of ours with its JSON changed and a hash that fits, as a hostile editor's or a bug of ours."""
+    document: dict[str, Any] = json.loads(record)
+    del document["hash"]
+    change(document)
+    return closed(json.dumps(document, indent=2).removesuffix("\n}"))
+
+
+def reworded(record: bytes, old: str, new: str) -> bytes:
+    """Return a record of ours with another text in place of one that it holds, and a hash that fits."""
+    text = record.decode()
+    assert old in text
+    return closed(text.replace(old, new, 1).rpartition(',\n  "hash"')[0])

@@ -102,11 +102,25 @@ def verdicts(
     *,
     bucket: tuple[int, int] | None = None,
     jump: float | None = None,
+    replicas: bool = True,
+    max_age: float | None = None,
 ) -> list[Verdict]:
     """Verify checkpoints of a tree, newest first."""
     tree = api.scan(api.TreeQuestion(path=str(folder), sizes=True))
-    question = api.CheckQuestion(level=level, name=name, bucket=bucket, jump=jump)
+    question = api.CheckQuestion(level=level, name=name, bucket=bucket, jump=jump, replicas=replicas, max_age=max_age)
     return [event for event in api.verify(tree, question) if isinstance(event, Verdict)]
+
+
+def seal_whole(folder: Path | str, name: str = "all") -> None:
+    """Seal checkpoints of a tree, all of which must be whole."""
+    assert all(one.written for one in api.seal(str(folder), name))
+
+
+def flip(path: Path, at: int, bits: int = 1) -> None:
+    """Change bits of one byte of a file in place."""
+    data = bytearray(path.read_bytes())
+    data[at] ^= bits
+    path.write_bytes(data)
 
 
 def found(verdicts: Iterable[Verdict]) -> list[tuple[Code, str | None]]:

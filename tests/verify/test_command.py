@@ -14,7 +14,8 @@ from ckpttool.domain.verdict import ShardReport, Verdict
 from ckpttool.errors import ExitCode
 from tests.support.commands import ask
 from tests.support.shard_writers import crc_trailer
-from tests.support.trees import TreeBuilder, floats, weights
+from tests.support.trees import TreeBuilder, weights
+from tests.support.verifying import flip
 
 
 @pytest.fixture
@@ -37,9 +38,7 @@ def _with_checksums(tree: TreeBuilder) -> None:
 
 def _flipped(tree: TreeBuilder) -> None:
     _with_checksums(tree)
-    data = bytearray(shard(tree).read_bytes())
-    data[100] ^= 1
-    shard(tree).write_bytes(data)
+    flip(shard(tree), 100)
 
 
 def _cut(tree: TreeBuilder) -> None:
@@ -53,10 +52,6 @@ def _missing(tree: TreeBuilder) -> None:
 def _misnamed(tree: TreeBuilder) -> None:
     for rank in range(3):
         (tree.output / tree.shard(rank, 10, 2)).rename(tree.output / tree.shard(rank, 11, 2))
-
-
-def _sick(tree: TreeBuilder) -> None:
-    tree.save(epoch=10, step=2, tensors=[*weights(seed=20)[:-1], floats("adam_m.dense.bias", [8], values=[1e39] * 8)])
 
 
 def _unsupported(tree: TreeBuilder) -> None:

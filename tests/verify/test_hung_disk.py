@@ -31,14 +31,15 @@ sys.exit(run())
 """
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     ("level", "hung"),
     [
-        ("structure", "rank_1/"),
         ("checksum", "rank_1/"),
-        ("numerics", "rank_1/"),
+        ("structure", "rank_1/"),
         # Of the sibling only the header is wanted: it must not be waited for any longer than the rest.
         ("checksum", "rank_0/llama2_7b_rank_0-5_2"),
+        ("numerics", "rank_1/"),
     ],
 )
 def test_a_read_that_hangs_leaves_the_check_incomplete_and_the_process_ends(

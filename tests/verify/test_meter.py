@@ -24,9 +24,8 @@ BLOCKS = 4
 
 
 @pytest.fixture
-def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> api.Tree:
+def tree(tmp_path: Path) -> api.Tree:
     """One checkpoint whose shards have several blocks each."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     builder = TreeBuilder(tmp_path).legacy(ranks=SHARDS, fmt="safetensors")
     builder.save(epoch=20, step=2)
     weight = Tensor("w", "Float32", (BLOCKS * BLOCK_BYTES // 4,), bytes(range(256)) * (BLOCKS * BLOCK_BYTES // 256))

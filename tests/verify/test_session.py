@@ -27,7 +27,7 @@ from ckpttool.verify.session import SaveRecords, Scope, Session
 from tests.support.fault_detection import with_crc
 from tests.support.shard_writers import MemorySource
 from tests.support.trees import TreeBuilder, floats, shard_bytes, training_scalars, weights
-from tests.support.verifying import CKPT, ON_DISK, found, verdicts
+from tests.support.verifying import ON_DISK, flip, found, seal_whole, verdicts
 
 
 @pytest.fixture
@@ -57,17 +57,14 @@ def lone(base: Path, *steps: int) -> TreeBuilder:
 class TestACkptThatWasCutBetweenTwoTensors:
     """Such a file is valid, and MindFormers begins at step 0 with it."""
 
-    def boundaries(self) -> list[int]:
-        data = CKPT.read_bytes()
-        return [
-            entry.spans[-1][1]
-            for entry in read_header(MemorySource(data), named=FormatName.MINDSPORE_CKPT, facts=FACTS).entries
-        ][:-1]
+    def boundaries(self, data: bytes) -> list[int]:
+        entries = read_header(MemorySource(data), named=FormatName.MINDSPORE_CKPT, facts=FACTS).entries
+        return [entry.spans[-1][1] for entry in entries[:-1]]
 
     def test_every_cut_on_one_of_four_ranks_is_found_and_the_neighbours_are_left_alone(self, real: Path) -> None:
         path = real / "rank_2/llama2_7b_rank_2-15_2.ckpt"
         whole = path.read_bytes()
-        for end in self.boundaries():
+        for end in self.boundaries(whole):
             path.write_bytes(whole[:end])
             faults = bad(real)
             assert faults.keys() == {"15_2"}, end
@@ -79,9 +76,8 @@ class TestACkptThatWasCutBetweenTwoTensors:
         tree = lone(tmp_path, 10, 20, 30)
         path = tree.output / tree.shard(0, step // 2, 2)
         whole = path.read_bytes()
-        entries = read_header(MemorySource(whole), named=FormatName.MINDSPORE_CKPT, facts=FACTS).entries
-        for entry in entries[:-1]:
-            path.write_bytes(whole[: entry.spans[-1][1]])
+        for end in self.boundaries(whole):
+            path.write_bytes(whole[:end])
             assert bad(tree.checkpoint).keys() == {f"{step // 2}_2"}
 
 
@@ -331,12 +327,9 @@ class TestParts:
 
     def test_what_its_bytes_alone_tell_is_found_in_its_own_part_and_in_no_other(self, tmp_path: Path) -> None:
         tree = TreeBuilder(tmp_path).legacy(ranks=3).save(epoch=5, step=2, tensors=weights(seed=1))
-        sealed = api.scan(api.TreeQuestion(path=str(tree.checkpoint), sizes=True))
-        assert all(one.written for one in api.seal(sealed))
+        seal_whole(tree.checkpoint)
         path = tree.output / tree.shard(1, 5, 2)
-        data = bytearray(path.read_bytes())
-        data[data.index(weights(seed=1)[0].data[:16])] ^= 1
-        path.write_bytes(data)
+        flip(path, path.read_bytes().index(weights(seed=1)[0].data[:16]))
         parts = [verdicts(tree.checkpoint, Level.CHECKSUM, bucket=(number, 3)) for number in (1, 2, 3)]
         assert sorted(len(found(part)) for part in parts) == [0, 0, 1]
 
@@ -351,8 +344,7 @@ class TestManifests:
     @pytest.fixture
     def sealed(self, tmp_path: Path) -> TreeBuilder:
         tree = TreeBuilder(tmp_path).legacy(ranks=3).save(epoch=5, step=2).save(epoch=10, step=2)
-        found = api.scan(api.TreeQuestion(path=str(tree.checkpoint), sizes=True))
-        assert all(one.written for one in api.seal(found, "all"))
+        seal_whole(tree.checkpoint)
         return tree
 
     def test_what_was_sealed_is_verified(self, sealed: TreeBuilder) -> None:
@@ -377,9 +369,7 @@ class TestManifests:
 
     def test_a_flipped_weight_is_found_by_it_and_by_nothing_else(self, sealed: TreeBuilder) -> None:
         path = sealed.output / sealed.shard(1, 10, 2)
-        data = bytearray(path.read_bytes())
-        data[data.index(b"dense.bias") + 40] ^= 1
-        path.write_bytes(data)
+        flip(path, path.read_bytes().index(b"dense.bias") + 40)
         assert bad(sealed.checkpoint) == {}
         assert bad(sealed.checkpoint, Level.CHECKSUM) == {"10_2": {Code.CHECKSUM_MISMATCH}}
 
@@ -388,7 +378,7 @@ class TestManifests:
         for rank in range(3):
             tensors = [*weights(seed=rank), *training_scalars(epoch=5, true_step=10)]
             tree.file(tree.shard(rank, 5, 2), shard_bytes(tensors, "ckpt"))
-        assert all(one.written for one in api.seal(str(tree.checkpoint), "all"))
+        seal_whole(tree.checkpoint)
         (tree.output / tree.shard(0, 5, 2)).replace(tree.output / tree.shard(1, 5, 2))
         tree.file(tree.shard(0, 5, 2), b"torn")
         (verdict,) = verdicts(tree.checkpoint, Level.CHECKSUM)
@@ -434,8 +424,8 @@ class TestManifests:
             if ".ckpttool" in path.parts:
                 path.write_bytes(torn)
         assert VerdictWord.VERIFIED not in words(sealed.checkpoint, Level.CHECKSUM).values()
-        codes = {code for verdict in verdicts(sealed.checkpoint, Level.CHECKSUM) for code in _all_codes(verdict)}
-        assert codes & {Code.MANIFEST_UNREADABLE, Code.MANIFEST_NEWER}
+        findings = [each for verdict in verdicts(sealed.checkpoint, Level.CHECKSUM) for each in verdict.findings]
+        assert {each.code for each in findings} & {Code.MANIFEST_UNREADABLE, Code.MANIFEST_NEWER}
 
     @pytest.mark.parametrize("torn", [b"", b'{"schema": "ckpttool/manifest/9"}'])
     def test_for_headers_alone_such_a_manifest_is_no_more_than_a_note(self, sealed: TreeBuilder, torn: bytes) -> None:
@@ -458,8 +448,7 @@ class TestManifests:
 
     def test_the_newer_layout_keeps_its_manifest_beside_the_shards(self, tmp_path: Path) -> None:
         tree = TreeBuilder(tmp_path, world=2).iteration(step=10).iteration(step=20)
-        scanned = api.scan(api.TreeQuestion(path=str(tree.checkpoint), sizes=True))
-        assert all(one.written for one in api.seal(scanned, "all"))
+        seal_whole(tree.checkpoint)
         assert set(words(tree.checkpoint, Level.CHECKSUM).values()) == {VerdictWord.VERIFIED}
         (manifest,) = tree.checkpoint.glob("iteration_00000020/**/ckpttool.manifest.json")
         assert json.loads(manifest.read_bytes())["checkpoint"] == "iteration_00000020"
@@ -469,17 +458,15 @@ class TestMemory:
     """What was verified is not read again for a while; whatever changed is."""
 
     @pytest.fixture
-    def tree(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TreeBuilder:
-        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    def tree(self, tmp_path: Path) -> TreeBuilder:
         tree = TreeBuilder(tmp_path).legacy(ranks=3, fmt="safetensors").save(epoch=5, step=2).save(epoch=10, step=2)
         for path in tree.checkpoint.rglob("*.safetensors"):
             tree.file(str(path.relative_to(tree.output)), with_crc("", path.read_bytes()))
         return tree
 
     def judged(self, tree: TreeBuilder, *, max_age: float | None = 3600.0) -> Verdict:
-        scanned = api.scan(api.TreeQuestion(path=str(tree.output), sizes=True))
-        question = api.CheckQuestion(level=Level.CHECKSUM, name="10_2", max_age=max_age)
-        return next(event for event in api.verify(scanned, question) if isinstance(event, Verdict))
+        (verdict,) = verdicts(tree.output, Level.CHECKSUM, "10_2", max_age=max_age)
+        return verdict
 
     def test_an_unchanged_checkpoint_is_verified_without_reading_it(self, tree: TreeBuilder) -> None:
         first, second = self.judged(tree), self.judged(tree)
@@ -490,10 +477,7 @@ class TestMemory:
 
     def test_a_shard_that_changed_is_read_and_the_others_are_not(self, tree: TreeBuilder) -> None:
         self.judged(tree)
-        path = tree.output / tree.shard(1, 10, 2)
-        data = bytearray(path.read_bytes())
-        data[-100] ^= 1
-        path.write_bytes(data)
+        flip(tree.output / tree.shard(1, 10, 2), -100)
         verdict = self.judged(tree)
         assert [report.remembered for report in verdict.reports] == [True, False, True]
         assert found([verdict]) == [(Code.CHECKSUM_MISMATCH, "rank_1/llama2_7b_rank_1-10_2.safetensors")]
@@ -505,7 +489,3 @@ class TestMemory:
         verdict = self.judged(tree)
         assert [report.remembered for report in verdict.reports] == [True, False, True]
         assert verdict.findings == ()
-
-
-def _all_codes(verdict: Verdict) -> set[Code]:
-    return {finding.code for finding in verdict.findings}

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from ckpttool.domain.finding import Code, damage
 from ckpttool.domain.manifest import ShardSeal
-from ckpttool.domain.shard import ShardRole
-from ckpttool.domain.units import ByteCount, Rank
 from ckpttool.domain.verdict import Level, ShardReport
 from ckpttool.verify.checks.recorded import under_another_name
 from ckpttool.verify.checks.structure import MOST, capped
 from tests.support.manifests import seal
+from tests.support.verifying import report
 
 OWN, OTHER = "rank_0/a.ckpt", "rank_1/a.ckpt"
 
@@ -24,20 +25,8 @@ def report_of(own: ShardSeal, chunks: tuple[str, ...]) -> ShardReport:
         if mine != held
     )
     of_its_own = damage(Code.CHECKSUM_MISMATCH, "its own CRC32", path=own.path, expected="1", actual="2")
-    return ShardReport(
-        path=own.path,
-        rank=Rank(0),
-        role=ShardRole.FULL,
-        level=Level.CHECKSUM,
-        format=own.format,
-        stamp=None,
-        scalars=(),
-        schema_hash=own.schema_hash,
-        tensors=1,
-        checksum_matched=False,
-        bytes_read=ByteCount(own.size),
-        findings=(of_its_own, *capped(mismatches)),
-    )
+    told = report(schema=own.schema_hash, findings=(of_its_own, *capped(mismatches)))
+    return replace(told, path=own.path, level=Level.CHECKSUM, format=own.format, bytes_read=own.size)
 
 
 @pytest.mark.parametrize("count", [1, MOST, MOST + 1, 5 * MOST])

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from ckpttool.domain.verdict import TensorStat
 from ckpttool.verify.checks.numerics import StatColumns, compare_numbers, judge_numbers
+from tests.verify.checks.test_numerics import stat
 
 FINITE = st.floats(min_value=0, allow_nan=False, allow_infinity=False)
 NARROW = st.floats(min_value=0, allow_nan=False, allow_infinity=False, width=32)
@@ -59,7 +60,7 @@ def test_every_number_comes_back_to_the_last_bit(stats: list[TensorStat]) -> Non
 
 
 def test_what_differs_in_one_number_is_not_equal() -> None:
-    one = TensorStat(name="w", dtype="F32", elements=4, nans=0, infinities=0, absmax=0.5, norm=1.0, denormal_only=False)
+    one = stat(elements=4)
     assert columns([one]) == columns([one])
     for other in (replace(one, norm=1.1), replace(one, absmax=0.1), replace(one, nans=1), replace(one, elements=5)):
         assert columns([one]) != columns([other])
@@ -82,16 +83,7 @@ def test_columns_are_judged_and_compared_as_objects_are(
 def test_thousands_of_ranks_take_a_tenth_of_what_objects_take() -> None:
     def shard(rank: int) -> list[TensorStat]:
         return [
-            TensorStat(
-                name=f"layers.{number}.w",
-                dtype="F32",
-                elements=64,
-                nans=0,
-                infinities=0,
-                absmax=1.0 + number / 4,
-                norm=rank + number / 3,
-                denormal_only=False,
-            )
+            replace(stat(f"layers.{number}.w", norm=rank + number / 3, elements=64), absmax=1.0 + number / 4)
             for number in range(300)
         ]
 
@@ -106,18 +98,6 @@ def test_thousands_of_ranks_take_a_tenth_of_what_objects_take() -> None:
 
 
 def test_a_shard_of_very_many_tensors_shares_nothing() -> None:
-    stats = [
-        TensorStat(
-            name=str(number),
-            dtype="F32",
-            elements=1,
-            nans=0,
-            infinities=0,
-            absmax=1.0,
-            norm=1.0,
-            denormal_only=False,
-        )
-        for number in range(10_001)
-    ]
+    stats = [stat(str(number), elements=1) for number in range(10_001)]
     assert compare_numbers("a", columns(stats), columns(stats), jump=10) == ()
     assert list(columns(stats)[-1:]) == stats[-1:]

@@ -13,6 +13,7 @@ from ckpttool import api
 from ckpttool.domain.finding import Code, Finding
 from ckpttool.domain.verdict import Level, ShardReport
 from tests.support.trainer_trees import LAYOUTS
+from tests.support.verifying import flip
 
 SAVE = LAYOUTS / "dcp_fsdp2_4ranks" / "step_000015"
 FLIPPED = 9038
@@ -27,12 +28,6 @@ def looked(path: Path, level: Level = Level.NUMERICS) -> list[ShardReport]:
 
 def findings(path: Path, level: Level = Level.NUMERICS) -> list[Finding]:
     return [finding for report in looked(path, level) for finding in report.findings]
-
-
-def flip(file: Path, at: int) -> None:
-    data = bytearray(file.read_bytes())
-    data[at] ^= 64
-    file.write_bytes(data)
 
 
 @pytest.fixture
@@ -50,7 +45,7 @@ def saved(tmp_path: Path, what: Any) -> Path:  # noqa: ANN401  whatever torch ta
 @pytest.mark.parametrize("level", [Level.CHECKSUM, Level.NUMERICS])
 def test_a_flipped_bit_is_told_with_the_tensor_that_it_lies_in(save: Path, level: Level) -> None:
     assert findings(save, level) == []
-    flip(save / "__3_0.distcp", FLIPPED)
+    flip(save / "__3_0.distcp", FLIPPED, 64)
     (found,) = findings(save, level)
     assert (found.code, found.tensor) == (Code.CHECKSUM_MISMATCH, "app.model.0.weight (part 4 of 4)")
     assert "the slice at byte 7566" in found.message
@@ -59,7 +54,7 @@ def test_a_flipped_bit_is_told_with_the_tensor_that_it_lies_in(save: Path, level
 def test_a_lone_file_without_its_record_is_told_by_the_place_alone(tmp_path: Path) -> None:
     file = Path(shutil.copy(SAVE / "__3_0.distcp", tmp_path / "part.distcp"))
     assert findings(file) == []
-    flip(file, FLIPPED)
+    flip(file, FLIPPED, 64)
     (found,) = findings(file)
     assert (found.code, found.tensor) == (Code.CHECKSUM_MISMATCH, None)
     assert "the slice at byte 7566" in found.message

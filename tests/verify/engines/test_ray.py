@@ -16,34 +16,22 @@ from ckpttool.domain.finding import Code, Severity, worst
 from ckpttool.domain.frozen import Packed, packed, replace, unpacked
 from ckpttool.domain.part import PartQuestion
 from ckpttool.domain.question import CheckQuestion, TreeQuestion
-from ckpttool.domain.shard import FormatName, ShardRole
 from ckpttool.domain.units import ByteCount
-from ckpttool.domain.verdict import CheckTask, Level
+from ckpttool.domain.verdict import Level
 from ckpttool.errors import CkptToolError, ExitCode, IncompleteError, UsageError
 from ckpttool.verify.engines.ray import BATCH_BYTES, BATCH_HEADERS, batches
 from ckpttool.verify.meter import Meter
 from tests.support.answers import FIXTURES
 from tests.support.commands import ask
 from tests.support.fake_ray import fake_ray
+from tests.support.verifying import task_for
 
 TREE = str(FIXTURES / "sink2_ckpt" / "output")
 
 
-def task(path: str, cost: int, root: str = "/nowhere") -> CheckTask:
-    return CheckTask(
-        root=root,
-        path=path,
-        rank=None,
-        role=ShardRole.FULL,
-        named_format=FormatName.SAFETENSORS,
-        level=Level.CHECKSUM,
-        cost=ByteCount(cost),
-    )
-
-
 @given(costs=st.lists(st.integers(0, 3 << 30), max_size=300), cores=st.integers(1, 64))
 def test_tasks_are_divided_so_that_each_is_in_one_batch_and_no_batch_is_too_large(costs: list[int], cores: int) -> None:
-    tasks = [task(str(number), cost) for number, cost in enumerate(costs)]
+    tasks = [replace(task_for(str(number), Level.CHECKSUM), cost=ByteCount(cost)) for number, cost in enumerate(costs)]
     made = list(batches(tasks, cores))
     assert Counter(each.path for batch in made for each in batch) == Counter(each.path for each in tasks)
     for batch in made:

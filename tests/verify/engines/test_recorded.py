@@ -7,27 +7,20 @@ from dataclasses import replace
 import pytest
 
 from ckpttool.domain.finding import Code, Finding, Severity
-from ckpttool.domain.shard import FormatName, ShardRole
-from ckpttool.domain.units import ByteCount, Rank
-from ckpttool.domain.verdict import CheckTask, Level, ShardReport
+from ckpttool.domain.verdict import CheckTask, Level
 from ckpttool.verify.engines.recorded import OF_CONTENT, OF_THE_SAVE_BEFORE, RecordedEngine
+from tests.support.verifying import report, task_for
 
 PATH = "rank_0/x.ckpt"
 FINDINGS = tuple(
     Finding(code=code, severity=Severity.SUSPECT, message="told", path=PATH)
     for code in (Code.NORM_JUMP, Code.ALL_ZERO_TENSOR, Code.CHECKSUM_MISMATCH, Code.SHARD_ZEROED)
 )
-REPORT = ShardReport(
-    path=PATH, rank=None, role=ShardRole.FULL, level=Level.NUMERICS, format=FormatName.MINDSPORE_CKPT, stamp=None,
-    scalars=(), schema_hash=None, tensors=1, checksum_matched=False, bytes_read=ByteCount(8), findings=FINDINGS,
-)  # fmt: skip
+REPORT = replace(report(findings=FINDINGS), path=PATH, rank=None, level=Level.NUMERICS)
 
 
 def task(level: Level = Level.STRUCTURE, path: str = PATH) -> CheckTask:
-    return CheckTask(
-        root="x", path=path, rank=Rank(0), role=ShardRole.FULL, named_format=FormatName.MINDSPORE_CKPT, level=level,
-        cost=ByteCount(8),
-    )  # fmt: skip
+    return replace(task_for(path, level), root="x", path=path)
 
 
 def told(engine: RecordedEngine, asked: CheckTask) -> list[str]:

@@ -136,6 +136,7 @@ def test_every_bit_pattern_alone_has_the_numbers_of_torch(dtype: DType) -> None:
         assert (cut.nans, cut.infinities, cut.absmax) == (folded.nans, folded.infinities, folded.absmax)
 
 
+@pytest.mark.sample(2)
 @SMALL
 def test_every_bit_pattern_beside_a_larger_and_a_smaller_one_is_seen(dtype: DType) -> None:
     nbytes = FLOATS[dtype].nbytes
@@ -146,6 +147,7 @@ def test_every_bit_pattern_beside_a_larger_and_a_smaller_one_is_seen(dtype: DTyp
         assert_is_what_torch_says(fold(dtype, raw, shift=begin % 5).stats("weight"), raw)
 
 
+@pytest.mark.sample(12)
 @EVERY
 @pytest.mark.parametrize("scale", [-1000, -300, -140, -70, -56, -54, -20, -3, 0, 12, 54, 56, 100, 600, 1000])
 def test_large_tensors_of_any_size_of_numbers_have_the_norm_of_f64(dtype: DType, scale: int) -> None:

@@ -12,13 +12,13 @@ from ckpttool import api
 from ckpttool.domain.finding import Code, Severity
 from ckpttool.domain.verdict import Level, Verdict, VerdictWord
 from tests.support.commands import ask
+from tests.support.verifying import flip, seal_whole, verdicts
 
 LEVELS = (Level.CHECKSUM, Level.NUMERICS)
 
 
 @pytest.fixture
-def tree(copy_tree: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+def tree(copy_tree: Callable[[str], Path]) -> Path:
     root = copy_tree("sink2_ckpt") / "output/checkpoint"
     for path in root.rglob("*.ckpt"):
         os.utime(path, (1_700_000_000, 1_700_000_000))  # what was written a moment ago is not remembered
@@ -28,17 +28,14 @@ def tree(copy_tree: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.M
 def judged(
     tree: Path, *, level: Level = Level.CHECKSUM, name: str = "20_2", replicas: bool = True, memory: bool = True
 ) -> Verdict:
-    scanned = api.scan(api.TreeQuestion(path=str(tree), sizes=True))
-    max_age = 3600.0 if memory else None
-    question = api.CheckQuestion(level=level, name=name, replicas=replicas, jump=0, max_age=max_age)
-    return next(event for event in api.verify(scanned, question) if isinstance(event, Verdict))
+    (verdict,) = verdicts(tree, level, name, replicas=replicas, jump=0, max_age=3600.0 if memory else None)
+    return verdict
 
 
-def flip(tree: Path, rank: int = 2, name: str = "20_2", at: int = 1000) -> Path:
-    (path,) = tree.glob(f"rank_{rank}/*{name}.ckpt")
-    data = bytearray(path.read_bytes())
-    data[at] ^= 4
-    path.write_bytes(data)
+def flipped(tree: Path, rank: int = 2) -> Path:
+    """Flip a bit of a rank's newest shard, whose time stays."""
+    (path,) = tree.glob(f"rank_{rank}/*20_2.ckpt")
+    flip(path, 1000, 4)
     os.utime(path, (1_700_000_000, 1_700_000_000))
     return path
 
@@ -55,7 +52,7 @@ def test_copies_that_agree_are_a_word_between_looked_at_and_verified(tree: Path,
 
 @pytest.mark.parametrize("level", LEVELS)
 def test_one_flipped_bit_is_located_without_any_checksum(tree: Path, level: Level) -> None:
-    path = flip(tree)
+    path = flipped(tree)
     verdict = judged(tree, level=level)
 
     (finding,) = [each for each in verdict.findings if each.severity > Severity.NOTE]
@@ -68,7 +65,7 @@ def test_one_flipped_bit_is_located_without_any_checksum(tree: Path, level: Leve
 
 
 def test_headers_alone_say_nothing_of_copies(tree: Path) -> None:
-    flip(tree)
+    flipped(tree)
     verdict = judged(tree, level=Level.STRUCTURE)
 
     assert (verdict.word, verdict.compared_with) == (VerdictWord.STRUCT_OK, ())
@@ -97,8 +94,7 @@ def test_what_the_ledger_had_of_a_file_that_changed_since_teaches_nothing(tree: 
 
 
 def test_a_sealed_checkpoint_teaches_without_being_read(tree: Path) -> None:
-    scanned = api.scan(api.TreeQuestion(path=str(tree), sizes=True))
-    assert all(sealing.written for sealing in api.seal(scanned, "15_2"))
+    seal_whole(tree, "15_2")
     verdict = judged(tree, memory=False)
 
     assert (verdict.compared_with, verdict.also_read) == (("15_2",), ())
@@ -106,8 +102,7 @@ def test_a_sealed_checkpoint_teaches_without_being_read(tree: Path) -> None:
 
 
 def test_to_seal_twice_changes_nothing(tree: Path) -> None:
-    scanned = api.scan(api.TreeQuestion(path=str(tree), sizes=True))
-    first, second = (next(iter(api.seal(scanned, "15_2"))) for _ in range(2))
+    first, second = (next(iter(api.seal(str(tree), "15_2"))) for _ in range(2))
 
     assert (first.written, second.written) == (True, False)
     assert first.manifest is not None
@@ -115,19 +110,18 @@ def test_to_seal_twice_changes_nothing(tree: Path) -> None:
 
 
 def test_a_verified_checkpoint_needs_no_copies(tree: Path) -> None:
-    scanned = api.scan(api.TreeQuestion(path=str(tree), sizes=True))
-    assert all(sealing.written for sealing in api.seal(scanned, "20_2"))
+    seal_whole(tree, "20_2")
     verdict = judged(tree, memory=False)
 
     assert (verdict.word, verdict.also_read) == (VerdictWord.VERIFIED, ())
 
 
 def test_what_copies_show_is_not_forgotten_by_a_later_look_at_headers(tree: Path) -> None:
-    flip(tree)
+    flipped(tree)
     judged(tree)
     assert judged(tree, level=Level.STRUCTURE).word is VerdictWord.DAMAGED
 
-    flip(tree)  # back again, with its time set back
+    flipped(tree)  # back again, with its time set back
     assert judged(tree, level=Level.STRUCTURE).word is VerdictWord.UNREADABLE
     assert judged(tree).word is VerdictWord.AGREED
     assert judged(tree, level=Level.STRUCTURE).word is VerdictWord.STRUCT_OK
@@ -174,7 +168,7 @@ def test_one_file_under_several_ranks_names_is_no_copy_of_itself(
 
 
 def test_a_file_that_two_ranks_share_is_doubted_at_both(tree: Path) -> None:
-    first, second = flip(tree, rank=0), next(tree.glob("rank_1/*20_2.ckpt"))
+    first, second = flipped(tree, rank=0), next(tree.glob("rank_1/*20_2.ckpt"))
     second.unlink()
     second.hardlink_to(first)
     found = [finding for finding in judged(tree).findings if finding.code is Code.REPLICA_DIFFERS]

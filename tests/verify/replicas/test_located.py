@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -11,39 +12,30 @@ from ckpttool import api
 from ckpttool.domain.finding import Code, Finding, Severity, blocking
 from ckpttool.domain.frozen import replace
 from ckpttool.domain.manifest import Manifest
-from ckpttool.domain.verdict import Level, Verdict
+from ckpttool.domain.verdict import Level
 from ckpttool.records.manifest import manifest_bytes, read_manifest
-from tests.conftest import FIXTURES
 from tests.support.fault_detection import with_crc
 from tests.support.trees import TreeBuilder, floats, shard_bytes, training_scalars
+from tests.support.verifying import flip, verdicts
 from tests.verify.replicas.held import changed
 
 
 @pytest.fixture
-def tree(tmp_path: Path) -> Path:
-    return Path(shutil.copytree(FIXTURES / "sink2_ckpt" / "output", tmp_path / "output"))
+def tree(copy_tree: Callable[[str], Path]) -> Path:
+    return copy_tree("sink2_ckpt") / "output"
 
 
 def shard(tree: Path, rank: int, name: str = "20_2") -> Path:
     return tree / "checkpoint" / f"rank_{rank}" / f"llama2_7b_rank_{rank}-{name}.ckpt"
 
 
-def flip(path: Path, byte: int) -> None:
-    data = bytearray(path.read_bytes())
-    data[byte] ^= 4
-    path.chmod(0o644)
-    path.write_bytes(data)
-
-
-def said(tree: Path, name: str | None) -> dict[str, tuple[Finding, ...]]:
-    question = api.CheckQuestion(level=Level.CHECKSUM, name=name)
-    verdicts = [event for event in api.verify(str(tree), question) if isinstance(event, Verdict)]
-    return {verdict.name: blocking(verdict.findings) for verdict in verdicts}
+def said(tree: Path, name: str) -> dict[str, tuple[Finding, ...]]:
+    return {verdict.name: blocking(verdict.findings) for verdict in verdicts(tree, Level.CHECKSUM, name)}
 
 
 @pytest.mark.parametrize("name", ["20_2", "all"])
 def test_one_flipped_bit_in_one_rank_s_weight_is_located(tree: Path, name: str) -> None:
-    flip(shard(tree, 1), 884)
+    flip(shard(tree, 1), 884, 4)
     found = said(tree, name)
     (finding,) = found.pop("20_2")
     assert (finding.code, finding.severity) == (Code.REPLICA_DIFFERS, Severity.DAMAGE)
@@ -56,7 +48,7 @@ def test_one_flipped_bit_in_one_rank_s_weight_is_located(tree: Path, name: str) 
 def test_of_two_ranks_both_are_doubted(tree: Path) -> None:
     for rank in (2, 3):
         shutil.rmtree(tree / "checkpoint" / f"rank_{rank}")
-    flip(shard(tree, 1), 884)
+    flip(shard(tree, 1), 884, 4)
     found = [finding for finding in said(tree, "20_2")["20_2"] if finding.code is Code.REPLICA_DIFFERS]
     assert [(finding.ranks, finding.severity) for finding in found] == [
         ((0,), Severity.SUSPECT),
@@ -66,7 +58,7 @@ def test_of_two_ranks_both_are_doubted(tree: Path) -> None:
 
 def test_a_rank_that_differs_from_a_step_on_drifted(tree: Path) -> None:
     for name in ("15_2", "20_2"):
-        flip(shard(tree, 2, name), 884)
+        flip(shard(tree, 2, name), 884, 4)
     found = said(tree, "all")
     for name in ("15_2", "20_2"):
         assert not found[name] or {finding.ranks for finding in found[name]} == {(2,)}
@@ -107,8 +99,7 @@ def test_neither_a_checksum_in_each_file_nor_an_order_to_seal_hides_another_run_
     assert said(tree.output, name)["15_2"] == ()
     save(2, 15, "another")
     if is_sealed:
-        scanned = api.scan(api.TreeQuestion(path=str(tree.output), sizes=True))
-        assert not any(one.written for one in api.seal(scanned, name="15_2"))
+        assert not any(one.written for one in api.seal(str(tree.output), name="15_2"))
     assert {(finding.code, finding.ranks) for finding in said(tree.output, name)["15_2"]} == {
         (Code.REPLICA_STALE, (2,))
     }
@@ -131,9 +122,8 @@ def test_a_manifest_with_a_wrong_digest_accuses_no_shard_that_holds_what_the_oth
             replace(seal, tensors=changed(seal.tensors, seal.tensors.names[0])) for seal in others if seal.tensors
         ]
     path = tree / "checkpoint" / place.path
-    path.chmod(0o644)
     path.write_bytes(manifest_bytes(replace(manifest, shards=tuple(others))))
     assert said(tree, "20_2")["20_2"] == ()
-    flip(shard(tree, 3), 884)
+    flip(shard(tree, 3), 884, 4)
     (finding,) = said(tree, "20_2")["20_2"]
     assert (finding.code, finding.ranks) == (Code.REPLICA_DIFFERS, (3,))

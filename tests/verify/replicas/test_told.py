@@ -2,33 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from ckpttool.domain.shard import FormatName, ShardRole
-from ckpttool.domain.units import ByteCount, Step
+from ckpttool.domain.units import Step
 from ckpttool.domain.verdict import Level, ShardReport
 from ckpttool.verify.replicas.compare import SavedTensors, compare_replicas, tensors_of
+from tests.support.verifying import report
 from tests.verify.replicas.held import held
 
 
 def reports(step: int) -> list[ShardReport]:
     """Two ranks that hold the same, as a check at a step finds them."""
     return [
-        ShardReport(
-            path=f"rank_{rank}",
-            rank=rank,
-            role=ShardRole.FULL,
-            level=Level.CHECKSUM,
-            format=FormatName.SAFETENSORS,
-            stamp=None,
-            scalars=(),
-            schema_hash="schema",
-            tensors=len(digests.names),
-            checksum_matched=False,
-            bytes_read=ByteCount(0),
-            findings=(),
-            tensor_digests=digests,
-        )
+        replace(report(rank), level=Level.CHECKSUM, stamp=None, tensor_digests=digests)
         for rank, digests in held(range(2), step).items()
     ]
 
@@ -46,4 +34,4 @@ def test_a_save_of_step_0_or_of_another_start_is_no_witness_of_what_trains(
         same_run=same_run,
         shards=tensors_of(reports(1)),
     )
-    assert set(compare_replicas(reports(2), [other]).told) == ({"rank_0", "rank_1"} if is_told else set())
+    assert set(compare_replicas(reports(2), [other]).told) == ({"rank_0/now", "rank_1/now"} if is_told else set())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -36,8 +37,9 @@ def said(findings: Sequence[Finding]) -> list[tuple[Code, Severity, str | None]]
     return [(one.code, one.severity, one.path) for one in findings]
 
 
-def ranks(count: int = 4) -> list[ShardReport]:
-    return [report(rank) for rank in range(count)]
+def ranks(count: int = 4, **fields: Any) -> list[ShardReport]:  # noqa: ANN401  those of `report`
+    """Reports on ranks that are alike."""
+    return [report(rank, **fields) for rank in range(count)]
 
 
 class TestSchemas:
@@ -78,9 +80,9 @@ class TestSchemas:
 
     def test_models_and_optimizers_of_a_checkpoint_are_judged_apart(self) -> None:
         """Half of all shards changed, but every optimizer: that is a change."""
-        models = [report(rank, role=ShardRole.MODEL) for rank in range(4)]
-        adam = [report(rank, role=ShardRole.OPTIMIZER, schema="adam") for rank in range(4)]
-        muon = [report(rank, role=ShardRole.OPTIMIZER, schema="muon", tensors=5) for rank in range(4)]
+        models = ranks(role=ShardRole.MODEL)
+        adam = ranks(role=ShardRole.OPTIMIZER, schema="adam")
+        muon = ranks(role=ShardRole.OPTIMIZER, schema="muon", tensors=5)
         assert compare_siblings([*models, *muon], [before(*models, *adam)]) == []
         odd = [*models, *adam[:3], muon[3]]
         assert [one.path for one in compare_siblings(odd, [before(*models, *adam)])] == ["rank_3/now"]
@@ -233,7 +235,7 @@ class TestMetadata:
         assert compare_siblings([report(0, metadata="a"), report(1, metadata="b"), report(2)], []) == []
 
     def test_a_newer_program_that_writes_another_text_on_all_ranks_is_left_alone(self) -> None:
-        now = [report(rank, metadata="newer") for rank in range(4)]
+        now = ranks(metadata="newer")
         assert compare_siblings(now, [before(*ranks())]) == []
         assert compare_siblings(now[:1], [before(*ranks(1))]) == []
 
@@ -245,7 +247,7 @@ class TestMetadata:
 
 class TestStrippedChecksums:
     def test_a_checksum_that_all_others_have_is_missed(self) -> None:
-        now = [*(report(rank, crc=True) for rank in range(3)), report(3)]
+        now = [*ranks(3, crc=True), report(3)]
         assert said(compare_siblings(now, [])) == [(Code.CHECKSUM_MISSING, Severity.SUSPECT, "rank_3/now")]
 
     def test_a_lone_shard_that_had_one_at_the_step_before_is_suspect(self) -> None:
@@ -254,18 +256,18 @@ class TestStrippedChecksums:
         ]
 
     def test_a_checksum_is_not_missed_where_every_tensor_is_what_a_verified_copy_holds(self) -> None:
-        now = [*(report(rank, crc=True, matched=True) for rank in range(3)), report(3)]
+        now = [*ranks(3, crc=True, matched=True), report(3)]
         assert compare_siblings([*now[:3], replace(now[3], copies=4, copy_matched=True)], []) == []
         assert compare_siblings([*now[:3], replace(now[3], copies=4)], [])
 
     def test_checksums_that_were_switched_off_for_all_are_left_alone(self) -> None:
-        assert compare_siblings(ranks(), [before(*(report(rank, crc=True) for rank in range(4)))]) == []
+        assert compare_siblings(ranks(), [before(*ranks(crc=True))]) == []
 
     def test_checksums_that_were_switched_off_between_two_starts_are_left_alone(self) -> None:
         assert compare_siblings([report()], [before(report(crc=True), same_run=False)]) == []
 
     def test_checksums_that_were_switched_on_are_left_alone(self) -> None:
-        assert compare_siblings([report(rank, crc=True) for rank in range(4)], [before(*ranks())]) == []
+        assert compare_siblings(ranks(crc=True), [before(*ranks())]) == []
 
 
 class TestZeroTails:
@@ -274,11 +276,11 @@ class TestZeroTails:
         assert said(compare_siblings(now, [before(*ranks())])) == [(Code.ZERO_TAIL, Severity.SUSPECT, "rank_3/now")]
 
     def test_pages_that_all_ranks_lost_in_one_power_cut_are_suspect(self) -> None:
-        now = [report(rank, zero_tail=True) for rank in range(4)]
+        now = ranks(zero_tail=True)
         assert [one.severity for one in compare_siblings(now, [before(*ranks())])] == [Severity.SUSPECT] * 4
 
     def test_moments_of_a_layer_that_is_never_trained_are_left_alone(self) -> None:
-        frozen = [report(rank, zero_tail=True) for rank in range(4)]
+        frozen = ranks(zero_tail=True)
         assert compare_siblings(frozen, [before(*frozen)]) == []
 
     def test_rows_of_tokens_that_came_later_are_left_alone(self) -> None:
@@ -301,7 +303,7 @@ class TestZeroTails:
         assert [one.severity for one in compare_siblings([report(zero_tail=True)], [])] == [Severity.NOTE]
 
     def test_a_step_at_which_the_tensors_were_others_is_no_sibling(self) -> None:
-        now = [report(rank, schema="sgd", zero_tail=True) for rank in range(4)]
+        now = ranks(schema="sgd", zero_tail=True)
         assert {one.severity for one in compare_siblings(now, [before(*ranks())])} == {Severity.NOTE}
 
 
@@ -383,7 +385,7 @@ class TestCopies:
         assert compare_siblings(ranks(), [before(*self.slices("a"), same_run=False)]) == []
 
     def test_pages_of_zeros_are_no_copies_of_each_other(self) -> None:
-        now = [report(rank, zero_tail=True) for rank in range(4)]
+        now = ranks(zero_tail=True)
         codes = {one.code for one in compare_siblings(now, [before(*self.slices("a"))])}
         assert codes == {Code.ZERO_TAIL}
 
@@ -484,7 +486,7 @@ def test_the_end_of_a_ckpt_with_a_flipped_name_makes_no_copy_of_two_ranks_that_e
     fmt: FormatName, *, is_doubted: bool
 ) -> None:
     """It holds names, too; that of a safetensors file holds data alone, and then they differed."""
-    now = [report(rank, fmt=fmt) for rank in range(2)]
+    now = ranks(2, fmt=fmt)
     older = before(now[0], replace(now[1], schema_hash="flipped", tail_hash="other"))
     oldest = before(replace(now[0], schema_hash="flipped", tail_hash="another"), now[1])
     found = compare_siblings(now, [older, oldest])
