@@ -27,8 +27,8 @@ from ckpttool.records.capture import (
     record_name,
     shard_name,
 )
-from ckpttool.records.hashed_json import closed
 from tests.support.captures import DIGEST, gradient, loss, micro_batch, rank_capture
+from tests.support.manifests import edited
 
 HEAD = CaptureHead(step=Step(7), world_size=2, time="2026-11-20T03:00:00Z")
 FULL = replace(
@@ -82,13 +82,6 @@ def test_a_flipped_bit_or_a_cut_is_never_believed(data: st.DataObject) -> None:
         read_rank(bytes(whole), 1, what="r")
 
 
-def edited(change: Callable[[dict[str, Any]], object]) -> bytes:
-    record = json.loads(rank_bytes(FULL))
-    del record["hash"]
-    change(record)
-    return closed(json.dumps(record, indent=2).removesuffix("\n}"))
-
-
 @pytest.mark.parametrize(
     ("change", "says"),
     [
@@ -110,8 +103,8 @@ def test_a_record_that_says_what_no_rank_writes_is_refused(
     change: Callable[[dict[str, Any]], object], says: str
 ) -> None:
     with pytest.raises(ParseError, match=says):
-        read_rank(edited(change), 1, what="r")
-    assert read_rank(edited(lambda record: record), 1, what="r") == FULL
+        read_rank(edited(rank_bytes(FULL), change), 1, what="r")
+    assert read_rank(edited(rank_bytes(FULL), lambda record: record), 1, what="r") == FULL
 
 
 @pytest.mark.parametrize("world_size", [MAX_RANKS + 1, 10**12])

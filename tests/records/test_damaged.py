@@ -17,12 +17,13 @@ from ckpttool.domain.plan import ResumePlan
 from ckpttool.domain.shard import FileStamp
 from ckpttool.domain.verdict import Level, ShardReport, VerdictWord
 from ckpttool.records.damaged import Proofs, found_before, kept
-from ckpttool.records.hashed_json import closed
 from tests.conftest import FIXTURES
 from tests.records.test_ledger import STAMP, report
 from tests.support.inventories import finding
+from tests.support.manifests import reworded
 from tests.support.shard_writers import crc_trailer
 from tests.support.trees import Tensor, TreeBuilder
+from tests.support.verifying import flip, seal_whole, verdicts
 
 NOW = 1_700_000_000.0
 
@@ -92,11 +93,10 @@ def test_of_an_unchanged_file_it_is_damage_of_a_touched_one_unknown_and_of_a_wri
 )
 def test_a_record_that_cannot_be_believed_says_nothing(place: str, old: str, new: str) -> None:
     keep(place, bad())
-    text = Path(place).read_text()
-    assert old in text
-    Path(place).write_bytes(closed(text.replace(old, new).rpartition(',\n  "hash"')[0]))
+    whole = Path(place).read_bytes()
+    Path(place).write_bytes(reworded(whole, old, new))
     assert kept(place) == {}
-    Path(place).write_bytes(text.encode()[:-9])
+    Path(place).write_bytes(whole[:-9])
     assert kept(place) == {}
     assert kept(None) == {}
 
@@ -112,27 +112,22 @@ def test_where_the_cache_cannot_be_written_nothing_is_said(tmp_path: Path) -> No
 SHARD = "checkpoint/rank_1/llama2_7b_rank_1_1-30_2.ckpt"
 
 
-def flip(root: Path) -> None:
+def flipped(root: Path) -> Path:
     """Flip a bit of a tensor: no header says anything of it."""
-    data = bytearray((root / SHARD).read_bytes())
-    data[700] ^= 1
-    (root / SHARD).write_bytes(data)
+    flip(root / SHARD, 700)
+    return root
 
 
 @pytest.fixture
-def sealed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def sealed(tmp_path: Path) -> Path:
     """Five saves of four ranks; the newest one's rank 1 is not what was sealed."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     shutil.copytree(FIXTURES / "sink2_ckpt" / "output", tmp_path / "output")
-    list(api.seal(str(tmp_path / "output"), name="all"))
-    flip(tmp_path / "output")
-    return tmp_path / "output"
+    seal_whole(tmp_path / "output")
+    return flipped(tmp_path / "output")
 
 
 def word(tree: Path, level: Level = Level.STRUCTURE) -> VerdictWord:
-    scanned = api.scan(api.TreeQuestion(path=str(tree), sizes=True))
-    question = api.CheckQuestion(level=level, max_age=3600.0 if level is Level.CHECKSUM else None)
-    return api.verify(scanned, question).answer().verdicts[0].word
+    return verdicts(tree, level, "latest", max_age=3600.0 if level is Level.CHECKSUM else None)[0].word
 
 
 def resumed(tree: Path) -> str:
@@ -152,7 +147,7 @@ def test_no_command_calls_a_checkpoint_good_that_a_check_of_its_content_found_da
 
 def test_a_file_that_was_written_anew_is_looked_at_as_any_other(sealed: Path) -> None:
     assert word(sealed, Level.CHECKSUM) is VerdictWord.DAMAGED
-    flip(sealed)
+    flipped(sealed)
     assert (word(sealed), resumed(sealed)) == (VerdictWord.STRUCT_OK, "_1-30_2")
     assert word(sealed, Level.CHECKSUM) is VerdictWord.VERIFIED
 
@@ -164,7 +159,7 @@ def test_what_a_sealer_finds_is_known_as_what_a_check_finds(sealed: Path, own_ch
         shutil.copytree(FIXTURES / "sink2_ckpt" / "output", sealed)
         for shard in sealed.glob("checkpoint/rank_*/*.ckpt"):
             shard.write_bytes(shard.read_bytes() + crc_trailer(shard.read_bytes()))
-        flip(sealed)
+        flipped(sealed)
     assert resumed(sealed) == "_1-30_2"
     (sealing,) = api.seal(str(sealed)).answer().sealings
     assert {Code.CHECKSUM_MISMATCH, Code.REPLICA_DIFFERS} & {each.code for each in sealing.findings}
@@ -173,8 +168,7 @@ def test_what_a_sealer_finds_is_known_as_what_a_check_finds(sealed: Path, own_ch
     assert resumed(sealed) == "_1-25_2"
 
 
-def test_values_that_may_be_meant_are_not_remembered_as_damage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+def test_values_that_may_be_meant_are_not_remembered_as_damage(tmp_path: Path) -> None:
     mask = Tensor("attention.mask", "Float32", (2,), struct.pack("<2f", 0.0, -math.inf))
     tree = TreeBuilder(tmp_path).legacy(ranks=2).save(epoch=5, step=2).save(epoch=10, step=2, tensors=[mask])
     assert word(tree.checkpoint, Level.NUMERICS) is VerdictWord.SUSPECT
@@ -191,7 +185,7 @@ def test_a_copy_into_a_file_that_sets_its_time_back_leaves_it_unknown_until_it_i
     assert word(sealed, Level.CHECKSUM) is VerdictWord.DAMAGED
     path = sealed / SHARD
     before = path.stat()
-    flip(sealed)
+    flipped(sealed)
     os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
     assert word(sealed) is VerdictWord.UNREADABLE
     assert word(sealed, Level.CHECKSUM) is VerdictWord.VERIFIED

@@ -11,6 +11,7 @@ import sys
 import textwrap
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from threading import Event
 from typing import Any
@@ -87,17 +88,13 @@ def test_anything_but_a_step_is_written_at_once(file: EventFile, monkeypatch: py
     assert len(raw(file).splitlines()) == 3, "a step was not buffered"
 
 
-def test_a_step_is_written_by_the_clock(file: EventFile, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_BUFFERED_SECONDS", 0.05)
-    file.emit(STEP, step=Step(1))
-    assert written(file, 2)
-
-
-def test_a_lone_step_behind_what_is_written_is_written_by_the_clock_too(
-    file: EventFile, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("behind_others", [False, True])
+def test_a_step_is_written_by_the_clock(
+    file: EventFile, monkeypatch: pytest.MonkeyPatch, *, behind_others: bool
 ) -> None:
     monkeypatch.setattr(module, "_BUFFERED_SECONDS", 0.05)
-    assert file.flush()
+    if behind_others:
+        assert file.flush()
     file.emit(STEP, step=Step(1))
     assert written(file, 2)
 
@@ -164,31 +161,33 @@ def test_a_second_process_goes_on_behind_the_first_and_behind_a_line_that_it_tor
     assert written[2] == b'{"kind": "st'
 
 
+def ran(folder: Path, code: str) -> tuple[int, list[int]]:
+    """Run code in a process of its own; return how it ended, and the steps that the lines are of."""
+    imports = (
+        "import os, signal, sys\n"
+        "from multiprocessing import get_context\n"
+        "from ckpttool.domain.guarding import GuardEventKind\n"
+        "from ckpttool.records.events import EventFile\n"
+    )
+    program = (sys.executable, "-W", "ignore", "-c", imports + textwrap.dedent(code), str(folder))
+    ended = subprocess.run(program, check=False).returncode
+    found = (folder / "guard" / "events-00000.jsonl").read_text().splitlines()
+    return ended, [json.loads(line)["step"] for line in found]
+
+
 def test_a_process_that_is_killed_leaves_whole_lines(tmp_path: Path) -> None:
-    code = textwrap.dedent(
-        """
-        import os, signal, sys
-        from ckpttool.domain.guarding import GuardEventKind
-        from ckpttool.records.events import EventFile
+    code = """
         events = EventFile(sys.argv[1])
         for step in range(1, 200):
             events.emit(GuardEventKind.STEP, step=step, global_norm=1.0)
         events.emit(GuardEventKind.STOP, step=200)
         os.kill(os.getpid(), signal.SIGKILL)
-        """
-    )
-    ended = subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=False)
-    assert ended.returncode == -signal.SIGKILL
-    found = (tmp_path / "guard" / "events-00000.jsonl").read_text().splitlines()
-    assert [json.loads(line)["step"] for line in found] == list(range(201))
+    """
+    assert ran(tmp_path, code) == (-signal.SIGKILL, list(range(201)))
 
 
 def test_what_is_told_in_the_last_moment_of_a_process_is_written(tmp_path: Path) -> None:
-    code = textwrap.dedent(
-        """
-        import os, sys
-        from ckpttool.domain.guarding import GuardEventKind
-        from ckpttool.records.events import EventFile
+    code = """
         events = EventFile(sys.argv[1])
         events.emit(GuardEventKind.STEP, step=1)
         if os.fork() == 0:  # as what loads data is; it has no thread of ours
@@ -196,47 +195,42 @@ def test_what_is_told_in_the_last_moment_of_a_process_is_written(tmp_path: Path)
             events.flush()
             sys.exit()
         os.wait()
-        """
-    )
-    subprocess.run([sys.executable, "-W", "ignore", "-c", code, str(tmp_path)], check=True)
-    found = (tmp_path / "guard" / "events-00000.jsonl").read_text().splitlines()
-    assert [json.loads(line)["step"] for line in found] == [0, 1]
+    """
+    assert ran(tmp_path, code) == (0, [0, 1])
 
 
 def test_a_process_that_multiprocessing_forked_writes_what_it_told_last_too(tmp_path: Path) -> None:
-    code = textwrap.dedent(
-        """
-        import sys
-        from multiprocessing import get_context
-        from ckpttool.domain.guarding import GuardEventKind
-        from ckpttool.records.events import EventFile
+    code = """
         def train():  # it ends without what `atexit` knows
             EventFile(sys.argv[1]).emit(GuardEventKind.STEP, step=1)
         child = get_context("fork").Process(target=train)
         child.start()
         child.join()
-        """
-    )
-    subprocess.run([sys.executable, "-W", "ignore", "-c", code, str(tmp_path)], check=True)
-    found = (tmp_path / "guard" / "events-00000.jsonl").read_text().splitlines()
-    assert [json.loads(line)["step"] for line in found] == [0, 1]
+    """
+    assert ran(tmp_path, code) == (0, [0, 1])
+
+
+@contextmanager
+def full_disk(room: int) -> Iterator[None]:
+    """Let no file of this process grow beyond so many bytes."""
+    _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (room, hard))
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
+        signal.signal(signal.SIGXFSZ, ignored)
 
 
 def test_a_full_disk_loses_lines_and_the_next_one_that_fits_says_how_many(file: EventFile) -> None:
     file.emit(SKIP, step=Step(1))
     file.flush()
-    size = len(raw(file))
-    _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    try:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (size + 20, hard))
+    with full_disk(len(raw(file)) + 20):
         for step in (2, 3):
             file.emit(SKIP, step=Step(step))
             file.flush()
         assert file.lost == 2
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
-        signal.signal(signal.SIGXFSZ, ignored)
     for step in (4, 5):
         file.emit(SKIP, step=Step(step))
     file.flush()
@@ -249,18 +243,11 @@ def test_a_full_disk_loses_lines_and_the_next_one_that_fits_says_how_many(file: 
 
 def test_of_lines_written_at_once_only_those_without_room_are_counted(file: EventFile) -> None:
     file.flush()
-    size = len(raw(file))
-    _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    try:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (size + 500, hard))
+    with full_disk(len(raw(file)) + 500):
         for step in range(2, 42):
             file.emit(STEP, step=Step(step))
         file.flush()
         assert 30 < file.lost < 40, "some had room"
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
-        signal.signal(signal.SIGXFSZ, ignored)
     whole, lost = raw(file).count(b"\n") - 1, file.lost
     assert whole + lost == 40
     file.emit(SKIP, step=Step(42))

@@ -19,7 +19,7 @@ from ckpttool.domain.manifest import CHUNK_BYTES, Manifest
 from ckpttool.domain.shard import FormatName
 from ckpttool.records import SealPlace
 from ckpttool.records import manifest as record
-from ckpttool.records.hashed_json import closed, is_whole
+from ckpttool.records.hashed_json import is_whole
 from ckpttool.records.manifest import ManifestProblem, manifest_bytes, read_manifest
 from ckpttool.storage.local import LocalStorage
 from ckpttool.trainers.base import ScanOptions
@@ -28,7 +28,7 @@ from ckpttool.trainers.locate import locate
 from ckpttool.trainers.mindformers.layouts.names import ITERATION_LAYOUT, RANK_LAYOUT, UNIFIED_LAYOUT
 from tests.support.faulty_storages import layout_of
 from tests.support.inventories import checkpoint
-from tests.support.manifests import NAMES, any_manifest, manifest, seal, sealed_checkpoint
+from tests.support.manifests import NAMES, any_manifest, manifest, reworded, seal, sealed_checkpoint
 from tests.support.trees import TreeBuilder
 
 PATH = ".ckpttool/llama-10_2.ckpt.manifest.json"
@@ -74,13 +74,6 @@ def assert_not_verified(found: Manifest | ManifestProblem | None, code: Code = C
     assert found.newer is (code is Code.MANIFEST_NEWER)
 
 
-def edited(old: str, new: str) -> bytes:
-    """Change the manifest and hash it anew, as a hostile editor or a bug of ours would."""
-    text = manifest_bytes(WHOLE).decode()
-    assert old in text
-    return closed(text.replace(old, new, 1).rpartition(',\n  "hash"')[0])
-
-
 def test_a_whole_manifest_is_believed(folder: Path) -> None:
     assert read(folder, manifest_bytes(WHOLE)) == WHOLE
 
@@ -120,7 +113,8 @@ def test_what_a_power_cut_or_a_stranger_leaves_is_not_verified(folder: Path, dat
 
 
 def test_a_newer_version_is_not_verified_even_where_nothing_of_it_is_known(folder: Path) -> None:
-    assert_not_verified(read(folder, edited("ckpttool/manifest/1", "ckpttool/manifest/2")), Code.MANIFEST_NEWER)
+    newer = reworded(manifest_bytes(WHOLE), "ckpttool/manifest/1", "ckpttool/manifest/2")
+    assert_not_verified(read(folder, newer), Code.MANIFEST_NEWER)
     other = b'{"schema": "ckpttool/manifest/7", "what": "ever", "hash": "sha256:00"}'
     assert_not_verified(read(folder, other), Code.MANIFEST_NEWER)
 
@@ -164,7 +158,7 @@ def test_a_newer_version_is_not_verified_even_where_nothing_of_it_is_known(folde
 def test_a_manifest_that_ckpttool_would_not_write_is_not_verified_whatever_its_hash(
     folder: Path, old: str, new: str
 ) -> None:
-    assert_not_verified(read(folder, edited(old, new)))
+    assert_not_verified(read(folder, reworded(manifest_bytes(WHOLE), old, new)))
 
 
 def test_a_shard_twice_is_not_verified(folder: Path) -> None:
@@ -177,19 +171,11 @@ def test_more_than_the_limit_is_not_read(folder: Path, monkeypatch: pytest.Monke
     assert_not_verified(read(folder, manifest_bytes(WHOLE)))
 
 
-def as_folder(path: Path) -> None:
-    path.mkdir()
-
-
-def as_loop(path: Path) -> None:
-    path.symlink_to(path.name)
-
-
-def as_link_to_a_device(path: Path) -> None:
-    path.symlink_to("/dev/zero")
-
-
-@pytest.mark.parametrize("make", [as_folder, as_loop, as_link_to_a_device, os.mkfifo])
+@pytest.mark.parametrize(
+    "make",
+    [Path.mkdir, lambda path: path.symlink_to(path.name), lambda path: path.symlink_to("/dev/zero"), os.mkfifo],
+    ids=["folder", "loop", "link to a device", "pipe"],
+)
 def test_what_is_no_file_is_not_verified_and_nothing_waits_for_it(folder: Path, make: Callable[[Path], None]) -> None:
     make(folder / PATH)
     assert_not_verified(read_manifest(LocalStorage(str(folder)), PLACE))

@@ -20,6 +20,7 @@ from ckpttool.errors import IncompleteError, UnsafeError, UsageError
 from ckpttool.records.hashed_json import closed
 from ckpttool.records.prune_plan import plan_bytes, read_plan
 from tests.support.json_schemas import problems_of
+from tests.support.manifests import edited
 
 
 def move(path: str, inode: int = 1) -> Move:
@@ -119,17 +120,8 @@ def test_what_is_no_plan_at_all_is_a_slip_of_the_pen(data: bytes) -> None:
         read_plan(data, name="x")
 
 
-def edited(change: Callable[[dict[str, Any]], object]) -> bytes:
-    """Change a plan, and close it with a hash that fits."""
-    document = json.loads(plan_bytes(PLAN))
-    del document["hash"]
-    change(document)
-    text = json.dumps(document, indent=2)
-    return closed(text.removesuffix("\n}"))
-
-
 def test_a_plan_that_was_written_otherwise_and_says_the_same_is_the_same() -> None:
-    assert read_plan(edited(lambda _: None), name="x") == PLAN
+    assert read_plan(edited(plan_bytes(PLAN), lambda _: None), name="x") == PLAN
 
 
 def put(place: str, value: object) -> Callable[[dict[str, Any]], object]:
@@ -157,14 +149,14 @@ OURS = [
 )
 def test_no_path_leads_out_of_the_tree_or_to_what_is_ours(path: str, place: str) -> None:
     with pytest.raises(IncompleteError, match="which is no file of a checkpoint; nothing was changed: make a new plan"):
-        read_plan(edited(put(place, path)), name="x")
+        read_plan(edited(plan_bytes(PLAN), put(place, path)), name="x")
 
 
 @pytest.mark.parametrize(
     "path", [".ckpttool/seals/x.manifest/1-of-2.json", "rank_0/x..y", "iteration_10/ckpttool.manifest.json"]
 )
 def test_what_was_recorded_of_a_save_and_odd_names_are_believed(path: str) -> None:
-    plan = read_plan(edited(put("going.0.on.0.files.0.0", path)), name="x")
+    plan = read_plan(edited(plan_bytes(PLAN), put("going.0.on.0.files.0.0", path)), name="x")
     assert plan.going[0].shares[0].files[0].path == path
 
 
@@ -197,7 +189,7 @@ def test_what_was_recorded_of_a_save_and_odd_names_are_believed(path: str) -> No
 )  # fmt: skip
 def test_what_no_plan_says_is_not_believed_though_its_hash_fits(place: str, value: object, words: str) -> None:
     with pytest.raises(IncompleteError, match=words):
-        read_plan(edited(put(place, value)), name="x")
+        read_plan(edited(plan_bytes(PLAN), put(place, value)), name="x")
 
 
 def test_nothing_that_stays_may_lie_in_a_folder_that_goes() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +12,11 @@ from ckpttool.domain.frozen import replace
 from ckpttool.domain.manifest import Manifest
 from ckpttool.domain.replicas import PIECE_BYTES, TensorDigests
 from ckpttool.records import SealPlace
-from ckpttool.records.hashed_json import closed
 from ckpttool.records.manifest import ManifestProblem, manifest_bytes, read_manifest
 from ckpttool.records.tensor_table import TensorTable
 from ckpttool.storage.local import LocalStorage
 from ckpttool.trainers.mindformers.layouts.names import RANK_LAYOUT
-from tests.support.manifests import manifest, seal
+from tests.support.manifests import edited, manifest, seal
 
 PLACE = SealPlace(path="a.json", layout=RANK_LAYOUT, checkpoint="10_2", prefix="llama")
 FIRST = TensorDigests(names=("bias", 'we"ight\n'), digests=bytes(range(16)))
@@ -59,13 +57,6 @@ def test_a_manifest_without_digests_is_spelled_as_ever() -> None:
     assert TensorTable([None, TensorDigests(names=(), digests=b"")]).member() == ""
 
 
-def _edited(change: Any) -> bytes:  # noqa: ANN401  JSON
-    document = json.loads(manifest_bytes(whole()))
-    change(document)
-    document.pop("hash")
-    return closed(json.dumps(document, indent=2).removesuffix("\n}"))
-
-
 @pytest.mark.parametrize(
     "change",
     [
@@ -95,7 +86,7 @@ def test_a_table_that_is_not_spelled_as_we_spell_it_makes_the_manifest_not_belie
     tmp_path: Path,
     change: Any,  # noqa: ANN401  a lambda
 ) -> None:
-    found = read(tmp_path, _edited(change))
+    found = read(tmp_path, edited(manifest_bytes(whole()), change))
 
     assert isinstance(found, ManifestProblem)
     assert found.finding.code is Code.MANIFEST_UNREADABLE
