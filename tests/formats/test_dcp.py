@@ -169,7 +169,7 @@ def test_a_cut_one_is_said_to_be_cut(keep: int) -> None:
         read_dcp_metadata(REAL[0].read_bytes()[:keep])
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(st.data())
 def test_a_damaged_one_is_read_or_said_to_be_broken_and_no_more(data: st.DataObject) -> None:
     whole = bytearray(data.draw(st.sampled_from(REAL)).read_bytes())

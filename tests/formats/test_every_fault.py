@@ -50,7 +50,8 @@ def test_no_bit_of_what_a_header_says_can_flip_unseen(data: bytes, named: Format
     """A flip outside the tensors' data is a finding, or it changes what siblings are compared by."""
     healthy = read(data, named)
     in_data = {place for entry in healthy.entries for begin, end in entry.spans for place in range(begin, end)}
-    for bit in range(8 * len(data)):
+    # Of a byte of data one bit, for they all are alike.
+    for bit in (bit for bit in range(8 * len(data)) if bit // 8 not in in_data or bit % 8 == bit // 8 % 8):
         header = read(flipped(data, bit), named)
         if bit // 8 in in_data:
             assert replace(header, scalars=healthy.scalars, findings=()) == healthy

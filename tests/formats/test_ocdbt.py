@@ -17,19 +17,12 @@ from ckpttool.domain.shard import FormatName
 from ckpttool.formats import ocdbt, read_header
 from ckpttool.formats.ocdbt import MANIFEST, BrokenStoreError, OverLimitError, Store, crc32c, read_store
 from ckpttool.storage.local import LocalStorage
+from tests.support.shard_writers import varint
 from tests.support.trainer_trees import LAYOUTS
 
 REAL = sorted((LAYOUTS / "orbax_standard").glob("*/default"))
 NODE = "0cdb20de"
 NOWHERE = 2**64 - 1
-
-
-def varint(number: int) -> bytes:
-    out = bytearray()
-    while number >= 0x80:
-        out.append(number & 0x7F | 0x80)
-        number >>= 7
-    return bytes((*out, number))
 
 
 def varints(*numbers: int) -> bytes:

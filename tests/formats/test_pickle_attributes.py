@@ -11,13 +11,8 @@ from random import Random
 import pytest
 import torch
 
-from ckpttool.formats.torch.pickle_opcodes import PickleNames
-from ckpttool.formats.torch.pickle_scan import PickleReader
-from tests.support.shard_writers import MemorySource
-
-
-def scanned(data: bytes) -> PickleNames:
-    return PickleReader(MemorySource(data)).names(0, len(data))
+from tests.formats.test_pickles import scanned
+from tests.support.shard_writers import torch_file, torch_pickle
 
 
 class Outer:
@@ -49,10 +44,7 @@ class Net(torch.nn.Module):
 
 
 def saved(value: object, protocol: int) -> bytes:
-    file = io.BytesIO()
-    torch.save(value, file, pickle_protocol=protocol)
-    reader = torch.PyTorchFileReader(io.BytesIO(file.getvalue()))
-    return bytes(reader.get_record("data.pkl"))
+    return torch_pickle(torch_file(value, pickle_protocol=protocol))
 
 
 HEALTHY = {
@@ -182,7 +174,7 @@ PIECES = [
 def test_getattr_is_never_called_with_anything_but_constants_without_being_refused() -> None:
     chance = Random(7)  # noqa: S311  the same pickles in every run
     allowed = refused = 0
-    for _ in range(30_000):
+    for _ in range(12_000):
         data = chance.choice([FINE, b"\x80\x02"]) + b"".join(chance.choices(PIECES, k=chance.randrange(1, 12))) + b"."
         watched = Watched(data)
         with suppress(Exception):  # most make no sense to it at some point; what it called before counts
@@ -199,8 +191,8 @@ def test_getattr_is_never_called_with_anything_but_constants_without_being_refus
         elif watched.calls and not (names.runs or names.hidden):
             allowed += 1
             assert {f"{getattr(owner, 'path', '')}.b" for owner, *_ in called_for} <= set(names.unknown), data
-    assert refused > 300
-    assert allowed > 300
+    assert refused > 100
+    assert allowed > 100
 
 
 def test_what_is_called_is_what_an_unpickler_calls() -> None:

@@ -44,7 +44,7 @@ from ckpttool.formats.torch.pickle_scan import MOST_NAME_BYTES, PickleReader
 from ckpttool.formats.torch.shard import look_at_pickles
 from ckpttool.formats.torch.zip_directory import read_zip_directory
 from ckpttool.trainers.mindformers.scalars import FACTS
-from tests.support.shard_writers import MemorySource, entries_json, safetensors_file
+from tests.support.shard_writers import MemorySource, entries_json, safetensors_file, torch_file, torch_pickle
 
 PROTOCOLS = range(pickle.HIGHEST_PROTOCOL + 1)
 
@@ -131,26 +131,20 @@ class TestWhatTrainersWrite:
     @pytest.mark.parametrize("protocol", [2, 3, 4, 5])
     @pytest.mark.parametrize("make", HEALTHY.values(), ids=HEALTHY)
     def test_a_file_that_torch_saved_is_left_alone(self, make: Callable[[], dict[str, object]], protocol: int) -> None:
-        file = io.BytesIO()
-        torch.save(make(), file, pickle_protocol=protocol)
-        data = file.getvalue()
+        data = torch_file(make(), pickle_protocol=protocol)
         findings, nbytes = look_at_pickles(MemorySource(data), read_zip_directory(MemorySource(data)).entries)
-        assert findings == ()
-        with zipfile.ZipFile(file) as archive:
-            assert nbytes == archive.getinfo("archive/data.pkl").file_size
+        assert (findings, nbytes) == ((), len(torch_pickle(data)))
 
     @pytest.mark.parametrize("protocol", [2, 3, 4, 5])
     @pytest.mark.parametrize("make", HEALTHY.values(), ids=HEALTHY)
     def test_all_pickles_of_a_legacy_file_are_read_and_left_alone(
         self, make: Callable[[], dict[str, object]], protocol: int
     ) -> None:
-        file = io.BytesIO()
         value = make()
         value.pop("meta", None)  # torch cannot write it so
-        torch.save(value, file, pickle_protocol=protocol, _use_new_zipfile_serialization=False)
-        names = scanned(file.getvalue(), pickles=5)
-        assert names == PickleNames()
-        header = read_header(MemorySource(file.getvalue()), named=FormatName.MINDSPORE_CKPT, facts=FACTS)
+        data = torch_file(value, pickle_protocol=protocol, _use_new_zipfile_serialization=False)
+        assert scanned(data, pickles=5) == PickleNames()
+        header = read_header(MemorySource(data), named=FormatName.MINDSPORE_CKPT, facts=FACTS)
         assert [one.code for one in header.findings] == [Code.UNSUPPORTED_FORMAT]
 
     @pytest.mark.parametrize("protocol", PROTOCOLS)
@@ -167,10 +161,7 @@ class TestWhatTrainersWrite:
         assert [name for name in names if trust(name[0], name[2]) is not Trust.KNOWN] == []
 
     def test_a_checkpoint_of_many_tensors_takes_few_steps(self) -> None:
-        file = io.BytesIO()
-        torch.save({f"layers.{number}.weight": torch.zeros(1) for number in range(2000)}, file)
-        with zipfile.ZipFile(file) as archive:
-            data = archive.read("archive/data.pkl")
+        data = torch_pickle(torch_file({f"layers.{number}.weight": torch.zeros(1) for number in range(2000)}))
         reader = PickleReader(MemorySource(data))
         assert reader.names(0, len(data)) == PickleNames()
         assert reader.bytes_read < 2 * len(data)
@@ -240,14 +231,6 @@ def _functions(node: ast.AST, outer: str) -> Iterator[tuple[str, ast.AST]]:
 
 def _calls(function: ast.AST, calls: set[str]) -> bool:
     return any(isinstance(each, ast.Call) and ast.unparse(each.func) in calls for each in ast.walk(function))
-
-
-def archived(value: object, protocol: int) -> bytes:
-    """Return the pickle of what torch saves."""
-    file = io.BytesIO()
-    torch.save(value, file, pickle_protocol=protocol)
-    archive = zipfile.ZipFile(file)
-    return archive.read(next(name for name in archive.namelist() if name.endswith("data.pkl")))
 
 
 class TestWhatRunsCode:
@@ -332,7 +315,7 @@ class TestWhatRunsCode:
             np.random.default_rng(1), [torch.relu, np.mean, torch.nn.init.ones_],
         ]  # fmt: skip
         for each in saved:
-            assert scanned(archived(each, protocol)).runs == [], each
+            assert scanned(torch_pickle(torch_file(each, pickle_protocol=protocol))).runs == [], each
 
     def test_a_name_of_python_2_is_shown_as_what_it_is(self) -> None:
         assert scanned(pickle.dumps(Caller(subprocess.Popen, "true"), 2)).runs == ["subprocess.Popen"]

@@ -14,7 +14,7 @@ from ckpttool.formats import FORMATS, read_header
 from ckpttool.storage.local import LocalStorage
 from ckpttool.trainers.mindformers.scalars import FACTS, state_in
 from tests.conftest import FIXTURES
-from tests.support.shard_writers import MemorySource, entries_json, record, safetensors_file
+from tests.support.shard_writers import MemorySource, entries_json, record, safetensors_file, torch_file
 
 CKPT = FormatName.MINDSPORE_CKPT
 SAFETENSORS = FormatName.SAFETENSORS
@@ -131,31 +131,17 @@ def test_a_file_too_short_for_any_format_is_truncated(size: int) -> None:
         assert (finding.code, finding.severity) == (Code.SHARD_TRUNCATED, Severity.DAMAGE)
 
 
-def _torch_zip(path: Path) -> None:
-    torch.save({"a": torch.zeros(3)}, path)
-
-
-def _torch_legacy(path: Path) -> None:
-    torch.save({"a": torch.zeros(3)}, path, _use_new_zipfile_serialization=False)
-
-
-def _plain_pickle(path: Path) -> None:
-    path.write_bytes(pickle.dumps({"a": 1}))
-
-
 @pytest.mark.parametrize(
-    ("write", "format_"),
+    ("data", "format_"),
     [
-        (_torch_zip, FormatName.TORCH_ZIP),
-        (_torch_legacy, FormatName.TORCH_PICKLE),
-        (_plain_pickle, FormatName.TORCH_PICKLE),
+        (torch_file({"a": torch.zeros(3)}), FormatName.TORCH_ZIP),
+        (torch_file({"a": torch.zeros(3)}, _use_new_zipfile_serialization=False), FormatName.TORCH_PICKLE),
+        (pickle.dumps({"a": 1}), FormatName.TORCH_PICKLE),
     ],
+    ids=["archive", "legacy", "pickle"],
 )
-def test_a_torch_file_is_unsupported_and_not_called_damaged(write: object, format_: FormatName, tmp_path: Path) -> None:
-    assert callable(write)
-    write(tmp_path / "shard.ckpt")
-    with LocalStorage(str(tmp_path)).open("shard.ckpt") as source:
-        header = read_header(source, named=CKPT, facts=FACTS)
+def test_a_torch_file_is_unsupported_and_not_called_damaged(data: bytes, format_: FormatName) -> None:
+    header = read_header(MemorySource(data), named=CKPT, facts=FACTS)
     (finding,) = header.findings
     assert (finding.code, finding.severity) == (Code.UNSUPPORTED_FORMAT, Severity.UNKNOWN)
     assert header.format is format_

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import tracemalloc
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from threading import Thread
 
 import pytest
@@ -101,21 +101,23 @@ def test_a_header_as_long_as_the_format_allows_is_read(size: int) -> None:
     assert {finding.severity for finding in header.findings} <= {Severity.NOTE}
 
 
-def test_more_keys_than_the_limit_are_refused_but_not_called_damaged(monkeypatch: pytest.MonkeyPatch) -> None:
+def spaced(header: object) -> bytes:
+    """Spell a header as safetensors itself does not."""
+    return json.dumps(header).encode()
+
+
+@pytest.mark.parametrize("spell", [compact, spaced])
+def test_more_keys_than_the_limit_are_refused_but_not_called_damaged(
+    spell: Callable[[object], bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    forget_headers()  # one that was read before the limit is this low
     monkeypatch.setattr(strictly, "MAX_KEYS", 3)
-    spaced = json.dumps(TWO).encode()
-    assert codes(safetensors_file(spaced, bytes(32))) == set()
+    assert codes(safetensors_file(spell(TWO), bytes(32))) == set()
     four = entries_json((name, "U8", [8], 8) for name in "abcd")
     for more in (four, {"__metadata__": dict.fromkeys("abcd", "")}):
-        header = read(safetensors_file(json.dumps(more).encode(), bytes(32)))
+        header = read(safetensors_file(spell(more), bytes(32)))
         assert [(finding.code, finding.severity) for finding in header.findings] == [(Code.OVER_LIMIT, Severity.UNSAFE)]
         assert header.schema_hash is None
-
-
-@pytest.mark.slow
-def test_more_keys_than_the_limit_are_refused_where_safetensors_itself_spelled_them() -> None:
-    text = compact(entries_json((f"{number:06}", "U8", [], 1) for number in range(strictly.MAX_KEYS + 1)))
-    assert refusals(safetensors_file(text, bytes(strictly.MAX_KEYS + 1))) == [Code.OVER_LIMIT]
 
 
 @pytest.mark.parametrize("metadata", [False, True])
@@ -208,6 +210,7 @@ def test_ten_thousand_levels_of_nesting_are_a_finding(opening: str) -> None:
     assert codes(spelled(header)) - {Code.TRAILING_BYTES} == {Code.HEADER_INVALID}
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("element", ["[]", "{}", '""', "0", '"a":[]', '"a":{}', '{"a":0}'])
 def test_millions_of_empty_values_take_little_memory(element: str) -> None:
     many = ",".join([element] * (16_000_000 // (len(element) + 1)))
@@ -469,11 +472,11 @@ def test_the_same_header_in_a_shorter_file_is_still_found_cut() -> None:
     assert codes(data + b"\0") == {Code.TRAILING_BYTES}
 
 
-def put(memory: HeaderMemory, key: bytes) -> ParsedHeader:
+def put(memory: HeaderMemory, key: bytes, hole: tuple[int, int] | None = None) -> ParsedHeader:
     """Remember a header of these bytes, and return what it parsed to."""
     text = parse_strictly(HEALTHY, data_begin=64)
     parsed = ParsedHeader(text=text, data_begin=64, is_canonical=True, asked=(), scalars=ScalarPlan(), last_page=None)
-    memory.put(bytearray(key), len(key), (len(key), len(key)), parsed)
+    memory.put(bytearray(key), len(key), hole or (len(key), len(key)), parsed)
     return parsed
 
 
@@ -515,15 +518,7 @@ def test_a_header_that_is_asked_for_again_and_again_is_forgotten_in_its_turn() -
 
 def test_what_stands_in_the_hole_makes_no_difference_and_all_else_does() -> None:
     memory = HeaderMemory(limit=100)
-    parsed = ParsedHeader(
-        text=parse_strictly(HEALTHY, data_begin=64),
-        data_begin=64,
-        is_canonical=True,
-        asked=(),
-        scalars=ScalarPlan(),
-        last_page=None,
-    )
-    memory.put(bytearray(b"abc123def"), 9, (3, 6), parsed)
+    parsed = put(memory, b"abc123def", (3, 6))
     assert memory.get(bytearray(b"abc9def"), 7, (3, 4)) is parsed
     assert memory.get(bytearray(b"abc123def"), 9, (9, 9)) is None
     assert memory.get(bytearray(b"abx123def"), 9, (3, 6)) is None
@@ -570,16 +565,6 @@ def test_threads_share_the_memory() -> None:
     for thread in threads:
         thread.join()
     assert wrong == []
-
-
-@pytest.mark.slow
-def test_a_long_header_says_the_same_either_way() -> None:
-    text = compact(entries_json((f"{number:06d}", "U8", [1], 1) for number in range(80_000))).decode()
-    assert len(text) > 4_000_000
-    parsed = parse_quickly(text, data_begin=64)
-    assert parsed is not None
-    assert len(parsed.entries) == 80_000
-    assert parsed == parse_strictly(text, data_begin=64)
 
 
 def test_a_header_that_we_spell_is_the_one_that_safetensors_writes() -> None:

@@ -129,27 +129,7 @@ def _tweak(header: dict[str, object], draw: Callable[[st.SearchStrategy[object]]
         assert isinstance(at, int)
         assert isinstance(until, int)
         instead = draw(
-            st.sampled_from(
-                [
-                    b"",
-                    b" ",
-                    b"\n",
-                    b"0",
-                    b"-",
-                    b'"',
-                    b"\\",
-                    b"{",
-                    b"}",
-                    b"[",
-                    b"]",
-                    b",",
-                    b"\\ud800",
-                    b"\\u0061",
-                    b"e",
-                    b"NaN",
-                    b"\xff",
-                ]
-            )
+            st.sampled_from([b"", *(bytes([byte]) for byte in b' \n0-"\\{}[],e\xff'), b"\\ud800", b"\\u0061", b"NaN"])
         )
         assert isinstance(instead, bytes)
         raw = raw[:at] + instead + raw[at + until :]
@@ -179,7 +159,7 @@ def test_whatever_the_package_refuses_we_refuse(
     assert not we_accept(data) or package_accepts(data)
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("path", FILES[:: len(FILES) // 4], ids=lambda path: path.stem)
 def test_every_bit_flip_that_the_package_refuses_we_refuse(path: Path) -> None:
     data = path.read_bytes()

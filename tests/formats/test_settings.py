@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
+
 from ckpttool.domain.settings import Nested, Setting
+from ckpttool.errors import ConfigError
 from ckpttool.formats.safe_yaml import parse_document, settings_of
 
 
@@ -41,10 +44,6 @@ def test_a_date_comes_as_text_and_a_key_of_another_type_by_its_words() -> None:
 
 
 def test_what_is_wrong_with_the_yaml_is_told_with_its_line() -> None:
-    import pytest
-
-    from ckpttool.errors import ConfigError
-
     for text, line in (("a: 1\nb: 2\na: 3\n", 3), ("a: [1\n", 2), ("a: 1\n\tb: 2\n", 2), ("a: !mine 1\n", 1)):
         with pytest.raises(ConfigError) as error:
             parse_document(text.encode(), what="base.yaml")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 
 import pytest
 from hypothesis import given
@@ -140,12 +141,6 @@ def test_a_wrong_value_is_shown_on_one_line_and_short() -> None:
     assert len(str(caught.value)) < 120
 
 
-def test_a_record_larger_than_its_limit_is_not_parsed_and_one_that_just_fits_is() -> None:
-    assert parse.parse_json(b"[1]", what="meta.json", limit=3) == [1]
-    with pytest.raises(parse.ParseError, match=r"meta\.json: expected at most 2 bytes, found 3"):
-        parse.parse_json(b"[1]", what="meta.json", limit=2)
-
-
 def test_a_record_whose_values_would_take_more_memory_than_any_does_is_not_parsed() -> None:
     data = b"[" + b"{}," * 9 + b"{}]"
     assert parse.parse_json(data, what="meta.json", most_memory=parse.memory_of(data)) == [{}] * 10
@@ -159,3 +154,10 @@ def test_a_record_whose_values_would_take_more_memory_than_any_does_is_not_parse
 )
 def test_what_was_measured_is_spelled_by_six_digits(value: float | None, spelled: object) -> None:
     assert parse.measured(value) == spelled
+
+
+@pytest.mark.parametrize(("spelled", "value"), [("inf", math.inf), ("-inf", -math.inf), (1.5, 1.5)])
+def test_a_number_comes_back_from_its_spelling_and_no_other_word_is_one(spelled: Json, value: float) -> None:
+    assert parse.as_number(spelled) == value
+    with pytest.raises(ParseError, match="expected a number"):
+        parse.as_number("many")

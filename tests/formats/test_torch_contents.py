@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import io
 import time
 from argparse import Namespace
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -18,7 +16,7 @@ from ckpttool.formats.torch import contents
 from ckpttool.formats.torch.contents import TorchContents, torch_contents
 from ckpttool.formats.torch.zip_directory import read_zip_directory
 from tests.conftest import FIXTURES
-from tests.support.shard_writers import MemorySource
+from tests.support.shard_writers import MemorySource, torch_file
 
 DTYPES = {
     torch.float64: DType.F64,
@@ -38,19 +36,9 @@ DTYPES = {
 }
 
 
-def saved(thing: object, **how: Any) -> bytes:  # noqa: ANN401  as torch takes it
-    buffer = io.BytesIO()
-    torch.save(thing, buffer, **how)
-    return buffer.getvalue()
-
-
 def opened(data: bytes) -> TorchContents:
     source = MemorySource(data)
     return torch_contents(source, read_zip_directory(source).entries)
-
-
-def told(data: bytes) -> dict[str, tuple[DType, tuple[int, ...]]]:
-    return {entry.name: (entry.dtype, entry.shape) for entry in opened(data).entries}
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -58,7 +46,7 @@ def told(data: bytes) -> dict[str, tuple[DType, tuple[int, ...]]]:
 def test_each_type_and_shape_is_told_and_its_bytes_are_found(dtype: torch.dtype, shape: tuple[int, ...]) -> None:
     tensor = torch.arange(60).to(dtype)[: max(1, torch.Size(shape).numel())].reshape(-1)
     tensor = tensor[: torch.Size(shape).numel()].reshape(shape).clone()
-    data = saved({"w": tensor})
+    data = torch_file({"w": tensor})
     (entry,) = opened(data).entries
     assert (entry.name, entry.dtype, entry.shape) == ("w", DTYPES[dtype], shape)
     begin, end = entry.spans[0]
@@ -78,7 +66,8 @@ def test_names_are_the_keys_with_dots_between() -> None:
         "optimizer": optimizer.state_dict(),
         "args": Namespace(lr=0.1, tp=2),
     }
-    found = opened(saved({**state, "step": 7, "seen": [torch.ones(2)], (torch.float32, 1): {2.5: True}, None: "x"}))
+    state |= {"step": 7, "seen": [torch.ones(2)], (torch.float32, 1): {2.5: True}, None: "x"}
+    found = opened(torch_file(state))
     names = {entry.name for entry in found.entries}
     assert {"model.weight", "model.bias", "optimizer.state.0.exp_avg", "optimizer.state.1.step", "seen.0"} <= names
     values = dict(found.values)
@@ -98,7 +87,7 @@ def test_parameters_views_and_shared_storages_are_told_where_they_lie() -> None:
         "scattered": base[::2],
         "one": base[3:4].reshape(1, 1),
     }
-    data = saved(tensors)
+    data = torch_file(tensors)
     by_name = {entry.name: entry for entry in opened(data).entries}
     assert by_name["scattered"].spans == ()
     assert (by_name["turned"].shape, by_name["turned"].spans) == ((4, 3), ())
@@ -110,7 +99,7 @@ def test_parameters_views_and_shared_storages_are_told_where_they_lie() -> None:
 
 def test_tensors_of_kinds_that_are_not_followed_are_counted() -> None:
     sparse = torch.eye(3).to_sparse()
-    found = opened(saved({"sparse": sparse, "w": torch.ones(2), "meta": torch.empty(2, device="meta")}))
+    found = opened(torch_file({"sparse": sparse, "w": torch.ones(2), "meta": torch.empty(2, device="meta")}))
     assert [entry.name for entry in found.entries] == ["w"]
     assert found.unread == 2
 
@@ -120,13 +109,13 @@ class Named(torch.Tensor):
 
 
 def test_a_tensor_of_a_class_of_its_own_is_a_tensor() -> None:
-    found = opened(saved({"w": torch.ones(2, 3).as_subclass(Named)}))
+    found = opened(torch_file({"w": torch.ones(2, 3).as_subclass(Named)}))
     assert [(entry.name, entry.shape, len(entry.spans)) for entry in found.entries] == [("w", (2, 3), 1)]
     assert found.unread == 0
 
 
 def test_a_type_without_a_name_here_is_counted() -> None:
-    data = saved({"w": torch.zeros(2, dtype=torch.float8_e4m3fn)})
+    data = torch_file({"w": torch.zeros(2, dtype=torch.float8_e4m3fn)})
     assert opened(data.replace(b"float8_e4m3fn", b"float8_e4m3xx")).unread == 1
 
 
@@ -170,12 +159,12 @@ def test_what_is_no_archive_holds_nothing(data: bytes) -> None:
 
 
 def test_numbers_of_another_byte_order_are_not_looked_for() -> None:
-    data = saved({"w": torch.ones(2)})
+    data = torch_file({"w": torch.ones(2)})
     assert opened(data.replace(b"little", b"biggie")).entries[0].spans == ()
 
 
 def test_a_record_that_is_too_short_holds_no_tensor() -> None:
-    source = MemorySource(saved({"w": torch.ones(4)}))
+    source = MemorySource(torch_file({"w": torch.ones(4)}))
     records = [
         record
         if "/data/" not in record.name
@@ -189,7 +178,7 @@ def test_a_pickle_that_holds_itself_comes_to_an_end(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(contents, "_MOST_NODES", 1000)
     endless: list[object] = [torch.ones(1)]
     endless += [endless, endless]
-    assert len(opened(saved(endless)).entries) <= 1000
+    assert len(opened(torch_file(endless)).entries) <= 1000
 
 
 def test_a_long_list_that_holds_itself_all_over_comes_to_an_end_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -197,24 +186,24 @@ def test_a_long_list_that_holds_itself_all_over_comes_to_an_end_at_once(monkeypa
     monkeypatch.setattr(contents, "_MOST_NODES", 1000)
     endless: list[object] = []
     endless += [endless] * 200_000
-    data = saved(endless)
+    data = torch_file(endless)
     began = time.process_time()
     assert opened(data).entries == ()
     assert time.process_time() - began < 4
 
 
 def test_names_and_texts_that_a_few_bytes_repeat_are_cut(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = opened(saved({"k" * 5000: "v" * 10_003, "plain": ("w" * 20_000, 1)}))
+    found = opened(torch_file({"k" * 5000: "v" * 10_003, "plain": ("w" * 20_000, 1)}))
     text, plain = (str(value) for _, value in found.values)
     assert [len(name) for name, _ in found.values] == [512, 5]
     assert text == "v" * 10_000 + "… and 3 more characters"
     assert plain == f"('{'w' * 9_998}… and 10007 more characters"
     text = "v" * 10_000
-    assert opened(saved({"whole": text})).values == (("whole", text),)
+    assert opened(torch_file({"whole": text})).values == (("whole", text),)
     monkeypatch.setattr(contents, "_MOST_NAME_CHARS", 100_000)
-    assert len(opened(saved([{"text": text}] * 1000)).values) < 20
+    assert len(opened(torch_file([{"text": text}] * 1000)).values) < 20
     monkeypatch.setattr(contents, "_MOST_NAME_CHARS", 100)
-    assert len(opened(saved({f"tensor {at}": at for at in range(1000)})).values) < 20
+    assert len(opened(torch_file({f"tensor {at}": at for at in range(1000)})).values) < 20
 
 
 @settings(max_examples=100)

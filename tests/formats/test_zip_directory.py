@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import struct
 import zipfile
 import zlib
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 import torch
@@ -15,27 +15,13 @@ from hypothesis import strategies as st
 
 from ckpttool.domain.dtype import DType
 from ckpttool.domain.finding import Code, Severity
-from ckpttool.domain.shard import FileStamp
 from ckpttool.formats.torch import zip_directory
 from ckpttool.formats.torch.zip_directory import ZipDirectory, read_zip_directory
-
-
-class Bytes:
-    """A file in memory."""
-
-    def __init__(self, data: bytes) -> None:
-        self.data = data
-        self.stamp = FileStamp.on_disk(size=len(data), mtime_ns=0, inode=1)
-
-    def read(self, offset: int, length: int) -> bytes:
-        return self.data[offset : offset + length]
-
-    def read_into(self, offset: int, buffer: memoryview) -> int:
-        raise NotImplementedError
+from tests.support.shard_writers import MemorySource, torch_file
 
 
 def directory(data: bytes) -> ZipDirectory:
-    return read_zip_directory(Bytes(data))
+    return read_zip_directory(MemorySource(data))
 
 
 def codes(data: bytes) -> set[tuple[Code, Severity]]:
@@ -43,18 +29,24 @@ def codes(data: bytes) -> set[tuple[Code, Severity]]:
 
 
 @pytest.fixture(scope="module")
-def saved(tmp_path_factory: pytest.TempPathFactory) -> bytes:
-    path = tmp_path_factory.mktemp("torch") / "model.pt"
-    torch.save({"w": torch.randn(10, 3), "b": torch.zeros(5, dtype=torch.bfloat16), "e": torch.zeros(0)}, path)
-    return path.read_bytes()
+def saved() -> bytes:
+    return torch_file({"w": torch.randn(10, 3), "b": torch.zeros(5, dtype=torch.bfloat16), "e": torch.zeros(0)})
 
 
-def test_a_real_file_has_the_records_that_zipfile_finds_and_no_finding(saved: bytes, tmp_path: Path) -> None:
-    (tmp_path / "model.pt").write_bytes(saved)
+def zipped(**records: bytes) -> bytes:
+    """Return an archive as Python's zipfile writes it."""
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w") as archive:
+        for name, content in records.items():
+            archive.writestr(name, content)
+    return file.getvalue()
+
+
+def test_a_real_file_has_the_records_that_zipfile_finds_and_no_finding(saved: bytes) -> None:
     found = directory(saved)
     assert found.findings == ()
     assert found.verifiable
-    with zipfile.ZipFile(tmp_path / "model.pt") as archive:
+    with zipfile.ZipFile(io.BytesIO(saved)) as archive:
         assert {entry.name: entry.crc32 for entry in found.entries} == {i.filename: i.CRC for i in archive.infolist()}
         for entry in found.entries:
             assert saved[entry.begin : entry.end] == archive.read(entry.name)
@@ -69,38 +61,30 @@ def test_a_record_becomes_an_entry_of_bytes(saved: bytes) -> None:
     assert (entry.name, entry.dtype, entry.nbytes) == (record.name, DType.U8, record.end - record.begin)
 
 
-def test_a_file_with_many_records_is_read_in_a_bounded_number_of_bytes(tmp_path: Path) -> None:
-    torch.save({f"layers.{i}.weight": torch.randn(5_000) for i in range(200)}, tmp_path / "model.pt")
-    found = directory((tmp_path / "model.pt").read_bytes())
+def test_a_file_with_many_records_is_read_in_a_bounded_number_of_bytes() -> None:
+    data = torch_file({f"layers.{i}.weight": torch.randn(5_000) for i in range(200)})
+    found = directory(data)
     assert found.findings == ()
     assert len(found.entries) >= 200
-    assert found.bytes_read < 2 * 4096 * 220 < (tmp_path / "model.pt").stat().st_size
+    assert found.bytes_read < 2 * 4096 * 220 < len(data)
 
 
-def test_a_file_without_crcs_is_whole_but_not_verifiable(tmp_path: Path) -> None:
+def test_a_file_without_crcs_is_whole_but_not_verifiable() -> None:
     torch.serialization.set_crc32_options(False)
     try:
-        torch.save({"w": torch.randn(10)}, tmp_path / "model.pt")
+        data = torch_file({"w": torch.randn(10)})
     finally:
         torch.serialization.set_crc32_options(True)
-    found = directory((tmp_path / "model.pt").read_bytes())
+    found = directory(data)
     assert found.findings == ()
     assert not found.verifiable
 
 
-def test_a_file_of_pythons_zipfile_is_accepted(tmp_path: Path) -> None:
-    with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
-        archive.writestr("a/data.pkl", b"xyz")
-        archive.writestr("a/data/0", bytes(100))
-    found = directory((tmp_path / "a.zip").read_bytes())
+def test_a_file_of_pythons_zipfile_is_accepted_also_without_a_record() -> None:
+    found = directory(zipped(**{"a/data.pkl": b"xyz", "a/data/0": bytes(100)}))
     assert found.findings == ()
     assert [entry.name for entry in found.entries] == ["a/data.pkl", "a/data/0"]
-
-
-def test_an_archive_without_records_has_none(tmp_path: Path) -> None:
-    with zipfile.ZipFile(tmp_path / "a.zip", "w"):
-        pass
-    assert directory((tmp_path / "a.zip").read_bytes()) == ZipDirectory(entries=(), findings=(), bytes_read=22)
+    assert directory(zipped()) == ZipDirectory(entries=(), findings=(), bytes_read=22)
 
 
 # Single faults, each made from the healthy file above.
@@ -142,16 +126,18 @@ def test_a_fault_in_the_directory_is_found(saved: bytes, fault: str) -> None:
     assert directory(broken).entries == ()
 
 
-def test_a_name_that_ends_in_a_slash_is_refused(saved: bytes) -> None:
-    assert codes(saved.replace(b"data.pkl", b"data.pk/")) == {(Code.HEADER_INVALID, Severity.UNSAFE)}
-
-
-def test_a_name_with_a_nul_is_refused(saved: bytes) -> None:
-    assert codes(saved.replace(b"data.pkl", b"data\0pkl")) == {(Code.UNSAFE_NAME, Severity.UNSAFE)}
-
-
-def test_a_name_that_is_no_utf_8_is_damage(saved: bytes) -> None:
-    assert codes(saved.replace(b"data.pkl", b"data\xffpkl")) == {(Code.HEADER_INVALID, Severity.DAMAGE)}
+@pytest.mark.parametrize(
+    ("name", "code", "severity"),
+    [
+        (b"data.pk/", Code.HEADER_INVALID, Severity.UNSAFE),
+        (b"data\0pkl", Code.UNSAFE_NAME, Severity.UNSAFE),
+        (b"data\xffpkl", Code.HEADER_INVALID, Severity.DAMAGE),
+    ],
+)
+def test_a_name_that_no_file_has_is_refused_or_damage(
+    saved: bytes, name: bytes, code: Code, severity: Severity
+) -> None:
+    assert codes(saved.replace(b"data.pkl", name)) == {(code, severity)}
 
 
 def test_two_records_of_one_name_are_refused(saved: bytes) -> None:
@@ -170,39 +156,33 @@ def test_a_local_extra_field_that_pushes_the_data_into_the_next_record_is_refuse
     assert codes(patched(saved, 28, "<H", 60_000)) == {(Code.OFFSETS_NOT_CONTIGUOUS, Severity.UNSAFE)}
 
 
+def flipped(data: bytes, at: int, bits: int = 1) -> bytes:
+    return data[:at] + bytes([data[at] ^ bits]) + data[at + 1 :]
+
+
 @pytest.mark.parametrize("offset", [0, 4, 6, 8, 10, 12, 14, 18, 22, 26, 30])
 def test_a_local_header_that_disagrees_is_damage(saved: bytes, offset: int) -> None:
-    raw = bytearray(saved)
-    raw[offset] ^= 0x40
-    assert codes(bytes(raw)) == {(Code.HEADER_INVALID, Severity.DAMAGE)}
+    assert codes(flipped(saved, offset, 0x40)) == {(Code.HEADER_INVALID, Severity.DAMAGE)}
 
 
 @pytest.mark.parametrize("offset", [0, 4, 8, 12])
 def test_a_descriptor_that_disagrees_is_damage(saved: bytes, offset: int) -> None:
-    raw = bytearray(saved)
-    raw[saved.index(b"PK\x07\x08") + offset] ^= 1
-    assert codes(bytes(raw)) == {(Code.HEADER_INVALID, Severity.DAMAGE)}
+    at = saved.index(b"PK\x07\x08")
+    assert codes(flipped(saved, at + offset)) == {(Code.HEADER_INVALID, Severity.DAMAGE)}
 
 
 @pytest.mark.parametrize("offset", [0, 4, 16, 20, 24, 32, 40, 48])
 def test_a_64_bit_end_that_disagrees_is_damage(saved: bytes, offset: int) -> None:
-    raw = bytearray(saved)
-    raw[places(saved)[2] + offset] ^= 1
-    assert {severity for _, severity in codes(bytes(raw))} == {Severity.DAMAGE}
+    assert {severity for _, severity in codes(flipped(saved, places(saved)[2] + offset))} == {Severity.DAMAGE}
 
 
 @pytest.mark.parametrize("offset", [4, 6, 8, 10, 12, 16])
 def test_an_end_that_disagrees_is_damage(saved: bytes, offset: int) -> None:
-    raw = bytearray(saved)
-    raw[len(raw) - 22 + offset] ^= 1
-    assert {severity for _, severity in codes(bytes(raw))} == {Severity.DAMAGE}
+    assert {severity for _, severity in codes(flipped(saved, len(saved) - 22 + offset))} == {Severity.DAMAGE}
 
 
-def test_a_directory_that_lost_a_record_is_damage(tmp_path: Path) -> None:
-    with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
-        archive.writestr("a", b"x")
-        archive.writestr("b", b"y")
-    raw = (tmp_path / "a.zip").read_bytes()
+def test_a_directory_that_lost_a_record_is_damage() -> None:
+    raw = zipped(a=b"x", b=b"y")
     end = len(raw) - 22
     broken = raw[:end] + struct.pack(
         "<4s4H2LH", *struct.unpack("<4s4H2LH", raw[end:])[:3], 3, 3, *struct.unpack("<4s4H2LH", raw[end:])[5:]
@@ -210,10 +190,8 @@ def test_a_directory_that_lost_a_record_is_damage(tmp_path: Path) -> None:
     assert codes(broken) == {(Code.ENTRIES_MISSING, Severity.DAMAGE)}
 
 
-def test_bytes_between_records_are_suspect_and_the_records_still_told(tmp_path: Path) -> None:
-    with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
-        archive.writestr("a", b"x")
-    raw = (tmp_path / "a.zip").read_bytes()
+def test_bytes_between_records_are_suspect_and_the_records_still_told() -> None:
+    raw = zipped(a=b"x")
     at = raw.index(b"PK\x01\x02")
     moved = raw[:at] + b"hidden" + raw[at:]
     moved = patched(moved, len(moved) - 6, "<L", at + 6)
@@ -222,12 +200,12 @@ def test_bytes_between_records_are_suspect_and_the_records_still_told(tmp_path: 
     assert [entry.name for entry in found.entries] == ["a"]
 
 
-def test_bytes_before_the_first_record_are_suspect(tmp_path: Path) -> None:
-    with (tmp_path / "a.zip").open("wb") as file:
-        file.write(b"#!/bin/sh\n")
-        with zipfile.ZipFile(file, "w") as archive:
-            archive.writestr("a", b"x")
-    assert codes((tmp_path / "a.zip").read_bytes()) == {(Code.OFFSETS_NOT_CONTIGUOUS, Severity.SUSPECT)}
+def test_bytes_before_the_first_record_are_suspect() -> None:
+    file = io.BytesIO()
+    file.write(b"#!/bin/sh\n")
+    with zipfile.ZipFile(file, "w") as archive:
+        archive.writestr("a", b"x")
+    assert codes(file.getvalue()) == {(Code.OFFSETS_NOT_CONTIGUOUS, Severity.SUSPECT)}
 
 
 @pytest.mark.parametrize("more", [1, 100, 60_000])
@@ -323,13 +301,12 @@ def build(records: list[tuple[bytes, bytes]], *, wide: bool, far: int = 0) -> by
 SMALL = build([(b"a/data.pkl", b"xyz"), (b"a/data/0", bytes(40))], wide=False)
 
 
-class Far(Bytes):
+class Far(MemorySource):
     """The bytes of an archive behind a hole of several GiB that is there but never made."""
 
     def __init__(self, data: bytes, hole: int) -> None:
-        super().__init__(data)
+        super().__init__(data, size=hole + len(data))
         self.hole = hole
-        self.stamp = FileStamp.on_disk(size=hole + len(data), mtime_ns=0, inode=1)
 
     def read(self, offset: int, length: int) -> bytes:
         if offset < self.hole:
@@ -364,15 +341,14 @@ def far_record(*, kind: int = 1) -> tuple[bytes, int]:
     return local + name + local_extra + tail, offset
 
 
-class Hollow(Bytes):
+class Hollow(MemorySource):
     """The archive of `far_record`, whose 12 GiB of nothing are never made."""
 
     HEAD = 53
 
     def __init__(self, data: bytes, offset: int) -> None:
-        super().__init__(data)
         self.offset, self.tail_at = offset, offset + self.HEAD + (5 << 30)
-        self.stamp = FileStamp.on_disk(size=self.tail_at + len(data) - self.HEAD, mtime_ns=0, inode=1)
+        super().__init__(data, size=self.tail_at + len(data) - self.HEAD)
 
     def read(self, offset: int, length: int) -> bytes:
         if offset >= self.tail_at:

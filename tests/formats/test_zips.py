@@ -16,7 +16,7 @@ from ckpttool.formats import read_header
 from ckpttool.formats.torch import zips
 from ckpttool.formats.torch.dcp import slice_names
 from ckpttool.formats.torch.zip_end import archive_begin
-from ckpttool.formats.torch.zips import read_zips, slice_of, zips_contents
+from ckpttool.formats.torch.zips import archives_of, read_zips, slice_of, zips_contents
 from ckpttool.storage.local import LocalStorage
 from tests.support.shard_writers import MemorySource
 from tests.support.trainer_trees import LAYOUTS
@@ -46,6 +46,7 @@ def test_real_files_are_walked_to_their_beginning_and_every_record_is_as_it_was_
     found = read_zips(source(data), thoroughly=True)
     assert found.findings == ()
     assert found.verifiable
+    assert [begin for begin, _ in archives_of(source(data))] == begins(data)
     assert {slice_of(entry.name) for entry in found.entries} == set(begins(data))
     assert all(zlib.crc32(data[entry.begin : entry.end]) == entry.crc32 for entry in found.entries)
 

@@ -5,10 +5,13 @@
 
 from __future__ import annotations
 
+import io
 import json
+import zipfile
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from ckpttool.domain.shard import FileStamp
 
@@ -102,3 +105,21 @@ def safetensors_file(header: Mapping[str, object] | bytes, data: bytes = b"", *,
     if pad:
         raw += b" " * (-len(raw) % 8)
     return len(raw).to_bytes(8, "little") + raw + data
+
+
+# --- torch -----------------------------------------------------------------------------------------------------------
+
+
+def torch_file(value: object, **how: Any) -> bytes:  # noqa: ANN401  as `torch.save` takes it
+    """Return what torch saves of a value."""
+    import torch
+
+    file = io.BytesIO()
+    torch.save(value, file, **how)
+    return file.getvalue()
+
+
+def torch_pickle(archive: bytes) -> bytes:
+    """Return the pickle in an archive of torch's."""
+    with zipfile.ZipFile(io.BytesIO(archive)) as records:
+        return records.read(next(name for name in records.namelist() if name.endswith("/data.pkl")))
