@@ -33,7 +33,7 @@ from ckpttool.storage.driver import reason_of, stamp_of
 from ckpttool.storage.driver_files import FIRST_READ
 from ckpttool.storage.driver_lanes import LANES
 from ckpttool.storage.stream import read_blocks
-from tests.storage.test_storage_sees_all import TREES, answer, copied, plain
+from tests.storage.test_storage_sees_all import CHANGES, TREES, answer, copied, plain
 from tests.support.answers import FIXTURES
 from tests.support.commands import ask, shard_words
 from tests.support.fsspec_drivers import SECRET, Lies, lying_driver
@@ -44,11 +44,18 @@ ROOT = "lying://server/tree"
 
 
 @pytest.fixture
-def lies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lies]:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+def lies(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lies]:
+    """A driver that is synchronous if a test wants no other."""
     (tmp_path / "server").mkdir()
-    with lying_driver(tmp_path / "server", monkeypatch) as lies:
+    with lying_driver(tmp_path / "server", monkeypatch, is_async=getattr(request, "param", False)) as lies:
         yield lies
+
+
+SYNC_AND_ASYNC = pytest.mark.parametrize("lies", [False, True], ids=["sync", "async"], indirect=True)
+
+
+def is_async(request: pytest.FixtureRequest) -> bool:
+    return "async" in request.node.callspec.id.split("-")
 
 
 def written(lies: Lies, path: str, data: bytes) -> Path:
@@ -65,19 +72,17 @@ def tree_of(lies: Lies, name: str = "sink2_ckpt/output") -> Path:
 # ----------------------------------------------------------------------------------------------------- the same answers
 
 
-@pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
+@pytest.mark.sample(3)
+@SYNC_AND_ASYNC
 @pytest.mark.parametrize("tree", TREES)
 def test_a_tree_by_a_driver_is_judged_as_the_same_tree_on_a_disk(
-    tree: str, is_async: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    tree: str, lies: Lies, request: pytest.FixtureRequest
 ) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    (tmp_path / "server").mkdir()
-    folder = copied(tree, tmp_path / "server")
-    with lying_driver(tmp_path / "server", monkeypatch, is_async=is_async):
-        for question in ("checksum",) if is_async else ("checksum", "resolve by the log", "health"):
-            disk, said = answer(question, str(folder)), answer(question, ROOT)
-            assert said.code == disk.code in {0, 10, 11, 14}, said.stderr
-            assert plain(said) == plain(disk).replace(str(folder), ROOT), question
+    folder = tree_of(lies, tree)
+    for question in ("checksum",) if is_async(request) else ("checksum", "resolve by the log", "health"):
+        disk, said = answer(question, str(folder)), answer(question, ROOT)
+        assert said.code == disk.code in {0, 10, 11, 14}, said.stderr
+        assert plain(said) == plain(disk).replace(str(folder), ROOT), question
 
 
 def test_nothing_is_listed_twice_and_each_connection_is_used_by_one_thread(lies: Lies) -> None:
@@ -94,6 +99,7 @@ def test_nothing_is_listed_twice_and_each_connection_is_used_by_one_thread(lies:
 HIDING = ["empty", "absent", "refused"]
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("how", HIDING)
 @pytest.mark.parametrize("hidden", ["tree", "tree/checkpoint", "tree/checkpoint/rank_3"])
 def test_a_folder_that_is_hidden_makes_all_that_hangs_on_it_unknown(how: str, hidden: str, lies: Lies) -> None:
@@ -289,20 +295,17 @@ def test_what_a_driver_tells_of_one_file_need_not_be_all_that_a_listing_tells(
     assert ask("verify", ROOT).code == code
 
 
-@pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
+@SYNC_AND_ASYNC
 @pytest.mark.parametrize(
     ("lie", "said"), [({"whole": True}, "gives other bytes than those that are asked for"), ({"short": 3}, "bytes of")]
 )
 def test_a_driver_that_gives_other_bytes_is_unknown_and_never_damage(
-    lie: dict[str, int], said: str, is_async: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    lie: dict[str, int], said: str, lies: Lies
 ) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    (tmp_path / "server").mkdir()
-    with lying_driver(tmp_path / "server", monkeypatch, is_async=is_async) as lies:
-        tree_of(lies)
-        for name, value in lie.items():
-            setattr(lies, name, value)
-        told = ask("verify", ROOT, "--level", "checksum", "--format", "json")
+    tree_of(lies)
+    for name, value in lie.items():
+        setattr(lies, name, value)
+    told = ask("verify", ROOT, "--level", "checksum", "--format", "json")
     assert told.code == ExitCode.INCOMPLETE
     assert shard_words(told) == {"unreadable"}
     assert said in told.stdout
@@ -343,23 +346,20 @@ def test_a_server_that_hangs_again_and_again_is_asked_no_more(
     look()
 
 
-@pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
-def test_no_more_is_asked_at_once_than_a_server_of_files_bears(
-    is_async: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    with lying_driver(tmp_path, monkeypatch, is_async=is_async) as lies:
-        for number in range(60):
-            written(lies, f"tree/rank_0/shard{number}", bytes([number]) * 100)
-        storage = open_storage(ROOT)
+@SYNC_AND_ASYNC
+def test_no_more_is_asked_at_once_than_a_server_of_files_bears(lies: Lies, request: pytest.FixtureRequest) -> None:
+    for number in range(60):
+        written(lies, f"tree/rank_0/shard{number}", bytes([number]) * 100)
+    storage = open_storage(ROOT)
 
-        def look(number: int) -> bytes:
-            with storage.open(f"rank_0/shard{number}") as source:
-                return source.read(0, 100)
+    def look(number: int) -> bytes:
+        with storage.open(f"rank_0/shard{number}") as source:
+            return source.read(0, 100)
 
-        with ThreadPoolExecutor(32) as pool:
-            assert [*pool.map(look, range(60))] == [bytes([number]) * 100 for number in range(60)]
-        assert lies.most_at_once <= (32 if is_async else LANES)
-        assert lies.asked["connect"] <= (1 if is_async else LANES)
+    with ThreadPoolExecutor(32) as pool:
+        assert [*pool.map(look, range(60))] == [bytes([number]) * 100 for number in range(60)]
+    assert lies.most_at_once <= (32 if is_async(request) else LANES)
+    assert lies.asked["connect"] <= (1 if is_async(request) else LANES)
 
 
 def test_links_are_followed_and_one_that_leads_nowhere_is_lost(shard: Path) -> None:
@@ -530,9 +530,8 @@ def test_a_name_and_a_port_are_no_password(place: str, lies: Lies) -> None:
     assert ask("resolve", f"lying://{place}/tree@2/x:y").code == ExitCode.INCOMPLETE
 
 
-def test_a_driver_that_lacks_a_package_says_which(lies: Lies, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("fsspec")
-    lies.error = None
+@pytest.mark.usefixtures("lies")
+def test_a_driver_that_lacks_a_package_says_which(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     monkeypatch.setitem(sys.modules, "pyarrow.fs", None)
     said = ask("resolve", "hdfs://server/tree")
@@ -551,17 +550,7 @@ def test_without_fsspec_one_line_says_what_to_install(monkeypatch: pytest.Monkey
 # --------------------------------------------------------------------------------------------------- nothing is changed
 
 
-@pytest.mark.parametrize(
-    "command",
-    [
-        ["seal"],
-        ["prune", "--keep-last", "1", "--apply"],
-        ["repair-meta", "--apply"],
-        ["health", "--threshold", "5", "--write"],
-        ["heal", "--apply"],
-    ],
-    ids=" ".join,
-)
+@pytest.mark.parametrize("command", CHANGES, ids=" ".join)
 def test_nothing_is_changed_by_a_driver(command: list[str], lies: Lies) -> None:
     folder = tree_of(lies, "health_pp2/output")
     before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}

@@ -46,6 +46,15 @@ QUESTIONS = {
     "health": ["health", "--threshold", "5", "--from-weights"],
 }
 
+CHANGES = (
+    ["seal"],
+    ["prune", "--keep-last", "1", "--apply"],
+    ["repair-meta", "--apply"],
+    ["health", "--threshold", "5", "--write"],
+    ["heal", "--apply"],
+)
+"""Commands that change a tree on a disk."""
+
 READS_LOGS = {"resolve by the log", "health"}
 
 pytestmark = pytest.mark.slow
@@ -97,9 +106,8 @@ WATCH = Watch()
 
 
 @pytest.fixture
-def recorded(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Watch:
+def recorded(monkeypatch: pytest.MonkeyPatch) -> Watch:
     """Let every folder be opened as a storage that notes what it is asked for."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setitem(STORAGES, "", lambda root: Recording(LocalStorage(root), WATCH.notes, WATCH.read, WATCH.asking))
     return WATCH
 
@@ -161,7 +169,6 @@ def test_a_storage_is_asked_for_all_that_is_sealed(tree: str, tmp_path: Path, re
 def test_a_tree_in_memory_is_judged_as_the_same_tree_on_a_disk(
     tree: str, timeless: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     folder = copied(tree, tmp_path)
     bucket = Bucket.copied(folder, timeless=timeless)
     monkeypatch.setitem(STORAGES, "memory", lambda root: MemoryStorage(root, bucket))
@@ -179,16 +186,7 @@ def plain(said: Said) -> str:
     return json.dumps({key: value for key, value in said.json.items() if key not in {"seconds", "copy"}}, indent=1)
 
 
-@pytest.mark.parametrize(
-    "command",
-    [
-        ["seal"],
-        ["prune", "--keep-last", "1", "--apply"],
-        ["repair-meta", "--apply"],
-        ["health", "--threshold", "5", "--write"],
-    ],
-    ids=" ".join,
-)
+@pytest.mark.parametrize("command", CHANGES, ids=" ".join)
 def test_nothing_is_changed_but_in_a_folder_of_this_machine(
     command: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -255,15 +253,12 @@ def test_a_preflight_judges_what_is_no_folder_and_says_that_nothing_can_start_fr
     assert (accepted.code, accepted.stdout[:4]) == (ExitCode.OK, "GO: ")
 
 
-@pytest.mark.parametrize("command", [["launch", "--output", "out.yaml"]], ids=lambda words: words[0])
-def test_no_training_is_started_from_what_is_no_folder(
-    command: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_no_training_is_started_from_what_is_no_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     bucket = Bucket.copied(copied("sink2_ckpt/output", tmp_path))
     monkeypatch.setitem(STORAGES, "memory", lambda root: MemoryStorage(root, bucket))
     monkeypatch.chdir(tmp_path)
     base = str(FIXTURES / "configs" / "pretrain_sink2.yaml")
-    said = ask(command[0], "memory://tree", "--config", base, *command[1:])
+    said = ask("launch", "memory://tree", "--config", base, "--output", "out.yaml")
     assert said.code == ExitCode.USAGE
     assert "a training loads from a folder, which memory://tree/checkpoint is not" in " ".join(
         f"{said.stdout}{said.stderr}".split()

@@ -5,24 +5,29 @@ from __future__ import annotations
 import base64
 import json
 import os
+import re
 import shutil
 import sys
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from ckpttool.domain.frozen import replace
 from ckpttool.domain.stored import CLAIMS, Claim, CrcName, StoreTrial
+from ckpttool.domain.verdict import Level
 from ckpttool.errors import ExitCode
+from ckpttool.records.hashed_json import closed
 from ckpttool.records.store_trials import TRIALS, read_trials, trial_bytes, trial_path
 from ckpttool.storage import open_storage
 from ckpttool.storage.base import WithheldError
+from ckpttool.verify.check import check
 from tests.support.answers import FIXTURES
 from tests.support.commands import Said, ask
-from tests.support.s3_relay import Relay, relay_over
+from tests.support.s3_relay import Relay
 from tests.support.shard_writers import crc_trailer
+from tests.support.verifying import task_for
 
 pytest.importorskip("obstore", reason="object stores are read by obstore, which is not installed")
 pytest.importorskip("botocore", reason="stores are asked for their checksums by botocore, which is not installed")
@@ -38,19 +43,18 @@ CRC32_ALONE = Claim(crc=CrcName.CRC32, in_parts=False)
 TRIED = StoreTrial(address="", server="x", tried_at="2026-11-28T00:00:00Z", refused=CLAIMS, taken=())
 
 
-@pytest.fixture
-def relay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Relay]:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    (tmp_path / "stores" / "bucket").mkdir(parents=True)
-    with relay_over(tmp_path / "stores", monkeypatch) as relay:
-        yield relay
-
-
-@pytest.fixture
-def bucket(relay: Relay) -> Path:
-    """A tree of safetensors, sealed on the disk, then uploaded."""
-    folder = Path(shutil.copytree(FIXTURES / "sink2_safetensors/output", relay.folder / "bucket/run/output"))
+@pytest.fixture(scope="module")
+def sealed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tree of safetensors, sealed on the disk."""
+    folder = Path(shutil.copytree(FIXTURES / "sink2_safetensors/output", tmp_path_factory.mktemp("sealed") / "output"))
     assert ask("seal", str(folder), "-q").code == 0
+    return folder
+
+
+@pytest.fixture
+def bucket(relay: Relay, sealed: Path) -> Path:
+    """The same, uploaded."""
+    shutil.copytree(sealed, relay.folder / "bucket/run/output")
     for key in SHARDS:
         keep(relay, key)
     return relay.folder / "bucket"
@@ -172,10 +176,6 @@ def test_a_ckpt_that_carries_a_crc_is_attested_without_a_manifest(relay: Relay) 
 
 @pytest.mark.parametrize("name", ["bf16", "split", "tensors", "with_scalars"])
 def test_the_crc_in_a_file_that_mindspore_wrote_tells_that_of_the_whole_file(name: str) -> None:
-    from ckpttool.domain.verdict import Level
-    from ckpttool.verify.check import check
-    from tests.support.verifying import task_for
-
     path = FIXTURES / "crc" / f"{name}.ckpt"
     assert check(task_for(path, Level.STRUCTURE)).report.file_crc32 == zlib.crc32(path.read_bytes())
 
@@ -469,23 +469,14 @@ def test_a_trial_is_of_what_a_store_keeps_and_of_nothing_else(
 # ----------------------------------------------------------------------------------------------- seals in the store
 
 
-def test_a_seal_in_a_store_adds_what_an_older_one_lacks_and_then_nothing_more(relay: Relay) -> None:
-    folder = Path(shutil.copytree(FIXTURES / "sink2_safetensors/output", relay.folder / "bucket/run/output"))
-    assert ask("seal", str(folder), "-q").code == 0
+def test_a_seal_in_a_store_adds_what_an_older_one_lacks_and_then_nothing_more(bucket: Path) -> None:
+    folder = bucket / "run/output"
     (seal,) = (folder / "checkpoint/.ckpttool").glob("*.manifest.json")
     assert b'"crc32"' in seal.read_bytes()
-    seal.write_bytes(_without_crcs(seal.read_bytes()))
+    body = re.sub(r', "crc[0-9a-z]+": "[0-9a-f]+"', "", seal.read_text())
+    seal.write_bytes(closed(body.rpartition(',\n  "hash"')[0]))
     for _ in range(2):
         assert ask("seal", TREE, "-q").code == 0
     added = list((folder / "checkpoint/.ckpttool/seals").rglob("*.json"))
     assert len(added) == 1
     assert b'"crc32"' in added[0].read_bytes()
-
-
-def _without_crcs(manifest: bytes) -> bytes:
-    import re
-
-    from ckpttool.records.hashed_json import closed
-
-    body = re.sub(rb', "crc[0-9a-z]+": "[0-9a-f]+"', b"", manifest)
-    return closed(body[: body.rindex(b',\n  "hash"')].decode())

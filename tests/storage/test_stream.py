@@ -10,49 +10,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ckpttool.domain.shard import FileStamp
 from ckpttool.storage import stream
 from ckpttool.storage.local import LocalStorage
 from ckpttool.storage.stream import BLOCK_BYTES, ShrankError, read_blocks, was_cached
+from tests.support.shard_writers import MemorySource
 
 
-class MemorySource:
-    """A file of `size` bytes, of which only `there` are left."""
-
-    def __init__(self, size: int, *, there: int | None = None) -> None:
-        self.there = size if there is None else there
-        self.stamp = FileStamp.on_disk(size=size, mtime_ns=0, inode=1)
-        self.calls: list[tuple[int, int]] = []
-
-    def byte(self, offset: int) -> int:
-        return (offset * 7 + offset // 251) % 256
-
-    def read(self, offset: int, length: int) -> bytes:
-        return bytes(map(self.byte, range(offset, min(offset + length, self.there))))
-
-    def read_into(self, offset: int, buffer: memoryview) -> int:
-        self.calls.append((offset, len(buffer)))
-        data = bytes(max(0, min(len(buffer), self.there - offset)))
-        buffer[: len(data)] = data
-        return len(data)
-
-
-class FileSource:
-    """An open file with its descriptor."""
-
-    def __init__(self, path: Path) -> None:
-        self.fd = os.open(path, os.O_RDONLY)
-        status = os.fstat(self.fd)
-        self.stamp = FileStamp.on_disk(size=status.st_size, mtime_ns=status.st_mtime_ns, inode=status.st_ino)
-
-    def fileno(self) -> int:
-        return self.fd
-
-    def read(self, offset: int, length: int) -> bytes:
-        return os.pread(self.fd, length, offset)
-
-    def read_into(self, offset: int, buffer: memoryview) -> int:
-        return os.preadv(self.fd, [buffer], offset)
+def empty(size: int) -> MemorySource:
+    """A file of so many zeros."""
+    return MemorySource(bytes(size))
 
 
 def drop(path: Path) -> None:
@@ -77,7 +43,7 @@ def test_the_blocks_of_a_real_file_are_its_bytes(tmp_path: Path) -> None:
 
 @given(begin=st.integers(0, 3 * BLOCK_BYTES), length=st.integers(0, 3 * BLOCK_BYTES))
 def test_blocks_cover_any_range_once_and_end_at_whole_mebibytes(begin: int, length: int) -> None:
-    source = MemorySource(6 * BLOCK_BYTES)
+    source = empty(6 * BLOCK_BYTES)
     expected = begin
     for offset, block in read_blocks(source, begin, begin + length):
         assert offset == expected
@@ -88,7 +54,7 @@ def test_blocks_cover_any_range_once_and_end_at_whole_mebibytes(begin: int, leng
 
 
 def test_blocks_of_a_size_that_is_asked_for_are_counted_from_the_first_byte() -> None:
-    source = MemorySource(1_000)
+    source = empty(1_000)
     assert [(offset, len(block)) for offset, block in read_blocks(source, 7, 1_000, size=400)] == [
         (7, 400),
         (407, 400),
@@ -99,17 +65,17 @@ def test_blocks_of_a_size_that_is_asked_for_are_counted_from_the_first_byte() ->
 @pytest.mark.parametrize("size", [0, -1, BLOCK_BYTES + 1])
 def test_blocks_larger_than_a_block_or_without_a_byte_are_refused(size: int) -> None:
     with pytest.raises(ValueError, match="a block has 1 to"):
-        list(read_blocks(MemorySource(10), 0, 10, size=size))
+        list(read_blocks(empty(10), 0, 10, size=size))
 
 
 def test_all_blocks_share_one_buffer() -> None:
     buffer = memoryview(bytearray(BLOCK_BYTES))
-    for _, block in read_blocks(MemorySource(4 * BLOCK_BYTES), 0, 4 * BLOCK_BYTES, buffer=buffer):
+    for _, block in read_blocks(empty(4 * BLOCK_BYTES), 0, 4 * BLOCK_BYTES, buffer=buffer):
         assert block.obj is buffer.obj
 
 
 def test_a_file_that_shrank_is_told_with_the_place_where_it_ends() -> None:
-    source = MemorySource(3 * BLOCK_BYTES, there=BLOCK_BYTES + 10)
+    source = MemorySource(bytes(BLOCK_BYTES + 10), size=3 * BLOCK_BYTES)
     blocks = read_blocks(source, 0, 3 * BLOCK_BYTES)
     assert next(blocks)[0] == 0
     with pytest.raises(ShrankError) as caught:
@@ -130,26 +96,26 @@ def test_a_file_that_is_cut_between_two_blocks_is_told_too(tmp_path: Path) -> No
 
 
 def test_an_empty_range_reads_nothing() -> None:
-    source = MemorySource(10)
+    source = empty(10)
     assert list(read_blocks(source, 4, 4)) == []
-    assert source.calls == []
+    assert source.reads == []
 
 
 @pytest.mark.parametrize(("begin", "end"), [(5, 4), (-1, 3)])
 def test_a_range_that_is_none_is_refused(begin: int, end: int) -> None:
     with pytest.raises(ValueError, match="no range"):
-        list(read_blocks(MemorySource(10), begin, end))
+        list(read_blocks(empty(10), begin, end))
 
 
 @pytest.mark.parametrize(("size", "taken"), [(10, 10), (BLOCK_BYTES, BLOCK_BYTES), (3 * BLOCK_BYTES, BLOCK_BYTES)])
 def test_a_tiny_file_takes_no_more_memory_than_it_has_bytes_and_a_large_one_a_block(size: int, taken: int) -> None:
-    for _, block in read_blocks(MemorySource(size), 0, size):
+    for _, block in read_blocks(empty(size), 0, size):
         assert len(memoryview(block.obj)) == taken
 
 
 def test_a_buffer_too_small_for_a_block_is_refused() -> None:
     with pytest.raises(ValueError, match="buffer"):
-        list(read_blocks(MemorySource(10), 0, 10, buffer=memoryview(bytearray(9))))
+        list(read_blocks(empty(10), 0, 10, buffer=memoryview(bytearray(9))))
 
 
 @pytest.fixture
@@ -162,6 +128,12 @@ def big_file(tmp_path: Path) -> Path:
     return path
 
 
+def read_through(path: Path) -> None:
+    with LocalStorage(str(path.parent)).open(path.name) as source:
+        for _ in read_blocks(source, 0, 8 * BLOCK_BYTES):
+            pass
+
+
 @pytest.fixture
 def told_uncached(monkeypatch: pytest.MonkeyPatch) -> None:
     """Answer for the kernel: to ask it makes it read ahead, so that a loaded machine says "cached" the second time."""
@@ -170,19 +142,13 @@ def told_uncached(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("told_uncached")
 def test_a_file_that_was_not_cached_is_not_cached_afterwards(big_file: Path) -> None:
-    source = FileSource(big_file)
-    for _ in read_blocks(source, 0, 8 * BLOCK_BYTES):
-        pass
-    os.close(source.fd)
+    read_through(big_file)
     assert cached(big_file) is False
 
 
 def test_a_file_that_was_cached_stays_cached(big_file: Path) -> None:
     big_file.read_bytes()
-    source = FileSource(big_file)
-    for _ in read_blocks(source, 0, 8 * BLOCK_BYTES):
-        pass
-    os.close(source.fd)
+    read_through(big_file)
     assert cached(big_file) is True
 
 
@@ -196,13 +162,12 @@ def test_what_was_read_is_dropped_long_before_the_end(big_file: Path, monkeypatc
             dropped.append((offset, length))
 
     monkeypatch.setattr(os, "posix_fadvise", advise)
-    source = FileSource(big_file)
-    blocks = read_blocks(source, 0, 8 * BLOCK_BYTES)
-    for _ in range(4):
-        next(blocks)
-    assert dropped == [(0, 2 * BLOCK_BYTES)]
-    blocks.close()  # type: ignore[attr-defined]  # a generator: who stops early must not leave pages behind
-    os.close(source.fd)
+    with LocalStorage(str(big_file.parent)).open(big_file.name) as source:
+        blocks = read_blocks(source, 0, 8 * BLOCK_BYTES)
+        for _ in range(4):
+            next(blocks)
+        assert dropped == [(0, 2 * BLOCK_BYTES)]
+        blocks.close()  # type: ignore[attr-defined]  # a generator: who stops early must not leave pages behind
     assert sum(length for _, length in dropped) == 3 * BLOCK_BYTES
 
 
