@@ -9,17 +9,14 @@ import pytest
 
 from ckpttool.errors import NotDurableError, UnsafeError, WriteFailedError
 from ckpttool.write.folders import filled, foreign, place
-
-
-def names(folder: Path) -> list[str]:
-    return sorted(path.name for path in folder.iterdir())
+from tests.write.test_files import names
 
 
 def test_a_folder_is_new_or_takes_the_place_of_its_own(tmp_path: Path) -> None:
     folder = tmp_path / "E4d"
     place(str(folder), {"README.md": b"one", "old.yaml": b""})
     place(str(folder), {"README.md": b"two"}, instead_of=("README.md", "old.yaml"))
-    assert (names(tmp_path), names(folder), (folder / "README.md").read_bytes()) == (["E4d"], ["README.md"], b"two")
+    assert (names(tmp_path), names(folder), (folder / "README.md").read_bytes()) == ({"E4d"}, {"README.md"}, b"two")
 
 
 def test_a_folder_with_anything_else_in_it_stays(tmp_path: Path) -> None:
@@ -28,7 +25,7 @@ def test_a_folder_with_anything_else_in_it_stays(tmp_path: Path) -> None:
     (folder / "train.log").write_text("mine")
     with pytest.raises(UnsafeError, match=r"holds 'train\.log', too"):
         place(str(folder), {"README.md": b"two"}, instead_of=("README.md",))
-    assert (names(tmp_path), (folder / "README.md").read_bytes()) == (["E4d"], b"one")
+    assert (names(tmp_path), (folder / "README.md").read_bytes()) == ({"E4d"}, b"one")
 
 
 def test_what_is_no_folder_is_not_replaced(tmp_path: Path) -> None:
@@ -54,7 +51,7 @@ def test_a_folder_that_cannot_be_written_leaves_what_was_there(tmp_path: Path, m
     monkeypatch.setattr(os, "rename", refused)
     with pytest.raises(WriteFailedError, match="No space left on device"):
         place(str(folder), {"README.md": b"two"}, instead_of=("README.md",))
-    assert (names(tmp_path), (folder / "README.md").read_bytes()) == (["E4d"], b"one")
+    assert (names(tmp_path), (folder / "README.md").read_bytes()) == ({"E4d"}, b"one")
 
 
 def test_a_disk_that_does_not_confirm_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -69,7 +66,7 @@ def test_a_disk_that_does_not_confirm_is_told(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(os, "fsync", lying)
     with pytest.raises(NotDurableError, match="a power cut may undo it"):
         place(str(folder), {"README.md": b"one"})
-    assert names(folder) == ["README.md"]
+    assert names(folder) == {"README.md"}
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root lists any folder")
@@ -84,7 +81,7 @@ def test_a_folder_that_is_filled_gets_its_name_when_it_is_whole(tmp_path: Path) 
     with filled(str(folder)) as inside:
         place(f"{inside}/E4d", {"README.md": b"one"})
         assert not folder.exists()
-    assert (names(tmp_path), names(folder)) == (["plan"], ["E4d"])
+    assert (names(tmp_path), names(folder)) == ({"plan"}, {"E4d"})
     with filled(str(folder)) as inside:
         assert inside == str(folder)
 
@@ -96,4 +93,4 @@ def test_nothing_is_left_of_a_folder_that_could_not_be_filled(tmp_path: Path) ->
 
     with pytest.raises(WriteFailedError, match="No space left on device"):
         fill()
-    assert names(tmp_path) == []
+    assert names(tmp_path) == set()
