@@ -96,8 +96,9 @@ def donors(training: Training, *, is_lost: bool) -> Iterator[tuple[int, ShardHea
                     yield step, shard, same
 
 
-@pytest.mark.parametrize("is_lost", [True, False])
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("quarter", range(4))
+@pytest.mark.parametrize("is_lost", [True, False])
 def test_no_donor_holds_another_slice_whatever_changed_between_starts(quarter: int, is_lost: bool) -> None:
     proven = 0
     for seed in range(quarter * TRAININGS // 4, (quarter + 1) * TRAININGS // 4):

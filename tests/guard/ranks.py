@@ -17,14 +17,8 @@ import torch.distributed as dist
 Case = Callable[[int], Any]
 """Runs on each rank, and returns what the test wants to see of it: plain values."""
 
-RANKS = 2
 LONGEST = 280.0
 """Seconds for all cases together, and for one meeting of the ranks; less than a test that hangs is given."""
-
-
-def on_two_ranks(cases: Mapping[str, Case], folder: Path) -> dict[str, list[Any]]:
-    """Return what each case returned, by rank."""
-    return on_ranks(RANKS, cases, folder)
 
 
 def on_ranks(count: int, cases: Mapping[str, Case], folder: Path) -> dict[str, list[Any]]:

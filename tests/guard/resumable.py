@@ -154,6 +154,13 @@ class Training:
         return digests | {name: repr(value) for name, value in rest.items()}
 
 
+def flip(path: Path) -> None:
+    """Change one bit of a shard's last tensor."""
+    data = bytearray(path.read_bytes())
+    data[-9] ^= 4
+    path.write_bytes(data)
+
+
 def train(
     output: Path, until: int, *, every: int = 2, told: Path | None = None, stepped: Callable[[], object] = lambda: None
 ) -> Training:

@@ -1,209 +1,45 @@
-"""All ranks decide the same, and a fault of the guard on one rank stops nobody: with two real processes."""
+"""Two real processes that train together decide, capture, save and resume alike, whatever happens to one of them.
+
+They start once for all tests of this file that a run has chosen, for to start costs more than what is tried in them.
+"""
 
 from __future__ import annotations
 
-import time
+import json
+import shutil
 from collections.abc import Callable
-from contextlib import nullcontext
 from functools import partial
 from itertools import product
+from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 import pytest
 import torch
-import torch.distributed as dist
-from torch import Tensor, nn, optim
-from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
+from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
-from ckpttool.decide.asd.detector import FeatureValueDetector
-from ckpttool.decide.guarding import SpikeGuard
-from ckpttool.decide.policies.base import Policy
-from ckpttool.decide.policies.olmo import OlmoPolicy
-from ckpttool.guard import Guard, GuardStop
+import ckpttool
+from ckpttool import api
+from ckpttool.domain.capture import Capture, NanQuestion, NanVerdict
+from ckpttool.domain.finding import Severity
+from ckpttool.domain.plan import ResumePlan
+from ckpttool.domain.verdict import VerdictWord
+from ckpttool.errors import NothingToResumeError, UsageError
+from ckpttool.guard import CaptureSettings
 from ckpttool.guard.agree import Ranks
-from ckpttool.guard.buffers import Buffers
-from ckpttool.guard.capture.remember import StepMemory
-from ckpttool.guard.capture.store import CaptureStore
-from ckpttool.guard.features import FeatureProbe
-from ckpttool.guard.norm import Losses
-from ckpttool.guard.replicas import ReplicaCheck
-from ckpttool.records.events import EventFile
-from tests.guard.loop import INFINITE, NOT_A_NUMBER, SmallNet, Told, batches, bits, loss_of
-from tests.guard.ranks import on_two_ranks
+from tests.guard import capturing, rank_captures, rank_saves, rank_steps
+from tests.guard.capturing import place
+from tests.guard.loop import INFINITE, NOT_A_NUMBER, SmallNet
+from tests.guard.rank_captures import ENTRY
+from tests.guard.rank_steps import PARTS, Seen
+from tests.guard.ranks import on_ranks
+from tests.guard.test_saving import question, verdicts
+from tests.guard.test_silent_errors import CULPRIT, WRONG_AT, guarded, with_and_without_a_hook
 
-Seen = dict[str, Any]
+Case = Callable[[int], Any]
 
-
-def train(
-    rank: int,
-    *,
-    steps: int = 6,
-    bad: dict[int, float] | None = None,
-    losses: dict[int, float] | None = None,
-    spoil: Callable[[int, nn.Module], None] | None = None,
-    wrap: Callable[[nn.Module], nn.Module] = DistributedDataParallel,
-    slow: float = 0,
-    parts: int = 1,
-    scale: float | None = None,
-    policy: Policy | None = None,
-    mode: str = "act",
-    count_threshold: int = 10,
-    features: str | None = None,
-    output: str | None = None,
-) -> Seen:
-    """Train in step with the other rank; what is bad is rank 1's alone, and in its first part."""
-    told = Told()
-    model = wrap(SmallNet())
-    optimizer = optim.AdamW(model.parameters(), lr=0.01)
-    scaler = torch.amp.GradScaler("cpu", init_scale=scale or 1.0, enabled=scale is not None)
-    guard = Guard(
-        model,
-        optimizer,
-        sinks=[told],
-        policy=policy,
-        mode=mode,
-        count_threshold=count_threshold,
-        scaler=scaler,
-        features=features,
-        output=output,
-        replica_every=2,
-    )
-    applied: list[bool] = []
-    weights: list[object] = []
-    stopped, norm = None, torch.tensor(0.0)
-    for number, batch in enumerate(batches(steps, seed=rank, bad=bad if rank == 1 else None), 1):
-        optimizer.zero_grad()
-        for last, part in enumerate(reversed(batch.chunk(parts)), 1 - parts):
-            apart = isinstance(model, DistributedDataParallel) and last != 0
-            with model.no_sync() if apart else nullcontext(), guard.micro(part) as micro:  # type: ignore[operator]
-                loss = loss_of(model, part) / parts
-                micro.loss(loss + (losses or {}).get(number, 0.0) if rank == 1 else loss)
-                scaler.scale(loss).backward()
-        if spoil is not None and rank == 1:
-            spoil(number, model)
-        if slow and rank == 1:
-            time.sleep(slow)
-        scaler.unscale_(optimizer)
-        try:
-            norm = guard.clip_(1.0)
-        except GuardStop as stop:
-            stopped = str(stop)
-            break
-        scaler.step(optimizer)
-        scaler.update()
-        applied.append(guard.applied)
-        weights.append([bits(whole(weight)) for weight in model.parameters()])
-    return {
-        "applied": applied,
-        "kinds": told.kinds(),
-        "events": [(kind.value, step, values) for kind, step, values in told.events],
-        "weights": weights,
-        "norm": bits(norm),
-        "buffers": bits(list(model.buffers())),
-        "stopped": stopped,
-    }
-
-
-def whole(weight: Tensor) -> Tensor:
-    return weight.full_tensor() if hasattr(weight, "full_tensor") else weight
-
-
-def raising(*_: object, **__: object) -> None:
-    raise RuntimeError("the guard itself")
-
-
-def fault_in(owner: type, name: str, rank: int) -> Seen:
-    """Let a part of rank 1 raise whenever it is called, and a batch be bad before and after it is switched off."""
-    real = getattr(owner, name)
-    with patch.object(owner, name, raising if rank == 1 else real):
-        return train(
-            rank, bad={2: INFINITE, 6: INFINITE}, steps=7, features="enable:true", output=owner.__name__ + name
-        )
-
-
-def once_in(owner: type, name: str, rank: int) -> Seen:
-    """Let a part of rank 1 raise at its second call alone, in a step that is bad."""
-    real, calls = getattr(owner, name), iter(range(1000))
-
-    def second(*values: object, **named: object) -> object:
-        if next(calls) == 1:
-            raising()
-        return real(*values, **named)
-
-    with patch.object(owner, name, second if rank == 1 else real):
-        return train(rank, bad={2: INFINITE, 4: INFINITE}, features="enable:true", output="once")
-
-
-def sharded(model: nn.Module) -> nn.Module:
-    for layer in model.children():
-        fully_shard(layer)
-    fully_shard(model)
-    return model
-
-
-def sharded_as_before(model: nn.Module) -> nn.Module:
-    return FullyShardedDataParallel(model, device_id=torch.device("cpu"), use_orig_params=True)
-
-
-def by_hand(model: nn.Module) -> nn.Module:
-    """Average gradients as a training without a wrapper does."""
-    for weight in model.parameters():
-        weight.register_post_accumulate_grad_hook(_average)
-    return model
-
-
-def _average(weight: Tensor) -> None:
-    assert weight.grad is not None
-    dist.all_reduce(weight.grad)
-
-
-def one_gradient_differs(number: int, model: nn.Module) -> None:
-    weight = next(model.parameters())
-    assert weight.grad is not None
-    if number in {3, 5}:
-        weight.grad[0, 0] += 0.5
-
-
-def only_rank_0_sees_a_spike(rank: int) -> Seen:
-    """OLMo's rule looks at the local loss, so that ranks do not want the same."""
-    return train(rank, steps=140, losses={138: 1e3}, policy=OlmoPolicy())
-
-
-def partly_sharded(_rank: int) -> Seen:
-    """Clip where torch cannot: it takes no list of both kinds. With one batch for both ranks plain gradients agree."""
-    model = SmallNet()
-    fully_shard(model.last)
-    guard = Guard(model, optim.SGD(model.parameters(), lr=0.0))
-    loss_of(model, next(batches(1))).backward()
-    gradients = [whole(weight.grad) for weight in model.parameters() if weight.grad is not None]
-    expected = torch.cat([gradient.flatten() for gradient in gradients]).norm()
-    norm = guard.clip_(0.5)
-    clipped = [whole(weight.grad) for weight in model.parameters() if weight.grad is not None]
-    return {
-        "norm": norm.item(),
-        "expected": expected.item(),
-        "clipped": torch.cat([one.flatten() for one in clipped]).norm().item(),
-    }
-
-
-PARTS: list[tuple[type, str]] = [
-    (Losses, "add"),
-    (Losses, "read"),
-    (SpikeGuard, "propose"),
-    (SpikeGuard, "settle"),
-    (Buffers, "take"),
-    (Buffers, "restore"),
-    (FeatureProbe, "take"),
-    (FeatureValueDetector, "take"),
-    (StepMemory, "micro"),
-    (CaptureStore, "capture"),
-    (ReplicaCheck, "hashes"),
-    (EventFile, "__init__"),
-]
-
-CASES: dict[str, Callable[[int], Any]] = {
+train = rank_steps.train
+STEPS: dict[str, Case] = {
     "healthy": train,
     "infinite batch": partial(train, bad={3: INFINITE, 5: NOT_A_NUMBER}),
     "loss alone": partial(train, losses={3: NOT_A_NUMBER}),
@@ -212,101 +48,171 @@ CASES: dict[str, Callable[[int], Any]] = {
     "slow": partial(train, bad={3: INFINITE}, slow=0.2),
     "stop": partial(train, bad={2: INFINITE, 3: INFINITE}, count_threshold=2),
     "watch": partial(train, losses={3: NOT_A_NUMBER}, mode="watch"),
-    "one sees a spike": only_rank_0_sees_a_spike,
-    "by hand": partial(train, wrap=by_hand),
-    "one gradient differs": partial(train, wrap=by_hand, spoil=one_gradient_differs),
-    "sharded": partial(train, wrap=sharded, bad={3: INFINITE}),
-    "sharded as before": partial(train, wrap=sharded_as_before, bad={3: INFINITE}),
-    "sharded and healthy": partial(train, wrap=sharded),
-    "partly sharded": partly_sharded,
-    **{f"fault in {owner.__name__}.{name}": partial(fault_in, owner, name) for owner, name in PARTS},
-    **{f"once in {owner.__name__}.{name}": partial(once_in, owner, name) for owner, name in PARTS},
+    "one sees a spike": rank_steps.only_rank_0_sees_a_spike,
+    "by hand": partial(train, wrap=rank_steps.by_hand),
+    "one gradient differs": partial(train, wrap=rank_steps.by_hand, spoil=rank_steps.one_gradient_differs),
+    "sharded": partial(train, wrap=rank_steps.sharded, bad={3: INFINITE}),
+    "sharded as before": partial(train, wrap=rank_steps.sharded_as_before, bad={3: INFINITE}),
+    "sharded and healthy": partial(train, wrap=rank_steps.sharded),
+    "partly sharded": rank_steps.partly_sharded,
+    "strike": partial(guarded, replica_every=0),
+    "hooked": with_and_without_a_hook,
+    **{f"always in {owner.__name__}.{name}": partial(rank_steps.fault_in, owner, name) for owner, name in PARTS},
+    **{f"once in {owner.__name__}.{name}": partial(rank_steps.once_in, owner, name) for owner, name in PARTS},
 }
+SAVES: dict[str, Callable[..., Any]] = {
+    "saves": partial(rank_saves.on_both, wrap=DistributedDataParallel),
+    "saves its part": partial(rank_saves.on_both, wrap=fully_shard),
+    "one started before": rank_saves.one_start_more,
+    "one has a flipped bit": rank_saves.flipped,
+    "nothing there": rank_saves.nothing,
+}
+CAPTURES: dict[str, Callable[..., Any]] = {
+    "captures and computes again": partial(rank_captures.train, again=True),
+    "captures": partial(rank_captures.train, again=False),
+    "captures its part": partial(rank_captures.train, again=True, wrap="fsdp"),
+}
+REPLAYS = "replays what this process captured"
+ALWAYS, ONCE = ([f"{how} in {owner.__name__}.{name}" for owner, name in PARTS] for how in ("always", "once"))
+
+
+def made_here(folder: Path) -> list[tuple[str, str]]:
+    """Capture in this process, and return what another one is to replay: the last one as it was not computed."""
+    capturing.train(folder / "single", capture=CaptureSettings(loss_of=capturing.loss_of))
+    capturing.train(folder / "half", bf16=True)
+    single, half = place(folder / "single"), place(folder / "half")
+    return [(single, ENTRY), (half, f"{ENTRY}_bf16"), (half, ENTRY)]
 
 
 @pytest.fixture(scope="module")
-def ran(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Seen]]:
-    results = on_two_ranks(CASES, tmp_path_factory.mktemp("ranks"))
-    failed = {name: told for name, told in results.items() if any(isinstance(result, str) for result in told)}
-    assert failed == {}
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("ranks")
+
+
+@pytest.fixture(scope="module")
+def all_ran(request: pytest.FixtureRequest, folder: Path) -> dict[str, list[Any]]:
+    """What each case that a test of this run asks for returned on each rank."""
+    items = (item for item in request.session.items if item.path == request.path and isinstance(item, pytest.Function))
+    asked = {str(item.callspec.params["ran"]) for item in items if "ran" in item.fixturenames}
+    cases = {name: case for name, case in STEPS.items() if name in asked}
+    for name in sorted(asked & SAVES.keys()):
+        (folder / name).mkdir()
+        cases[name] = partial(SAVES[name], folder=str(folder / name))
+    for name in sorted(asked & CAPTURES.keys()):
+        cases[name] = partial(CAPTURES[name], output=str(folder / name))
+    if REPLAYS in asked:
+        cases[REPLAYS] = partial(rank_captures.replayed_elsewhere, asked=made_here(folder))
+    return on_ranks(2, cases, folder)
+
+
+@pytest.fixture
+def ran(request: pytest.FixtureRequest, all_ran: dict[str, list[Any]]) -> list[Any]:
+    """What one case returned on each rank."""
+    results = all_ran[request.param]
+    assert not [result for result in results if isinstance(result, str)]  # a traceback
     return results
 
 
-@pytest.mark.slow
-def test_ranks_that_are_healthy_drop_nothing(ran: dict[str, list[Seen]]) -> None:
-    for name in ("healthy", "by hand", "sharded and healthy"):
-        for told in ran[name]:
-            assert told["kinds"] == []
-            assert told["applied"] == [True] * 6
+def each_of(*names: str) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize("ran", names, indirect=True)
 
 
+@pytest.mark.sample(1)
+@each_of("healthy", "by hand", "sharded and healthy")
+def test_ranks_that_are_healthy_drop_nothing(ran: list[Seen]) -> None:
+    for told in ran:
+        assert told["kinds"] == []
+        assert told["applied"] == [True] * 6
+    first, second = ran
+    assert (first["norm"], first["weights"]) == (second["norm"], second["weights"])
+
+
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(
-    ("name", "dropped"),
+    ("ran", "dropped"),
     [
         ("infinite batch", {3, 5}),
         ("loss alone", {3}),
+        ("sharded", {3}),
         ("slow", {3}),
         ("in parts", {3}),
         ("overflow", {3}),
-        ("sharded", {3}),
         ("sharded as before", {3}),
     ],
+    indirect=["ran"],
 )
-def test_what_one_rank_sees_all_ranks_drop(ran: dict[str, list[Seen]], name: str, dropped: set[int]) -> None:
-    first, second = ran[name]
+def test_what_one_rank_sees_all_ranks_drop(ran: list[Seen], dropped: set[int], request: pytest.FixtureRequest) -> None:
+    first, second = ran
+    name = request.node.callspec.params["ran"]
     assert first["norm"] == second["norm"]
     assert first["applied"] == second["applied"] == [number not in dropped for number in range(1, 7)]
     if name != "sharded as before":  # of those each rank has its own part
         assert first["weights"] == second["weights"]
-    for number, told in product(dropped, ran[name]):
+    for number, told in product(dropped, ran):
         assert told["weights"][number - 1] == told["weights"][number - 2]
     assert first["kinds"] == second["kinds"] == ["overflow" if name == "overflow" else "nonfinite"] * len(dropped)
 
 
-def test_the_rank_is_named_whose_loss_is_not_finite(ran: dict[str, list[Seen]]) -> None:
-    for name in ("infinite batch", "loss alone", "sharded", "in parts"):
-        for told in ran[name]:
-            named = [values["ranks"] for kind, _, values in told["events"] if kind == "nonfinite"]
-            assert {*map(tuple, named)} == {(1,)}
+@pytest.mark.sample(1)
+@each_of("infinite batch", "loss alone", "sharded", "in parts")
+def test_the_rank_is_named_whose_loss_is_not_finite(ran: list[Seen]) -> None:
+    for told in ran:
+        named = [values["ranks"] for kind, _, values in told["events"] if kind == "nonfinite"]
+        assert {*map(tuple, named)} == {(1,)}
 
 
-def test_all_ranks_stop_at_the_same_step(ran: dict[str, list[Seen]]) -> None:
-    assert [told["stopped"].partition(":")[0] for told in ran["stop"]] == ["step 3", "step 3"]
+@each_of("stop")
+def test_all_ranks_stop_at_the_same_step(ran: list[Seen]) -> None:
+    assert [told["stopped"].partition(":")[0] for told in ran] == ["step 3", "step 3"]
 
 
-def test_watching_ranks_apply_everything(ran: dict[str, list[Seen]]) -> None:
-    assert [told["applied"] for told in ran["watch"]] == [[True] * 6] * 2
-    assert [told["kinds"] for told in ran["watch"]] == [["nonfinite"]] * 2
+@each_of("watch")
+def test_watching_ranks_apply_everything(ran: list[Seen]) -> None:
+    assert [told["applied"] for told in ran] == [[True] * 6] * 2
+    assert [told["kinds"] for told in ran] == [["nonfinite"]] * 2
 
 
-def test_what_only_one_ranks_policy_wants_all_ranks_do(ran: dict[str, list[Seen]]) -> None:
-    first, second = ran["one sees a spike"]
+@pytest.mark.slow
+@each_of("one sees a spike")
+def test_what_only_one_ranks_policy_wants_all_ranks_do(ran: list[Seen]) -> None:
+    first, second = ran
     assert first["applied"] == second["applied"]
     assert first["applied"][137] is False
     assert first["weights"][-1] == second["weights"][-1]
 
 
-def test_a_norm_that_differs_from_rank_to_rank_is_told_by_each(ran: dict[str, list[Seen]]) -> None:
-    for told in ran["one gradient differs"]:
+@each_of("one gradient differs")
+def test_a_norm_that_differs_from_rank_to_rank_is_told_by_each(ran: list[Seen]) -> None:
+    for told in ran:
         assert [step for kind, step, _ in told["events"] if kind == "replicas-disagree"][:1] == [3]
 
 
-def test_the_norm_of_sharded_gradients_is_equal_in_every_bit(ran: dict[str, list[Seen]]) -> None:
-    for name in ("sharded", "sharded and healthy"):
-        first, second = ran[name]
-        assert first["norm"] == second["norm"]
-        assert first["weights"] == second["weights"]
-
-
-def test_gradients_of_which_some_are_sharded_are_clipped_together(ran: dict[str, list[Seen]]) -> None:
-    for told in ran["partly sharded"]:
+@each_of("partly sharded")
+def test_gradients_of_which_some_are_sharded_are_clipped_together(ran: list[Seen]) -> None:
+    for told in ran:
         assert told["norm"] == pytest.approx(told["expected"])
         assert told["clipped"] == pytest.approx(0.5, rel=1e-4)
 
 
-@pytest.mark.parametrize("part", [f"{owner.__name__}.{name}" for owner, name in PARTS])
-def test_a_fault_of_the_guard_on_one_rank_stops_nobody(ran: dict[str, list[Seen]], part: str) -> None:
-    first, second = ran[f"fault in {part}"]
+@each_of("strike")
+def test_a_strike_of_one_rank_starts_the_checksum_on_both_in_the_same_step(ran: list[Seen]) -> None:
+    for rank, told in enumerate(ran):
+        assert [event for event in told["told"] if event[0] == "checksum-on"] == [("checksum-on", WRONG_AT + 1)]
+        strikes = [event for event in told["told"] if event[0] == "sdc-strike"]
+        assert strikes == ([("sdc-strike", WRONG_AT)] if rank == CULPRIT else [])
+
+
+@each_of("hooked")
+def test_the_hook_that_looks_at_features_changes_no_bit_of_a_training(ran: list[Seen]) -> None:
+    for told in ran:
+        assert told["hooked"]["weights"] == told["plain"]["weights"] == ran[0]["plain"]["weights"]
+        assert (told["hooked"]["events"], told["hooked"]["not_finite"]) == ([], [])
+
+
+@pytest.mark.sample(4)
+@each_of(*ALWAYS)
+def test_a_fault_of_the_guard_on_one_rank_stops_nobody(ran: list[Seen]) -> None:
+    first, second = ran
     assert len(first["applied"]) == len(second["applied"]) == 7
     assert first["applied"] == second["applied"]
     assert first["weights"] == second["weights"]
@@ -319,9 +225,10 @@ def test_a_fault_of_the_guard_on_one_rank_stops_nobody(ran: dict[str, list[Seen]
     assert off[0] == off[1]
 
 
-@pytest.mark.parametrize("part", [f"{owner.__name__}.{name}" for owner, name in PARTS])
-def test_one_fault_of_the_guard_on_one_rank_hides_no_bad_batch(ran: dict[str, list[Seen]], part: str) -> None:
-    first, second = ran[f"once in {part}"]
+@pytest.mark.sample(4)
+@each_of(*ONCE)
+def test_one_fault_of_the_guard_on_one_rank_hides_no_bad_batch(ran: list[Seen]) -> None:
+    first, second = ran
     assert first["applied"] == second["applied"]
     assert first["weights"] == second["weights"]
     assert "guard-off" not in first["kinds"] + second["kinds"]
@@ -331,3 +238,149 @@ def test_one_fault_of_the_guard_on_one_rank_hides_no_bad_batch(ran: dict[str, li
 def test_ranks_without_a_process_group_are_one() -> None:
     ranks = Ranks(None, torch.device("cpu"))
     assert (ranks.count, ranks.gather(7)) == (1, [7])
+
+
+class TestCaptures:
+    """Each keeps its own part, the rank with the bad batch is named, and their mean is what was reduced."""
+
+    @each_of(*CAPTURES)
+    def test_both_ranks_capture_and_drop_and_neither_waits(self, ran: list[Any]) -> None:
+        assert ran == [["capture", "nonfinite", "finite"]] * 2
+
+    @pytest.mark.parametrize(
+        ("ran", "culprits"), [("captures and computes again", [1]), ("captures", [])], indirect=["ran"]
+    )
+    @pytest.mark.usefixtures("ran")
+    def test_the_rank_with_the_bad_batch_is_named_though_every_loss_was_finite(
+        self, culprits: list[int], output: Path
+    ) -> None:
+        capture = read(place(output))
+        assert capture.findings == ()
+        assert all(rank.bad_losses == 0 and rank.bad_gradients for rank in capture.ranks)
+        assert [culprit.rank for culprit in capture.culprits] == culprits
+
+    @each_of("captures and computes again", "captures")
+    @pytest.mark.usefixtures("ran")
+    def test_the_mean_of_both_replays_is_the_reduced_gradient_in_every_bit(self, output: Path) -> None:
+        answer = api.replay_nan(NanQuestion(path=place(output), entry=ENTRY, exact=True))
+        assert answer.reproduced
+        assert [rank.is_finite for rank in answer.ranks] == [True, False]
+        assert [rank.gradients_equal == rank.gradients > 10 for rank in answer.ranks] == [True, True]
+        assert answer.origin is not None
+        assert (answer.origin.rank, answer.origin.op, answer.origin.phase) == (1, "sqrt", "backward")
+
+    @pytest.mark.parametrize(
+        ("ran", "rank", "is_finite"),
+        [("captures and computes again", 0, True), ("captures and computes again", 1, False), ("captures", 1, False)],
+        indirect=["ran"],
+    )
+    @pytest.mark.usefixtures("ran")
+    def test_one_rank_alone_is_held_against_its_own_run_in_place(
+        self, rank: int, is_finite: bool, output: Path
+    ) -> None:
+        knows_its_own = "again" in output.name  # else there are only the reduced ones
+        asked = NanQuestion(path=place(output), entry=ENTRY, ranks=(rank,), exact=knows_its_own, locate=False)
+        answer = api.replay_nan(asked)
+        assert (answer.reproduced, answer.ranks[0].is_finite) == (True, is_finite)
+        assert (answer.ranks[0].gradients > 10, answer.ranks[0].gradients == 0) == (knows_its_own, not knows_its_own)
+
+    @each_of("captures and computes again")
+    @pytest.mark.usefixtures("ran")
+    def test_a_rank_whose_files_are_elsewhere_stops_no_other(self, output: Path, tmp_path: Path) -> None:
+        here = of_rank_1_alone(output, tmp_path)
+        capture = read(here)
+        assert [finding.code.value for finding in capture.findings] == ["capture-incomplete"]
+        assert [culprit.rank for culprit in capture.culprits] == [1]
+        answer = api.replay_nan(NanQuestion(path=here, entry=ENTRY, ranks=(1,), exact=True, locate=False))
+        assert answer.reproduced
+        assert not api.replay_nan(NanQuestion(path=here, entry=ENTRY, locate=False)).reproduced
+
+    @each_of("captures its part")
+    @pytest.mark.usefixtures("ran")
+    def test_sharded_weights_are_put_together_from_all_ranks(self, output: Path, tmp_path: Path) -> None:
+        answer = api.replay_nan(NanQuestion(path=place(output), entry=ENTRY))
+        assert answer.findings == ()
+        assert [rank.losses_equal for rank in answer.ranks] == [2, 2]
+        assert answer.verdict is NanVerdict.DATA_OR_MODEL
+        assert answer.origin is not None
+        assert (answer.origin.rank, answer.origin.op) == (1, "sqrt")
+        here = of_rank_1_alone(output, tmp_path)
+        answer = api.replay_nan(NanQuestion(path=here, entry=ENTRY, ranks=(1,)))
+        assert "cannot be put together: 2 parts were saved, and 1 are here" in answer.findings[-1].message
+
+    @each_of(REPLAYS)
+    def test_another_process_gets_every_loss_and_every_gradient_in_every_bit(self, ran: list[Any]) -> None:
+        for single, half, wrong in ran:
+            for answer in (single, half):
+                assert answer["reproduced"] is True
+                (rank,) = answer["ranks"]
+                assert (rank["losses_equal"], rank["micro_batches"]) == (2, 2)
+                assert rank["gradients_equal"] == rank["gradients"] > 10
+                assert rank["nonfinite"] != []
+                assert (answer["origin"]["op"], answer["origin"]["phase"]) == ("sqrt", "backward")
+                assert answer["origin"]["micro_batch"] == 1
+            assert wrong["reproduced"] is False  # in float32, what was computed in bfloat16
+
+
+@pytest.fixture
+def output(request: pytest.FixtureRequest, folder: Path) -> Path:
+    """Where the case of a test writes."""
+    return folder / str(request.node.callspec.params["ran"])
+
+
+def read(path: str) -> Capture:
+    found = api.inspect_nan(path)
+    assert isinstance(found, Capture)
+    return found
+
+
+def of_rank_1_alone(output: Path, tmp_path: Path) -> str:
+    """Copy what one rank captured."""
+    here = tmp_path / "nan-at-00000003"
+    here.mkdir()
+    for name in ("r00001.json", "r00001.safetensors"):
+        (here / name).write_bytes(Path(place(output), name).read_bytes())
+    return str(here)
+
+
+class TestSaves:
+    @pytest.mark.parametrize(
+        ("ran", "told"),
+        [
+            ("saves", ["1_4", 4, True, True]),
+            ("saves its part", ["1_4", 4, True, True]),
+            ("one started before", ["_1-1_3"]),
+            ("one has a flipped bit", ["IncompleteError", True]),
+            ("nothing there", [0]),
+        ],
+        indirect=["ran"],
+    )
+    def test_two_ranks_save_and_resume_each_its_own_file(self, ran: list[Any], told: list[Any]) -> None:
+        assert ran == [told] * 2
+
+    @each_of("saves", "saves its part")
+    @pytest.mark.usefixtures("ran")
+    def test_what_two_ranks_saved_is_whole(self, output: Path) -> None:
+        (verdict,) = verdicts(output)
+        assert (verdict.word, len(verdict.reports)) == (VerdictWord.VERIFIED, 2)
+        assert [finding.message for finding in verdict.findings if finding.severity > Severity.NOTE] == []
+
+    @each_of("saves")
+    @pytest.mark.usefixtures("ran")
+    def test_what_two_ranks_saved_is_resumed_by_no_other_number_and_not_from_one_of_them(
+        self, output: Path, tmp_path: Path
+    ) -> None:
+        model = SmallNet()
+        plan = tmp_path / "plan.json"
+        plan.write_text(json.dumps(api.resolve(question(output)).to_dict()), encoding="utf-8")
+        for source, error, message in (
+            (output, NothingToResumeError, "has shards of 2 ranks, but 1"),
+            (plan, UsageError, "saved on 2 ranks and is to be resumed on 1"),
+        ):
+            with pytest.raises(error, match=message):
+                ckpttool.resume_training(str(source), model=model, optimizer=torch.optim.AdamW(model.parameters()))
+        # The number of ranks is in each certificate: with the other rank's folder gone the save is not whole.
+        alone = tmp_path / "alone"
+        shutil.copytree(output, alone)
+        shutil.rmtree(alone / "checkpoint/rank_1")
+        assert not isinstance(api.resolve(question(alone)).decision, ResumePlan)

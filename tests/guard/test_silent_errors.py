@@ -33,6 +33,8 @@ SENSITIVE = "enable:true,with_checksum:true,strikes_num:1,upper_thresh1:1000,upp
 
 Seen = dict[str, Any]
 
+pytestmark = pytest.mark.slow  # beside two ranks of tests/guard/test_ranks.py that share a start with others
+
 
 class FailingProbe(FeatureProbe):
     """Raises in backward."""
@@ -89,6 +91,10 @@ def hooked(
         "not_finite": [step for step, is_finite in enumerate(finite, start=1) if is_finite is False],
         "errors": errors,
     }
+
+
+def with_and_without_a_hook(rank: int) -> dict[str, Seen]:
+    return {"hooked": hooked(rank, probe_of=FeatureProbe), "plain": hooked(rank, probe_of=None)}
 
 
 def compared(_rank: int, *, spoils: int | None, fails: bool = False) -> Seen:
@@ -161,7 +167,6 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Seen]]:
     return on_ranks(RANKS, CASES, tmp_path_factory.mktemp("ranks"))
 
 
-@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("plain", "ours"), [("plain", "hooked"), ("plain", "failing"), ("plain in views", "hooked in views")]
 )

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ckpttool.decide.asd.features import FeaturePolicy
@@ -37,8 +37,6 @@ POLICIES: list[Policy] = [
     OlmoPolicy(window=6, sigmas=2.0),
     *FEATURES,
 ]
-
-EVERY_POLICY = pytest.mark.parametrize("policy", POLICIES, ids=repr)
 
 numbers = st.one_of(st.floats(min_value=0, max_value=10), st.floats(min_value=0), st.sampled_from((NAN, INF, 0.0, 1e9)))
 
@@ -83,15 +81,15 @@ def told_anew(policy: Policy, watch: Watch) -> Watch:
     return fresh
 
 
-@EVERY_POLICY
-@settings(deadline=None)
 @given(log=logs(), data=st.data())
 def test_a_watch_that_is_saved_and_restored_at_any_steps_notices_what_one_does_that_goes_on(
-    policy: Policy, log: list[StepMetrics], data: st.DataObject
+    log: list[StepMetrics], data: st.DataObject
 ) -> None:
     at = data.draw(st.lists(st.booleans(), min_size=len(log), max_size=len(log)))
-    # By their spelling, for a NaN is not equal to itself.
-    assert [repr(event) for event in interrupted(policy, log, at)] == [repr(event) for event in judge(policy, log)]
+    for policy in POLICIES:
+        # By their spelling, for a NaN is not equal to itself.
+        found = [repr(event) for event in interrupted(policy, log, at)]
+        assert found == [repr(event) for event in judge(policy, log)], policy
 
 
 def is_noticed(policy: Policy, watch: Watch, row: StepMetrics) -> bool:
@@ -100,23 +98,22 @@ def is_noticed(policy: Policy, watch: Watch, row: StepMetrics) -> bool:
     return any(event.kind in kinds and event.step == row.step for event in events)
 
 
-@EVERY_POLICY
-@settings(deadline=None)
 @given(log=logs(), other=st.floats(min_value=0))
 def test_a_norm_at_or_above_the_limit_is_noticed_at_the_next_step_and_one_below_is_not(
-    policy: Policy, log: list[StepMetrics], other: float
+    log: list[StepMetrics], other: float
 ) -> None:
-    watch = policy.begin()
-    for row in log:
-        watch.observe(row)
-    limit = watch.limit()
-    if limit is None:
-        return
     step = Step(log[-1].step + 1 if log else 1)
-    for norm in (limit, math.nextafter(limit, INF), limit * 2, math.nextafter(limit, 0), limit / 2, other):
-        if math.isfinite(norm) and norm > 0:
-            row = StepMetrics(step=step, global_norm=norm)
-            assert is_noticed(policy, watch, row) is (norm >= limit), (norm, limit)
+    for policy in POLICIES:
+        watch = policy.begin()
+        for row in log:
+            watch.observe(row)
+        limit = watch.limit()
+        if limit is None:
+            continue
+        for norm in (limit, math.nextafter(limit, INF), limit * 2, math.nextafter(limit, 0), limit / 2, other):
+            if math.isfinite(norm) and norm > 0:
+                row = StepMetrics(step=step, global_norm=norm)
+                assert is_noticed(policy, watch, row) is (norm >= limit), (policy, norm, limit)
 
 
 @pytest.mark.parametrize(
@@ -172,7 +169,7 @@ def test_the_least_number_is_found_to_the_last_bit() -> None:
     assert least_noticed(lambda _: False) is None
 
 
-@EVERY_POLICY
+@pytest.mark.parametrize("policy", POLICIES, ids=repr)
 @pytest.mark.parametrize("saved", [None, [], {}, "nan", {"low": "1"}])
 def test_a_memory_that_no_watch_saved_is_refused(policy: Policy, saved: None) -> None:
     with pytest.raises(ParseError):

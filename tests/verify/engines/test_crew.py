@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 
 import pytest
 
@@ -37,11 +36,15 @@ def wait_for(condition: threading.Thread) -> None:
 
 def test_work_that_comes_soon_is_done_by_the_same_threads() -> None:
     team = Crew()
-    used = set()
-    for _ in range(50):
-        used.add(done_by(team))
-        time.sleep(0.002)  # until it waits again
-    assert len(used) < 25
+    used: set[threading.Thread] = set()
+    again = 0
+    for _ in range(1000):  # for on a busy machine many a thread does not wait again yet
+        by = done_by(team)
+        again += by in used
+        used.add(by)
+        if again == 25:
+            return
+    pytest.fail(f"of 1000 pieces of work {again} were done by a thread that had done one")
 
 
 def test_a_thread_without_work_ends_and_the_next_work_gets_another(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -84,7 +87,11 @@ def test_checkpoints_of_one_session_share_their_threads(kind: str) -> None:
         return seen(task)
 
     engine: Engine = WaitingEngine(work=work) if kind == "waiting" else ThreadEngine(jobs=1, timeout=60, work=work)
-    for _ in range(50):
+    without_a_new_one = 0
+    for _ in range(1000):
+        before = len(used)
         assert len(list(engine.run(tasks(3)))) == 3
-        time.sleep(0.002)
-    assert len(used) < 25
+        without_a_new_one += len(used) == before
+        if without_a_new_one == 25:
+            return
+    pytest.fail(f"of 1000 checkpoints {without_a_new_one} began no thread")
