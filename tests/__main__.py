@@ -24,7 +24,7 @@ TYPES = "mypy"
 # A process a core, and all tests of a file in one of them, for they share what is dear to make. In their order: files
 # of few tests are the slow ones, and must not come last. A test that hangs is red after five minutes.
 PYTEST = "python -m pytest -n auto --dist loadfile --no-loadscope-reorder -o faulthandler_timeout=300"
-COMMIT = f"{PYTEST} -m 'not slow' --ignore=tests/nightly"
+COMMIT = f"{PYTEST} -m 'not slow' --ignore=tests/nightly --ignore=tests/reliability"
 REST = (
     f"{PYTEST} -m 'not slow' --cov --cov-report=",
     "coverage report",

@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import random
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -24,12 +25,13 @@ from os import cpu_count
 from pathlib import Path
 from queue import Queue
 
+import tests.__main__
 from tests.mutants.places import Mutant, choose, mutants_of, put
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 LEAST_KILLED = 70  # per cent; of 64 that were looked at one by one, 75 were killed and 14 changed nothing
 QUIET = ("-q", "--no-header", "-p", "no:cacheprovider")
-COMMIT = ("-m", "not slow", "--ignore=tests/nightly", "-n", "auto", "--dist", "loadfile", "--no-loadscope-reorder")
+COMMIT = shlex.split(tests.__main__.COMMIT)[3:]  # behind `python -m pytest`
 
 
 class Copy:

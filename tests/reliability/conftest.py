@@ -11,7 +11,7 @@ from tests.reliability.figures import Programme, store
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Leave to the long run what has a size; that each part sees what it looks for is a commit's."""
+    """Leave to the slow tests what has a size; that each part sees what it looks for is quick."""
     for item in items:
         if "programme" in getattr(item, "fixturenames", ()):
             item.add_marker("slow")

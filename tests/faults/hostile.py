@@ -7,7 +7,7 @@ import zipfile
 import torch
 
 from ckpttool.domain.shard import FormatName
-from tests.reliability.fault_scenes import Site, scene
+from tests.faults.scenes import Site, scene
 from tests.support.hostile_files import CORPUS
 
 

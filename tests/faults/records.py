@@ -7,7 +7,7 @@ import os
 import shutil
 from pathlib import Path
 
-from tests.reliability.fault_scenes import (
+from tests.faults.scenes import (
     BEFORE,
     ITERATIONS,
     NEWEST,

@@ -17,7 +17,7 @@ from ckpttool.storage.local import LocalStorage
 from ckpttool.verify import check
 from ckpttool.verify.observation import Observation
 from ckpttool.write.files import locked
-from tests.reliability.fault_scenes import NEWEST, Site, scene
+from tests.faults.scenes import NEWEST, Site, scene
 
 SHARD = f"rank_1/llama2_7b_rank_1{NEWEST}.ckpt"
 CONFIG = b"an older config\n"

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import TESTS
+from tests.faults import disks, hostile, makers, records
+from tests.faults.scenes import CHANGES, CKPT, SCENES, Scene, Site, hear, nothing, patiently, stage
+from tests.faults.table import FAULTS
 from tests.pages import GUIDE
-from tests.reliability import fault_disks, fault_hostile, fault_makers, fault_records
-from tests.reliability.fault_scenes import CHANGES, CKPT, SCENES, Scene, Site, hear, nothing, patiently, stage
-from tests.reliability.faults import FAULTS
 from tests.support.commands import ask
 
 ROOT = TESTS.parent
@@ -70,7 +70,7 @@ def test_the_table_is_whole_and_every_row_can_be_made() -> None:
     assert all(fault.what and fault.seen and fault.says and fault.proofs for fault in FAULTS)
     assert LINES.keys() == SCENES.keys()
     modules = {scene.make.__module__ for scene in SCENES.values()}
-    assert modules == {module.__name__ for module in (fault_disks, fault_hostile, fault_makers, fault_records)}
+    assert modules == {module.__name__ for module in (disks, hostile, makers, records)}
 
 
 def test_every_proof_is_a_test_that_is_there() -> None:
@@ -100,20 +100,20 @@ class TestTheJudge:
 
     def test_a_tree_that_is_not_healthy_is_no_neighbour(self, site: Site) -> None:
         with pytest.raises(AssertionError, match="10> == 0"):
-            told(Scene(tree=CKPT, make=nothing, prepare=fault_makers.shard_missing), site, ["verify output"])
+            told(Scene(tree=CKPT, make=nothing, prepare=makers.shard_missing), site, ["verify output"])
 
     def test_a_fault_that_is_told_of_another_rank_is_missed(self, site: Site) -> None:
-        one = Scene(tree=CKPT, make=fault_makers.shard_missing, where="rank_1/")
+        one = Scene(tree=CKPT, make=makers.shard_missing, where="rank_1/")
         with pytest.raises(AssertionError, match="not told of rank_1/"):
             told(one, site, ["verify output"])
 
     def test_words_that_are_not_said_are_missed(self, site: Site) -> None:
-        one = Scene(tree=CKPT, make=fault_makers.shard_missing, where="rank_3/", words="rank 7 has no shard")
+        one = Scene(tree=CKPT, make=makers.shard_missing, where="rank_3/", words="rank 7 has no shard")
         with pytest.raises(AssertionError, match="rank 7"):
             told(one, site, ["verify output"])
 
     def test_a_proof_that_is_not_there_is_missed(self) -> None:
-        here = "tests/reliability/test_faults.py"
+        here = "tests/faults/test_faults.py"
         assert is_there(f"{here}::TestTheJudge::test_a_proof_that_is_not_there_is_missed")
         for absent in (
             f"{here}::test_a_proof_that_is_not_there_is_missed",

@@ -6,8 +6,8 @@ import os
 import shutil
 import zipfile
 
-from tests.reliability.fault_records import recorded_healthy
-from tests.reliability.fault_scenes import (
+from tests.faults.records import recorded_healthy
+from tests.faults.scenes import (
     BEFORE,
     ITERATIONS,
     NEWEST,
