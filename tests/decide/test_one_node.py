@@ -27,7 +27,7 @@ from ckpttool.errors import ExitCode
 from ckpttool.storage.mounts import mount_of, mount_table
 from tests.conftest import FIXTURES
 from tests.support.answers import coded, decide
-from tests.support.commands import ask, run
+from tests.support.commands import ask
 from tests.support.inventories import checkpoint, expect_ranks, finding, tree, verdicts
 from tests.support.trees import TreeBuilder
 
@@ -284,21 +284,21 @@ class TestCommands:
     def test_the_whole_command_goes_by_its_own_environment_and_disk(self, one: TreeBuilder, tmp_path: Path) -> None:
         if mount_of(str(one.checkpoint), mount_table()).reach is not Reach.LOCAL:
             pytest.skip("the tests' own folder lies on a disk that other machines may see")
-        heard = run("resolve", str(one.output), env=SLURM)
+        heard = ask("resolve", str(one.output), env=SLURM)
         assert heard.code == ExitCode.INCOMPLETE
         assert heard.stdout.startswith("Resume from 15_2: step 30, whole on the 2 ranks seen here (exit 14)\n")
         assert "try: run ckpttool part DIR --out FOLDER/ on every machine" in " ".join(heard.stdout.split())
-        assert run("resolve", str(one.output)).code == ExitCode.OK
-        declared = run("resolve", str(one.output), "--world-size", "4")
+        assert ask("resolve", str(one.output)).code == ExitCode.OK
+        declared = ask("resolve", str(one.output), "--world-size", "4")
         assert declared.stdout.startswith("Nobody knows from this machine what")
         assert "bring back" not in declared.stdout
-        assert run("resolve", str(one.output), "--world-size", "2", env=SLURM).code == ExitCode.OK
+        assert ask("resolve", str(one.output), "--world-size", "2", env=SLURM).code == ExitCode.OK
         base = config(tmp_path, dp=4, trans=True)
         flight = ("preflight", str(one.output), "--config", base, "--allow", "start-differs")
-        assert run(*flight, env=SLURM).code == ExitCode.INCOMPLETE
-        assert run(*flight, "--allow", "one-node-only", env=SLURM).code == ExitCode.OK
+        assert ask(*flight, env=SLURM).code == ExitCode.INCOMPLETE
+        assert ask(*flight, "--allow", "one-node-only", env=SLURM).code == ExitCode.OK
         launch = ("launch", str(one.output), "--config", base, "--output", str(tmp_path / "new.yaml"))
-        assert run(*launch, env=SLURM).code == ExitCode.INCOMPLETE
+        assert ask(*launch, env=SLURM).code == ExitCode.INCOMPLETE
         assert not (tmp_path / "new.yaml").exists()
 
     def test_nothing_goes_and_no_record_is_written_for_what_is_whole_here_alone(self, one: TreeBuilder) -> None:
@@ -310,12 +310,12 @@ class TestCommands:
         prune = ("prune", str(one.output), "--keep-last", "1", "--grace", "0")
         repair = ("repair-meta", str(one.output), "--grace", "0")
         for command in (prune, repair):
-            said = run(*command, "--apply", env=SLURM)
+            said = ask(*command, "--apply", env=SLURM)
             assert (said.code, "one-node-only" in said.stdout) == (ExitCode.INCOMPLETE, True), said.stdout
             assert sorted(path for path in one.output.rglob("*") if ".ckpttool" not in path.parts) == before
-        assert run(*prune, "--world-size", "2", env=SLURM).code == ExitCode.OK
+        assert ask(*prune, "--world-size", "2", env=SLURM).code == ExitCode.OK
         for command in (prune, repair):
-            assert run(*command).code == ExitCode.OK
+            assert ask(*command).code == ExitCode.OK
 
     def test_a_tree_of_more_than_this_machines_share_is_explained(self) -> None:
         assert "LOCAL_WORLD_SIZE" in ask("explain", "one-node-only").stdout

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from unittest.mock import patch
 
@@ -77,13 +77,18 @@ def trained(output: Path, *, bad: dict[int, float] | None = None) -> Training:
     return training
 
 
+@cache
+def unguarded(steps: int, clip: float) -> object:
+    return Training(adamw, guarded=False, clip=clip).run(batches(steps)).everything()
+
+
 @pytest.mark.parametrize(("owner", "name"), PARTS, ids=NAMES)
 def test_a_part_that_always_raises_ends_no_training_and_changes_no_bit_of_it(
     owner: object, name: str, tmp_path: Path
 ) -> None:
     with patch.object(owner, name, raising):
         training = trained(tmp_path)
-    assert training.everything() == Training(adamw, guarded=False, clip=0.5).run(batches(9)).everything()
+    assert training.everything() == unguarded(9, 0.5)
     assert training.the_guard.step == 9
 
 
@@ -150,7 +155,7 @@ def test_a_checksum_that_raises_ends_no_training_and_changes_no_bit_of_it(name: 
 
     with patch.object(MatmulChecksum, name, raising if name == "__enter__" else does_and_raises):
         training = Training(adamw, patrol=1).run(batches(6))
-    assert training.everything() == Training(adamw, guarded=False).run(batches(6)).everything()
+    assert training.everything() == unguarded(6, 1.0)
     assert "guard-error" in training.told.kinds()
     assert "guard-error" not in Training(adamw, patrol=1).run(batches(6)).told.kinds()
 

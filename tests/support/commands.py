@@ -35,9 +35,9 @@ class Said:
         return document
 
 
-def ask(*arguments: str) -> Said:
+def ask(*arguments: str, env: Mapping[str, str] | None = None) -> Said:
     """Run a command line in this process."""
-    done = CliRunner().invoke(app, list(arguments))
+    done = CliRunner().invoke(app, list(arguments), env=env)
     assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
     return Said(done.exit_code, done.stdout, done.stderr)
 
