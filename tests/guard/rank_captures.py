@@ -51,7 +51,8 @@ def train(rank: int, *, output: str, again: bool, wrap: str = "ddp") -> list[str
     return [*told.kinds(), "finite" if finite else "poisoned"]
 
 
-def replayed_elsewhere(_rank: int, *, asked: list[tuple[str, str]]) -> list[dict[str, Any]]:
-    """Replay captures with an entry each, with other random numbers than those of the process that made them."""
+def replayed_elsewhere(rank: int, *, asked: list[tuple[str, str]]) -> list[dict[str, Any]]:
+    """On one rank, replay captures with an entry each, after other random numbers than the process that made them."""
     torch.manual_seed(99)
+    asked = asked if rank else []
     return [api.replay_nan(NanQuestion(path=path, entry=entry, exact=True)).to_dict() for path, entry in asked]
