@@ -164,6 +164,7 @@ def test_a_tree_in_a_save_of_another_changes_nothing_and_a_path_in_it_is_that_sa
     assert wrong == {}
 
 
+@pytest.mark.sample(8)
 @pytest.mark.parametrize("tree", TREES)
 def test_every_path_inside_a_tree_is_a_part_of_it(tree: str, tmp_path: Path) -> None:
     layout, names = TREES[tree]
@@ -178,6 +179,7 @@ def test_every_path_inside_a_tree_is_a_part_of_it(tree: str, tmp_path: Path) -> 
         assert (found.layout.name, found.storage.root) == (layout, str(root)), path
 
 
+@pytest.mark.sample(8)
 @pytest.mark.parametrize("tree", TREES)
 def test_the_folder_above_a_tree_means_that_one_where_it_is_the_only_one(tree: str, tmp_path: Path) -> None:
     layout, names = TREES[tree]
@@ -188,6 +190,7 @@ def test_the_folder_above_a_tree_means_that_one_where_it_is_the_only_one(tree: s
         assert found.resolved_from == f"{root}, the only tree below {folder}"
 
 
+@pytest.mark.sample(8)
 @pytest.mark.parametrize("tree", TREES)
 def test_of_two_trees_below_a_folder_none_is_meant(tree: str, tmp_path: Path) -> None:
     _, names = TREES[tree]
@@ -253,6 +256,7 @@ def test_what_a_script_saves_by_accelerate_under_another_trainers_name_is_accele
     assert claimed({f"checkpoint-500/{name}": b"" for name in names}) == {"accelerate"}
 
 
+@pytest.mark.sample(8)
 @pytest.mark.parametrize("tree", sorted(TREES.keys() & truths()))
 def test_who_stands_in_a_runs_folder_need_not_say_where_its_saves_lie(
     tree: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -10,6 +10,7 @@ import shutil
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -424,6 +425,28 @@ def tree(case: Case, tmp_path: Path) -> Path:
     return case.build(tmp_path)
 
 
+class Whole(NamedTuple):
+    """A healthy tree, and what was read of it."""
+
+    root: Path
+    layout: Layout
+    inventory: Inventory
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Case], Whole]:
+    """Return `whole(case)`, which is built and scanned once: nobody spoils it."""
+    made: dict[int, Whole] = {}
+
+    def of_case(case: Case) -> Whole:
+        if id(case) not in made:
+            root = case.build(tmp_path_factory.mktemp("whole"))
+            made[id(case)] = Whole(root, layout_of(case.layout), scanned(root))
+        return made[id(case)]
+
+    return of_case
+
+
 def asked(case: Case, question: Callable[[Path], object] | NotAsked, tree: Path) -> object:
     """Spoil the tree; or say why there is nothing to spoil, which is then all that is tested."""
     if isinstance(question, NotAsked):
@@ -459,23 +482,21 @@ def assert_passed_over(case: Case, tree: Path, name: str) -> None:
 
 
 @EVERY
-def test_a_healthy_tree_is_known_by_its_own_layout_alone_and_called_whole(case: Case, tree: Path) -> None:
-    inventory = scanned(tree)
+def test_a_healthy_tree_is_known_by_its_own_layout_alone_and_called_whole_and_the_newest_save_is_taken(
+    case: Case, whole: Callable[[Case], Whole]
+) -> None:
+    root, _, inventory = whole(case)
     assert (inventory.layout, tuple(names(inventory))) == (case.layout, case.saves)
     listing = list_root(open_storage(inventory.root))
     knows = [layout.name for layout in registry.recognised(listing)]
     assert knows == ([] if is_refused(case) else [case.layout])
     for name in case.saves:
-        assert is_whole(tree, name)
-
-
-@EVERY
-def test_of_two_saves_the_newer_one_is_taken(case: Case, tree: Path) -> None:
+        assert is_whole(root, name)
     if is_refused(case):
         with pytest.raises(UnknownLayoutError, match="its other ranks are unknown"):
-            decide(tree)
+            decide(root)
     else:
-        assert taken(tree) == case.saves[-1]
+        assert taken(root) == case.saves[-1]
 
 
 @EVERY
@@ -500,7 +521,6 @@ def test_a_missing_file_is_named_by_its_own_path(case: Case, tree: Path) -> None
 
 @EVERY
 def test_a_stray_is_named_in_a_note_and_changes_nothing(case: Case, tree: Path) -> None:
-    before = taken(tree) if not is_refused(case) else None
     path = asked(case, case.stray, tree)
     if isinstance(path, NotAsked):
         return
@@ -508,7 +528,7 @@ def test_a_stray_is_named_in_a_note_and_changes_nothing(case: Case, tree: Path) 
     findings = [*inventory.findings, *(each for one in inventory.checkpoints for each in one.findings)]
     strays = [(each.path, each.severity) for each in findings if each.code is Code.STRAY_FILE]
     assert strays == [(path, Severity.NOTE)]
-    assert taken(tree) == before
+    assert taken(tree) == case.saves[-1]
 
 
 @EVERY
@@ -545,8 +565,8 @@ def test_what_nothing_tells_stays_unknown_and_unknown_is_not_good(case: Case, tr
 
 
 @EVERY
-def test_a_path_inside_means_the_save_that_it_belongs_to(case: Case, tree: Path) -> None:
-    layout, inventory = layout_of(case.layout), scanned(tree)
+def test_a_path_inside_means_the_save_that_it_belongs_to(case: Case, whole: Callable[[Case], Whole]) -> None:
+    _, layout, inventory = whole(case)
     listing = list_root(open_storage(inventory.root))
     for checkpoint in inventory.checkpoints:
         for shard in checkpoint.shards:
@@ -564,8 +584,8 @@ def test_a_path_inside_means_the_save_that_it_belongs_to(case: Case, tree: Path)
 
 
 @EVERY
-def test_what_goes_with_a_save_is_its_own_and_there(case: Case, tree: Path) -> None:
-    layout, inventory = layout_of(case.layout), scanned(tree)
+def test_what_goes_with_a_save_is_its_own_and_there(case: Case, whole: Callable[[Case], Whole]) -> None:
+    root, layout, inventory = whole(case)
     seen: set[str] = set()
     for checkpoint in inventory.checkpoints:
         members = layout.members(checkpoint)
@@ -573,15 +593,15 @@ def test_what_goes_with_a_save_is_its_own_and_there(case: Case, tree: Path) -> N
             assert members.why.startswith("is ")
             continue
         assert isinstance(members, Members)
-        assert all((tree / path).exists() for path in members.paths)
+        assert all((root / path).exists() for path in members.paths)
         assert seen.isdisjoint(members.paths)
         seen.update(members.paths)
         assert all(shard.path.startswith(members.paths) for shard in checkpoint.shards)
 
 
 @EVERY
-def test_each_save_has_a_place_of_its_own_for_a_seal_or_none(case: Case, tree: Path) -> None:
-    layout, inventory = layout_of(case.layout), scanned(tree)
+def test_each_save_has_a_place_of_its_own_for_a_seal_or_none(case: Case, whole: Callable[[Case], Whole]) -> None:
+    _, layout, inventory = whole(case)
     places = [layout.seal_place(checkpoint) for checkpoint in inventory.checkpoints]
     paths = [place.path for place in places if not isinstance(place, Refusal)]
     assert len(set(paths)) == len(paths)
@@ -590,8 +610,8 @@ def test_each_save_has_a_place_of_its_own_for_a_seal_or_none(case: Case, tree: P
 
 
 @EVERY
-def test_a_save_is_loaded_by_its_own_path_or_not_at_all(case: Case, tree: Path) -> None:
-    layout, inventory = layout_of(case.layout), scanned(tree)
+def test_a_save_is_loaded_by_its_own_path_or_not_at_all(case: Case, whole: Callable[[Case], Whole]) -> None:
+    _, layout, inventory = whole(case)
     for checkpoint in inventory.checkpoints:
         load = layout.load(inventory, checkpoint)
         if isinstance(load, LoadSettings):

@@ -167,9 +167,11 @@ class TestSavesOfATrainerThatIsNotKnown:
         assert f"{name} looks like a save of {title}, which ckpttool does not know yet" in said_of(tree / name)
         assert list(trees_below(str(tree.parent))) == []
 
+    @pytest.mark.sample(8)
     def test_are_named_from_the_folder_around_theirs(self, title: str, tree: Path) -> None:
         assert f"{tree} some that look like {title}'s" in said_of(tree.parent)
 
+    @pytest.mark.sample(8)
     def test_one_alone_is_none_either(self, title: str, tree: Path) -> None:
         shutil.rmtree(tree / SAVES[title][0][0])
         assert f"look like {title}'s" in said_of(tree)

@@ -61,21 +61,20 @@ class TestWhole:
             assert save.samples in {None, true.get("consumed_samples")}
             assert (save.content is Content.WEIGHTS_ONLY) == (true.get("resumable") is False), save.name
 
-    @pytest.mark.parametrize("level", LEVELS)
-    def test_no_save_is_called_damaged_and_nothing_that_its_trainer_pickles_unknown(
-        self, tree: str, level: Level
-    ) -> None:
-        found = {verdict.name: verdict.findings for verdict in verdicts(LAYOUTS / tree, level)}
+    def test_no_save_is_called_damaged_and_nothing_that_its_trainer_pickles_unknown(self, tree: str) -> None:
+        found = {verdict.name: verdict.findings for verdict in verdicts(LAYOUTS / tree, Level.CHECKSUM)}
         assert {name: blocking(each) for name, each in found.items()} == {
             each["name"]: () for each in truths()[tree]["checkpoints"]
         }
         assert Code.UNSAFE_PICKLE not in {finding.code for each in found.values() for finding in each}
 
+    @pytest.mark.sample(10)
     def test_the_numbers_of_no_save_are_suspect(self, tree: str) -> None:
         """Scores of what is not monitored are infinite, and padding in an optimizer's buckets is anything."""
         found = [each for save in verdicts(LAYOUTS / tree, Level.NUMERICS) for each in blocking(save.findings)]
         assert [each for each in found if each.code is not Code.UNSUPPORTED_FORMAT] == []
 
+    @pytest.mark.sample(5)
     def test_a_tree_is_looked_after_though_none_of_its_saves_may_go(self, tree: str, tmp_path: Path) -> None:
         """One save is left, and a tracker, `latest` or last.ckpt names it."""
         question = api.TreeQuestion(path=str(healthy(tree, tmp_path)))
@@ -96,14 +95,10 @@ class TestWhole:
 
 @pytest.mark.parametrize("fault", FAULTS)
 class TestDamaged:
-    @pytest.mark.parametrize("level", LEVELS)
-    def test_the_right_save_is_resumed_from(self, fault: str, level: Level, tmp_path: Path) -> None:
-        recipe, right = faults()[fault], faults()[fault]["should_resume"]
-        if level is Level.CHECKSUM:
-            right = recipe.get("should_resume_at_checksum", right)
-        answer = decide(damaged(fault, tmp_path), choice=api.ResumeQuestion(evidence=level))
-        assert taken(answer) == right
+    def test_the_right_save_is_resumed_from(self, fault: str, tmp_path: Path) -> None:
+        assert taken(decide(damaged(fault, tmp_path))) == faults()[fault]["should_resume"]
 
+    @pytest.mark.sample(15)
     def test_what_is_wrong_is_found_where_it_is(self, fault: str, tmp_path: Path) -> None:
         root = damaged(fault, tmp_path)
         findings = [finding for verdict in verdicts(root, Level.CHECKSUM) for finding in verdict.findings]
@@ -113,6 +108,19 @@ class TestDamaged:
             codes = WORDS.get(re.split(r"\W", word)[0])
             if codes is not None:
                 assert [finding for finding in findings if _says(finding, path, codes)], (asked, findings)
+
+
+@pytest.mark.parametrize("fault", [fault for fault in FAULTS if "should_resume_at_checksum" in faults()[fault]])
+def test_who_asks_for_checksums_passes_over_what_they_convict(fault: str, tmp_path: Path) -> None:
+    answer = decide(damaged(fault, tmp_path), choice=api.ResumeQuestion(evidence=Level.CHECKSUM))
+    assert taken(answer) == faults()[fault]["should_resume_at_checksum"]
+
+
+@pytest.mark.sample(8)
+@pytest.mark.parametrize("fault", [fault for fault in FAULTS if "should_resume_at_checksum" not in faults()[fault]])
+def test_checksums_change_no_other_choice(fault: str, tmp_path: Path) -> None:
+    answer = decide(damaged(fault, tmp_path), choice=api.ResumeQuestion(evidence=Level.CHECKSUM))
+    assert taken(answer) == faults()[fault]["should_resume"]
 
 
 def _says(finding: Finding, path: str, codes: set[str]) -> bool:

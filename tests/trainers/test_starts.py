@@ -189,9 +189,11 @@ def test_go_is_said_only_where_the_trainer_takes_what_was_chosen(
     assert (reason.finding.code, exits.of_preflight(answer.checks)) == (Code.START_DIFFERS, ExitCode.DAMAGE)
     assert reason.finding.expected == chosen.name
     assert "--allow start-differs" in (reason.finding.remedy or "")
-    assert start_check(flown(root, allowed=(Code.START_DIFFERS,))).outcome is Ended.PASSED
+    if fault is newest_cut:
+        assert start_check(flown(root, allowed=(Code.START_DIFFERS,))).outcome is Ended.PASSED
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("fault", [newest_cut, tracker_gone], ids=lambda f: f.__name__)
 @pytest.mark.parametrize("trainer", [trainer for trainer, own in OWN.items() if own.older])
 def test_where_a_tracker_decides_the_offered_repair_mends_the_start(
@@ -209,6 +211,7 @@ def test_where_a_tracker_decides_the_offered_repair_mends_the_start(
 class TestWhatLaunchSays:
     """A start that is told what `launch` says takes what was chosen; MindFormers' are in its own tests."""
 
+    @pytest.mark.sample(8)
     @pytest.mark.parametrize("fault", [nothing, newest_cut], ids=lambda f: f.__name__)
     @pytest.mark.parametrize("tree", [*(own.tree for own in OWN.values()), "dcp_plain_2ranks"])
     def test_it_names_what_was_chosen_whatever_a_start_takes_by_itself(

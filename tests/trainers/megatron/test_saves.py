@@ -152,6 +152,7 @@ class TestIterationZero:
 
 
 class TestTracker:
+    @pytest.mark.sample(2)
     @pytest.mark.parametrize("text", ["", "six", "0x6", "6.0", "-6", "9" * 30])
     def test_what_is_no_iteration_changes_no_choice(self, distributed: Path, text: str) -> None:
         (distributed / TRACKER).write_text(text)
@@ -194,6 +195,7 @@ class TestDigests:
     def test_all_that_is_as_it_was_agrees(self, with_digests: Path) -> None:
         assert against(with_digests) == []
 
+    @pytest.mark.sample(2)
     @pytest.mark.parametrize("name", ["common.pt", ".metadata", "__2_0.distcp", "metadata.json"])
     def test_whatever_changed_is_found_by_its_bytes_alone(self, with_digests: Path, name: str) -> None:
         record = json.loads(self.digest_file(with_digests).read_text())
@@ -211,6 +213,7 @@ class TestDigests:
         found = [(each.code, each.path) for each in against(with_digests)]
         assert found == [(Code.SHARD_MISSING, "iter_0000006/run_config.yaml")]
 
+    @pytest.mark.sample(2)
     @pytest.mark.parametrize(
         "text", ["", "{", '{"algorithm": "md5", "files": {}}', '{"algorithm": "sha256", "files": {"common.pt": "0"}}']
     )
@@ -224,6 +227,7 @@ class TestDigests:
     def test_a_resume_says_nothing_of_digests_that_can_be_read(self, with_digests: Path) -> None:
         assert Code.META_UNREADABLE not in {each.code for each in plan(with_digests).findings}
 
+    @pytest.mark.sample(2)
     @pytest.mark.parametrize("name", ["../iter_0000003/common.pt", "a/b", "..", ""])
     def test_a_name_that_leads_out_is_not_followed(self, with_digests: Path, name: str) -> None:
         record = {"algorithm": "sha256", "files": {name: "0" * 64}}

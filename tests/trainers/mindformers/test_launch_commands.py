@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 from pathlib import Path
@@ -28,9 +27,8 @@ ALL="msrun --worker_num=$N --local_worker_num=$L --master_addr=$ADDR --master_po
 ALL="$ALL --log_dir=$LOG --join=$JOIN --cluster_time_out=$WAIT $1"
 eval $ALL
 """
-SHOW = """#!/usr/bin/env python3
-import json, os, sys
-print(json.dumps([os.path.basename(sys.argv[0]), *sys.argv[1:]]))
+SHOW = """#!/bin/sh
+printf '%s\\0' "${0##*/}" "$@"
 """
 HOSTILE_PATHS = [
     "/data/new.yaml",
@@ -56,8 +54,7 @@ def run(command: str, folder: Path) -> list[str]:
         (folder / "bin" / name).chmod(0o755)
     environment = {**os.environ, "PATH": f"{folder / 'bin'}:{os.environ['PATH']}", "HOME": "/home/someone"}
     done = subprocess.run(["bash", "-c", command], cwd=folder, env=environment, check=True, capture_output=True)
-    started: list[str] = json.loads(done.stdout)
-    return started
+    return [os.fsdecode(word) for word in done.stdout.split(b"\0")[:-1]]
 
 
 @pytest.mark.parametrize("config", HOSTILE_PATHS)

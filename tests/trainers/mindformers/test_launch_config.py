@@ -96,6 +96,7 @@ class TestRealShapes:
         assert "use_legacy_format" not in {change.key for change in told.changes}
         assert render_config(launch.text, NEWER).changes == ()
 
+    @pytest.mark.sample(8)
     @pytest.mark.parametrize("name", sorted(path.name for path in CONFIGS.glob("*.yaml")))
     @pytest.mark.parametrize("ends", ["\n", "\r\n", "\r"])
     @pytest.mark.parametrize("start", ["", "\ufeff"])

@@ -152,8 +152,14 @@ def told(start: JudgedStart) -> tuple[str | None, Outcome]:
     return start.simulation.would_resume, start.simulation.outcome
 
 
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("fault", TREES, ids=lambda fault: fault.__name__)
+@pytest.mark.parametrize(
+    ("fault", "mode"),
+    [
+        *((fault, mode) for fault in TREES for mode in ("named", "chosen by itself")),
+        *((fault, mode) for fault in (nothing, cut) for mode in ("weights alone", "from scratch")),
+    ],
+    ids=lambda value: getattr(value, "__name__", value),
+)
 def test_go_is_said_only_of_a_start_that_loads_what_was_chosen(
     fault: Callable[[TreeBuilder], None], mode: str, tmp_path: Path
 ) -> None:
@@ -174,6 +180,7 @@ def test_go_is_said_only_of_a_start_that_loads_what_was_chosen(
         assert "ckpttool launch" in (reason.finding.remedy or "")
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("fault", TREES, ids=lambda fault: fault.__name__)
 def test_what_launch_writes_is_go(fault: Callable[[TreeBuilder], None], tmp_path: Path) -> None:
     fault(whole(tmp_path))
@@ -184,6 +191,7 @@ def test_what_launch_writes_is_go(fault: Callable[[TreeBuilder], None], tmp_path
     assert answer.go, answer.checks
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("fault", [cut, records_behind], ids=lambda fault: fault.__name__)
 def test_the_cure_that_is_offered_cures(fault: Callable[[TreeBuilder], None], tmp_path: Path) -> None:
     fault(whole(tmp_path))

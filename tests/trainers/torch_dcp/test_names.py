@@ -48,6 +48,7 @@ def step_of(root: Path, name: str) -> int | None:
     return next(save.step for save in scanned(root).checkpoints if save.name == name)
 
 
+@pytest.mark.sample(6)
 @pytest.mark.parametrize("name", NAMES)
 def test_no_number_in_a_folders_name_becomes_a_step_beside_saves_that_hold_theirs(name: str, tmp_path: Path) -> None:
     root = beside(healthy("dcp_fsdp2_4ranks", tmp_path), name, tmp_path)
@@ -56,6 +57,7 @@ def test_no_number_in_a_folders_name_becomes_a_step_beside_saves_that_hold_their
     assert going(root) == {"step_000005", "step_000010"}
 
 
+@pytest.mark.sample(6)
 @pytest.mark.parametrize("name", NAMES)
 def test_no_number_in_a_folders_name_becomes_a_step_beside_saves_that_only_names_tell(
     name: str, tmp_path: Path
