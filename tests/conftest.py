@@ -137,3 +137,10 @@ def copy_tree(tmp_path: Path) -> Callable[[str], Path]:
         return target
 
     return copy
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Make a test's own folder the working directory, so that what is shown does not depend on where it lies."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
