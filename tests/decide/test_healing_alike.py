@@ -64,7 +64,7 @@ def drawn(chance: Random) -> tuple[Saved, int, str]:
     now = saves[NOW]
     ranks = chance.sample(range(world), world)
     how = chance.choice(["a bit", "a page", "an older step"])
-    alike = chance.randint(0, world - 1 if how == "an older step" or world == 3 else world // 2)
+    alike = chance.randint(0, world - 1 if how == "an older step" else world // 2)
     names = chance.sample(NAMES[:6], chance.randint(1, 2) if how == "a bit" else 4)
     for rank in map(Rank, ranks[:alike]):
         now[rank] = saves[1][rank] if how == "an older step" else changed(now[rank], *names, by=how)

@@ -58,6 +58,9 @@ def test_a_step_of_another_batch_weight_or_chance_does_not_come_out_and_exits_10
         assert rank.pattern_differs
     else:
         assert rank.losses_differ
+
+
+def test_the_same_step_comes_out_and_exits_0(captured: str) -> None:
     assert exits.of_nan_replay(replayed(captured)) is ExitCode.OK
 
 
