@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import cast
-
 import pytest
 import yaml
 
@@ -49,8 +47,9 @@ TRIALS: dict[str, Trial] = {
 }
 
 
-def change(name: str, trial: str, **more: object) -> Change:
-    answer = framework_of(name).change(TRIALS[trial], replace(setting(), **more))  # type: ignore[arg-type]
+def change(name: str, trial: str | Trial, **more: object) -> Change:
+    asked = trial if isinstance(trial, Trial) else TRIALS[trial]
+    answer = framework_of(name).change(asked, replace(setting(), **more))  # type: ignore[arg-type]
     assert isinstance(answer, Change), answer
     return answer
 
@@ -141,12 +140,8 @@ class TestDebugFeatures:
         assert settings["train.exit_interval"] == "700"
 
     def test_bridge_switches_off_what_it_would_switch_on_again(self) -> None:
-        framework = framework_of("bridge")
-
         def off(*extras: str) -> Change:
-            made = framework.change(replace(TRIALS["E1"], without=extras), setting())
-            assert isinstance(made, Change)
-            return made
+            return change("bridge", replace(TRIALS["E1"], without=extras))
 
         gather = {f"{config}.overlap_param_gather" for config in ("comm_overlap", "ddp", "optimizer")}
         assert gather <= dict(off("overlap of parameter gathering").set).keys()
@@ -155,7 +150,7 @@ class TestDebugFeatures:
         assert {*gather, "ddp.overlap_grad_reduce", "comm_overlap.overlap_grad_reduce"} <= dict(reduced.set).keys()
         assert any("comm_overlap" in note for note in reduced.notes)
         assert not off("CUDA graphs").notes
-        names = [key for key, _ in off(*framework.extras(None)).set]
+        names = [key for key, _ in off(*framework_of("bridge").extras(None)).set]
         assert len(names) == len(set(names))
 
     def test_bridge_keeps_parameters_as_a_recipe_can(self) -> None:
@@ -218,12 +213,8 @@ class TestMegatron:
         assert len(framework.extras(None)) == 11
 
     def test_what_megatron_refuses_without_an_extra_goes_with_it(self) -> None:
-        framework = framework_of("megatron")
-
         def removed(flag: str) -> set[str]:
-            made = framework.change(replace(TRIALS["E1"], without=(flag,)), setting())
-            assert isinstance(made, Change)
-            return set(made.remove)
+            return set(change("megatron", replace(TRIALS["E1"], without=(flag,))).remove)
 
         assert removed("--sequence-parallel") == {"--sequence-parallel", "--tp-comm-overlap"}
         assert {"--overlap-param-gather", "--overlap-grad-reduce"} <= removed("--overlap-grad-reduce")
@@ -231,8 +222,9 @@ class TestMegatron:
         assert "--recompute-method" in removed("--recompute-granularity")
         assert removed("--fp8-dot-product-attention") == {"--fp8-dot-product-attention"}
         experts = {"sequence_parallel": "True", "num_experts": "8", "overlap_grad_reduce": "True"}
-        assert framework.extras(experts) == ("--overlap-grad-reduce",)
-        assert framework.extras({**experts, "num_experts": "None"})[0] == "--sequence-parallel"
+        extras = framework_of("megatron").extras
+        assert extras(experts) == ("--overlap-grad-reduce",)
+        assert extras({**experts, "num_experts": "None"})[0] == "--sequence-parallel"
 
     def test_bf16_takes_what_only_fp8_may_have_with_it(self) -> None:
         only_fp8 = {"--moe-router-padding-for-fp8", "--reuse-grad-buf-for-mxfp8-param-ag"}
@@ -266,12 +258,10 @@ class TestMegatron:
         assert dict(change("megatron", "E0").set)["--micro-batch-size"] == "<half of what it was>"
 
     def test_its_printed_arguments_tell_whether_it_ran_as_planned(self) -> None:
-        framework = framework_of("megatron")
-
         def told(name: str, **arguments: str) -> tuple[AsPlanned, str | None]:
-            made = framework.change(TRIALS[name], replace(setting(), arguments={"micro_batch_size": "4"}))
-            assert isinstance(made, Change)
-            return framework.told(replace(experiment(TRIALS[name]), change=made), printed(arguments))
+            made = change("megatron", name, arguments={"micro_batch_size": "4"})
+            run = replace(experiment(TRIALS[name]), change=made)
+            return framework_of("megatron").told(run, printed(arguments))
 
         assert told("B", fp8="None") == (AsPlanned.YES, None)
         assert told("B", fp8="hybrid") == (AsPlanned.NO, "its log prints fp8 = hybrid")
@@ -284,20 +274,16 @@ class TestMegatron:
         assert told("C")[0] is AsPlanned.UNKNOWN
 
     def test_extras_that_are_still_on_are_seen(self) -> None:
-        framework = framework_of("megatron")
         trial = replace(TRIALS["E1"], without=("--sequence-parallel",))
-        made = framework.change(trial, setting())
-        assert isinstance(made, Change)
-        run = replace(experiment(trial), change=made)
-        assert framework.told(run, seen(fp8="hybrid", sequence_parallel="True"))[0] is AsPlanned.NO
-        assert framework.told(run, seen(fp8="hybrid", sequence_parallel="False"))[0] is AsPlanned.YES
+        run = replace(experiment(trial), change=change("megatron", trial))
+        told = framework_of("megatron").told
+        assert told(run, seen(fp8="hybrid", sequence_parallel="True"))[0] is AsPlanned.NO
+        assert told(run, seen(fp8="hybrid", sequence_parallel="False"))[0] is AsPlanned.YES
 
     def test_what_single_products_did_its_arguments_do_not_tell(self) -> None:
-        framework = framework_of("megatron")
-        made = framework.change(TRIALS["E4dw"], replace(setting(), recipe=Recipe.TENSORWISE))
-        assert isinstance(made, Change)
+        made = change("megatron", "E4dw", recipe=Recipe.TENSORWISE)
         run = replace(experiment(TRIALS["E4dw"]), change=made)
-        assert framework.told(run, seen(fp8="hybrid"))[0] is AsPlanned.UNKNOWN
+        assert framework_of("megatron").told(run, seen(fp8="hybrid"))[0] is AsPlanned.UNKNOWN
 
 
 def printed(arguments: dict[str, str]) -> RunArithmetic:
@@ -341,11 +327,7 @@ class TestTorchtitan:
         for trial in ("E4w", "E6-tensorwise", "E6-rowwise"):
             assert dict(change("torchtitan", trial, recipe=Recipe.ROWWISE).set)[gather] == "false"
         assert gather not in dict(change("torchtitan", "C").set)
-        off = dict(
-            cast(
-                "Change", framework_of("torchtitan").change(replace(TRIALS["E1"], without=("compile",)), setting())
-            ).set
-        )
+        off = dict(change("torchtitan", replace(TRIALS["E1"], without=("compile",))).set)
         assert off["parallelism.enable_async_tensor_parallel"] == "false"
         assert "activation_checkpoint.mode" not in off
 
@@ -366,12 +348,9 @@ class TestTorchtitan:
         assert any("config_registry" in note for note in change("torchtitan", "C", framework_version=(0, 3)).notes)
 
     def test_the_recipe_that_it_says_is_active_tells_whether_it_ran_as_planned(self) -> None:
-        framework = framework_of("torchtitan")
-
         def told(name: str, **more: object) -> AsPlanned:
-            made = framework.change(TRIALS[name], replace(setting(), recipe=Recipe.ROWWISE))
-            assert isinstance(made, Change)
-            return framework.told(replace(experiment(TRIALS[name]), change=made), seen(**more))[0]  # type: ignore[arg-type]
+            run = replace(experiment(TRIALS[name]), change=change("torchtitan", name, recipe=Recipe.ROWWISE))
+            return framework_of("torchtitan").told(run, seen(**more))[0]  # type: ignore[arg-type]
 
         assert told("B", recipe="rowwise") is AsPlanned.NO
         assert told("B", converted=True) is AsPlanned.NO
