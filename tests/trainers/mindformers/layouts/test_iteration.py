@@ -6,7 +6,6 @@ import json
 import os
 import shutil
 from pathlib import Path
-from random import Random
 
 import pytest
 
@@ -70,17 +69,6 @@ class TestIterations:
         storage = LocalStorage(str(TreeBuilder(tmp_path).tracker("30").checkpoint))
         inventory = MindFormersIteration().scan(storage, list_root(storage), ScanOptions())
         assert (inventory.runs, inventory.checkpoints) == ((), ())
-
-    def test_sizes_are_taken_only_where_they_are_asked_for(self, tree: TreeBuilder) -> None:
-        storage = LocalStorage(str(tree.checkpoint))
-        folder = tree.checkpoint / NEWEST
-        total = sum(path.stat().st_size for path in folder.glob("*.safetensors"))
-        assert named(scan(storage, sizes=True), NEWEST).nbytes == total
-        assert named(scan(storage), NEWEST).nbytes is None
-
-    def test_a_size_that_cannot_be_taken_is_unknown(self, tree: TreeBuilder) -> None:
-        path = named(local(tree), NEWEST).shards[0].path
-        assert named(scan(FaultyStorage(str(tree.checkpoint), {path: DENIED}), sizes=True), NEWEST).nbytes is None
 
     @pytest.mark.parametrize("prefix", [None, "llama-7b", "a-model-b", "llama3.1", "a\nb"])
     def test_any_prefix_or_none_is_told_from_the_role(self, tmp_path: Path, prefix: str | None) -> None:
@@ -285,15 +273,6 @@ class TestTracker:
         inventory = scan(FaultyStorage(str(tree.checkpoint), {TRACKER: DENIED}))
         (found,) = coded(inventory.findings, Code.UNREADABLE)
         assert (found.severity, found.path, tracked_in(inventory)) == (Severity.UNKNOWN, TRACKER, None)
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_a_shuffled_listing_gives_the_same_inventory(tree: TreeBuilder, seed: int) -> None:
-    for name in ("a", "b", f"{NEWEST}/x", f"{NEWEST}/y", f"{NEWEST}/llama2_7b-opt-0000001-0000008.safetensors"):
-        tree.file(f"checkpoint/{name}")
-    expected = scan(LocalStorage(str(tree.checkpoint)), sizes=True)
-    shuffled = scan(FaultyStorage(str(tree.checkpoint), chance=Random(seed)), sizes=True)  # noqa: S311  no secret
-    assert shuffled == expected
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from ckpttool.trainers.listing import list_root
 from ckpttool.trainers.mindformers.layouts.pointers import META_LIMIT
 from ckpttool.trainers.mindformers.layouts.rank import MindFormersRank
 from ckpttool.trainers.mindformers.scalars import TrainState, state_of
-from tests.support.answers import FIXTURES, coded, codes, named, names, scanned, writable_copy
+from tests.support.answers import FIXTURES, coded, codes, named, names, scanned
 from tests.support.faulty_storages import BROKEN, DENIED, FaultyStorage, scan
 from tests.support.inventories import expect_ranks
 from tests.support.trees import TreeBuilder
@@ -58,12 +58,6 @@ class TestCheckpoints:
             RunSummary(prefix="llama2_7b", run=0, first_step=Step(20), last_step=Step(40), world_size=4),
             RunSummary(prefix="llama2_7b", run=1, first_step=Step(50), last_step=Step(60), world_size=4),
         )
-
-    def test_sizes_are_taken_only_where_they_are_asked_for(self, tree: TreeBuilder) -> None:
-        storage = LocalStorage(str(tree.checkpoint))
-        sized = named(scan(storage, sizes=True), "15_2")
-        assert sized.nbytes == sum((tree.output / tree.shard(rank, 15, 2)).stat().st_size for rank in range(4))
-        assert named(scan(storage), "15_2").nbytes is None
 
     def test_one_save_in_two_formats_is_two_checkpoints(self, tree: TreeBuilder) -> None:
         tree.save(epoch=15, step=2, fmt="safetensors", ranks=[0, 1])
@@ -231,12 +225,6 @@ class TestUnreadable:
         assert [one.path for one in told] == ["rank_2", tree.shard(2, 15, 2).removeprefix("checkpoint/")]
         assert {one.remedy for one in told} == {LOST_LINK_REMEDY}
 
-    def test_a_size_that_cannot_be_taken_is_unknown_and_stops_nothing(self, tree: TreeBuilder) -> None:
-        path = tree.shard(2, 15, 2).removeprefix("checkpoint/")
-        inventory = scan(FaultyStorage(str(tree.checkpoint), {path: DENIED}), sizes=True)
-        assert named(inventory, "15_2").nbytes is None
-        assert named(inventory, "10_2").nbytes is not None
-
     def test_a_root_that_cannot_be_listed_raises(self, tree: TreeBuilder) -> None:
         with pytest.raises(PermissionError):
             list_root(FaultyStorage(str(tree.checkpoint), {"": DENIED}))
@@ -371,19 +359,6 @@ class TestOrder:
         storage = FaultyStorage(str(tree.checkpoint), chance=Random(1))  # noqa: S311  no secret
         scan(storage)
         assert sorted(storage.opened) == sorted(f"rank_0/llama2_7b_rank_0-{epoch}_2.ckpt" for epoch in (5, 10, 15))
-
-    @pytest.mark.parametrize("seed", range(5))
-    def test_a_shuffled_listing_gives_the_same_inventory(self, tmp_path: Path, seed: int) -> None:
-        root = writable_copy("nosink_ckpt", tmp_path / "tree") / "checkpoint"
-        (root / "rank_1/llama2_7b_rank_1-2_3.ckpt").unlink()
-        (root / "rank_2/llama2_7b_rank_2_1-3_3.ckpt").rename(root / "rank_2/llama2_7b_rank_2_4-3_3.ckpt")
-        for name in ("a", "b", "rank_0_bak", "rank_1/x", "rank_1/y", "rank_2/x", "rank_3/llama2_7b_rank_0-1_3.ckpt"):
-            (root / name).write_bytes(b"")
-        for rank in (0, 2):
-            (root / f"rank_{rank}/meta.json").unlink()
-        expected = scan(LocalStorage(str(root)), sizes=True)
-        assert len(expected.findings) > 6
-        assert scan(FaultyStorage(str(root), chance=Random(seed)), sizes=True) == expected  # noqa: S311  no secret
 
 
 @pytest.mark.parametrize(

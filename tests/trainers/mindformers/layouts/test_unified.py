@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from random import Random
 
 import pytest
 
@@ -16,7 +15,7 @@ from ckpttool.storage.local import LocalStorage
 from ckpttool.trainers.listing import list_root
 from ckpttool.trainers.mindformers.layouts.unified import MindFormersUnified
 from tests.support.answers import chosen, plan, refusal, why_not
-from tests.support.faulty_storages import BROKEN, DENIED, FaultyStorage, scan
+from tests.support.faulty_storages import BROKEN, FaultyStorage, scan
 from tests.support.trees import floats, safetensors_bytes, training_scalars
 
 MAP = "param_name_map.json"
@@ -113,19 +112,6 @@ def test_scalars_that_cannot_be_read_tell_no_step(folder: Path, content: bytes) 
 def test_scalars_that_the_disk_withholds_tell_none_either(folder: Path) -> None:
     (one,) = scan(FaultyStorage(str(folder), {HYPER: BROKEN})).checkpoints
     assert one.step is None
-
-
-def test_sizes_are_taken_where_they_are_asked_for(folder: Path) -> None:
-    total = sum(path.stat().st_size for path in folder.glob("*.safetensors"))
-    assert scan(LocalStorage(str(folder)), sizes=True).checkpoints[0].nbytes == total
-    assert local(folder).checkpoints[0].nbytes is None
-    denied = FaultyStorage(str(folder), {"part0.safetensors": DENIED})
-    assert scan(denied, sizes=True).checkpoints[0].nbytes is None
-
-
-def test_a_shuffled_listing_gives_the_same_inventory(folder: Path) -> None:
-    shuffled = scan(FaultyStorage(str(folder), chance=Random(1)))  # noqa: S311  no secret
-    assert shuffled == local(folder)
 
 
 def test_the_layout_is_known_by_the_file_of_scalars(folder: Path) -> None:
