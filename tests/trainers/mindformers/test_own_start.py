@@ -56,74 +56,41 @@ def whole(folder: Path) -> TreeBuilder:
     return tree
 
 
-def cut(tree: TreeBuilder) -> None:
-    path = tree.output / tree.shard(1, 20, 2)
-    path.write_bytes(path.read_bytes()[:-100])
+NEWEST = TreeBuilder(Path()).shard(1, 20, 2)
 
 
-def emptied(tree: TreeBuilder) -> None:
-    (tree.output / tree.shard(1, 20, 2)).write_bytes(b"")
+def cut(tree: TreeBuilder) -> object:
+    return tree.truncate(NEWEST, (tree.output / NEWEST).stat().st_size - 100)
 
 
-def zeroed(tree: TreeBuilder) -> None:
-    path = tree.output / tree.shard(1, 20, 2)
-    path.write_bytes(bytes(path.stat().st_size))
+def records_behind(tree: TreeBuilder) -> object:
+    return [tree.meta(rank, 15, 2, f"llama2_7b_rank_{rank}-15_2.ckpt") for rank in range(4)]
 
 
-def gone_on_a_rank(tree: TreeBuilder) -> None:
-    (tree.output / tree.shard(1, 20, 2)).unlink()
+FAULTS: dict[str, tuple[Callable[[TreeBuilder], object], str, str | None]] = {
+    "nothing": (lambda tree: tree, "20_2", "20_2"),
+    "resumed once": (lambda tree: tree.save(epoch=25, step=2, run=1), "_1-25_2", "_1-25_2"),
+    "a record gone": (lambda tree: tree.remove("checkpoint/rank_2/meta.json"), "20_2", "20_2"),
+    "all records gone": (
+        lambda tree: [tree.remove(f"checkpoint/rank_{rank}/meta.json") for rank in range(4)], "20_2", "20_2",
+    ),
+    "a rank died before its save": (lambda tree: tree.save(epoch=25, step=2, ranks=[0, 1, 2]), "20_2", "20_2"),
+    "a shard gone": (lambda tree: tree.remove(NEWEST), "15_2", "15_2"),
+    "records behind": (records_behind, "20_2", "15_2"),
+    "a shard cut": (cut, "15_2", "20_2"),
+    "a shard emptied": (lambda tree: tree.truncate(NEWEST, 0), "15_2", "20_2"),
+    "a shard zeroed": (
+        lambda tree: tree.file(NEWEST, bytes((tree.output / NEWEST).stat().st_size)), "15_2", "20_2",
+    ),
+    "a folder kept beside": (
+        lambda tree: shutil.copytree(tree.checkpoint / "rank_0", tree.checkpoint / "rank_0_bak"), "20_2", None,
+    ),
+    "a breakpoint beside": (
+        lambda tree: tree.file("checkpoint/rank_1/llama2_7b_rank_1-20_2_breakpoint.ckpt"), "20_2", None,
+    ),
+}  # fmt: skip
+"""What is done to a tree; what is resumed from; what MindFormers takes by itself, None where it stops."""
 
-
-def record_gone_on_a_rank(tree: TreeBuilder) -> None:
-    (tree.checkpoint / "rank_2/meta.json").unlink()
-
-
-def records_gone(tree: TreeBuilder) -> None:
-    for path in tree.checkpoint.glob("rank_*/meta.json"):
-        path.unlink()
-
-
-def records_behind(tree: TreeBuilder) -> None:
-    for path in tree.checkpoint.glob("rank_*/meta.json"):
-        path.write_text(path.read_text().replace('"last_epoch": 20', '"last_epoch": 15').replace("-20_2", "-15_2"))
-
-
-def folder_kept_beside(tree: TreeBuilder) -> None:
-    shutil.copytree(tree.checkpoint / "rank_0", tree.checkpoint / "rank_0_bak")
-
-
-def breakpoint_beside(tree: TreeBuilder) -> None:
-    (tree.checkpoint / "rank_1/llama2_7b_rank_1-20_2_breakpoint.ckpt").write_bytes(b"")
-
-
-def rank_died_before_its_save(tree: TreeBuilder) -> None:
-    tree.save(epoch=25, step=2, ranks=[0, 1, 2])
-
-
-def resumed_once(tree: TreeBuilder) -> None:
-    tree.save(epoch=25, step=2, run=1)
-
-
-def nothing(tree: TreeBuilder) -> None:
-    """Leave it whole."""
-    assert tree.checkpoint.is_dir()
-
-
-# What is resumed from; what MindFormers takes by itself, None where it stops.
-TREES: dict[Callable[[TreeBuilder], None], tuple[str, str | None]] = {
-    nothing: ("20_2", "20_2"),
-    resumed_once: ("_1-25_2", "_1-25_2"),
-    record_gone_on_a_rank: ("20_2", "20_2"),
-    records_gone: ("20_2", "20_2"),
-    rank_died_before_its_save: ("20_2", "20_2"),
-    gone_on_a_rank: ("15_2", "15_2"),
-    records_behind: ("20_2", "15_2"),
-    cut: ("15_2", "20_2"),
-    emptied: ("15_2", "20_2"),
-    zeroed: ("15_2", "20_2"),
-    folder_kept_beside: ("20_2", None),
-    breakpoint_beside: ("20_2", None),
-}
 MODES = {
     "named": (DIR, "llama2_7b_rank_0-20_2"),
     "chosen by itself": (DIR, "True"),
@@ -155,22 +122,18 @@ def told(start: JudgedStart) -> tuple[str | None, Outcome]:
 @pytest.mark.parametrize(
     ("fault", "mode"),
     [
-        *((fault, mode) for fault in TREES for mode in ("named", "chosen by itself")),
-        *((fault, mode) for fault in (nothing, cut) for mode in ("weights alone", "from scratch")),
+        *((fault, mode) for fault in FAULTS for mode in ("named", "chosen by itself")),
+        *((fault, mode) for fault in ("nothing", "a shard cut") for mode in ("weights alone", "from scratch")),
     ],
-    ids=lambda value: getattr(value, "__name__", value),
 )
-def test_go_is_said_only_of_a_start_that_loads_what_was_chosen(
-    fault: Callable[[TreeBuilder], None], mode: str, tmp_path: Path
-) -> None:
-    fault(whole(tmp_path))
-    chosen, by_itself = TREES[fault]
+def test_go_is_said_only_of_a_start_that_loads_what_was_chosen(fault: str, mode: str, tmp_path: Path) -> None:
+    spoil, chosen, by_itself = FAULTS[fault]
+    spoil(whole(tmp_path))
     load, resume = MODES[mode]
     answer = api.preflight(asked(tmp_path, RANK.format(load=load, resume=resume, fmt="ckpt")))
     assert isinstance(answer.decision, ResumePlan)
     assert answer.decision.point.checkpoint.name == chosen
-    named = chosen if fault is not gone_on_a_rank and chosen == "20_2" else None
-    takes = {"named": named, "chosen by itself": by_itself}.get(mode)
+    takes = {"named": "20_2" if chosen == "20_2" else None, "chosen by itself": by_itself}.get(mode)
     is_go = takes == chosen
     assert start_check(answer).outcome is (Ended.PASSED if is_go else Ended.FAILED)
     assert exits.of_preflight(answer.checks) is (ExitCode.OK if is_go else ExitCode.DAMAGE)
@@ -181,9 +144,9 @@ def test_go_is_said_only_of_a_start_that_loads_what_was_chosen(
 
 
 @pytest.mark.sample(4)
-@pytest.mark.parametrize("fault", TREES, ids=lambda fault: fault.__name__)
-def test_what_launch_writes_is_go(fault: Callable[[TreeBuilder], None], tmp_path: Path) -> None:
-    fault(whole(tmp_path))
+@pytest.mark.parametrize("fault", FAULTS)
+def test_what_launch_writes_is_go(fault: str, tmp_path: Path) -> None:
+    FAULTS[fault][0](whole(tmp_path))
     question, new = asked(tmp_path, RANK.format(load="''", resume="False", fmt="ckpt")), tmp_path / "new.yaml"
     order = api.LaunchOrder(base=str(question.config), output=str(new))
     assert isinstance(api.launch(question.tree, order=order), Launch)
@@ -192,13 +155,13 @@ def test_what_launch_writes_is_go(fault: Callable[[TreeBuilder], None], tmp_path
 
 
 @pytest.mark.sample(1)
-@pytest.mark.parametrize("fault", [cut, records_behind], ids=lambda fault: fault.__name__)
-def test_the_cure_that_is_offered_cures(fault: Callable[[TreeBuilder], None], tmp_path: Path) -> None:
-    fault(whole(tmp_path))
+@pytest.mark.parametrize("fault", ["a shard cut", "records behind"])
+def test_the_cure_that_is_offered_cures(fault: str, tmp_path: Path) -> None:
+    spoil, name, _ = FAULTS[fault]
+    spoil(whole(tmp_path))
     question = asked(tmp_path, RANK.format(load=DIR, resume="True", fmt="ckpt"))
     (reason,) = start_check(api.preflight(question)).reasons
     assert "repair-meta" in (reason.finding.remedy or "")
-    name = TREES[fault][0]
     api.repair_meta(str(tmp_path / "output"), api.ResumeQuestion(name=name), grace=0, apply=True)
     assert start_check(api.preflight(question)).outcome is Ended.PASSED
 
@@ -319,19 +282,14 @@ class TestTypes:
             ("40.0", "must be a whole number"),
             ("True", "it skips 0 batches of the data, where 40 are due"),
             ("-3", "it skips 0 batches of the data, where 40 are due"),
+            *((skip, None) for skip in ("40", "0", "''", "False", "0.0", "null")),
         ],
     )
-    def test_steps_to_skip_that_are_no_count_are_no_go(self, skip: str, words: str, tmp_path: Path) -> None:
+    def test_steps_to_skip_that_are_no_count_are_no_go(self, skip: str, words: str | None, tmp_path: Path) -> None:
         whole(tmp_path)
         check = start_check(api.preflight(asked(tmp_path, f"{self.CONFIG}data_skip_steps: {skip}\n")))
-        assert check.outcome is Ended.FAILED
-        assert words in check.reasons[0].finding.message
-
-    @pytest.mark.parametrize("skip", ["40", "0", "''", "False", "0.0", "null"])
-    def test_steps_to_skip_that_are_a_count_or_nothing_are_go(self, skip: str, tmp_path: Path) -> None:
-        whole(tmp_path)
-        check = start_check(api.preflight(asked(tmp_path, f"{self.CONFIG}data_skip_steps: {skip}\n")))
-        assert check.outcome is Ended.PASSED
+        assert check.outcome is (Ended.FAILED if words else Ended.PASSED)
+        assert [words in reason.finding.message for reason in check.reasons if words] == [True] * len(check.reasons)
 
     @pytest.mark.parametrize("skip", ["'5'", "5.0"])
     def test_what_is_ignored_may_be_of_any_type(self, skip: str, tmp_path: Path) -> None:
@@ -339,25 +297,25 @@ class TestTypes:
         start = judged(tmp_path, f"{self.CONFIG}ignore_data_skip: True\ndata_skip_steps: {skip}\n")
         assert "`ignore_data_skip` is on" in start.reason
 
-    @pytest.mark.parametrize(("value", "stops"), [("1", True), ("'False'", True), ("null", False), ("True", False)])
-    def test_a_switch_for_re_slicing_that_is_no_switch_stops(self, value: str, stops: bool, tmp_path: Path) -> None:
+    @pytest.mark.parametrize(
+        ("old", "new", "words"),
+        [
+            ("\n", "\nauto_trans_ckpt: 1\n", "must be True or False"),
+            ("\n", "\nauto_trans_ckpt: 'False'\n", "must be True or False"),
+            ("\n", "\nauto_trans_ckpt: null\n", None),
+            ("\n", "\nauto_trans_ckpt: True\n", None),
+            ("load_ckpt_format: ckpt", "load_ckpt_format: null", ""),
+            ("load_ckpt_format: ckpt", "", None),  # what is not there is ckpt
+            ("resume_training: True", "resume_training: 1", "must be True, False or the name of a file"),
+            ("resume_training: True", "resume_training: [True]", "must be True, False or the name of a file"),
+            ("resume_training: True", "resume_training: null", None),
+        ],
+    )
+    def test_a_switch_that_is_none_stops(self, old: str, new: str, words: str | None, tmp_path: Path) -> None:
         whole(tmp_path)
-        start = judged(tmp_path, f"{self.CONFIG}auto_trans_ckpt: {value}\n")
-        assert (told(start) == (None, Outcome.STOPS), "must be True or False" in start.reason) == (stops, stops)
-
-    @pytest.mark.parametrize(("line", "stops"), [("load_ckpt_format: null", True), ("", False)])
-    def test_no_format_stops_but_a_setting_that_is_not_there_is_ckpt(
-        self, line: str, stops: bool, tmp_path: Path
-    ) -> None:
-        whole(tmp_path)
-        start = judged(tmp_path, self.CONFIG.replace("load_ckpt_format: ckpt", line))
-        assert (told(start)[1] is Outcome.STOPS) is stops
-
-    @pytest.mark.parametrize(("resume", "stops"), [("1", True), ("[True]", True), ("null", False), ("True", False)])
-    def test_a_resume_that_is_neither_a_switch_nor_a_name_stops(self, resume: str, stops: bool, tmp_path: Path) -> None:
-        whole(tmp_path)
-        start = judged(tmp_path, RANK.format(load=DIR, resume=resume, fmt="ckpt"))
-        assert ("must be True, False or the name of a file" in start.reason) is stops
+        start = judged(tmp_path, self.CONFIG.replace(old, new, 1))
+        assert (told(start)[1] is Outcome.STOPS) is (words is not None)
+        assert (words or "") in start.reason
 
     @pytest.mark.parametrize(
         ("switch", "resume", "words"),
