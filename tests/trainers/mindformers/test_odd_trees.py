@@ -15,12 +15,10 @@ from tests.support.answers import (
     chosen,
     cli,
     coded,
-    codes,
     document,
     named,
     notes,
     plan,
-    reasons,
     refusal,
     scanned,
     why_not,
@@ -31,23 +29,6 @@ from tests.support.trees import TreeBuilder
 @pytest.fixture
 def tree(tmp_path: Path) -> TreeBuilder:
     return TreeBuilder(tmp_path).legacy().save(epoch=5, step=2).save(epoch=10, step=2)
-
-
-class TestLinksForRanks:
-    @pytest.mark.parametrize("target", ["nowhere", "rank_3", "closed/rank_3"])
-    def test_a_link_that_leads_nowhere_is_a_rank_that_cannot_be_read(self, tree: TreeBuilder, target: str) -> None:
-        tree.remove("checkpoint/rank_3")
-        (tree.checkpoint / "rank_3").symlink_to(target)
-        found = scanned(tree.output)
-        assert found.unlisted == ("rank_3",)
-        assert found.folder_ranks == (0, 1, 2, 3)
-        assert codes(named(found, "10_2").findings) == {Code.UNREADABLE}
-        assert cli("resolve", str(tree.output)).exit_code != ExitCode.OK
-
-    def test_a_file_under_a_ranks_name_is_a_stray(self, tree: TreeBuilder) -> None:
-        tree.file("checkpoint/rank_4", "no folder").file("checkpoint/rank_table.json", "{}")
-        assert scanned(tree.output).strays == ("rank_4", "rank_table.json")
-        assert chosen(plan(tree.output)) == ("10_2", 20)
 
 
 class TestALostLastRank:
@@ -179,14 +160,6 @@ class TestASealThatRemembersMoreRanks:
         older, newer = (tree.checkpoint / f".ckpttool/llama2_7b-{name}.ckpt.manifest.json" for name in ("5_2", "10_2"))
         newer.write_bytes(newer.read_bytes()[:-20] if seal == "torn" else older.read_bytes())
         assert named(scanned(tree.output), "10_2").topology.world_size == 3
-
-
-def test_a_growth_that_saved_nothing_is_rejected_with_its_cause(tree: TreeBuilder) -> None:
-    for rank in range(4, 8):
-        tree.folder(f"checkpoint/rank_{rank}")
-    (why, *_) = reasons(refusal(tree.output), "10_2")
-    assert "the training grew to 8 and saved nothing since" in why.message
-    assert "--world-size 4" in (why.remedy or "")
 
 
 class TestSimulatedWithoutAnyCheckpoint:

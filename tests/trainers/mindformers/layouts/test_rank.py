@@ -216,10 +216,11 @@ class TestUnreadable:
         assert (found.code, found.severity, found.path) == (Code.UNREADABLE, Severity.UNKNOWN, "rank_2")
         assert "Permission denied" in found.message
 
-    @pytest.mark.parametrize("target", ["nowhere", "rank_2"])
+    @pytest.mark.parametrize("target", ["nowhere", "rank_2", "closed/rank_2"])
     def test_a_folder_that_is_a_link_to_nowhere_is_told_with_what_to_do(self, tree: TreeBuilder, target: str) -> None:
         shutil.rmtree(tree.checkpoint / "rank_2")
         (tree.checkpoint / "rank_2").symlink_to(target)
+        assert (local(tree).unlisted, local(tree).folder_ranks) == (("rank_2",), (0, 1, 2, 3))
         expected = expect_ranks(local(tree), [])
         told = [one for one in (*expected.findings, *expected.checkpoints[-1].findings) if one.code is Code.UNREADABLE]
         assert [one.path for one in told] == ["rank_2", tree.shard(2, 15, 2).removeprefix("checkpoint/")]
