@@ -9,7 +9,14 @@ from ckpttool.decide.lost import lost_steps, perhaps_lost
 from ckpttool.decide.mixed_runs import told_apart, two_runs_in
 from ckpttool.decide.naming import LATEST, named, none_called
 from ckpttool.decide.recorded_health import IGNORED_WITH_HEALTH, against, health_reason
-from ckpttool.decide.steps import doubtful, is_left_to_the_user, is_named_beyond, is_out_of_place, leaves_newest_open
+from ckpttool.decide.steps import (
+    doubtful,
+    is_left_to_the_user,
+    is_named_beyond,
+    is_out_of_place,
+    leaves_newest_open,
+    untold,
+)
 from ckpttool.domain.checkpoint import Checkpoint, CheckpointKey, Content, Inventory
 from ckpttool.domain.finding import Code, Finding, Severity, blocking, note, seen_in_part, suspect, unknown
 from ckpttool.domain.frozen import replace
@@ -148,7 +155,8 @@ def _nothing(
 
 def _is_open(rejected: Iterable[Rejection], inventory: Inventory) -> bool:
     """Tell whether nobody knows which of those passed over, and of the others, is the newest."""
-    is_tracked = inventory.tracked is not None
+    doubted = {one.checkpoint.name for one in rejected if is_out_of_place(one.checkpoint)}
+    is_tracked = inventory.tracked is not None and inventory.tracked.name not in doubted
     return any(leaves_newest_open(one.checkpoint, one.reasons, is_tracked=is_tracked) for one in rejected)
 
 
@@ -236,7 +244,7 @@ def _reasons_by_content(checkpoint: Checkpoint, question: ResumeQuestion, verdic
     if question.name not in {None, LATEST}:
         reasons = [reason for reason in _without_doubts(reasons, checkpoint) if not reason.is_tie]
     if not reasons and checkpoint.step is None:  # where shards are damaged, that is why none tells
-        reasons.append(_no_step(checkpoint))
+        reasons.append(untold(checkpoint))
     if not reasons and checkpoint.renames and not question.allow_renames:
         reasons.append(_needs_renames(checkpoint))
     return reasons
@@ -359,14 +367,6 @@ def _passed_over(candidates: Sequence[Checkpoint]) -> list[Finding]:
         for prefix in sorted(strays)
         if trainings
     ]
-
-
-def _no_step(checkpoint: Checkpoint) -> Finding:
-    return unknown(
-        Code.STEP_UNKNOWN,
-        f"no shard of {checkpoint.name} tells its step, and a name alone cannot",
-        remedy=checkpoint.step_remedy,
-    )
 
 
 def _not_loadable(checkpoint: Checkpoint, why: str) -> Finding:

@@ -12,8 +12,8 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 
-from ckpttool.domain.checkpoint import Checkpoint, CheckpointKey, Inventory, NamedStep, RunSummary, StepSource
-from ckpttool.domain.finding import Code, Finding, Severity, blocking, note, suspect
+from ckpttool.domain.checkpoint import Checkpoint, CheckpointKey, Content, Inventory, NamedStep, RunSummary, StepSource
+from ckpttool.domain.finding import Code, Finding, Severity, blocking, note, suspect, unknown
 from ckpttool.domain.frozen import replace
 from ckpttool.domain.units import STEP_DIGITS, Step
 
@@ -95,8 +95,19 @@ def not_acted_on(checkpoint: Checkpoint) -> tuple[Finding, ...]:
     Args:
         checkpoint: Of a tree that was settled.
     """
-    found = (one for one in checkpoint.findings if one.code in _LAW)
+    found = [one for one in checkpoint.findings if one.code in _LAW]
+    if checkpoint.step is None and checkpoint.content is not Content.WEIGHTS_ONLY:
+        found.append(untold(checkpoint))
     return blocking(replace(one, severity=Severity.UNKNOWN) if one.code is Code.STEP_UNKNOWN else one for one in found)
+
+
+def untold(checkpoint: Checkpoint) -> Finding:
+    """Say that nothing tells the step of a checkpoint."""
+    return unknown(
+        Code.STEP_UNKNOWN,
+        f"no shard of {checkpoint.name} tells its step, and a name alone cannot",
+        remedy=checkpoint.step_remedy,
+    )
 
 
 def left_by_name(saves: Sequence[Checkpoint]) -> dict[CheckpointKey, str]:

@@ -8,7 +8,7 @@ from itertools import permutations
 import pytest
 
 from ckpttool.decide.steps import is_named_beyond, is_out_of_place, latest, not_acted_on, read_name, settle
-from ckpttool.domain.checkpoint import Checkpoint, NamedStep, RunSummary, StepSource
+from ckpttool.domain.checkpoint import Checkpoint, Content, NamedStep, RunSummary, StepSource
 from ckpttool.domain.finding import Code, Severity
 from ckpttool.domain.units import Step
 from tests.support.inventories import checkpoint, tree
@@ -90,6 +90,12 @@ def test_what_only_a_name_tells_is_acted_on_where_all_saves_are_named_alike() ->
     assert [one.severity for one in not_acted_on(mixed["step_60"])] == [Severity.UNKNOWN]
     assert not_acted_on(alike["step_60"]) == ()
     assert not_acted_on(settled(save("step_50", 50), save("final"))["step_50"]) == ()
+
+
+def test_what_tells_no_step_is_not_acted_on_unless_it_is_an_export_of_weights() -> None:
+    unnamed = settled(save("final"))["final"]
+    assert [one.code for one in not_acted_on(unnamed)] == [Code.STEP_UNKNOWN]
+    assert not_acted_on(replace(unnamed, content=Content.WEIGHTS_ONLY)) == ()
 
 
 def test_a_name_that_the_content_denies_is_suspect_where_other_names_agree() -> None:

@@ -194,6 +194,62 @@ class TestANumberBeyondTheTracker:
         assert _is_confirmed(step, count, sorted(earlier), earlier) is is_confirmed
 
 
+def counting(folder: Path, batches: int) -> None:
+    """Let a save say how many batches of its epoch were read."""
+    with zipfile.ZipFile(folder / "data.pt", "w") as archive:
+        archive.writestr("data/data.pkl", pickle.dumps({"_num_yielded": batches}, protocol=2))
+
+
+class TestNamesThatWereExchanged:
+    def test_leave_the_newest_verl_save_unknown_and_cost_no_save(self, tmp_path: Path) -> None:
+        root = healthy("verl_2ranks", tmp_path)
+        assert chosen(plan(root)) == ("global_step_3", 3)
+        assert going(root) == {"global_step_1", "global_step_2"}
+        (root / "global_step_3").rename(root / "aside")
+        (root / "global_step_1").rename(root / "global_step_3")
+        (root / "aside").rename(root / "global_step_1")
+        refused = cli("preflight", str(root))
+        assert refused.exit_code == ExitCode.INCOMPLETE
+        assert "global_step_3/data.pt counts 1 batch of its epoch, as global_step_1 should" in " ".join(
+            refused.output.split()
+        )
+        assert cli("resolve", str(root)).exit_code == ExitCode.INCOMPLETE
+        assert going(root) == set()
+        (sealing,) = api.seal(str(root), "global_step_3")
+        assert not sealing.written
+        named = api.ResumeQuestion(name="global_step_3")
+        assert chosen(plan(root, choice=named)) == ("global_step_3", 3)
+
+    @pytest.mark.parametrize(
+        ("counts", "exchanged"),
+        [
+            ({1: 3, 2: 2, 3: 1}, {1, 3}),
+            ({1: 2, 2: 3, 3: 1}, {1, 2, 3}),
+            ({11: 1, 12: 2, 13: 5, 14: 4, 15: 3}, {13, 15}),
+            ({1: 1, 2: 2, 3: 3}, set()),
+            ({9: 9, 14: 4, 20: 10, 21: 1}, set()),
+            ({1: 2, 2: 3, 3: 5}, set()),
+            ({3: 0, 6: 0}, set()),
+        ],
+        ids=["two", "three", "second epoch", "first epoch", "three epochs", "several batches a step", "whole epochs"],
+    )
+    def test_are_told_in_any_epoch_and_honest_ones_are_not_doubted(
+        self, counts: dict[int, int], exchanged: set[int], tmp_path: Path
+    ) -> None:
+        root = healthy("verl_2ranks", tmp_path)
+        (root / "global_step_3").rename(root / "whole")
+        for step, count in counts.items():
+            shutil.copytree(root / "whole", root / f"global_step_{step}", dirs_exist_ok=True)
+            counting(root / f"global_step_{step}", count)
+        for folder in root.glob("global_step_*"):
+            if int(folder.name.rpartition("_")[2]) not in counts:
+                shutil.rmtree(folder)
+        shutil.rmtree(root / "whole")
+        (root / "latest_checkpointed_iteration.txt").write_text(str(max(counts)))
+        doubted = {save.step for save in scanned(root).checkpoints if Code.STEP_DISAGREES in codes(save.findings)}
+        assert doubted == exchanged
+
+
 class TestWithoutATracker:
     @pytest.fixture
     def root(self, tmp_path: Path) -> Path:
@@ -249,8 +305,7 @@ class TestWithoutATracker:
             elif counts[step] is None:
                 (folder / "data.pt").unlink()
             else:
-                with zipfile.ZipFile(folder / "data.pt", "w") as archive:
-                    archive.writestr("data/data.pkl", pickle.dumps({"_num_yielded": counts[step]}, protocol=2))
+                counting(folder, counts[step] or 0)
         newest = max(counts)
         assert chosen(plan(root)) == (f"global_step_{newest}", newest)
         assert going(root) == {f"global_step_{step}" for step in counts if step != newest}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ckpttool.domain.finding import blocking
+from ckpttool.domain.finding import Code, blocking
 from ckpttool.domain.plan import Outcome
 from ckpttool.formats.strict_json import ParseError
 from ckpttool.trainers.common.own_choice import Choice, said
@@ -40,7 +40,8 @@ def choose(start: OwnStart) -> Choice:
 
 def _stop(start: OwnStart, save: Checkpoint) -> str | None:
     """Say why it stops at a save; None where it loads it."""
-    against, world = blocking(start.checked(save).findings), save.topology.world_size
+    found = (one for one in start.checked(save).findings if one.code is not Code.STEP_DISAGREES)  # it asks for no step
+    against, world = blocking(found), save.topology.world_size
     if against:
         return said(against[0], save)
     if start.world_size in {None, world}:

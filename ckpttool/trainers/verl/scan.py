@@ -24,7 +24,7 @@ from ckpttool.domain.finding import Code, Finding, in_order, note, suspect, unkn
 from ckpttool.domain.frozen import dataclass, replace
 from ckpttool.domain.scalars import Scalars
 from ckpttool.domain.shard import FormatName, Shard, ShardRole
-from ckpttool.domain.units import MAX_RANKS, Rank, counted
+from ckpttool.domain.units import MAX_RANKS, Rank, Step, counted
 from ckpttool.formats.strict_json import ParseError
 from ckpttool.records import MANIFEST_NAME, OWN_FOLDER
 from ckpttool.storage.base import Kind, Storage, unreadable
@@ -124,6 +124,7 @@ def scan_saves(storage: Storage, listing: Listing, options: ScanOptions) -> Inve
             stamped(storage, save) if (save.step or 0) > (tracked.step or 0) else save for save in checkpoints
         ]
     checkpoints = list(_confirmed(storage, checkpoints, tracked))
+    checkpoints = list(_with_exchanged_names(storage, checkpoints))
     return Inventory(
         root=storage.root,
         layout=Verl.name,
@@ -171,6 +172,48 @@ def _has_several_a_step(saves: Iterable[Checkpoint], counts: Mapping[str, int]) 
     """Tell whether the training takes several batches for a step, as if it filters them: then counts are no steps."""
     pairs = [((save.step or 0), counts[save.name]) for save in saves if save.name in counts]
     return any(count > step for step, count in pairs) and all(count != step for step, count in pairs)
+
+
+def _with_exchanged_names(storage: Storage, saves: Sequence[Checkpoint]) -> Iterator[Checkpoint]:
+    """Doubt the numbers of saves each of which counts the batches of another one: somebody exchanged their names."""
+    read = map_waiting(partial(_batches, storage), saves) if len(saves) > 1 else ()
+    counts = {save.step or 0: count for save, count in zip(saves, read, strict=False) if count is not None}
+    others = _exchanged(counts)
+    for save in saves:
+        step = save.step or 0
+        is_doubted = any(one.code is Code.STEP_DISAGREES for one in save.findings)
+        if step not in others or is_doubted:
+            yield save
+            continue
+        batches = counted(counts[step], "batch", "batches")
+        message = (
+            f"its name says step {step}, but {save.name}/{DATA} counts {batches} of its epoch, as "
+            f"{folder_of(Step(others[step]))} should: the names of saves were exchanged"
+        )
+        remedy = f"give each folder the step that it holds; --checkpoint {save.name} loads it as it is"
+        doubt = unknown(Code.STEP_DISAGREES, message, path=save.name, remedy=remedy)
+        yield replace(save, findings=(*save.findings, doubt))
+
+
+def _exchanged(counts: Mapping[int, int]) -> dict[int, int]:
+    """Return the saves that count the batches of one another in a circle: by its number, the number each one counts.
+
+    With a batch for each step, a step less its count is the batches of the epochs before, a multiple of what one epoch
+    has: by no such number do saves with their own names lead to one another.
+
+    Args:
+        counts: Batches of its epoch that each save read, by the step in its name.
+    """
+    found: dict[int, int] = {}
+    for before in {0, *(step - count for step, count in counts.items() if step > count)}:
+        told = {step: before + count for step, count in counts.items()}
+        for start in told:
+            circle = [start]
+            while (then := told.get(circle[-1], start)) not in circle:
+                circle.append(then)
+            if len(circle) > 1 and told.get(circle[-1]) == start:
+                found.update((step, told[step]) for step in circle)
+    return found
 
 
 def _unconfirmed(save: Checkpoint, told: int | None, count: int | None) -> Finding:

@@ -14,6 +14,7 @@ from ckpttool.domain.checkpoint import CommitState, Content, StepSource
 from ckpttool.domain.finding import Code, Finding, blocking
 from ckpttool.domain.plan import NoResumePoint
 from ckpttool.domain.verdict import Level
+from ckpttool.errors import ExitCode
 from ckpttool.trainers.megatron.names import Part, SaveKind, kind_of
 from ckpttool.trainers.megatron.record import save_record
 from tests.support.answers import chosen, cli, plan, scanned, verdict
@@ -280,3 +281,16 @@ def test_legacy_files_are_not_counted_as_ranks_for_several_ranks_load_one(legacy
     said = cli("resolve", str(legacy)).stdout
     assert "step 6, whole\n" in said
     assert "ranks" not in said.splitlines()[0]
+
+
+def test_seal_leaves_a_save_whose_step_nothing_tells_and_takes_one_whose_step_is_told(
+    with_digests: Path,
+) -> None:
+    nobody_knows = "iter_" + 30 * "9"
+    (with_digests / "iter_0000006").rename(with_digests / nobody_knows)
+    refused = cli("seal", str(with_digests))
+    assert refused.exit_code == ExitCode.INCOMPLETE
+    assert f"no shard of {nobody_knows} tells its step" in " ".join(refused.output.split())
+    assert not list(with_digests.rglob("*manifest*"))
+    (with_digests / nobody_knows).rename(with_digests / "iter_0000006")
+    assert cli("seal", str(with_digests)).exit_code == ExitCode.OK
