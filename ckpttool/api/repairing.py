@@ -70,6 +70,7 @@ def _proposal(tree: Tree, question: TreeQuestion, choice: ResumeQuestion, *, gra
     against: list[Finding] = [
         *([] if apply else pending(tree)),
         *(why for rejected in point.rejected for why in rejected.reasons if why.severity is Severity.UNKNOWN),
+        *(why for why in point.findings if checkpoint is None and why.severity is Severity.UNKNOWN),
     ]
     fixes: tuple[PointerFix, ...] = ()
     pointers: tuple[Pointer, ...] = ()

@@ -141,12 +141,16 @@ def _nothing(decision: NoResumePoint, view: View) -> Finding:
 
 
 def _rejected_reasons(decision: NoResumePoint) -> Iterator[Finding]:
-    """Give every reason against the newest, which is the one to repair, and the gravest against each of the others."""
+    """Give every reason against the newest, which is the one to repair, and the gravest against each of the others.
+
+    That the training left some is a note beside the finding that this may be wrong.
+    """
+    is_open = any(one.code is Code.ABANDONED_BRANCH for one in decision.findings)
     for place, one in enumerate(decision.rejected[:MOST_REJECTED]):
-        if place == 0:
-            yield from one.reasons
-        else:
-            yield max(one.reasons, key=lambda reason: reason.severity)
+        gravest = max(one.reasons, key=lambda reason: reason.severity)
+        for reason in one.reasons if place == 0 else [gravest]:
+            is_doubted = is_open and reason.code is Code.ABANDONED_BRANCH
+            yield replace(reason, severity=Severity.NOTE) if is_doubted else reason
 
 
 def _passed_over(plan: ResumePlan, severity: Severity, view: View) -> Iterator[Finding]:

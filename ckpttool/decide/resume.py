@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from shlex import quote
 
 from ckpttool.decide.lineage import Course
 from ckpttool.decide.lost import lost_steps, perhaps_lost
@@ -144,13 +145,45 @@ def _nothing(
     opened = not question.evidence.reads_content
     if rejected and opened:
         rejected = [_in_full(rejected[0], question, verdict_of), *rejected[1:]]
+    left = _only_left(rejected, inventory, question, verdict_of)
     return NoResumePoint(
         root=inventory.root,
         evidence=question.evidence,
         rejected=tuple(rejected),
-        findings=(*ranks_to_restore(rejected, opened=opened), *findings),
+        findings=(*ranks_to_restore(rejected, opened=opened), *left, *findings),
         is_named=question.name not in {None, LATEST},
     )
+
+
+def _only_left(
+    rejected: Iterable[Rejection],
+    inventory: Inventory,
+    question: ResumeQuestion,
+    verdict_of: Callable[[Checkpoint], Verdict],
+) -> Iterator[Finding]:
+    """Say that one may be good against which stands no more than that the training left it: what says so may be wrong.
+
+    Headers are opened to know; every byte of what is not chosen is not read for that.
+    """
+    for one in rejected:
+        save = one.checkpoint
+        is_left = {why.code for why in one.reasons} == {Code.ABANDONED_BRANCH}
+        if not is_left:
+            continue
+        if not question.evidence.reads_content and _reasons_by_content(save, question, verdict_of(save)):
+            continue
+        message = f"nothing is known against {save.name} but that the training left it, and what it went on to is lost"
+        remedy = f"--checkpoint {save.name} takes it"
+        if inventory.tracked is not None:
+            is_there = inventory.named(inventory.tracked.name) is not None
+            which = "which is not whole" if is_there else "which is not there"
+            message = (
+                f"the tracker names {inventory.tracked.name}, {which}, and nothing else is known against {save.name}"
+            )
+            repair = f"ckpttool repair-meta {quote(inventory.root)} --checkpoint {save.name} --apply"
+            remedy += f"; {repair} lets the tracker name it"
+        yield unknown(Code.ABANDONED_BRANCH, message, path=save.name, remedy=remedy)
+        return
 
 
 def _is_open(rejected: Iterable[Rejection], inventory: Inventory) -> bool:

@@ -118,7 +118,8 @@ class NoResumePoint:
         reasons = [reason for one in self.rejected for reason in one.reasons]
         if seen_in_part((*self.findings, *reasons)) or withheld(self.findings):
             return False
-        if any(one.code is Code.RUN_MIXED and one.severity is Severity.UNKNOWN for one in self.findings):
+        undecided = {Code.RUN_MIXED, Code.ABANDONED_BRANCH}
+        if any(one.code in undecided and one.severity is Severity.UNKNOWN for one in self.findings):
             return False
         return not any(may_be_good(one.reasons) for one in self.rejected)
 

@@ -130,7 +130,9 @@ class RetentionPlan:
     @property
     def is_undecided(self) -> bool:
         """Whether there may be good ones, though none is known to be."""
-        return not self.good and any({Why.DISPUTED, Why.STEP_UNKNOWN}.intersection(fate.why) for fate in self.fates)
+        return not self.good and any(
+            {Why.DISPUTED, Why.STEP_UNKNOWN, Why.ABANDONED}.intersection(fate.why) for fate in self.fates
+        )
 
     @property
     def whole(self) -> tuple[Checkpoint, ...]:

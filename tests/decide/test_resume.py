@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ckpttool.decide.resume import choose
-from ckpttool.domain.checkpoint import Checkpoint, Content, Inventory, Rename, Topology
+from ckpttool.domain.checkpoint import Checkpoint, Content, Inventory, Rename, Topology, Tracked
 from ckpttool.domain.expectation import WorldEvidence
 from ckpttool.domain.finding import Code, Severity
 from ckpttool.domain.health import Health
@@ -249,6 +249,27 @@ class TestBranches:
         found = point(self.INVENTORY, verdict_of=verdicts(["_1-15_2"]))
         assert (found.checkpoint.name, found.lost_steps) == ("10_2", 10)
         assert [name for name, _ in rejected(found)] == ["_1-15_2", "20_2"]
+
+    def test_if_nothing_else_is_whole_it_is_not_known_what_to_resume_from(self) -> None:
+        left = tree(checkpoint("20_2"), checkpoint("15_2", run=1))
+        found = nothing(left, verdict_of=verdicts(["_1-15_2"]))
+        assert not found.is_sure
+        (way,) = [one for one in found.findings if one.code is Code.ABANDONED_BRANCH]
+        assert (
+            way.message == "nothing is known against 20_2 but that the training left it, and what it went on to is lost"
+        )
+        assert nothing(left, verdict_of=verdicts(["_1-15_2", "20_2"])).is_sure
+
+    def test_its_bytes_are_not_read_to_know_that(self) -> None:
+        asked: list[str] = []
+        inventory = replace(
+            tree(checkpoint("20_2"), checkpoint("15_2", run=1)),
+            tracked=Tracked(name="_1-15_2", step=Step(30), written_ns=None),
+        )
+        found = nothing(inventory, ResumeQuestion(evidence=Level.CHECKSUM), verdicts(["_1-15_2"], asked=asked))
+        assert (asked, found.is_sure) == (["_1-15_2"], False)
+        (way,) = [one for one in found.findings if one.code is Code.ABANDONED_BRANCH]
+        assert way.message.startswith("the tracker names _1-15_2, which is not whole")
 
     def test_named_it_is_the_choice_and_not_at_the_same_time_rejected(self) -> None:
         found = point(self.INVENTORY, ResumeQuestion(name="20_2"))

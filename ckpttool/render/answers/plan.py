@@ -213,6 +213,8 @@ def _unknown(reasons: Sequence[Finding], root: str) -> str:
         return f"Two runs saved in {root}, and nothing says which is meant: name a checkpoint with --checkpoint"
     if codes & {Code.STEP_UNKNOWN, Code.STEP_DISAGREES, Code.DUPLICATE_CHECKPOINT}:
         return f"It is not known which checkpoint in {root} is the newest: no step is certain"
+    if Code.ABANDONED_BRANCH in codes:
+        return f"It is not known what to resume from in {root}: what may be whole, the training left"
     return f"ckpttool knows of no way to load what is whole in {root}"
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from ckpttool import api
-from ckpttool.domain.finding import Code, blocking
+from ckpttool.domain.finding import Code, Severity, blocking
 from ckpttool.domain.health import Health
 from ckpttool.errors import ExitCode
 from ckpttool.trainers.mindformers.load import load_keys
@@ -166,6 +166,31 @@ class TestAFreshRunInAnOldFolder:
         answer = refusal(pruned.checkpoint)
         assert {code for _, found in why_not(answer) for code in found} == {Code.ABANDONED_BRANCH}
         assert {Code.RUN_REWOUND, Code.TRACKER_DISAGREES} <= notes(answer)
+        assert cli("resolve", str(pruned.checkpoint)).exit_code == ExitCode.INCOMPLETE
+
+    def test_a_tracker_that_names_no_save_leaves_it_unknown_which_to_take_and_says_the_way_on(
+        self, pruned: TreeBuilder
+    ) -> None:
+        root = str(pruned.checkpoint)
+        answer = refusal(pruned.checkpoint)
+        (left,) = coded(answer.findings, Code.ABANDONED_BRANCH)
+        assert (left.severity, answer.is_sure) == (Severity.UNKNOWN, False)
+        assert left.message.startswith("the tracker names iteration_00000010, which is not there")
+        for command in (["resolve", root], ["preflight", root], ["repair-meta", root]):
+            answered = cli(*command)
+            assert answered.exit_code == ExitCode.INCOMPLETE
+            told = " ".join(answered.output.split())
+            assert "--checkpoint iteration_00000300 takes it; ckpttool repair-meta " in told
+            assert "Nothing to resume from" not in told
+        assert cli("prune", root, "--keep-last", "1", "--grace", "0").exit_code == ExitCode.INCOMPLETE
+        pruned.iteration(step=10)
+        assert cli("resolve", root).exit_code == ExitCode.OK
+
+    def test_with_every_save_of_the_old_training_damaged_there_is_nothing_to_resume_from(
+        self, pruned: TreeBuilder
+    ) -> None:
+        for file in pruned.checkpoint.rglob("*.safetensors"):
+            file.write_bytes(b"torn")
         assert cli("resolve", str(pruned.checkpoint)).exit_code == ExitCode.NOTHING_TO_RESUME
 
     def test_it_can_be_named(self, pruned: TreeBuilder) -> None:
