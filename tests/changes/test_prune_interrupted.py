@@ -52,6 +52,7 @@ def stopped(tree: TreeBuilder, nth: int, way: str) -> Stop:
         return stop
 
 
+@pytest.mark.no_cover
 @pytest.mark.sample(2)
 @pytest.mark.parametrize("layout", NEWEST)
 @pytest.mark.parametrize("way", WAYS)

@@ -703,6 +703,7 @@ class TestOrdinaryTree:
         assert not (tmp_path / "plan.json").exists()
 
 
+@pytest.mark.no_cover
 @pytest.mark.sample(2)
 class TestStopped:
     @pytest.fixture(autouse=True)

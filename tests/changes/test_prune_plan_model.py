@@ -170,6 +170,7 @@ def test_whatever_happens_what_stays_is_untouched_and_what_went_comes_back(
     assert {"none: moved", "none: killed", "none: skipped", "touched: -", "added: -"} <= {*happened}
 
 
+@pytest.mark.no_cover
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("seed", [3, 24, 39, 41])
 def test_on_whichever_machines_a_plan_is_applied_half_of_a_checkpoint_is_none(seed: int, tmp_path: Path) -> None:

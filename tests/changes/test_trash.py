@@ -91,6 +91,7 @@ def test_a_list_tells_name_step_bytes_and_since_when(tmp_path: Path) -> None:
     assert not found.applied
 
 
+@pytest.mark.no_cover
 @pytest.mark.sample(2)
 @pytest.mark.parametrize("name", ["sealed", "newer"])
 @pytest.mark.parametrize(("way", "then"), [*((way, "restore") for way in WAYS), ("killed after the call", "prune")])
