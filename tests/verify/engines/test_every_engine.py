@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 import shutil
 import threading
 from collections.abc import Callable
@@ -14,7 +13,6 @@ import pytest
 from ckpttool.domain.verdict import CheckTask, Level, VerdictWord
 from ckpttool.storage import STORAGES
 from ckpttool.verify.check import check
-from ckpttool.verify.engines import threads, waiting
 from ckpttool.verify.engines.threads import ThreadEngine
 from ckpttool.verify.engines.waiting import WaitingEngine
 from ckpttool.verify.observation import Engine, Observation
@@ -29,12 +27,6 @@ ENGINES: dict[str, Callable[[Work, float], Engine]] = {
     "one thread": lambda work, timeout: ThreadEngine(jobs=1, timeout=timeout, work=work),
     "threads": lambda work, timeout: ThreadEngine(jobs=3, timeout=timeout, work=work),
 }
-
-
-@pytest.fixture(autouse=True)
-def short_ticks(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (waiting, threads):
-        monkeypatch.setattr(module, "TICK_SECONDS", 0.02)
 
 
 @pytest.fixture(params=[*ENGINES.values()], ids=[*ENGINES])
@@ -102,11 +94,3 @@ def test_a_shard_on_no_disk_is_observed_as_one_on_a_disk(
     ]
     assert found[0] == found[1]
     assert {report.word for report in found[0].values()} <= {VerdictWord.STRUCT_OK, VerdictWord.VERIFIED}
-
-
-@pytest.mark.parametrize("level", Level)
-def test_tasks_and_observations_travel_between_processes(level: Level) -> None:
-    for shard in (CKPT, SAFETENSORS):
-        observed = check(pickle.loads(pickle.dumps(task_for(shard, level))))  # noqa: S301  our own
-        again = pickle.loads(pickle.dumps(observed))  # noqa: S301  our own
-        assert (again.task, again.report, again.content) == (observed.task, observed.report, observed.content)

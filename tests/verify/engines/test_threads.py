@@ -33,11 +33,6 @@ from tests.support.verifying import CKPT, codes, task_for, verdicts
 ROOT = Path(__file__).parents[3]
 
 
-@pytest.fixture(autouse=True)
-def short_ticks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(threads, "TICK_SECONDS", 0.02)
-
-
 def tasks(count: int) -> list[CheckTask]:
     return [replace(task_for(CKPT), path=f"{number}", cost=ByteCount(number)) for number in range(count)]
 

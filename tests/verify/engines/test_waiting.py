@@ -6,20 +6,12 @@ import threading
 import time
 from dataclasses import replace
 
-import pytest
-
 from ckpttool.domain.verdict import CheckTask, VerdictWord
 from ckpttool.storage.fan_out import WORKERS
-from ckpttool.verify.engines import waiting
 from ckpttool.verify.engines.waiting import WaitingEngine
 from ckpttool.verify.observation import Observation
 from tests.support.verifying import CKPT, task_for
 from tests.verify.engines.test_threads import seen, tasks
-
-
-@pytest.fixture(autouse=True)
-def short_ticks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(waiting, "TICK_SECONDS", 0.02)
 
 
 def test_observations_come_in_the_order_of_the_tasks() -> None:
