@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from threading import Thread
 
 import pytest
 
@@ -118,9 +118,6 @@ def test_threads_do_not_share_what_they_read() -> None:
             if dict(header.scalars).get("step_num") != step:
                 wrong.append(step)
 
-    threads = [Thread(target=work, args=(step,)) for step in range(1, 5)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(work, range(1, 5)))
     assert wrong == []

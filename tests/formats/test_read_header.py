@@ -148,16 +148,6 @@ def test_a_torch_file_is_unsupported_and_not_called_damaged(data: bytes, format_
     assert header.entries == ()
 
 
-class _Bomb:
-    def __reduce__(self) -> tuple[object, tuple[str]]:
-        return (exec, ("raise SystemExit('unpickled')",))
-
-
-def test_a_hostile_pickle_is_not_unpickled() -> None:
-    header = read_header(MemorySource(pickle.dumps(_Bomb())), named=CKPT)
-    assert header.format is FormatName.TORCH_PICKLE
-
-
 @pytest.mark.parametrize("length", [0x0280, 0x0380, 0x0480, 0x0580, 0x010A, 0x0A0A, 0x0A, 0x5ED8])
 def test_a_header_length_that_looks_like_another_formats_mark_does_not_mislead(length: int) -> None:
     header = b'{"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}}'

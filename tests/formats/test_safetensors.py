@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import tracemalloc
 from collections.abc import Callable, Mapping
-from threading import Thread
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -554,17 +554,12 @@ def test_threads_share_the_memory() -> None:
     files = [
         safetensors_file(entries_json([(f"{number}", "U8", [number], number)]), bytes(number)) for number in range(64)
     ]
-    wrong: list[int] = []
 
-    def work() -> None:
-        wrong.extend(number for number, data in enumerate(files * 5) if read(data).entries[0].shape != (number % 64,))
+    def wrong(_: int) -> list[int]:
+        return [number for number, data in enumerate(files * 5) if read(data).entries[0].shape != (number % 64,)]
 
-    threads = [Thread(target=work) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert wrong == []
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(wrong, range(4))) == [[]] * 4
 
 
 def test_a_header_that_we_spell_is_the_one_that_safetensors_writes() -> None:

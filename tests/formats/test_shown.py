@@ -2,32 +2,26 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from ckpttool.domain.scalars import AskedScalar, ShardFacts
-from ckpttool.domain.shard import FileStamp, FormatName, ShardRole
-from ckpttool.domain.units import ByteCount
-from ckpttool.domain.verdict import Level, ShardReport
+from ckpttool.domain.shard import FileStamp, FormatName
 from ckpttool.formats import read_header
 from ckpttool.storage.recorded import RecordedSource
+from tests.support.verifying import report
 
 STAMP = FileStamp.on_disk(size=9, mtime_ns=1, inode=1)
-REPORT = ShardReport(
-    path="x", rank=None, role=ShardRole.FULL, level=Level.STRUCTURE, format=None, stamp=STAMP,
-    scalars=(("epoch_num", 3), ("step_num", 5)), schema_hash="aa", tensors=3, checksum_matched=False,
-    bytes_read=ByteCount(1), findings=(),
-)  # fmt: skip
+REPORT = replace(report(schema="aa"), format=None, stamp=STAMP, scalars=(("epoch_num", 3), ("step_num", 5)))
 
 
 def test_a_shown_header_has_the_scalars_that_are_asked_for() -> None:
     source = RecordedSource("x", STAMP, {}, REPORT)
     asked = ShardFacts(scalars=(AskedScalar(name="step_num"),))
     header = read_header(source, named=FormatName.SAFETENSORS, facts=asked)
-    assert (header.scalars, header.schema_hash, header.format) == (
-        (("step_num", 5),),
-        "aa",
-        FormatName.SAFETENSORS,
-    )
+    expected = ((("step_num", 5),), "aa", FormatName.SAFETENSORS)
+    assert (header.scalars, header.schema_hash, header.format) == expected
 
 
 def test_whoever_asks_for_more_is_told_that_it_was_not_looked_at() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -278,11 +278,8 @@ def test_writers_beside_one_another_lose_nothing(place: str) -> None:
     def write(index: int) -> None:
         save(place, [report(str(index))], seals={}, began=NOW)
 
-    threads = [threading.Thread(target=write, args=(index,)) for index in range(12)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(12) as pool:
+        list(pool.map(write, range(12)))
     assert sorted(load(place).shards, key=int) == [str(index) for index in range(12)]
 
 

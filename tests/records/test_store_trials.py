@@ -50,9 +50,11 @@ def test_two_trials_of_one_moment_are_two(tmp_path: Path) -> None:
 def test_a_trial_of_another_store_or_a_torn_one_hides_no_other(tmp_path: Path) -> None:
     kept(tmp_path, replace(FIRST, address=ELSEWHERE), "a", second=10)
     torn = kept(tmp_path, FIRST, "b", second=20)
-    torn.write_bytes(torn.read_bytes()[:-20])
+    whole = torn.read_bytes()
     kept(tmp_path, SECOND, "c", second=30)
-    assert [trial for _, trial in read(tmp_path)] == [SECOND]
+    for wrong in (whole[:-1], whole[:-20], whole.replace(b"crc32", b"crc33", 1), b"", b"{}"):
+        torn.write_bytes(wrong)
+        assert [trial for _, trial in read(tmp_path)] == [SECOND]
     assert [trial.address for _, trial in read(tmp_path, ELSEWHERE)] == [ELSEWHERE]
 
 

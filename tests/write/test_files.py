@@ -5,8 +5,8 @@ from __future__ import annotations
 import errno
 import os
 import stat
-import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import filelock
@@ -300,16 +300,13 @@ def test_no_update_is_lost_between_writers_that_lock(tmp_path: Path) -> None:
     path = tmp_path / "counter"
     path.write_bytes(b"0")
 
-    def count() -> None:
+    def count(_: int) -> None:
         for _ in range(20):
             with locked(str(path), timeout=30):
                 replace(str(path), str(int(path.read_bytes()) + 1).encode(), overwrite=True, backup=False)
 
-    threads = [threading.Thread(target=count) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(count, range(4)))
     assert path.read_bytes() == b"80"
 
 
