@@ -6,11 +6,14 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from ckpttool.domain.checkpoint import Checkpoint, Content, Inventory
+from ckpttool.domain.finding import Code, Finding, unknown
+from ckpttool.domain.frozen import replace
 from ckpttool.domain.load_settings import LoadSettings, Place, TrainerSetting
 from ckpttool.domain.scalars import Scalars
 from ckpttool.records import OWN_FOLDER
 from ckpttool.storage.base import Kind, Storage
 from ckpttool.trainers.base import Members, Part, Refusal, ScanOptions
+from ckpttool.trainers.common.tracker_file import TRACKER, TRACKERS, lacks_its_saves
 from ckpttool.trainers.common.written_together import Untracked
 from ckpttool.trainers.listing import Listing
 from ckpttool.trainers.torch_dcp import TorchDcp
@@ -72,13 +75,31 @@ class TorchDcpLayout(FoldersOfSlices):
         """Read each save's names, its record, and the counters that this leads to."""
         from ckpttool.trainers.torch_dcp.saves import SaveTree
 
-        return SaveTree(layout=TorchDcp.name, reading=_told, is_save=_saves).scan(storage, listing, options)
+        found = SaveTree(layout=TorchDcp.name, reading=_told, is_save=_saves).scan(storage, listing, options)
+        if not lacks_its_saves({entry.name for entry in listing.entries}):
+            return found
+        saves = tuple(replace(save, findings=(*save.findings, _renamed(save.name))) for save in found.checkpoints)
+        return replace(found, checkpoints=saves)
 
     def load(self, inventory: Inventory, checkpoint: Checkpoint) -> LoadSettings | Refusal:
         """Name the folder, as the application must: nothing chooses for it."""
         path = inventory.path_of(checkpoint.name)
         setting = TrainerSetting(place=Place.parsed("code:dcp.load(..., checkpoint_id)"), value=path, is_path=True)
         return LoadSettings(trainer=TorchDcp.name, path=path, settings=(setting,))
+
+
+def _renamed(name: str) -> Finding:
+    """Say of a save beside a trainer's tracker that this trainer calls no save so."""
+    trainers = TRACKERS[TRACKER]
+    message = (
+        f"{TRACKER} beside it is a tracker of {trainers}, and none of them calls a save so: somebody renamed it, and "
+        "none of them loads it by this name"
+    )
+    remedy = (
+        "give the folder its own name back (Megatron-LM's iter_0000100 for step 100); if a script of your own saved "
+        f"it, move {TRACKER} out of the tree"
+    )
+    return unknown(Code.NOT_LOADABLE, message, path=name, remedy=remedy)
 
 
 def _saves(listing: Listing) -> Iterator[str]:

@@ -294,3 +294,21 @@ def test_seal_leaves_a_save_whose_step_nothing_tells_and_takes_one_whose_step_is
     assert not list(with_digests.rglob("*manifest*"))
     (with_digests / nobody_knows).rename(with_digests / "iter_0000006")
     assert cli("seal", str(with_digests)).exit_code == ExitCode.OK
+
+
+@pytest.mark.parametrize("name", ["copy of iter_0000006", "best"])
+def test_an_only_save_that_was_renamed_beside_its_tracker_is_no_script_s_own(name: str, with_digests: Path) -> None:
+    assert chosen(plan(with_digests)) == ("iter_0000006", 6)
+    (with_digests / "iter_0000006").rename(with_digests / name)
+    for command in ("preflight", "resolve", "seal"):
+        answer = cli(command, str(with_digests))
+        assert answer.exit_code == ExitCode.INCOMPLETE
+        told = " ".join(answer.output.split())
+        assert "a tracker of Megatron-LM, verl or MindFormers" in told
+        assert "give the folder its own name back" in told
+
+
+def test_a_script_s_own_save_without_a_tracker_beside_it_is_loaded(with_digests: Path) -> None:
+    (with_digests / "iter_0000006").rename(with_digests / "copy of iter_0000006")
+    (with_digests / TRACKER).unlink()
+    assert chosen(plan(with_digests)) == ("copy of iter_0000006", 6)
