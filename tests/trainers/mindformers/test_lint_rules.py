@@ -214,99 +214,76 @@ def test_no_two_rules_share_a_code() -> None:
     assert len({rule.code for rule in BEFORE_A_START}) == len(BEFORE_A_START)
 
 
-class TestWhatTheRulesLeaveAlone:
-    """Configs that look like the broken ones and are none, by what the code of MindFormers does."""
+WITHOUT_MONITOR = SKIPS.replace("monitor_on: True, ", "")
+WITHOUT_STRATEGY = STARTS.replace(", dataset_strategy: [[2, 1]]", "")
+ONE_KEPT = SAVES.replace("keep_checkpoint_max: 2", "keep_checkpoint_max: 1")
+LAGS = SAVES.replace("async_save: False", "async_save: True").replace("load_ckpt_format: safetensors", "")
+NO_NORM = SKIPS.replace("global_norm: True", "global_norm: False").replace("threshold: 3.0", "threshold: 0.0")
+NO_HEALTH = MEASURED.replace("health_monitor: True", "health_monitor: False").replace(
+    "threshold: 270.0", "threshold: 0.0"
+)
+ONE_BATCH = STARTS.replace("micro_batch_num: 4", "micro_batch_num: 1")
+WITHOUT_SIZES = MONITORS.replace("model: {model_config: {hidden_size: 64, vocab_size: 100}}", "")
+AS_CKPT = SAVES.replace("checkpoint_format: safetensors", "checkpoint_format: ckpt")
+LEFT_ALONE = {
+    "a real shape of the legacy layout": (TESTS / "configs" / "llama2_legacy.yaml").read_text(),
+    "a real shape of safetensors": (TESTS / "configs" / "qwen3_safetensors.yaml").read_text(),
+    "the config of the fixtures": (FIXTURES / "configs" / "pretrain_sink2.yaml").read_text(),
+    "a monitor that stands among the callbacks": f"{WITHOUT_MONITOR}callbacks: [{{type: TrainingStateMonitor}}]\n",
+    "spikes of a run without sinks": SKIPS.replace("sink_mode: True, sink_size: 1", "sink_mode: False, sink_size: 4"),
+    "micro batches of one device": ONE_BATCH.replace("use_parallel: True", ""),
+    "micro batches without automatic parallelism": ONE_BATCH.replace("{full_batch", "{parallel_mode: 0, full_batch"),
+    "a size that is no number, another's business": STARTS.replace("micro_batch_num: 4", "micro_batch_num: 0"),
+    "a data loader that slices itself": (
+        f"{WITHOUT_STRATEGY}train_dataset: {{data_loader: {{type: BlendedMegatronDatasetDataLoader}}}}\n"
+    ),
+    "sizes of a pretrained folder": MONITORS.replace("hidden_size: 64, ", "") + "pretrained_model_dir: /models/x\n",
+    "no sizes of a model at all": WITHOUT_SIZES,
+    "one save of the newer layout, kept until the next is written": f"{ONE_KEPT}use_legacy_format: False\n",
+    "one save by the section of the newer layout": f"{ONE_KEPT}checkpoint: {{save_max: 1}}\n",
+    "a model of the newer kind, never saved as ckpt": f"{AS_CKPT}use_legacy: False\n",
+    "an asynchronous save in the newer layout": f"{LAGS}checkpoint: {{save_max: 3}}\n",
+    "a number as text, found elsewhere": SKIPS.replace("threshold: 3.0", "threshold: 3e0"),
+    "a threshold of 0 that no norm is compared with": NO_NORM,
+    "a threshold of 0 that no health is compared with": NO_HEALTH,
+    "an unset threshold": SKIPS.replace("threshold: 3.0", "threshold:"),
+    "a top-level key in a strict section, found where the config is read": "runner_config: {resume_training: True}",
+    "experts where nobody reads their section": "use_legacy: False\nmoe_config: {anything: 1}",
+    "unknown keys elsewhere": "model: {anything: 1}\nanything: 2\nrunner_wrapper: {anything: 3}",
+    **{
+        f"{number}, which is what it looks like": f"seed: {number}"
+        for number in ("0", "-1", "0.5", "0x10", "1_000", "08", "'1:30'", "2024-01-05", "1e5")
+    },
+    **{f"{word}, not Python's None": f"a: {word}" for word in ("'None'", "none", "null", "~", "", "NoneType")},
+}
+"""Configs that look like the broken ones and are none, by what the code of MindFormers does."""
 
-    @pytest.mark.parametrize("name", ["llama2_legacy.yaml", "qwen3_safetensors.yaml"])
-    def test_real_shapes(self, name: str) -> None:
-        assert findings((TESTS / "configs" / name).read_text()) == []
 
-    def test_the_config_of_the_fixtures(self) -> None:
-        assert findings((FIXTURES / "configs" / "pretrain_sink2.yaml").read_text()) == []
+@pytest.mark.parametrize("text", LEFT_ALONE.values(), ids=LEFT_ALONE)
+def test_what_only_looks_like_a_broken_config_is_left_alone(text: str) -> None:
+    assert findings(text) == []
 
-    def test_a_missing_wrapper_section_because_its_defaults_clip(self) -> None:
-        without = SKIPS.replace("runner_wrapper: {type: MFTrainOneStepCell, use_clip_grad: True, local_norm: True}", "")
-        assert Code.SKIP_NEEDS_CLIP_GRAD not in codes(without)
 
-    def test_the_local_norm_is_a_note_where_only_the_documentation_asks_for_it(self) -> None:
-        found = [each for each in findings(SKIPS.replace(", local_norm: True", "")) if each.code]
-        assert [(each.code, each.severity) for each in found] == [(Code.LOCAL_NORM_MISSING, Severity.NOTE)]
-        assert findings(MONITORS.replace("local_norm: True", "x: 1"))[0].severity is Severity.SUSPECT
+def test_a_missing_wrapper_section_clips_by_its_defaults() -> None:
+    without = SKIPS.replace("runner_wrapper: {type: MFTrainOneStepCell, use_clip_grad: True, local_norm: True}", "")
+    assert Code.SKIP_NEEDS_CLIP_GRAD not in codes(without)
 
-    def test_a_monitor_that_stands_among_the_callbacks(self) -> None:
-        text = SKIPS.replace("monitor_on: True, ", "") + "callbacks: [{type: TrainingStateMonitor}]\n"
-        assert findings(text) == []
 
-    def test_both_monitors_where_nothing_watches_because_nothing_compares(self) -> None:
-        text = SKIPS.replace("monitor_on: True", "health_checkpoint: {embedding_local_norm_threshold: 270.0}")
-        assert Code.EXCLUSIVE_SWITCHES not in codes(text)
+def test_both_monitors_do_no_harm_where_nothing_watches_because_nothing_compares() -> None:
+    text = SKIPS.replace("monitor_on: True", "health_checkpoint: {embedding_local_norm_threshold: 270.0}")
+    assert Code.EXCLUSIVE_SWITCHES not in codes(text)
 
-    def test_spikes_of_a_run_without_sinks_are_counted_by_step(self) -> None:
-        assert findings(SKIPS.replace("sink_mode: True, sink_size: 1", "sink_mode: False, sink_size: 4")) == []
 
-    def test_micro_batches_without_automatic_parallelism_count_for_nothing(self) -> None:
-        for change in (("use_parallel: True", ""), ("{full_batch", "{parallel_mode: 0, full_batch")):
-            assert findings(STARTS.replace(*change).replace("micro_batch_num: 4", "micro_batch_num: 1")) == []
+def test_the_local_norm_is_a_note_where_only_the_documentation_asks_for_it() -> None:
+    (found,) = findings(SKIPS.replace(", local_norm: True", ""))
+    assert (found.code, found.severity) == (Code.LOCAL_NORM_MISSING, Severity.NOTE)
+    assert findings(MONITORS.replace("local_norm: True", "x: 1"))[0].severity is Severity.SUSPECT
 
-    def test_a_size_that_is_no_number_is_another_finding_s_business(self) -> None:
-        assert findings(STARTS.replace("micro_batch_num: 4", "micro_batch_num: 0")) == []
 
-    def test_a_data_loader_that_slices_itself(self) -> None:
-        text = STARTS.replace(", dataset_strategy: [[2, 1]]", "")
-        assert findings(text + "train_dataset: {data_loader: {type: BlendedMegatronDatasetDataLoader}}\n") == []
-
-    def test_model_sizes_that_come_with_a_pretrained_folder(self) -> None:
-        assert findings(MONITORS.replace("hidden_size: 64, ", "") + "pretrained_model_dir: /models/x\n") == []
-        assert findings(MONITORS.replace("model: {model_config: {hidden_size: 64, vocab_size: 100}}", "")) == []
-
-    def test_the_newer_layout_keeps_one_until_the_next_is_written(self) -> None:
-        text = SAVES.replace("keep_checkpoint_max: 2", "keep_checkpoint_max: 1")
-        assert findings(text + "use_legacy_format: False\n") == []
-        assert findings(text + "checkpoint: {save_max: 1}\n") == []
-
-    def test_models_of_the_newer_kind_are_never_saved_as_ckpt(self) -> None:
-        assert (
-            findings(SAVES.replace("checkpoint_format: safetensors", "checkpoint_format: ckpt") + "use_legacy: False\n")
-            == []
-        )
-
-    def test_an_asynchronous_save_in_the_newer_layout(self) -> None:
-        text = SAVES.replace("async_save: False", "async_save: True").replace("load_ckpt_format: safetensors", "")
-        assert findings(text + "checkpoint: {save_max: 3}\n") == []
-
-    def test_a_number_as_text_is_found_once_and_not_by_this_rule(self) -> None:
-        assert findings(SKIPS.replace("threshold: 3.0", "threshold: 3e0")) == []
-
-    def test_a_threshold_of_0_that_nothing_compares_with(self) -> None:
-        off = SKIPS.replace("global_norm: True", "global_norm: False")
-        assert findings(off.replace("threshold: 3.0", "threshold: 0.0")) == []
-        off = MEASURED.replace("health_monitor: True", "health_monitor: False")
-        assert findings(off.replace("threshold: 270.0", "threshold: 0.0")) == []
-
-    def test_a_threshold_of_health_that_is_not_set_is_a_note(self) -> None:
-        (found,) = findings(MEASURED.replace("embedding_local_norm_threshold: 270.0", "keep_checkpoint_max: 3"))
-        assert (found.code, found.severity, found.line) == (Code.THRESHOLD_TOO_LOW, Severity.NOTE, 1)
-        assert "calibrate" in str(found.remedy)
-
-    def test_an_unset_threshold(self) -> None:
-        assert findings(SKIPS.replace("threshold: 3.0", "threshold:")) == []
-
-    @pytest.mark.parametrize("number", ["0", "-1", "0.5", "0x10", "1_000", "08", "'1:30'", "2024-01-05", "1e5"])
-    def test_numbers_that_are_what_they_look_like(self, number: str) -> None:
-        assert findings(f"seed: {number}") == []
-
-    @pytest.mark.parametrize("word", ["'None'", "none", "null", "~", "", "NoneType"])
-    def test_words_that_are_not_exactly_pythons_none(self, word: str) -> None:
-        assert findings(f"a: {word}") == []
-
-    def test_a_top_level_key_in_a_strict_section_because_it_is_found_where_the_config_is_read(self) -> None:
-        assert findings("runner_config: {resume_training: True}") == []
-
-    def test_experts_where_nobody_reads_their_section(self) -> None:
-        assert findings("use_legacy: False\nmoe_config: {anything: 1}") == []
-
-    def test_unknown_keys_elsewhere(self) -> None:
-        assert findings("model: {anything: 1}\nanything: 2\nrunner_wrapper: {anything: 3}") == []
+def test_a_threshold_of_health_that_is_not_set_is_a_note() -> None:
+    (found,) = findings(MEASURED.replace("embedding_local_norm_threshold: 270.0", "keep_checkpoint_max: 3"))
+    assert (found.code, found.severity, found.line) == (Code.THRESHOLD_TOO_LOW, Severity.NOTE, 1)
+    assert "calibrate" in str(found.remedy)
 
 
 def test_the_health_monitor_of_the_newer_layout_is_switched_on_by_its_threshold() -> None:
