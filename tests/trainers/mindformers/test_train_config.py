@@ -196,10 +196,6 @@ class TestLayout:
     def test_use_legacy_format_is_taken_as_mindformers_takes_it(self, value: str, *, legacy: bool) -> None:
         assert read(f"use_legacy_format: {value}").use_legacy_format is legacy
 
-    def test_a_section_and_the_switch_against_each_other_are_noted(self) -> None:
-        assert only("checkpoint: {save_max: 3}\nuse_legacy_format: True").code is Code.CONFIG_DISAGREES
-        assert findings("checkpoint: {save_max: 3}\nuse_legacy_format: False") == []
-
     @pytest.mark.parametrize(
         ("text", "picks"),
         [
@@ -241,50 +237,98 @@ class TestNumbersReadAsText:
         assert bool(findings(f"lr: {text}")) is not is_number
 
 
-class TestWrongTypes:
-    @pytest.mark.parametrize(
-        ("text", "severity"),
-        [
-            ("auto_trans_ckpt: 'False'", Severity.SUSPECT),
-            ("use_parallel: 1", Severity.SUSPECT),
-            ("runner_config: {sink_mode: 'no'}", Severity.SUSPECT),
-            ("ignore_data_skip: 1", Severity.NOTE),
-            ("load_ckpt_format: .ckpt", Severity.NOTE),
-            ("load_ckpt_format: [ckpt]", Severity.NOTE),
-            ("resume_training: 'True'", Severity.NOTE),
-            ("resume_training: 1", Severity.NOTE),
-            ("data_skip_steps: '5'", Severity.NOTE),
-            ("data_skip_steps: -5", Severity.NOTE),
-            ("data_skip_steps: True", Severity.NOTE),
-        ],
-    )
-    def test_a_wrong_type_is_a_note_where_a_launch_writes_the_key_itself(self, text: str, severity: Severity) -> None:
-        finding = only(text)
-        assert (finding.code, finding.severity, finding.line) == (Code.CONFIG_WRONG_TYPE, severity, 1)
-        assert finding.path == "base.yaml"
-        assert finding.remedy
+def test_a_long_value_is_shown_in_part() -> None:
+    assert "…" in str(only("load_ckpt_format: " + "x" * 200).actual)
 
-    @pytest.mark.parametrize(
-        "text",
-        [
-            "auto_trans_ckpt: True",
-            "auto_trans_ckpt:",
-            "load_ckpt_format: safetensors",
-            "resume_training: llama_rank_0-1_2.ckpt",
-            "data_skip_steps:",
-            "data_skip_steps: 5",
-        ],
-    )
-    def test_a_right_type_is_left_alone(self, text: str) -> None:
-        assert findings(text) == []
 
-    def test_a_long_value_is_shown_in_part(self) -> None:
-        assert "…" in str(only("load_ckpt_format: " + "x" * 200).actual)
+NOTE, SUSPECT = Severity.NOTE, Severity.SUSPECT
+STEPS = "runner_config: {gradient_accumulation_steps: 4}\n"
+SLICED = "parallel_config: {{data_parallel: 4}}\nparallel: {{full_batch: False, dataset_strategy: {}}}"
 
-    def test_zero_steps_to_skip_are_noted_because_they_mean_unset(self) -> None:
-        finding = only("data_skip_steps: 0")
-        assert (finding.code, finding.severity) == (Code.CONFIG_KEY_IGNORED, Severity.NOTE)
-        assert "ignore_data_skip" in str(finding.remedy)
+
+@pytest.mark.parametrize(
+    ("text", "code", "severity", "words"),
+    [
+        # A wrong type is a note where a launch writes the key itself.
+        ("auto_trans_ckpt: 'False'", Code.CONFIG_WRONG_TYPE, SUSPECT, ""),
+        ("use_parallel: 1", Code.CONFIG_WRONG_TYPE, SUSPECT, ""),
+        ("runner_config: {sink_mode: 'no'}", Code.CONFIG_WRONG_TYPE, SUSPECT, ""),
+        ("ignore_data_skip: 1", Code.CONFIG_WRONG_TYPE, NOTE, ""),
+        ("load_ckpt_format: .ckpt", Code.CONFIG_WRONG_TYPE, NOTE, ""),
+        ("load_ckpt_format: [ckpt]", Code.CONFIG_WRONG_TYPE, NOTE, ""),
+        ("resume_training: 'True'", Code.CONFIG_WRONG_TYPE, NOTE, ""),
+        ("resume_training: 1", Code.CONFIG_WRONG_TYPE, NOTE, ""),
+        ("data_skip_steps: '5'", Code.CONFIG_WRONG_TYPE, NOTE, ""),
+        ("data_skip_steps: -5", Code.CONFIG_WRONG_TYPE, NOTE, ""),
+        ("data_skip_steps: True", Code.CONFIG_WRONG_TYPE, NOTE, ""),
+        # 0 means unset.
+        ("data_skip_steps: 0", Code.CONFIG_KEY_IGNORED, NOTE, "ignore_data_skip"),
+        ("model: {data_skip_steps: 5}\ndata_skip_steps: 5", Code.CONFIG_KEY_IGNORED, NOTE, ""),
+        ("model: {data_skip_steps: 5}\ndata_skip_steps: 6", Code.CONFIG_KEY_IGNORED, SUSPECT, ""),
+        ("trainer: {type: x, auto_register: m.T, data_skip_steps: 5}", Code.CONFIG_KEY_IGNORED, SUSPECT, ""),
+        ("sink_size: 2", Code.CONFIG_KEY_IGNORED, SUSPECT, "_config:"),
+        ("batch_size: 4", Code.CONFIG_KEY_IGNORED, SUSPECT, "_config:"),
+        ("data_parallel: 2", Code.CONFIG_KEY_IGNORED, SUSPECT, "_config:"),
+        ("epochs: 2", Code.CONFIG_KEY_IGNORED, SUSPECT, "_config:"),
+        ("use_legacy_format: True\ncheckpoint: {save_max: 3}", Code.CONFIG_DISAGREES, NOTE, ""),
+        ("parallel_config: {micro_batch_num: 4}", Code.CONFIG_KEY_IGNORED, NOTE, ""),
+        (STEPS, Code.CONFIG_KEY_IGNORED, NOTE, "without use_parallel"),
+        (
+            f"{STEPS}use_parallel: True\nparallel_config: {{pipeline_stage: 2}}\n",
+            Code.CONFIG_KEY_IGNORED,
+            NOTE,
+            "with pipeline stages",
+        ),
+        *(
+            (SLICED.format(strategy), Code.CONFIG_DISAGREES, SUSPECT, "")
+            for strategy in ("[[2, 1]]", "[2]", "[[]]", "['full']")
+        ),
+    ],
+)
+def test_a_setting_that_does_not_do_what_it_says_is_found_alone(
+    text: str, code: Code, severity: Severity, words: str
+) -> None:
+    finding = only(text)
+    assert (finding.code, finding.severity, finding.path) == (code, severity, "base.yaml")
+    assert finding.line == 1 or "\n" in text.rstrip()
+    assert finding.remedy
+    assert words in finding.message + finding.remedy
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "auto_trans_ckpt: True",
+        "auto_trans_ckpt:",
+        "load_ckpt_format: safetensors",
+        "resume_training: llama_rank_0-1_2.ckpt",
+        "data_skip_steps:",
+        "data_skip_steps: 5",
+        "checkpoint: {save_max: 3}\nuse_legacy_format: False",
+        "train_dataset: {batch_size: 4}\neval_dataset: {batch_size: 1}",
+        "parallel_config: {micro_batch_num: 4, pipeline_stage: 2}",
+        f"{STEPS}use_parallel: True\n",
+        SLICED.format("[[4, 1], [4, 1]]"),
+        SLICED.format("[[2, 1]]").replace("full_batch: False", "full_batch: True"),
+        SLICED.format("full_batch"),
+        SLICED.format("[]"),
+        *(f"callbacks: {other}" for other in ("null", "[a, 1]", "{a: 1}", "[{type: Other, prefix: rank_1}]")),
+        *(
+            f"trainer: {own}\ndata_skip_steps: 5\n"
+            for own in (
+                "{type: T, model_name: n}",
+                "{type: T}",
+                "",
+                "text",
+                "[data_skip_steps]",
+                "{}",
+                "{type: x, auto_register: m.T, own: 1}",
+            )
+        ),
+    ],
+)
+def test_a_setting_that_counts_is_left_alone(text: str) -> None:
+    assert findings(text) == []
 
 
 class TestPlaces:
@@ -293,10 +337,6 @@ class TestPlaces:
         finding = only(f"{section}:\n  resume_training: True\n")
         assert (finding.code, finding.severity, finding.line) == (Code.CONFIG_KEY_IGNORED, Severity.SUSPECT, 2)
         assert ("KeyError" in finding.message) is section.endswith("_config")
-
-    def test_both_places_saying_the_same_is_a_note(self) -> None:
-        assert only("data_skip_steps: 5\nmodel: {data_skip_steps: 5}").severity is Severity.NOTE
-        assert only("data_skip_steps: 6\nmodel: {data_skip_steps: 5}").severity is Severity.SUSPECT
 
     @pytest.mark.parametrize(
         ("text", "remedy"),
@@ -320,64 +360,8 @@ class TestPlaces:
         assert "every start ends in a TypeError" in finding.message
         assert not [each for each in findings(text) if each.code is Code.CONFIG_KEY_IGNORED]
 
-    @pytest.mark.parametrize(
-        "trainer",
-        [
-            "{type: T, model_name: n}",
-            "{type: T}",
-            "",
-            "text",
-            "[data_skip_steps]",
-            "{}",
-            "{type: x, auto_register: m.T, own: 1}",
-        ],
-    )
-    def test_what_a_trainer_takes_is_left_alone_and_so_is_a_class_of_the_users_own(self, trainer: str) -> None:
-        assert findings(f"trainer: {trainer}\ndata_skip_steps: 5\n") == []
-
-    def test_a_class_of_the_users_own_does_not_make_a_key_of_the_top_level_count(self) -> None:
-        finding = only("trainer: {type: x, auto_register: m.T, data_skip_steps: 5}")
-        assert (finding.code, finding.severity) == (Code.CONFIG_KEY_IGNORED, Severity.SUSPECT)
-
-    @pytest.mark.parametrize("key", ["sink_size: 2", "batch_size: 4", "data_parallel: 2", "epochs: 2"])
-    def test_a_size_at_the_top_level_is_suspect(self, key: str) -> None:
-        finding = only(key)
-        assert (finding.code, finding.severity) == (Code.CONFIG_KEY_IGNORED, Severity.SUSPECT)
-        assert "_config:" in str(finding.remedy)
-
-    def test_batch_sizes_of_data_sets_are_theirs(self) -> None:
-        assert findings("train_dataset: {batch_size: 4}\neval_dataset: {batch_size: 1}") == []
-
 
 class TestDisagreements:
-    def test_micro_batches_without_stages_are_noted(self) -> None:
-        assert only("parallel_config: {micro_batch_num: 4}").severity is Severity.NOTE
-        assert findings("parallel_config: {micro_batch_num: 4, pipeline_stage: 2}") == []
-
-    def test_accumulation_that_is_reset_is_noted(self) -> None:
-        steps = "runner_config: {gradient_accumulation_steps: 4}\n"
-        assert "without use_parallel" in only(steps).message
-        stages = "use_parallel: True\nparallel_config: {pipeline_stage: 2}\n"
-        assert "with pipeline stages" in only(steps + stages).message
-        assert findings(steps + "use_parallel: True\n") == []
-
-    @pytest.mark.parametrize("strategy", ["[[2, 1]]", "[2]", "[[]]", "['full']"])
-    def test_a_data_strategy_that_does_not_slice_by_data_parallel_is_suspect(self, strategy: str) -> None:
-        text = f"parallel_config: {{data_parallel: 4}}\nparallel: {{full_batch: False, dataset_strategy: {strategy}}}"
-        assert only(text).code is Code.CONFIG_DISAGREES
-
-    @pytest.mark.parametrize(
-        "parallel",
-        [
-            "{full_batch: False, dataset_strategy: [[4, 1], [4, 1]]}",
-            "{full_batch: True, dataset_strategy: [[2, 1]]}",
-            "{full_batch: False, dataset_strategy: full_batch}",
-            "{full_batch: False, dataset_strategy: []}",
-        ],
-    )
-    def test_other_data_strategies_are_left_alone(self, parallel: str) -> None:
-        assert findings(f"parallel_config: {{data_parallel: 4}}\nparallel: {parallel}") == []
-
     @pytest.mark.parametrize(
         ("prefix", "more", "found"),
         [
@@ -391,10 +375,6 @@ class TestDisagreements:
     def test_a_prefix_that_breaks_a_resume_is_suspect(self, prefix: str, more: str, *, found: bool) -> None:
         text = f"callbacks:\n  - type: MFLossMonitor\n  - type: CheckpointMonitor\n    prefix: {prefix}\n{more}\n"
         assert [finding.line for finding in findings(text)] == ([4] if found else [])
-
-    @pytest.mark.parametrize("callbacks", ["null", "[a, 1]", "{a: 1}", "[{type: Other, prefix: rank_1}]"])
-    def test_callbacks_of_another_shape_are_left_alone(self, callbacks: str) -> None:
-        assert findings(f"callbacks: {callbacks}") == []
 
     def test_findings_come_in_the_order_of_the_file(self) -> None:
         text = "sink_size: 1\nlr: 1e-5\ntrainer: {resume_training: True}\nauto_trans_ckpt: 1\n"
