@@ -120,6 +120,7 @@ def test_a_watch_looks_at_no_more_names_beside_the_shards_than_its_bound(
     assert len({folder for folder in listed if folder.startswith("checkpoint-12/notes/")}) < 20
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(
     ("tree", "link", "leads", "old"),
     [

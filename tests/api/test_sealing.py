@@ -360,12 +360,12 @@ def seal_in_another_process(root: Path, *, killed_at: str = "", later: int = 0) 
 def test_processes_that_seal_at_the_same_time_leave_one_whole_manifest(tree: TreeBuilder) -> None:
     sealed(tree.checkpoint)
     flip(shard_of(tree))
-    processes = [seal_in_another_process(tree.checkpoint, later=later) for later in range(3)]
-    assert [process.wait(timeout=60) for process in processes] == [0, 0, 0]
+    processes = [seal_in_another_process(tree.checkpoint, later=later) for later in range(2)]
+    assert [process.wait(timeout=60) for process in processes] == [0, 0]
     first, second = recorded(tree.checkpoint).shards
     # Whoever came first took the new value; to the others nothing was new.
     assert first.first_seen == FIRST
-    assert second.first_seen in {f"2023-11-14T22:14:2{later}Z" for later in range(3)}
+    assert second.first_seen in {f"2023-11-14T22:14:2{later}Z" for later in range(2)}
 
 
 @pytest.mark.sample(1)

@@ -68,9 +68,6 @@ class Writer:
             watching.poll(times=self._chance.randrange(4))
         self._track(name)
 
-    def _place(self, file: Path) -> int:
-        return max((at for at, word in enumerate(self._how.last, 1) if word in file.name), default=0)
-
     def _track(self, name: str) -> None:
         if self._how.tracker:
             word = name if self._how.tracker == "latest" else str(number(name))
@@ -96,6 +93,7 @@ def assert_told_once(writer: Writer, watching: Watching) -> None:
     assert watching.notes == []
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("written", TREES, ids=lambda each: each.tree)
 def test_each_save_of_every_trainer_is_told_once_and_nothing_else(written: Written, tmp_path: Path) -> None:
     assert_told_once(*written_and_watched(written, tmp_path, seed=1))

@@ -91,9 +91,14 @@ class Fleet:
                     node.poll()
             self.judge.poll()
 
-    def save(self, *, hangs: int | None = None, but: int | None = None) -> None:
-        self.trainer.begin(hangs=hangs)
-        self.poll(10, but=but)
+    def save(self) -> None:
+        """Save, and let time pass until it is told of."""
+        told = len(self.judge.told)
+        self.trainer.begin()
+        for _ in range(14):
+            if len(self.judge.told) > told:
+                return
+            self.poll()
 
     def until(self, *kinds: str, but: int | None = None) -> None:
         """Let time pass until just this was told, and see that nothing else is for a while."""

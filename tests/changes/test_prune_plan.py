@@ -77,6 +77,7 @@ def refused(fleet: Fleet, number: int) -> PlanApplied:
 TREES = ["newfmt_4rank/output", "layouts/dcp_fsdp2_4ranks", "layouts/hf_ddp2", "layouts/ds_zero1_2ranks"]
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("name", TREES)
 def test_all_machines_together_do_what_one_prune_does_on_one_disk_and_restore_undoes_it(
     name: str, tmp_path: Path

@@ -214,6 +214,7 @@ def in_the_way(repair: Repair) -> str:
     return refusal.message
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("error", [OSError(errno.EIO, "io"), KeyboardInterrupt()])
 def test_wherever_it_stops_every_record_is_the_old_one_or_the_new_one(error: BaseException, tmp_path: Path) -> None:
     for nth in range(1, 100):

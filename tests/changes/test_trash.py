@@ -60,6 +60,7 @@ def shards(tree: TreeBuilder) -> dict[str, bytes]:
     return {path: content for path, content in files(tree).items() if not path.endswith(("meta.json", ".txt"))}
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("name", TREES)
 def test_all_that_is_restored_is_byte_for_byte_what_it_was(name: str, tmp_path: Path) -> None:
     make, _ = TREES[name]

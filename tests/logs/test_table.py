@@ -28,7 +28,7 @@ steps = st.builds(
 )
 
 
-@given(st.lists(steps, max_size=8))
+@given(st.lists(steps, max_size=5))
 def test_every_value_comes_back_whatever_it_is(rows: list[StepMetrics]) -> None:
     table = StepTable()
     for row in rows:
@@ -36,8 +36,8 @@ def test_every_value_comes_back_whatever_it_is(rows: list[StepMetrics]) -> None:
     assert len(table) == len(rows)
     assert repr(list(table)) == repr(rows)  # a NaN is unlike itself
     assert repr([table[place] for place in range(-len(rows), 0)]) == repr(rows)
-    assert repr(list(table[1:5])) == repr(rows[1:5])
-    assert repr(list(table[1:5][1:2])) == repr(rows[1:5][1:2])
+    assert repr(list(table[1:4])) == repr(rows[1:4])
+    assert repr(list(table[1:4][1:2])) == repr(rows[1:4][1:2])
     assert [table.step(place) for place in range(len(rows))] == [row.step for row in rows]
 
 
