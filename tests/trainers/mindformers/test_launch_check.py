@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ckpttool.domain.finding import Code, Finding, Severity
+import pytest
+
+from ckpttool.domain.finding import Code, Severity
+from ckpttool.domain.plan import ResumePlan
 from ckpttool.domain.settings import Setting, Settings
 from ckpttool.trainers.mindformers.launch_check import check, other_devices
 from ckpttool.trainers.mindformers.load import LoadKeys
@@ -42,119 +45,100 @@ FITS_NEWER = replace(FITS, use_legacy_format=False, load_ckpt_format="safetensor
 LEGACY, NEWER = resume_plan(), resume_plan(load=NEWER_LOAD)
 
 
-def only(findings: tuple[Finding, ...]) -> Finding:
-    assert len(findings) == 1, findings
-    return findings[0]
+UNIFIED = LoadKeys(
+    load_checkpoint="unified", resume_training=True, load_ckpt_format="safetensors", use_legacy_format=True
+)
+STARTS_8 = replace(FITS, world_size=8)
+OF_1_3 = replace(FITS, global_batch_size_1_3=32)
+BATCH_32 = replace(SCALARS, global_batch_size=32)
+ODD_FORMAT = resume_plan(load=replace(LEGACY_LOAD, load_ckpt_format="safetensors"))
+NOTE, SUSPECT = Severity.NOTE, Severity.SUSPECT
 
 
-def test_a_config_that_fits_is_left_alone() -> None:
-    assert check(FITS, LEGACY) == ()
-    assert check(FITS_NEWER, NEWER) == ()
-    assert tuple(other_devices(FITS, 4)) == ()
+@pytest.mark.parametrize(
+    ("config", "plan", "severity", "words"),
+    [
+        # A launch changes the format, but renames no file.
+        (replace(FITS, load_ckpt_format="safetensors"), LEGACY, NOTE, "load_ckpt_format: ckpt"),
+        (replace(FITS, resume_training="x_rank_0-5_2.safetensors"), LEGACY, NOTE, "x_rank_0-5_2.safetensors.ckpt"),
+        (replace(FITS, load_ckpt_format="safetensors"), ODD_FORMAT, SUSPECT, "rename"),
+        # More ranks than wrote it are suspect unless it is re-sliced, or of a layout that any number can load.
+        (STARTS_8, LEGACY, SUSPECT, "written by 4 ranks, the config starts 8"),
+        (STARTS_8, LEGACY, SUSPECT, "auto_trans_ckpt: True"),
+        (replace(STARTS_8, auto_trans_ckpt=True), LEGACY, NOTE, ""),
+        (replace(FITS_NEWER, world_size=8), NEWER, NOTE, ""),
+        (replace(STARTS_8, load_ckpt_format="safetensors"), resume_plan(load=UNIFIED), NOTE, ""),
+        (replace(FITS, use_legacy_format=False, has_checkpoint_section=True), LEGACY, SUSPECT, ""),
+        (replace(FITS, use_legacy_format=False), LEGACY, NOTE, "use_legacy_format: True"),
+        (replace(FITS_NEWER, use_legacy_format=True), NEWER, NOTE, "use_legacy_format: False"),
+        # The health monitor of the newer layout overrules the plan.
+        (replace(FITS_NEWER, health_check_picks=True), NEWER, SUSPECT, "embedding_local_norm_threshold"),
+        # A launch switches it off that weights alone are loaded.
+        (replace(FITS_NEWER, has_checkpoint_section=True, no_load_optim=True), NEWER, NOTE, ""),
+        (replace(FITS, global_batch_size=16), resume_plan(scalars=TrainState()), SUSPECT, "leave --gbs out"),
+        (FITS, resume_plan(sink_size=3), SUSPECT, "say --sink-size 2"),
+    ],
+)
+def test_what_does_not_fit_is_found_with_its_cure(
+    config: TrainConfig, plan: ResumePlan, severity: Severity, words: str
+) -> None:
+    (finding,) = check(config, plan)
+    assert (finding.code, finding.severity) == (Code.CONFIG_DISAGREES, severity)
+    assert words in f"{finding.message} {finding.remedy}"
 
 
-def test_what_is_not_known_is_no_disagreement() -> None:
-    vague = replace(FITS, world_size=None, global_batch_size=None, sink_size=None)
-    assert check(vague, LEGACY) == ()
-    assert tuple(other_devices(vague, 4)) == ()
-    assert check(FITS, resume_plan(ranks=0, global_batch_size=None)) == ()
-    assert check(FITS, resume_plan(scalars=TrainState())) == ()
+@pytest.mark.parametrize(
+    ("config", "plan"),
+    [
+        (FITS, LEGACY),
+        (FITS_NEWER, NEWER),
+        # What is not known is no disagreement.
+        (replace(FITS, world_size=None, global_batch_size=None, sink_size=None), LEGACY),
+        (FITS, resume_plan(ranks=0, global_batch_size=None)),
+        (FITS, resume_plan(scalars=TrainState())),
+        (replace(FITS, resume_training="x_rank_0-5_2.ckpt"), LEGACY),
+        (replace(FITS, resume_training="x_rank_0-5_2"), LEGACY),
+        (replace(FITS, health_check_picks=True), LEGACY),
+        (FITS, resume_plan(sink_size=2)),
+        (OF_1_3, LEGACY),
+        (replace(OF_1_3, global_batch_size=None), resume_plan(scalars=BATCH_32)),
+        (replace(FITS, sink_mode=False, sink_size=None), LEGACY),
+    ],
+)
+def test_a_config_that_fits_is_left_alone(config: TrainConfig, plan: ResumePlan) -> None:
+    assert check(config, plan) == ()
 
 
-def test_another_format_is_a_note_because_a_launch_changes_it() -> None:
-    finding = only(check(replace(FITS, load_ckpt_format="safetensors"), LEGACY))
-    assert (finding.code, finding.severity, finding.line) == (Code.CONFIG_DISAGREES, Severity.NOTE, 3)
-    assert "load_ckpt_format: ckpt" in str(finding.remedy)
+def test_the_number_of_ranks_that_the_files_record_is_believed() -> None:
+    point = LEGACY.point
+    topology = replace(point.checkpoint.topology, world_size=8)
+    plan = replace(LEGACY, point=replace(point, checkpoint=replace(point.checkpoint, topology=topology)))
+    assert check(STARTS_8, plan) == ()
 
 
-def test_a_file_name_of_another_format_is_found_in_config_and_plan() -> None:
-    stale = replace(FITS, resume_training="x_rank_0-5_2.safetensors")
-    finding = only(check(stale, LEGACY))
-    assert finding.severity is Severity.NOTE
-    assert "x_rank_0-5_2.safetensors.ckpt" in finding.message
-    odd = replace(LEGACY_LOAD, load_ckpt_format="safetensors")
-    finding = only(check(replace(FITS, load_ckpt_format="safetensors"), resume_plan(load=odd)))
-    assert finding.severity is Severity.SUSPECT
-    assert "rename" in str(finding.remedy)
-    assert check(replace(FITS, resume_training="x_rank_0-5_2.ckpt"), LEGACY) == ()
-    assert check(replace(FITS, resume_training="x_rank_0-5_2"), LEGACY) == ()
+def test_another_number_of_devices_than_the_config_is_for_is_suspect() -> None:
+    (finding,) = other_devices(FITS, 8)
+    assert "config is for 4 ranks, but 8 will be started" in finding.message
+    assert [*other_devices(FITS, 4), *other_devices(replace(FITS, world_size=None), 4)] == []
 
 
-class TestWorldSize:
-    def test_more_ranks_than_wrote_it_are_suspect_unless_it_is_resliced(self) -> None:
-        finding = only(check(replace(FITS, world_size=8), LEGACY))
-        assert (finding.code, finding.severity) == (Code.CONFIG_DISAGREES, Severity.SUSPECT)
-        assert "written by 4 ranks, the config starts 8" in finding.message
-        assert "auto_trans_ckpt: True" in str(finding.remedy)
-        assert only(check(replace(FITS, world_size=8, auto_trans_ckpt=True), LEGACY)).severity is Severity.NOTE
-
-    def test_layouts_that_any_number_of_ranks_can_load_get_a_note(self) -> None:
-        assert only(check(replace(FITS_NEWER, world_size=8), NEWER)).severity is Severity.NOTE
-        unified = LoadKeys(
-            load_checkpoint="unified", resume_training=True, load_ckpt_format="safetensors", use_legacy_format=True
-        )
-        config = replace(FITS, world_size=8, load_ckpt_format="safetensors")
-        assert only(check(config, resume_plan(load=unified))).severity is Severity.NOTE
-
-    def test_the_number_that_the_files_record_is_believed(self) -> None:
-        point = LEGACY.point
-        topology = replace(point.checkpoint.topology, world_size=8)
-        plan = replace(LEGACY, point=replace(point, checkpoint=replace(point.checkpoint, topology=topology)))
-        assert check(replace(FITS, world_size=8), plan) == ()
-
-    def test_another_number_of_devices_than_the_config_is_for_is_suspect(self) -> None:
-        assert "config is for 4 ranks, but 8 will be started" in only(tuple(other_devices(FITS, 8))).message
+def test_a_finding_stands_on_the_line_of_what_decides() -> None:
+    by_switch = replace(FITS_NEWER, health_check_picks=True, settings=settings_at(use_checkpoint_health_monitor=5))
+    for config, plan, line in (
+        (replace(FITS, load_ckpt_format="safetensors"), LEGACY, 3),
+        (replace(FITS_NEWER, health_check_picks=True), NEWER, 9),
+        (by_switch, NEWER, 5),
+    ):
+        assert [finding.line for finding in check(config, plan)] == [line]
 
 
-class TestLayout:
-    def test_a_checkpoint_section_cannot_load_the_legacy_layout(self) -> None:
-        config = replace(FITS, use_legacy_format=False, has_checkpoint_section=True)
-        assert only(check(config, LEGACY)).severity is Severity.SUSPECT
-
-    def test_a_config_for_the_other_layout_is_a_note(self) -> None:
-        finding = only(check(replace(FITS, use_legacy_format=False), LEGACY))
-        assert (finding.severity, "use_legacy_format: True" in str(finding.remedy)) == (Severity.NOTE, True)
-        finding = only(check(replace(FITS_NEWER, use_legacy_format=True), NEWER))
-        assert (finding.severity, "use_legacy_format: False" in str(finding.remedy)) == (Severity.NOTE, True)
-
-    def test_the_health_monitor_of_the_newer_layout_overrides_the_plan(self) -> None:
-        by_threshold = only(check(replace(FITS_NEWER, health_check_picks=True), NEWER))
-        assert (by_threshold.severity, by_threshold.line) == (Severity.SUSPECT, 9)
-        assert "embedding_local_norm_threshold" in str(by_threshold.remedy)
-        by_switch = replace(FITS_NEWER, health_check_picks=True, settings=settings_at(use_checkpoint_health_monitor=5))
-        assert only(check(by_switch, NEWER)).line == 5
-        assert check(replace(FITS, health_check_picks=True), LEGACY) == ()
-
-    def test_weights_alone_are_noted_because_a_launch_changes_it(self) -> None:
-        config = replace(FITS_NEWER, has_checkpoint_section=True, no_load_optim=True)
-        assert only(check(config, NEWER)).severity is Severity.NOTE
+def test_a_batch_size_as_old_versions_counted_it_is_suspect() -> None:
+    old = resume_plan(scalars=BATCH_32, global_batch_size=8)
+    found = [finding for finding in check(OF_1_3, old) if "1.3.2" in finding.message]
+    assert "multiply the steps by 4" in found[0].message
+    assert "--segment 30:8" in str(found[0].remedy)
 
 
-class TestSizes:
-    def test_a_plan_for_another_batch_size_is_suspect(self) -> None:
-        finding = only(check(replace(FITS, global_batch_size=16), resume_plan(scalars=TrainState())))
-        assert "leave --gbs out" in str(finding.remedy)
-
-    def test_a_plan_for_another_sink_size_is_suspect(self) -> None:
-        finding = only(check(FITS, resume_plan(sink_size=3)))
-        assert "say --sink-size 2" in str(finding.remedy)
-        assert check(FITS, resume_plan(sink_size=2)) == ()
-
-    def test_a_batch_size_as_old_versions_counted_it_is_suspect(self) -> None:
-        old = resume_plan(scalars=replace(SCALARS, global_batch_size=32), global_batch_size=8)
-        config = replace(FITS, global_batch_size_1_3=32)
-        found = [finding for finding in check(config, old) if "1.3.2" in finding.message]
-        assert "multiply the steps by 4" in found[0].message
-        assert "--segment 30:8" in str(found[0].remedy)
-
-    def test_a_batch_size_as_new_versions_count_it_is_left_alone(self) -> None:
-        assert check(replace(FITS, global_batch_size_1_3=32), LEGACY) == ()
-
-    def test_an_unknown_batch_size_accuses_no_old_version(self) -> None:
-        old = resume_plan(scalars=replace(SCALARS, global_batch_size=32))
-        config = replace(FITS, global_batch_size=None, global_batch_size_1_3=32)
-        assert check(config, old) == ()
-
-    def test_counters_that_will_be_wrong_are_told(self) -> None:
-        assert only(check(replace(FITS, sink_size=5), LEGACY)).code is Code.SINK_SIZE_CHANGED
-        assert check(replace(FITS, sink_mode=False, sink_size=None), LEGACY) == ()
+def test_counters_that_will_be_wrong_are_told() -> None:
+    (finding,) = check(replace(FITS, sink_size=5), LEGACY)
+    assert finding.code is Code.SINK_SIZE_CHANGED
