@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from ckpttool.decide.completeness import MOST_NAMED, assess, believable, compare
+from ckpttool.decide.completeness import MOST_NAMED, assess, believable, compare, without_effect
 from ckpttool.domain.checkpoint import Checkpoint, CommitState, Topology
 from ckpttool.domain.expectation import (
     Evidence,
@@ -179,3 +179,13 @@ def test_more_ranks_than_any_training_has_are_an_error_and_not_looked_for() -> N
     assert believable(fine) is fine
     with pytest.raises(UsageError, match="99999999999 ranks, for a file: more ranks than any"):
         believable(Evidence(worlds=(WorldEvidence(world_size=99999999999, source="a file", declared=False),)))
+
+
+@pytest.mark.parametrize(("shared", "why"), [(True, "all ranks load the same files"), (False, "is not told by ranks")])
+def test_a_size_that_changes_nothing_is_said_to_have_no_effect(*, shared: bool, why: str) -> None:
+    def of(topology: Topology) -> Expected:
+        return Expected(checkpoints=(Expectation(files=None, topology=topology),), runs=())
+
+    (found,) = without_effect(8, of(Topology(shared=shared)))
+    assert (found.code, found.severity, why in found.message) == (Code.WORLD_SIZE_DIFFERS, Severity.NOTE, True)
+    assert without_effect(None, of(Topology(shared=shared))) == without_effect(8, of(Topology(world_size=8))) == []

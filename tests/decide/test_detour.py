@@ -12,6 +12,7 @@ from ckpttool.decide.detour import (
     advise_spike,
     ended_in_skips,
     find_spike,
+    finite_losses,
     sample_clock,
     skipped_at_end,
     spike_to_pass,
@@ -247,3 +248,9 @@ def test_where_there_is_no_spike_to_pass_it_is_said_whether_that_is_known(
 ) -> None:
     with pytest.raises(error, match=words):
         spike_to_pass(HealthTimeline(intervals=()), None, read, threshold)
+
+
+def test_losses_that_are_missing_or_no_numbers_are_left_out() -> None:
+    losses = (1.0, None, float("nan"), 2.0)
+    shown = [StepMetrics(step=Step(step), loss=loss) for step, loss in enumerate(losses)]
+    assert list(finite_losses(shown)) == [(0, 1.0), (3, 2.0)]

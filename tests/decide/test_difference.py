@@ -157,3 +157,10 @@ def test_what_one_side_lacks_is_gone_or_added() -> None:
         ("a", ("gone",), (("F32", (4,), (0,)),), ()),
         ("b", ("added",), (), (("F32", (4,), (0,)),)),
     ]
+
+
+def test_a_tensor_that_is_told_as_a_scalar_is_no_movement() -> None:
+    distances = Distances(scalars=frozenset({"step"}))
+    for name in ("step", "w"):
+        distances.add(distance(name, 1.0), Rank(0))
+    assert list(distances.pairs) == ["w"]

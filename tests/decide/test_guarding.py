@@ -447,3 +447,8 @@ def test_ranks_with_losses_of_their_own_do_and_count_the_same(
         } & {GuardEventKind.STOP, GuardEventKind.OVERFLOW}
         counted = [{key: value for key, value in guard.saved().items() if key != "watch"} for guard in ranks]
         assert counted[0] == counted[1]
+
+
+def test_a_policy_that_drops_every_norm_is_an_error_at_the_start() -> None:
+    with pytest.raises(UsageError, match="a threshold above 0 on, not from -1"):
+        SpikeGuard(SkipPolicy(threshold=-1.0))

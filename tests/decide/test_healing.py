@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 import pytest
 
 from ckpttool.decide.healing import (
+    contradicted,
     find_donors,
     heal_advice,
     healed_notes,
@@ -613,3 +614,17 @@ def test_healing_is_named_as_the_remedy_of_what_it_mends_alone_and_of_no_note() 
         f"run {command} to see: {lie}, and to heal it would make 20_2 whole",
     ]
     assert with_healing(rejected, []) == rejected
+
+
+def test_a_donor_whose_data_differ_from_what_lies_behind_a_broken_header_is_refused() -> None:
+    (found,) = find_donors([GONE], shards(r0="ab"), EQUAL, None, HealOrder())
+    refused = contradicted(found, "x").refusal
+    assert refused is not None
+    assert (refused.code, refused.ranks) == (Code.NO_DONOR, (3,))
+    assert "rank 0's differ in x" in refused.message
+
+
+def test_states_that_a_record_names_and_no_shard_holds_make_no_shard_unlike_the_record() -> None:
+    told = recorded("w", "x", slices=[0, 1, 0, 1])
+    states = replace(told, slices={**told.slices, "adam_m.w": told.slices["w"]})
+    assert answered(shards(r0="ab", r1="ab"), (), states) == answered(shards(r0="ab", r1="ab"), (), told)

@@ -29,6 +29,7 @@ from tests.conftest import FIXTURES
 from tests.support.answers import coded, decide
 from tests.support.commands import ask
 from tests.support.inventories import checkpoint, expect_ranks, finding, tree, verdicts
+from tests.support.plans import resume_plan
 from tests.support.trees import TreeBuilder
 
 CONFIG = (FIXTURES / "configs" / "pretrain_sink2.yaml").read_text()
@@ -249,6 +250,33 @@ class TestRanksElsewhere:
         answer = judge_one_node(nothing, known, around(mount, [world]))
         assert code(answer) is ExitCode.INCOMPLETE
         assert "ranks 0 to 7" in said(answer)[0].message
+
+
+class TestJudgedByItself:
+    """Without a disk and an environment."""
+
+    TWO_OF_FOUR = expect_ranks(
+        tree(checkpoint(ranks=range(2), findings=[finding(Code.UNCOMMITTED_SAVE)])),
+        [WorldEvidence(world_size=4, source="I say so", declared=True)],
+    )
+    JOBS = (Job(said_by="JOB=2", several=True),)
+
+    @pytest.mark.parametrize(("reach", "is_open"), [(Reach.LOCAL, True), (Reach.SHARED, False)])
+    def test_that_a_save_was_not_finished_is_not_said_if_its_record_may_lie_elsewhere(
+        self, reach: Reach, *, is_open: bool
+    ) -> None:
+        nothing = choose(self.TWO_OF_FOUR, api.ResumeQuestion(), verdicts())
+        assert isinstance(nothing, NoResumePoint)
+        mount = Mount(kind="k", source="s", reach=reach)
+        answer = judge_one_node(nothing, self.TWO_OF_FOUR, around(mount, [4], self.JOBS))
+        assert isinstance(answer, NoResumePoint)
+        (reason,) = coded(answer.rejected[0].reasons, Code.UNCOMMITTED_SAVE)
+        assert (reason.severity is Severity.UNKNOWN, "is not on this machine" in reason.message) == (is_open, is_open)
+
+    def test_on_a_disk_that_all_see_no_newer_one_lies_elsewhere(self) -> None:
+        plan = resume_plan()
+        mount = Mount(kind="k", source="s", reach=Reach.SHARED)
+        assert judge_one_node(plan, tree(plan.point.checkpoint), around(mount, [8], self.JOBS)) is plan
 
 
 class TestCommands:

@@ -135,6 +135,16 @@ class TestNothing:
         moved = judge.by_check(replace(self.NONE, in_trash=1), FITS, strict=False)["checkpoint"][0]
         assert moved.remedy == "1 checkpoint lies in the trash: ckpttool trash list out"
 
+    def test_what_the_config_or_the_ranks_that_are_lost_tell_is_the_cause(self) -> None:
+        restore = replace(MISSING, code=Code.RANKS_TO_RESTORE, message="bring back rank 3", remedy="copy rank_3/")
+        size = replace(MISSING, code=Code.WORLD_SIZE_DIFFERS, message="4 ranks, not 8", remedy="--world-size 4")
+        lost = replace(self.NONE, rejected=(rejected("20_2", 40, MISSING),), findings=(restore,))
+        other = replace(self.NONE, rejected=(rejected("20_2", 40, MISSING, size),))
+        for nothing, cause in ((lost, restore), (other, size)):
+            found = judge.by_check(nothing, FITS, strict=False)["checkpoint"][0]
+            assert found.message.endswith(f": {cause.message}")
+            assert found.remedy == cause.remedy
+
     def test_every_lost_shard_of_the_newest_one_is_named_and_of_the_others_the_gravest_reason(self) -> None:
         lost = [replace(MISSING, path=f"rank_{rank}/x") for rank in range(500)]
         both = replace(self.NONE, rejected=(rejected("20_2", 40, *lost), rejected("15_2", 30, NOTE, *lost)))
@@ -198,3 +208,9 @@ class TestWords:
         assert unusable.remedy == "mend the file, or give another: its trainer reads it no better"
         assert (unusable.path, unusable.line) == ("a.yaml", 3)
         assert judge.not_editable("x", "a.yaml").path == "a.yaml"
+
+    def test_a_launch_of_which_nothing_tells_its_devices_is_unknown(self) -> None:
+        plan, silent = resume_plan(), replace(FITS, world_size=None)
+        nobody_knows = resume_plan(ranks=0)
+        assert codes(judge.devices_unknown(nobody_knows, silent)) == [Code.DEVICES_UNKNOWN]
+        assert judge.devices_unknown(nobody_knows, FITS) == judge.devices_unknown(plan, silent) == ()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
@@ -138,3 +139,12 @@ def test_what_a_detector_logged_holds_on_the_course_of_every_start_and_a_norm_on
     judged = courses_of(SkipPolicy(), whole, starts, 0)
     assert [len(logged.of(start).intervals) for start in (0, 1, None)] == [1, 1, 1]
     assert [len(judged.of(start).intervals) for start in (0, 1, None)] == [1, 0, 0]
+
+
+def test_a_log_that_counts_samples_tells_the_batch_and_a_spike_that_is_asked_for_is_no_stop() -> None:
+    policy, trace = SkipPolicy(count_threshold=9), Trace()
+    norms = [1.0, 9.0, 1.0]
+    replay(policy, [replace(row, consumed_samples=8 * row.step) for row in rows(norms)], trace)
+    assert trace.clock is not None
+    advice = advise(SpikeQuestion(every=1, around=Step(2)), policy, replayed(policy, norms), trace)
+    assert isinstance(advice, SpikeAdvice)

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ckpttool.decide.resume import choose
+from ckpttool.decide.resume import against_refused, choose, objected
+from ckpttool.decide.steps import settle
 from ckpttool.domain.checkpoint import Checkpoint, Content, Inventory, Rename, Topology, Tracked
 from ckpttool.domain.expectation import WorldEvidence
 from ckpttool.domain.finding import Code, Severity
@@ -22,6 +23,7 @@ from ckpttool.domain.units import Step
 from ckpttool.domain.verdict import Level, Verdict
 from ckpttool.errors import UsageError
 from ckpttool.trainers.mindformers.layouts.names import ITERATION_LAYOUT
+from tests.decide.test_steps import dated
 from tests.support.inventories import checkpoint, expect_ranks, finding, tree, verdicts
 from tests.support.reference_choice import Save, done_again, good, left_behind, lost, pick
 
@@ -455,3 +457,40 @@ def test_everything_newer_than_the_choice_and_every_branch_that_was_left_is_acco
         save = next(save for save in saves if save.name == one.checkpoint.name)
         assert not good(save, saves, world=WORLD) or done_again(save, saves)
         assert one.reasons
+
+
+class TestOneOfSeveral:
+    """Copies, and trainings that save into one folder."""
+
+    TWO = tree(checkpoint("10_2"), checkpoint("20_2", prefix="gpt"))
+
+    def test_the_training_that_the_config_saves_as_is_meant_and_it_is_said(self) -> None:
+        found = point(self.TWO, ResumeQuestion(saves_as="llama"))
+        assert (found.checkpoint.name, [one.code for one in found.findings]) == ("10_2", [Code.RUN_MIXED])
+
+    def test_if_the_config_means_none_of_them_nothing_is_chosen(self) -> None:
+        (found,) = nothing(self.TWO, ResumeQuestion(saves_as="other")).findings
+        assert "the config means none of them: it saves as other" in found.message
+
+    def test_a_copy_is_no_training_of_its_own(self) -> None:
+        copy = checkpoint("20_2", prefix="gpt", findings=[finding(Code.DUPLICATE_CHECKPOINT, Severity.SUSPECT)])
+        assert point(tree(checkpoint("10_2"), copy)).checkpoint.name == "10_2"
+
+    def test_nothing_is_chosen_while_nobody_knows_which_of_two_is_the_newest(self) -> None:
+        tie = [finding(Code.DUPLICATE_CHECKPOINT, Severity.UNKNOWN)]
+        found = nothing(tree(checkpoint("10_2"), checkpoint("20_2", findings=tie)))
+        assert rejected(found)[0] == ("20_2", {Code.DUPLICATE_CHECKPOINT})
+
+    def test_a_name_beyond_the_chosen_one_is_told_of_a_save_of_another_run(self) -> None:
+        found = point(settle(tree(dated("500", 500, 1), dated("8", 8, 3))))
+        assert (found.checkpoint.name, rejected(found)) == ("8", [("500", {Code.TIMES_DISAGREE})])
+
+
+def test_what_a_trainer_says_against_a_save_stands_against_it_and_no_other() -> None:
+    inventory = tree(checkpoint("10_2"), checkpoint("20_2"))
+    newest = inventory.checkpoints[-1]
+    assert objected(inventory, lambda _: []) is inventory
+    told = objected(inventory, lambda one: [finding()] if one is newest else [])
+    assert rejected(point(told)) == [("20_2", {Code.SHARD_TRUNCATED})]
+    unloadable = against_refused(inventory, {newest.key: "needs another reader"})
+    assert rejected(point(unloadable)) == [("20_2", {Code.NOT_LOADABLE})]

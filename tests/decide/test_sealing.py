@@ -9,12 +9,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ckpttool.decide import sealing
-from ckpttool.decide.sealing import merge, with_more
+from ckpttool.decide.sealing import manifest_of, merge, with_more
 from ckpttool.domain.finding import Code, Severity
 from ckpttool.domain.manifest import CHUNK_BYTES, Manifest, ShardSeal
 from ckpttool.domain.replicas import TensorDigests
+from ckpttool.domain.shard import ShardRole
 from ckpttool.domain.stored import CrcName
+from ckpttool.domain.units import ByteCount, Rank
+from ckpttool.domain.verdict import Level, ShardReport
 from tests.support.answers import codes
+from tests.support.inventories import checkpoint, verdicts
 from tests.support.manifests import EARLIER, LATER, manifest, seal
 
 OLD = manifest(seal("a", chunks=(1, 2)), seal("b", chunks=(3,)))
@@ -171,3 +175,16 @@ def test_what_a_machine_seals_later_is_added_and_forgets_nothing() -> None:
     assert [one.path for one in more.shards] == ["a", "b", "c"]
     assert more.by_path["a"] == OLD.by_path["a"]
     assert more.sealed_at == LATER
+
+
+def test_what_was_not_hashed_as_a_whole_is_not_sealed() -> None:
+    save = checkpoint(ranks=range(1))
+    path = save.shards[0].path
+    unread = ShardReport(
+        path=path, rank=Rank(0), role=ShardRole.FULL, level=Level.STRUCTURE, format=save.format, stamp=None, scalars=(),
+        schema_hash="all", tensors=1, checksum_matched=False, bytes_read=ByteCount(0), findings=(),
+    )  # fmt: skip
+    for reports, why in (((), "not one on all its shards"), ((unread,), f"{path} was not hashed as a whole")):
+        verdict = replace(verdicts()(save), reports=reports)
+        with pytest.raises(ValueError, match=why):
+            manifest_of("rank", save, verdict, at=LATER, by="0.2.0")

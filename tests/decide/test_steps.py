@@ -7,11 +7,20 @@ from itertools import permutations
 
 import pytest
 
-from ckpttool.decide.steps import is_named_beyond, is_out_of_place, latest, not_acted_on, read_name, settle
+from ckpttool.decide.steps import (
+    is_named_beyond,
+    is_out_of_place,
+    latest,
+    leaves_newest_open,
+    left_by_name,
+    not_acted_on,
+    read_name,
+    settle,
+)
 from ckpttool.domain.checkpoint import Checkpoint, Content, NamedStep, RunSummary, StepSource
 from ckpttool.domain.finding import Code, Severity
 from ckpttool.domain.units import Step
-from tests.support.inventories import checkpoint, tree
+from tests.support.inventories import checkpoint, finding, tree
 
 
 def save(name: str, step: int | None = None) -> Checkpoint:
@@ -171,3 +180,26 @@ def test_latest_is_no_copy_and_no_folder_that_tells_no_step_if_there_is_another(
 def test_a_tree_in_which_nothing_is_wrong_is_returned_as_it_is() -> None:
     inventory = tree(checkpoint("10_2"), checkpoint("20_2"))
     assert settle(inventory) is inventory
+
+
+def test_what_a_person_may_have_named_or_numbered_does_not_go_by_its_step_alone() -> None:
+    def left(*saves: Checkpoint) -> dict[str, str]:
+        found = left_by_name(saves)
+        return {one.name: found[one.key].partition(" ")[2] for one in saves if one.key in found}
+
+    assert left(save("step_10", 10), save("step_20", 20), save("final", 30)) == {
+        "final": "not named as the other checkpoints are, so a person may have put it there"
+    }
+    assert left(counted(0, 4), counted(1, 8), counted(9, 4)) == {
+        "checkpoint_9": "numbered after checkpoint_1, which holds a later step"
+    }
+    denied = replace(dated("10", 10, 1), findings=(finding(Code.STEP_DISAGREES),))
+    assert left(denied, dated("20", 20, 2)) == {"10": "named for another step than it holds"}
+
+
+@pytest.mark.parametrize(("severity", "is_open"), [(Severity.UNKNOWN, True), (Severity.SUSPECT, False)])
+def test_a_copy_that_nothing_tells_from_its_original_leaves_open_which_is_the_newest(
+    severity: Severity, *, is_open: bool
+) -> None:
+    against = [finding(Code.DUPLICATE_CHECKPOINT, severity)]
+    assert leaves_newest_open(save("step_10", 10), against, is_tracked=True) is is_open

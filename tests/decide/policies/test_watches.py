@@ -180,3 +180,14 @@ def test_a_stop_is_the_last_thing_that_a_policy_is_asked_about() -> None:
     policy = SkipPolicy(threshold=3.0, count_threshold=2)
     assert [event.kind for event in judge(policy, rows([5.0, 5.0, 5.0]))][-1] is EventKind.STOP
     assert replace(policy, count_threshold=4).begin().end() == ()
+
+
+@pytest.mark.parametrize("policy", POLICIES, ids=repr)
+def test_a_step_is_judged_if_it_has_a_norm_and_enough_came_before_it(policy: Policy) -> None:
+    watch = policy.begin()
+    for row in rows([1.0] * 20):
+        if row.step <= policy.warm_up:
+            assert not watch.judges(row)
+        watch.observe(row)
+    assert watch.judges(StepMetrics(step=Step(21), global_norm=1.0))
+    assert not watch.judges(StepMetrics(step=Step(21)))
