@@ -1,4 +1,4 @@
-"""A device that computes wrongly, and matrices of many kinds."""
+"""A device that computes wrongly, a guard that fails, and matrices of many kinds."""
 
 from __future__ import annotations
 
@@ -23,6 +23,23 @@ def flip(tensor: Tensor, index: tuple[int, ...], bit: int) -> None:
     width = bits.itemsize * 8
     mask = 1 << bit if bit < width - 1 else -(1 << bit)
     bits[index] ^= mask
+
+
+def raising(*_: object, **__: object) -> None:
+    """Be a part of the guard that fails."""
+    raise RuntimeError("the guard itself")
+
+
+def nth(owner: object, name: str, number: int) -> object:
+    """Return a part of the guard that fails at one of its calls, the first of which is number 0."""
+    real, calls = getattr(owner, name), iter(range(1000))
+
+    def call(*values: object, **named: object) -> object:
+        if next(calls) == number:
+            raising()
+        return real(*values, **named)
+
+    return call
 
 
 class FaultyDevice(TorchDispatchMode):

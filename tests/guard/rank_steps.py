@@ -26,6 +26,7 @@ from ckpttool.guard.features import FeatureProbe
 from ckpttool.guard.norm import Losses
 from ckpttool.guard.replicas import ReplicaCheck
 from ckpttool.records.events import EventFile
+from tests.guard.faulty import nth, raising
 from tests.guard.loop import INFINITE, SmallNet, Told, batches, bits, loss_of
 
 Seen = dict[str, Any]
@@ -105,10 +106,6 @@ def whole(weight: Tensor) -> Tensor:
     return weight.full_tensor() if hasattr(weight, "full_tensor") else weight
 
 
-def raising(*_: object, **__: object) -> None:
-    raise RuntimeError("the guard itself")
-
-
 def fault_in(owner: type, name: str, rank: int) -> Seen:
     """Let a part of rank 1 raise whenever it is called, and a batch be bad before and after it is switched off."""
     real = getattr(owner, name)
@@ -120,14 +117,8 @@ def fault_in(owner: type, name: str, rank: int) -> Seen:
 
 def once_in(owner: type, name: str, rank: int) -> Seen:
     """Let a part of rank 1 raise at its second call alone, in a step that is bad."""
-    real, calls = getattr(owner, name), iter(range(1000))
-
-    def second(*values: object, **named: object) -> object:
-        if next(calls) == 1:
-            raising()
-        return real(*values, **named)
-
-    with patch.object(owner, name, second if rank == 1 else real):
+    real = getattr(owner, name)
+    with patch.object(owner, name, nth(owner, name, 1) if rank == 1 else real):
         return train(rank, bad={2: INFINITE, 4: INFINITE}, features="enable:true", output="once")
 
 

@@ -26,6 +26,7 @@ from ckpttool.guard.features import FeatureProbe
 from ckpttool.guard.norm import Losses
 from ckpttool.guard.silent_errors import SilentErrors
 from ckpttool.records.events import EventFile
+from tests.guard.faulty import nth, raising
 from tests.guard.loop import INFINITE, NOT_A_NUMBER, SmallNet, Told, Training, batches
 
 adamw = partial(optim.AdamW, lr=0.01)
@@ -53,21 +54,6 @@ PARTS: list[tuple[object, str]] = [
     (EventFile, "emit"),
 ]
 NAMES = [f"{getattr(owner, '__name__', '').rpartition('.')[2]}.{name}" for owner, name in PARTS]
-
-
-def raising(*_: object, **__: object) -> None:
-    raise RuntimeError("the guard itself")
-
-
-def nth(owner: object, name: str, number: int) -> object:
-    real, calls = getattr(owner, name), iter(range(1000))
-
-    def call(*values: object, **named: object) -> object:
-        if next(calls) == number:
-            raising()
-        return real(*values, **named)
-
-    return call
 
 
 def trained(output: Path, *, bad: dict[int, float] | None = None) -> Training:

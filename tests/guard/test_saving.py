@@ -35,11 +35,6 @@ from tests.guard.resumable import EPOCH, Shuffled, Training, flip, train
 STEPS = 18
 
 
-@pytest.fixture(autouse=True)
-def one_thread() -> None:
-    torch.set_num_threads(1)
-
-
 def never_killed(until: int = STEPS) -> Training:
     training = Training()
     resumed = training.resume(Path("/nowhere"), fresh_ok=True)

@@ -7,7 +7,8 @@ from unittest.mock import patch
 
 import pytest
 
-from tests.guard.test_contain import NAMES, PARTS, nth, trained
+from tests.guard.faulty import nth
+from tests.guard.test_contain import NAMES, PARTS, trained
 
 pytestmark = pytest.mark.skipif("not config.getoption('--nightly')", reason="takes minutes: --nightly")
 
