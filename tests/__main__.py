@@ -1,7 +1,8 @@
 """Run the project's checks in turn; the first that fails ends the run with its own exit code.
 
 `python -m tests` runs every commit's checks, in minutes. `python -m tests --all` takes more than an hour: it also
-measures coverage, runs the tests marked `slow`, and looks how many of 64 small faults the tests find.
+measures coverage, runs the tests marked `slow` and the reliability programme, and looks how many of 64 small faults the
+tests find.
 """
 
 from __future__ import annotations
