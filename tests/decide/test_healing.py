@@ -624,7 +624,9 @@ def test_a_donor_whose_data_differ_from_what_lies_behind_a_broken_header_is_refu
     assert "rank 0's differ in x" in refused.message
 
 
-def test_states_that_a_record_names_and_no_shard_holds_make_no_shard_unlike_the_record() -> None:
-    told = recorded("w", "x", slices=[0, 1, 0, 1])
-    states = replace(told, slices={**told.slices, "adam_m.w": told.slices["w"]})
-    assert answered(shards(r0="ab", r1="ab"), (), states) == answered(shards(r0="ab", r1="ab"), (), told)
+def test_states_that_the_start_s_record_names_and_no_shard_holds_are_not_missed() -> None:
+    told = of_start("w", "x", slices=[0, 1, 0, 1])
+    now = shards(r0="ab", r1="cd", r2="ab")
+    for more, is_proven in (("adam_m.w", True), ("head.bias", False)):
+        record = replace(told, slices={**told.slices, more: told.slices["w"]})
+        assert isinstance(answered(now, (), record), Donor) is is_proven

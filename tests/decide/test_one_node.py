@@ -21,8 +21,9 @@ from ckpttool.domain.finding import Code, Finding, Severity
 from ckpttool.domain.frozen import replace
 from ckpttool.domain.launch import Launch
 from ckpttool.domain.node import Job, Mount, Node, Reach, Surroundings
-from ckpttool.domain.plan import NoResumePoint, ResumePlan
+from ckpttool.domain.plan import NoResumePoint, Rejection, ResumePlan
 from ckpttool.domain.preflight import Outcome
+from ckpttool.domain.units import Rank
 from ckpttool.errors import ExitCode
 from ckpttool.storage.mounts import mount_of, mount_table
 from tests.conftest import FIXTURES
@@ -273,10 +274,18 @@ class TestJudgedByItself:
         (reason,) = coded(answer.rejected[0].reasons, Code.UNCOMMITTED_SAVE)
         assert (reason.severity is Severity.UNKNOWN, "is not on this machine" in reason.message) == (is_open, is_open)
 
-    def test_on_a_disk_that_all_see_no_newer_one_lies_elsewhere(self) -> None:
+    @pytest.mark.parametrize(("reach", "is_open"), [(Reach.LOCAL, True), (Reach.SHARED, False)])
+    def test_a_newer_one_that_lacks_other_ranks_alone_may_be_whole_on_other_machines(
+        self, reach: Reach, *, is_open: bool
+    ) -> None:
         plan = resume_plan()
-        mount = Mount(kind="k", source="s", reach=Reach.SHARED)
-        assert judge_one_node(plan, tree(plan.point.checkpoint), around(mount, [8], self.JOBS)) is plan
+        chosen = plan.point.checkpoint
+        lacks = replace(finding(Code.SHARD_MISSING), ranks=(Rank(5),))
+        newer = Rejection(checkpoint=replace(chosen, name="20_2"), reasons=(lacks,))
+        plan = replace(plan, point=replace(plan.point, rejected=(newer,)))
+        mount = Mount(kind="k", source="s", reach=reach)
+        answer = judge_one_node(plan, tree(chosen), around(mount, [4], self.JOBS))
+        assert [one.path for one in said(answer)] == (["20_2"] if is_open else [])
 
 
 class TestCommands:

@@ -23,7 +23,7 @@ from ckpttool.domain.units import Step
 from ckpttool.domain.verdict import Level, Verdict
 from ckpttool.errors import UsageError
 from ckpttool.trainers.mindformers.layouts.names import ITERATION_LAYOUT
-from tests.decide.test_steps import dated
+from tests.decide.test_steps import dated, save
 from tests.support.inventories import checkpoint, expect_ranks, finding, tree, verdicts
 from tests.support.reference_choice import Save, done_again, good, left_behind, lost, pick
 
@@ -481,9 +481,11 @@ class TestOneOfSeveral:
         found = nothing(tree(checkpoint("10_2"), checkpoint("20_2", findings=tie)))
         assert rejected(found)[0] == ("20_2", {Code.DUPLICATE_CHECKPOINT})
 
-    def test_a_name_beyond_the_chosen_one_is_told_of_a_save_of_another_run(self) -> None:
+    def test_a_name_beyond_the_chosen_one_is_told_of_a_save_of_another_run_or_an_earlier_step(self) -> None:
         found = point(settle(tree(dated("500", 500, 1), dated("8", 8, 3))))
         assert (found.checkpoint.name, rejected(found)) == ("8", [("500", {Code.TIMES_DISAGREE})])
+        found = point(settle(tree(save("step_99", 5), save("step_10", 10), save("step_20", 20))))
+        assert (found.checkpoint.name, rejected(found)) == ("step_20", [("step_99", {Code.STEP_DISAGREES})])
 
 
 def test_what_a_trainer_says_against_a_save_stands_against_it_and_no_other() -> None:
