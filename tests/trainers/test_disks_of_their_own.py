@@ -164,6 +164,7 @@ READ_BY_ALL = {
 """What the second machine lacks that its ranks read before all else."""
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("name", READ_BY_ALL)
 def test_all_parts_of_a_tree_that_the_second_machine_cannot_load_are_no_go_with_the_copy_command(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
