@@ -6,19 +6,16 @@ import errno
 import os
 import shutil
 from collections.abc import Callable
-from contextlib import suppress
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import pytest
 
 from ckpttool import api
 from ckpttool.domain.finding import Code
 from ckpttool.domain.healing import Healing, HealOrder
-from ckpttool.errors import CkptToolError, IncompleteError, WriteFailedError
-from tests.changes.test_prune_interrupted import WAYS
-from tests.support.prunable_trees import Stop, files, outside_trash, pruned
+from ckpttool.errors import IncompleteError, WriteFailedError
+from tests.support.prunable_trees import WAYS, Stop, call_of_the_half, files, outside_trash, pruned, stopped
 from tests.support.trees import TreeBuilder
 
 
@@ -49,16 +46,6 @@ def healed(tree: TreeBuilder, *, apply: bool = True) -> Healing:
     return api.heal(str(tree.checkpoint), HealOrder(checkpoint="20_2", grace=0, apply=apply))
 
 
-def stopped(tree: TreeBuilder, nth: int, way: str) -> Stop:
-    """Heal, and stop at the n-th call that changes the disk."""
-    error, after, for_good = WAYS[way]
-    with pytest.MonkeyPatch.context() as patch:
-        stop = Stop(patch, nth, error, after=after, for_good=for_good)
-        with suppress(CkptToolError, KeyboardInterrupt, OSError):
-            healed(tree)
-        return stop
-
-
 def stop_at_every_call(tmp_path: Path, way_at: Callable[[int], str]) -> None:
     """Stop at one call after the other, and then heal: it ends as if nothing had been."""
     original = legacy(tmp_path / "original")
@@ -72,7 +59,7 @@ def stop_at_every_call(tmp_path: Path, way_at: Callable[[int], str]) -> None:
     for nth in range(1, 1000):
         tree = TreeBuilder(tmp_path / str(nth))
         shutil.copytree(original.output, tree.output)
-        stop = stopped(tree, nth, way_at(nth))
+        stop = stopped(partial(healed, tree), nth, way_at(nth))
         if not stop.happened:
             assert nth > 20
             return
@@ -97,21 +84,17 @@ def test_wherever_it_stops_the_tree_is_as_before_or_the_next_one_ends_it(tmp_pat
 
 @cache
 def half() -> int:
-    """At which call a heal is half done: its journal is there, and one of two files is in its place."""
-    with TemporaryDirectory() as folder:
-        for nth in range(25, 200):  # before, it is made ready
-            tree = legacy(Path(folder, str(nth)))
-            stopped(tree, nth, "killed after the call")
-            journal, healed = tree.checkpoint / ".ckpttool/heal.json", tree.output / tree.shard(1, 20, 2)
-            if journal.exists() and healed.exists():
-                return nth
-    raise AssertionError("never half done")
+    return call_of_the_half(legacy, healed, is_half)
+
+
+def is_half(tree: TreeBuilder) -> bool:
+    return (tree.checkpoint / ".ckpttool/heal.json").exists() and (tree.output / tree.shard(1, 20, 2)).exists()
 
 
 def half_done(tmp_path: Path) -> TreeBuilder:
     """A heal that was killed when one of two files was in its place."""
     tree = legacy(tmp_path)
-    stopped(tree, half(), "killed after the call")
+    stopped(partial(healed, tree), half(), "killed after the call")
     return tree
 
 

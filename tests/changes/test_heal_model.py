@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Iterable
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -20,8 +19,7 @@ from ckpttool.domain.units import Rank
 from ckpttool.domain.verdict import Level, Verdict
 from ckpttool.errors import CkptToolError
 from ckpttool.records import HEAL_JOURNAL
-from tests.changes.test_prune_interrupted import WAYS
-from tests.support.prunable_trees import Stop, files
+from tests.support.prunable_trees import WAYS, files, stopped
 from tests.support.trees import TreeBuilder, weights
 
 WORLD = 4
@@ -147,12 +145,8 @@ class Healed(RuleBasedStateMachine):
     @rule(nth=st.integers(1, 60), way=st.sampled_from(sorted(WAYS)))
     def heal_interrupted(self, nth: int, way: str) -> None:
         epoch = self.wrong_save()
-        error, after, for_good = WAYS[way]
         before = files(self.tree)
-        with pytest.MonkeyPatch.context() as patch:
-            Stop(patch, nth, error, after=after, for_good=for_good)
-            with suppress(CkptToolError, KeyboardInterrupt, OSError):
-                self.healed(epoch, None, apply=True)
+        stopped(lambda: self.healed(epoch, None, apply=True), nth, way)
         self.nothing_went(before, files(self.tree))
 
     def wrong_save(self) -> int:

@@ -7,18 +7,18 @@ import os
 import shutil
 from collections.abc import Iterator
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from ckpttool import api
 from ckpttool.domain.question import TreeQuestion
-from ckpttool.errors import CkptToolError, ExitCode, WriteFailedError
+from ckpttool.errors import ExitCode, WriteFailedError
 from ckpttool.write.reserve import keep_reserve
-from tests.changes.test_prune_interrupted import WAYS
 from tests.reliability.disks import in_memory, why_not
 from tests.support.commands import ask
-from tests.support.prunable_trees import Stop, files, legacy, outside_trash, pruned, resumes_from, seal, whole
+from tests.support.prunable_trees import files, legacy, outside_trash, pruned, resumes_from, seal, stopped, whole
 from tests.support.trees import TreeBuilder
 
 PAGES = 2048
@@ -147,15 +147,12 @@ def test_wherever_it_stops_the_next_one_finishes_and_the_newest_good_one_was_nev
     expected = files(done)
     (original.checkpoint / ".ckpttool").mkdir()
     keep_reserve(str(original.checkpoint / ".ckpttool"), files=2)
-    error, after, for_good = WAYS[way]
     for nth in range(1, 1000, 3):
         tree = TreeBuilder(tmp_path / str(nth))
         shutil.copytree(original.output, tree.output)
         with pytest.MonkeyPatch.context() as patch:
             full = _Full(patch, reserve(tree))
-            stop = Stop(patch, nth, error, after=after, for_good=for_good)
-            with suppress(CkptToolError, KeyboardInterrupt, OSError):
-                pruned(tree)
+            stop = stopped(partial(pruned, tree), nth, way)
         if not stop.happened:
             assert full.was_met
             assert nth > 50

@@ -5,33 +5,27 @@ from __future__ import annotations
 import errno
 import os
 import shutil
-from contextlib import suppress
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import pytest
 
 from ckpttool.domain.finding import Code
-from ckpttool.errors import CkptToolError, IncompleteError, WriteFailedError
-from tests.support.prunable_trees import Stop, files, legacy, newer, outside_trash, pruned, small, whole
+from ckpttool.errors import IncompleteError, WriteFailedError
+from tests.support.prunable_trees import (
+    WAYS,
+    call_of_the_half,
+    calls_to_stop_at,
+    files,
+    legacy,
+    newer,
+    outside_trash,
+    pruned,
+    small,
+    stopped,
+    whole,
+)
 from tests.support.trees import TreeBuilder
-
-WAYS = {
-    "the call fails": (OSError(errno.EIO, os.strerror(errno.EIO)), False, False),
-    "the call fails and so do all after it": (OSError(errno.EROFS, os.strerror(errno.EROFS)), False, True),
-    "Ctrl-C before the call": (KeyboardInterrupt(), False, False),
-    "Ctrl-C after the call": (KeyboardInterrupt(), True, False),
-    "killed before the call": (KeyboardInterrupt(), False, True),
-    "killed after the call": (KeyboardInterrupt(), True, True),
-}
-"""The error, whether the call is done first, and whether all later ones fail too: who is killed undoes nothing."""
-
-
-def calls_to_stop_at(way: str, config: pytest.Config) -> range:
-    """Return every call at night, else every fifth, from another one on in each way: all are tried in one of them."""
-    return range(1, 1000) if config.getoption("--nightly") else range(1 + [*WAYS].index(way) % 5, 1000, 5)
-
 
 NEWEST = {"legacy": "_1-30_2", "newer": "iteration_00000030"}
 
@@ -40,16 +34,6 @@ NEWEST = {"legacy": "_1-30_2", "newer": "iteration_00000030"}
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Wait for no disk: a thousand prunes run here, and each waits a hundred times."""
     monkeypatch.setattr(os, "fsync", lambda _: None)
-
-
-def stopped(tree: TreeBuilder, nth: int, way: str) -> Stop:
-    """Prune, and stop at the n-th call that changes the disk."""
-    error, after, for_good = WAYS[way]
-    with pytest.MonkeyPatch.context() as patch:
-        stop = Stop(patch, nth, error, after=after, for_good=for_good)
-        with suppress(CkptToolError, KeyboardInterrupt, OSError):
-            pruned(tree)
-        return stop
 
 
 @pytest.mark.no_cover
@@ -69,7 +53,7 @@ def test_wherever_it_stops_the_next_one_finishes_and_the_newest_good_one_was_nev
     for nth in calls_to_stop_at(way, request.config):
         tree = TreeBuilder(tmp_path / str(nth))
         shutil.copytree(original.output, tree.output)
-        stop = stopped(tree, nth, way)
+        stop = stopped(partial(pruned, tree), nth, way)
         if not stop.happened:
             assert nth > 20
             return
@@ -89,7 +73,7 @@ def test_no_moment_shows_a_checkpoint_on_fewer_ranks(ranks: int, tmp_path: Path)
     for nth in range(1, 1000):
         tree = TreeBuilder(tmp_path / str(nth))
         shutil.copytree(original.output, tree.output)
-        stop = stopped(tree, nth, "killed after the call")
+        stop = stopped(partial(pruned, tree), nth, "killed after the call")
         if not stop.happened:
             return
         kept = {path.rpartition("/")[2].rpartition("-")[2] for path in outside_trash(files(tree)) if "ckpt" in path}
@@ -103,21 +87,17 @@ def test_no_moment_shows_a_checkpoint_on_fewer_ranks(ranks: int, tmp_path: Path)
 
 @cache
 def half() -> int:
-    """At which call a prune is half done: its journal is there, and some ranks' files are moved."""
-    with TemporaryDirectory() as folder:
-        for nth in range(25, 200):  # before, it is made ready
-            tree = legacy(Path(folder, str(nth)))
-            stopped(tree, nth, "killed after the call")
-            journal, moved = tree.checkpoint / ".ckpttool/prune.json", tree.output / tree.shard(1, 10, 2)
-            if journal.exists() and not moved.exists():
-                return nth
-    raise AssertionError("never half done")
+    return call_of_the_half(legacy, pruned, is_half)
+
+
+def is_half(tree: TreeBuilder) -> bool:
+    return (tree.checkpoint / ".ckpttool/prune.json").exists() and not (tree.output / tree.shard(1, 10, 2)).exists()
 
 
 def half_done(tmp_path: Path) -> TreeBuilder:
     """A prune that was killed when some ranks' files were moved."""
     tree = legacy(tmp_path)
-    stopped(tree, half(), "killed after the call")
+    stopped(partial(pruned, tree), half(), "killed after the call")
     return tree
 
 

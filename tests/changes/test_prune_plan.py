@@ -8,7 +8,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable
-from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from random import Random
 
@@ -36,11 +36,10 @@ from ckpttool.storage.disk import LocalDisk
 from ckpttool.trainers.locate import locate
 from ckpttool.write.files import locked
 from tests.changes.test_prune_full_disk import fill
-from tests.changes.test_prune_interrupted import WAYS, calls_to_stop_at
 from tests.conftest import FIXTURES
 from tests.reliability.disks import in_memory, why_not
 from tests.support.machines import Fleet, files_in
-from tests.support.prunable_trees import Stop, legacy, newer
+from tests.support.prunable_trees import WAYS, calls_to_stop_at, legacy, newer, stopped
 from tests.support.split_trees import aged
 from tests.support.trees import TreeBuilder
 
@@ -732,14 +731,11 @@ class TestStopped:
         fleet.applied(0)
         expected, trashed = fleet.files(0), fleet.trash(0)
         stays = {path: content for path, content in expected.items() if not path.endswith((".json", ".txt"))}
-        error, after, for_good = WAYS[way]
         for nth in calls_to_stop_at(way, request.config):
             put_back(fleet)
-            with fleet.on(0), pytest.MonkeyPatch.context() as patch:
-                stop = Stop(patch, nth, error, after=after, for_good=for_good)
-                with suppress(CkptToolError, KeyboardInterrupt, OSError):
-                    order = ApplyOrder(apply=True, grace=0.0)
-                    api.apply_plan(TreeQuestion(path=str(fleet.tree)), str(fleet.plan), order)
+            with fleet.on(0):
+                asked = TreeQuestion(path=str(fleet.tree)), str(fleet.plan), ApplyOrder(apply=True, grace=0.0)
+                stop = stopped(partial(api.apply_plan, *asked), nth, way)
             if not stop.happened:
                 assert nth > 20
                 return

@@ -6,7 +6,7 @@ import errno
 import os
 import shutil
 from collections.abc import Callable
-from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -17,7 +17,6 @@ from ckpttool.domain.finding import Code
 from ckpttool.domain.question import TreeQuestion
 from ckpttool.domain.retention import Trash
 from ckpttool.errors import (
-    CkptToolError,
     ExitCode,
     IncompleteError,
     LockedError,
@@ -28,8 +27,7 @@ from ckpttool.errors import (
 from ckpttool.storage.base import Entry
 from ckpttool.storage.local import LocalStorage
 from ckpttool.write.files import locked
-from tests.changes.test_prune_interrupted import WAYS, calls_to_stop_at
-from tests.support.prunable_trees import Stop, files, legacy, newer, pruned, small, whole
+from tests.support.prunable_trees import WAYS, calls_to_stop_at, files, legacy, newer, pruned, small, stopped, whole
 from tests.support.trees import TreeBuilder
 
 TREES: dict[str, tuple[Callable[[Path], TreeBuilder], str]] = {
@@ -103,15 +101,11 @@ def test_wherever_a_restore_stops_the_next_command_brings_the_rest(
     original = make(tmp_path / "original")
     everything = whole(original)
     trashed(original)
-    error, after, for_good = WAYS[way]
     for nth in calls_to_stop_at(way, request.config):
         tree = TreeBuilder(tmp_path / str(nth))
         shutil.copytree(original.output, tree.output)
         stayed = whole(tree)
-        with pytest.MonkeyPatch.context() as patch:
-            stop = Stop(patch, nth, error, after=after, for_good=for_good)
-            with suppress(CkptToolError, KeyboardInterrupt, OSError):
-                api.restore(question(tree), wanted)
+        stop = stopped(partial(api.restore, question(tree), wanted), nth, way)
         if not stop.happened:
             assert nth > 10
             return
@@ -136,10 +130,7 @@ def half_restored(tmp_path: Path) -> TreeBuilder:
     for nth in range(1, 100):
         tree = TreeBuilder(tmp_path / str(nth))
         shutil.copytree(original.output, tree.output)
-        with pytest.MonkeyPatch.context() as patch:
-            Stop(patch, nth, KeyboardInterrupt(), after=True, for_good=True)
-            with suppress(CkptToolError, KeyboardInterrupt, OSError):
-                api.restore(question(tree), "10_2")
+        stopped(partial(api.restore, question(tree), "10_2"), nth, "killed after the call")
         if (tree.output / tree.shard(1, 10, 2)).exists() and not (tree.output / tree.shard(0, 10, 2)).exists():
             return tree
     raise AssertionError("never half done")

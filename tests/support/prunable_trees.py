@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from tempfile import TemporaryDirectory
+
+import pytest
 
 from ckpttool import api
 from ckpttool.domain.finding import Finding
 from ckpttool.domain.plan import NoResumePoint
 from ckpttool.domain.question import TreeQuestion
 from ckpttool.domain.retention import PruneOrder, Pruning, RetentionPolicy
+from ckpttool.errors import CkptToolError
 from tests.support.trees import TreeBuilder
-
-if TYPE_CHECKING:
-    import pytest
 
 OURS = {".ckpttool/prune.lock", ".ckpttool/seal.lock", ".ckpttool/reserve"}
 """Lock files stay, whatever happened: to unlink one lets two in. A reserve is there while there is room."""
@@ -148,3 +151,44 @@ class Stop:
 
 def _writes(arguments: tuple[object, ...]) -> bool:
     return len(arguments) > 1 and isinstance(arguments[1], int) and bool(arguments[1] & (os.O_CREAT | os.O_WRONLY))
+
+
+WAYS = {
+    "the call fails": (OSError(errno.EIO, os.strerror(errno.EIO)), False, False),
+    "the call fails and so do all after it": (OSError(errno.EROFS, os.strerror(errno.EROFS)), False, True),
+    "Ctrl-C before the call": (KeyboardInterrupt(), False, False),
+    "Ctrl-C after the call": (KeyboardInterrupt(), True, False),
+    "killed before the call": (KeyboardInterrupt(), False, True),
+    "killed after the call": (KeyboardInterrupt(), True, True),
+}
+"""The error, whether the call is done first, and whether all later ones fail too: who is killed undoes nothing."""
+
+
+def calls_to_stop_at(way: str, config: pytest.Config) -> range:
+    """Return every call at night, else every fifth, from another one on in each way: all are tried in one of them."""
+    return range(1, 1000) if config.getoption("--nightly") else range(1 + [*WAYS].index(way) % 5, 1000, 5)
+
+
+def stopped(change: Callable[[], object], nth: int, way: str) -> Stop:
+    """Change a tree, and stop at the n-th call that changes the disk."""
+    error, after, for_good = WAYS[way]
+    with pytest.MonkeyPatch.context() as patch:
+        stop = Stop(patch, nth, error, after=after, for_good=for_good)
+        with suppress(CkptToolError, KeyboardInterrupt, OSError):
+            change()
+        return stop
+
+
+def call_of_the_half(
+    make: Callable[[Path], TreeBuilder],
+    change: Callable[[TreeBuilder], object],
+    is_half: Callable[[TreeBuilder], bool],
+) -> int:
+    """The first call after which a change that is killed has its journal written and a part of its files moved."""
+    with TemporaryDirectory() as folder:
+        for nth in range(25, 200):  # before, it is made ready
+            tree = make(Path(folder, str(nth)))
+            stopped(partial(change, tree), nth, "killed after the call")
+            if is_half(tree):
+                return nth
+    raise AssertionError("never half done")
