@@ -154,6 +154,7 @@ class TestSavesOfATrainerThatIsNotKnown:
         names, files = SAVES[title]
         return lay(tmp_path / "run", *(f"{name}/{file}" for name in names for file in files))
 
+    @pytest.mark.sample(15)
     @pytest.mark.parametrize("command", ["scan", "resolve"])
     def test_are_refused_by_name_with_what_is_known(self, title: str, tree: Path, command: str) -> None:
         said = said_of(tree, command)

@@ -26,7 +26,6 @@ from tests.support.verifying import verdicts
 
 TREES = [tree for tree in sorted(truths()) if layout_of_tree(tree) in registry.layout_names()]
 FAULTS = [fault for fault, recipe in sorted(faults().items()) if recipe["tree"] in TREES]
-LEVELS = [Level.STRUCTURE, Level.CHECKSUM]
 WORDS = {
     "missing": {"shard-missing"},
     "truncated": {"shard-truncated"},
@@ -87,14 +86,18 @@ class TestWhole:
         assert left.name == api.scan(question).inventory.checkpoints[-1].name
         assert api.trash(question).content == ()
 
-    @pytest.mark.parametrize("level", LEVELS)
-    def test_the_right_save_is_resumed_from(self, tree: str, level: Level) -> None:
-        answer = decide(LAYOUTS / tree, choice=api.ResumeQuestion(evidence=level))
+    def test_the_right_save_is_resumed_from(self, tree: str) -> None:
+        assert taken(decide(LAYOUTS / tree)) == truths()[tree]["should_resume"]
+
+    @pytest.mark.sample(5)
+    def test_checksums_change_nothing_of_that(self, tree: str) -> None:
+        answer = decide(LAYOUTS / tree, choice=api.ResumeQuestion(evidence=Level.CHECKSUM))
         assert taken(answer) == truths()[tree]["should_resume"]
 
 
 @pytest.mark.parametrize("fault", FAULTS)
 class TestDamaged:
+    @pytest.mark.sample(30)
     def test_the_right_save_is_resumed_from(self, fault: str, tmp_path: Path) -> None:
         assert taken(decide(damaged(fault, tmp_path))) == faults()[fault]["should_resume"]
 

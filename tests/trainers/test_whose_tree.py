@@ -503,7 +503,7 @@ OF_MINDFORMERS = (
 """Words of MindFormers alone."""
 
 
-@pytest.mark.sample(21)
+@pytest.mark.sample(11)
 @pytest.mark.parametrize("tree", [tree for tree in sorted(truths()) if layout_of_tree(tree) in registry.layout_names()])
 @pytest.mark.parametrize("command", ["scan", "resolve", "launch", "preflight", "verify"])
 def test_no_other_trainer_is_spoken_of_in_an_answer_about_a_tree(command: str, tree: str, tmp_path: Path) -> None:
