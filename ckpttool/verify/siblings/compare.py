@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
-from ckpttool.domain.finding import Code, Finding, Severity, note, suspect
+from ckpttool.domain.finding import Code, Finding, Severity, damage, note, suspect
 from ckpttool.domain.frozen import dataclass, replace
 from ckpttool.domain.remedies import OWN_FILE
 from ckpttool.domain.replicas import TensorDigests
@@ -75,7 +75,37 @@ def compare_siblings(
             for rule in (_changed_metadata, _stripped_checksums, _zero_tails):
                 findings += rule(peers)
             findings += _copied(peers, by_tensors)
+    told = {finding.path for finding in findings if finding.severity is not Severity.NOTE}
+    findings += (each for each in _of_another_kind(reports) if each.path not in {*told, *sealed})
     return findings
+
+
+def _of_another_kind(reports: Sequence[ShardReport]) -> Iterator[Finding]:
+    """Find an optimizer's file that holds a model's tensors, or the other way round: a copy under another name.
+
+    Few of its own kind hold them, and more of the other's. If all of a kind hold what the other kind does, it is how
+    they are saved.
+    """
+    kinds = {
+        role: [each for each in reports if each.role is role and each.schema_hash is not None and each.tensors]
+        for role in (ShardRole.MODEL, ShardRole.OPTIMIZER)
+    }
+    counts = {role: Counter(each.schema_hash for each in kind) for role, kind in kinds.items()}
+    for role, other in ((ShardRole.MODEL, ShardRole.OPTIMIZER), (ShardRole.OPTIMIZER, ShardRole.MODEL)):
+        mine, theirs = counts[role], counts[other]
+        if mine.keys() <= theirs.keys():
+            continue
+        for report in kinds[role]:
+            held = theirs[report.schema_hash]
+            if held * mine.total() > mine[report.schema_hash] * theirs.total():
+                twins = [each for each in kinds[other] if each.schema_hash == report.schema_hash]
+                twin = next((each for each in twins if each.rank == report.rank), twins[0])
+                yield damage(
+                    Code.SCHEMA_DIFFERS,
+                    f"holds what {twin.path} holds, which is of another kind: a copy under another name",
+                    path=report.path,
+                    remedy=OWN_FILE,
+                )
 
 
 def _changed_schemas(peers: Peers) -> Iterator[Finding]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -208,6 +209,17 @@ class TestAFreshRunInAnOldFolder:
             "iteration_00000200",
             "iteration_00000100",
         ]
+
+
+def test_an_optimizer_file_that_holds_a_models_tensors_damages_even_an_only_save(tmp_path: Path) -> None:
+    root = writable_copy("newfmt_tp2dp2", tmp_path / "run") / "checkpoint"
+    shutil.rmtree(root / "iteration_00000020")
+    assert chosen(plan(root)) == ("iteration_00000030", 30)
+    files = [root / "iteration_00000030" / f"llama2_7b-{kind}-0000003-0000004.safetensors" for kind in ("model", "opt")]
+    shutil.copyfile(*files)
+    (reason,) = reasons(refusal(root), "iteration_00000030")
+    assert (reason.code, reason.severity) == (Code.SCHEMA_DIFFERS, Severity.DAMAGE)
+    assert reason.path == "iteration_00000030/llama2_7b-opt-0000003-0000004.safetensors"
 
 
 class TestNoBatchSize:

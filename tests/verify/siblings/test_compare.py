@@ -42,6 +42,46 @@ def ranks(count: int = 4, **fields: Any) -> list[ShardReport]:  # noqa: ANN401  
     return [report(rank, **fields) for rank in range(count)]
 
 
+def of_kinds(models: Sequence[str], optimizers: Sequence[str]) -> list[ShardReport]:
+    """A save with a file of each kind on each rank, by what each holds."""
+    kinds = ((ShardRole.MODEL, models), (ShardRole.OPTIMIZER, optimizers))
+    return [
+        replace(report(rank, schema=schema, tail=f"page{rank} of {role}"), role=role, path=f"{role.value}-{rank}")
+        for role, schemas in kinds
+        for rank, schema in enumerate(schemas)
+    ]
+
+
+class TestKinds:
+    """An optimizer's file that holds a model's tensors is a copy under another name, with no other save to compare."""
+
+    @pytest.mark.parametrize(
+        ("models", "optimizers", "misplaced"),
+        [
+            ("mmmm", "oooo", []),
+            ("mmmm", "ooom", ["optimizer-3"]),
+            ("mmom", "oooo", ["model-2"]),
+            ("m", "om", ["optimizer-1"]),
+            ("abab", "cdcb", ["optimizer-3"]),
+            ("mmmm", "mmmm", []),
+            ("abcd", "dcba", []),
+            ("mm", "", []),
+        ],
+    )
+    def test_a_file_that_holds_what_the_other_kind_does_is_damaged(
+        self, models: str, optimizers: str, misplaced: list[str]
+    ) -> None:
+        found = compare_siblings(of_kinds(models, optimizers), [])
+        assert said(found) == [(Code.SCHEMA_DIFFERS, Severity.DAMAGE, path) for path in misplaced]
+
+    def test_the_file_of_its_own_rank_is_named_if_it_holds_the_same(self) -> None:
+        (one,) = compare_siblings(of_kinds("mmmm", "ooom"), [])
+        assert one.message == "holds what model-3 holds, which is of another kind: a copy under another name"
+
+    def test_what_was_sealed_so_is_left_alone(self) -> None:
+        assert compare_siblings(of_kinds("mmmm", "ooom"), [], sealed={"optimizer-3"}) == []
+
+
 class TestSchemas:
     def test_ranks_that_hold_what_they_held_are_left_alone(self) -> None:
         assert compare_siblings(ranks(), [before(*ranks())]) == []
