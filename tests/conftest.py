@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import shutil
 from collections.abc import Callable, Iterator
 from itertools import count
 from pathlib import Path
@@ -13,9 +12,13 @@ import pytest
 from hypothesis.internal.conjecture import providers
 
 from ckpttool.trainers.common import launchers, processes
+from tests.support import trees
 
 TESTS = Path(__file__).resolve().parent
-FIXTURES = TESTS.parent / "fixtures"
+FIXTURES = trees.FIXTURES
+
+Golden = Callable[[str, str], None]
+"""What the fixture `golden` is."""
 
 # No deadline: a slow machine is no bug. The same examples again and again find little more, so a commit tries fewer.
 hypothesis.settings.register_profile("explore", deadline=None)
@@ -102,7 +105,7 @@ def private_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 
 @pytest.fixture
-def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
+def golden(request: pytest.FixtureRequest) -> Golden:
     """Return `golden(name, text)`, which fails with a diff unless `tests/golden/<name>` holds exactly this text."""
     update = bool(request.config.getoption("--update-goldens"))
 
@@ -128,15 +131,7 @@ def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
 @pytest.fixture
 def copy_tree(tmp_path: Path) -> Callable[[str], Path]:
     """Return `copy_tree(name)`, which copies `fixtures/<name>` into the test's own folder, free to be damaged."""
-
-    def copy(name: str) -> Path:
-        target = tmp_path / name
-        shutil.copytree(FIXTURES / name, target)
-        for path in (target, *target.rglob("*")):
-            path.chmod(0o755 if path.is_dir() else 0o644)  # the source may lie in a read-only checkout
-        return target
-
-    return copy
+    return lambda name: trees.writable(FIXTURES / name, tmp_path / name)
 
 
 @pytest.fixture

@@ -117,6 +117,7 @@ def nothing_wrong(checkout: Path) -> int:
 SITUATIONS = [nothing_wrong, unhealthy_config, lost_rank, no_tree, torn_config]
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("situation", SITUATIONS)
 def test_the_github_job_annotates_and_leaves_a_sarif_file(situation: Callable[[Path], int], checkout: Path) -> None:
     code = situation(checkout)
@@ -131,6 +132,7 @@ def test_the_github_job_annotates_and_leaves_a_sarif_file(situation: Callable[[P
         assert "::error file=configs/pretrain.yaml,line=7,title=ckpttool not-a-training::" in done.stdout
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("situation", SITUATIONS)
 def test_the_gitlab_job_leaves_a_junit_file_and_the_quality_of_the_code(
     situation: Callable[[Path], int], checkout: Path
@@ -154,6 +156,7 @@ def jenkins_step() -> tuple[str, dict[str, str]]:
     return script, {}
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("situation", SITUATIONS)
 def test_the_jenkins_stage_leaves_a_junit_file(situation: Callable[[Path], int], checkout: Path) -> None:
     code = situation(checkout)
@@ -259,6 +262,7 @@ def test_the_page_gives_the_action_what_it_takes() -> None:
     assert found["with"].keys() <= ACTION["inputs"].keys()
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("situation", SITUATIONS)
 def test_the_batch_script_goes_on_to_a_launch_config_or_stops(situation: Callable[[Path], int], checkout: Path) -> None:
     code = situation(checkout)

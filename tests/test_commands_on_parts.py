@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 from collections.abc import Callable
 from difflib import unified_diff
 from pathlib import Path
@@ -15,8 +14,9 @@ import pytest
 from ckpttool.domain.node import Room
 from ckpttool.domain.verdict import Level
 from ckpttool.storage.disk import LocalDisk
-from tests.support.answers import FIXTURES, cli
+from tests.support.commands import ask
 from tests.support.split_trees import aged, parts_of
+from tests.support.trees import FIXTURES, writable
 
 CONFIG = str(FIXTURES / "configs" / "pretrain_sink2.yaml")
 LOG = str(FIXTURES / "health_pp2" / "train_log_first_rank_0.jsonl")
@@ -51,10 +51,7 @@ def divided(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Divided:
     monkeypatch.setattr(LocalDisk, "room", lambda *_: Room(free_bytes=1 << 40, free_files=1 << 20))
 
     def divide(name: str, level: str) -> tuple[Path, Path]:
-        output, parts = tmp_path / "output", tmp_path / "parts"
-        shutil.copytree(FIXTURES / name / "output", output)
-        for path in output.rglob("*"):
-            path.chmod(0o755 if path.is_dir() else 0o644)
+        output, parts = writable(FIXTURES / name / "output", tmp_path / "output"), tmp_path / "parts"
         tree = output / "checkpoint"
         newest = sorted(path for path in tree.rglob("*-15_2.ckpt") if "rank_3" in str(path))
         for path in newest[:1]:
@@ -73,8 +70,8 @@ def told(question: str, tree: Path, tmp_path: Path, form: str) -> tuple[int, str
     out = tmp_path / "out"
     out.unlink(missing_ok=True)
     words = [{"TREE": str(tree), "OUT": str(out)}.get(word, word) for word in question.split()]
-    answer = cli(*words, *([form] if form else []))
-    return answer.exit_code, plain(answer.stdout), plain(out.read_text("utf-8")) if out.exists() else ""
+    answer = ask(*words, *([form] if form else []))
+    return answer.code, plain(answer.stdout), plain(out.read_text("utf-8")) if out.exists() else ""
 
 
 def plain(text: str) -> str:
@@ -87,6 +84,7 @@ def plain(text: str) -> str:
     return re.sub(r"[0-9.]+ (ms|s)\b|[0-9-]+ [0-9:]+ UTC, for [^<|\n]*|[0-9.]+ seconds", "T", text)
 
 
+@pytest.mark.sample(16)
 @pytest.mark.parametrize("name", ["health_pp2", "newfmt_4rank", "sink2_ckpt"])
 @pytest.mark.parametrize("asked", QUESTIONS)
 def test_parts_are_told_as_the_tree_is_where_all_of_it_lies(
@@ -111,16 +109,16 @@ PRUNE = ("--keep-last", "1", "--grace", "0")
 @pytest.mark.parametrize("name", ["health_pp2", "newfmt_4rank", "sink2_ckpt"])
 def test_prune_plans_for_all_machines_what_it_would_do_on_one(name: str, divided: Divided) -> None:
     tree, parts = divided(name, "checksum")
-    whole = cli("prune", str(tree), *PRUNE, "--json")
-    planned = cli("prune", str(parts), *PRUNE, "--json")
-    assert planned.exit_code == whole.exit_code == 0, planned.stderr
+    whole = ask("prune", str(tree), *PRUNE, "--json")
+    planned = ask("prune", str(parts), *PRUNE, "--json")
+    assert planned.code == whole.code == 0, planned.stderr
     answer, expected = json.loads(planned.stdout), json.loads(whole.stdout)
     places = answer.pop("elsewhere")
     assert expected["checkpoints"] == answer["checkpoints"]
     assert {place["host"] for place in places} == {"node01", "node02"}
 
     before = {path: path.stat().st_size for path in tree.rglob("*") if path.is_file()}
-    assert cli("prune", str(tree), *PRUNE, "--apply").exit_code == 0
+    assert ask("prune", str(tree), *PRUNE, "--apply").code == 0
     gone = {str(path.relative_to(tree)): size for path, size in before.items() if not path.exists()}
     assert sorted(path for place in places for path in place["paths"]) == sorted(gone)
     assert sum(place["bytes"] for place in places) == sum(gone.values())
@@ -128,8 +126,8 @@ def test_prune_plans_for_all_machines_what_it_would_do_on_one(name: str, divided
 
 def test_prune_says_of_each_machine_what_would_go(divided: Divided) -> None:
     _, parts = divided("sink2_ckpt", "structure")
-    said = cli("prune", str(parts), *PRUNE)
-    assert said.exit_code == 0
+    said = ask("prune", str(parts), *PRUNE)
+    assert said.code == 0
     assert re.search(r"on node01: [0-9]+ files, .* KiB: 10_2, 20_2, _1-25_2", said.stdout)
     assert "Only a plan: nothing is deleted from here." in said.stdout
     assert "--apply" not in said.stdout
@@ -138,8 +136,8 @@ def test_prune_says_of_each_machine_what_would_go(divided: Divided) -> None:
 def test_nothing_is_deleted_by_what_machines_wrote_down(divided: Divided) -> None:
     tree, parts = divided("sink2_ckpt", "structure")
     before = sorted(tree.rglob("*"))
-    said = cli("prune", str(parts), *PRUNE, "--apply")
-    assert said.exit_code == 15
+    said = ask("prune", str(parts), *PRUNE, "--apply")
+    assert said.code == 15
     assert "nothing is deleted by what machines wrote down of a tree" in said.stderr
     assert sorted(tree.rglob("*")) == before
 
@@ -147,8 +145,8 @@ def test_nothing_is_deleted_by_what_machines_wrote_down(divided: Divided) -> Non
 def test_nothing_goes_while_a_machine_has_not_told_what_it_has(divided: Divided) -> None:
     _, parts = divided("sink2_ckpt", "structure")
     (parts / "1.ckptpart").unlink()
-    said = cli("prune", str(parts), *PRUNE, "--json")
-    assert said.exit_code == 14
+    said = ask("prune", str(parts), *PRUNE, "--json")
+    assert said.code == 14
     answer = json.loads(said.stdout)
     assert answer["elsewhere"] == []
     assert "part-missing" in {finding["code"] for finding in answer["findings"]}

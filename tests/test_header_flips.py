@@ -19,7 +19,7 @@ NONE_TO_RESUME = {"hf_only_model", "titan_last_model_only", "loose_models", "mco
 """Without two saves that a training can be resumed from."""
 
 TREES = sorted(set(truths()) - NONE_TO_RESUME)
-FLIPS = 3
+FLIPS = 2
 """For each file of the older save; a night tries more of them in `reliability`."""
 
 
@@ -62,8 +62,9 @@ def test_a_flipped_header_of_the_older_of_two_saves_never_rules_out_the_newest(t
         for _ in range(FLIPS):
             damaged = in_header(content, random)
             (base / shard["path"]).write_bytes(damaged)
-            assert chosen(root) in {(ExitCode.OK, newest["name"]), (ExitCode.INCOMPLETE, None)}, damaged[:200]
-            flipped.append((shard["path"], damaged, chosen(root)[0]))
+            code, name = chosen(root)
+            assert (code, name) in {(ExitCode.OK, newest["name"]), (ExitCode.INCOMPLETE, None)}, damaged[:200]
+            flipped.append((shard["path"], damaged, code))
         (base / shard["path"]).write_bytes(content)
     if ask("seal", str(root), "--checkpoint", newest["name"]).code:
         assert layout_of_tree(tree) == "orbax"

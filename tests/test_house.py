@@ -6,7 +6,6 @@ import ast
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
@@ -58,22 +57,22 @@ def tree_of(module: Path) -> ast.Module:
     return ast.parse(module.read_text(encoding="utf-8"), str(module))
 
 
-def imports_of(module: Path) -> Iterator[str]:
-    """Yield what a module imports when it runs: what only a type checker reads need not be installed."""
-    tree = tree_of(module)
-    unread = {
-        inner
-        for node in ast.walk(tree)
-        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
-        for inner in ast.walk(node)
-    }
-    for node in ast.walk(tree):
-        if node in unread:
-            continue
+@cache
+def imports_of(module: Path) -> tuple[str, ...]:
+    """Return what a module imports when it runs: what only a type checker reads need not be installed."""
+    found: list[str] = []
+    left: list[ast.AST] = [tree_of(module)]
+    while left:
+        node = left.pop()
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
+            found += (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
-            yield node.module or ""
+            found.append(node.module or "")
+        elif isinstance(node, ast.stmt | ast.Module | ast.ExceptHandler | ast.match_case) and not (
+            isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+        ):
+            left += ast.iter_child_nodes(node)
+    return tuple(found)
 
 
 @cache

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -15,12 +16,14 @@ import pytest
 from filelock import FileLock
 
 from tests.pages import GUIDE, PAGES, ROOT
+from tests.support.commands import ask
 
 PLACE = Path("/tmp/ckpttool-readme")  # noqa: S108  the launch block shows absolute paths, so the place is fixed
 TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ")
 MINUTE = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d")
 TWO_HOURS = 7205  # and some seconds, while the blocks are run
 AGE = re.compile(r"(?<=UTC, )[0-9.]+ \w+(?= ago)")  # of a copy that a block made
+IN_PROCESS = re.compile(r"ckpttool (?P<words>[^|;&<>()$`*?~\[]*)(?P<rest>|[|;].*)")
 BLOCK = re.compile(r"^```console\n(?P<body>.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
@@ -38,8 +41,9 @@ def checkout() -> Iterator[Path]:
 
 
 @pytest.fixture
-def place(checkout: Path) -> Iterator[Path]:
+def place(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """Take away what a page's blocks made: the next page begins in a fresh checkout, too."""
+    monkeypatch.chdir(checkout)
     yield checkout
     for path in checkout.iterdir():
         if path.is_dir() and path.name != "fixtures":
@@ -50,14 +54,30 @@ def place(checkout: Path) -> Iterator[Path]:
 
 def run(command: str, place: Path) -> str:
     """Run one line as a reader would, and return what a terminal would show of its result."""
+    found, answer = IN_PROCESS.fullmatch(command), ""
+    if found is not None:  # what bash would hand on as it stands needs no program of its own
+        said = ask(*shlex.split(found["words"]))
+        assert "Traceback" not in said.stderr, said.stderr
+        if not found["rest"]:
+            return without_times(said.stdout)
+        command, answer = f"(cat; exit {said.code}) {found['rest']}", said.stdout
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     environment = os.environ | {"PATH": path, "COLUMNS": "80", "NO_COLOR": "1"}
     done = subprocess.run(
-        ["bash", "-c", command], cwd=place, env=environment, capture_output=True, text=True, check=False
+        ["bash", "-c", command],
+        cwd=place,
+        env=environment,
+        input=answer,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert "Traceback" not in done.stderr, done.stderr
-    text = AGE.sub("2 h", TIME.sub("2026-11-20T03:00:00Z", done.stdout))
-    return MINUTE.sub("2026-11-20 03:00", text)
+    return without_times(done.stdout)
+
+
+def without_times(text: str) -> str:
+    return MINUTE.sub("2026-11-20 03:00", AGE.sub("2 h", TIME.sub("2026-11-20T03:00:00Z", text)))
 
 
 def replayed(body: str, place: Path) -> str:

@@ -13,7 +13,9 @@ from ckpttool.domain.finding import Severity, worst
 from ckpttool.errors import ExitCode
 from ckpttool.trainers.mindformers.load import load_keys, planned_skip
 from ckpttool.trainers.mindformers.scalars import state_of
-from tests.support.answers import FIXTURES, chosen, cli, document, names, plan, scanned, without_runs, writable_copy
+from tests.support.answers import chosen, document, names, plan, scanned, without_runs, writable_copy
+from tests.support.commands import ask
+from tests.support.trees import FIXTURES
 
 RUNS = ("first", "resume", "resume2")
 LEGACY = ("sink2_ckpt", "sink2_safetensors", "nosink_ckpt", "health_pp2", "async_ckpt")
@@ -167,7 +169,7 @@ def test_a_real_tree_that_nobody_damaged_raises_no_false_alarm(tree: str) -> Non
     inventory = scanned(FIXTURES / tree / "output")
     everything = [*inventory.findings, *(finding for one in inventory.checkpoints for finding in one.findings)]
     assert worst(everything) is Severity.NOTE
-    assert cli("scan", str(FIXTURES / tree / "output")).exit_code == ExitCode.OK
+    assert ask("scan", str(FIXTURES / tree / "output")).code == ExitCode.OK
     answer = plan(FIXTURES / tree / "output")
     refused = [reason.code.value for one in answer.point.rejected for reason in one.reasons]
     assert refused == (["marked-unhealthy"] if tree == "health_pp2" else [])
@@ -206,18 +208,18 @@ class TestTheExampleWeStartedFrom:
         ]
 
     def test_the_exit_says_that_there_is_an_answer_and_strictly_that_it_is_not_the_newest(self, output: Path) -> None:
-        assert cli("resolve", str(output)).exit_code == ExitCode.OK
-        assert cli("resolve", "--strict", str(output)).exit_code == ExitCode.DAMAGE
-        assert cli("scan", str(output)).exit_code == ExitCode.DAMAGE
+        assert ask("resolve", str(output)).code == ExitCode.OK
+        assert ask("resolve", "--strict", str(output)).code == ExitCode.DAMAGE
+        assert ask("scan", str(output)).code == ExitCode.DAMAGE
 
     def test_with_the_shard_in_place_the_newest_is_taken_and_even_strictly_all_is_well(self, tmp_path: Path) -> None:
         output = without_runs(writable_copy("sink2_ckpt", tmp_path / "whole"), 1)
         found = document("resolve", str(output))
         assert (found["resume"]["name"], found["lost_steps"], found["rejected"]) == ("20_2", 0, [])
-        assert cli("resolve", "--strict", str(output)).exit_code == ExitCode.OK
+        assert ask("resolve", "--strict", str(output)).code == ExitCode.OK
 
     def test_the_table_says_the_same_within_eighty_columns(self, output: Path) -> None:
-        text = cli("resolve", str(output)).stdout
+        text = ask("resolve", str(output)).stdout
         for words in ("15_2", "step 30", "data_skip_steps", "10 steps", "20_2", "shard-missing"):
             assert words in text
         assert max(len(line) for line in text.splitlines() if str(output) not in line) <= 80

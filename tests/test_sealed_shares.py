@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import socket
 from pathlib import Path
@@ -17,8 +16,9 @@ from ckpttool.domain.shard import FormatName
 from ckpttool.records.manifest import manifest_bytes, read_manifest
 from ckpttool.storage.local import LocalStorage
 from ckpttool.trainers.mindformers.layouts.rank import seal_place
-from tests.support.answers import FIXTURES, cli
+from tests.support.commands import ask
 from tests.support.json_schemas import problems_of
+from tests.support.trees import FIXTURES, flip
 
 SEALS = Path("output/checkpoint/.ckpttool/seals")
 NEWEST = "llama2_7b-15_2.ckpt.manifest"
@@ -53,8 +53,8 @@ class Look:
             self._monkeypatch.chdir(place)
             self._monkeypatch.setattr(socket, "gethostname", lambda place=place: place.name)
             part = ("--part", f"{number}/{len(nodes)}", "--out", f"{parts}/", "--run-id", "look", "--split", "none")
-            done = cli("part", "output", *part, "--json", *words)
-            assert done.exit_code == 0, done.stderr
+            done = ask("part", "output", *part, "--json", *words)
+            assert done.code == 0, done.stderr
             document = json.loads(done.stdout)
             assert not [*problems_of(document)]
             said.append(document)
@@ -69,19 +69,11 @@ def look(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Look:
 
 def verified(where: Path, *words: str) -> tuple[int, dict[str, str], list[tuple[str, str]]]:
     """Return the exit code, the word on each checkpoint, and what weighs more than a note."""
-    done = cli("verify", str(where), "--level", "checksum", "--json", *words)
+    done = ask("verify", str(where), "--level", "checksum", "--json", *words)
     document = json.loads(done.stdout)
     words_of = {each["name"]: each["verdict"] for each in document["checkpoints"]}
     found = [each for save in document["checkpoints"] for each in save["findings"] if each["severity"] != "note"]
-    return done.exit_code, words_of, [(each["code"], each["message"]) for each in found]
-
-
-def flipped(path: Path) -> None:
-    """Change a byte of a tensor behind everybody's back."""
-    stamp, data = path.stat(), bytearray(path.read_bytes())
-    data[-400] ^= 1
-    path.write_bytes(data)
-    os.utime(path, ns=(stamp.st_atime_ns, stamp.st_mtime_ns))
+    return done.code, words_of, [(each["code"], each["message"]) for each in found]
 
 
 def test_each_machine_seals_its_own_shards_and_all_together_prove_the_save(nodes: list[Path], look: Look) -> None:
@@ -115,7 +107,7 @@ def test_what_changed_since_it_was_sealed_is_found_on_its_machine_and_never_bles
     look(nodes, "--seal")
     manifest = nodes[2] / SEALS / NEWEST / "3-of-4.json"
     before = manifest.read_bytes()
-    flipped(nodes[2] / SHARD.format(2))
+    flip(nodes[2] / SHARD.format(2), -400, keep_times=True)
     parts, said = look(nodes, "--seal")
     code, words, found = verified(parts)
     assert (code, words, {each for each, _ in found}) == (10, {"15_2": "damaged"}, {"checksum-mismatch"})
@@ -151,7 +143,7 @@ def test_of_unequal_seals_of_one_shard_both_machines_are_named(nodes: list[Path]
     """A rank moved from one machine to another, which keeps what it sealed of the rank's file."""
     shutil.copytree(nodes[1] / "output/checkpoint/rank_1", nodes[0] / "output/checkpoint/rank_1")
     if not alike:
-        flipped(nodes[0] / SHARD.format(1))
+        flip(nodes[0] / SHARD.format(1), -400, keep_times=True)
     look(nodes, "--seal")
     shutil.rmtree(nodes[0] / "output/checkpoint/rank_1")
     parts, _ = look(nodes, "--level", "checksum")
@@ -163,7 +155,7 @@ def test_of_unequal_seals_of_one_shard_both_machines_are_named(nodes: list[Path]
     (told,) = (message for each, message in found if each == "checksum-mismatch" and " sealed " in message)
     assert "node0" in told
     assert "node1" in told
-    assert cli("resolve", str(parts), "-q").stdout.startswith("Resume from 10_2")
+    assert ask("resolve", str(parts), "-q").stdout.startswith("Resume from 10_2")
 
 
 @pytest.mark.parametrize("held", ["equal", "disjoint", "of other bytes", "torn"])
@@ -173,7 +165,7 @@ def test_manifests_of_one_path_on_several_machines_join(
     """A save was sealed as a whole, and its manifest came to machines that each have a part of it."""
     for place in nodes:
         shutil.copytree(place, tmp_path / "whole", dirs_exist_ok=True)
-    assert cli("seal", str(tmp_path / "whole/output")).exit_code == 0
+    assert ask("seal", str(tmp_path / "whole/output")).code == 0
     root = tmp_path / "whole/output/checkpoint"
     kept = seal_place("llama2_7b", "15_2", FormatName.MINDSPORE_CKPT)
     manifest = read_manifest(LocalStorage(str(root)), kept)
@@ -208,16 +200,16 @@ def test_on_one_disk_the_machines_seals_are_one_seal(
     monkeypatch.chdir(nodes[0])
     for part in ("1/2", "2/2"):
         words = ("--split", "all", "--seal", "--out", f"{tmp_path}/shared/")
-        assert cli("part", "output", "--part", part, *words).exit_code == 0
+        assert ask("part", "output", "--part", part, *words).code == 0
     names = {path.name: json.loads(path.read_bytes()) for path in (nodes[0] / SEALS / NEWEST).iterdir()}
     assert {name: len(each["shards"]) for name, each in names.items()} == {"1-of-2.json": 2, "2-of-2.json": 2}
     assert verified(tree) == (0, {"15_2": "verified"}, [])
-    flipped(nodes[0] / SHARD.format(2))
+    flip(nodes[0] / SHARD.format(2), -400, keep_times=True)
     code, said, _ = verified(tree)
     assert (code, said) == (10, {"15_2": "damaged"})
-    assert cli("seal", str(tree), "--reseal").exit_code == 10  # its copies differ: no seal makes that good
-    flipped(nodes[0] / SHARD.format(2))
-    assert cli("seal", str(tree), "--reseal").exit_code == 0
+    assert ask("seal", str(tree), "--reseal").code == 10  # its copies differ: no seal makes that good
+    flip(nodes[0] / SHARD.format(2), -400, keep_times=True)
+    assert ask("seal", str(tree), "--reseal").code == 0
     assert not any((nodes[0] / SEALS / NEWEST).iterdir())
     assert verified(tree) == (0, {"15_2": "verified"}, [])
 
@@ -231,10 +223,10 @@ def test_what_each_machine_sealed_goes_and_comes_back_with_its_checkpoint(nodes:
     oldest = nodes[0] / SEALS / "llama2_7b-5_2.ckpt.manifest"
     sealed = {path.name: path.read_bytes() for path in oldest.iterdir()}
     assert sealed
-    gone = cli("prune", str(tree), "--keep-last", "2", "--grace", "0", "--trash-days", "1", "--apply")
-    assert gone.exit_code == 0, gone.stderr
+    gone = ask("prune", str(tree), "--keep-last", "2", "--grace", "0", "--trash-days", "1", "--apply")
+    assert gone.code == 0, gone.stderr
     assert not [*oldest.iterdir()]
-    back = cli("trash", "restore", "5_2", str(tree))
-    assert back.exit_code == 0, back.stderr
+    back = ask("trash", "restore", "5_2", str(tree))
+    assert back.code == 0, back.stderr
     assert {path.name: path.read_bytes() for path in oldest.iterdir()} == sealed
     assert verified(tree, "--checkpoint", "5_2") == (0, {"5_2": "verified"}, [])

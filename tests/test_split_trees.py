@@ -19,8 +19,9 @@ from ckpttool.errors import CkptToolError
 from ckpttool.records.part import Look
 from ckpttool.trainers import merged
 from ckpttool.trainers.locate import locate
-from tests.support.answers import FIXTURES, cli
+from tests.support.commands import ask
 from tests.support.split_trees import aged, damaged, look_at, looks_at, seat
+from tests.support.trees import FIXTURES, writable
 
 TREES = tuple(
     f"{name}/output"
@@ -42,9 +43,9 @@ def answers(path: str, level: Level) -> dict[str, object]:
         "resolve": lambda: api.resolve(TreeQuestion(path=path), ResumeQuestion(evidence=level)).to_dict(),
     }
     found: dict[str, object] = {}
-    for name, ask in questions.items():
+    for name, answered in questions.items():
         try:
-            told = ask()
+            told = answered()
         except CkptToolError:
             found[name] = "no answer"
             continue
@@ -61,10 +62,7 @@ def split_answers(
 ) -> tuple[dict[str, object], dict[str, object], list[str]]:
     """Return what is told of a tree on one disk, and of the same tree on several, damaged at random."""
     chance, output = Random(number), tmp_path / "output"  # noqa: S311
-    shutil.copytree(FIXTURES / TREES[number % len(TREES)], output, symlinks=True)
-    for path in output.rglob("*"):
-        path.chmod(0o755 if path.is_dir() else 0o644)
-    tree = output / "checkpoint"
+    tree = writable(FIXTURES / TREES[number % len(TREES)], output) / "checkpoint"
     aged(output)
     for name in ("HOME", "XDG_CACHE_HOME"):  # where a machine remembers the damage that it found
         monkeypatch.delenv(name, raising=False)
@@ -99,6 +97,7 @@ def given(monkeypatch: pytest.MonkeyPatch, looks: list[Look]) -> None:
     monkeypatch.setattr(merged, "read_looks", lambda _path: [(f"p{number}", look) for number, look in enumerate(looks)])
 
 
+@pytest.mark.sample(24)
 @pytest.mark.parametrize("number", range(60))
 def test_parts_of_a_tree_are_answered_as_the_tree_on_one_disk(
     number: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
@@ -107,6 +106,7 @@ def test_parts_of_a_tree_are_answered_as_the_tree_on_one_disk(
     assert parts == whole, done
 
 
+@pytest.mark.sample(10)
 @pytest.mark.parametrize("number", range(1000, 1040))
 def test_so_they_are_where_every_byte_was_read_on_its_machine(
     number: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
@@ -121,15 +121,13 @@ LAYOUTS = sorted(
 )
 
 
+@pytest.mark.sample(13)
 @pytest.mark.parametrize("level", [Level.STRUCTURE, Level.CHECKSUM])
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_trees_of_other_trainers_are_answered_so_too(
     name: str, level: Level, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    output, chance = tmp_path / "output", Random(len(name))  # noqa: S311
-    shutil.copytree(FIXTURES / "layouts" / name, output, symlinks=True)
-    for path in output.rglob("*"):
-        path.chmod(0o755 if path.is_dir() else 0o644)
+    output, chance = writable(FIXTURES / "layouts" / name, tmp_path / "output"), Random(len(name))  # noqa: S311
     for variable in ("HOME", "XDG_CACHE_HOME"):
         monkeypatch.delenv(variable, raising=False)
     aged(output)
@@ -197,7 +195,7 @@ def test_what_no_machine_compared_with_its_record_is_unknown(
     output = tmp_path / "output"
     shutil.copytree(FIXTURES / "async_ckpt" / "output", output)
     tree = output / "checkpoint"
-    assert cli("seal", str(tree)).exit_code == 0
+    assert ask("seal", str(tree)).code == 0
     looks = []
     for number, ranks in enumerate(([2, 3], [0, 1]), 1):
         whole = output.rename(tmp_path / "whole")
@@ -315,11 +313,11 @@ def test_disks_of_two_machines_that_were_taken_for_one_are_never_nothing_to_resu
                 if not any(folder.iterdir()):
                     folder.rmdir()
         words = ("--split", "all", "--run-id", "r", "--part", f"{number}/2", "--out", f"{tmp_path}/parts/")
-        assert cli("part", str(shown), *words).exit_code == 0
+        assert ask("part", str(shown), *words).code == 0
         shutil.rmtree(shown)
-    done = cli("resolve", str(tmp_path / "parts"), "--json")
+    done = ask("resolve", str(tmp_path / "parts"), "--json")
     document = json.loads(done.stdout)
-    assert done.exit_code == ends, done.stdout
+    assert done.code == ends, done.stdout
     found = [*document["findings"], *(reason for one in document["rejected"] for reason in one["reasons"])]
     assert ("not-looked-at" in {each["code"] for each in found}) is own
     assert "bring back" not in done.stdout

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
 
 import pytest
 
+from tests.conftest import Golden
 from tests.support.commands import ask
-
-Golden = Callable[[str, str], None]
 
 FORMATS = {"table": "txt", "json": "json"}
 
@@ -51,7 +49,6 @@ def test_what_is_emitted_is_read_back_without_a_trap(dialect: str) -> None:
     name, _, text = said.stdout.strip().partition("=")
     assert name == ("MS_NPU_ASD_CONFIG" if dialect == "mindspore" else "NPU_ASD_CONFIG")
     config = ask("asd", "check", text, "--dialect", dialect, "--format", "json").json["config"]
-    assert isinstance(config, dict)
     assert (config["with_checksum"], config["cooldown"], config["strikes_num"]) == (True, 10, 4)
     assert (config["upper_thresh1"], config["strikes_window"]) == (5000, 480)
 

@@ -82,15 +82,14 @@ def test_several_checkpoints_may_be_named(command: str, here: Path) -> None:
     said = ask(command, "output", "--checkpoint", "10_2", "--checkpoint", "15_2", "--format", "json")
     assert said.code == 0
     found = said.json["checkpoints"]
-    assert isinstance(found, list)
     assert [one["name"] for one in found] == ["10_2", "15_2"]
-    assert len(ask(command, "output", "--checkpoint", "10_2", "--format", "json").json["checkpoints"]) == 1  # type: ignore[arg-type]
+    assert len(ask(command, "output", "--checkpoint", "10_2", "--format", "json").json["checkpoints"]) == 1
 
 
 def test_one_that_is_named_twice_or_in_two_ways_is_looked_at_once(here: Path) -> None:
     whole(here)
     said = ask("verify", "output", "--checkpoint", "latest", "--checkpoint", "_1-30_2", "--format", "json")
-    assert [one["name"] for one in said.json["checkpoints"]] == ["_1-30_2"]  # type: ignore[attr-defined]
+    assert [one["name"] for one in said.json["checkpoints"]] == ["_1-30_2"]
     assert ask("verify", "output", "--checkpoint", "10_2", "--checkpoint", "nope").code == 2
 
 
@@ -403,11 +402,11 @@ def test_a_share_is_another_part_every_day_until_all_was_read(
         number = part_of(20_000 * parts + day, parts)
         assert f"--subset {share} is {number}/{parts} today, and another part on other days" in said.stderr
         plain = ask("verify", "output", "--checkpoint", "all", "--subset", f"{number}/{parts}", "--json", "-q")
-        shards = [shard["path"] for save in said.json["checkpoints"] for shard in save["shards"]]  # type: ignore[attr-defined]
-        assert shards == [shard["path"] for save in plain.json["checkpoints"] for shard in save["shards"]]  # type: ignore[attr-defined]
+        shards = [shard["path"] for save in said.json["checkpoints"] for shard in save["shards"]]
+        assert shards == [shard["path"] for save in plain.json["checkpoints"] for shard in save["shards"]]
         read += shards
     whole_tree = ask("verify", "output", "--checkpoint", "all", "--json").json["checkpoints"]
-    assert sorted(read) == sorted(shard["path"] for save in whole_tree for shard in save["shards"])  # type: ignore[attr-defined]
+    assert sorted(read) == sorted(shard["path"] for save in whole_tree for shard in save["shards"])
 
 
 @pytest.mark.parametrize("every", [1, 2, 5, 7, 10, 14, 49])

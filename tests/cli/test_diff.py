@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +12,10 @@ import torch
 from safetensors.numpy import load_file, save_file
 from safetensors.torch import save_file as save_torch
 
-from tests.conftest import FIXTURES
+from tests.conftest import FIXTURES, Golden
 from tests.support.commands import ask
 from tests.support.situations import SITUATIONS, real
 
-Golden = Callable[[str, str], None]
 Array = np.ndarray[Any, Any]
 
 FORMS = {"table": "txt", "json": "json"}
@@ -33,16 +31,9 @@ QUESTIONS = {
 }  # fmt: skip
 
 
-@pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    (tmp_path / "fixtures").symlink_to(FIXTURES)
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
-
-
 @pytest.mark.parametrize("name", QUESTIONS)
 @pytest.mark.parametrize("form", FORMS)
-@pytest.mark.usefixtures("here")
+@pytest.mark.usefixtures("beside_fixtures")
 def test_the_answer_is_the_golden_one(name: str, form: str, golden: Golden) -> None:
     said = ask("diff", *QUESTIONS[name], "--format", form)
     assert said.code == 0
@@ -59,7 +50,6 @@ def saved(here: Path, name: str, **tensors: Array) -> str:
 def changes(*words: str) -> dict[str, Any]:
     """The tensors that differ, by name, in the order in which they are told."""
     rows = ask("diff", *words, "--format", "json").json["tensors"]
-    assert isinstance(rows, list)
     return {row["name"]: row for row in rows}
 
 
@@ -157,10 +147,10 @@ def test_a_value_that_differs_is_an_exit_code_without_a_word_of_levels(here: Pat
 def test_of_a_tree_the_newest_whole_checkpoint_is_compared_not_a_damaged_one(here: Path) -> None:
     for name in ("a", "b"):
         shutil.copytree(FIXTURES / "sink2_ckpt" / "output", here / name)
-    assert ask("diff", "a", "b", "--json").json["a"]["checkpoint"] == "_1-30_2"  # type: ignore[index]
+    assert ask("diff", "a", "b", "--json").json["a"]["checkpoint"] == "_1-30_2"
     shard = here / "a" / "checkpoint" / "rank_2" / "llama2_7b_rank_2_1-30_2.ckpt"
     shard.write_bytes(shard.read_bytes()[:1000])
-    assert ask("diff", "a", "b", "--json").json["a"]["checkpoint"] == "_1-25_2"  # type: ignore[index]
+    assert ask("diff", "a", "b", "--json").json["a"]["checkpoint"] == "_1-25_2"
 
 
 def test_a_difference_is_an_exit_code_only_where_that_is_asked_for(here: Path) -> None:
@@ -179,12 +169,8 @@ def test_the_newest_whole_checkpoint_of_each_tree_is_taken(here: Path) -> None:
     SITUATIONS["missing-shard"](here)
     real(here / "other", "sink2_ckpt")
     said = ask("diff", "output", "other/output", "--format", "json").json
-    assert isinstance(said["a"], dict)
-    assert isinstance(said["b"], dict)
     assert said["a"]["checkpoint"] != "20_2"
     named = ask("diff", "output", "other/output", "--checkpoint", "10_2", "--format", "json").json
-    assert isinstance(named["a"], dict)
-    assert isinstance(named["b"], dict)
     assert (named["a"]["checkpoint"], named["b"]["checkpoint"]) == ("10_2", "10_2")
     assert "all 20 tensors are the same" in ask("diff", "output:10_2", "other/output:10_2").stdout
 
@@ -208,8 +194,8 @@ def test_two_files_of_other_ranks_are_compared_with_one_another(here: Path) -> N
     assert "all 9 tensors are the same, bit for bit" in ask("diff", *words, "--level", "checksum").stdout
 
 
-def test_a_file_of_several_is_not_compared_with_a_checkpoint(here: Path) -> None:
-    tree = real(here, "sink2_ckpt")
+def test_a_file_of_several_is_not_compared_with_a_checkpoint(beside_fixtures: Path) -> None:
+    tree = real(beside_fixtures, "sink2_ckpt")
     said = ask("diff", str(tree / "rank_0" / "llama2_7b_rank_0-15_2.ckpt"), "output:15_2")
     assert (said.code, said.stdout) == (2, "")
     assert "give two of a kind" in said.stderr

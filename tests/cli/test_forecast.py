@@ -48,7 +48,6 @@ def test_no_checkpoint_is_nothing_to_read(tmp_path: Path) -> None:
 @pytest.fixture
 def relay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Relay]:
     pytest.importorskip("obstore", reason="object stores are read by obstore, which is not installed")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     (tmp_path / "stores" / "bucket").mkdir(parents=True)
     copied("sink2_safetensors/output", tmp_path / "stores" / "bucket")
     with relay_over(tmp_path / "stores", monkeypatch) as relay:

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import gzip
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from tests.conftest import Golden
 from tests.decide.fp8.curves import Runs, stepped
 from tests.support.commands import ask
 from tests.support.loss_logs import FORMATS, csv, megatron
-
-Golden = Callable[[str, str], None]
 
 
 def write_runs(here: Path, *, seed: int = 3, steps: int = 400) -> Runs:
@@ -128,7 +126,6 @@ def test_another_learning_rate_or_interval_is_no_comparison(here: Path) -> None:
     for name, code in (("rate.csv", "fp8-lr-differs"), ("rare.csv", "fp8-interval-differs")):
         said = ask("fp8", "compare", "base.csv", name, "--json")
         findings = said.json["findings"]
-        assert isinstance(findings, list)
         assert (said.code, said.json["class"], [each["code"] for each in findings]) == (14, "inconclusive", [code])
 
 

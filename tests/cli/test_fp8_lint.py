@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.test_answers import Golden, lines_too_long
+from tests.cli.test_answers import lines_too_long
+from tests.conftest import Golden
 from tests.support.commands import ask
 from tests.support.json_schemas import junit_suite, sarif_run
 from tests.trainers.fp8.test_ran import dumped

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +12,9 @@ import torch
 from safetensors.torch import save_file
 
 from ckpttool.errors import ExitCode
-from tests.conftest import FIXTURES
+from tests.conftest import Golden
 from tests.support.commands import ask
 from tests.support.situations import real
-
-Golden = Callable[[str, str], None]
 
 FORMS = {"table": "txt", "json": "json"}
 QUESTIONS = {
@@ -32,13 +29,6 @@ QUESTIONS = {
     "optimizer": ["fixtures/torch/adamw.pt", "--optimizer", "--top", "3"],
     "delayed": ["fixtures/sink2_ckpt/output", "--recipe", "delayed", "--history", "30"],
 }
-
-
-@pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    (tmp_path / "fixtures").symlink_to(FIXTURES)
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
 
 
 def weights(**tensors: torch.Tensor) -> str:
@@ -60,14 +50,14 @@ def told(*arguments: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize("name", QUESTIONS)
 @pytest.mark.parametrize("form", FORMS)
-@pytest.mark.usefixtures("here")
+@pytest.mark.usefixtures("beside_fixtures")
 def test_the_answer_is_the_golden_one(name: str, form: str, golden: Golden) -> None:
     said = ask("fp8", "probe", *QUESTIONS[name], "--format", form)
     assert said.code == 0
     golden(f"fp8/probe-{name}.{FORMS[form]}", said.stdout)
 
 
-@pytest.mark.usefixtures("here")
+@pytest.mark.usefixtures("beside_fixtures")
 def test_a_weight_that_would_be_lost_ends_with_10_and_only_under_the_recipe_that_is_asked_about() -> None:
     path = weights(bad=unequal(), good=normal(256, 256))
     said = ask("fp8", "probe", path)
@@ -77,7 +67,7 @@ def test_a_weight_that_would_be_lost_ends_with_10_and_only_under_the_recipe_that
     assert ask("fp8", "probe", path, "--recipe", "rowwise", "--recipe", "tensorwise").code == ExitCode.DAMAGE
 
 
-@pytest.mark.usefixtures("here")
+@pytest.mark.usefixtures("beside_fixtures")
 def test_what_no_recipe_puts_into_fp8_is_shown_apart_and_ends_nothing() -> None:
     path = weights(lm_head=unequal(), embed_tokens=unequal(), good=normal(256, 256), norm=torch.ones(8))
     said = ask("fp8", "probe", path)
@@ -91,7 +81,7 @@ def test_what_no_recipe_puts_into_fp8_is_shown_apart_and_ends_nothing() -> None:
     }
 
 
-@pytest.mark.usefixtures("here")
+@pytest.mark.usefixtures("beside_fixtures")
 def test_the_worst_come_first_and_top_cuts_the_table_and_not_the_document() -> None:
     path = weights(**{f"v{at}": normal(64, 64, seed=at) for at in range(5)}, bad=unequal())
     table = ask("fp8", "probe", path, "--top", "2").stdout
@@ -100,7 +90,7 @@ def test_the_worst_come_first_and_top_cuts_the_table_and_not_the_document() -> N
     assert len(told(path, "--top", "2")["tensors"]) == 6
 
 
-@pytest.mark.usefixtures("here")
+@pytest.mark.usefixtures("beside_fixtures")
 def test_numbers_go_to_a_file_a_line_each_and_never_over_somebody_elses(tmp_path: Path) -> None:
     path = weights(good=normal(64, 64), bad=unequal())
     for _ in range(2):  # its own earlier one may go
@@ -119,7 +109,7 @@ def test_numbers_go_to_a_file_a_line_each_and_never_over_somebody_elses(tmp_path
     assert ask("fp8", "probe", str(tree), "--stats", str(tree / "x.jsonl")).code == ExitCode.USAGE
 
 
-@pytest.mark.usefixtures("here")
+@pytest.mark.usefixtures("beside_fixtures")
 def test_shards_in_any_order_give_the_same_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     from ckpttool.api import fp8_probe
 
@@ -129,7 +119,7 @@ def test_shards_in_any_order_give_the_same_bytes(monkeypatch: pytest.MonkeyPatch
     assert ask("fp8", "probe", "fixtures/newfmt_tp2dp2/output", "--json").stdout == straight
 
 
-@pytest.mark.usefixtures("here")
+@pytest.mark.usefixtures("beside_fixtures")
 def test_a_delayed_scale_is_that_of_the_largest_over_the_ranks_and_the_steps_before() -> None:
     tree = "fixtures/sink2_ckpt/output"
     alone, back = (told(tree, "--recipe", "delayed", "--optimizer", *more) for more in ([], ["--history", "30"]))
@@ -156,25 +146,24 @@ def test_a_delayed_scale_is_that_of_the_largest_over_the_ranks_and_the_steps_bef
         (["--checkpoint", "99_9"], "there is no checkpoint '99_9'"),
     ],
 )
-@pytest.mark.usefixtures("here")
+@pytest.mark.usefixtures("beside_fixtures")
 def test_what_cannot_be_meant_is_said_in_one_line(words: list[str], message: str) -> None:
     said = ask("fp8", "probe", "fixtures/sink2_ckpt/output", *words)
     assert (said.code, said.stdout) == (ExitCode.USAGE, "")
     assert message in said.stderr
 
 
-@pytest.mark.usefixtures("here")
+@pytest.mark.usefixtures("beside_fixtures")
 def test_a_torn_shard_is_told_and_the_others_are_looked_at(tmp_path: Path) -> None:
     path = real(tmp_path, "sink2_ckpt") / "rank_2" / "llama2_7b_rank_2_1-30_2.ckpt"
     path.write_bytes(path.read_bytes()[:-700])
     said = ask("fp8", "probe", "output", "--checkpoint", "_1-30_2", "--json")
     assert said.code == ExitCode.DAMAGE
     tensors = said.json["tensors"]
-    assert isinstance(tensors, list)
     assert {tensor["rank"] for tensor in tensors} == {0, 1, 3}
 
 
-@pytest.mark.usefixtures("here")
+@pytest.mark.usefixtures("beside_fixtures")
 def test_a_tensor_that_cannot_be_read_ends_with_14() -> None:
     torch.save({"a.weight": normal(64, 64), "b.weight": normal(64, 64)[:, ::2]}, "a.pt")
     said = ask("fp8", "probe", "a.pt", "--json")
@@ -182,7 +171,7 @@ def test_a_tensor_that_cannot_be_read_ends_with_14() -> None:
 
 
 @pytest.mark.parametrize("fused", [False, True])
-@pytest.mark.usefixtures("here")
+@pytest.mark.usefixtures("beside_fixtures")
 def test_gates_whose_unit_is_aligned_are_noted_and_fresh_ones_are_not(fused: bool) -> None:
     gate, up = normal(512, 256), normal(512, 256, seed=2)
     worse = gate.clone(), up.clone()
@@ -208,13 +197,13 @@ def test_gates_whose_unit_is_aligned_are_noted_and_fresh_ones_are_not(fused: boo
     assert told("w.safetensors", "--no-swiglu")["swiglu"] == []
 
 
-@pytest.mark.usefixtures("here")
+@pytest.mark.usefixtures("beside_fixtures")
 def test_a_wide_layer_without_a_gate_is_not_taken_for_one() -> None:
     save_file({"mlp.linear_fc1.weight": normal(512, 128), "mlp.linear_fc2.weight": normal(128, 512)}, "w.safetensors")
     assert told("w.safetensors")["swiglu"] == []
 
 
-@pytest.mark.usefixtures("here")
+@pytest.mark.usefixtures("beside_fixtures")
 def test_weights_of_which_a_save_has_flat_pieces_alone_are_not_called_fine() -> None:
     said = ask("fp8", "probe", "fixtures/layouts/ds_zero3_2ranks")
     assert said.code == ExitCode.INCOMPLETE

@@ -111,11 +111,9 @@ def test_a_page_that_is_not_there_is_a_usage_error_in_one_line(topic: str, why: 
 
 def test_pages_are_there_for_programs_too() -> None:
     every = ask("guide", "--json").json["pages"]
-    assert isinstance(every, list)
     assert [page["name"] for page in every] == list(guide.pages())
     assert {page["markdown"] for page in every} == {None}
     pages = ask("guide", "scale-skip", "--format", "json").json["pages"]
-    assert isinstance(pages, list)
     assert [(page["name"], page["markdown"]) for page in pages] == [("data-skip", guide.page("data-skip"))]
     assert ask("guide", "nothing", "--json").json["schema"] == "ckpttool/error/1"
 

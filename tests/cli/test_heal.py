@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.test_answers import FORMATS, Golden
-from tests.conftest import FIXTURES
+from tests.cli.test_answers import FORMATS
+from tests.conftest import FIXTURES, Golden
 from tests.support.commands import ask
 
 

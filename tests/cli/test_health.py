@@ -7,7 +7,6 @@ import json
 import math
 import re
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -20,13 +19,11 @@ from ckpttool.storage.local import LocalStorage
 from ckpttool.trainers.base import Refusal
 from ckpttool.trainers.mindformers.layouts.rank import MindFormersRank
 from tests.cli.test_answers import findings_in
-from tests.conftest import FIXTURES
+from tests.conftest import FIXTURES, Golden
 from tests.support.commands import Said, ask, run
 from tests.support.situations import real
 from tests.support.training_logs import write_log
 from tests.support.trees import TreeBuilder, floats, weights
-
-Golden = Callable[[str, str], None]
 
 NORMS = {10: 100.0, 20: 269.9, 30: 270.0}
 FILES = [f"llama2_7b_rank_0-{epoch}_2.ckpt" for epoch in (5, 10, 15)]
@@ -49,7 +46,6 @@ def log(here: Path, embeddings: dict[int, float], rank: int = 0) -> Path:
 def judged(said: Said) -> dict[str, tuple[str, str]]:
     """Health and what it rests on, by name."""
     found = said.json["checkpoints"]
-    assert isinstance(found, list)
     return {one["name"]: (one["health"], one["source"]) for one in found}
 
 
@@ -81,7 +77,6 @@ def test_the_root_of_the_sum_of_squares_stands_beside_it(here: Path) -> None:
     tree(here)
     log(here, {30: 251.79117})
     one = ask("health", "--threshold", "270", "--format", "json").json["checkpoints"]
-    assert isinstance(one, list)
     assert one[2]["l2_norm"] == pytest.approx(15.868, abs=1e-3)
 
 
@@ -91,7 +86,6 @@ def test_nan_is_unhealthy_although_mindformers_recorded_it_as_healthy(here: Path
     said = ask("health", "--threshold", "270", "--format", "json")
     assert judged(said)["15_2"] == ("unhealthy", "log")
     found = said.json["checkpoints"]
-    assert isinstance(found, list)
     assert found[2]["embedding_local_norm"] == "nan"
     assert "health-contradictory" in ask("health", "--threshold", "270").stdout
 
@@ -111,7 +105,7 @@ def test_logs_of_ranks_behind_the_first_one_without_a_norm_are_not_read(here: Pa
     log(here, {30: 900.0}, rank=2)
     said = ask("health", "--threshold", "270", "--format", "json")
     assert said.code == 0
-    assert said.json["logs"]["sources"] == ["output/log/rank_0/info.log", "output/log/rank_1/info.log"]  # type: ignore[index]
+    assert said.json["logs"]["sources"] == ["output/log/rank_0/info.log", "output/log/rank_1/info.log"]
 
 
 def test_a_log_that_was_rotated_is_read_with_the_parts_before_it(here: Path) -> None:
@@ -220,7 +214,7 @@ def test_with_the_later_run_s_files_lost_the_ones_it_was_to_replace_are_not_take
     said = ask("health", "--threshold", "270", "--log", "all.log", "--format", "json")
     assert {name: health for name, (health, _) in judged(said).items()} == RUN_0
     resolved = ask("resolve", "--health-threshold", "270", "--log", "all.log", "--format", "json")
-    assert resolved.json["resume"]["name"] == "10_2"  # type: ignore[index]  # a document
+    assert resolved.json["resume"]["name"] == "10_2"
 
 
 def test_the_log_of_the_last_run_alone_says_nothing_of_the_first(here: Path) -> None:
@@ -308,7 +302,6 @@ def test_what_is_written_is_what_resolve_goes_by(here: Path) -> None:
     log(here, NORMS)
     assert ask("health", "--threshold", "270", "--write").code == 10
     resume = ask("resolve", "--format", "json").json["resume"]
-    assert isinstance(resume, dict)
     assert (resume["name"], resume["health"]) == ("10_2", "healthy")
 
 
@@ -383,7 +376,6 @@ def test_the_weights_show_a_trend_and_a_stand_in_for_the_norm(here: Path, golden
     real(here, "health_pp2")
     said = ask("health", "output", "--from-weights", "--format", "json")
     found = said.json["checkpoints"]
-    assert isinstance(found, list)
     assert [round(one["weights"]["embedding_l2"], 3) for one in found] == [0.721, 1.131, 1.634]
     assert [one["weights"]["nonfinite"] for one in found] == [0, 0, 0]
     golden("health/weights.txt", ask("health", "output", "--from-weights").stdout)
@@ -405,7 +397,6 @@ def test_a_shard_that_cannot_be_read_to_its_end_leaves_the_numbers_incomplete(he
     builder.truncate(builder.shard(1, 15, 2), 50)
     said = ask("health", "--from-weights", "--format", "json")
     found = said.json["checkpoints"]
-    assert isinstance(found, list)
     assert [one["weights"]["read_all"] for one in found] == [True, True, False]
     assert said.code == 10
 
@@ -418,7 +409,7 @@ def test_lines_that_cannot_be_read_are_told_with_their_numbers_and_change_nothin
     path.write_text("\n".join(lines))
     said = ask("health", "--threshold", "270", "--format", "json")
     assert said.code == 0
-    assert said.json["logs"]["problems"][0]["line"] == 5  # type: ignore[index]
+    assert said.json["logs"]["problems"][0]["line"] == 5
 
 
 def test_a_narrow_ascii_terminal_gets_table_and_curve(here: Path) -> None:

@@ -13,8 +13,8 @@ import yaml
 
 from ckpttool.errors import ExitCode
 from ckpttool.formats.safe_yaml import MAX_BYTES
-from tests.cli.test_answers import Golden, lines_too_long
-from tests.conftest import FIXTURES, TESTS
+from tests.cli.test_answers import lines_too_long
+from tests.conftest import FIXTURES, TESTS, Golden
 from tests.support.commands import ask
 from tests.support.json_schemas import junit_suite, sarif_run
 from tests.support.situations import real
@@ -99,7 +99,7 @@ class TestFolders:
         assert said.code == 10
         golden("lint-config/folder.txt", said.stdout)
         document = ask("lint-config", "configs", "configs/good.yaml", "--json").json
-        names = [check["name"] for check in document["checks"]]  # type: ignore[attr-defined]
+        names = [check["name"] for check in document["checks"]]
         assert names == ["configs/good.yaml", "configs/llama/70b/bad.yml"]
         assert document["foreign"] == ["configs/deploy.yaml", "configs/empty.yaml", "configs/jobs.yaml"]
 
@@ -160,7 +160,7 @@ class TestComments:
         )  # fmt: skip
         golden("lint-config/allowed.txt", ask("lint-config", "mine.yaml", "-v").stdout)
         document = ask("lint-config", "mine.yaml", "--json").json
-        assert [each["code"] for each in document["allowed"]] == ["keeps-one-checkpoint"]  # type: ignore[attr-defined]
+        assert [each["code"] for each in document["allowed"]] == ["keeps-one-checkpoint"]
         assert "keeps-one" not in ask("lint-config", "mine.yaml", "--format", "github").stdout
 
     def test_a_comment_of_another_code_or_line_silences_nothing_and_is_a_note(self, here: Path) -> None:
@@ -184,7 +184,7 @@ class TestComments:
             assert ask("preflight", "output", "--config", "mine.yaml").code == code
             assert ask("launch", "output", "--config", "mine.yaml", "--output", f"out{code}.yaml").code == code
         document = ask("preflight", "output", "--config", "mine.yaml", "--json").json
-        assert [each["code"] for each in document["allowed"]] == ["not-a-training"]  # type: ignore[attr-defined]
+        assert [each["code"] for each in document["allowed"]] == ["not-a-training"]
 
 
 WRONG = (

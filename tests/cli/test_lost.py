@@ -5,18 +5,15 @@ from __future__ import annotations
 import os
 import re
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.conftest import FIXTURES
+from tests.conftest import FIXTURES, Golden
 from tests.support.commands import Said, ask
 from tests.support.situations import SITUATIONS
 from tests.support.training_logs import write_log
 from tests.support.trees import FIRST_SAVE_NS, MINUTE_NS, TreeBuilder
-
-Golden = Callable[[str, str], None]
 
 LOG = "train.log"
 

@@ -14,7 +14,8 @@ from ckpttool.domain.verdict import Level, VerdictWord
 from ckpttool.records.part import Look, read_parts
 from ckpttool.records.part_wire import PartName, lines_of, parts_in
 from ckpttool.render import schemas
-from tests.support.answers import cli, writable_copy
+from tests.support.answers import writable_copy
+from tests.support.commands import ask
 
 FIXTURES = Path(__file__).resolve().parent.parent.parent / "fixtures"
 TREE = str(FIXTURES / "async_ckpt" / "output")
@@ -29,8 +30,8 @@ def written(folder: Path) -> Look:
 
 
 def part(tmp_path: Path, *words: str, tree: str = TREE) -> Look:
-    done = cli("part", tree, "--part", "1/2", "--out", f"{tmp_path}/parts/", *words)
-    assert done.exit_code == 0, done.stderr
+    done = ask("part", tree, "--part", "1/2", "--out", f"{tmp_path}/parts/", *words)
+    assert done.code == 0, done.stderr
     return written(tmp_path / "parts")
 
 
@@ -49,7 +50,7 @@ def test_a_part_tells_of_every_shard_that_is_seen_and_of_which_part_it_is(tmp_pa
 
 
 def test_machines_with_so_many_devices_each_claim_their_row_of_ranks(tmp_path: Path) -> None:
-    done = cli("part", TREE, "--part", "3/4", "--out", f"{tmp_path}/parts/", "--devices-per-node", "8", "--json")
+    done = ask("part", TREE, "--part", "3/4", "--out", f"{tmp_path}/parts/", "--devices-per-node", "8", "--json")
     document = json.loads(done.stdout)
     jsonschema.validate(document, schemas.schema("part"))
     assert document["claims"] == [*range(16, 24)]
@@ -73,9 +74,9 @@ def test_a_machines_row_goes_by_its_number_and_not_by_how_a_launcher_dealt_its_p
         monkeypatch.setenv(name, value)
     if index != "OMPI_COMM_WORLD_RANK":
         monkeypatch.delenv("OMPI_COMM_WORLD_LOCAL_RANK")
-    done = cli("part", TREE, "--out", f"{tmp_path}/parts/", "--devices-per-node", "8", "--json")
+    done = ask("part", TREE, "--out", f"{tmp_path}/parts/", "--devices-per-node", "8", "--json")
     if claims is None:
-        assert done.exit_code == 2
+        assert done.code == 2
         assert "nothing tells which machine this is; say --ranks" in done.stderr
         return
     found = json.loads(done.stdout)["claims"]
@@ -108,8 +109,8 @@ def test_parts_share_out_a_disk_that_all_of_them_see(tmp_path: Path, split: str)
     seen = []
     for number in (1, 2, 3):
         folder = tmp_path / str(number)
-        done = cli("part", TREE, "--part", f"{number}/3", "--split", split, "--out", f"{folder}/")
-        assert done.exit_code == 0
+        done = ask("part", TREE, "--part", f"{number}/3", "--split", split, "--out", f"{folder}/")
+        assert done.code == 0
         seen.append(shards_in(written(folder)))
     everything = set.union(*seen)
     assert len(everything) == 12
@@ -122,7 +123,7 @@ def test_where_ranks_share_folders_each_part_looks_at_some_of_the_shards_and_at_
     seen, records = [], []
     for number in (1, 2):
         tree = str(FIXTURES / "newfmt_4rank" / "output")
-        cli("part", tree, "--part", f"{number}/2", "--split", "all", "--out", f"{tmp_path}/{number}/")
+        ask("part", tree, "--part", f"{number}/2", "--split", "all", "--out", f"{tmp_path}/{number}/")
         look = written(tmp_path / str(number))
         seen.append(shards_in(look))
         records.append({path for path in look.answers.files if path.endswith("json")})
@@ -155,7 +156,7 @@ def test_a_path_from_here_is_looked_at_where_it_lies(tmp_path: Path, monkeypatch
 
 
 def test_standard_output_carries_the_part_as_lines() -> None:
-    lines = cli("part", TREE, "--part", "2/2", "--out", "-").stdout.encode().splitlines(keepends=True)
+    lines = ask("part", TREE, "--part", "2/2", "--out", "-").stdout.encode().splitlines(keepends=True)
     ((name, data),) = parts_in(lines).parts
     assert (name.index, name.count) == (2, 2)
     ((_, look),) = read_parts(data, name="x")
@@ -167,9 +168,9 @@ def test_a_part_is_written_over_an_earlier_one_and_over_nothing_else(tmp_path: P
     file, other = tmp_path / "a.ckptpart", tmp_path / "b.ckptpart"
     other.write_text("mine")
     for _ in range(2):
-        assert cli("part", TREE, "--part", "1/2", "--out", str(file)).exit_code == 0
-    done = cli("part", TREE, "--part", "1/2", "--out", str(other))
-    assert (done.exit_code, other.read_text()) == (2, "mine")
+        assert ask("part", TREE, "--part", "1/2", "--out", str(file)).code == 0
+    done = ask("part", TREE, "--part", "1/2", "--out", str(other))
+    assert (done.code, other.read_text()) == (2, "mine")
 
 
 @pytest.mark.parametrize("name", ["parts", "night.look"])
@@ -177,7 +178,7 @@ def test_machines_that_name_a_folder_which_is_not_there_each_write_a_part_of_the
     name: str, tmp_path: Path
 ) -> None:
     for number in (1, 2):
-        assert cli("part", TREE, "--part", f"{number}/2", "--out", str(tmp_path / name)).exit_code == 0
+        assert ask("part", TREE, "--part", f"{number}/2", "--out", str(tmp_path / name)).code == 0
     assert sorted(path.name for path in (tmp_path / name).iterdir()) == [
         "part.00001-of-00002.ckptpart",
         "part.00002-of-00002.ckptpart",
@@ -188,20 +189,20 @@ def test_a_file_that_one_machine_wrote_is_not_written_over_by_another_of_the_sam
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = tmp_path / "a.ckptpart"
-    assert cli("part", TREE, "--part", "1/2", "--run-id", "r", "--out", str(file)).exit_code == 0
+    assert ask("part", TREE, "--part", "1/2", "--run-id", "r", "--out", str(file)).code == 0
     first = file.read_bytes()
-    done = cli("part", TREE, "--part", "2/2", "--run-id", "r", "--out", str(file))
-    assert (done.exit_code, file.read_bytes()) == (2, first)
+    done = ask("part", TREE, "--part", "2/2", "--run-id", "r", "--out", str(file))
+    assert (done.code, file.read_bytes()) == (2, first)
     assert "is part 1 of 2" in " ".join(done.stderr.split())
     with monkeypatch.context() as elsewhere:
         elsewhere.setattr("socket.gethostname", lambda: "another")
-        assert cli("part", TREE, "--part", "1/2", "--run-id", "r", "--out", str(file)).exit_code == 2
-    assert cli("part", TREE, "--part", "1/2", "--run-id", "r", "--out", str(file)).exit_code == 0
-    assert cli("part", TREE, "--part", "2/2", "--run-id", "later", "--out", str(file)).exit_code == 0
+        assert ask("part", TREE, "--part", "1/2", "--run-id", "r", "--out", str(file)).code == 2
+    assert ask("part", TREE, "--part", "1/2", "--run-id", "r", "--out", str(file)).code == 0
+    assert ask("part", TREE, "--part", "2/2", "--run-id", "later", "--out", str(file)).code == 0
 
 
 def test_a_lone_part_is_the_file_that_was_named(tmp_path: Path) -> None:
-    assert cli("part", TREE, "--part", "1/1", "--out", str(tmp_path / "look")).exit_code == 0
+    assert ask("part", TREE, "--part", "1/1", "--out", str(tmp_path / "look")).code == 0
     assert (tmp_path / "look").is_file()
 
 
@@ -210,7 +211,7 @@ class TestLinksAndOtherFiles:
 
     @staticmethod
     def part_of(tmp_path: Path, tree: Path) -> str:
-        assert cli("part", str(tree), "--part", "1/1", "--out", f"{tmp_path}/one.ckptpart").exit_code == 0
+        assert ask("part", str(tree), "--part", "1/1", "--out", f"{tmp_path}/one.ckptpart").code == 0
         return (tmp_path / "one.ckptpart").read_text()
 
     def test_no_text_of_a_file_that_no_layout_asks_for_is_in_it(self, tmp_path: Path) -> None:
@@ -233,12 +234,12 @@ class TestLinksAndOtherFiles:
 
     def test_a_rank_folder_on_another_disk_is_followed_and_told_as_if_it_lay_here(self, tmp_path: Path) -> None:
         tree = writable_copy("sink2_safetensors", tmp_path / "copy")
-        whole = cli("resolve", str(tree), "--json").stdout
+        whole = ask("resolve", str(tree), "--json").stdout
         root = tree / "checkpoint"
         (root / "rank_0").rename(tmp_path / "elsewhere")
         (root / "rank_0").symlink_to(tmp_path / "elsewhere")
         assert self.part_of(tmp_path, tree).count("rank_0") > 0
-        told = json.loads(cli("resolve", f"{tmp_path}/one.ckptpart", "--json").stdout)
+        told = json.loads(ask("resolve", f"{tmp_path}/one.ckptpart", "--json").stdout)
         assert told["resume"] == json.loads(whole)["resume"]
 
     def test_a_link_to_a_whole_disk_is_not_walked(self, tmp_path: Path) -> None:
@@ -257,11 +258,11 @@ class TestLinksAndOtherFiles:
 def test_nothing_is_written_into_the_tree(tmp_path: Path) -> None:
     tree = writable_copy("async_ckpt", tmp_path / "copy")
     root = next(tree.rglob("rank_0")).parent
-    done = cli("part", str(root), "--part", "1/2", "--out", f"{root}/parts/")
-    assert done.exit_code == 2
+    done = ask("part", str(root), "--part", "1/2", "--out", f"{root}/parts/")
+    assert done.code == 2
     assert "lies in the checkpoint tree" in done.stderr
     assert not (root / "parts").exists()
-    assert cli("part", str(root), "--part", "1/2", "--out", f"{root}-parts/").exit_code == 0
+    assert ask("part", str(root), "--part", "1/2", "--out", f"{root}-parts/").code == 0
 
 
 @pytest.mark.parametrize(
@@ -274,8 +275,8 @@ def test_nothing_is_written_into_the_tree(tmp_path: Path) -> None:
     ],
 )  # fmt: skip
 def test_what_cannot_be_meant_is_refused_and_nothing_is_written(tmp_path: Path, words: tuple[str, ...]) -> None:
-    done = cli("part", TREE, "--out", f"{tmp_path}/parts/", *words)
-    assert done.exit_code == 2
+    done = ask("part", TREE, "--out", f"{tmp_path}/parts/", *words)
+    assert done.code == 2
     assert done.stderr.count("\n") == 1
     assert not list(tmp_path.rglob("*.ckptpart"))
 
@@ -286,8 +287,8 @@ def test_a_launcher_tells_which_part_it_is(tmp_path: Path, monkeypatch: pytest.M
         "SLURM_LOCALID": "1", "SLURM_NODEID": "0", "SLURM_STEP_TASKS_PER_NODE": "2(x2)",
     }.items():  # fmt: skip
         monkeypatch.setenv(name, value)
-    done = cli("part", TREE, "--out", f"{tmp_path}/parts/", "--split", "node")
-    assert done.exit_code == 0, done.stderr
+    done = ask("part", TREE, "--out", f"{tmp_path}/parts/", "--split", "node")
+    assert done.code == 0, done.stderr
     look = written(tmp_path / "parts")
     assert (look.seat.number, look.seat.of, look.seat.run, look.seat.share) == (2, 4, "77.0", "2/2")
     assert {path.partition("/")[0] for path in shards_in(look)} == {"rank_1", "rank_3"}
@@ -295,7 +296,7 @@ def test_a_launcher_tells_which_part_it_is(tmp_path: Path, monkeypatch: pytest.M
 
 def test_msruns_scheduler_writes_nothing_and_ends_well(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MS_ROLE", "MS_SCHED")
-    assert cli("part", TREE, "--out", f"{tmp_path}/parts/").exit_code == 0
+    assert ask("part", TREE, "--out", f"{tmp_path}/parts/").code == 0
     assert not (tmp_path / "parts").exists()
 
 
@@ -306,18 +307,18 @@ def parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
         for rank in ranks:
             shutil.copytree(f"{ROOT}/rank_{rank}", tmp_path / str(number) / "output" / "checkpoint" / f"rank_{rank}")
         monkeypatch.chdir(tmp_path / str(number))
-        done = cli("part", "output", "--part", f"{number}/2", "--out", f"{tmp_path}/parts/")
-        assert done.exit_code == 0
+        done = ask("part", "output", "--part", f"{number}/2", "--out", f"{tmp_path}/parts/")
+        assert done.code == 0
     return str(tmp_path / "parts")
 
 
 def test_parts_are_asked_as_the_tree_would_be(parts: str) -> None:
-    said = cli("resolve", parts)
-    assert (said.exit_code, said.stdout.partition("\n")[0]) == (0, "Resume from 15_2: step 30, whole on all 4 ranks")
-    document = json.loads(cli("scan", parts, "--json").stdout)
+    said = ask("resolve", parts)
+    assert (said.code, said.stdout.partition("\n")[0]) == (0, "Resume from 15_2: step 30, whole on all 4 ranks")
+    document = json.loads(ask("scan", parts, "--json").stdout)
     jsonschema.validate(document, schemas.schema("inventory"))
     assert document["parts"] == {**document["parts"], "given": 2, "of": 2, "missing": [], "stale": []}
-    verified = json.loads(cli("verify", parts, "--json").stdout)
+    verified = json.loads(ask("verify", parts, "--json").stdout)
     jsonschema.validate(verified, schemas.schema("verdicts"))
     assert verified["parts"] == document["parts"]
 
@@ -332,17 +333,17 @@ def test_parts_one_behind_another_and_as_lines_of_a_log_are_the_same(parts: str,
         for line in lines_of(file.read_bytes(), PartName(run="x", index=number, count=2))
     ]
     log.write_bytes(b"".join(reversed([*lines, b"another line\n"])))
-    whole = cli("resolve", parts).stdout
-    assert cli("resolve", str(joined)).stdout == whole
-    assert cli("resolve", str(log)).stdout == whole
+    whole = ask("resolve", parts).stdout
+    assert ask("resolve", str(joined)).stdout == whole
+    assert ask("resolve", str(log)).stdout == whole
     log.write_bytes(b"".join(lines[1:]))
-    assert cli("resolve", str(log)).exit_code == 14
+    assert ask("resolve", str(log)).code == 14
 
 
 def test_one_part_of_two_is_never_nothing_to_resume_from(parts: str) -> None:
     first, _ = sorted(Path(parts).iterdir())
-    said = cli("resolve", str(first))
-    assert said.exit_code == 14
+    said = ask("resolve", str(first))
+    assert said.code == 14
     assert "part-missing" in said.stdout
 
 
@@ -356,6 +357,6 @@ def test_one_part_of_two_is_never_nothing_to_resume_from(parts: str) -> None:
 def test_nothing_is_changed_or_opened_on_the_machine_that_is_asked(parts: str, command: str, code: int) -> None:
     """The current folder holds a tree under the very path that the parts name."""
     before = {path: path.read_bytes() for path in Path.cwd().rglob("*") if path.is_file()}
-    said = cli(*command.split(), parts)
-    assert said.exit_code == code, said.stdout + said.stderr
+    said = ask(*command.split(), parts)
+    assert said.code == code, said.stdout + said.stderr
     assert {path: path.read_bytes() for path in Path.cwd().rglob("*") if path.is_file()} == before

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -19,11 +18,10 @@ from ckpttool.write.files import locked
 from tests.cli.test_answers import findings_in, lines_too_long
 from tests.cli.test_exit_codes import assert_error
 from tests.cli.test_hostile_names import NAMES, hostile
-from tests.support.commands import Said, ask, run
+from tests.conftest import Golden
+from tests.support.commands import Said, ask
 from tests.support.situations import SITUATIONS, first_run, real
 from tests.support.trees import TreeBuilder
-
-Golden = Callable[[str, str], None]
 
 FORMATS = {"table": "txt", "json": "json"}
 
@@ -41,11 +39,6 @@ PRUNES: dict[str, tuple[int, set[str]]] = {
 """Situation: the exit code of a prune that keeps 2, and what goes."""
 
 
-@pytest.fixture(autouse=True)
-def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-
-
 def prune(*options: str, last: int = 2) -> Said:
     """Prune a tree that was copied a moment ago."""
     return ask("prune", "output", "--keep-last", str(last), "--grace", "0", *options)
@@ -53,7 +46,6 @@ def prune(*options: str, last: int = 2) -> Said:
 
 def fates(said: Said) -> dict[str, str]:
     checkpoints = said.json["checkpoints"]
-    assert isinstance(checkpoints, list)
     return {one["name"]: one["fate"] for one in checkpoints}
 
 
@@ -82,7 +74,6 @@ def test_what_is_planned_is_what_is_done(situation: str, here: Path) -> None:
     assert done.code == PRUNES[situation][0]
     assert fates(done) == planned
     left = ask("scan", "output", "--format", "json").json["checkpoints"]
-    assert isinstance(left, list)
     assert {one["name"] for one in left} == {name for name, fate in planned.items() if fate == "keep"}
     assert ask("resolve", "output", "--format", "json").json["resume"] == resume
 
@@ -204,6 +195,7 @@ def test_no_name_is_cut_on_any_terminal(width: str, here: Path, monkeypatch: pyt
     assert "iteration_00000020" in "".join(said.stdout.split()) or width == "40"
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("name", NAMES.values(), ids=NAMES)
 def test_names_are_shown_without_being_obeyed_and_given_back_as_they_are(name: str, here: Path) -> None:
     hostile(here, name)
@@ -211,7 +203,7 @@ def test_names_are_shown_without_being_obeyed_and_given_back_as_they_are(name: s
     for command in (["prune", "--keep-last", "1"], ["repair-meta"]):
         said = ask(*command, "output", "--grace", "0")
         assert [each for each in said.stdout if not each.isprintable() and each != "\n"] == []
-    said = run("prune", "output", "--keep-last", "1", "--grace", "0", "--format", "json", "--apply")
+    said = ask("prune", "output", "--keep-last", "1", "--grace", "0", "--format", "json", "--apply")
     assert said.stdout.isascii()
     document = json.loads(said.stdout)
     assert {one["name"]: one["fate"] for one in document["checkpoints"]} == {

@@ -12,7 +12,7 @@ import jsonschema
 import pytest
 
 from ckpttool.render import schemas
-from tests.support.answers import cli
+from tests.support.commands import ask
 
 FIXTURES = Path(__file__).resolve().parent.parent.parent / "fixtures"
 
@@ -30,17 +30,17 @@ def look(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str]
                 shutil.copytree(source, tmp_path / host / "output" / "checkpoint" / f"rank_{rank}")
             monkeypatch.chdir(tmp_path / host)
             words = ("--part", f"{number + 1}/2", "--run-id", "n", "--out", f"{tmp_path}/parts/")
-            assert cli("part", "output", *words, "--ranks", claim).exit_code == 0
+            assert ask("part", "output", *words, "--ranks", claim).code == 0
         return tmp_path / "parts"
 
     return looked
 
 
 def test_a_plan_says_which_ranks_start_on_which_machine(look: Callable[[str, str], Path]) -> None:
-    done = cli("resolve", str(look("0-1", "2-3")), "--json")
+    done = ask("resolve", str(look("0-1", "2-3")), "--json")
     document = json.loads(done.stdout)
     jsonschema.validate(document, schemas.schema("plan"))
-    assert done.exit_code == 0
+    assert done.code == 0
     assert document["placement"] == [{"ranks": [0, 1], "host": "a"}, {"ranks": [2, 3], "host": "b"}]
 
 
@@ -48,8 +48,8 @@ def test_a_rank_that_would_start_where_its_file_is_not_is_damage_and_the_copy_is
     look: Callable[[str, str], Path], tmp_path: Path
 ) -> None:
     """It names the folders from `/` on: a machine that is reached by its name does not stand where the job does."""
-    done = cli("resolve", str(look("2-3", "0-1")), "--json")
-    assert done.exit_code == 10
+    done = ask("resolve", str(look("2-3", "0-1")), "--json")
+    assert done.code == 10
     (first, *_) = [each for each in json.loads(done.stdout)["findings"] if each["code"] == "shard-elsewhere"]
     assert first["remedy"].startswith(f"on b: rsync -asR -- a:{tmp_path}/a/output/checkpoint/./rank_0/")
     assert first["remedy"].endswith(f" {tmp_path}/b/output/checkpoint/")
@@ -57,14 +57,14 @@ def test_a_rank_that_would_start_where_its_file_is_not_is_damage_and_the_copy_is
 
 def test_parts_that_lie_in_a_tree_are_not_passed_over_in_silence(look: Callable[[str, str], Path]) -> None:
     parts = look("0-1", "2-3")
-    assert cli("resolve", str(parts)).exit_code == 0
+    assert ask("resolve", str(parts)).code == 0
     shutil.copytree(FIXTURES / "async_ckpt" / "output" / "checkpoint" / "rank_0", parts / "rank_0")
-    both = cli("resolve", str(parts))
-    assert both.exit_code == 2
+    both = ask("resolve", str(parts))
+    assert both.code == 2
     assert "holds a tree and parts of one" in both.stderr
     for part in parts.glob("*.ckptpart"):
         part.unlink()
-    assert cli("resolve", str(parts)).exit_code == 0
+    assert ask("resolve", str(parts)).code == 0
 
 
 @pytest.mark.parametrize("apart", [False, True])
@@ -80,21 +80,21 @@ def test_a_launch_names_the_folder_of_the_machines_not_one_below_where_the_parts
             source = FIXTURES / "sink2_ckpt" / "output" / "checkpoint" / f"rank_{rank}"
             shutil.copytree(source, place / "output" / "checkpoint" / f"rank_{rank}")
         words = ("--part", f"{number}/2", "--run-id", "n", "--out", f"{tmp_path}/parts/")
-        assert cli("part", "output", *words).exit_code == 0
+        assert ask("part", "output", *words).code == 0
         if not apart:
             for rank in (2 * number - 2, 2 * number - 1):
                 shutil.rmtree(place / "output" / "checkpoint" / f"rank_{rank}")
     monkeypatch.chdir(tmp_path)
     new = tmp_path / "new.yaml"
-    done = cli("launch", "parts", "--config", config, "--output", str(new))
+    done = ask("launch", "parts", "--config", config, "--output", str(new))
     if apart:
-        assert done.exit_code == 2
+        assert done.code == 2
         assert "give --root" in " ".join(done.stderr.split())
         assert not new.exists()
-        assert cli("preflight", "parts", "--config", config).exit_code == 2
-        done = cli("launch", "parts", "--config", config, "--output", str(new), "--root", f"{tmp_path}/node")
+        assert ask("preflight", "parts", "--config", config).code == 2
+        done = ask("launch", "parts", "--config", config, "--output", str(new), "--root", f"{tmp_path}/node")
         folder = f"{tmp_path}/node"
     else:
         folder = f"{tmp_path}/node/output/checkpoint"
-    assert done.exit_code == 0, done.output
+    assert done.code == 0, done.output
     assert f"load_checkpoint: '{folder}'" in new.read_text("utf-8")

@@ -73,7 +73,6 @@ def test_the_list_names_every_document() -> None:
 
 def test_the_list_is_json_for_whoever_asks_for_json() -> None:
     listed = ask("schema", "--json").json["schemas"]
-    assert isinstance(listed, list)
     assert [f"{each['name']:{max(map(len, schemas.names())) + 2}}{each['about']}" for each in listed] == ask(
         "schema"
     ).stdout.splitlines()

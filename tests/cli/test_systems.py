@@ -2,53 +2,53 @@
 
 from __future__ import annotations
 
+import json
 import re
-import shlex
 import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
-from tests.support.commands import MODULE, environment
+from tests.conftest import TESTS
+from tests.support.commands import environment
 from tests.support.situations import whole
 
 MACOS = """
-import os, resource, runpy, sys
+import os, resource
 for module, names in (
     (os, "sched_getaffinity posix_fadvise POSIX_FADV_SEQUENTIAL POSIX_FADV_DONTNEED RWF_NOWAIT O_DIRECT"),
     (resource, "RUSAGE_THREAD"),
 ):
     for name in names.split():
         delattr(module, name)
-sys.argv[0] = "ckpttool"
-runpy.run_module("ckpttool", run_name="__main__")
 """
-"""`python -m ckpttool` without the names that macOS lacks."""
+"""The names that macOS lacks."""
 
-
-@pytest.mark.parametrize(
-    "command",
-    [
-        "scan output",
-        "resolve output",
-        "verify output --level checksum",
-        "verify output --level numerics",
-        "seal output",
-        "prune output --keep-last 1 --grace 0",
-    ],
+COMMANDS = (
+    "scan output",
+    "resolve output",
+    "verify output --level checksum",
+    "verify output --level numerics",
+    "prune output --keep-last 1 --grace 0",
+    "seal output",
 )
-def test_a_command_answers_without_what_linux_alone_has_as_it_does_with_it(command: str, tmp_path: Path) -> None:
+ASK = """
+import json, sys
+from tests.support.commands import ask
+print(json.dumps([vars(ask(*command.split())) for command in sys.argv[1:]]))
+"""
+
+
+def test_commands_answer_without_what_linux_alone_has_as_they_do_with_it(tmp_path: Path) -> None:
     answers = []
-    for system, program in (("linux", MODULE), ("macos", (sys.executable, "-c", MACOS))):
+    for system, before in (("linux", ""), ("macos", MACOS)):
         whole(tmp_path / system)
         done = subprocess.run(
-            [*program, *shlex.split(command)],
+            [sys.executable, "-c", before + ASK, *COMMANDS],
             cwd=tmp_path / system,
             capture_output=True,
-            env=environment(),
-            check=False,
+            env=environment({"PYTHONPATH": str(TESTS.parent)}),
+            check=True,
         )
-        answers.append((done.returncode, re.sub(rb"T[0-9:]+Z", b"", done.stdout), done.stderr))  # the clock's own
+        answers.append(json.loads(re.sub(rb"T[0-9:]+Z", b"", done.stdout)))  # the clock's own
     assert answers[0] == answers[1]
-    assert answers[0][0] == 0
+    assert [answer["code"] for answer in answers[0]] == [0] * len(COMMANDS)

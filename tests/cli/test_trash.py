@@ -19,22 +19,15 @@ from ckpttool.trainers.listing import Listing, list_root
 from ckpttool.write.files import locked
 from tests.cli.test_answers import lines_too_long
 from tests.cli.test_exit_codes import assert_error
-from tests.conftest import FIXTURES
+from tests.conftest import FIXTURES, Golden
 from tests.support.commands import Said, ask
 from tests.support.situations import SITUATIONS
-
-Golden = Callable[[str, str], None]
 
 TIMES = {
     r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ": "2026-11-20T03:00:00Z",
     r"\d{4}-\d\d-\d\d \d\d:\d\d(?!:)": "2026-11-20 03:00",
     r"\d{8}T\d{6}Z": "20261120T030000Z",
 }
-
-
-@pytest.fixture(autouse=True)
-def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
 
 @pytest.fixture
@@ -98,7 +91,6 @@ def test_a_tree_of_which_all_is_in_the_trash_is_found_by_it(where: list[str], he
     assert ask("trash", "empty", *where).code == ExitCode.OK
     assert ask("trash", "restore", "iteration_00000020", *where).code == ExitCode.OK
     after = ask("scan", "output", "--format", "json").json["checkpoints"]
-    assert isinstance(before, list)
     assert after == before[:1]
     assert ask("trash", "empty", *where, "--apply").code == ExitCode.OK
 
@@ -179,7 +171,6 @@ def test_2_for_a_question_that_cannot_be_meant(arguments: list[str], words: str)
 @pytest.mark.parametrize(("age", "goes"), [("0", 3), ("0s", 3), ("1.5h", 0), ("7", 0), ("2w", 0), ("52000w", 0)])
 def test_an_age_is_written_as_people_write_it_and_a_bare_number_is_days(age: str, goes: int) -> None:
     said = ask("trash", "empty", "output", "--older-than", age, "--format", "json").json
-    assert isinstance(said["trash"], list)
     assert sum(save["taken"] for save in said["trash"]) == goes
 
 

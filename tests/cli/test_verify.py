@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
 
-from tests.conftest import FIXTURES
+from tests.conftest import FIXTURES, Golden
 from tests.support.commands import Said, ask
 from tests.support.situations import SITUATIONS
-
-Golden = Callable[[str, str], None]
 
 FORMATS = {"table": "txt", "json": "json"}
 
@@ -66,7 +63,6 @@ def test_what_seal_says_is_the_golden_answer(situation: str, form: str, here: Pa
 
 def verdicts(said: Said) -> list[str]:
     checkpoints = said.json["checkpoints"]
-    assert isinstance(checkpoints, list)
     return [checkpoint["verdict"] for checkpoint in checkpoints]
 
 

@@ -15,10 +15,9 @@ from typing import Any
 
 import pytest
 
-from tests.support.answers import FIXTURES, cli
-from tests.support.commands import MODULE, environment
+from tests.support.commands import MODULE, ask, environment
 from tests.support.json_schemas import problems_of
-from tests.support.trees import TreeBuilder
+from tests.support.trees import FIXTURES, TreeBuilder, flip
 
 OLD = 1_700_000_000
 """Unix seconds: long at rest."""
@@ -29,7 +28,6 @@ LIMIT_SECONDS = 60
 def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Two saves of two ranks that came to rest long ago."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     made = TreeBuilder(tmp_path).legacy(ranks=2)
     made.save(epoch=1, step=1).save(epoch=2, step=1)
     return rested(made.checkpoint)
@@ -46,11 +44,9 @@ def shard(root: Path, rank: int, epoch: int) -> Path:
     return path
 
 
-def flip(path: Path) -> None:
-    """Change the last byte of the weights: no header tells."""
-    data = bytearray(path.read_bytes())
-    data[len(data) // 3] ^= 255
-    path.write_bytes(data)
+def flip_weights(path: Path) -> None:
+    """Change a byte of which no header tells."""
+    flip(path, path.stat().st_size // 3, bits=255)
 
 
 def events(text: str) -> list[dict[str, Any]]:
@@ -61,25 +57,25 @@ def events(text: str) -> list[dict[str, Any]]:
 
 
 def test_each_event_is_a_line_of_json_that_keeps_to_its_schema(tree: Path) -> None:
-    done = cli("watch", str(tree), "--once", "--seal", "--format", "json")
+    done = ask("watch", str(tree), "--once", "--seal", "--format", "json")
     told = events(done.stdout)
-    assert done.exit_code == 0
+    assert done.code == 0
     assert [(event["event"], event["checkpoint"], event["sealed"]) for event in told] == [
         ("good", "2_1", True),
         ("good", "1_1", True),
     ]
-    assert cli("watch", str(tree), "--once", "--seal", "--format", "json").stdout == ""
+    assert ask("watch", str(tree), "--once", "--seal", "--format", "json").stdout == ""
 
 
 def test_one_look_at_files_that_were_just_written_says_why_it_ends_with_14(tree: Path) -> None:
     for path in tree.rglob("*"):
         os.utime(path)
-    done = cli("watch", str(tree), "--once")
-    assert (done.exit_code, done.stdout) == (14, "")
+    done = ask("watch", str(tree), "--once")
+    assert (done.code, done.stdout) == (14, "")
     assert "2_1 was not read: a file of it changed" in done.stderr
     assert "1_1 was not read: a file of it changed" in done.stderr
-    quiet = cli("watch", str(tree), "--once", "-q")
-    assert (quiet.exit_code, quiet.stdout + quiet.stderr) == (14, "")
+    quiet = ask("watch", str(tree), "--once", "-q")
+    assert (quiet.code, quiet.stdout + quiet.stderr) == (14, "")
 
 
 def cut(root: Path) -> None:
@@ -102,21 +98,22 @@ def test_one_look_ends_as_verify_does(
 ) -> None:
     harm(tree)
     rested(tree, time.time() if at is None else at)
-    done = cli("watch", str(tree), "--once", "--world-size", "2", "--format", "json")
+    done = ask("watch", str(tree), "--once", "--world-size", "2", "--format", "json")
     assert [event["event"] for event in events(done.stdout)] == told
-    assert done.exit_code == code
+    assert done.code == code
 
 
 def test_a_sealed_save_that_changed_ends_as_damage(tree: Path) -> None:
-    assert cli("watch", str(tree), "--once", "--seal").exit_code == 0
-    flip(path := shard(tree, 0, 1))
+    assert ask("watch", str(tree), "--once", "--seal").code == 0
+    flip_weights(path := shard(tree, 0, 1))
     os.utime(path, (OLD + 100, OLD + 100))
     time.sleep(0.2)  # what was not so at the last look has come to rest no longer ago than that
-    done = cli("watch", str(tree), "--once", "--seal", "--format", "json", "--every", "0.05", "--patience", "0.001")
+    done = ask("watch", str(tree), "--once", "--seal", "--format", "json", "--every", "0.05", "--patience", "0.001")
     assert [(event["event"], event["checkpoint"]) for event in events(done.stdout)] == [("checksum-mismatch", "1_1")]
-    assert done.exit_code == 10
+    assert done.code == 10
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("level", ["structure", "checksum", "numerics"])
 @pytest.mark.parametrize("ranks", [(2,), (2, 3), ()], ids=["one copy", "a tie", "whole"])
 def test_a_watch_seals_no_save_that_seal_refuses_for_its_copies_though_nothing_of_the_tree_was_sealed_before(
@@ -132,8 +129,8 @@ def test_a_watch_seals_no_save_that_seal_refuses_for_its_copies_though_nothing_o
             data = path.read_bytes()
             path.write_bytes(data[:1000] + b"X" + data[1001:])
         rested(root)
-        done = cli(command[0], str(root), *command[1:])
-        answers.append((done.exit_code, done.stdout))
+        done = ask(command[0], str(root), *command[1:])
+        answers.append((done.code, done.stdout))
     (seal_code, sealed), (watch_code, watched) = answers
     (save,) = json.loads(sealed)["checkpoints"]
     newest, *older = events(watched)
@@ -162,8 +159,8 @@ def test_a_watch_seals_no_save_that_seal_refuses_for_its_copies_though_nothing_o
     ],
 )
 def test_a_value_that_cannot_be_meant_is_one_line(tree: Path, words: tuple[str, ...], said: str) -> None:
-    done = cli("watch", str(tree), "--once", *words)
-    assert done.exit_code == 2
+    done = ask("watch", str(tree), "--once", *words)
+    assert done.code == 2
     assert said in done.stderr
     assert done.stderr.count("\n") == 1
     assert done.stdout == ""
@@ -171,19 +168,19 @@ def test_a_value_that_cannot_be_meant_is_one_line(tree: Path, words: tuple[str, 
 
 def test_one_look_at_what_is_no_tree_says_so(tmp_path: Path, tree: Path) -> None:
     for path, code in [(tmp_path / "nowhere", 12), (tree / "rank_0" / "meta.json", 12)]:
-        done = cli("watch", str(path), "--once")
-        assert (done.exit_code, done.stderr.count("\n")) == (code, 1), done.stderr
+        done = ask("watch", str(path), "--once")
+        assert (done.code, done.stderr.count("\n")) == (code, 1), done.stderr
 
 
 def test_without_a_place_for_the_state_it_does_not_begin(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", "/dev/null/state")
-    done = cli("watch", str(tree), "--once")
-    assert (done.exit_code, done.stderr.count("\n")) == (1, 1)
+    done = ask("watch", str(tree), "--once")
+    assert (done.code, done.stderr.count("\n")) == (1, 1)
     assert "cannot make the folder" in done.stderr
     monkeypatch.delenv("XDG_STATE_HOME")
     monkeypatch.delenv("HOME")
-    done = cli("watch", str(tree), "--once")
-    assert (done.exit_code, done.stderr.count("\n")) == (2, 1)
+    done = ask("watch", str(tree), "--once")
+    assert (done.code, done.stderr.count("\n")) == (2, 1)
     assert "XDG_STATE_HOME" in done.stderr
 
 
@@ -245,6 +242,7 @@ def test_a_signal_ends_it_and_the_next_one_repeats_nothing(start: Start, number:
     assert done.returncode == 0
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(("number", "code"), ENDS)
 def test_a_signal_ends_it_while_it_reads_for_hours(
     start: Start, tree: Path, tmp_path: Path, number: int, code: int
@@ -272,6 +270,7 @@ def until(happened: Callable[[], bool]) -> None:
         time.sleep(0.02)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(("number", "code"), ENDS)
 def test_a_signal_while_a_hook_runs_lets_it_end_and_begins_no_other(
     start: Start, tmp_path: Path, number: int, code: int
@@ -321,7 +320,7 @@ def test_a_full_disk_under_its_output_is_one_line_and_the_event_is_told_again(tr
             [*MODULE, "watch", str(tree), "--once"], env=environment(), stdout=full, stderr=subprocess.PIPE, check=False
         )
     assert (done.returncode, done.stderr.count(b"\n")) == (1, 1), done.stderr
-    assert len(cli("watch", str(tree), "--once").stdout.splitlines()) == 2
+    assert len(ask("watch", str(tree), "--once").stdout.splitlines()) == 2
 
 
 def told_with_norms(tree: Path, norms: dict[int, str], *more: str) -> tuple[int, dict[str, str], list[dict[str, Any]]]:
@@ -329,9 +328,9 @@ def told_with_norms(tree: Path, norms: dict[int, str], *more: str) -> tuple[int,
     log = tree.parent / "train.csv"
     lines = [f"{step},2.0,1.0,{norm}" for step, norm in norms.items()]
     log.write_text("\n".join(["step,loss,global_norm,embedding_local_norm", *lines]) + "\n")
-    done = cli("watch", str(tree), "--once", "--threshold", "270", "--log", str(log), "--format", "json", *more)
+    done = ask("watch", str(tree), "--once", "--threshold", "270", "--log", str(log), "--format", "json", *more)
     told = events(done.stdout)
-    return done.exit_code, {event["checkpoint"]: event["event"] for event in told}, told
+    return done.code, {event["checkpoint"]: event["event"] for event in told}, told
 
 
 def test_a_save_whose_norm_is_at_the_threshold_is_bad_and_one_below_it_is_good(tree: Path) -> None:
@@ -362,25 +361,25 @@ def test_what_a_log_said_when_it_was_saved_holds_when_the_log_is_gone(tree: Path
 def test_a_save_that_the_trainer_recorded_as_unhealthy_is_bad_without_any_log(tree: Path) -> None:
     named = [{"ckpt_name": shard(tree, 0, epoch).name, "is_health": int(epoch == 2)} for epoch in (1, 2)]
     (tree.parent / "health_ckpts.json").write_text(json.dumps(named))
-    done = cli("watch", str(tree), "--once", "--format", "json")
-    assert (done.exit_code, [event["event"] for event in events(done.stdout)]) == (10, ["bad", "good"])
+    done = ask("watch", str(tree), "--once", "--format", "json")
+    assert (done.code, [event["event"] for event in events(done.stdout)]) == (10, ["bad", "good"])
 
 
 def test_a_log_that_is_not_there_and_one_without_a_threshold_are_said(tree: Path) -> None:
-    done = cli("watch", str(tree), "--once", "--log", "x.csv")
-    assert (done.exit_code, "--threshold: give that too" in done.stderr) == (2, True)
-    done = cli("watch", str(tree), "--once", "--threshold", "270", "--log", "nowhere.csv")
-    assert (done.exit_code, "nowhere.csv" in done.stderr, done.stdout) == (2, True, "")
+    done = ask("watch", str(tree), "--once", "--log", "x.csv")
+    assert (done.code, "--threshold: give that too" in done.stderr) == (2, True)
+    done = ask("watch", str(tree), "--once", "--threshold", "270", "--log", "nowhere.csv")
+    assert (done.code, "nowhere.csv" in done.stderr, done.stdout) == (2, True, "")
 
 
 def test_a_machine_writes_its_part_and_a_watch_of_the_folder_tells(tree: Path, tmp_path: Path) -> None:
     parts = tmp_path / "parts"
     watch = ["watch", str(tree), "--once", "--level", "structure", "--part-out", str(parts)]
-    done = cli(*watch, "--part", "1/1")
-    assert (done.exit_code, done.stdout) == (0, "")
+    done = ask(*watch, "--part", "1/1")
+    assert (done.code, done.stdout) == (0, "")
     assert [path.name for path in parts.iterdir()] == ["watch.00001-of-00001.ckptpart"]
-    done = cli("watch", str(parts), "--once", "--level", "structure", "--format", "json", "--world-size", "2")
-    assert done.exit_code == 0
+    done = ask("watch", str(parts), "--once", "--level", "structure", "--format", "json", "--world-size", "2")
+    assert done.code == 0
     assert [(event["event"], event["checkpoint"]) for event in events(done.stdout)] == [
         ("good", "2_1"),
         ("good", "1_1"),
@@ -391,8 +390,8 @@ def test_a_machine_writes_its_part_and_a_watch_of_the_folder_tells(tree: Path, t
 def test_a_machine_that_saw_no_tree_writes_that_down_and_ends_with_0(tmp_path: Path) -> None:
     (tmp_path / "none").mkdir()
     words = ["watch", str(tmp_path / "none"), "--once", "--part-out", str(tmp_path / "parts"), "--part", "2/2"]
-    done = cli(*words)
-    assert (done.exit_code, "Traceback" in done.stderr) == (0, False)
+    done = ask(*words)
+    assert (done.code, "Traceback" in done.stderr) == (0, False)
     assert [path.name for path in (tmp_path / "parts").iterdir()] == ["watch.00002-of-00002.ckptpart"]
 
 
@@ -411,20 +410,20 @@ def test_what_a_part_cannot_be_is_a_wrong_command_line(
     tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    done = cli("watch", str(tree), "--once", *words)
-    assert done.exit_code == 2
+    done = ask("watch", str(tree), "--once", *words)
+    assert done.code == 2
     assert done.stderr.count("\n") <= 3
 
 
 @pytest.mark.usefixtures("tree")
 def test_standard_input_is_read_but_once_and_cannot_be_watched() -> None:
-    done = cli("watch", "-")
-    assert done.exit_code == 2
+    done = ask("watch", "-")
+    assert done.code == 2
     assert "folder" in done.stderr
 
 
 def test_msruns_scheduler_has_nothing_to_watch(tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MS_ROLE", "MS_SCHED")
-    done = cli("watch", str(tree), "--part-out", str(tmp_path / "parts"))
-    assert done.exit_code == 0
+    done = ask("watch", str(tree), "--part-out", str(tmp_path / "parts"))
+    assert done.code == 0
     assert "nothing to look at" in done.stderr

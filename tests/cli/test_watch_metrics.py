@@ -21,9 +21,9 @@ from ckpttool.api.watches import Watch
 from ckpttool.domain.question import TreeQuestion
 from ckpttool.domain.verdict import Level
 from ckpttool.domain.watching import WatchQuestion, WatchRule
-from tests.cli.test_watch import flip, rested, shard, tree
+from tests.cli.test_watch import flip_weights, rested, shard, tree
 from tests.pages import GUIDE
-from tests.support.answers import cli
+from tests.support.commands import ask
 
 __all__ = ["tree"]
 
@@ -44,8 +44,8 @@ def samples(text: str) -> dict[tuple[str, ...], float]:
 
 def written(tree: Path, *more: str, code: int = 0) -> dict[tuple[str, ...], float]:
     file = tree.parent / "ckpttool.prom"
-    done = cli("watch", str(tree), "--once", "--metrics", str(file), *more)
-    assert done.exit_code == code, done.stderr
+    done = ask("watch", str(tree), "--once", "--metrics", str(file), *more)
+    assert done.code == code, done.stderr
     return samples(file.read_text())
 
 
@@ -74,7 +74,7 @@ def test_of_a_training_that_went_back_the_last_good_save_is_the_one_that_was_wri
 
 def test_damage_and_a_hook_that_fails_are_counted_and_the_newest_good_one_is_an_older_one(tree: Path) -> None:
     written(tree, "--seal")
-    flip(shard(tree, 1, 2))
+    flip_weights(shard(tree, 1, 2))
     os.utime(shard(tree, 1, 2), (1_700_000_100, 1_700_000_100))
     time.sleep(0.2)
     told = written(tree, "--on-event", "false", "--every", "0.05", "--patience", "0", code=10)
@@ -102,7 +102,7 @@ def test_the_tree_is_a_label_whatever_its_name_is(tree: Path) -> None:
     odd = tree.parent / 'a"b\\\n\udce9'
     tree.rename(odd)
     file = tree.parent / "ckpttool.prom"
-    assert cli("watch", str(odd), "--once", "--metrics", str(file)).exit_code == 0
+    assert ask("watch", str(odd), "--once", "--metrics", str(file)).code == 0
     (family, *_) = text_string_to_metric_families(file.read_text())
     assert family.samples[0].labels["tree"].startswith(str(tree.parent) + '/a"b\\\n')
 
@@ -144,22 +144,22 @@ def test_who_asks_over_http_is_told_what_is_known_then(tree: Path) -> None:
 def test_a_port_that_is_taken_and_an_address_that_is_none_are_said_in_a_line(tree: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = f"127.0.0.1:{server.getsockname()[1]}"
-        done = cli("watch", str(tree), "--listen", address)
-        assert (done.exit_code, done.stderr.splitlines()) == (
+        done = ask("watch", str(tree), "--listen", address)
+        assert (done.code, done.stderr.splitlines()) == (
             2,
             [f"ckpttool: error: --listen {address}: Address already in use"],
         )
     for address in ("9464", ":9464", "localhost", "localhost:x", "localhost:99999", "localhost:1/x"):
-        done = cli("watch", str(tree), "--listen", address)
-        assert (done.exit_code, "takes HOST:PORT" in done.stderr) == (2, True), address
-    assert cli("watch", str(tree), "--listen", "127.0.0.1:1", "--once").exit_code == 2
+        done = ask("watch", str(tree), "--listen", address)
+        assert (done.code, "takes HOST:PORT" in done.stderr) == (2, True), address
+    assert ask("watch", str(tree), "--listen", "127.0.0.1:1", "--once").code == 2
 
 
 def test_a_file_that_the_node_exporter_would_not_read_is_refused(tree: Path) -> None:
-    done = cli("watch", str(tree), "--once", "--metrics", str(tree.parent / "metrics.txt"))
-    assert (done.exit_code, "end with .prom" in done.stderr) == (2, True)
-    done = cli("watch", str(tree), "--once", "--metrics", str(tree.parent / "no" / "x.prom"))
-    assert (done.exit_code, done.stdout) == (1, "")
+    done = ask("watch", str(tree), "--once", "--metrics", str(tree.parent / "metrics.txt"))
+    assert (done.code, "end with .prom" in done.stderr) == (2, True)
+    done = ask("watch", str(tree), "--once", "--metrics", str(tree.parent / "no" / "x.prom"))
+    assert (done.code, done.stdout) == (1, "")
 
 
 def test_where_the_file_can_be_written_no_longer_the_watch_goes_on_and_says_so_once(tree: Path) -> None:
@@ -184,8 +184,8 @@ def test_without_prometheus_client_its_installation_is_named(tree: Path, monkeyp
         return real(name, *rest)
 
     monkeypatch.setattr(builtins, "__import__", without)
-    done = cli("watch", str(tree), "--once", "--metrics", str(tree.parent / "x.prom"))
-    assert (done.exit_code, "pip install 'ckpttool[watch]'" in done.stderr) == (2, True)
+    done = ask("watch", str(tree), "--once", "--metrics", str(tree.parent / "x.prom"))
+    assert (done.code, "pip install 'ckpttool[watch]'" in done.stderr) == (2, True)
 
 
 def test_every_alert_asks_for_a_metric_that_is_written(tree: Path) -> None:

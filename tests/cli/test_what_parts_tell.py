@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import os
 import shutil
 from pathlib import Path
 
@@ -18,8 +17,10 @@ from ckpttool.records.part import Look, read_parts
 from ckpttool.records.part_looks import read_look
 from ckpttool.storage.recorded import Answers
 from ckpttool.trainers import merged
-from tests.support.answers import FIXTURES, cli, writable_copy
+from tests.support.answers import writable_copy
+from tests.support.commands import ask
 from tests.support.split_trees import aged
+from tests.support.trees import FIXTURES, flip
 
 NEWEST = "rank_1/llama2_7b_rank_1-15_2.ckpt"
 
@@ -40,16 +41,16 @@ def copied(name: str, to: Path) -> Path:
 def looked(tree: str, parts: str = "parts", *words: str, part: str = "1/1") -> Path:
     """Let this machine look, and return the part."""
     before = {*Path(parts).glob("*.ckptpart")}
-    done = cli("part", tree, "--part", part, "--run-id", "a", "--out", f"{parts}/", *words)
-    assert done.exit_code == 0, done.stderr
+    done = ask("part", tree, "--part", part, "--run-id", "a", "--out", f"{parts}/", *words)
+    assert done.code == 0, done.stderr
     (new,) = {*Path(parts).glob("*.ckptpart")} - before or before
     return new
 
 
 def said(question: str, where: str) -> tuple[int, dict[str, object]]:
-    done = cli(*question.split(), where, "--json")
+    done = ask(*question.split(), where, "--json")
     document = json.loads(done.stdout)
-    return done.exit_code, {name: document[name] for name in document if name not in {"parts", "seconds"}}
+    return done.code, {name: document[name] for name in document if name not in {"parts", "seconds"}}
 
 
 @pytest.mark.parametrize(
@@ -75,14 +76,6 @@ def test_what_lies_beside_a_tree_counts_however_the_tree_and_its_parts_are_spell
     assert (code, document["resume"]["name"], document["resume"]["health"]) == (0, "10_2", "healthy")  # type: ignore[index]
 
 
-def flipped(path: Path) -> None:
-    """Change a byte of a tensor behind everybody's back."""
-    stamp, data = path.stat(), bytearray(path.read_bytes())
-    data[-400] ^= 1
-    path.write_bytes(data)
-    os.utime(path, ns=(stamp.st_atime_ns, stamp.st_mtime_ns))
-
-
 @pytest.mark.parametrize("is_mended", [False, True])
 def test_what_a_machine_found_damaged_before_is_told_with_its_part(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_mended: bool
@@ -91,10 +84,10 @@ def test_what_a_machine_found_damaged_before_is_told_with_its_part(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     tree = copied("async_ckpt", tmp_path) / "checkpoint"
     aged(tree)
-    assert cli("seal", "output").exit_code == 0
+    assert ask("seal", "output").code == 0
     whole = (tree / NEWEST).read_bytes()
-    flipped(tree / NEWEST)
-    assert cli("verify", "output", "--level", "checksum").exit_code == 10
+    flip(tree / NEWEST, -400, keep_times=True)
+    assert ask("verify", "output", "--level", "checksum").code == 10
     if is_mended:
         (tree / NEWEST).write_bytes(whole)
     looked("output")
@@ -113,7 +106,7 @@ def test_what_a_machine_found_damaged_before_is_told_with_its_part(
 
 def test_records_travel_and_nothing_else_that_happens_to_lie_there(output: Path) -> None:
     tree = output / "checkpoint"
-    assert cli("seal", "output", "--checkpoint", "all").exit_code == 0
+    assert ask("seal", "output", "--checkpoint", "all").code == 0
     assert (tree / ".ckpttool" / "reserve").exists()
     trash = tree / ".ckpttool" / "trash" / "20260101T000000Z-1" / "rank_0"
     trash.mkdir(parents=True)
@@ -152,7 +145,7 @@ def test_each_line_is_read_once_however_many_machines_saw_the_files(
         return read_look(record, answers)
 
     monkeypatch.setattr("ckpttool.records.part.read_look", reading)
-    assert cli("scan", "parts").exit_code in {0, 10}
+    assert ask("scan", "parts").code in {0, 10}
     assert 0 < len(read) <= 2 * 11
 
 
@@ -175,10 +168,10 @@ def test_a_part_that_cannot_be_read_is_named_with_the_missing_one(output: Path, 
     del output
     looked("output", part="1/2")
     second = looked("output", part="2/2")
-    assert cli("resolve", "parts").exit_code == 0
+    assert ask("resolve", "parts").code == 0
     second.write_bytes(change(second.read_bytes()))  # type: ignore[operator]
-    done = cli("resolve", "parts")
-    assert done.exit_code == 14
+    done = ask("resolve", "parts")
+    assert done.code == 14
     assert f"of 2 parts 2 is not here; a.00002-of-00002.ckptpart {why}" in " ".join(done.stdout.split())
 
 
@@ -189,9 +182,9 @@ def test_the_machine_of_a_part_that_is_missing_is_named_where_an_older_look_know
     for run, numbers in (("old", (1, 2)), ("new", (1,))):
         for number in numbers:
             monkeypatch.setattr("socket.gethostname", lambda number=number: f"n{number}")
-            cli("part", "output", "--part", f"{number}/2", "--run-id", run, "--out", "parts/")
-    done = cli("resolve", "parts")
-    assert done.exit_code == 14
+            ask("part", "output", "--part", f"{number}/2", "--run-id", run, "--out", "parts/")
+    done = ask("resolve", "parts")
+    assert done.code == 14
     assert "of 2 parts 2 (n2 in an older look) is not here" in " ".join(done.stdout.split())
 
 
@@ -210,14 +203,14 @@ def test_records_that_differ_between_machines_are_never_nothing_to_resume_from(
         monkeypatch.setattr("ckpttool.api.parts.disk_id", lambda _, number=number: f"disk {number}")
         looked("output", "../parts", part=f"{number}/2")
     monkeypatch.chdir(tmp_path)
-    done = cli("resolve", "parts", "--world-size", "4")
-    assert done.exit_code == (14 if is_other else 0), done.stdout
+    done = ask("resolve", "parts", "--world-size", "4")
+    assert done.code == (14 if is_other else 0), done.stdout
     text = " ".join(done.stdout.split())
     assert ("cannot be read (machines have different ones)" in text) is is_other
     assert ("iteration_00000030 may be whole" in text) is is_other
     if is_other:
         config = str(FIXTURES / "configs" / "pretrain_sink2.yaml")
-        assert cli("launch", "parts", "--config", config, "--output", "new.yaml").exit_code == 14
+        assert ask("launch", "parts", "--config", config, "--output", "new.yaml").code == 14
         assert not Path("new.yaml").exists()
 
 
@@ -225,8 +218,8 @@ def test_a_part_is_of_files_and_never_of_parts(output: Path) -> None:
     del output
     part = looked("output")
     for given in ("parts", str(part), "-"):
-        done = cli("part", given, "--part", "1/1", "--out", "more/")
-        assert (done.exit_code, done.stdout) == (2, ""), given
+        done = ask("part", given, "--part", "1/1", "--out", "more/")
+        assert (done.code, done.stdout) == (2, ""), given
     assert not Path("more").exists()
 
 

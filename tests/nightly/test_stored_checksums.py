@@ -128,7 +128,7 @@ def verify(root: str, *options: str) -> Said:
 
 
 def verdict(said: Said) -> tuple[str, list[str]]:
-    only = said.json["checkpoints"][0]  # type: ignore[index]
+    only = said.json["checkpoints"][0]
     return only["verdict"], sorted({each["code"] for each in only["findings"]})
 
 
@@ -149,7 +149,7 @@ def test_what_seaweedfs_compared_is_attested_once_it_was_seen_to_compare(
     put(client, sealed, crc, **claim)
     assert verdict(verify(root)) == ("attested", [])
     chosen = ask("resolve", root, "--level", "stored", "--format", "json").json["resume"]
-    assert (chosen["name"], chosen["verdict"]) == (NAME, "attested")  # type: ignore[index]
+    assert (chosen["name"], chosen["verdict"]) == (NAME, "attested")
     # Another file under the name of a shard, sent as it is: its own checksum is right, and it is not what was sealed.
     data = (sealed / SHARDS[1]).read_bytes()
     data = data[:-1] + bytes([data[-1] ^ 1])

@@ -6,7 +6,7 @@ import os
 import subprocess
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from ckpttool.render.shell import join, join_for_eval, quote, quote_for_eval
@@ -46,14 +46,12 @@ def run(script: str) -> list[str]:
     return os.fsdecode(output).split("\0")[:-1]
 
 
-@settings(max_examples=60)
 @example(HOSTILE)
 @given(words)
 def test_bash_reads_a_joined_line_as_the_words_it_was_made_of(arguments: list[str]) -> None:
     assert run(join(["show", *arguments])) == arguments
 
 
-@settings(max_examples=60)
 @example(HOSTILE)
 @given(words)
 def test_an_unquoted_eval_reads_the_words_that_were_meant(arguments: list[str]) -> None:

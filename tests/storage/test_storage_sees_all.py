@@ -243,7 +243,7 @@ def test_a_preflight_judges_what_is_no_folder_and_says_that_nothing_can_start_fr
     base = str(FIXTURES / "configs" / "pretrain_sink2.yaml")
     said = ask("preflight", "memory://tree", "--config", base, "--format", "json")
     assert said.code == ExitCode.INCOMPLETE
-    checks = {check["name"]: check for check in said.json["checks"]}  # type: ignore[attr-defined]
+    checks = {check["name"]: check for check in said.json["checks"]}
     assert {name for name, check in checks.items() if check["outcome"] != "passed"} == {"start"}
     assert [finding["code"] for finding in checks["start"]["findings"]] == ["start-unknown"]
     assert "_1-30_2, step 60, whole on all 4 ranks" in checks["checkpoint"]["summary"]

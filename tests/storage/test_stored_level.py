@@ -97,7 +97,7 @@ def test_what_a_store_compared_and_was_sealed_is_attested_by_one_request_a_shard
     assert said.json["bytes_read"] == structure.json["bytes_read"]
     chosen = ask("resolve", TREE, "--level", "stored", "--format", "json").json
     assert chosen["evidence"] == "stored"
-    assert chosen["resume"]["verdict"] == "attested"  # type: ignore[index]
+    assert chosen["resume"]["verdict"] == "attested"
 
 
 @pytest.mark.usefixtures("known", "bucket")
@@ -106,7 +106,7 @@ def test_what_arrived_otherwise_than_it_was_sealed_is_damage_and_its_neighbours_
     said = verify()
     assert said.code == ExitCode.DAMAGE
     assert verdict(said) == ("damaged", [("store-checksum-differs", "damage")])
-    assert [shard["verdict"] for shard in said.json["checkpoints"][0]["shards"]] == [  # type: ignore[index]
+    assert [shard["verdict"] for shard in said.json["checkpoints"][0]["shards"]] == [
         "attested",
         "attested",
         "damaged",
@@ -114,7 +114,7 @@ def test_what_arrived_otherwise_than_it_was_sealed_is_damage_and_its_neighbours_
     ]
     chosen = ask("resolve", TREE, "--level", "stored", "--format", "json")
     assert chosen.code == 0
-    assert chosen.json["resume"]["name"] != NAME  # type: ignore[index]
+    assert chosen.json["resume"]["name"] != NAME
 
 
 @pytest.mark.usefixtures("bucket")
@@ -212,7 +212,7 @@ def test_of_a_shard_that_is_cut_the_store_is_not_asked(relay: Relay, bucket: Pat
 @pytest.mark.usefixtures("known", "bucket")
 def test_of_a_part_of_the_shards_no_checkpoint_is_attested(relay: Relay) -> None:
     said = verify("--subset", "1/2")
-    only = said.json["checkpoints"][0]  # type: ignore[index]
+    only = said.json["checkpoints"][0]
     assert {shard["verdict"] for shard in only["shards"]} == {"attested"}
     assert only["verdict"] == "struct-ok"
     assert relay.asked["HEAD"] == len(only["shards"]) < len(SHARDS)
@@ -233,7 +233,7 @@ def test_prune_does_not_take_attested_for_proof(relay: Relay, bucket: Path) -> N
         keep(relay, f"run/output/checkpoint/rank_{rank}/llama2_7b_rank_{rank}-20_2.safetensors")
     order = ("prune", TREE, "--keep-last", "1", "--grace", "0", "--format", "json", "--level")
     whys = {
-        level: {each["name"]: (each["verdict"], each["why"]) for each in ask(*order, level).json["checkpoints"]}  # type: ignore[attr-defined]
+        level: {each["name"]: (each["verdict"], each["why"]) for each in ask(*order, level).json["checkpoints"]}
         for level in ("stored", "checksum")
     }
     assert whys["stored"][NAME] == ("attested", ["last"])

@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from typer.testing import CliRunner, Result
-
 from ckpttool import api
-from ckpttool.cli.main import app
 from ckpttool.domain import exits
 from ckpttool.domain.checkpoint import Checkpoint, Inventory
 from ckpttool.domain.data_position import GoesOn
@@ -21,8 +17,13 @@ from ckpttool.domain.preflight import Check, Preflight
 from ckpttool.domain.retention import PruneOrder, RetentionPolicy
 from ckpttool.domain.verdict import Level, Verdict
 from ckpttool.errors import ExitCode
+from tests.support import trees
+from tests.support.commands import ask
 
-FIXTURES = Path(__file__).resolve().parent.parent.parent / "fixtures"
+FIXTURES = trees.FIXTURES
+
+cli = ask
+"""What older tests call it; new ones say `ask`."""
 
 
 def decide(
@@ -159,22 +160,14 @@ def named(inventory: Inventory, name: str) -> Checkpoint:
     return found
 
 
-def cli(*arguments: str) -> Result:
-    """Run the command line in this process."""
-    return CliRunner().invoke(app, list(arguments))
-
-
 def document(*arguments: str) -> Any:  # noqa: ANN401  JSON
     """Run a command with `--format json` and return what it printed."""
-    return json.loads(cli(*arguments, "--format", "json").stdout)
+    return json.loads(ask(*arguments, "--format", "json").stdout)
 
 
 def writable_copy(name: str, target: Path) -> Path:
     """Copy a fixture tree, free to be damaged, and return its output folder."""
-    shutil.copytree(FIXTURES / name, target)
-    for path in (target, *target.rglob("*")):
-        path.chmod(0o755 if path.is_dir() else 0o644)  # the source may lie in a read-only checkout
-    return target / "output"
+    return trees.writable(FIXTURES / name, target) / "output"
 
 
 def without_runs(output: Path, first: int) -> Path:

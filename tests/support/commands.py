@@ -6,16 +6,27 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import cache, cached_property
 from pathlib import Path
+from typing import Any
 
 from typer.testing import CliRunner
 
 import ckpttool.cli.options  # noqa: F401  its help names the layouts that there are, whatever trainer a test adds
-from ckpttool.cli.main import app
+from ckpttool.cli.main import _Group, app
 from tests.support.json_schemas import problems_of
 
 MODULE = (sys.executable, "-m", "ckpttool")
+
+
+@cache
+def _built(name: str, build: Callable[..., object] = _Group.get_command) -> object:
+    return build(None, None, name)
+
+
+# A command is built once in a process, and not once a question: that takes as long as most answers.
+setattr(_Group, "get_command", lambda _group, _context, name: _built(name))  # noqa: B010  no method, for mypy
 
 
 class Said:
@@ -27,7 +38,17 @@ class Said:
         self.stderr = stderr
 
     @property
-    def json(self) -> dict[str, object]:
+    def exit_code(self) -> int:
+        """The exit code, as tests of a whole tree call it."""
+        return self.code
+
+    @property
+    def output(self) -> str:
+        """All that was said, wherever."""
+        return self.stdout + self.stderr
+
+    @cached_property
+    def json(self) -> dict[str, Any]:
         """The result as JSON: one document that keeps to its schema, and nothing beside it."""
         document = json.loads(self.stdout)
         assert isinstance(document, dict)

@@ -10,17 +10,12 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.conftest import FIXTURES
-from tests.support.trees import FIRST_SAVE_NS, MINUTE_NS, TreeBuilder
+from tests.support.trees import FIRST_SAVE_NS, FIXTURES, MINUTE_NS, TreeBuilder, writable
 
 
 def real(folder: Path, name: str) -> Path:
     """Copy a fixture's output folder, writable, and return its checkpoint folder."""
-    output = folder / "output"
-    shutil.copytree(FIXTURES / name / "output", output)
-    for path in (output, *output.rglob("*")):
-        path.chmod(0o755 if path.is_dir() else 0o644)
-    return output / "checkpoint"
+    return writable(FIXTURES / name / "output", folder / "output") / "checkpoint"
 
 
 def whole(folder: Path) -> None:

@@ -22,6 +22,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+FIXTURES = Path(__file__).resolve().parent.parent.parent / "fixtures"
+
 Fmt = Literal["ckpt", "safetensors"]
 
 FIRST_SAVE_NS = 1_700_000_000_000_000_000
@@ -36,6 +38,15 @@ _DTYPES = {
     "BFloat16": ("BF16", 2, 4),
     "Float16": ("F16", 2, 5),
 }
+
+
+def writable(source: Path, target: Path) -> Path:
+    """Copy a tree, free to be damaged, and return the copy: the source may lie in a read-only checkout."""
+    shutil.copytree(source, target, symlinks=True)
+    for path in (target, *target.rglob("*")):
+        if not path.is_symlink():
+            path.chmod(0o755 if path.is_dir() else 0o644)
+    return target
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,11 +131,13 @@ def safetensors_bytes(tensors: Iterable[Tensor], metadata: Mapping[str, str] | N
     return struct.pack("<Q", len(text)) + text + b"".join(data)
 
 
-def flip(path: Path, at: int) -> None:
-    """Flip one bit of a file."""
-    content = bytearray(path.read_bytes())
-    content[at] ^= 1
+def flip(path: Path, at: int, *, bits: int = 1, keep_times: bool = False) -> None:
+    """Flip bits of one byte of a file; behind everybody's back where its times are kept."""
+    stamp, content = path.stat(), bytearray(path.read_bytes())
+    content[at] ^= bits
     path.write_bytes(content)
+    if keep_times:
+        os.utime(path, ns=(stamp.st_atime_ns, stamp.st_mtime_ns))
 
 
 def shard_bytes(tensors: Sequence[Tensor], fmt: Fmt) -> bytes:

@@ -180,7 +180,7 @@ class TestParts:
         os.truncate(tree.output / tree.shard(0, 10, 2), 100)
         cut = [ask(*asked, part, "--format", "json") for part in parts]
         assert [each.code for each in cut] == [ExitCode.DAMAGE] * 2
-        assert [save["verdict"] for each in cut for save in each.json["checkpoints"]] == ["damaged"] * 2  # type: ignore[attr-defined]
+        assert [save["verdict"] for each in cut for save in each.json["checkpoints"]] == ["damaged"] * 2
 
 
 class TestSealing:
