@@ -201,7 +201,7 @@ def test_a_spike_of_one_run_is_held_against_its_own_checkpoints_alone(here: Path
     policy = ["--policy", "zscore", "--format", "json"]
     for logs in ([LOG], ["first.log", "second.log"]):
         said = ask("replay", *logs, *policy, "--health-timeline", "output")
-        assert {one["name"]: one["state"] for one in said.json["checkpoints"]} == marks  # type: ignore[attr-defined]  # a document
+        assert {one["name"]: one["state"] for one in said.json["checkpoints"]} == marks
     assert chosen(resolved("--health-timeline", LOG))[0] == "_1-140_2"
     for path in (here / "output/checkpoint").glob("rank_*/*_rank_?_1-*"):
         path.unlink()
