@@ -113,13 +113,11 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 class TestHealthy:
     @pytest.mark.parametrize("protocol", [2, 3, 4, 5])
     @pytest.mark.parametrize("make", VALUES.values(), ids=VALUES)
-    def test_a_file_that_torch_saved_misses_nothing(self, make: Callable[[], object], protocol: int) -> None:
-        assert damage(torch_file(make(), pickle_protocol=protocol)) == []
-
-    @pytest.mark.parametrize("protocol", [2, 3, 4, 5])
-    @pytest.mark.parametrize("make", VALUES.values(), ids=VALUES)
-    def test_every_storage_of_it_is_followed(self, make: Callable[[], object], protocol: int) -> None:
+    def test_a_file_that_torch_saved_misses_nothing_and_every_storage_of_it_is_followed(
+        self, make: Callable[[], object], protocol: int
+    ) -> None:
         data = torch_file(make(), pickle_protocol=protocol)
+        assert damage(data) == []
         (main,) = [one for one in read_zip_directory(MemorySource(data)).entries if one.name.endswith("/data.pkl")]
         found = PickleReader(MemorySource(data)).names(main.begin, main.end).storages
         with zipfile.ZipFile(io.BytesIO(data)) as archive:

@@ -112,6 +112,7 @@ def test_pages_that_are_lost_or_swapped_are_seen_unless_they_hold_tensor_data_al
     assert broken.count(with_crcs, broken.means_with_crc(with_crc)).misses == {}
 
 
+@pytest.mark.sample(1)
 @FORMATS
 def test_zeros_from_anywhere_to_the_end_are_seen_beside_siblings(fmt: str) -> None:
     one = scene(fmt, large=True)
@@ -195,6 +196,7 @@ def replicated(fmt: str, *, large: bool = False) -> Scene:
     return broken.scene(FIXTURES / TREES[fmt] / "output", "20_2", change=change)
 
 
+@pytest.mark.sample(2)
 @FORMATS
 @pytest.mark.parametrize("large", [False, True])
 def test_whole_replicas_are_left_alone(fmt: str, large: bool) -> None:
@@ -202,6 +204,7 @@ def test_whole_replicas_are_left_alone(fmt: str, large: bool) -> None:
     assert one.beside_replicas(one.data, copies=3) == one.beside_replicas(one.data, copies=2) == ()
 
 
+@pytest.mark.sample(1)
 @FORMATS
 def test_of_three_replicas_every_flipped_bit_is_found_in_its_file_and_of_two_it_is_noticed(fmt: str) -> None:
     one = replicated(fmt)
