@@ -96,7 +96,7 @@ def not_acted_on(checkpoint: Checkpoint) -> tuple[Finding, ...]:
         checkpoint: Of a tree that was settled.
     """
     found = [one for one in checkpoint.findings if one.code in _LAW]
-    if checkpoint.step is None and checkpoint.content is not Content.WEIGHTS_ONLY:
+    if checkpoint.step is None and checkpoint.content is Content.FULL:  # weights, or a file of anybody's, may have none
         found.append(untold(checkpoint))
     return blocking(replace(one, severity=Severity.UNKNOWN) if one.code is Code.STEP_UNKNOWN else one for one in found)
 
