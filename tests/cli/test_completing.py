@@ -32,6 +32,7 @@ def offered(*words: str, cwd: Path | None = None) -> Said:
     return Said(done.returncode, done.stdout, done.stderr)
 
 
+@pytest.mark.sample(9)
 @pytest.mark.parametrize(
     ("words", "names"),
     [

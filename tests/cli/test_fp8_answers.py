@@ -72,6 +72,7 @@ def test_each_trainers_log_gives_an_answer_that_keeps_to_its_schema(log: Path) -
         kept("fp8 compare", said)
 
 
+@pytest.mark.sample(8)
 @pytest.mark.parametrize("tree", TREES, ids=lambda tree: tree.name)
 def test_each_probe_keeps_to_its_schema_and_leaves_the_tree_alone(tree: Path) -> None:
     before = lying(tree)
