@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from shlex import quote
 
 from ckpttool.decide.lineage import Course
 from ckpttool.decide.lost import lost_steps, perhaps_lost
@@ -180,6 +179,8 @@ def _only_left(
             message = (
                 f"the tracker names {inventory.tracked.name}, {which}, and nothing else is known against {save.name}"
             )
+            from shlex import quote  # most trees need none
+
             repair = f"ckpttool repair-meta {quote(inventory.root)} --checkpoint {save.name} --apply"
             remedy += f"; {repair} lets the tracker name it"
         yield unknown(Code.ABANDONED_BRANCH, message, path=save.name, remedy=remedy)
