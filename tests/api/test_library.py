@@ -116,6 +116,7 @@ def _without_room(document: dict[str, Any]) -> dict[str, Any]:
     return {} if document.get("name") == "disk" else {key: document[key] for key in document if key != "written"}
 
 
+@pytest.mark.sample(9)
 @pytest.mark.parametrize("name", ANSWERS)
 def test_an_answer_spells_itself_as_its_command_prints_it(name: str, run_folder: Path) -> None:
     command, ask = ANSWERS[name]

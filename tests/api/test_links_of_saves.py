@@ -82,6 +82,7 @@ def test_a_watch_of_a_tree_with_a_link_into_everything_ends_each_poll_and_tells_
     assert case.link not in [event.name for event in watching.told if event.kind.value == "good"]
 
 
+@pytest.mark.sample(8)
 @pytest.mark.parametrize("case", LINKED[:4], ids=lambda case: f"{Path(case.tree).name}-{Path(case.link).name}")
 @pytest.mark.parametrize("command", ["resolve", "verify", "seal", "prune", "report", "preflight"])
 def test_no_command_follows_a_link_further_than_the_layout_looks_into_a_save(

@@ -342,6 +342,7 @@ PREFLIGHT = "preflight --config base.yaml"
 LAUNCH = "launch --force --config base.yaml --output new.yaml"
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     "command",
     [
@@ -370,6 +371,7 @@ def test_a_junit_failure_names_the_nodes() -> None:
     assert "ranks 8-15, all of node 1" in ask(*PREFLIGHT.split(), *options).stdout
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     "command", ["scan", "resolve", LAUNCH, "verify --checkpoint all", f"{PREFLIGHT} --checkpoint 20_2"]
 )

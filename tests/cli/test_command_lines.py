@@ -289,6 +289,7 @@ def test_every_word_that_people_type_leads_to_a_command_or_an_option_that_there_
     assert not {*words} & {*COMMANDS}
 
 
+@pytest.mark.sample(7)
 @pytest.mark.parametrize("command", [*COMMANDS, "asd check"])
 def test_what_is_common_to_all_commands_may_stand_on_either_side(command: str, here: Path) -> None:
     whole(here)

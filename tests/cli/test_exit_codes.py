@@ -376,6 +376,7 @@ NUMBERS = {
 }
 
 
+@pytest.mark.sample(12)
 @pytest.mark.usefixtures("here")
 @pytest.mark.parametrize(("command", "option"), [(name, each) for name, options in NUMBERS.items() for each in options])
 def test_2_for_a_number_that_is_none_before_anything_is_looked_at(command: str, option: str) -> None:

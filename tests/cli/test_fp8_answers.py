@@ -55,6 +55,7 @@ def lying(folder: Path) -> dict[str, bytes | None]:
     return {f"{path}": path.read_bytes() if path.is_file() else None for path in sorted(folder.rglob("*"))}
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(("baseline", "candidate"), list(permutations(CURVES, 2)))
 def test_each_comparison_keeps_to_its_schema(baseline: str, candidate: str) -> None:
     runs = (f"{TOY / baseline}", f"{TOY / candidate}")

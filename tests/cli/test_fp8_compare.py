@@ -45,6 +45,7 @@ def test_0_where_it_matches_and_14_where_one_baseline_cannot_tell(here: Path) ->
     assert "--repeat LOG" in ask("fp8", "compare", "base.csv", "slightly.csv").stdout
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("form", FORMATS)
 def test_each_trainers_log_gives_the_same_class(form: str, here: Path) -> None:
     runs = Runs(3, steps=400, wander=0.002)
@@ -141,6 +142,7 @@ def scores(**tasks: float) -> str:
 BASE = {"arc": 0.5, "boolq": 0.7, "hellaswag": 0.6, "mmlu": 0.55, "piqa": 0.75}
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("change", "case", "code", "word"),
     [

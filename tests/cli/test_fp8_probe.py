@@ -48,6 +48,7 @@ def told(*arguments: str) -> dict[str, Any]:
     return dict(ask("fp8", "probe", *arguments, "--json").json)
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("name", QUESTIONS)
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.usefixtures("beside_fixtures")

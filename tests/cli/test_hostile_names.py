@@ -38,6 +38,7 @@ def hostile(here: Path, name: str) -> None:
     tree.remove(tree.shard(1, 15, 2)).file(f"checkpoint/{name}")
 
 
+@pytest.mark.sample(7)
 @pytest.mark.parametrize("name", NAMES.values(), ids=NAMES)
 @pytest.mark.parametrize("command", ["scan", "resolve"])
 def test_a_table_shows_it_without_obeying_it(command: str, name: str, here: Path) -> None:

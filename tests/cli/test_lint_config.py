@@ -32,6 +32,7 @@ def configs(here: Path) -> Path:
     return here
 
 
+@pytest.mark.sample(7)
 @pytest.mark.parametrize(
     ("files", "code"),
     [(["good.yaml"], 0), (["good.yaml", "bad.yaml"], 10), (["bad.yaml", "torn.yaml"], 2), (["none.yaml"], 2)],

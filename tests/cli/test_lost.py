@@ -91,6 +91,7 @@ def test_where_nothing_is_lost_it_took_no_time(here: Path) -> None:
     assert ask("resolve", "output", "--format", "json").json["lost_seconds"] == 0
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize(
     ("options", "code"),
     [

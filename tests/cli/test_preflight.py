@@ -392,6 +392,7 @@ class TestReports:
         assert "too.sarif" not in said.stderr
         assert not (here / "there.xml").exists()
 
+    @pytest.mark.sample(2)
     @pytest.mark.parametrize("form", ALL[1:])
     def test_an_earlier_report_of_its_format_is_replaced_and_so_is_an_empty_file(self, form: str, here: Path) -> None:
         SITUATIONS["all-damaged"](here)
@@ -406,6 +407,7 @@ class TestReports:
         assert asked(here, "--report", f"{form}=out").code == 11
         assert (here / "out").read_text() == first
 
+    @pytest.mark.sample(2)
     @pytest.mark.parametrize("form", ALL[1:])
     def test_2_where_a_report_would_replace_anything_else(
         self, form: str, here: Path, monkeypatch: pytest.MonkeyPatch
@@ -579,6 +581,7 @@ class TestOneScreen:
         assert "…" not in said.stdout
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("name", NAMES.values(), ids=NAMES)
 def test_a_hostile_name_is_shown_without_being_obeyed(name: str, here: Path) -> None:
     tree = TreeBuilder(here).legacy(ranks=2, prefix=name, sparse=True)

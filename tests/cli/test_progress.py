@@ -66,6 +66,7 @@ def slow(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(progress, "HEARTBEAT_SECONDS", 0.02)
 
 
+@pytest.mark.sample(3)
 @pytest.mark.usefixtures("sealed", "slow")
 @pytest.mark.parametrize("command", sorted(COMMANDS.keys() - {"verify headers"}))
 def test_without_a_terminal_a_line_says_now_and_then_how_far_it_is(command: str) -> None:
@@ -78,6 +79,7 @@ def test_without_a_terminal_a_line_says_now_and_then_how_far_it_is(command: str)
     assert " read, " not in quiet.stderr
 
 
+@pytest.mark.sample(3)
 @pytest.mark.usefixtures("sealed")
 @pytest.mark.parametrize("command", COMMANDS)
 def test_what_is_done_at_once_says_nothing_of_it(command: str) -> None:
@@ -107,6 +109,7 @@ class TestInterrupted:
             self.patch.setattr(Meter, "reported", reported)
             yield
 
+    @pytest.mark.sample(2)
     @pytest.mark.parametrize("command", ["verify", "resolve", "launch", "preflight"])
     @pytest.mark.parametrize("options", [[], ["--quiet"]])
     def test_it_is_said_what_was_verified_and_the_next_run_goes_on_from_there(

@@ -65,6 +65,7 @@ def test_the_plan_is_the_golden_one(situation: str, form: str, here: Path, golde
     assert sorted(here.rglob("*")) == before
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("situation", PRUNES)
 def test_what_is_planned_is_what_is_done(situation: str, here: Path) -> None:
     SITUATIONS[situation](here)

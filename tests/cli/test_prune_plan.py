@@ -137,6 +137,7 @@ PLANNED = ["prune", "output", "--keep-last", "1", "--plan-out"]
 APPLIED = ["prune", "output", "--apply-plan"]
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [

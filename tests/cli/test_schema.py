@@ -40,6 +40,7 @@ def test_every_document_that_is_printed_has_a_schema_and_no_schema_is_left_over(
     assert printed - OUR_OWN_FILES == set(schemas.names())
 
 
+@pytest.mark.sample(10)
 @pytest.mark.parametrize("name", schemas.names())
 def test_a_schema_is_one_and_is_printed_whole(name: str) -> None:
     said = ask("schema", name)

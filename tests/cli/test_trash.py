@@ -142,6 +142,7 @@ def test_13_while_another_ckpttool_changes_the_tree() -> None:
         assert ask("trash", "list", "output").code == ExitCode.OK
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [

@@ -53,6 +53,7 @@ def said(question: str, where: str) -> tuple[int, dict[str, object]]:
     return done.code, {name: document[name] for name in document if name not in {"parts", "seconds"}}
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     ("stands", "tree", "parts"),
     [

@@ -86,6 +86,7 @@ def test_a_part_that_always_raises_ends_no_training_that_has_bad_batches(
         trained(tmp_path, bad={2: INFINITE, 5: NOT_A_NUMBER, 8: INFINITE})
 
 
+@pytest.mark.sample(10)
 @pytest.mark.parametrize("number", [0, 2])
 @pytest.mark.parametrize(("owner", "name"), PARTS, ids=NAMES)
 def test_a_part_that_raises_once_costs_that_step_alone(owner: object, name: str, number: int, tmp_path: Path) -> None:
