@@ -132,7 +132,7 @@ def main() -> int:
         first = copies.get()
         reached, failed = first.reached()
         copies.put(first)
-        print(f"{len(failed)} tests fail in the copy for its own sake and are left out", flush=True)
+        print(f"left out, for they fail in a copy: {len(failed)} tests", flush=True)
         done = count(1)
 
         def judge(numbered: tuple[int, Mutant]) -> bool:
