@@ -116,15 +116,17 @@ def scan_saves(storage: Storage, listing: Listing, options: ScanOptions) -> Inve
     tracked, trouble = _tracker(storage, set(names))
     emptied = _emptied(looked, tracked)
     seen = [save for save in looked if save.name not in emptied]
-    checkpoints = _with_identities(storage, [_checkpoint(save, seen) for save in seen])
+    checkpoints = [_checkpoint(save, seen) for save in seen]
+    counts = _batches(storage, checkpoints)
+    checkpoints = _with_identities(storage, checkpoints, counts)
     known = {TRACKER, OWN_FOLDER, *names}
     strays = tuple(entry.name for entry in listing.entries if entry.name not in known)
     if tracked is not None:  # times tell whether what it does not cover was saved before it or after
         checkpoints = [
             stamped(storage, save) if (save.step or 0) > (tracked.step or 0) else save for save in checkpoints
         ]
-    checkpoints = list(_confirmed(storage, checkpoints, tracked))
-    checkpoints = list(_with_exchanged_names(storage, checkpoints))
+    checkpoints = list(_confirmed(checkpoints, counts, tracked))
+    checkpoints = list(_with_exchanged_names(checkpoints, counts))
     return Inventory(
         root=storage.root,
         layout=Verl.name,
@@ -136,14 +138,13 @@ def scan_saves(storage: Storage, listing: Listing, options: ScanOptions) -> Inve
     )
 
 
-def _confirmed(storage: Storage, saves: Sequence[Checkpoint], tracked: Tracked | None) -> Iterator[Checkpoint]:
+def _confirmed(saves: Sequence[Checkpoint], counts: Mapping[str, int], tracked: Tracked | None) -> Iterator[Checkpoint]:
     """Doubt a number beyond the tracker that nothing confirms: neither the loader's count of batches, nor its place.
 
     Without a tracker the lowest number is believed, unless its own count speaks against it.
     """
     told = None if tracked is None else tracked.step or 0
     beyond = [save for save in saves if told is None or (save.step or 0) > told]
-    counts = {save.name: count for save in saves if (count := _batches(storage, save)) is not None} if beyond else {}
     if told is None and _has_several_a_step(saves, counts):
         counts = {}
     if not beyond or (told is None and len(saves) <= (1 if counts else 2)):  # two numbers alone tell nothing
@@ -174,18 +175,16 @@ def _has_several_a_step(saves: Iterable[Checkpoint], counts: Mapping[str, int]) 
     return any(count > step for step, count in pairs) and all(count != step for step, count in pairs)
 
 
-def _with_exchanged_names(storage: Storage, saves: Sequence[Checkpoint]) -> Iterator[Checkpoint]:
+def _with_exchanged_names(saves: Sequence[Checkpoint], counts: Mapping[str, int]) -> Iterator[Checkpoint]:
     """Doubt the numbers of saves each of which counts the batches of another one: somebody exchanged their names."""
-    read = map_waiting(partial(_batches, storage), saves) if len(saves) > 1 else ()
-    counts = {save.step or 0: count for save, count in zip(saves, read, strict=False) if count is not None}
-    others = _exchanged(counts)
+    others = _exchanged({save.step or 0: counts[save.name] for save in saves if save.name in counts})
     for save in saves:
         step = save.step or 0
         is_doubted = any(one.code is Code.STEP_DISAGREES for one in save.findings)
         if step not in others or is_doubted:
             yield save
             continue
-        batches = counted(counts[step], "batch", "batches")
+        batches = counted(counts[save.name], "batch", "batches")
         message = (
             f"its name says step {step}, but {save.name}/{DATA} counts {batches} of its epoch, as "
             f"{folder_of(Step(others[step]))} should: the names of saves were exchanged"
@@ -228,8 +227,10 @@ def _unconfirmed(save: Checkpoint, told: int | None, count: int | None) -> Findi
     return unknown(Code.STEP_DISAGREES, message, path=save.name, remedy=remedy)
 
 
-def _batches(storage: Storage, save: Checkpoint) -> int | None:
-    return batches_in(first_told(storage, [_loader_path(save)]))
+def _batches(storage: Storage, saves: Sequence[Checkpoint]) -> dict[str, int]:
+    """Read how many batches of its epoch the data loader of each save counts, by the save's name."""
+    read = map_waiting(lambda save: batches_in(first_told(storage, [_loader_path(save)])), saves)
+    return {save.name: count for save, count in zip(saves, read, strict=True) if count is not None}
 
 
 def _is_confirmed(step: int, count: int | None, steps: Sequence[int], counts: Mapping[int, int]) -> bool:
@@ -370,7 +371,7 @@ def _checkpoint(save: _Save, saves: Sequence[_Save]) -> Checkpoint:
     )
 
 
-def _with_identities(storage: Storage, checkpoints: list[Checkpoint]) -> list[Checkpoint]:
+def _with_identities(storage: Storage, checkpoints: list[Checkpoint], counts: Mapping[str, int]) -> list[Checkpoint]:
     """Read what tells a copy, where the data loaders of two saves stood alike, as in a later epoch, or tell nothing."""
     alike: dict[bytes | None, list[Checkpoint]] = defaultdict(list)
     for save, state in zip(checkpoints, map_waiting(partial(_loader_state, storage), checkpoints), strict=True):
@@ -381,7 +382,7 @@ def _with_identities(storage: Storage, checkpoints: list[Checkpoint]) -> list[Ch
     return [
         replace(
             save,
-            order=_batches(storage, save),
+            order=counts.get(save.name),
             identity=_identity(storage, save) if save.name in doubtful else None,
         )
         for save in checkpoints
