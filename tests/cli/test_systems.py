@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 from tests.conftest import TESTS
@@ -31,6 +33,8 @@ COMMANDS = (
     "prune output --keep-last 1 --grace 0",
     "seal output",
 )
+DAY = 24 * 3600
+"""Seconds."""
 ASK = """
 import json, sys
 from tests.support.commands import ask
@@ -42,6 +46,9 @@ def test_commands_answer_without_what_linux_alone_has_as_they_do_with_it(tmp_pat
     answers = []
     for system, before in (("linux", ""), ("macos", MACOS)):
         whole(tmp_path / system)
+        saved = time.time() - 10.5 * DAY  # no minute, hour or day ends for it between the two
+        for file in (tmp_path / system).rglob("*"):
+            os.utime(file, (saved, saved))
         done = subprocess.run(
             [sys.executable, "-c", before + ASK, *COMMANDS],
             cwd=tmp_path / system,
