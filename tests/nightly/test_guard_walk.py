@@ -1,9 +1,8 @@
-"""What the page on the guard walks through is what a reader gets, in less than a minute for each training."""
+"""What the page on the guard walks through is what a reader gets."""
 
 from __future__ import annotations
 
 import re
-import time
 from pathlib import Path
 
 import pytest
@@ -24,12 +23,13 @@ def alike(text: str) -> str:
     return " ".join(FRACTION.sub("#", INSTALLED.sub("ckpttool", text)).split())
 
 
-def test_every_block_of_the_walk_prints_what_the_page_shows(tmp_path: Path, request: pytest.FixtureRequest) -> None:
+def test_every_block_of_the_walk_prints_what_the_page_shows(
+    tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
     text = PAGE.read_text(encoding="utf-8")
-    began = time.monotonic()
     fresh = [replayed(body, tmp_path) for body in BLOCK.findall(text)]
     assert len(fresh) == 3
-    assert time.monotonic() - began < 180
     if request.config.getoption("--update-goldens"):
         bodies = iter(fresh)
         shown = BLOCK.sub(lambda _: f"```text\n{next(bodies)}```", text)
