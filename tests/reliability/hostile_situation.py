@@ -25,6 +25,9 @@ parallel_config: {data_parallel: 2, model_parallel: 1, pipeline_stage: 1, micro_
 """
 
 
+MOST_MEBIBYTES = 256
+
+
 @dataclass(frozen=True, kw_only=True)
 class Ask:
     """A command line and what must come of it."""
@@ -58,6 +61,8 @@ class Situation:
     """Which files, as a pattern, no command may change: those of the checkpoint that must be found."""
     string: str = ""
     """What stands for `STRING` in a command line."""
+    most_mebibytes: int = MOST_MEBIBYTES
+    """Memory that a command may take."""
 
 
 def sound_tree(here: Path, *, ranks: int = 2, fmt: str = "ckpt") -> TreeBuilder:

@@ -19,9 +19,17 @@ from ckpttool.errors import ExitCode
 from tests.reliability.figures import Figure, Programme
 from tests.reliability.hostile_inputs import CHANGING, SWEEPS, sensible, situations
 from tests.reliability.hostile_runner import STARTED_SOMETHING, WROTE_OUTSIDE, Done, Runner
-from tests.reliability.hostile_situation import CANARY, Ask, Situation, ask, in_place_of, sound_tree, text
+from tests.reliability.hostile_situation import (
+    CANARY,
+    MOST_MEBIBYTES,
+    Ask,
+    Situation,
+    ask,
+    in_place_of,
+    sound_tree,
+    text,
+)
 
-MOST_MEBIBYTES = 256
 MOST_CPU_SECONDS = 5.0
 SHARED_CORES = 1.6
 """How much more of its own time a process takes where others use the same caches. The figures tell what it took."""
@@ -103,7 +111,12 @@ def _try(situation: Situation, runner: Runner, here: Path, tally: Tally) -> None
         changing = any(word in one.line for word in CHANGING)
         after = _snapshot(here)
         changed = _changes(before, after, MAY_CHANGE if changing else ("cache",))
-        tally.add(situation.name, one, done, [*_complaints(one, done), *changed, *_lost(situation, before, after)])
+        tally.add(
+            situation.name,
+            one,
+            done,
+            [*_complaints(one, done, situation.most_mebibytes), *changed, *_lost(situation, before, after)],
+        )
         if changing or changed:
             if any(name.startswith("output/") for name, _ in before.items() ^ after.items()):
                 _ask_again(one, situation, runner, here, tally)
@@ -123,7 +136,9 @@ def _ask_again(change: Ask, situation: Situation, runner: Runner, here: Path, ta
     for one in situation.asks:
         if one.line == "resolve output":
             done = _ask(one, situation, runner, here)
-            tally.add(f"{situation.name}, after {change.line}", one, done, _complaints(one, done))
+            tally.add(
+                f"{situation.name}, after {change.line}", one, done, _complaints(one, done, situation.most_mebibytes)
+            )
 
 
 def _lost(situation: Situation, before: dict[str, object], after: dict[str, object]) -> list[str]:
@@ -139,7 +154,7 @@ def _fresh(situation: Situation, here: Path) -> None:
     situation.make(here)
 
 
-def _complaints(one: Ask, done: Done) -> Iterator[str]:
+def _complaints(one: Ask, done: Done, most_mebibytes: int = MOST_MEBIBYTES) -> Iterator[str]:
     """Say what is wrong with an answer."""
     if done.hung:
         yield "hung"
@@ -151,7 +166,7 @@ def _complaints(one: Ask, done: Done) -> Iterator[str]:
         yield f"does not say {one.says!r}"
     if "Traceback" in done.said or "itself failed" in done.said:
         yield "failed itself"
-    if done.peak_mebibytes > MOST_MEBIBYTES:
+    if done.peak_mebibytes > most_mebibytes:
         yield f"{done.peak_mebibytes:.0f} MiB"
     if done.cpu_seconds > MOST_CPU_SECONDS * SHARED_CORES:
         yield f"{done.cpu_seconds:.1f} s of CPU"
