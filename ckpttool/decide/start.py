@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ckpttool.domain.finding import Code, Finding, note, suspect, unknown
-from ckpttool.domain.plan import JudgedStart, ResumePlan
+from ckpttool.domain.plan import JudgedStart, Outcome, ResumePlan, may_be_good
 
 
 def start_findings(
@@ -27,8 +27,12 @@ def start_findings(
         return (say(Code.START_UNKNOWN, message, path=config, line=start.line, remedy=remedy),)
     message = f"{start.lead}, {trainer} {start.deed(chosen)}: {start.reason}"
     actual = told.would_resume
+    say = suspect
+    if told.outcome is not Outcome.STOPS and _may_be_good(actual, plan):
+        say = unknown
+        message += f"; whether {actual} is good is not known"
     return (
-        suspect(
+        say(
             Code.START_DIFFERS,
             message,
             path=config,
@@ -38,3 +42,8 @@ def start_findings(
             remedy=remedy,
         ),
     )
+
+
+def _may_be_good(name: str | None, plan: ResumePlan) -> bool:
+    """Whether nothing shows a save of this name to be damaged, and it was passed over because nobody could judge it."""
+    return any(one.checkpoint.name == name and may_be_good(one.reasons) for one in plan.point.rejected)

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from ckpttool.decide.start import start_findings
-from ckpttool.domain.finding import Code, Severity
-from ckpttool.domain.plan import JudgedStart, Outcome, Simulation
+from ckpttool.domain.finding import Code, Finding, Severity, damage, unknown
+from ckpttool.domain.plan import JudgedStart, Outcome, Rejection, Simulation
 from tests.support.plans import resume_plan
 
 PLAN = resume_plan()
@@ -48,6 +48,24 @@ def test_another_save_a_stop_and_a_beginning_at_0_stand_against_it(judged: Judge
     )
     assert f"as it stands, T {words}" in finding.message
     assert judged.is_known
+
+
+@pytest.mark.parametrize(
+    ("outcome", "reason", "severity"),
+    [
+        (Outcome.UNKNOWN, unknown(Code.UNREADABLE, "input/output error"), Severity.UNKNOWN),
+        (Outcome.UNKNOWN, damage(Code.SHARD_TRUNCATED, "ends early"), Severity.SUSPECT),
+        (Outcome.STOPS, unknown(Code.UNREADABLE, "input/output error"), Severity.SUSPECT),
+    ],
+)
+def test_to_take_a_save_that_could_not_be_read_is_not_known_to_be_wrong(
+    outcome: Outcome, reason: Finding, severity: Severity
+) -> None:
+    rejected = Rejection(checkpoint=replace(PLAN.point.checkpoint, name="20_2"), reasons=(reason,))
+    plan = replace(PLAN, point=replace(PLAN.point, rejected=(rejected,)))
+    (finding,) = start_findings(start("20_2", outcome), plan, trainer="T", config=None, remedy="do")
+    assert (finding.code, finding.severity) == (Code.START_DIFFERS, severity)
+    assert ("whether 20_2 is good is not known" in finding.message) == (severity is Severity.UNKNOWN)
 
 
 @pytest.mark.parametrize("outcome", [Outcome.LOADS, Outcome.UNKNOWN])

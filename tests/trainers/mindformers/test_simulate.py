@@ -14,7 +14,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ckpttool.domain.plan import Outcome
 from ckpttool.errors import UsageError
+from ckpttool.formats.strict_json import DEFAULT_LIMIT
 from ckpttool.storage.local import LocalStorage
 from ckpttool.trainers.mindformers.simulate import simulate
 from ckpttool.trainers.mindformers.simulate.names import checkpoint_name
@@ -353,6 +355,17 @@ def test_a_record_that_cannot_be_taken_for_an_object_stops_it(tree: TreeBuilder,
     meta = "checkpoint/rank_1/meta.json"
     tree.file(meta, "[1]") if record == "list" else tree.remove(meta).folder(meta)
     assert_takes(tree, None, "rank_1/meta.json is nothing that it can open as an object")
+
+
+@pytest.mark.parametrize(
+    ("record", "outcome"), [(b" " * (DEFAULT_LIMIT + 1), Outcome.UNKNOWN), (b"[1]", Outcome.STOPS)]
+)
+def test_a_record_that_could_not_be_read_here_may_be_read_there(
+    tree: TreeBuilder, record: bytes, outcome: Outcome
+) -> None:
+    told = simulate(view_of(tree.file("checkpoint/rank_1/meta.json", record).output), ALL[-1])
+    assert (told.would_resume, told.outcome) == (None, outcome)
+    assert ("rank_1/meta.json could not be read" in told.because) == (outcome is Outcome.UNKNOWN)
 
 
 def test_the_oldest_meta_of_all_ranks_is_the_limit(tree: TreeBuilder) -> None:

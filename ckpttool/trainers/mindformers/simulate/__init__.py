@@ -12,7 +12,7 @@ from ckpttool.domain.plan import Outcome, Simulation
 from ckpttool.domain.progress import newest_first
 from ckpttool.domain.shard import FormatName
 from ckpttool.storage import above, open_storage
-from ckpttool.trainers.mindformers.simulate.names import Pick, StopsError
+from ckpttool.trainers.mindformers.simulate.names import Pick, StopsError, UnreadError
 
 if TYPE_CHECKING:
     from ckpttool.domain.checkpoint import Checkpoint
@@ -98,6 +98,8 @@ def simulate(view: MindFormersView, version: str) -> Simulation:
         pick = _pick(view, quirks)
     except StopsError as stop:
         pick = Pick(name=None, because=f"it stops with an error: {stop}", outcome=Outcome.STOPS)
+    except UnreadError as unread:
+        pick = Pick(name=None, because=str(unread), outcome=Outcome.UNKNOWN)
     return Simulation(
         trainer="mindformers",
         title="MindFormers",

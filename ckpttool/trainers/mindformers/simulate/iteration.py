@@ -10,7 +10,7 @@ import re
 
 from ckpttool.trainers.mindformers.simulate.names import Pick, StopsError
 from ckpttool.trainers.mindformers.simulate.versions import Quirks
-from ckpttool.trainers.mindformers.simulate.view import IterationView, MindFormersView, Reading
+from ckpttool.trainers.mindformers.simulate.view import IterationView, MindFormersView, Reading, require_read
 
 _NEVER_OLDER = "and it never falls back to an older iteration"
 _NUMBER = re.compile(r"iteration_(\d+)")
@@ -34,6 +34,7 @@ def _tracked(view: MindFormersView, quirks: Quirks) -> tuple[IterationView, str]
     if quirks.takes_hugging_face and "model.safetensors.index.json" in (view.itself.names or ()):
         return view.itself, "model.safetensors.index.json makes the folder itself the checkpoint"
     tracker = view.tracker
+    require_read(tracker.reading, "the tracker file")
     if tracker.reading is Reading.MISSING:
         return view.itself, f"there is no tracker, so it takes the folder itself, where {_verified(view.itself)}"
     if tracker.reading is not Reading.PRESENT:
@@ -51,6 +52,7 @@ def _verified(folder: IterationView) -> str:
     """Return in what it trusts; it looks at names only."""
     names = frozenset(folder.names or ())
     where = folder.name or "the folder"
+    require_read(folder.metadata.reading, f"the metadata.json of {where}")
     if folder.metadata.reading is Reading.MISSING:
         shards = sum(name.endswith(".safetensors") and not name.startswith(".") for name in names)
         if not shards:
@@ -76,6 +78,7 @@ def _healthy(view: MindFormersView) -> tuple[IterationView, str]:
     because = "it is the newest whose common.json has ckpt_status 0; neither the tracker nor the shards are looked at"
     for _, folder in ordered:
         reading = folder.common.reading
+        require_read(reading, f"the common.json of {folder.name}")
         if reading in {Reading.NOT_TEXT, Reading.WRONG_SHAPE}:
             raise StopsError(f"the common.json of {folder.name} is no object, which it does not expect")
         if reading is Reading.PRESENT and folder.common.ckpt_status == 0:
@@ -87,6 +90,7 @@ def _healthy(view: MindFormersView) -> tuple[IterationView, str]:
 def _require_common(folder: IterationView, quirks: Quirks) -> None:
     common = folder.common
     where = folder.name or "the folder"
+    require_read(common.reading, f"the common.json of {where}")
     if common.reading is Reading.MISSING:
         raise StopsError(f"{where} has no common.json")
     if common.reading is not Reading.PRESENT:

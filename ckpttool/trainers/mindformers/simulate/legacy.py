@@ -28,6 +28,7 @@ from ckpttool.trainers.mindformers.simulate.view import (
     RankView,
     Reading,
     SeenEntry,
+    require_read,
 )
 
 _PASSED_OVER = {Reading.MISSING, Reading.NOT_TEXT, Reading.NOT_JSON}
@@ -173,6 +174,7 @@ def _prefix(tree: LegacyTree, file: str) -> str:
 
 
 def _usable(meta: MetaView, rank: int, fmt: str) -> tuple[tuple[int, int], str] | None:
+    require_read(meta.reading, f"rank_{rank}/meta.json")
     if meta.reading in _PASSED_OVER:
         return None
     if meta.reading is not Reading.PRESENT:
@@ -199,6 +201,7 @@ def _by_name(tree: LegacyTree, base: _Base) -> Pick:
         )
     picks.sort(key=lambda file: run_label_of(file, tree.fmt) if tree.health else label_of(file, tree.fmt))
     if tree.health:
+        require_read(tree.health_file.reading, "health_ckpts.json")
         if tree.health_file.reading not in {Reading.PRESENT, Reading.MISSING}:
             raise StopsError("health_ckpts.json is not the list that it expects")
         if 0 not in tree.health_file.marks:

@@ -15,6 +15,10 @@ class StopsError(Exception):
     """The simulated MindFormers stops with an error, for the reason in the message."""
 
 
+class UnreadError(Exception):
+    """Nobody can say what the simulated MindFormers does: it hangs on a record that could not be read here."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pick:
     """What the simulated MindFormers does."""

@@ -16,6 +16,7 @@ from ckpttool.storage.base import Entry, Kind, LostLinkError, NotRegularError, S
 from ckpttool.trainers.common.tracker_file import TRACKER
 from ckpttool.trainers.mindformers.layouts.iteration_records import metadata_memory
 from ckpttool.trainers.mindformers.layouts.names import ITERATION_START, iteration_folder
+from ckpttool.trainers.mindformers.simulate.names import UnreadError
 
 _RANK_FOLDER = re.compile(r"rank_(0|[1-9][0-9]*)")
 _SHARD_SUFFIXES = (".ckpt", ".safetensors")
@@ -33,8 +34,19 @@ class Reading(str, Enum):
     NOT_JSON = "not-json"
     WRONG_SHAPE = "wrong-shape"
     """JSON, but not the objects and lists that MindFormers takes for granted."""
+    NOT_A_FILE = "not-a-file"
     UNREADABLE = "unreadable"
-    """A folder of that name, no permission, or beyond all limits."""
+    """No permission, a fault of the disk, or beyond all limits: MindFormers may be able to read it all the same."""
+
+
+def require_read(reading: Reading, path: str) -> None:
+    """Refuse to go on from a record that could not be read.
+
+    Raises:
+        UnreadError: It could not.
+    """
+    if reading is Reading.UNREADABLE:
+        raise UnreadError(f"{path} could not be read")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -313,6 +325,8 @@ def _bytes(storage: Storage, path: str, *, limit: int) -> tuple[Reading, bytes]:
         return Reading.PRESENT, storage.small_file(path, limit=limit)
     except (FileNotFoundError, LostLinkError):  # MindFormers asks os.path.exists, which says no to both
         return Reading.MISSING, b""
+    except (NotRegularError, IsADirectoryError):
+        return Reading.NOT_A_FILE, b""
     except OSError:
         return Reading.UNREADABLE, b""
 
