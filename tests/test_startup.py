@@ -30,7 +30,6 @@ HEAVY = {
     "zstandard",
     "numpy",
     "prometheus_client",
-    "fsspec",
     "obstore",
     "pydantic",
     "rich",

@@ -25,7 +25,7 @@ from ckpttool.domain.shard import Shard
 from ckpttool.domain.units import Step
 from ckpttool.domain.verdict import Level, ShardReport, Verdict
 from ckpttool.errors import IncompleteError, UnknownLayoutError, UsageError
-from ckpttool.storage import is_remote
+from ckpttool.storage import is_object_store
 from ckpttool.storage.base import Kind, Storage
 from ckpttool.storage.fan_out import map_waiting
 from ckpttool.trainers.base import Refusal, Resume, no_effects
@@ -295,7 +295,7 @@ def _plan(
         next_step=Step(point.step + 1),
         findings=_beyond(tree, point),
         advice=advice,
-        copies=_to_copy(tree, checkpoint) if is_remote(tree.inventory.root) else (),
+        copies=_to_copy(tree, checkpoint) if is_object_store(tree.inventory.root) else (),
     )
     resume = Resume(
         plan=plan,

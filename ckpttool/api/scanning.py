@@ -19,8 +19,8 @@ from ckpttool.domain.progress import newest_first
 from ckpttool.domain.question import TreeQuestion
 from ckpttool.errors import IncompleteError, UsageError
 from ckpttool.records import HEAL_JOURNAL, JOURNAL, OWN_FOLDER, SealPlace
-from ckpttool.storage import above, as_spelled_there, is_read_by_driver, look_anew, open_storage, shortest
-from ckpttool.storage.base import UNTOLD, LostLinkError, Storage, is_there, unreadable
+from ckpttool.storage import above, as_spelled_there, look_anew, open_storage, shortest
+from ckpttool.storage.base import LostLinkError, Storage, is_there, unreadable
 from ckpttool.trainers.base import Layout, Refusal, ScanOptions
 from ckpttool.trainers.listing import list_root
 from ckpttool.trainers.locate import Located, locate, locate_emptied
@@ -181,8 +181,6 @@ def scanned(located: Located, question: TreeQuestion) -> Tree:
         inventory = settle(inventory)
         expected = layout.expected(inventory, _evidence(layout, question, inventory, located.storage))
         book = _health_book(question, layout, located.storage.root)
-    if not inventory.checkpoints and is_read_by_driver(located.storage.root):
-        raise IncompleteError(f"{located.storage.root} shows no checkpoint; {UNTOLD}")
     expected = replace(expected, findings=(*expected.findings, *without_effect(question.world_size, expected)))
     assessed = assess(inventory, expected, book, recorded_names(layout, inventory))
     if located.listing.beginning(OWN_FOLDER):

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 
-from ckpttool.errors import IncompleteError, UnknownLayoutError, UnsafeError, UsageError
-from ckpttool.storage.base import UNTOLD, Kind, Storage
+from ckpttool.errors import UnsafeError, UsageError
+from ckpttool.storage.base import Kind, Storage
 from ckpttool.storage.local import LocalStorage
 
 
@@ -24,12 +23,6 @@ def _lent(root: str) -> Storage:
     return opened(root)
 
 
-def _by_driver(root: str) -> Storage:
-    from ckpttool.storage.driver_files import DriverStorage
-
-    return DriverStorage(root)
-
-
 OBJECT_STORES = ("s3", "gs", "az")
 
 STORAGES: dict[str, Callable[[str], Storage]] = {
@@ -37,14 +30,24 @@ STORAGES: dict[str, Callable[[str], Storage]] = {
     **dict.fromkeys(OBJECT_STORES, _objects),
     **dict.fromkeys(("parts", "noted"), _lent),
 }
-"""Who opens a root, by the scheme before its `://`, if not a driver of fsspec; a folder has none."""
+"""Who opens a root, by the scheme before its `://`; a folder has none."""
+
+_SAME_STORES = {
+    **dict.fromkeys(("s3a", "s3n"), "s3"),
+    "gcs": "gs",
+    **dict.fromkeys(("abfs", "abfss", "adl", "azure", "wasb", "wasbs"), "az"),
+}
+"""What other programs call the object stores that are read here."""
+_SPEAK_S3 = frozenset(
+    {"bos", "ceph", "cos", "cosn", "ks3", "minio", "obs", "oci", "oss", "r2", "swift", "tos", "tosfs"}
+)
+"""Schemes of stores that answer as S3 does, at an address of their own."""
 
 _TELLS_TOO_MUCH = r"[^/@:]*:(?![0-9]+(?:/|\Z))[^@]*@(?s:.*)"
 """What stands behind `://`, where a password is a part of it."""
 _TO_HIDE = r"(://[^/@:\s]*:)(?![0-9]+(?:[/\s]|\Z))[^@\s]*@"
 _SIGNED = r"(?i)([?&](?:x-amz-|x-goog-)?(?:signature|security-token|credential|sig|token)=)[^&\s]+"
 """What stands behind the name of an object in an address that lets whoever has it read."""
-_CHAIN = r"(?s:.*)::[a-z0-9+.-]+:/(?s:.*)"
 _SCHEME = r"([a-z][a-z0-9+.-]*)://(?s:(.*))"
 
 
@@ -54,26 +57,32 @@ def open_storage(root: str) -> Storage:
     Raises:
         UsageError: It is spelled as a place of which nothing is known here.
     """
-    scheme = _split(root)[0]
-    _assert_openly_spelled(root)
-    return STORAGES.get(scheme, _by_driver)(root)
+    _assert_can_be_opened(root)
+    return STORAGES[_split(root)[0]](root)
 
 
-def _assert_openly_spelled(root: str) -> None:
+def _assert_can_be_opened(root: str) -> None:
     scheme, path = _split(root)
     if scheme and re.fullmatch(_TELLS_TOO_MUCH, path):
-        way = "" if scheme in STORAGES else f", FSSPEC_{scheme.upper()}_PASSWORD say"
         raise UsageError(
             f"{scheme}:// with a password in it is not read, for whoever sees the command sees that: leave it to the "
-            f"environment{way}"
+            "environment"
         )
     if scheme and re.search(_SIGNED, path):
         raise UsageError(
             f"{scheme}:// with a signature in it is not read, for whoever sees the command sees that: name the folder, "
             "and leave who you are to the environment"
         )
-    if "::" in root and re.fullmatch(_CHAIN, root):
-        raise UsageError(f"{root}: places that are read through others are not opened: name the folder itself")
+    if scheme not in STORAGES:
+        raise UsageError(f"{root} is not read: {_other_way(scheme)}")
+
+
+def _other_way(scheme: str) -> str:
+    if scheme in _SAME_STORES:
+        return f"name this store {_SAME_STORES[scheme]}://"
+    if scheme in _SPEAK_S3:
+        return "the store speaks S3, so set AWS_ENDPOINT_URL to its address and name the folder s3://BUCKET/FOLDER"
+    return "mount it or copy it to a disk, and name that folder"
 
 
 def without_passwords(text: str) -> str:
@@ -87,10 +96,6 @@ def look_anew(root: str) -> None:
         from ckpttool.storage.objects import forget
 
         forget(root)
-    elif is_read_by_driver(root):
-        from ckpttool.storage.driver_files import forget as forget_server
-
-        forget_server(root)
 
 
 def path_text(path: object, what: str) -> str:
@@ -119,33 +124,8 @@ def is_local(root: str) -> bool:
 
 
 def is_object_store(root: str) -> bool:
-    """Tell whether a root lies in an object store that is read without a driver: there `seal` can add to it."""
+    """Tell whether a root lies in an object store: `seal` can add to it; to load from it, it is copied to a disk."""
     return _split(root)[0] in OBJECT_STORES
-
-
-def is_read_by_driver(root: str) -> bool:
-    """Tell whether a root is read by a driver of fsspec: then what looks empty or absent there may be withheld."""
-    return _split(root)[0] not in STORAGES
-
-
-@contextmanager
-def as_far_as_told(root: str | None) -> Iterator[None]:
-    """Let what is not found at a root be no more than not shown, where a driver shows it; None: a folder here.
-
-    Raises:
-        IncompleteError: In place of an `UnknownLayoutError`.
-    """
-    try:
-        yield
-    except UnknownLayoutError as error:
-        if root is None or not is_read_by_driver(root):
-            raise
-        raise IncompleteError(f"as its driver shows it, {error}; {UNTOLD}") from None
-
-
-def is_remote(root: str) -> bool:
-    """Tell whether a root lies in a store or on a server: to load from it, it has to be copied to a disk."""
-    return is_object_store(root) or is_read_by_driver(root)
 
 
 def assert_changeable(root: str) -> None:
@@ -167,9 +147,9 @@ def shortest(root: str) -> str:
     """Return the same root without `.` and `..`, which are taken out by their letters, links or not.
 
     Raises:
-        UsageError: It has a password in it, or leads through another place.
+        UsageError: Nothing here reads such a place, or a password or signature is in it.
     """
-    _assert_openly_spelled(root)
+    _assert_can_be_opened(root)
     scheme, path = _split(root)
     if not scheme:
         return os.path.normpath(root)

@@ -45,16 +45,6 @@ class WithheldError(OSError):
     """A store or a server knows us and does not let us look, or does not know us."""
 
 
-class UntoldError(OSError):
-    """What looks empty, or not there, may as well be withheld: who was asked answers both alike."""
-
-
-UNTOLD = (
-    "drivers of fsspec answer so also where one may not look, or where the server is not reached: whether something "
-    "lies there is not known"
-)
-
-
 class Entry(NamedTuple):
     """One name in a folder."""
 
@@ -184,7 +174,6 @@ LOST_LINK_REMEDY = "mount the disk that it leads to, or mend the link"
 _OTHER_USER: dict[type[OSError], str] = {
     PermissionError: "run ckpttool as the user that trained, or open the file's mode",
     WithheldError: "give this shell credentials that may list and read there",
-    UntoldError: "look there with the store's own client; mount it or copy it, and ask about the folder",
 }
 
 

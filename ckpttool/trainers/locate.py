@@ -15,7 +15,7 @@ from ckpttool.domain.frozen import dataclass, replace
 from ckpttool.domain.question import DEFAULT_DIR
 from ckpttool.errors import IncompleteError, UnknownLayoutError, UsageError
 from ckpttool.records import PART_SUFFIX, STREAM
-from ckpttool.storage import as_far_as_told, is_folder, open_storage, shortest
+from ckpttool.storage import is_folder, open_storage, shortest
 from ckpttool.storage.base import Entry, Kind, LostLinkError, Storage, is_there
 from ckpttool.trainers.base import Layout, Part, Refusal
 from ckpttool.trainers.common import LOOSE_FILE_LAYOUT
@@ -79,26 +79,25 @@ def locate(
     Raises:
         UnknownLayoutError: There is none, with what was looked for.
         UsageError: There are several, and nobody says which is meant.
-        IncompleteError: The folder is there but cannot be read; or a driver says that there is none.
+        IncompleteError: The folder is there but cannot be read.
     """
     wish = _Wish(layout=layout, config=config, root=root)
-    with as_far_as_told(path):
-        if path is None and not is_there(open_storage(DEFAULT_DIR), ""):
-            with _withheld(os.curdir):
-                around = _around_us(wish)
-            if around is None:
-                raise _missing(shortest(DEFAULT_DIR), _hint(os.curdir))
-            return around
-        path = shortest(DEFAULT_DIR if path is None else path)
-        if path == STREAM or path.endswith(PART_SUFFIX):
-            return _of_parts(path, wish)
-        with _withheld(path):
-            kind = open_storage(path).kind("")
-            if kind is Kind.FILE:
-                return _around_file(path, wish)
-            if kind is not Kind.FOLDER:
-                raise UnknownLayoutError(f"{path} is neither a folder nor a shard")
-            return _around_folder(path, wish)
+    if path is None and not is_there(open_storage(DEFAULT_DIR), ""):
+        with _withheld(os.curdir):
+            around = _around_us(wish)
+        if around is None:
+            raise _missing(shortest(DEFAULT_DIR), _hint(os.curdir))
+        return around
+    path = shortest(DEFAULT_DIR if path is None else path)
+    if path == STREAM or path.endswith(PART_SUFFIX):
+        return _of_parts(path, wish)
+    with _withheld(path):
+        kind = open_storage(path).kind("")
+        if kind is Kind.FILE:
+            return _around_file(path, wish)
+        if kind is not Kind.FOLDER:
+            raise UnknownLayoutError(f"{path} is neither a folder nor a shard")
+        return _around_folder(path, wish)
 
 
 def locate_emptied(path: str | None, *, layout: str | None = None) -> Located | None:

@@ -7,11 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from ckpttool.errors import UsageError
+from ckpttool.errors import ExitCode, UsageError
 from ckpttool.storage import STORAGES, above, open_storage, shortest
 from ckpttool.storage.base import Kind, LostLinkError, is_there
 from ckpttool.storage.hidden import HiddenStorage
 from ckpttool.storage.local import LocalStorage
+from tests.support.commands import ask
+
+SECRET = "a-secret-that-nobody-prints"  # noqa: S105  that is the test
 
 
 @pytest.mark.parametrize("root", [".", "/a/b", "output/checkpoint", "a:b", "://", "S3://bucket", "weird/s3://x"])
@@ -27,9 +30,45 @@ def test_a_scheme_that_nobody_opens_is_a_usage_error(root: str) -> None:
         open_storage(root)
 
 
-def test_who_names_another_store_is_told_the_way_on() -> None:
-    with pytest.raises(UsageError, match=r"reads obs://; set AWS_ENDPOINT_URL and say s3://"):
-        open_storage("obs://bucket/run")
+@pytest.mark.parametrize(
+    ("root", "way"),
+    [
+        ("sftp://me@host/data/run", "mount it or copy it to a disk, and name that folder"),
+        ("hdfs://host:8020/run", "mount it or copy it to a disk, and name that folder"),
+        ("file:///data/run", "mount it or copy it to a disk, and name that folder"),
+        ("oss://bucket/run", "set AWS_ENDPOINT_URL to its address and name the folder s3://BUCKET/FOLDER"),
+        ("obs://bucket/run", "set AWS_ENDPOINT_URL to its address and name the folder s3://BUCKET/FOLDER"),
+        ("s3a://bucket/run", "name this store s3://"),
+        ("abfs://container/run", "name this store az://"),
+    ],
+)
+@pytest.mark.parametrize("command", [["resolve"], ["seal"], ["part", "--part", "1/1", "--run-id", "x", "--out", "p"]])
+def test_who_names_another_place_is_told_the_way_on_in_one_line(command: list[str], root: str, way: str) -> None:
+    said = ask(command[0], root, *command[1:])
+    assert (said.code, said.stdout, said.stderr.count("\n")) == (ExitCode.USAGE, "", 1)
+    assert f"{root} is not read: " in said.stderr
+    assert way in said.stderr
+
+
+@pytest.mark.parametrize("place", ["user:{}@server", "user:a/{}@server", "user:{}@server:22", ":{}@server"])
+@pytest.mark.parametrize("scheme", ["s3", "nobodys"])
+def test_a_password_in_a_url_is_refused_and_never_shown(scheme: str, place: str) -> None:
+    root = f"{scheme}://{place.format(SECRET)}/tree"
+    for command in (
+        ["resolve"],
+        ["verify", "--json"],
+        ["scan", "--all"],
+        ["prune", "--keep-last", "1"],
+        ["inspect", "-v"],
+    ):
+        said = ask(command[0], root, *command[1:])
+        assert said.code == ExitCode.USAGE, said.stderr
+        assert SECRET not in said.stdout + said.stderr
+
+
+@pytest.mark.parametrize("root", ["s3://user@bucket/tree@2/x:y", "s3://bucket:9000/run"])
+def test_a_name_and_a_port_are_no_password(root: str) -> None:
+    assert shortest(root) == root
 
 
 def test_a_scheme_is_one_entry_of_the_table(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -92,13 +131,13 @@ def test_what_is_hidden_is_not_there_nor_what_lies_in_it(storage: LocalStorage) 
     hidden.hidden = {"folder"}
     assert not is_there(hidden, "folder")
     assert not is_there(hidden, "folder/file")
-    for ask in (
+    for asked in (
         hidden.stamp,
         lambda path: hidden.small_file(path, limit=100),
         lambda path: hidden.open(path).__enter__(),
     ):
         with pytest.raises(FileNotFoundError):
-            ask("folder/file")
+            asked("folder/file")
     with pytest.raises(FileNotFoundError):
         hidden.entries("folder")
     assert is_there(hidden, "link")
