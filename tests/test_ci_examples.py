@@ -9,7 +9,6 @@ import shlex
 import shutil
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Mapping
 from configparser import ConfigParser
 from pathlib import Path
@@ -114,7 +113,8 @@ def nothing_wrong(checkout: Path) -> int:
     return 0
 
 
-SITUATIONS = [nothing_wrong, unhealthy_config, lost_rank, no_tree, torn_config]
+SITUATIONS = [lost_rank, unhealthy_config, nothing_wrong, no_tree, torn_config]
+"""A commit tries one with each job and two with the first: it is what a job does after a no-go that matters."""
 
 
 @pytest.mark.sample(2)
@@ -132,7 +132,7 @@ def test_the_github_job_annotates_and_leaves_a_sarif_file(situation: Callable[[P
         assert "::error file=configs/pretrain.yaml,line=7,title=ckpttool not-a-training::" in done.stdout
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("situation", SITUATIONS)
 def test_the_gitlab_job_leaves_a_junit_file_and_the_quality_of_the_code(
     situation: Callable[[Path], int], checkout: Path
@@ -156,7 +156,7 @@ def jenkins_step() -> tuple[str, dict[str, str]]:
     return script, {}
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("situation", SITUATIONS)
 def test_the_jenkins_stage_leaves_a_junit_file(situation: Callable[[Path], int], checkout: Path) -> None:
     code = situation(checkout)
@@ -212,9 +212,7 @@ def test_what_the_action_takes_are_options_of_preflight_and_every_one_is_explain
 
 def test_the_action_says_of_the_demo_what_preflight_says(checkout: Path) -> None:
     ask("demo", str(checkout / "d"))
-    given = {"config": "d/train.yaml", "dir": "d/output"}
-    assert as_action(checkout, **given).returncode == 10  # the demo's config as it stands takes what is cut short
-    given["allow"] = "start-differs"
+    given = {"config": "d/train.yaml", "dir": "d/output", "allow": "start-differs"}
     good = as_action(checkout, **given)
     assert (good.returncode, good.stdout.splitlines()[-1][:4]) == (0, "GO: "), good.stderr
     assert "## ckpttool preflight: GO: " in (checkout / "summary.md").read_text()
@@ -222,14 +220,17 @@ def test_the_action_says_of_the_demo_what_preflight_says(checkout: Path) -> None
     strict = as_action(checkout, **given, strict="true", sarif="true")
     assert (strict.returncode, strict.stdout.splitlines()[-1][:6]) == (10, "NO-GO:")
     sarif_run((checkout / "temp" / "ckpttool.sarif").read_text())
-    assert as_action(checkout, **given, max_lost_steps="9").returncode == 10
-    assert as_action(checkout, **given, max_lost_steps="10").returncode == 0
-    assert as_action(checkout, **given, max_lost_time="5m", level="checksum").returncode == 10
-    assert as_action(checkout, **given, devices="8").returncode == 10
-    given["allow"] += " newer-not-chosen"
-    allowed = as_action(checkout, **given, strict="true")
-    assert allowed.returncode == 0, allowed.stdout
-    assert "--allow *: no finding" in as_action(checkout, **{**given, "allow": "newer-not-chosen *"}).stderr
+
+
+def test_the_action_hands_on_what_it_was_given_and_nothing_else(checkout: Path) -> None:
+    program = checkout / "temp" / "ckpttool" / "bin" / "ckpttool"
+    program.parent.mkdir(parents=True)
+    program.write_text("#!/bin/sh\nprintf '%s|' \"$@\"\n")
+    program.chmod(0o755)
+    plain = f"preflight|--config|c|--level|structure|--format|github|--report|markdown={checkout}/summary.md|"
+    assert as_action(checkout, config="c").stdout == plain
+    more = as_action(checkout, config="c", devices="8", max_lost_steps="9", max_lost_time="5m", allow="a *", dir="-d")
+    assert more.stdout == f"{plain}--devices|8|--max-lost-steps|9|--max-lost-time|5m|--allow|a|--allow|*|--|-d|"
 
 
 def test_the_action_takes_no_input_for_shell(checkout: Path) -> None:
@@ -262,8 +263,8 @@ def test_the_page_gives_the_action_what_it_takes() -> None:
     assert found["with"].keys() <= ACTION["inputs"].keys()
 
 
-@pytest.mark.sample(2)
-@pytest.mark.parametrize("situation", SITUATIONS)
+@pytest.mark.sample(1)
+@pytest.mark.parametrize("situation", SITUATIONS[::-1])
 def test_the_batch_script_goes_on_to_a_launch_config_or_stops(situation: Callable[[Path], int], checkout: Path) -> None:
     code = situation(checkout)
     done = as_ci(slurm_script, checkout)
@@ -295,24 +296,12 @@ def saved_at(tree: Path, seconds: float) -> None:
 
 def test_the_nightly_script_seals_reads_and_prunes_what_nobody_is_saving(checkout: Path) -> None:
     tree = checkout.parent / "run/output/checkpoint"
-    saved_at(tree, time.time())
-    assert as_ci(nightly_script, checkout).returncode == 14  # a save may be under way
-    assert len(list(tree.glob("rank_0/*.ckpt"))) == 5
     saved_at(tree, 1_700_000_000)
     done = as_ci(nightly_script, checkout)
     assert done.returncode == 0, done.stderr
     assert [path.name for path in tree.glob(".ckpttool/*.manifest.json")] == ["llama2_7b-_1-30_2.ckpt.manifest.json"]
     assert len(list(tree.glob("rank_0/*.ckpt"))) == 3
     assert len(list(tree.glob(".ckpttool/trash/*"))) == 2
-
-
-def test_the_nightly_script_lets_nothing_damaged_go(checkout: Path) -> None:
-    tree = checkout.parent / "run/output/checkpoint"
-    torn = tree / "rank_1/llama2_7b_rank_1-10_2.ckpt"
-    os.truncate(torn, 500)
-    saved_at(tree, 1_700_000_000)
-    assert as_ci(nightly_script, checkout).returncode in {0, 10}  # 10 in the night whose part it is in
-    assert torn.exists()
 
 
 def test_the_nightly_script_reads_and_prunes_though_a_torn_newest_save_cannot_be_sealed(checkout: Path) -> None:
@@ -340,17 +329,12 @@ def crontab_command(script: Path) -> str:
 
 
 def test_the_crontab_says_nothing_of_a_good_night_and_all_of_a_bad_one(checkout: Path) -> None:
-    tree, script = checkout.parent / "run/output/checkpoint", checkout / "nightly"
-    script.write_text(nightly_script()[0])
+    script = checkout / "nightly"
     command = crontab_command(script)
-    saved_at(tree, 1_700_000_000)
-    good = as_ci(lambda: (f"sh -c {shlex.quote(command)}", {}), checkout)
-    assert (good.stdout, good.stderr) == ("", "")
-    assert len(list(tree.glob("rank_0/*.ckpt"))) == 3
-    os.truncate(tree / "rank_1/llama2_7b_rank_1_1-30_2.ckpt", 500)
-    bad = as_ci(lambda: (f"sh -c {shlex.quote(command)}", {}), checkout)
-    assert "not sealed" in bad.stdout
-    assert len(list(tree.glob("rank_0/*.ckpt"))) == 3
+    for code, said in ((0, ""), (10, "all\nof it\n")):
+        script.write_text(f"echo all; echo of it >&2; exit {code}")
+        done = as_ci(lambda: (f"sh -c {shlex.quote(command)}", {}), checkout)
+        assert (done.stdout, done.stderr) == (said, "")
 
 
 def units() -> dict[str, str]:

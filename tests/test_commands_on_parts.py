@@ -84,7 +84,7 @@ def plain(text: str) -> str:
     return re.sub(r"[0-9.]+ (ms|s)\b|[0-9-]+ [0-9:]+ UTC, for [^<|\n]*|[0-9.]+ seconds", "T", text)
 
 
-@pytest.mark.sample(16)
+@pytest.mark.sample(8)
 @pytest.mark.parametrize("name", ["health_pp2", "newfmt_4rank", "sink2_ckpt"])
 @pytest.mark.parametrize("asked", QUESTIONS)
 def test_parts_are_told_as_the_tree_is_where_all_of_it_lies(

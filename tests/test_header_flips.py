@@ -49,6 +49,7 @@ def chosen(root: Path) -> tuple[ExitCode, str | None]:
     return ExitCode(said.code), None if resume is None else resume["name"]
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("tree", TREES)
 def test_a_flipped_header_of_the_older_of_two_saves_never_rules_out_the_newest(tree: str, tmp_path: Path) -> None:
     root = Path(shutil.copytree(LAYOUTS / tree, tmp_path / "run", symlinks=True))

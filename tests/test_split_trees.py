@@ -97,7 +97,7 @@ def given(monkeypatch: pytest.MonkeyPatch, looks: list[Look]) -> None:
     monkeypatch.setattr(merged, "read_looks", lambda _path: [(f"p{number}", look) for number, look in enumerate(looks)])
 
 
-@pytest.mark.sample(24)
+@pytest.mark.sample(8)
 @pytest.mark.parametrize("number", range(60))
 def test_parts_of_a_tree_are_answered_as_the_tree_on_one_disk(
     number: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
@@ -106,7 +106,7 @@ def test_parts_of_a_tree_are_answered_as_the_tree_on_one_disk(
     assert parts == whole, done
 
 
-@pytest.mark.sample(10)
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("number", range(1000, 1040))
 def test_so_they_are_where_every_byte_was_read_on_its_machine(
     number: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
@@ -121,7 +121,7 @@ LAYOUTS = sorted(
 )
 
 
-@pytest.mark.sample(13)
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("level", [Level.STRUCTURE, Level.CHECKSUM])
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_trees_of_other_trainers_are_answered_so_too(

@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -42,7 +43,8 @@ HEAVY = {
 }
 
 
-def imported(*arguments: str, cwd: Path | None = None) -> set[str]:
+@cache
+def imported(*arguments: str, cwd: Path | None = None) -> frozenset[str]:
     """Run Python with these arguments and return the names of all modules that it imported."""
     done = subprocess.run(
         [sys.executable, "-X", "importtime", *arguments],
@@ -52,7 +54,8 @@ def imported(*arguments: str, cwd: Path | None = None) -> set[str]:
         text=True,
         check=True,
     )
-    return {line.rpartition("|")[2].strip() for line in done.stderr.splitlines() if line.startswith("import time:")}
+    lines = [line for line in done.stderr.splitlines() if line.startswith("import time:")]
+    return frozenset(line.rpartition("|")[2].strip() for line in lines)
 
 
 @pytest.fixture(scope="module")
@@ -66,12 +69,9 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     "command",
     [
         ["--help"],
-        ["--version"],
         ["scan", "--help"],
         ["explain", "shard-missing"],
-        ["guide"],
         ["guide", "concepts"],
-        ["scan", "--format", "json"],
         ["resolve", "--format", "json"],
         ["scale-skip", "--old-gbs", "512", "--new-gbs", "768", "--steps", "10", "--format", "json"],
     ],
@@ -132,7 +132,7 @@ def test_a_choice_imports_what_reads_manifests_and_safetensors_only_where_there_
     command = ["-m", "ckpttool", "resolve", "--format", "json"]
     assert imported(*command, cwd=tmp_path) & SELDOM_NEEDED == {"ckpttool.formats.safetensors.quick"}
     imported("-m", "ckpttool", "seal", cwd=tmp_path)
-    assert "ckpttool.records.manifest" in imported(*command, cwd=tmp_path)
+    assert "ckpttool.records.manifest" in imported(*command, ".", cwd=tmp_path)
 
 
 def allowed(command: Sequence[str]) -> set[str]:
@@ -184,7 +184,7 @@ def test_a_name_that_is_not_public_is_missed_as_usual() -> None:
         ckpttool.__getattr__("resolv")
 
 
-@pytest.mark.parametrize("names", ["scan, verify", "verify, scan", "resolve, verify", "CkptToolError, verify, launch"])
+@pytest.mark.parametrize("names", ["verify, scan", "CkptToolError, verify, launch"])
 def test_verify_is_the_verb_whatever_was_imported_before_it(names: str) -> None:
     code = f"from ckpttool import {names}; import ckpttool; assert callable(verify); assert callable(ckpttool.verify)"
     subprocess.run([sys.executable, "-c", code], check=True, env=environment())
@@ -211,7 +211,7 @@ def test_the_process_ends_with_the_code_and_with_every_byte_written(
     assert said.out + said.err
 
 
-@pytest.mark.parametrize("command", ["scan", "resolve", "replay", "health"])
+@pytest.mark.parametrize("command", ["scan", "replay"])
 def test_a_command_s_help_reads_no_shard_no_log_and_no_layout(command: str, tree: Path) -> None:
     modules = imported("-m", "ckpttool", command, "--help", cwd=tree)
     for room in ("formats", "logs", "storage", "records", "trainers.mindformers.layouts.rank", "decide.policies.base"):

@@ -59,7 +59,7 @@ def told(one: Scene, site: Site, commands: Sequence[str]) -> list[str]:
     return [f"{command} -> {each.beside(healthy[command])}" for command, each in broken.items()]
 
 
-@pytest.mark.sample(24)
+@pytest.mark.sample(16)
 @pytest.mark.parametrize("name", LINES)
 def test_fault(name: str, site: Site) -> None:
     commands = [line.partition(" -> ")[0] for line in LINES[name]]

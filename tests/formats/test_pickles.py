@@ -128,14 +128,14 @@ HEALTHY: Mapping[str, Callable[[], dict[str, object]]] = {
 
 
 class TestWhatTrainersWrite:
-    @pytest.mark.parametrize("protocol", [2, 3, 4, 5])
+    @pytest.mark.parametrize("protocol", [2, 5])
     @pytest.mark.parametrize("make", HEALTHY.values(), ids=HEALTHY)
     def test_a_file_that_torch_saved_is_left_alone(self, make: Callable[[], dict[str, object]], protocol: int) -> None:
         data = torch_file(make(), pickle_protocol=protocol)
         findings, nbytes = look_at_pickles(MemorySource(data), read_zip_directory(MemorySource(data)).entries)
         assert (findings, nbytes) == ((), len(torch_pickle(data)))
 
-    @pytest.mark.parametrize("protocol", [2, 3, 4, 5])
+    @pytest.mark.parametrize("protocol", [2, 5])
     @pytest.mark.parametrize("make", HEALTHY.values(), ids=HEALTHY)
     def test_all_pickles_of_a_legacy_file_are_read_and_left_alone(
         self, make: Callable[[], dict[str, object]], protocol: int
@@ -422,7 +422,7 @@ PIECES = [
 def test_whatever_an_unpickler_would_ask_for_is_found() -> None:
     chance = Random(5)  # noqa: S311  the same pickles in every run
     asked = 0
-    for _ in range(20_000):
+    for _ in range(8_000):
         begin = chance.choice([b"", b"\x80\2", b"\x80\4", b"\x80\5"])
         pieces = chance.choice([MEMO, PIECES])
         data = begin + b"".join(chance.choices(pieces, k=chance.randrange(1, 25))) + b"."
@@ -433,7 +433,7 @@ def test_whatever_an_unpickler_would_ask_for_is_found() -> None:
         missed = {name for name in unpickler.names if trust(*name.rsplit(".", 1)) is not Trust.KNOWN}
         asked += bool(missed)
         assert names.hidden or missed <= {*names.runs, *names.unknown}, data
-    assert asked > 1000
+    assert asked > 400
 
 
 class TestBrokenOnes:
@@ -486,7 +486,7 @@ class TestBrokenOnes:
             assert outcome(begin + data)
 
     @given(
-        st.recursive(st.none() | st.integers() | st.floats() | st.text() | st.binary(), st.lists),
+        st.recursive(st.none() | st.integers() | st.floats() | st.text() | st.binary(), st.lists, max_leaves=5),
         st.sampled_from(PROTOCOLS),
     )
     def test_whatever_plain_value_is_pickled_it_is_clean(self, value: object, protocol: int) -> None:

@@ -25,6 +25,7 @@ def edited(fault: str) -> list[str]:
     return [str(edit.get("to", edit["path"])) for edit in faults()[fault]["edits"]]
 
 
+@pytest.mark.sample(12)
 @pytest.mark.parametrize("fault", sorted(faults()))
 def test_a_fault_is_shown_at_its_save_and_no_other_save_is_marked(fault: str, tmp_path: Path) -> None:
     recipe, answer = faults()[fault], ckpttool.survey(asked(damaged(fault, tmp_path)))
@@ -53,6 +54,7 @@ def told_by(answer: ckpttool.TreeReport) -> set[tuple[str, str]]:
     return {(found.severity.word, found.code.value) for found in told if found.severity > Severity.NOTE}
 
 
+@pytest.mark.sample(6)
 @pytest.mark.parametrize("tree", sorted(truths()))
 def test_of_a_healthy_tree_no_save_is_marked(tree: str, tmp_path: Path) -> None:
     try:
