@@ -23,7 +23,6 @@ from ckpttool.api.nan import list_nan as list_nan
 from ckpttool.api.nan import replay_nan as replay_nan
 from ckpttool.api.parts import part as part
 from ckpttool.api.parts import parts_of_nodes as parts_of_nodes
-from ckpttool.api.plan_applying import apply_plan as apply_plan
 from ckpttool.api.preflighting import preflight as preflight
 from ckpttool.api.pruning import prune as prune
 from ckpttool.api.repairing import repair_meta as repair_meta
@@ -178,8 +177,6 @@ from ckpttool.domain.preflight import Lint as Lint
 from ckpttool.domain.preflight import Preflight as Preflight
 from ckpttool.domain.preflight import PreflightQuestion as PreflightQuestion
 from ckpttool.domain.preflight import Refused as Refused
-from ckpttool.domain.prune_plan import ApplyOrder as ApplyOrder
-from ckpttool.domain.prune_plan import PlanApplied as PlanApplied
 from ckpttool.domain.question import CheckQuestion as CheckQuestion
 from ckpttool.domain.question import DataQuestion as DataQuestion
 from ckpttool.domain.question import LaunchOrder as LaunchOrder

@@ -23,7 +23,6 @@ from ckpttool.api.nan import list_nan as list_nan
 from ckpttool.api.nan import replay_nan as replay_nan
 from ckpttool.api.parts import part as part
 from ckpttool.api.parts import parts_of_nodes as parts_of_nodes
-from ckpttool.api.plan_applying import apply_plan as apply_plan
 from ckpttool.api.preflighting import preflight as preflight
 from ckpttool.api.pruning import prune as prune
 from ckpttool.api.repairing import repair_meta as repair_meta

@@ -80,9 +80,9 @@ def _half_gone(looks: MergedLooks, save: Checkpoint, folders: list[str]) -> Find
     left = {seats[at].host for shard in save.shards for at in looks.merge.held.get(shard.path, ())}
     return note(
         Code.HALF_GONE,
-        f"{_named(gone)} let it go by a plan, and {_named(left)} did not: what is left counts for nothing",
+        f"{_named(gone)} moved its files to the trash, and {_named(left)} did not: what is left counts for nothing",
         path=save.name,
-        remedy=f"apply the plan there, too; or ckpttool trash restore {save.name} where it went",
+        remedy=f"ckpttool trash restore {save.name} where it went; or remove what is left",
     )
 
 

@@ -83,14 +83,14 @@ def expired(tree: Tree, days: float) -> list[str]:
     return [folder.name for folder in in_trash(tree) if not patience or now - folder.since >= patience]
 
 
-def let_go(tree: Tree, batches: Sequence[Batch], fixes: Sequence[PointerFix], *, days: float | None) -> None:
+def let_go(tree: Tree, batches: Sequence[Batch], fixes: Sequence[PointerFix], *, days: float) -> None:
     """Move all of it to the trash, or nothing; on a full disk one checkpoint after the other. The locks are held.
 
     Args:
         tree: As it lies on this machine.
         batches: Oldest checkpoint first.
         fixes: Records that shall name something else before anything moves.
-        days: As of `tidy`; None: what lies in the trash makes no room.
+        days: As of `tidy`.
 
     Raises:
         IncompleteError: A file is not the one that was planned with. Nothing was changed.
@@ -107,10 +107,10 @@ def let_go(tree: Tree, batches: Sequence[Batch], fixes: Sequence[PointerFix], *,
         _move_one_by_one(root, batches, fixes, deletes=days == 0)
 
 
-def tidy(tree: Tree, *, days: float | None) -> None:
-    """Delete what was in the trash for so many days, None: nothing, and leave a reserve for a disk that fills up."""
+def tidy(tree: Tree, *, days: float) -> None:
+    """Delete what was in the trash for so many days, and leave a reserve for a disk that fills up."""
     root = tree.inventory.root
-    for name in [] if days is None else expired(tree, days):
+    for name in expired(tree, days):
         delete(root, f"{TRASH}/{name}")
     files = max((len(checkpoint.shards) for checkpoint in tree.inventory.checkpoints), default=0)
     keep_reserve(f"{root}/{OWN_FOLDER}", files=files)
@@ -139,10 +139,10 @@ def _move(root: str, batches: Sequence[Batch], fixes: Sequence[PointerFix]) -> N
     remove(f"{root}/{JOURNAL}")
 
 
-def _made_room(tree: Tree, days: float | None) -> bool:
+def _made_room(tree: Tree, days: float) -> bool:
     """Delete what would be deleted in the end, and the reserve; tell whether there was any of that."""
     root = tree.inventory.root
-    names = [] if days is None else expired(tree, days)
+    names = expired(tree, days)
     for name in names:
         delete(root, f"{TRASH}/{name}")
     return spend_reserve(f"{root}/{OWN_FOLDER}") or bool(names)

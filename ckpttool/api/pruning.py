@@ -23,7 +23,7 @@ from ckpttool.api.changes import (
     whole_tree,
 )
 from ckpttool.api.letting_go import batches_of, expired, let_go, paths_of, tidy
-from ckpttool.api.prune_plans import assert_plannable, elsewhere, planned
+from ckpttool.api.prune_elsewhere import elsewhere
 from ckpttool.api.scanning import Tree, Where, asked, looking_at, scans_without
 from ckpttool.api.verifying import assert_kept, session_for
 from ckpttool.decide.changes import left_behind
@@ -36,7 +36,6 @@ from ckpttool.domain.pointer import Pointer
 from ckpttool.domain.question import CheckQuestion, TreeQuestion
 from ckpttool.domain.retention import (
     Batch,
-    PlanWritten,
     PruneOrder,
     Pruning,
     RetentionPlan,
@@ -44,12 +43,10 @@ from ckpttool.domain.retention import (
     Trashed,
 )
 from ckpttool.domain.verdict import Level, Verdict
-from ckpttool.errors import UnsafeError, UsageError, WriteFailedError
+from ckpttool.errors import UnsafeError, WriteFailedError
 from ckpttool.records.birth import recorded
-from ckpttool.records.prune_plan import plan_bytes
 from ckpttool.storage import is_local
 from ckpttool.verify.session import Session
-from ckpttool.write.files import replace as write
 from ckpttool.write.reserve import is_full_disk
 
 POLL_SECONDS = 10.0
@@ -66,7 +63,7 @@ def prune(
     """Decide which checkpoints may go, and with `order.apply` let them go.
 
     What goes is moved to a trash folder in the tree, whole or not at all, and deleted from there when its days are
-    over. A prune that was interrupted is undone first. With `order.plan_out` it is written down for `apply_plan`.
+    over. A prune that was interrupted is undone first.
 
     Args:
         question: Which tree.
@@ -75,41 +72,25 @@ def prune(
         waiting: Told what is waited for, each time that it is something else.
 
     Raises:
-        UsageError: The policy names what is not there, or it is to be done and planned.
+        UsageError: The policy names what is not there.
         LockedError: Another ckpttool changes this tree.
         IncompleteError: The tree changed since the plan was made. Nothing was changed.
-        UnsafeError: A link or another disk is in the way, or a plan could not be applied. Nothing was changed.
+        UnsafeError: A link or another disk is in the way, or the tree is no folder of this machine.
         WriteFailedError: The disk refused. What was moved has gone back, or goes back with the next prune.
         NotDurableError: It is done, but the disk did not confirm it.
     """
-    if order.apply and order.plan_out is not None:
-        raise UsageError("a plan is written for later: apply it with --apply-plan, or prune at once with --apply")
     question = asked(question)
     tree, patience = _when_quiet(question, order, waiting)
     if order.apply:
         _assert_here(tree)
-    if order.plan_out is not None:
-        assert_plannable(tree)
     if not order.apply:
-        pruning = _proposal(tree, question, policy, order, pending(tree))[0]
-        return pruning if order.plan_out is None else _written_down(tree, question, pruning, order.plan_out)
+        return _proposal(tree, question, policy, order, pending(tree))[0]
     try:
         return _apply(tree.inventory.root, question, policy, order, patience)
     except WriteFailedError as error:
         if is_full_disk(error):
             raise WriteFailedError(f"{error}; {_MAKE_ROOM.format(root=shlex.quote(tree.inventory.root))}") from error
         raise
-
-
-def _written_down(tree: Tree, question: TreeQuestion, pruning: Pruning, path: str) -> Pruning:
-    """Write the plan down where nothing speaks against it."""
-    if pruning.refusals or not pruning.plan.good:
-        return pruning
-    plan = planned(tree, pruning.plan, pruning.fixes, age=pruning.order.plan_age)
-    if tree.looks is None:  # that its stamps are those of what was judged
-        assert_unchanged(tree, question, grace=pruning.order.grace)
-    write(path, plan_bytes(plan), overwrite=True, backup=False)
-    return replace(pruning, written=PlanWritten(path=path, valid_until=plan.valid_until))
 
 
 def _assert_here(tree: Tree) -> None:
@@ -120,7 +101,10 @@ def _assert_here(tree: Tree) -> None:
     """
     told = "without --apply it is said what would go, and --json names each file"
     if tree.looks is not None:
-        raise UnsafeError(f"nothing is deleted by what machines wrote down of a tree: {told} with its machine")
+        raise UnsafeError(
+            f"nothing is deleted by what machines wrote down of a tree: {told} with its machine; a folder that has all "
+            "ranks, on the machine itself or a shared one, can be pruned there with --apply"
+        )
     if not is_local(tree.storage.root):
         raise UnsafeError(
             f"{tree.inventory.root} is only read: ckpttool changes nothing but folders of this machine; {told}"

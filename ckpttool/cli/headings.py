@@ -48,8 +48,7 @@ HEADINGS = {
     "Replay": ("--entry", "--rank", "--device", "--exact", "--no-locate", "--weights"),
     "What stays": (
         "--keep-last", "--keep-every", "--keep-healthy", "--keep", "--drop-abandoned", "--grace", "--wait",
-        "--trash-days", "--older-than", "--plan-out", "--plan-age", "--apply-plan", "--apply",
-        "--reseal", "--write",
+        "--trash-days", "--older-than", "--apply", "--reseal", "--write",
     ),
     "Watch": (
         "--once", "--settle", "--patience", "--again", "--seal", "--max-rate", "--on-event", "--part-out", "--metrics",

@@ -239,22 +239,6 @@ def write_stats(path: str, answer: Verification) -> None:
     replace(path, stats_lines(answer.verdicts).encode("ascii"), overwrite=True, backup=False)
 
 
-def assert_plan_replaceable(path: str, tree: TreeQuestion) -> None:
-    """As `assert_stats_replaceable`, of a plan of what may go.
-
-    Raises:
-        UsageError: As there.
-    """
-    from ckpttool.records.prune_plan import BEGIN
-
-    root = _root_of(tree)
-    if root is not None and _lies_under(path, root):
-        raise UsageError(f"--plan-out {path!r} lies in the checkpoint tree: name a file that its machines see")
-    _assert_replaceable(
-        path, option="--plan-out", is_ours=lambda source: source.read(0, len(BEGIN)) == BEGIN, what="plan"
-    )
-
-
 def assert_numbers_replaceable(path: str, asked: str | None) -> None:
     """As `assert_stats_replaceable`, of the numbers of a probe.
 

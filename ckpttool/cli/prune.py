@@ -7,16 +7,14 @@ from typing import Annotated
 import typer
 
 from ckpttool import api
-from ckpttool.cli import output, output_files, progress
-from ckpttool.cli.answers import PRUNE, PRUNE_APPLIED, show, show_each
+from ckpttool.cli import output, progress
+from ckpttool.cli.answers import PRUNE, show_each
 from ckpttool.cli.grouped import grouped
 from ckpttool.cli.options import ConfigPath, Format, FormatOpt, Grace, LevelName, MaxAge, MoreDirs, Quiet, TreeOptions
 from ckpttool.cli.units import duration
 from ckpttool.domain.finding import Finding
-from ckpttool.domain.frozen import dataclass, replace
-from ckpttool.domain.prune_plan import ApplyOrder
-from ckpttool.domain.retention import PLAN_SECONDS, PruneOrder, Pruning, RetentionPolicy
-from ckpttool.errors import ExitCode, UsageError
+from ckpttool.domain.frozen import dataclass
+from ckpttool.domain.retention import PruneOrder, Pruning, RetentionPolicy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,11 +22,8 @@ class KeepOptions:
     """What stays."""
 
     keep_last: Annotated[
-        int | None,
-        typer.Option(
-            min=1, metavar="N", help="Keep the N newest good ones; nothing goes before. A must, but for --apply-plan."
-        ),
-    ] = None
+        int, typer.Option(min=1, metavar="N", help="Keep the N newest good ones; nothing goes before.")
+    ]
     keep_every: Annotated[
         int | None, typer.Option(min=1, metavar="STEPS", help="Also the first at or after each multiple.")
     ] = None
@@ -41,19 +36,8 @@ class KeepOptions:
         str | None, typer.Option(metavar="TEXT", help="Only file names that begin so, where trainings share DIR.")
     ] = None
 
-    @property
-    def said(self) -> list[str]:
-        """The options that say what stays, of those that were given."""
-        return [f"--{name.replace('_', '-')}" for name in self.__slots__ if getattr(self, name)]
-
     def policy(self) -> RetentionPolicy:
-        """Ask the library.
-
-        Raises:
-            UsageError: Nobody says how many stay.
-        """
-        if self.keep_last is None:
-            raise UsageError("--keep-last N is missing: how many of the newest good checkpoints stay")
+        """Ask the library."""
         return RetentionPolicy(
             keep_last=self.keep_last,
             keep_every=self.keep_every,
@@ -84,14 +68,14 @@ class OrderOptions:
         ),
     ] = 0.0
     trash_days: Annotated[
-        float | None,
+        float,
         typer.Option(
             parser=duration("d"),
             metavar="TIME",
             show_default=False,
             help="Keep what went in DIR/.ckpttool/trash for so long (7d, or days).",
         ),
-    ] = None
+    ] = 0.0
     max_age: MaxAge = 24.0
 
     def order(self) -> PruneOrder:
@@ -101,64 +85,9 @@ class OrderOptions:
             level=None if self.level is None else self.level.level,
             grace=self.grace,
             wait=self.wait * 60,
-            trash_days=self.trash_days or 0.0,
+            trash_days=self.trash_days,
             max_age=self.max_age * 3600,
         )
-
-    def apply_order(self) -> ApplyOrder:
-        """Ask the library about a plan that is there."""
-        return ApplyOrder(apply=self.apply, grace=self.grace, wait=self.wait * 60, trash_days=self.trash_days)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlanOptions:
-    """What is written down for other machines, or was."""
-
-    plan_out: Annotated[
-        str | None,
-        typer.Option(metavar="FILE", help="Write down what may go, for the machines that have the files."),
-    ] = None
-    plan_age: Annotated[
-        float | None,
-        typer.Option(
-            parser=duration("m", to="s", least=60),
-            metavar="TIME",
-            show_default="60m",
-            help="How long that plan is good (2h, or minutes).",
-        ),
-    ] = None
-    apply_plan: Annotated[
-        str | None,
-        typer.Option(
-            metavar="FILE", help="Let go what this machine has of such a plan (- is stdin), with --apply: to the trash."
-        ),
-    ] = None
-
-    def assert_meant(self, more: list[str] | None, keep: KeepOptions) -> None:
-        """See that no other option says something else.
-
-        Raises:
-            UsageError: One does.
-        """
-        option = "--plan-out" if self.apply_plan is None else "--apply-plan"
-        if more and (self.plan_out, self.apply_plan) != (None, None):
-            raise UsageError(f"{option} is about one tree: name one DIR")
-        if self.plan_age is not None and self.plan_out is None:
-            raise UsageError("--plan-age says how long a plan is good: it comes with --plan-out FILE")
-        others = [*keep.said, *(["--plan-out"] if self.plan_out is not None else [])]
-        if self.apply_plan is not None and others:
-            raise UsageError(f"--apply-plan does what the plan says: leave out {', '.join(others)}")
-
-    def with_plan(self, order: PruneOrder, tree: api.TreeQuestion) -> PruneOrder:
-        """Ask the library for the plan, too.
-
-        Raises:
-            UsageError: It cannot be written there.
-        """
-        if self.plan_out is None:
-            return order
-        output_files.assert_plan_replaceable(self.plan_out, tree)
-        return replace(order, plan_out=self.plan_out, plan_age=PLAN_SECONDS if self.plan_age is None else self.plan_age)
 
 
 @grouped
@@ -168,7 +97,6 @@ def prune(
     more: MoreDirs = None,
     keep: KeepOptions,
     order: OrderOptions,
-    plan: PlanOptions,
     config: ConfigPath = None,
     fmt: FormatOpt = Format.TABLE,
     quiet: Quiet = False,
@@ -180,10 +108,7 @@ def prune(
 
     Example: ckpttool prune ./output/checkpoint --keep-last 3 --keep-every 10000
     """
-    plan.assert_meant(more, keep)
-    if plan.apply_plan is not None:
-        raise typer.Exit(_applied(plan.apply_plan, tree, order, fmt, quiet=quiet))
-    policy, asked = keep.policy(), plan.with_plan(order.order(), tree.question())
+    policy, asked = keep.policy(), order.order()
 
     def ask(path: str | None) -> Pruning:
         question = tree.question(config=config, path=path)
@@ -193,13 +118,6 @@ def prune(
         return pruning
 
     raise typer.Exit(show_each(PRUNE, ask, (tree.path, *(more or ())), fmt))
-
-
-def _applied(path: str, tree: TreeOptions, order: OrderOptions, fmt: Format, *, quiet: bool) -> ExitCode:
-    """Ask about what this machine has of a plan, and show it."""
-    answer = api.apply_plan(tree.question(), path, order.apply_order(), waiting=None if quiet else _say)
-    output.looking_at(answer.resolved_from, quiet=quiet)
-    return show(PRUNE_APPLIED, answer, fmt)
 
 
 def _say(sign: Finding) -> None:

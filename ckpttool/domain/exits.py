@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from ckpttool.domain.manifest import Sealed
     from ckpttool.domain.plan import Resolution
     from ckpttool.domain.preflight import Check, Lint, Preflight
-    from ckpttool.domain.prune_plan import PlanApplied
     from ckpttool.domain.retention import Pruning, Repair, Trash
     from ckpttool.domain.verdict import Verification
     from ckpttool.domain.watching import Watched, WatchEvent
@@ -290,11 +289,6 @@ def of_pruning(pruning: Pruning) -> ExitCode:
         nothing = ExitCode.INCOMPLETE if pruning.plan.is_undecided else ExitCode.NOTHING_TO_RESUME
         return next(code for code in _SAFEST_FIRST if code in {of_findings(pruning.refusals), nothing})
     return of_findings(pruning.refusals)
-
-
-def of_plan_applied(answer: PlanApplied) -> ExitCode:
-    """Return 0 where what this machine has of a plan is moved, or would be; or where it has nothing of it."""
-    return of_findings(answer.refusals)
 
 
 def of_healing(healing: Healing) -> ExitCode:

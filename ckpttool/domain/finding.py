@@ -116,7 +116,6 @@ class Code(str, Enum):
     BREAKPOINT_FILE = "breakpoint-file"
     IN_PROGRESS = "in-progress"
     CHANGED_WHILE_READING = "changed-while-reading"
-    NOT_AS_PLANNED = "not-as-planned"
     UNREADABLE = "unreadable"
     NOT_A_REGULAR_FILE = "not-a-regular-file"
     UNSAFE_NAME = "unsafe-name"

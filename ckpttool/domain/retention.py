@@ -13,9 +13,6 @@ from ckpttool.domain.shard import FileStamp
 from ckpttool.domain.units import ByteCount, Step
 from ckpttool.domain.verdict import Level, VerdictWord
 
-PLAN_SECONDS = 3600.0
-"""How long a plan is good that is written down, if nobody says otherwise."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetentionPolicy:
@@ -52,10 +49,6 @@ class PruneOrder:
     """Days that what went stays in the trash."""
     max_age: float | None = None
     """Seconds for which an earlier check of an unchanged file is trusted; None: read everything."""
-    plan_out: str | None = None
-    """A file in which what may go is written down, for the machines that have the files; None: nowhere."""
-    plan_age: float = PLAN_SECONDS
-    """Seconds that it is good."""
 
 
 class Why(str, Enum):
@@ -200,15 +193,6 @@ class Elsewhere:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PlanWritten:
-    """Where a plan is for the machines that have the files."""
-
-    path: str
-    valid_until: str
-    """In UTC, as `units.moment` spells it."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Pruning(Answered):
     """The plan, and what became of it."""
 
@@ -226,8 +210,6 @@ class Pruning(Answered):
     elsewhere: tuple[Elsewhere, ...] | None = None
     """Where the tree is not a folder of this machine: what would go where, by host, oldest checkpoint first; nothing
     where something refuses it. Nothing of it is ever done from here."""
-    written: PlanWritten | None = None
-    """The plan that was written down; None where that was not asked for, or something refuses it."""
 
     @property
     def applied(self) -> bool:

@@ -15,7 +15,6 @@ from pathlib import Path
 import pytest
 
 from ckpttool.trainers.common import launchers, processes
-from tests.reliability.disks import in_memory
 
 NODES = ("n1", "n2", "n3", "n4")
 
@@ -153,35 +152,16 @@ os.execvp("unshare", ["unshare", "--mount", "--uts", "sh", "-c", script, node, *
 """
 """Makes a process's machine out of this one: a name of its own, and a disk of its own with what it has."""
 
-_NEW_DISK = 'mount -t tmpfs tmpfs "$1" && cp -a "$2/$0/." "$1"'
-_ITS_DISK = 'mount --bind "$2/$0" "$1"'
 
-
-@contextmanager
-def lasting_disks(disks: Path, count: int) -> Iterator[None]:
-    """Make a disk of each of the folders that `on_nodes` takes: what is done there lasts until the next start."""
-    with ExitStack() as mounted:
-        for number in range(count):
-            place = disks / str(number)
-            place.mkdir(parents=True, exist_ok=True)
-            try:
-                mounted.enter_context(in_memory(place, pages=4096, inodes=4096))
-            except OSError as error:
-                pytest.skip(f"a disk for each node takes a mount: run it as root ({error})")
-        yield
-
-
-def on_nodes(root: Path, disks: Path, command: Sequence[str], *, lasting: bool = False) -> list[str]:
+def on_nodes(root: Path, disks: Path, command: Sequence[str]) -> list[str]:
     """Return a command to be launched, that runs another on machines whose disks hold different things.
 
     Args:
         root: An empty folder: where each machine has its tree.
         disks: What each has there: a folder for each, named by its number from 0.
         command: What is run on all.
-        lasting: They are disks, and what is done lasts; else each start has new ones that hold the same.
     """
     tried = subprocess.run(["unshare", "--mount", "--uts", "true"], capture_output=True, check=False)
     if tried.returncode != 0:
         pytest.skip("a disk for each node takes mount namespaces: run it as root")
-    script = ON_A_NODE.replace(_NEW_DISK, _ITS_DISK) if lasting else ON_A_NODE
-    return [sys.executable, "-c", script, str(root), str(disks), *command]
+    return [sys.executable, "-c", ON_A_NODE, str(root), str(disks), *command]

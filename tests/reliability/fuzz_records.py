@@ -21,7 +21,6 @@ from ckpttool.records import JOURNAL, SealPlace, ledger
 from ckpttool.records.hashed_json import closed, is_whole
 from ckpttool.records.journal import TRASH, journal_bytes, read_journal
 from ckpttool.records.manifest import ManifestProblem, manifest_bytes, read_manifest
-from ckpttool.records.prune_plan import plan_bytes, read_plan
 from ckpttool.storage.base import Entry, Kind, OverLimitError
 from ckpttool.trainers.mindformers.health_file import read_health, updated_health_json
 from ckpttool.trainers.mindformers.layouts.iteration_records import parse_common, parse_metadata_files
@@ -313,23 +312,6 @@ def journal(data: bytes) -> None:
             assert batch.trash.startswith(f"{TRASH}/")
         tree.files[JOURNAL] = journal_bytes(batches)
         assert read_journal(tree) == batches
-
-
-def prune_plan(data: bytes) -> None:
-    """Read a plan; one that is believed names nothing outside the tree, and is spelled so."""
-    for document in (data, hashed(data)):
-        try:
-            plan = read_plan(document, name="x")
-        except (IncompleteError, UsageError) as error:
-            assert_short(error)
-            continue
-        shares = [share for save in (*plan.going, *plan.good) for share in save.shares]
-        paths = [path for share in shares for path in (*share.folders, *(file.path for file in share.files))]
-        for path in (*paths, *(fix.path for fix in plan.records), *(save.name for save in plan.going)):
-            assert not path.startswith("/")
-            assert ".." not in path.split("/")
-            assert not path.startswith((TRASH, JOURNAL))
-        assert read_plan(plan_bytes(plan), name="x") == plan
 
 
 def manifest(data: bytes) -> None:

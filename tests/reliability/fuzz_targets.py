@@ -151,7 +151,6 @@ TARGETS: dict[str, Callable[[bytes], None]] = {
     "iteration-json": fuzz_records.iteration_json,
     "health-json": fuzz_records.health_json,
     "journal": fuzz_records.journal,
-    "prune-plan": fuzz_records.prune_plan,
     "manifest": fuzz_records.manifest,
     "ledger": fuzz_records.own_ledger,
     "timeline": fuzz_records.timeline,
@@ -204,9 +203,7 @@ TOKENS: dict[str, Sequence[bytes]] = {
         ),
     ),
     **dict.fromkeys(("strict-json", "meta-json", "iteration-json", "health-json", "timeline", "log-hf-trainer"), _JSON),
-    **dict.fromkeys(
-        ("journal", "prune-plan", "manifest", "ledger", "log-json-lines"), (*_JSON, b"%80", b"%25", b"../")
-    ),
+    **dict.fromkeys(("journal", "manifest", "ledger", "log-json-lines"), (*_JSON, b"%80", b"%25", b"../")),
     **dict.fromkeys(("config", "launch-config", "yaml-spelling"), _YAML),
     "any-log": (*_LOG, b"\x1f\x8b", b'"log_history"', b"Epoch:[", b"iteration "),
     "log-mindformers": (*_LOG, b"Epoch:[", b"is_skip: [True]", b"global_norm: [", b", stop training", b"[True]"),

@@ -66,7 +66,6 @@ class Bench:
         place = self.folder / name
         shutil.rmtree(place, ignore_errors=True)
         shutil.copytree(self.folder / "template", place, symlinks=True)
-        self.writer.then(place)
         return place
 
     def go(self, warm: Warm, place: Path, point: Point | None) -> Run:

@@ -10,13 +10,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import pytest
-
 from ckpttool import api
 from ckpttool.domain.plan import NoResumePoint
 from ckpttool.domain.question import DataQuestion, ResumeQuestion, TreeQuestion
-from ckpttool.domain.retention import PruneOrder, RetentionPolicy
-from ckpttool.domain.verdict import Level
 from tests.conftest import FIXTURES
 from tests.support.prunable_trees import newer, seal
 from tests.support.trees import TreeBuilder
@@ -40,8 +36,6 @@ class Writer:
     name: str
     make: Callable[[Path], None]
     """Fills the folder that the command runs in."""
-    then: Callable[[Path], object] = lambda _: None
-    """Done in each copy of it: what names inodes must be written there."""
     argv: Sequence[str]
     env: Mapping[str, str] = field(default_factory=dict)
     """Beyond the tests' own; `{cwd}` is the folder."""
@@ -158,15 +152,6 @@ def _prunable(folder: Path) -> None:
     seal(tree)
 
 
-def _planned(folder: Path) -> None:
-    """Write down what may go; whoever applies it has a clock that is days ahead."""
-    plan, age = str(folder / "plan.json"), 365 * 86400.0
-    order = PruneOrder(grace=0.0, plan_out=plan, plan_age=age, level=Level.STRUCTURE)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("XDG_CACHE_HOME", str(folder / "no-cache"))
-        api.prune(TreeQuestion(path=str(folder / "output")), RetentionPolicy(keep_last=1), order)
-
-
 def _prunable_iterations(folder: Path) -> None:
     tree = TreeBuilder(folder, world=2, sparse=True)
     tree.iteration(step=10).iteration(step=30, tracker=False)
@@ -201,22 +186,6 @@ def _pruning(before: State, now: State, after: State) -> str | None:
         if path not in after and before[path] not in {now.get(path), trash.get(path.removeprefix("output/checkpoint/"))}
     ]
     return f"{lost[0]} is neither in the tree nor in the trash" if journal and lost else None
-
-
-def _applying(before: State, now: State, after: State) -> str | None:
-    """What was to stay stays, and all else lies in its place or in the trash, at whatever moment."""
-    del after
-    trash = {path.partition("/.ckpttool/trash/")[2].partition("/")[2]: content for path, content in now.items()}
-    for path, content in before.items():
-        inner = path.removeprefix("output/checkpoint/")
-        if path.endswith((".ckpt", ".manifest.json")) and content not in {now.get(path), trash.get(inner)}:
-            return f"{path} is neither in the tree nor in the trash"
-    return None
-
-
-def _plan(path: str, content: bytes) -> object:
-    """A plan names inodes, which no two trees share."""
-    return "a plan" if path == "plan.json" else content
 
 
 def _unchanged(before: State, now: State, after: State) -> bool:
@@ -285,13 +254,3 @@ WRITERS = (
 
 LARGE = (Writer(name="large manifest", make=_on_many_ranks, argv=("seal", "output", "--jobs", "1")),)
 """What writes more than a page; too many calls for one fault at each."""
-
-APPLIED_PLAN = Writer(
-    name="applied plan",
-    make=_prunable,
-    then=_planned,
-    argv=("prune", "output", "--apply-plan", "plan.json", "--apply"),
-    between=_applying,
-    alike=_plan,
-)
-"""For the night: it moves files as a prune does."""

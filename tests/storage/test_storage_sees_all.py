@@ -219,22 +219,6 @@ def test_prune_plans_in_a_bucket_what_it_would_do_on_a_disk(monkeypatch: pytest.
     assert {place["host"] for place in places} == {None}
 
 
-def test_there_is_no_plan_for_what_nobody_could_apply_it_to(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    folder = copied("health_pp2/output", tmp_path)
-    monkeypatch.setitem(STORAGES, "memory", lambda root: MemoryStorage(root, Bucket.copied(folder)))
-    monkeypatch.chdir(tmp_path)
-    said = ask("prune", "memory://tree", "--keep-last", "1", "--grace", "0", "--plan-out", "plan.json")
-    assert (said.code, said.stdout) == (ExitCode.UNSAFE, "")
-    assert "--json names each object, for the store's own tool" in said.stderr
-    assert not (tmp_path / "plan.json").exists()
-    assert ask("prune", str(folder), "--keep-last", "1", "--grace", "0", "--plan-out", "plan.json").code == 0
-    said = ask("prune", "memory://tree", "--apply-plan", "plan.json", "--apply")
-    assert (said.code, "is only read: ckpttool changes nothing but folders of this machine" in said.stderr) == (
-        15,
-        True,
-    )
-
-
 def test_a_preflight_judges_what_is_no_folder_and_says_that_nothing_can_start_from_there(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -15,9 +15,7 @@ import pytest
 
 from ckpttool import api
 from ckpttool.domain.part import PartQuestion
-from ckpttool.domain.prune_plan import ApplyOrder, PlanApplied
 from ckpttool.domain.question import CheckQuestion, TreeQuestion
-from ckpttool.domain.retention import PruneOrder, Pruning, RetentionPolicy
 from ckpttool.domain.verdict import Level
 from tests.support.split_trees import split
 
@@ -64,7 +62,7 @@ class Fleet:
         self.folder, self.of, self.level = folder, of, level
         self.output = folder / "output"
         self.tree = self.output / tree if tree else self.output
-        self.parts, self.plan = folder / "parts", folder / "plan.json"
+        self.parts = folder / "parts"
         self.parts.mkdir()
         self.disks = [folder / f"disk{number}" for number in range(of)]
         self.disk_of = [f"disk of {number}" for number in range(of)]
@@ -80,8 +78,7 @@ class Fleet:
         """Be one of the machines."""
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(socket, "gethostname", lambda: f"node{number}")
-            for module in ("parts", "plan_applying", "prune_plans"):
-                patch.setattr(f"ckpttool.api.{module}.disk_id", lambda _: self.disk_of[number])
+            patch.setattr("ckpttool.api.parts.disk_id", lambda _: self.disk_of[number])
             self.disks[number].rename(self.output)
             try:
                 yield
@@ -109,21 +106,10 @@ class Fleet:
                 shards += 0 if written is None else written.shards
         return shards
 
-    def planned(self, last: int = 1, *, prefix: str | None = None) -> Pruning:
-        """Write the plan of a prune that keeps so many, where no machine's files are."""
-        order = PruneOrder(grace=0.0, plan_out=str(self.plan))
-        return api.prune(self.question, RetentionPolicy(keep_last=last, prefix=prefix), order)
-
     @property
     def question(self) -> TreeQuestion:
         """All of it, as the machines saw it."""
         return TreeQuestion(path=str(self.parts))
-
-    def applied(self, number: int, *, apply: bool = True, trash_days: float | None = None) -> PlanApplied:
-        """Apply the plan on one machine."""
-        order = ApplyOrder(apply=apply, grace=0.0, trash_days=trash_days)
-        with self.on(number):
-            return api.apply_plan(TreeQuestion(path=str(self.tree)), str(self.plan), order)
 
     def files(self, number: int) -> dict[str, bytes]:
         """Return what a machine's tree holds, but for what any change leaves."""

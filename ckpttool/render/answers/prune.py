@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from ckpttool.domain.pointer import PointerFix
-from ckpttool.domain.retention import Elsewhere, Fate, PlanWritten, Pruning
+from ckpttool.domain.retention import Elsewhere, Fate, Pruning
 from ckpttool.domain.units import ByteCount, counted
 from ckpttool.domain.verdict import Level
 from ckpttool.render.escape import shown, size
@@ -54,12 +54,7 @@ def document(pruning: Pruning) -> Document:
         "trash": [{"name": entry.name, "goes": entry.goes} for entry in pruning.trash],
         "findings": [finding_document(finding) for finding in pruning.refusals],
         **({} if pruning.elsewhere is None else {"elsewhere": [*map(_files, pruning.elsewhere)]}),
-        **({} if pruning.order.plan_out is None else {"plan": _written(pruning.written)}),
     }
-
-
-def _written(plan: PlanWritten | None) -> Document:
-    return None if plan is None else {"path": plan.path, "valid_until": plan.valid_until}
 
 
 def _files(there: Elsewhere) -> Document:
@@ -115,16 +110,16 @@ def _elsewhere(places: Sequence[Elsewhere]) -> Iterator[Text]:
     for host, own in order[:MOST_HOSTS]:
         files = counted(sum(len(place.paths) for place in own), "file")
         where = "where it lies" if host is None else f"on {shown(host)}"
-        names = named_few([*dict.fromkeys(place.checkpoint for place in own)])
+        names = _named_few([*dict.fromkeys(place.checkpoint for place in own)])
         yield line(f"{where}: {files}, {size(ByteCount(sum(place.nbytes for place in own)))}: {names}")
     if len(order) > MOST_HOSTS:
         yield line(f"and {len(order) - MOST_HOSTS} more machines: --format json", style="dim")
 
 
-def named_few(names: Sequence[str]) -> str:
+def _named_few(names: Sequence[str]) -> str:
     """Name the first checkpoints, and say how many more there are."""
-    more = len(names) - MOST_NAMED
-    return ", ".join(map(shown, names[:MOST_NAMED])) + (f" and {more} more" if more > 0 else "")
+    more = len(names) - _MOST_NAMED
+    return ", ".join(map(shown, names[:_MOST_NAMED])) + (f" and {more} more" if more > 0 else "")
 
 
 MOST_HOSTS = 16
@@ -188,21 +183,11 @@ def record_lines(fixes: Sequence[PointerFix]) -> list[Text]:
 def _undo(pruning: Pruning) -> str:
     """Spell the command that brings back what was let go, by its names where they are few."""
     names = [checkpoint.name for checkpoint in pruning.plan.going]
-    named = join(names) if len(names) <= MOST_NAMED else "NAME"
+    named = join(names) if len(names) <= _MOST_NAMED else "NAME"
     return f"ckpttool trash restore {named} {quote(pruning.plan.root)}"
 
 
-def _for_machines(pruning: Pruning, plan: PlanWritten) -> list[Text]:
-    """Say how a plan is applied where the files are."""
-    where = "" if pruning.elsewhere is None else ", on each machine"
-    command = f"ckpttool prune {quote(pruning.plan.root)} --apply-plan {quote(plan.path)}"
-    return [
-        line(f"Plan: {shown(plan.path)}, good until {plan.valid_until}. To try it{where}, then with --apply:"),
-        line(command, no_wrap=True),
-    ]
-
-
-MOST_NAMED = 3
+_MOST_NAMED = 3
 """Checkpoints that a command for people names: more are taken from `ckpttool trash list`."""
 
 
@@ -219,11 +204,9 @@ def _outcome(pruning: Pruning) -> list[Text]:
     if pruning.applied and pruning.plan.going and days:
         lines.append(line(f"In the trash for {days:g} days; to undo:"))
         lines.append(line(_undo(pruning), no_wrap=True))
-    if pruning.written is not None:
-        return [*lines, *_for_machines(pruning, pruning.written)]
     if pruning.elsewhere:
-        way = "--json names each file" if pruning.elsewhere[0].host is None else "--plan-out FILE tells its machines"
-        return [line(f"Only a plan: nothing is deleted from here. {way}.")]
+        machine = "" if pruning.elsewhere[0].host is None else " with its machine"
+        return [line(f"Only a plan: nothing is deleted from here. --json names each file{machine}.")]
     if not pruning.order.apply and not pruning.refusals and (pruning.plan.going or old):
         lines.append(line("Dry run: nothing was changed. With --apply it is done."))
     return lines
