@@ -17,7 +17,6 @@ from torch.nn.parallel import DistributedDataParallel
 from ckpttool.decide.asd.detector import FeatureValueDetector
 from ckpttool.decide.guarding import SpikeGuard
 from ckpttool.decide.policies.base import Policy
-from ckpttool.decide.policies.olmo import OlmoPolicy
 from ckpttool.guard import Guard, GuardStop
 from ckpttool.guard.buffers import Buffers
 from ckpttool.guard.capture.remember import StepMemory
@@ -150,11 +149,6 @@ def one_gradient_differs(number: int, model: nn.Module) -> None:
     assert weight.grad is not None
     if number in {3, 5}:
         weight.grad[0, 0] += 0.5
-
-
-def only_rank_0_sees_a_spike(rank: int) -> Seen:
-    """OLMo's rule looks at the local loss, so that ranks do not want the same."""
-    return train(rank, steps=140, losses={138: 1e3}, policy=OlmoPolicy())
 
 
 def partly_sharded(_rank: int) -> Seen:

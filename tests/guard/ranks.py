@@ -23,7 +23,9 @@ LONGEST = 280.0
 
 def on_ranks(count: int, cases: Mapping[str, Case], folder: Path) -> dict[str, list[Any]]:
     """Return what each case returned, by rank. An exception in a rank is its traceback as text."""
-    context = multiprocessing.get_context("spawn")
+    # One process imports what is dear to import; of it, before it has computed anything, the ranks are forked.
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["torch._dynamo", "torch.distributed.fsdp", "tests.guard.rank_steps"])
     processes = [context.Process(target=_run, args=(rank, count, dict(cases), str(folder))) for rank in range(count)]
     for process in processes:
         process.start()

@@ -356,15 +356,6 @@ def test_the_same_step_captured_after_a_restart_is_another_capture(tmp_path: Pat
     assert digests[0] == digests[1]
 
 
-def test_a_guard_captures_a_step_before_it_drops_it(tmp_path: Path) -> None:
-    told, model = train(tmp_path)
-    assert told.kinds() == ["capture", "nonfinite"]
-    capture = read(place(tmp_path))
-    assert capture.step == 3
-    assert capture.ranks[0].optimizer_step == 2
-    assert all(bool(torch.isfinite(each).all()) for each in model.parameters())
-
-
 @pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
 def test_a_model_can_be_exported_while_a_guard_keeps_its_steps(tmp_path: Path) -> None:
     model = nn.Sequential(nn.Linear(2, 2), nn.ReLU())

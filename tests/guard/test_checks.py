@@ -14,7 +14,7 @@ from ckpttool.errors import UsageError
 from ckpttool.guard import Guard, GuardStop
 from tests.guard.faulty import FaultyDevice
 from tests.guard.loop import Told
-from tests.guard.test_silent_errors import double
+from tests.guard.rank_errors import double
 
 
 def guard_of(**settings: Any) -> tuple[nn.Module, Guard, Told]:  # noqa: ANN401  the guard's own

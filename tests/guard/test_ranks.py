@@ -27,14 +27,14 @@ from ckpttool.domain.verdict import VerdictWord
 from ckpttool.errors import NothingToResumeError, UsageError
 from ckpttool.guard import CaptureSettings
 from ckpttool.guard.agree import Ranks
-from tests.guard import capturing, rank_captures, rank_saves, rank_steps
+from tests.guard import capturing, rank_captures, rank_errors, rank_saves, rank_steps
 from tests.guard.capturing import place
 from tests.guard.loop import INFINITE, NOT_A_NUMBER, SmallNet
 from tests.guard.rank_captures import ENTRY
+from tests.guard.rank_errors import CULPRIT, WRONG_AT
 from tests.guard.rank_steps import PARTS, Seen
 from tests.guard.ranks import on_ranks
 from tests.guard.test_saving import question, verdicts
-from tests.guard.test_silent_errors import CULPRIT, WRONG_AT, guarded, with_and_without_a_hook
 
 Case = Callable[[int], Any]
 
@@ -47,16 +47,14 @@ STEPS: dict[str, Case] = {
     "overflow": partial(train, bad={3: 1e15}, scale=2.0**40, parts=2),
     "slow": partial(train, bad={3: INFINITE}, slow=0.2),
     "stop": partial(train, bad={2: INFINITE, 3: INFINITE}, count_threshold=2),
-    "watch": partial(train, losses={3: NOT_A_NUMBER}, mode="watch"),
-    "one sees a spike": rank_steps.only_rank_0_sees_a_spike,
     "by hand": partial(train, wrap=rank_steps.by_hand),
     "one gradient differs": partial(train, wrap=rank_steps.by_hand, spoil=rank_steps.one_gradient_differs),
     "sharded": partial(train, wrap=rank_steps.sharded, bad={3: INFINITE}),
     "sharded as before": partial(train, wrap=rank_steps.sharded_as_before, bad={3: INFINITE}),
     "sharded and healthy": partial(train, wrap=rank_steps.sharded),
     "partly sharded": rank_steps.partly_sharded,
-    "strike": partial(guarded, replica_every=0),
-    "hooked": with_and_without_a_hook,
+    "strike": partial(rank_errors.guarded, replica_every=0),
+    "hooked": rank_errors.with_and_without_a_hook,
     **{f"always in {owner.__name__}.{name}": partial(rank_steps.fault_in, owner, name) for owner, name in PARTS},
     **{f"once in {owner.__name__}.{name}": partial(rank_steps.once_in, owner, name) for owner, name in PARTS},
 }
@@ -164,21 +162,6 @@ def test_the_rank_is_named_whose_loss_is_not_finite(ran: list[Seen]) -> None:
 @each_of("stop")
 def test_all_ranks_stop_at_the_same_step(ran: list[Seen]) -> None:
     assert [told["stopped"].partition(":")[0] for told in ran] == ["step 3", "step 3"]
-
-
-@each_of("watch")
-def test_watching_ranks_apply_everything(ran: list[Seen]) -> None:
-    assert [told["applied"] for told in ran] == [[True] * 6] * 2
-    assert [told["kinds"] for told in ran] == [["nonfinite"]] * 2
-
-
-@pytest.mark.slow
-@each_of("one sees a spike")
-def test_what_only_one_ranks_policy_wants_all_ranks_do(ran: list[Seen]) -> None:
-    first, second = ran
-    assert first["applied"] == second["applied"]
-    assert first["applied"][137] is False
-    assert first["weights"][-1] == second["weights"][-1]
 
 
 @each_of("one gradient differs")

@@ -5,8 +5,6 @@ from __future__ import annotations
 import errno
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -89,16 +87,6 @@ def test_a_resumed_training_is_equal_in_every_bit_to_one_that_never_stopped(stop
     whole = never_killed()
     assert first.order + second.order == whole.order
     assert found == whole.bits()
-
-
-def test_with_other_random_numbers_than_those_of_the_save_it_is_another_training(tmp_path: Path) -> None:
-    train(tmp_path, 4, every=4)
-    training = Training()
-    resumed = training.resume(tmp_path)
-    for batch in resumed.batches(training.loader):
-        torch.rand(1)
-        training.step(batch)
-    assert training.bits()["model.conv.weight"] != never_killed(EPOCH).bits()["model.conv.weight"]
 
 
 def test_a_background_save_holds_the_bytes_of_a_foreground_save(tmp_path: Path) -> None:
@@ -315,25 +303,6 @@ def test_what_cannot_be_meant_is_refused_at_the_start(tmp_path: Path) -> None:
         ).save()
 
 
-@pytest.mark.parametrize(
-    ("settings", "health"),
-    [
-        ({}, Health.UNKNOWN),
-        ({"embedding": "embed.weight", "health_threshold": 1e9}, Health.HEALTHY),
-        ({"embedding": "embed.weight", "health_threshold": 1e-9}, Health.UNHEALTHY),
-    ],
-)
-def test_a_save_is_as_healthy_as_its_embedding_showed(settings: Any, health: Health, tmp_path: Path) -> None:  # noqa: ANN401
-    training = Training()
-    resumed = training.resume(tmp_path, fresh_ok=True)
-    with training.writer(tmp_path, **settings) as writer:
-        list(training.steps(resumed, 2))
-        writer.save()
-    (save,) = api.scan(question(tmp_path)).inventory.checkpoints
-    assert save.health is health
-    assert (tmp_path / "health_ckpts.json").exists() == (health is not Health.UNKNOWN)
-
-
 def test_a_save_in_a_spike_that_was_applied_is_unhealthy_until_it_is_over(tmp_path: Path) -> None:
     model = SmallNet()
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
@@ -416,14 +385,3 @@ def test_items_depend_on_seed_epoch_and_index_alone_and_leave_the_generators_alo
     assert [again[index] for index in (4, 3, 2, 1, 0)] == items[::-1]
     again.set_epoch(2)
     assert [again[0], SeededByIndex(Noisy(), 2)[0]] != [items[0], items[0]]
-
-
-@pytest.mark.slow  # beside the test that goes on bit by bit, and those of a full disk and of what a kill leaves
-def test_killed_at_random_moments_it_ends_with_the_bits_of_one_that_was_not(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "tests.guard.resumable", str(tmp_path), "60", "4", "1"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
-    assert done.returncode == 0, done.stderr
-    assert int(done.stdout) >= 3, "killed too seldom to prove anything"
-    whole = never_killed(60)
-    assert (tmp_path / "order.bits").read_text(encoding="utf-8") == repr(whole.bits())
-    assert set((tmp_path / "order").read_text(encoding="utf-8").splitlines()) == set(whole.order)

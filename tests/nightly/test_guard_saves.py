@@ -56,7 +56,7 @@ def test_random_numbers_of_workers_are_in_no_save(python: str, tmp_path: Path) -
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_a_hundred_kills_change_no_bit(seed: int, tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "tests.guard.resumable", str(tmp_path), str(STEPS), str(KILLS), str(seed)]
+    command = [sys.executable, "-m", "tests.nightly.killed_training", str(tmp_path), str(STEPS), str(KILLS), str(seed)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=3600)
     assert (done.returncode, done.stdout.strip()) == (0, str(KILLS)), done.stderr[-2000:]
     torch.set_num_threads(1)
@@ -69,7 +69,7 @@ def test_a_hundred_kills_change_no_bit(seed: int, tmp_path: Path) -> None:
 def test_whatever_happens_at_whichever_call_of_a_save_the_training_goes_on_in_every_bit(tmp_path: Path) -> None:
     if (reason := works()) is not None:
         pytest.skip(reason)
-    command = [sys.executable, "-m", "tests.guard.stopped", str(tmp_path), "everything"]
+    command = [sys.executable, "-m", "tests.nightly.stopped_saves", str(tmp_path), "everything"]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=3600)
     assert done.returncode == 0, done.stderr[-2000:]
     told_of = json.loads(done.stdout)

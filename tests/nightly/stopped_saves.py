@@ -1,6 +1,6 @@
 """A save that is stopped at each of its system calls, by a kill or by an error; and what can be resumed from then.
 
-`python -m tests.guard.stopped FOLDER` prints as JSON how many points were tried, and what came out wrong.
+`python -m tests.nightly.stopped_saves FOLDER` prints as JSON how many points were tried, and what came out wrong.
 """
 
 from __future__ import annotations
