@@ -22,9 +22,6 @@ TopicArgument = Annotated[
     ),
 ]
 
-_ABOUT = {"checksum": ["verify"], "3am": ["on-call"], "checksums": ["verify"], "trash": ["prune"], "layout": ["scan"]}
-"""Pages by what people look for."""
-
 
 @grouped
 def guide(topic: TopicArgument = None, fmt: FormatOpt = Format.TABLE) -> None:
@@ -38,7 +35,7 @@ def guide(topic: TopicArgument = None, fmt: FormatOpt = Format.TABLE) -> None:
     name = None if topic is None else topic.strip().lower().replace("_", "-").partition(".md")[0]
     found = None if name is None else pages.page(name)
     if topic is not None and found is None:
-        raise unknown_word("page", topic, pages.topics(), "`ckpttool guide` lists all pages", _ABOUT.get(str(name), ()))
+        raise unknown_word("page", topic, pages.topics(), "`ckpttool guide` lists all pages")
     if fmt is Format.JSON:
         output.result(dumps(pages.document(name)))
     elif found is not None:

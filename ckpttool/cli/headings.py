@@ -167,12 +167,12 @@ EXITS: dict[str, dict[int, str]] = {
     },
     "lint-config": {0: "Nothing to say against it.", 10: "A start would not do what it should.", 14: _TREE[14]},
     "prune": {
-        0: "The plan stands, done or (without --apply) not; or there is nothing of it here.",
+        0: "The plan stands, done or (without --apply) not.",
         10: "Refused: damage is in the way.",
         11: "No checkpoint is good, so nothing goes.",
         13: _WRITES[13],
         **_TREE,
-        14: "Refused: somebody is saving, something could not be read, or a plan is old or not of these files.",
+        14: "Refused: somebody is saving, or something could not be read.",
         16: _WRITES[16],
     },
     "trash": {

@@ -23,47 +23,13 @@ _OF_EVERY_COMMAND = re.compile(r"-[qv]+|--quiet|--verbose|--json|--no-config|--f
 _COLUMN = 28
 """Where what an option does begins, at most; a longer option has a line of its own."""
 
-COMMANDS_PEOPLE_TYPE = {
-    "scan": "ls list status show snapshots history log",
-    "verify": "check fsck test validate",
-    "inspect": "info cat dump open tensors keys peek",
-    "diff": "compare cmp delta",
-    "resolve": "find latest pick choose which resume best plan",
-    "launch": "run start restart",
-    "preflight": "dry-run precheck",
-    "lint-config": "lint config check-config",
-    "seal": "checksum hash sum sign",
-    "trash": "restore undo undelete recover",
-    "prune": "rm delete remove clean cleanup gc forget purge",
-    "heal": "rebuild reconstruct mend",
-    "repair-meta": "repair fix",
-    "scale-skip": "skip scale rescale",
-    "explain": "why rule code codes",
-    "guide": "man docs doc manual topics",
-}
-"""What neighbours call the same, by command."""
-
-OPTIONS_PEOPLE_TYPE = {
-    "--checkpoint": "--step --steps --ckpt --name --iteration --epoch",
-    "--tensor": "--key --filter --pattern --only",
-    "--gbs": "--batch-size --global-batch-size --bs --to",
-    "--old-gbs": "--from",
-    "--apply": "--yes --delete --do-it --no-dry-run -y",
-    "--dry-run": "-n",
-    "--output": "--out -o",
-    "--force": "--overwrite -f",
-    "--jobs": "--threads --workers --num-workers -j",
-    "--format": "--output-format --yaml",
-    "--config": "-c",
-}
-"""As above, of options."""
-
 _OTHERWISE = {
     "--full --deep": "--level checksum reads every byte",
     "--all": "--checkpoint all means all of them",
     "--rank --ranks": "ckpttool inspect takes one rank's file",
     "--color --no-color --colour --no-colour": "NO_COLOR=1 in the environment turns colours off",
-    "-o --output --out": "ckpttool launch --output writes a config",
+    "--output": "ckpttool launch --output writes a config",
+    "--dry-run": "`ckpttool preflight` changes nothing",
 }
 """What people type for what is no option of that name, and how it is done."""
 
@@ -164,9 +130,7 @@ class Group(_Helped, TyperGroup):
         if args[0] not in known and not ctx.resilient_parsing:
             from difflib import get_close_matches
 
-            word = args[0].lower()
-            meant = [name for name in known if word in COMMANDS_PEOPLE_TYPE.get(name, "").split()]
-            meant = meant or get_close_matches(word, known, n=2, cutoff=0.7)
+            meant = get_close_matches(args[0].lower(), known, n=2, cutoff=0.75)
             raise unknown_word("command", args[0], known, f"`{ctx.command_path} --help` lists them", meant)
         return super().resolve_command(ctx, args)
 
@@ -246,23 +210,10 @@ def _unknown_option(word: str, ctx: Any) -> str:  # noqa: ANN401  as above
     known = [each for param in ctx.command.get_params(ctx) for each in (*param.opts, *param.secondary_opts)]
     otherwise = next((way for words, way in _OTHERWISE.items() if word in words.split()), None)
     option = str(otherwise).partition(" ")[0]
-    if otherwise is not None and (not option.startswith("--") or option in known) and not _is_short_for(word, known):
+    if otherwise is not None and (not option.startswith("--") or option in known):
         return f"there is no option {word}: {otherwise}"
-    if word in {"--dry-run", "-n"} and "--dry-run" not in known:
-        return f"there is no option {word}: `ckpttool preflight` changes nothing"
-    meant = [name for name in known if word in OPTIONS_PEOPLE_TYPE.get(name, "").split()]
-    own = [each for each in known if each.startswith("--")]
-    neighbours = {other: name for name in known for other in OPTIONS_PEOPLE_TYPE.get(name, "").split()}
-    closest = get_close_matches(word, [*own, *neighbours], n=1, cutoff=0.65)
-    if not meant and closest and closest[0] in neighbours:  # a slip in what neighbours call it
-        meant = [neighbours[closest[0]]]
-    meant = meant or get_close_matches(word, own, n=2, cutoff=0.65)
+    meant = get_close_matches(word, [each for each in known if each.startswith("--")], n=2, cutoff=0.65)
     return f"there is no option {word}" + (f": did you mean {' or '.join(meant)}?" if meant else "")
-
-
-def _is_short_for(word: str, known: list[str]) -> bool:
-    """Tell whether an option of this command is what is meant."""
-    return any(name in known and word in words.split() for name, words in OPTIONS_PEOPLE_TYPE.items())
 
 
 def _show_help(ctx: Any, _option: Any, wanted: bool) -> None:  # noqa: ANN401  as typer calls it
