@@ -12,6 +12,8 @@ from __future__ import annotations
 
 import sys
 
+from ckpttool.domain.answered import Answered
+
 __version__ = "0.1.0"
 
 
@@ -35,6 +37,15 @@ def _imported(name: str, modules: dict[str, str], package: str) -> object:
         globals()["verify"] = import_module(_MODULES["verify"]).verify
     return value
 
+
+def _document_of(answer: Answered) -> object:
+    """Make the document of an answer, which `to_dict` returns; what makes texts is not imported before."""
+    from importlib import import_module
+
+    return import_module("ckpttool.render.answers").as_read(answer)
+
+
+Answered.document_of = staticmethod(_document_of)
 
 _MODULES = _modules_by_name(f"{__file__}i")
 

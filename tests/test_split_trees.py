@@ -154,13 +154,13 @@ def two_looks(tmp_path: Path) -> list[Look]:
 
 def codes(monkeypatch: pytest.MonkeyPatch, looks: list[Look], **question: object) -> tuple[int, dict[str, str]]:
     """Return how `resolve` would end, and what is said of the tree and the newest save."""
-    from ckpttool.domain.exits import of_plan
+    from ckpttool.domain.plan import exit_of
 
     given(monkeypatch, looks)
     asked = TreeQuestion(path="x.ckptpart", sizes=True, **question)  # type: ignore[arg-type]
     tree = api.scan(asked)
     found = (*tree.inventory.findings, *(each for save in tree.inventory.checkpoints for each in save.findings))
-    return of_plan(api.resolve(asked).decision, strict=False), {each.code.value: each.severity.word for each in found}
+    return exit_of(api.resolve(asked).decision, strict=False), {each.code.value: each.severity.word for each in found}
 
 
 def test_all_parts_given_one_is_chosen(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import typer
 
 from ckpttool import api
 from ckpttool.cli import output
-from ckpttool.cli.answers import ASD, show
+from ckpttool.cli.answers import show
 from ckpttool.cli.grouped import grouped
 from ckpttool.cli.helped import Command, Group
 from ckpttool.cli.options import DetectorDialect, Format, FormatOpt, Quiet, SampleInterval
@@ -42,7 +42,7 @@ def check(*, string: Text, dialect: DetectorDialect = None, fmt: FormatOpt = For
 
     Example: ckpttool asd check "enable:true, with_checksum:true"
     """
-    raise typer.Exit(show(ASD, api.check_asd(string, dialect), fmt))
+    raise typer.Exit(show(api.check_asd(string, dialect), fmt))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,8 +89,8 @@ def emit(
     """
     answer = api.emit_asd(settings.over(api.asd_defaults(dialect)), dialect)
     if fmt is Format.JSON:
-        raise typer.Exit(show(ASD, answer, fmt))
+        raise typer.Exit(show(answer, fmt))
     for finding in () if quiet else answer.findings:
         output.note(finding.message)
     output.result(f"{answer.variable}={answer.text}")  # alone on its line, so that it can be pasted
-    raise typer.Exit(ASD.exit_code(answer))
+    raise typer.Exit(answer.exit_code)

@@ -8,7 +8,7 @@ import typer
 
 from ckpttool import api
 from ckpttool.cli import progress
-from ckpttool.cli.answers import CALIBRATION, show
+from ckpttool.cli.answers import show
 from ckpttool.cli.grouped import grouped
 from ckpttool.cli.log_options import Columns, Logs
 from ckpttool.cli.options import Format, FormatOpt, Quiet
@@ -33,4 +33,4 @@ def calibrate(
     """
     with progress.busy("reading the logs", quiet=quiet):
         answer = api.calibrate(api.LogQuestion(patterns=tuple(logs), columns=columns), warm_up=warm_up)
-    raise typer.Exit(show(CALIBRATION, answer, fmt))
+    raise typer.Exit(show(answer, fmt))

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from ckpttool import api
-from ckpttool.cli.answers import DEMO, show
+from ckpttool.cli.answers import show
 from ckpttool.cli.grouped import grouped
 from ckpttool.cli.options import Format, FormatOpt
 
@@ -23,4 +23,4 @@ def demo(folder: Folder = "ckpttool-demo", fmt: FormatOpt = Format.TABLE) -> Non
 
     Example: ckpttool demo
     """
-    raise typer.Exit(show(DEMO, api.demo(folder), fmt))
+    raise typer.Exit(show(api.demo(folder), fmt))

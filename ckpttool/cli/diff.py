@@ -8,7 +8,7 @@ import typer
 
 from ckpttool import api
 from ckpttool.cli import progress
-from ckpttool.cli.answers import DIFFERENCE, show
+from ckpttool.cli.answers import show
 from ckpttool.cli.grouped import grouped
 from ckpttool.cli.options import (
     Format,
@@ -72,4 +72,4 @@ def diff(
             sides.a, sides.b, tree=sides.tree, checkpoint=one_name(sides.checkpoint), level=look.level,
             tensors=tuple(tensor or ()), layout=sides.layout,
         )  # fmt: skip
-    raise typer.Exit(show(DIFFERENCE, replace(found, exit_code=exit_code, most_rows=rows.most), fmt))
+    raise typer.Exit(show(replace(found, differing_is_damage=exit_code, most_rows=rows.most), fmt))

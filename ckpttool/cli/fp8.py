@@ -10,7 +10,7 @@ import typer
 
 from ckpttool import api
 from ckpttool.cli import output_files, progress, reports
-from ckpttool.cli.answers import FP8_COMPARE, FP8_PLAN, FP8_PROBE, FP8_VERDICT, show
+from ckpttool.cli.answers import show
 from ckpttool.cli.grouped import grouped
 from ckpttool.cli.helped import Command, Group
 from ckpttool.cli.log_options import Columns
@@ -123,7 +123,7 @@ def probe(
         found = api.fp8_probe(what, options.question(), checkpoint=one_name(checkpoint), layout=layout)
     if stats is not None:
         output_files.write_numbers(stats, found)
-    raise typer.Exit(show(FP8_PROBE, replace(found, most_rows=top), fmt))
+    raise typer.Exit(show(replace(found, most_rows=top), fmt))
 
 
 # --- compare ---------------------------------------------------------------------------------------------------------
@@ -210,7 +210,7 @@ def compare(
     """
     with progress.busy("reading the logs", quiet=quiet):
         found = api.fp8_compare(options.question(baseline, candidate))
-    raise typer.Exit(show(FP8_COMPARE, found, fmt))
+    raise typer.Exit(show(found, fmt))
 
 
 # --- lint ------------------------------------------------------------------------------------------------------------
@@ -364,7 +364,7 @@ def plan(
     """
     with progress.busy("reading the logs", quiet=quiet):
         found = api.fp8_plan(options.question(directory, runs.curves()))
-    raise typer.Exit(show(FP8_PLAN, found, fmt))
+    raise typer.Exit(show(found, fmt))
 
 
 # --- verdict ---------------------------------------------------------------------------------------------------------
@@ -387,7 +387,7 @@ def verdict(*, output: Planned, logs: OwnLogs = None, fmt: FormatOpt = Format.TA
     """
     with progress.busy("reading the logs", quiet=quiet):
         found = api.fp8_verdict(output, _logs(logs or ()))
-    raise typer.Exit(show(FP8_VERDICT, found, fmt))
+    raise typer.Exit(show(found, fmt))
 
 
 def _logs(given: Sequence[str]) -> dict[str, tuple[str, ...]]:

@@ -8,7 +8,7 @@ import typer
 
 from ckpttool import api
 from ckpttool.cli import progress
-from ckpttool.cli.answers import GUARD_REPORT, show
+from ckpttool.cli.answers import show
 from ckpttool.cli.grouped import grouped
 from ckpttool.cli.helped import Command, Group
 from ckpttool.cli.options import Format, FormatOpt, Quiet
@@ -56,4 +56,4 @@ def report(
         from ckpttool.write.files import replace
 
         replace(prometheus, spelled(answer).encode(), overwrite=True, backup=False)
-    raise typer.Exit(show(GUARD_REPORT, answer, fmt))
+    raise typer.Exit(show(answer, fmt))

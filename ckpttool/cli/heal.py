@@ -8,7 +8,7 @@ import typer
 
 from ckpttool import api
 from ckpttool.cli import output, progress
-from ckpttool.cli.answers import HEAL, show
+from ckpttool.cli.answers import show
 from ckpttool.cli.grouped import grouped
 from ckpttool.cli.options import Format, FormatOpt, Grace, OneName, Quiet, TreeOptions, one_name
 from ckpttool.domain.units import Rank
@@ -53,4 +53,4 @@ def heal(
     with progress.watched(quiet=quiet):
         healing = api.heal(tree.question(), order)
     output.looking_at(healing.resolved_from, quiet=quiet)
-    raise typer.Exit(show(HEAL, healing, fmt))
+    raise typer.Exit(show(healing, fmt))

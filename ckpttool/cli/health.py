@@ -8,7 +8,7 @@ import typer
 
 from ckpttool import api
 from ckpttool.cli import progress
-from ckpttool.cli.answers import HEALTH, show_each
+from ckpttool.cli.answers import show_each
 from ckpttool.cli.grouped import grouped
 from ckpttool.cli.log_options import Columns, LogOpt
 from ckpttool.cli.options import ConfigPath, Format, FormatOpt, MoreDirs, Quiet, TreeOptions, Verbose, finite, say_tree
@@ -74,7 +74,7 @@ def health(
         with progress.busy("reading the logs", quiet=quiet):
             return api.health(found, judge.question(question), verdicts)
 
-    raise typer.Exit(show_each(HEALTH, ask, (tree.path, *(more or ())), fmt))
+    raise typer.Exit(show_each(ask, (tree.path, *(more or ())), fmt))
 
 
 def weighed(found: api.Tree, *, quiet: bool) -> list[Verdict]:

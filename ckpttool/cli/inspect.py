@@ -8,7 +8,7 @@ import typer
 
 from ckpttool import api
 from ckpttool.cli import progress
-from ckpttool.cli.answers import CONTENTS, show
+from ckpttool.cli.answers import show
 from ckpttool.cli.grouped import grouped
 from ckpttool.cli.options import Format, FormatOpt, LayoutOpt, OneName, Patterns, Quiet, RowOptions, What, one_name
 from ckpttool.domain.frozen import replace
@@ -47,4 +47,4 @@ def inspect(
         found = api.inspect(
             what, tree=tree, checkpoint=one_name(checkpoint), tensors=tuple(tensor or ()), stats=stats, layout=layout
         )
-    raise typer.Exit(show(CONTENTS, replace(found, most_rows=rows.most), fmt))
+    raise typer.Exit(show(replace(found, most_rows=rows.most), fmt))

@@ -8,7 +8,7 @@ import typer
 
 from ckpttool import api
 from ckpttool.cli import progress
-from ckpttool.cli.answers import LAUNCH, show
+from ckpttool.cli.answers import show
 from ckpttool.cli.grouped import grouped
 from ckpttool.cli.log_options import EvidenceOptions
 from ckpttool.cli.options import (
@@ -97,13 +97,13 @@ def launch(
         _assert_neither(config, output)
         with progress.watched(quiet=quiet):
             told = api.fragment(tree.question(), wanted, position, strict=job.strict)
-        raise typer.Exit(show(LAUNCH, replace(told, view=look.view()), fmt))
+        raise typer.Exit(show(replace(told, view=look.view()), fmt))
     assert_folder(output, option="--output")
     with progress.watched(quiet=quiet):
         answer = api.launch(tree.question(), wanted, position, order=job.order(config, output, look.view()))
     if isinstance(answer, Preflight):
         looking_at(answer.resolved_from, quiet=quiet)
-    code = show(LAUNCH, answer, fmt)
+    code = show(answer, fmt)
     if isinstance(answer, Preflight):
         error(f"{output} was not written: what stands against it is in the result")
     raise typer.Exit(code)

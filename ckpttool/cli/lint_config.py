@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from ckpttool import api
-from ckpttool.cli import answers, output, output_files, reports
+from ckpttool.cli import output, output_files, reports
 from ckpttool.cli.grouped import grouped
 from ckpttool.cli.options import Verbose
 from ckpttool.cli.reports import ReportOptions
@@ -47,7 +47,7 @@ def lint_config(
     answer = api.lint_config(files, allowed=allowed, skip_foreign=skip_foreign, view=view)
     if diff:
         output.result(texts.diff(api.fix_config(answer, allowed=allowed)))
-        raise typer.Exit(answers.PREFLIGHT.exit_code(answer))
+        raise typer.Exit(answer.exit_code)
     if fix and (fixed := api.fix_config(answer, allowed=allowed, apply=True)):
         answer = replace(api.lint_config(files, allowed=allowed, skip_foreign=skip_foreign, view=view), fixed=fixed)
     raise typer.Exit(reports.show(answer, report))

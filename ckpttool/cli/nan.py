@@ -8,7 +8,7 @@ import typer
 
 from ckpttool import api
 from ckpttool.cli import progress
-from ckpttool.cli.answers import NAN_CAPTURE, NAN_CAPTURES, NAN_REPLAY, show
+from ckpttool.cli.answers import show
 from ckpttool.cli.grouped import grouped
 from ckpttool.cli.helped import Command, Group
 from ckpttool.cli.options import Format, FormatOpt, Quiet, finite
@@ -46,7 +46,7 @@ def list_captures(*, folder: Folder, fmt: FormatOpt = Format.TABLE) -> None:
 
     Example: ckpttool nan list output
     """
-    raise typer.Exit(show(NAN_CAPTURES, api.list_nan(folder), fmt))
+    raise typer.Exit(show(api.list_nan(folder), fmt))
 
 
 @app.command(cls=Command)
@@ -59,8 +59,8 @@ def inspect(*, folder: Folder, fmt: FormatOpt = Format.TABLE, quiet: Quiet = Fal
     with progress.busy("reading the tensors", quiet=quiet):
         found = api.inspect_nan(folder)
     if isinstance(found, Captures):
-        raise typer.Exit(show(NAN_CAPTURES, found, fmt))
-    raise typer.Exit(show(NAN_CAPTURE, found, fmt))
+        raise typer.Exit(show(found, fmt))
+    raise typer.Exit(show(found, fmt))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,4 +112,4 @@ def replay(*, folder: Folder, options: ReplayOptions, fmt: FormatOpt = Format.TA
     """
     with progress.busy("computing it again", quiet=quiet):
         answer = api.replay_nan(options.question(folder))
-    raise typer.Exit(show(NAN_REPLAY, answer, fmt))
+    raise typer.Exit(show(answer, fmt))

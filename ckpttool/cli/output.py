@@ -12,7 +12,6 @@ from io import UnsupportedOperation
 from typing import TYPE_CHECKING, NoReturn, TextIO
 
 from ckpttool.errors import WriteFailedError
-from ckpttool.render.escape import shown
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -130,6 +129,8 @@ def _failure_told() -> Iterator[None]:
 
 def note(message: str) -> None:
     """Say something beside the result."""
+    from ckpttool.render.escape import shown
+
     _say(f"ckpttool: {shown(message)}\n")
 
 
@@ -142,6 +143,8 @@ def looking_at(place: str | None, *, quiet: bool, more: str | None = None) -> No
 
 def error(message: str) -> None:
     """Say in one line why there is no result; a terminal gets it wrapped between words."""
+    from ckpttool.render.escape import shown
+
     ending.error = " ".join(message.split())
     text = f"ckpttool: error: {shown(ending.error)}"
     if sys.stderr is not None and sys.stderr.isatty():

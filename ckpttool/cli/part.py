@@ -8,7 +8,7 @@ import typer
 
 from ckpttool import api
 from ckpttool.cli import output
-from ckpttool.cli.answers import PART, show
+from ckpttool.cli.answers import show
 from ckpttool.cli.engine_options import EngineName, EngineOptions
 from ckpttool.cli.grouped import grouped
 from ckpttool.cli.options import Dir, Format, FormatOpt, LayoutOpt, LevelName, LevelOpt, MaxAge, Names, Quiet
@@ -122,7 +122,7 @@ def part(
         output.looking_at(None, quiet=quiet, more="this process only keeps others together: nothing to look at")
     elif which.out != STREAM:
         output.looking_at(written.resolved_from, quiet=quiet)
-        show(PART, written, fmt)
+        show(written, fmt)
 
 
 def _of_nodes(question: PartQuestion, fmt: Format) -> ExitCode:
@@ -133,7 +133,7 @@ def _of_nodes(question: PartQuestion, fmt: Format) -> ExitCode:
             output.error(str(written))
             code = written.exit_code
         elif question.out != STREAM:
-            show(PART, written, fmt)
+            show(written, fmt)
     return code
 
 

@@ -8,7 +8,7 @@ import typer
 
 from ckpttool import api
 from ckpttool.cli import output, progress
-from ckpttool.cli.answers import PRUNE, show_each
+from ckpttool.cli.answers import show_each
 from ckpttool.cli.grouped import grouped
 from ckpttool.cli.options import ConfigPath, Format, FormatOpt, Grace, LevelName, MaxAge, MoreDirs, Quiet, TreeOptions
 from ckpttool.cli.units import duration
@@ -117,7 +117,7 @@ def prune(
         output.looking_at(pruning.resolved_from, quiet=quiet)
         return pruning
 
-    raise typer.Exit(show_each(PRUNE, ask, (tree.path, *(more or ())), fmt))
+    raise typer.Exit(show_each(ask, (tree.path, *(more or ())), fmt))
 
 
 def _say(sign: Finding) -> None:

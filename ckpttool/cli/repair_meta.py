@@ -8,7 +8,7 @@ import typer
 
 from ckpttool import api
 from ckpttool.cli import completing, output
-from ckpttool.cli.answers import REPAIR, show
+from ckpttool.cli.answers import show
 from ckpttool.cli.grouped import grouped
 from ckpttool.cli.options import ConfigPath, Format, FormatOpt, Grace, Quiet, TreeOptions, one_name
 
@@ -49,4 +49,4 @@ def repair_meta(
     choice = api.ResumeQuestion(name=one_name(checkpoint), prefix=prefix, ignore_health=True)
     repair = api.repair_meta(tree.question(config=config), choice, grace=grace, apply=apply)
     output.looking_at(repair.resolved_from, quiet=quiet)
-    raise typer.Exit(show(REPAIR, repair, fmt))
+    raise typer.Exit(show(repair, fmt))

@@ -9,7 +9,7 @@ import typer
 
 from ckpttool import api
 from ckpttool.cli import progress
-from ckpttool.cli.answers import REPLAY, show
+from ckpttool.cli.answers import show
 from ckpttool.cli.grouped import grouped
 from ckpttool.cli.log_options import AroundSpike, Columns, Logs, Margin, spike
 from ckpttool.cli.options import (
@@ -111,4 +111,4 @@ def replay(
         say_tree(tree, quiet=quiet, verbose=verbose)
     with progress.busy("reading the logs", quiet=quiet):
         answer = api.replay(question, tree)
-    raise typer.Exit(show(REPLAY, answer, fmt))
+    raise typer.Exit(show(answer, fmt))

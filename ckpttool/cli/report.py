@@ -13,7 +13,6 @@ from ckpttool.cli.grouped import grouped
 from ckpttool.cli.log_options import EvidenceOptions
 from ckpttool.cli.options import ChoiceOptions, ConfigPath, DataOptions, Quiet, TreeOptions
 from ckpttool.cli.resolve import SimulateOptions, Strict
-from ckpttool.domain import exits
 from ckpttool.domain.frozen import dataclass
 from ckpttool.domain.tree_report import PageForm, ReportQuestion
 
@@ -81,4 +80,4 @@ def report(
         answer = api.survey(question, own=own.simulation)
     output.looking_at(answer.resolved_from, quiet=quiet)
     output_files.write_page(page.output, page.page_form, answer, as_json=page.json)
-    raise typer.Exit(exits.of_resolution(answer.resolution))
+    raise typer.Exit(answer.resolution.exit_code)

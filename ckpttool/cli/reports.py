@@ -117,12 +117,12 @@ def show(answer: Preflight | Lint, options: ReportOptions) -> ExitCode:
         except CkptToolError as error:
             failed = failed or error
     if options.fmt is ReportFormat.TABLE:
-        answers.show(answers.PREFLIGHT, answer, Format.TABLE)
+        answers.show(answer, Format.TABLE)
     else:
         output.result(_text(answer, options.fmt))
     if failed is not None:
         raise failed
-    return answers.PREFLIGHT.exit_code(answer)
+    return answer.exit_code
 
 
 def _text(answer: Preflight | Lint, fmt: ReportFormat) -> str:

@@ -13,7 +13,7 @@ import typer
 
 from ckpttool import api
 from ckpttool.cli import output
-from ckpttool.cli.answers import PLAN, show
+from ckpttool.cli.answers import show
 from ckpttool.cli.engine_options import EngineOptions
 from ckpttool.cli.grouped import grouped
 from ckpttool.cli.log_options import EvidenceOptions
@@ -29,7 +29,6 @@ from ckpttool.cli.options import (
     ViewOptions,
     say_tree,
 )
-from ckpttool.domain import exits
 from ckpttool.domain.frozen import dataclass, replace
 from ckpttool.domain.plan import NoResumePoint, Resolution, ResumePlan, Simulation
 from ckpttool.errors import ExitCode, UsageError, unknown_word
@@ -119,7 +118,7 @@ def resolve(
         raise typer.Exit(_print(resolution, field))
     if fmt is PlanFormat.YAML:
         raise typer.Exit(_paste(resolution))
-    raise typer.Exit(show(PLAN, resolution, Format(fmt.value)))
+    raise typer.Exit(show(resolution, Format(fmt.value)))
 
 
 def _print(answer: Resolution, names: Sequence[str]) -> ExitCode:
@@ -131,7 +130,7 @@ def _print(answer: Resolution, names: Sequence[str]) -> ExitCode:
     from ckpttool.render.answers.plan import document
     from ckpttool.render.json import members
 
-    code = exits.of_resolution(answer)
+    code = answer.exit_code
     if isinstance(answer.decision, NoResumePoint):
         output.error(f"nothing in {answer.decision.root} can be resumed from: without --print the answer says why")
         return code
@@ -167,4 +166,4 @@ def _paste(answer: Resolution) -> ExitCode:
     if isinstance(plan, ResumePlan):
         plan = replace(plan, load=plan.load.at(str(Path(plan.load.path).absolute())))
     output.result(yaml(replace(answer, decision=plan)))
-    return exits.of_resolution(answer)
+    return answer.exit_code

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from ckpttool import api
-from ckpttool.cli.answers import SKIP, show
+from ckpttool.cli.answers import show
 from ckpttool.cli.grouped import grouped
 from ckpttool.cli.options import Format, FormatOpt, Segments, segments
 
@@ -42,4 +42,4 @@ def scale_skip(
     question = api.DataQuestion(
         new_global_batch=new_gbs, old_global_batch=old_gbs, sink_size=sink_size, segments=segments(segment)
     )
-    raise typer.Exit(show(SKIP, api.scale_skip(question, steps=steps, path=path), fmt))
+    raise typer.Exit(show(api.scale_skip(question, steps=steps, path=path), fmt))

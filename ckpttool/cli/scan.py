@@ -10,10 +10,9 @@ import typer
 
 from ckpttool import api
 from ckpttool.cli import progress
-from ckpttool.cli.answers import INVENTORY, show_each, show_trees
+from ckpttool.cli.answers import show_each, show_trees
 from ckpttool.cli.grouped import grouped
 from ckpttool.cli.options import Format, FormatOpt, MoreDirs, Quiet, TreeOptions, ViewOptions, say_tree
-from ckpttool.domain import exits
 from ckpttool.domain.checkpoint import Listing
 from ckpttool.errors import ExitCode, UnknownLayoutError
 
@@ -48,15 +47,15 @@ def scan(
         return Listing(inventory=found.inventory, now=clock(), limit=limit, view=look.view())
 
     if not below:
-        raise typer.Exit(show_each(INVENTORY, ask, (tree.path, *(more or ())), fmt))
+        raise typer.Exit(show_each(ask, (tree.path, *(more or ())), fmt))
     roots = (tree.path or os.curdir, *(more or ()))
     with progress.busy("looking for trees", quiet=quiet):
         paths = dict.fromkeys(path for root in roots for path in api.trees_below(root, layout=tree.layout))
     if not paths:
         raise UnknownLayoutError(f"no tree that ckpttool knows lies below {' or '.join(roots)}")
-    raise typer.Exit(show_trees(INVENTORY, lambda path: _unless_bare(ask(path)), paths, fmt))
+    raise typer.Exit(show_trees(lambda path: _unless_bare(ask(path)), paths, fmt))
 
 
 def _unless_bare(answer: Listing) -> Listing | None:
     """Return None of a folder that has but the names of a tree, as that of the ranks' logs has."""
-    return answer if answer.inventory.checkpoints or exits.of_listing(answer) is not ExitCode.OK else None
+    return answer if answer.inventory.checkpoints or answer.exit_code is not ExitCode.OK else None

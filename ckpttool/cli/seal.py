@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from ckpttool import api
-from ckpttool.cli.answers import SEALS, show_each
+from ckpttool.cli.answers import show_each
 from ckpttool.cli.engine_options import EngineOptions
 from ckpttool.cli.grouped import grouped
 from ckpttool.cli.options import Format, FormatOpt, MoreDirs, Names, Quiet, TreeOptions, Verbose, say_tree
@@ -46,4 +46,4 @@ def seal(
             sealings = tuple(api.seal(found, tuple(checkpoint or ()), reseal=reseal, jobs=jobs))
         return Sealed(inventory=found.inventory, sealings=sealings)
 
-    raise typer.Exit(show_each(SEALS, ask, (tree.path, *(more or ())), fmt))
+    raise typer.Exit(show_each(ask, (tree.path, *(more or ())), fmt))

@@ -9,7 +9,7 @@ import typer
 
 from ckpttool import api
 from ckpttool.cli import output
-from ckpttool.cli.answers import TRASH, show
+from ckpttool.cli.answers import show
 from ckpttool.cli.grouped import grouped
 from ckpttool.cli.helped import Command, Group
 from ckpttool.cli.options import Format, FormatOpt, Grace, Quiet, TreeOptions
@@ -127,4 +127,4 @@ def empty(
 
 def _told(trash: Trash, fmt: Format, *, quiet: bool) -> ExitCode:
     output.looking_at(trash.resolved_from, quiet=quiet)
-    return show(TRASH, trash, fmt)
+    return show(trash, fmt)

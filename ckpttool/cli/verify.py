@@ -13,7 +13,7 @@ import typer
 
 from ckpttool import api
 from ckpttool.cli import output, output_files
-from ckpttool.cli.answers import FORECAST, VERDICTS, show_each
+from ckpttool.cli.answers import show_each
 from ckpttool.cli.engine_options import EngineOptions
 from ckpttool.cli.grouped import grouped
 from ckpttool.cli.options import (
@@ -196,7 +196,7 @@ def verify(
         return answer
 
     foresee = partial(_foreseen, tree, asked, check, quiet=quiet)
-    code = show_each(FORECAST, foresee, paths, fmt) if check.dry_run else show_each(VERDICTS, ask, paths, fmt)
+    code = show_each(foresee, paths, fmt) if check.dry_run else show_each(ask, paths, fmt)
     for answer in with_stats:
         output_files.write_stats(str(check.stats), answer)
     raise typer.Exit(code)

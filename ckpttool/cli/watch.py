@@ -20,7 +20,6 @@ from ckpttool.cli.grouped import grouped
 from ckpttool.cli.log_options import Columns, LogOpt
 from ckpttool.cli.options import ConfigPath, Format, FormatOpt, LevelName, LevelOpt, Quiet, TreeOptions, finite
 from ckpttool.cli.units import duration, share
-from ckpttool.domain import exits
 from ckpttool.domain.frozen import dataclass, replace
 from ckpttool.domain.part import PartQuestion, Split
 from ckpttool.errors import ExitCode, UsageError
@@ -204,7 +203,7 @@ def watch(
     )
     with _ended_by_signals(watching), watching.begun():
         watching.run()
-    raise typer.Exit(exits.of_watch(watching.known) if look.once and part is None else ExitCode.OK)
+    raise typer.Exit(watching.known.exit_code if look.once and part is None else ExitCode.OK)
 
 
 @contextmanager

@@ -8,10 +8,12 @@ from enum import Enum
 from typing import ClassVar, TypeAlias
 
 from ckpttool.domain.answered import Answered
+from ckpttool.domain.exits import of_findings
 from ckpttool.domain.finding import Finding
 from ckpttool.domain.frozen import dataclass
 from ckpttool.domain.guarding import EventValue
 from ckpttool.domain.units import ByteCount, Rank, Step
+from ckpttool.errors import ExitCode
 
 Setting: TypeAlias = "str | int | bool | None"
 """One thing of the environment: a version, a switch, a number of threads."""
@@ -220,6 +222,11 @@ class Capture(Answered):
     has_stopped: bool | None = None
     """Whether the training ended by too many dropped updates, and did not go on since; None: nobody tells."""
 
+    @property
+    def exit_code(self) -> ExitCode:
+        """14 where a rank's part is not there, or is not what was written."""
+        return of_findings(self.findings)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CaptureRow:
@@ -248,6 +255,11 @@ class Captures(Answered):
     """By step."""
     in_a_row: tuple[CaptureRow, ...] = ()
     """Of those, two and more in a row."""
+
+    @property
+    def exit_code(self) -> ExitCode:
+        """As of the worst of them."""
+        return of_findings(finding for capture in self.captures for finding in capture.findings)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -380,3 +392,9 @@ class NanReplay(Answered):
     environment: tuple[Difference, ...]
     findings: tuple[Finding, ...]
     reproduced: bool
+
+    @property
+    def exit_code(self) -> ExitCode:
+        """0 where the step came out as it was, 10 where it did not, 14 where it could not be computed."""
+        could_not = of_findings(self.findings)
+        return could_not if could_not or self.reproduced else ExitCode.DAMAGE

@@ -7,6 +7,7 @@ from enum import Enum
 from typing import TypeAlias
 
 from ckpttool.domain.answered import Answered
+from ckpttool.domain.exits import of_findings
 from ckpttool.domain.finding import Finding, blocking
 from ckpttool.domain.frozen import dataclass
 from ckpttool.domain.health import Health
@@ -15,6 +16,7 @@ from ckpttool.domain.scalars import NO_RULES, NameClaim, ScalarRules, Scalars
 from ckpttool.domain.shard import FormatName, Shard, ShardRole
 from ckpttool.domain.units import ByteCount, Rank, Step
 from ckpttool.domain.view import USUAL, View
+from ckpttool.errors import ExitCode
 
 
 class StepSource(str, Enum):
@@ -269,6 +271,12 @@ class Listing(Answered):
     limit: int | None = None
     """Checkpoints that a table shows, newest first; None: all."""
     view: View = USUAL
+
+    @property
+    def exit_code(self) -> ExitCode:
+        """Damage is what the listing alone shows: a missing rank, a file that is none."""
+        own = (finding for one in self.inventory.checkpoints for finding in one.findings)
+        return of_findings([*self.inventory.findings, *own])
 
 
 def shorter_shards(

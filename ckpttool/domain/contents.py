@@ -7,10 +7,12 @@ from typing import TypeAlias
 
 from ckpttool.domain.answered import Answered
 from ckpttool.domain.checkpoint import Inventory
+from ckpttool.domain.exits import of_findings
 from ckpttool.domain.finding import Finding
 from ckpttool.domain.frozen import dataclass
 from ckpttool.domain.shard import FormatName, ShardRole, TensorEntry
 from ckpttool.domain.units import ByteCount, Rank, Step
+from ckpttool.errors import ExitCode
 
 Value: TypeAlias = "bool | int | float | str"
 """A scalar."""
@@ -168,6 +170,11 @@ class Contents(Answered):
     findings: tuple[Finding, ...]
     most_rows: int | None = None
     """Rows of a table that people are shown at most; None: all."""
+
+    @property
+    def exit_code(self) -> ExitCode:
+        """What the shards' own findings ask for: the same as `verify` says of their structure."""
+        return of_findings(self.findings)
 
 
 def elements_in(shape: Sequence[int]) -> int:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from ckpttool.domain.answered import Answered
 from ckpttool.domain.contents import Contents, Shape, Value
+from ckpttool.domain.exits import of_findings, safest
 from ckpttool.domain.finding import Finding
 from ckpttool.domain.frozen import dataclass
 from ckpttool.domain.units import Rank
 from ckpttool.domain.verdict import Level
+from ckpttool.errors import ExitCode
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,7 +111,17 @@ class Difference(Answered):
     scalars: tuple[ScalarChange, ...]
     findings: tuple[Finding, ...]
     """What is wrong with either."""
-    exit_code: bool = False
-    """Whether a difference shall be an exit code."""
+    differing_is_damage: bool = False
+    """Whether a difference shall be an exit code of its own, and what could not be compared another."""
     most_rows: int | None = None
     """Rows of a table that people are shown at most; None: all."""
+
+    @property
+    def exit_code(self) -> ExitCode:
+        """0 whatever differs: that is the answer. Damage is not; nor, if asked for, what differs or is unknown."""
+        codes = [of_findings(self.findings)]
+        if self.differing_is_damage and self.tensors:
+            codes.append(ExitCode.DAMAGE)
+        elif self.differing_is_damage and self.uncompared:
+            codes.append(ExitCode.INCOMPLETE)
+        return safest(codes)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from ckpttool.domain.answered import Answered
 from ckpttool.domain.checkpoint import Inventory
 from ckpttool.domain.frozen import dataclass
 from ckpttool.domain.units import ByteCount
 from ckpttool.domain.verdict import Level
+from ckpttool.errors import ExitCode
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,10 +27,17 @@ class CheckpointForecast:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Forecast:
+class Forecast(Answered):
     """What `verify` would read. What its ledger still knows of may be less."""
+
+    NOUN = "forecast"
 
     inventory: Inventory
     level: Level
     checkpoints: tuple[CheckpointForecast, ...]
     """Newest first."""
+
+    @property
+    def exit_code(self) -> ExitCode:
+        """0 where there is anything to read, else 11."""
+        return ExitCode.OK if self.checkpoints else ExitCode.NOTHING_TO_RESUME

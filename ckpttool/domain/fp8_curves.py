@@ -9,6 +9,7 @@ from ckpttool.domain.finding import Finding
 from ckpttool.domain.frozen import dataclass
 from ckpttool.domain.log_answer import LogReading
 from ckpttool.domain.units import Step
+from ckpttool.errors import ExitCode
 
 SEED = 1
 """Of all chance: same input, same answer."""
@@ -352,6 +353,14 @@ class CurvesAnswer(Answered):
     repeats: tuple[LogReading, ...]
     evals: Evals | None
     """None where nobody asked."""
+
+    @property
+    def exit_code(self) -> ExitCode:
+        """10 where the candidate leaves its baseline, 14 where that cannot be told or a log was not read."""
+        if self.leaves:
+            return ExitCode.DAMAGE
+        told = self.comparison.told and not any(reading.unreadable for reading in self.readings)
+        return ExitCode.OK if told else ExitCode.INCOMPLETE
 
     @property
     def leaves(self) -> bool:

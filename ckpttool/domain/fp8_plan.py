@@ -9,6 +9,7 @@ from ckpttool.domain.fp8 import Arithmetic, Gemm, Operand, Recipe
 from ckpttool.domain.fp8_curves import CurveClass, CurvesQuestion, FloorFrom, Gap, Onset
 from ckpttool.domain.frozen import dataclass
 from ckpttool.domain.units import Step
+from ckpttool.errors import ExitCode
 
 REFERENCE = "B"
 REGROUPED = "E0"
@@ -196,6 +197,11 @@ class Fp8Plan(Answered):
     notes: tuple[str, ...] = ()
 
     @property
+    def exit_code(self) -> ExitCode:
+        """0: experiments are planned."""
+        return ExitCode.OK
+
+    @property
     def steps_in_all(self) -> int:
         """Of all that can be expressed and have no log yet."""
         return sum(each.steps for each in self.experiments if each.change is not None and not each.logs)
@@ -234,6 +240,11 @@ class NoPlan(Answered):
 
     reason: str
     suspicion: Suspicion
+
+    @property
+    def exit_code(self) -> ExitCode:
+        """14: none can tell anything."""
+        return ExitCode.INCOMPLETE
 
 
 class AsPlanned(str, Enum):
@@ -350,3 +361,13 @@ class Fp8Verdict(Answered):
     limit: float | None
     next: NextRound | None
     notes: tuple[str, ...]
+
+    @property
+    def exit_code(self) -> ExitCode:
+        """10 where something of FP8 is guilty and no cure that keeps FP8 was shown, 14 where it is not decided."""
+        if self.kind is VerdictKind.INNOCENT:
+            return ExitCode.OK
+        if self.kind not in {VerdictKind.CULPRIT, VerdictKind.SOFTWARE, VerdictKind.STALE_SCALE, VerdictKind.FORMAT}:
+            return ExitCode.INCOMPLETE
+        cured = self.cure is not None and self.cure.keeps_fp8 and self.cure.restores
+        return ExitCode.OK if cured else ExitCode.DAMAGE

@@ -6,10 +6,12 @@ from enum import Enum
 
 from ckpttool.domain.answered import Answered
 from ckpttool.domain.checkpoint import Inventory
+from ckpttool.domain.exits import of_findings, safest
 from ckpttool.domain.finding import Finding
 from ckpttool.domain.fp8 import Fp8Format, Recipe
 from ckpttool.domain.frozen import dataclass
 from ckpttool.domain.units import Rank, Step
+from ckpttool.errors import ExitCode
 
 USUAL_RECIPES = (Recipe.TENSORWISE, Recipe.ROWWISE, Recipe.BLOCKWISE, Recipe.MXFP8)
 """Shown where none is named; the first one decides."""
@@ -201,3 +203,9 @@ class Fp8Probe(Answered):
     findings: tuple[Finding, ...]
     most_rows: int | None = None
     """Rows of a table that people are shown at most; None: all."""
+
+    @property
+    def exit_code(self) -> ExitCode:
+        """10 where a weight would be lost, else what the findings ask for."""
+        lost = any(tensor.risk is Risk.LOST and tensor.role is TensorRole.LINEAR for tensor in self.tensors)
+        return safest([of_findings(self.findings), ExitCode.DAMAGE if lost else ExitCode.OK])

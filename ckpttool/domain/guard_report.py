@@ -7,6 +7,7 @@ from ckpttool.domain.capture import CaptureRow
 from ckpttool.domain.frozen import dataclass
 from ckpttool.domain.log_answer import LogReading
 from ckpttool.domain.units import Rank, Step
+from ckpttool.errors import ExitCode
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,6 +120,13 @@ class GuardReport(Answered):
     next: tuple[tuple[str, ...], ...]
     """Commands, in words, what is most urgent first."""
     reading: LogReading
+
+    @property
+    def exit_code(self) -> ExitCode:
+        """10 where a person has to look: a stop, a strike, a wrong product, a capture, a last save that failed."""
+        if self.needs_somebody:
+            return ExitCode.DAMAGE
+        return self.reading.exit_code(shown=len(self.ranks))
 
     @property
     def steps(self) -> int:

@@ -7,13 +7,16 @@ from typing import NamedTuple, TypeAlias
 
 from ckpttool.domain.answered import Answered
 from ckpttool.domain.checkpoint import Checkpoint
+from ckpttool.domain.exits import of_findings
 from ckpttool.domain.finding import Code, Finding
 from ckpttool.domain.frozen import dataclass
+from ckpttool.domain.plan import may_be_good
 from ckpttool.domain.pointer import PointerFix
 from ckpttool.domain.replicas import Proof, TensorDigests, Trust
 from ckpttool.domain.shard import FileStamp, ShardRole
 from ckpttool.domain.units import Rank, Step
 from ckpttool.domain.verdict import ShardReport
+from ckpttool.errors import ExitCode
 
 Place: TypeAlias = "tuple[Rank, ShardRole]"
 """Whose file of a save, and what it is for."""
@@ -128,6 +131,15 @@ class Healing(Answered):
     """The trainer's records that shall name the checkpoint, for it will be the newest whole one."""
     trash: str | None = None
     """Where what was damaged lies now, relative to the root; None where nothing was replaced."""
+
+    @property
+    def exit_code(self) -> ExitCode:
+        """0 where all that is wrong is mended, or would be with --apply; 11 where nothing proves a donor."""
+        if not self.shards and may_be_good(self.lost):
+            return ExitCode.INCOMPLETE  # nothing is missing or damaged, and nobody knows whether the save is good
+        if self.is_refused:
+            return ExitCode.NOTHING_TO_RESUME
+        return of_findings((*self.lost, *self.refusals))
 
     @property
     def healable(self) -> tuple[ShardHealing, ...]:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from ckpttool.domain.answered import Answered
 from ckpttool.domain.frozen import dataclass
-from ckpttool.domain.plan import NoResumePoint, ResumePlan
+from ckpttool.domain.plan import NoResumePoint, ResumePlan, exit_of
 from ckpttool.domain.view import USUAL, View
+from ckpttool.errors import ExitCode
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +58,11 @@ class Fragment(Answered):
     view: View = USUAL
     """What a table is to show of the plan."""
 
+    @property
+    def exit_code(self) -> ExitCode:
+        """As of `resolve`."""
+        return exit_of(self.decision, strict=self.strict)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launch(Answered):
@@ -76,3 +82,8 @@ class Launch(Answered):
     """False where the file said all of it already: it and its `.bak` are as they were."""
     view: View = USUAL
     """What a table is to show of the plan."""
+
+    @property
+    def exit_code(self) -> ExitCode:
+        """0: the config is written, or said all of it already."""
+        return ExitCode.OK

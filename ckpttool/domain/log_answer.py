@@ -5,8 +5,10 @@ from __future__ import annotations
 from ckpttool.domain.advice import Calibration, SpikeAdvice, StopAdvice, Threshold, ThresholdSettings
 from ckpttool.domain.answered import Answered
 from ckpttool.domain.asd import AsdCheck
+from ckpttool.domain.exits import of_findings, safest
 from ckpttool.domain.finding import Code, Finding, Severity, suspect
 from ckpttool.domain.frozen import dataclass
+from ckpttool.domain.health import Health
 from ckpttool.domain.health_events import (
     CheckpointMark,
     HealthJudgement,
@@ -16,6 +18,7 @@ from ckpttool.domain.health_events import (
 )
 from ckpttool.domain.metrics import LogNote, LogProblem, TrainingLog
 from ckpttool.domain.units import Step
+from ckpttool.errors import ExitCode
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +48,10 @@ class LogReading:
             unreadable=sum(problem.ends_the_log for problem in log.problems),
         )
 
+    def exit_code(self, *, shown: int) -> ExitCode:
+        """Return 14 if a log could not be read to its end, or shows nothing: `shown` is how much it does."""
+        return ExitCode.INCOMPLETE if self.unreadable or not shown else ExitCode.OK
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WeightNumbers:
@@ -61,6 +68,13 @@ class WeightNumbers:
     norm: the moment is a smoothed gradient, so it is smaller and later."""
     read_all: bool
     """Whether every shard could be read to its end."""
+
+
+_BY_HEALTH = {
+    Health.HEALTHY: ExitCode.OK,
+    Health.UNKNOWN: ExitCode.INCOMPLETE,
+    Health.UNHEALTHY: ExitCode.DAMAGE,
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,6 +99,16 @@ class HealthAnswer(Answered):
     written: bool = False
     """Whether `health_file` was changed."""
 
+    @property
+    def exit_code(self) -> ExitCode:
+        """10 where the newest checkpoint is unhealthy or the record is wrong, 14 where health cannot be told."""
+        if self.newest is None:
+            return ExitCode.NOTHING_TO_RESUME
+        codes = {of_findings(self.report.findings), _BY_HEALTH[self.newest.health]}
+        if self.report.threshold is not None and self.newest.source == "record":
+            codes.add(ExitCode.INCOMPLETE)  # the threshold was asked for, and could not be applied
+        return safest(codes)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplayAnswer(Answered):
@@ -102,6 +126,14 @@ class ReplayAnswer(Answered):
     advice: SpikeAdvice | StopAdvice | None
     """None where nobody asked."""
 
+    @property
+    def exit_code(self) -> ExitCode:
+        """14 if a log could not be read to its end, or shows nothing that could be judged."""
+        judged = self.result.judged
+        if judged is not None and judged.first is None:
+            return ExitCode.INCOMPLETE
+        return self.reading.exit_code(shown=len(self.result.events) + self.result.steps_seen)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CalibrationAnswer(Answered):
@@ -113,6 +145,13 @@ class CalibrationAnswer(Answered):
     settings: ThresholdSettings
     """What to merge into the config of the trainer that takes such thresholds."""
     reading: LogReading
+
+    @property
+    def exit_code(self) -> ExitCode:
+        """10 where the stretch is not normal, 14 where nothing can be recommended."""
+        if any(one.alarms_too_often for one in self.thresholds):
+            return ExitCode.DAMAGE
+        return self.reading.exit_code(shown=len(self.thresholds))
 
     @property
     def thresholds(self) -> tuple[Threshold, ...]:
@@ -131,6 +170,11 @@ class AsdAnswer(Answered):
     """The environment variable."""
     text: str
     check: AsdCheck
+
+    @property
+    def exit_code(self) -> ExitCode:
+        """10 where something is not as its author meant it."""
+        return of_findings(self.findings)
 
     @property
     def findings(self) -> tuple[Finding, ...]:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from ckpttool.domain.answered import Answered
 from ckpttool.domain.checkpoint import Inventory
+from ckpttool.domain.exits import of_findings
 from ckpttool.domain.finding import Finding
 from ckpttool.domain.frozen import dataclass, replace
 from ckpttool.domain.replicas import Healed, TensorDigests
@@ -13,6 +14,7 @@ from ckpttool.domain.scalars import ScalarValues
 from ckpttool.domain.shard import FormatName, TensorEntry
 from ckpttool.domain.stored import Crcs, joined_crcs
 from ckpttool.domain.units import ByteCount
+from ckpttool.errors import ExitCode
 
 VERSION = 1
 """Of the manifest's form. Another number means that the values may mean something else: not verified."""
@@ -113,6 +115,13 @@ class Sealed(Answered):
     inventory: Inventory
     sealings: tuple[Sealing, ...]
     """One for each checkpoint that was asked for, newest first."""
+
+    @property
+    def exit_code(self) -> ExitCode:
+        """The safest code over all checkpoints; where there is none, nothing was sealed."""
+        if not self.sealings:
+            return ExitCode.NOTHING_TO_RESUME
+        return of_findings(finding for sealing in self.sealings for finding in sealing.findings)
 
 
 def differing_chunks(seal: ShardSeal, size: int, chunks: Sequence[str]) -> tuple[int, ...]:

@@ -11,6 +11,7 @@ from ckpttool.domain.manifest import Sealing
 from ckpttool.domain.merge import Seat
 from ckpttool.domain.units import ByteCount, Rank
 from ckpttool.domain.verdict import VerdictWord
+from ckpttool.errors import ExitCode
 
 if TYPE_CHECKING:
     from ckpttool.domain.question import CheckQuestion, TreeQuestion
@@ -80,6 +81,11 @@ class PartWritten(Answered):
 
     sealings: tuple[Sealing, ...] | None = None
     """What was sealed, newest save first; None where that was not asked for."""
+
+    @property
+    def exit_code(self) -> ExitCode:
+        """0: a part is an answer whatever it found."""
+        return ExitCode.OK
 
     @property
     def shards(self) -> int:

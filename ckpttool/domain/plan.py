@@ -8,11 +8,22 @@ from typing import TYPE_CHECKING
 
 from ckpttool.domain.answered import Answered
 from ckpttool.domain.checkpoint import Checkpoint
-from ckpttool.domain.finding import NOT_SEEN, Code, Finding, Severity, blocking, seen_in_part, withheld
+from ckpttool.domain.finding import (
+    NOT_SEEN,
+    Code,
+    Finding,
+    Severity,
+    blocking,
+    seen_in_part,
+    withheld,
+    without_answer,
+    worst,
+)
 from ckpttool.domain.frozen import dataclass
 from ckpttool.domain.units import Step, at_step, counted, lasting
 from ckpttool.domain.verdict import Level, VerdictWord
 from ckpttool.domain.view import USUAL, View
+from ckpttool.errors import ExitCode
 
 if TYPE_CHECKING:
     from ckpttool.domain.advice import SpikeAdvice, StopAdvice
@@ -195,6 +206,11 @@ class SkipAnswer(Answered):
     told: TrainersSkip | None
     """None where the trainer has no setting for it."""
 
+    @property
+    def exit_code(self) -> ExitCode:
+        """0: it is arithmetic."""
+        return ExitCode.OK
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainersSkip:
@@ -336,6 +352,32 @@ class ResumePlan:
     """Which looks it rests on, where several machines looked instead of this one."""
 
 
+def exit_of(decision: ResumePlan | NoResumePoint, *, strict: bool) -> ExitCode:
+    """Return 0 where a checkpoint was chosen; with `strict`, only where no newer one was rejected for damage.
+
+    Where the choice loses more than may be lost, or a rank would start where its files are not: 10.
+
+    Where a log that was to have a say could not be read to its end, or showed no step, the choice was made without it:
+    14.
+    """
+    match decision:
+        case NoResumePoint():
+            reasons = [reason for one in decision.rejected for reason in one.reasons]
+            if worst([*reasons, *decision.findings]) is Severity.UNSAFE:
+                return ExitCode.UNSAFE
+            return ExitCode.NOTHING_TO_RESUME if decision.is_sure else ExitCode.INCOMPLETE
+        case ResumePlan():
+            if (strict and decision.point.rejected) or any(_is_wrong_start(finding) for finding in decision.findings):
+                return ExitCode.DAMAGE
+            return ExitCode.INCOMPLETE if without_answer(decision.findings) else ExitCode.OK
+
+
+def _is_wrong_start(finding: Finding) -> bool:
+    """Tell whether a start from what was chosen is not what anybody wants, whole as it is."""
+    codes = {Code.TOO_MUCH_LOST, Code.SHARD_ELSEWHERE}
+    return finding.code in codes and finding.severity in {Severity.SUSPECT, Severity.DAMAGE}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resolution(Answered):
     """What `resolve` decided, with what was asked beside it."""
@@ -350,3 +392,8 @@ class Resolution(Answered):
     now: float | None = None
     """Seconds since 1970, to which the age of the chosen one is counted; None: its age is not told."""
     view: View = USUAL
+
+    @property
+    def exit_code(self) -> ExitCode:
+        """That of the decision."""
+        return exit_of(self.decision, strict=self.strict)

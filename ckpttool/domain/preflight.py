@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from enum import Enum
 from typing import TYPE_CHECKING
 
 from ckpttool.domain.answered import Answered
+from ckpttool.domain.exits import of_findings
 from ckpttool.domain.finding import Code, Finding, Severity, blocking, worst
 from ckpttool.domain.frozen import dataclass
 from ckpttool.domain.question import DataQuestion, ResumeQuestion, TreeQuestion
@@ -71,6 +73,26 @@ class Check:
         return Outcome.UNKNOWN if gravest is Severity.UNKNOWN else Outcome.FAILED
 
 
+_STOPS_FIRST = (
+    ExitCode.UNSAFE,
+    ExitCode.USAGE,
+    ExitCode.UNKNOWN_LAYOUT,
+    ExitCode.NOTHING_TO_RESUME,
+    ExitCode.DAMAGE,
+    ExitCode.INCOMPLETE,
+)
+"""The safest first, as of one answer; but what stops a command is a reason among others: without a question there is
+no answer."""
+
+
+def exit_of(checks: Iterable[Check]) -> ExitCode:
+    """Return 0 where every check passed, else the safest of the codes that the checks ask for."""
+    codes = set()
+    for check in checks:
+        codes.add(check.stopped or of_findings(reason.finding for reason in check.reasons))
+    return next((code for code in _STOPS_FIRST if code in codes), max(codes, default=ExitCode.OK))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NextSaves:
     """What a training will ask of the disk, by its config."""
@@ -124,6 +146,11 @@ class Preflight(Answered):
     view: View = USUAL
 
     @property
+    def exit_code(self) -> ExitCode:
+        """0 where every check passed, else the safest of the codes that the checks ask for."""
+        return exit_of(self.checks)
+
+    @property
     def go(self) -> bool:
         """True only where every check was made and nothing stands against a launch."""
         return all(check.outcome is Outcome.PASSED for check in self.checks)
@@ -164,6 +191,11 @@ class Lint(Answered):
     """How it is to be told."""
     command: str = "lint-config"
     """By which reports are headed."""
+
+    @property
+    def exit_code(self) -> ExitCode:
+        """0 where every check passed, else the safest of the codes that the checks ask for."""
+        return exit_of(self.checks)
 
     @property
     def go(self) -> bool:

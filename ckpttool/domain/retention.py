@@ -6,12 +6,14 @@ from enum import Enum
 
 from ckpttool.domain.answered import Answered
 from ckpttool.domain.checkpoint import Checkpoint
-from ckpttool.domain.finding import Code, Finding
+from ckpttool.domain.exits import of_findings, safest
+from ckpttool.domain.finding import Code, Finding, seen_in_part
 from ckpttool.domain.frozen import dataclass
 from ckpttool.domain.pointer import PointerFix
 from ckpttool.domain.shard import FileStamp
 from ckpttool.domain.units import ByteCount, Step
 from ckpttool.domain.verdict import Level, VerdictWord
+from ckpttool.errors import ExitCode
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -212,6 +214,14 @@ class Pruning(Answered):
     where something refuses it. Nothing of it is ever done from here."""
 
     @property
+    def exit_code(self) -> ExitCode:
+        """0 where the plan stands, done or not; what was refused says why, and a tree without a good one counts."""
+        if self.plan.good or seen_in_part(self.refusals):
+            return of_findings(self.refusals)
+        nothing = ExitCode.INCOMPLETE if self.plan.is_undecided else ExitCode.NOTHING_TO_RESUME
+        return safest([of_findings(self.refusals), nothing])
+
+    @property
     def applied(self) -> bool:
         """Whether it was done."""
         return self.order.apply and not self.refusals
@@ -273,6 +283,11 @@ class Trash(Answered):
     """What was taken instead of the path that was given, for people."""
 
     @property
+    def exit_code(self) -> ExitCode:
+        """0 where it is known what lies there, and what was restored is whole as far as headers show."""
+        return of_findings(self.findings)
+
+    @property
     def applied(self) -> bool:
         """Whether it was done."""
         return self.apply  # what was interrupted is finished before, and nothing else is in the way of all
@@ -311,6 +326,13 @@ class Repair(Answered):
     """Whether the checkpoint was asked for by its name."""
     is_sure: bool = True
     """Where there is no checkpoint: whether it is known that none is whole."""
+
+    @property
+    def exit_code(self) -> ExitCode:
+        """0 where the records are right, or would be with --apply."""
+        if self.checkpoint is None:
+            return ExitCode.NOTHING_TO_RESUME if self.is_sure else ExitCode.INCOMPLETE
+        return of_findings(self.refusals)
 
     @property
     def applied(self) -> bool:

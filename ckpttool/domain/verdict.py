@@ -7,12 +7,14 @@ from enum import Enum, IntEnum
 from typing import TYPE_CHECKING
 
 from ckpttool.domain.answered import Answered
+from ckpttool.domain.exits import of_findings
 from ckpttool.domain.finding import Code, Finding, Severity
 from ckpttool.domain.frozen import dataclass
 from ckpttool.domain.scalars import NO_FACTS, ScalarValues, ShardFacts
 from ckpttool.domain.shard import FileStamp, FormatName, ShardRole
 from ckpttool.domain.units import ByteCount, Rank, Step
 from ckpttool.domain.view import USUAL, View
+from ckpttool.errors import ExitCode
 
 if TYPE_CHECKING:
     from ckpttool.domain.checkpoint import CheckpointKey, Inventory
@@ -284,3 +286,11 @@ class Verification(Answered):
     seconds: float
     """How long it took."""
     view: View = USUAL
+
+    @property
+    def exit_code(self) -> ExitCode:
+        """The safest code over all checkpoints; where there is none, nothing was proven."""
+        if not self.verdicts:
+            return ExitCode.NOTHING_TO_RESUME
+        own = (finding for verdict in self.verdicts for finding in verdict.findings)
+        return of_findings([*self.inventory.findings, *own])

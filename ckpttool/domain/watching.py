@@ -7,11 +7,13 @@ from enum import Enum
 from typing import TYPE_CHECKING, TypeAlias
 
 from ckpttool.domain.answered import Answered
+from ckpttool.domain.exits import of_findings, safest
 from ckpttool.domain.finding import Finding
 from ckpttool.domain.frozen import dataclass
 from ckpttool.domain.log_question import LogQuestion
 from ckpttool.domain.units import ByteCount, Rank, Step
 from ckpttool.domain.verdict import Level, VerdictWord
+from ckpttool.errors import ExitCode
 
 if TYPE_CHECKING:
     from ckpttool.domain.part import PartQuestion
@@ -193,6 +195,26 @@ class Watched:
     under_way: str = ""
     """As in `Sighting`."""
 
+    @property
+    def exit_code(self) -> ExitCode:
+        """The safest code over all saves that were told, as their verdicts ask for; where there is none, 11."""
+        if not self.saves:
+            return ExitCode.NOTHING_TO_RESUME
+        states = {save.state for save in self.saves}
+        codes = {ExitCode.INCOMPLETE for save in self.saves if save.told_incomplete}
+        codes |= {ExitCode.INCOMPLETE for node in self.nodes if node.told or not node.mark}
+        if SaveState.COMPLETE in states or states == {SaveState.SAVING}:  # nobody knows yet
+            codes.add(ExitCode.INCOMPLETE)
+        unknown = {VerdictWord.UNREADABLE, VerdictWord.UNSTABLE, VerdictWord.UNSUPPORTED}
+        for save in self.saves:
+            if save.state is not SaveState.BAD:
+                continue
+            if save.word in unknown:
+                codes.add(ExitCode.INCOMPLETE)
+            else:
+                codes.add(ExitCode.UNSAFE if save.word is VerdictWord.UNSAFE else ExitCode.DAMAGE)
+        return safest(codes)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WatchRule:
@@ -276,6 +298,11 @@ class WatchEvent(Answered):
     """32 hexadecimal digits, the same where the same is told twice."""
     at: float = 0.0
     """Seconds since 1970 when it was told."""
+
+    @property
+    def exit_code(self) -> ExitCode:
+        """What the findings of this one event ask for."""
+        return of_findings(self.findings)
 
 
 Action: TypeAlias = "Judge | WatchEvent"

@@ -6,9 +6,8 @@ import hashlib
 from collections.abc import Sequence
 from urllib.parse import quote
 
-from ckpttool.domain.exits import of_preflight
 from ckpttool.domain.finding import Code, Finding, Severity
-from ckpttool.domain.preflight import Check, Reason
+from ckpttool.domain.preflight import Check, Reason, exit_of
 from ckpttool.render.escape import shown
 from ckpttool.render.findings import explanations
 from ckpttool.render.json import Document
@@ -37,7 +36,7 @@ def sarif(checks: Sequence[Check], *, place: str, version: str) -> Document:
         "runs": [
             {
                 "tool": {"driver": driver},
-                "invocations": [{"executionSuccessful": True, "exitCode": of_preflight(checks).value}],
+                "invocations": [{"executionSuccessful": True, "exitCode": exit_of(checks).value}],
                 "results": [_result(reason, codes.index(reason.finding.code), place) for reason in reasons],
             }
         ],

@@ -12,7 +12,6 @@ import pytest
 import yaml
 
 from ckpttool import api
-from ckpttool.domain import exits
 from ckpttool.domain.finding import Code, Finding, Severity, blocking
 from ckpttool.domain.launch import Launch, LaunchConfig
 from ckpttool.domain.plan import ResumePlan
@@ -143,7 +142,7 @@ def test_a_base_that_cannot_start_is_refused(run: Path, keys: str) -> None:
     refused = launched(run, base=base)
     assert isinstance(refused, Preflight)
     assert not (run / "new.yaml").exists()
-    assert exits.of_preflight(refused.checks) is ExitCode.DAMAGE
+    assert refused.exit_code is ExitCode.DAMAGE
 
 
 @pytest.mark.parametrize(
@@ -235,7 +234,7 @@ class TestWhatAStartWithTheWrittenConfigLoads:
         assert (found.code, found.remedy) == (Code.START_DIFFERS, f"move {model} out of its folder, and ask again")
         assert found.message.startswith("with the config that `ckpttool launch` writes, MindFormers stops and does not")
         assert isinstance(refused, Preflight)
-        assert exits.of_preflight(refused.checks) is ExitCode.DAMAGE
+        assert refused.exit_code is ExitCode.DAMAGE
         assert not (tmp_path / "new.yaml").exists()
         accepted = self.launch(tmp_path, text, Code.START_DIFFERS)
         assert isinstance(accepted, Launch)

@@ -10,7 +10,6 @@ from random import Random
 import pytest
 
 from ckpttool import api
-from ckpttool.domain import exits
 from ckpttool.domain.finding import Code
 from ckpttool.domain.launch import Launch
 from ckpttool.domain.preflight import Preflight
@@ -91,12 +90,12 @@ def test_a_launch_is_written_where_preflight_says_go_and_nowhere_else(tmp_path: 
         launched: Launch | Preflight | ExitCode = api.launch(question, choice, data, order=order)
     except CkptToolError as error:
         launched = error.exit_code
-    code = exits.of_preflight(ready.checks)
+    code = ready.exit_code
     assert new.exists() == (code is ExitCode.OK)
     if isinstance(launched, Preflight):
         # The disk is never the same twice, and what is written is not started as the base config stands.
         others = [[check for check in one.checks if check.name not in {"start", "disk"}] for one in (launched, ready)]
         assert others[0] == others[1]
-        assert exits.of_preflight(launched.checks) == code
+        assert launched.exit_code == code
     else:
         assert (ExitCode.OK if isinstance(launched, Launch) else launched) is code

@@ -13,7 +13,6 @@ import pytest
 
 from ckpttool import api
 from ckpttool.api import rebuilding
-from ckpttool.domain.exits import of_healing
 from ckpttool.domain.finding import Code, Severity, blocking
 from ckpttool.domain.frozen import replace
 from ckpttool.domain.healing import Donor, Healing, HealOrder
@@ -122,7 +121,7 @@ def test_after_a_lone_resume_one_other_step_is_too_few_but_an_earlier_start_s_is
     for earlier in tree.glob("rank_?/*_rank_?-*.ckpt"):
         earlier.unlink()
     healing = asked(tree)
-    assert of_healing(healing) is ExitCode.NOTHING_TO_RESUME
+    assert healing.exit_code is ExitCode.NOTHING_TO_RESUME
     assert "rank 0 was equal at 1 other checkpoint of the run" in refusal(healing)
 
 
@@ -159,13 +158,13 @@ def test_without_its_record_one_other_step_does_not_tell_them(tmp_path: Path) ->
     (tree / "iteration_00000030/metadata.json").unlink()
     (tree / "iteration_00000030/llama2_7b-model-0000003-0000004.safetensors").unlink()
     healing = asked(tree)
-    assert of_healing(healing) is ExitCode.NOTHING_TO_RESUME
+    assert healing.exit_code is ExitCode.NOTHING_TO_RESUME
     assert {finding.code for finding in healing.lost} == {Code.METADATA_INCOMPLETE}
 
 
 def test_a_whole_checkpoint_has_nothing_to_heal(tmp_path: Path) -> None:
     healing = asked(copied("sink2_ckpt", tmp_path))
-    assert (healing.shards, healing.lost, of_healing(healing)) == ((), (), ExitCode.OK)
+    assert (healing.shards, healing.lost, healing.exit_code) == ((), (), ExitCode.OK)
 
 
 OTHERS: dict[str, Callable[[Path], Path]] = {
@@ -188,7 +187,7 @@ def test_a_trainer_that_saves_each_slice_once_has_no_copy_and_it_is_said(fixture
     assert [(finding.code, "saves each slice once" in finding.message) for finding in healing.refusals] == [
         (Code.NO_DONOR, True)
     ]
-    assert of_healing(healing) is ExitCode.NOTHING_TO_RESUME
+    assert healing.exit_code is ExitCode.NOTHING_TO_RESUME
 
 
 FAULTS: dict[str, Callable[[Path], object]] = {
@@ -219,7 +218,7 @@ def test_what_is_healed_is_what_was_lost(fixture: str, rank: int, fault: str, tm
     FAULTS[fault](path)
     damaged = path.read_bytes() if path.exists() else None
     healing = asked(tree, name, apply=True)
-    assert (healing.applied, of_healing(healing)) == (True, ExitCode.OK)
+    assert (healing.applied, healing.exit_code) == (True, ExitCode.OK)
     assert same_tensors(path.read_bytes(), original)
     if healing.trash is None:
         assert damaged is None
@@ -571,7 +570,7 @@ def test_data_that_are_right_are_not_replaced_by_a_copy_that_differs_when_the_he
     flip_weight(donor)
     healing = asked(tree, "20_2", apply=True)
     assert "the data of this file and of rank 0's differ in model.tok_embeddings" in refusal(healing)
-    assert of_healing(healing) is ExitCode.NOTHING_TO_RESUME
+    assert healing.exit_code is ExitCode.NOTHING_TO_RESUME
     assert len([1 for before, now in zip(right, sick.read_bytes(), strict=True) if before != now]) == 1
 
 

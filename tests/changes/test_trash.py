@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 from ckpttool import api
-from ckpttool.domain.exits import of_trash
 from ckpttool.domain.finding import Code
 from ckpttool.domain.question import TreeQuestion
 from ckpttool.domain.retention import Trash
@@ -69,7 +68,7 @@ def test_all_that_is_restored_is_byte_for_byte_what_it_was(name: str, tmp_path: 
     for save in content:
         restored = api.restore(question(tree), save.name)
         assert [each.name for each in restored.taken] == [save.name]
-        assert of_trash(restored) is ExitCode.OK
+        assert restored.exit_code is ExitCode.OK
     assert (shards(tree), whole(tree)) == (before, good)
     assert api.trash(question(tree)).content == ()
     assert list((tree.checkpoint / ".ckpttool/trash").iterdir()) == []
@@ -174,7 +173,7 @@ def test_nothing_is_restored_while_somebody_is_saving(tmp_path: Path) -> None:
     with pytest.raises(IncompleteError, match=r"rank_1_1-30_2.ckpt: .*; nothing was changed"):
         api.restore(question(tree), "10_2")
     assert files(tree) == before
-    assert of_trash(api.restore(question(tree), "10_2", grace=0)) is ExitCode.OK
+    assert api.restore(question(tree), "10_2", grace=0).exit_code is ExitCode.OK
 
 
 def test_nothing_is_restored_into_a_folder_that_is_gone(tmp_path: Path) -> None:
@@ -203,7 +202,7 @@ def test_what_is_restored_in_part_is_said_to_lack_the_rest(tmp_path: Path) -> No
     (save,) = (each for each in trashed(tree).content if each.name == "10_2")
     (tree.checkpoint / ".ckpttool/trash" / save.folder / "rank_2/llama2_7b_rank_2-10_2.ckpt").unlink()
     restored = api.restore(question(tree), "10_2")
-    assert of_trash(restored) is ExitCode.DAMAGE
+    assert restored.exit_code is ExitCode.DAMAGE
     assert "10_2" not in whole(tree)
 
 
@@ -215,9 +214,9 @@ def test_what_is_restored_with_a_torn_shard_is_said_to_be_damaged(tmp_path: Path
     with shard.open("r+b") as file:
         file.truncate(shard.stat().st_size // 2)
     restored = api.restore(question(tree), "10_2")
-    assert of_trash(restored) is ExitCode.DAMAGE
+    assert restored.exit_code is ExitCode.DAMAGE
     assert {finding.path for finding in restored.findings} == {"rank_2/llama2_7b_rank_2-10_2.ckpt"}
-    assert of_trash(api.restore(question(tree), "15_2", grace=0)) is ExitCode.OK
+    assert api.restore(question(tree), "15_2", grace=0).exit_code is ExitCode.OK
 
 
 def test_the_damage_of_another_training_in_the_folder_is_not_that_of_what_was_restored(tmp_path: Path) -> None:
@@ -229,7 +228,7 @@ def test_the_damage_of_another_training_in_the_folder_is_not_that_of_what_was_re
         other = tree.checkpoint / f"rank_{rank}/qwen_rank_{rank}-10_2.ckpt"
         other.write_bytes(shard.read_bytes()[: 9 if rank == 1 else None])
         os.utime(other, (1e9, 1e9))
-    assert of_trash(api.restore(question(tree), "10_2")) is ExitCode.OK
+    assert api.restore(question(tree), "10_2").exit_code is ExitCode.OK
     found = {one.key[:2]: one for one in api.scan(question(tree)).inventory.checkpoints}
     assert {("llama2_7b", "10_2"), ("qwen", "10_2")} <= found.keys()
 
@@ -246,7 +245,7 @@ def test_two_trainings_in_the_trash_are_told_apart_by_their_prefix(tmp_path: Pat
     assert [save.prefix for save in api.trash(question(tree)).content if save.name == "10_2"] == ["qwen", "llama2_7b"]
     with pytest.raises(UsageError, match=rf"Z-10_2 \(prefix qwen\), {folder.name} \(prefix llama2_7b\)"):
         api.restore(question(tree), "10_2")
-    assert of_trash(api.restore(question(tree), "20200101T000000Z-10_2")) is ExitCode.OK
+    assert api.restore(question(tree), "20200101T000000Z-10_2").exit_code is ExitCode.OK
 
 
 def test_of_two_with_one_name_the_folder_says_which(tmp_path: Path) -> None:
@@ -298,13 +297,13 @@ def test_of_a_folder_in_the_trash_that_cannot_be_read_nothing_is_moved_and_the_o
 
     monkeypatch.setattr(LocalStorage, "entries", entries)
     found = api.trash(question(tree))
-    assert of_trash(found) is ExitCode.INCOMPLETE
+    assert found.exit_code is ExitCode.INCOMPLETE
     assert [(each.code, each.path) for each in found.findings] == [(Code.UNREADABLE, f".ckpttool/trash/{closed}")]
     assert {each.name for each in found.content} == {"10_2", "15_2", "20_2", "_1-25_2"}
     with pytest.raises(IncompleteError, match=rf"{closed} cannot be read \(Permission denied\).*; nothing was moved"):
         api.restore(question(tree), "10_2")
     assert files(tree) == before
-    assert of_trash(api.restore(question(tree), "15_2")) is ExitCode.OK
+    assert api.restore(question(tree), "15_2").exit_code is ExitCode.OK
 
 
 def test_a_link_in_the_trash_is_told_and_keeps_nothing_from_being_emptied_or_pruned(tmp_path: Path) -> None:
@@ -315,7 +314,7 @@ def test_a_link_in_the_trash_is_told_and_keeps_nothing_from_being_emptied_or_pru
     link = tree.checkpoint / ".ckpttool/trash/20200101T000000Z-7_2"
     link.symlink_to(elsewhere)
     found = api.trash(question(tree))
-    assert (len(found.content), of_trash(found)) == (4, ExitCode.OK)
+    assert (len(found.content), found.exit_code) == (4, ExitCode.OK)
     assert [(each.code, each.path) for each in found.findings] == [
         (Code.NOT_A_REGULAR_FILE, ".ckpttool/trash/20200101T000000Z-7_2")
     ]
@@ -346,7 +345,7 @@ def test_a_trash_that_is_a_link_is_neither_listed_nor_changed_and_no_journal_is_
     assert not (tree.checkpoint / ".ckpttool/prune.json").exists()
     (tree.checkpoint / place).unlink()
     (tmp_path / "elsewhere").rename(tree.checkpoint / place)
-    assert of_trash(api.restore(question(tree), "10_2")) is ExitCode.OK
+    assert api.restore(question(tree), "10_2").exit_code is ExitCode.OK
 
 
 def test_a_restore_that_moved_nothing_leaves_no_journal_and_one_that_moved_something_does(

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from ckpttool.domain import exits
 from ckpttool.domain.finding import Severity
 from ckpttool.domain.retention import Why
 from ckpttool.errors import ExitCode
@@ -287,4 +286,3 @@ def test_11_where_no_record_can_be_made(here: Path) -> None:
 
 def test_every_reason_has_a_word_that_scripts_can_match() -> None:
     assert [why.value for why in Why if not why.value.replace("-", "").isalpha()] == []
-    assert callable(exits.of_pruning)

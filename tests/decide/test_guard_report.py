@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from ckpttool.decide.guard_report import MOST, GuardTally
-from ckpttool.domain.exits import of_guard_report
 from ckpttool.domain.frozen import replace
 from ckpttool.domain.guard_report import GuardReport
 from ckpttool.domain.guarding import EventValue, GuardEvent, GuardEventKind
@@ -42,7 +41,7 @@ def steps(*dropped: int, last: int = 5) -> list[Event]:
 
 
 def code(answer: GuardReport) -> ExitCode:
-    return of_guard_report(answer)
+    return answer.exit_code
 
 
 def test_updates_are_counted_by_what_became_of_them_and_an_overflow_is_neither() -> None:

@@ -8,10 +8,9 @@ import pytest
 
 from ckpttool.decide.merging import with_doubt, with_merge
 from ckpttool.domain.checkpoint import Checkpoint, Inventory
-from ckpttool.domain.exits import of_plan
 from ckpttool.domain.finding import Code, Finding, Severity, note
 from ckpttool.domain.merge import Copy, Merge, Seat
-from ckpttool.domain.plan import NoResumePoint, Rejection
+from ckpttool.domain.plan import NoResumePoint, Rejection, exit_of
 from ckpttool.domain.replicas import TensorDigests
 from ckpttool.domain.shard import FileStamp, FormatName, ShardRole
 from ckpttool.domain.units import ByteCount, Rank
@@ -448,7 +447,7 @@ def test_what_machines_saw_otherwise_is_never_nothing_to_resume_from(
     ]
     is_unread = RECORD.code in {each.code for each in reasons}  # which leaves open what it is, on one machine, too
     is_known = not (is_open or is_unread)
-    assert of_plan(doubted, strict=False) is (ExitCode.NOTHING_TO_RESUME if is_known else ExitCode.INCOMPLETE)
+    assert exit_of(doubted, strict=False) is (ExitCode.NOTHING_TO_RESUME if is_known else ExitCode.INCOMPLETE)
 
 
 def test_where_a_part_is_missing_nobody_asks_what_the_others_left_to_each_other() -> None:

@@ -15,13 +15,12 @@ from ckpttool import api
 from ckpttool.decide.completeness import MOST_NAMED
 from ckpttool.decide.one_node import judge_one_node, whole_here_alone
 from ckpttool.decide.resume import choose
-from ckpttool.domain import exits
 from ckpttool.domain.expectation import RankFiles, WorldEvidence
 from ckpttool.domain.finding import Code, Finding, Severity
 from ckpttool.domain.frozen import replace
 from ckpttool.domain.launch import Launch
 from ckpttool.domain.node import Job, Mount, Node, Reach, Surroundings
-from ckpttool.domain.plan import NoResumePoint, Rejection, ResumePlan
+from ckpttool.domain.plan import NoResumePoint, Rejection, ResumePlan, exit_of
 from ckpttool.domain.preflight import Outcome
 from ckpttool.domain.units import Rank
 from ckpttool.errors import ExitCode
@@ -73,7 +72,7 @@ def said(decision: ResumePlan | NoResumePoint) -> list[Finding]:
 
 
 def code(decision: ResumePlan | NoResumePoint) -> ExitCode:
-    return exits.of_plan(decision, strict=False)
+    return exit_of(decision, strict=False)
 
 
 class TestWholeHere:
@@ -299,7 +298,7 @@ class TestCommands:
             allowed=(Code.START_DIFFERS,),
         )
         answer = api.preflight(question, node=node(environment=SLURM))
-        assert exits.of_preflight(answer.checks) is ExitCode.INCOMPLETE
+        assert answer.exit_code is ExitCode.INCOMPLETE
         (check,) = [each for each in answer.checks if each.name == "checkpoint"]
         assert (check.outcome, summary in check.summary) == (Outcome.UNKNOWN, True)
 

@@ -9,11 +9,11 @@ from itertools import permutations
 import pytest
 
 from ckpttool.decide.placement import Placement, not_everywhere, placement_of, stale_copies, with_placement
-from ckpttool.domain.exits import of_plan
 from ckpttool.domain.finding import Code, Finding, Severity
 from ckpttool.domain.frozen import replace
 from ckpttool.domain.merge import Merge, Seat
 from ckpttool.domain.placement import Home, Placed, ReadByAll
+from ckpttool.domain.plan import exit_of
 from ckpttool.domain.units import Rank
 from ckpttool.domain.verdict import Level
 from ckpttool.errors import ExitCode
@@ -166,10 +166,10 @@ def test_a_plan_says_where_its_ranks_start_and_one_that_could_not_ends_with_10()
     right = with_placement(plan, merged((0, 1), (2, 3)), NONE)
     assert [(placed.host, placed.ranks) for placed in right.placement] == [("node1", (0, 1)), ("node2", (2, 3))]
     assert right.findings == plan.findings
-    assert of_plan(right, strict=False) is ExitCode.OK
+    assert exit_of(right, strict=False) is ExitCode.OK
     wrong = with_placement(plan, merged((2, 3), (0, 1)), NONE)
     assert [finding.code for finding in wrong.findings[:4]] == [Code.SHARD_ELSEWHERE] * 4
-    assert of_plan(wrong, strict=False) is ExitCode.DAMAGE
+    assert exit_of(wrong, strict=False) is ExitCode.DAMAGE
     assert plan_document(wrong)["placement"] == [  # type: ignore[index, call-overload]
         {"ranks": [0, 1], "host": "node2"},
         {"ranks": [2, 3], "host": "node1"},
@@ -312,4 +312,4 @@ class TestCopiesThatAreOlder:
         seats = (seat(1, None), seat(2, None))
         held = {**paths, **{shard.path: (0, 1) for shard in older.shards}}
         merge = replace(merged(None, None), seats=seats, looked=seats, held=held)
-        assert of_plan(with_placement(plan, merge, NONE, [older, chosen]), strict=False) is ExitCode.INCOMPLETE
+        assert exit_of(with_placement(plan, merge, NONE, [older, chosen]), strict=False) is ExitCode.INCOMPLETE

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from ckpttool.decide.silent_parts import is_silent
 from ckpttool.decide.watching import LEAST_PATIENCE, is_idle, judged, left_unread, observe, patience_of, unseen
-from ckpttool.domain.exits import of_watch
 from ckpttool.domain.finding import Code, Finding, Severity, damage, note, suspect, unknown, unsafe
 from ckpttool.domain.frozen import replace
 from ckpttool.domain.units import ByteCount, Rank, Step
@@ -376,7 +375,7 @@ def test_a_save_that_was_left_half_written_hides_no_lack_of_room_and_is_looked_a
     course.poll(save("b", "2"), save(nbytes=100))
     assert not is_idle(course.known)
     assert course.poll(save("b", "2"), save(nbytes=100), times=2).judge().kinds[3:] == ["good"]
-    assert of_watch(course.known) is ExitCode.OK
+    assert course.known.exit_code is ExitCode.OK
 
 
 def test_while_a_rank_writes_under_another_name_nobody_says_that_nothing_changes() -> None:
@@ -515,7 +514,7 @@ def test_a_machine_whose_part_is_written_no_longer_is_told_once_and_again_when_i
 def test_a_part_that_is_not_there_is_told_when_patience_ends() -> None:
     course = Course().poll(save(), nodes=(node(1, ""),), times=11)
     assert course.kinds == ["part-missing"]
-    assert of_watch(course.known) is ExitCode.INCOMPLETE
+    assert course.known.exit_code is ExitCode.INCOMPLETE
     assert course.poll(save(), nodes=(node(1, "a"),), times=5).kinds == ["part-missing"]
 
 

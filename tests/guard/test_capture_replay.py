@@ -12,7 +12,6 @@ from safetensors.torch import save_file
 from torch import nn
 
 from ckpttool import api
-from ckpttool.domain import exits
 from ckpttool.domain.capture import Capture, NanQuestion, NanReplay, NanVerdict, OriginKind
 from ckpttool.domain.guarding import GuardEventKind
 from ckpttool.domain.units import Step
@@ -51,7 +50,7 @@ def test_a_batch_lies_where_torch_puts_tensors_and_not_in_the_files_bytes(captur
 @pytest.mark.parametrize("entry", ["other_batch", "other_weight", "other_chance", "mended"])
 def test_a_step_of_another_batch_weight_or_chance_does_not_come_out_and_exits_10(captured: str, entry: str) -> None:
     answer = replayed(captured, entry)
-    assert exits.of_nan_replay(answer) is ExitCode.DAMAGE
+    assert answer.exit_code is ExitCode.DAMAGE
     assert not answer.reproduced
     rank = answer.ranks[0]
     if entry == "mended":
@@ -61,7 +60,7 @@ def test_a_step_of_another_batch_weight_or_chance_does_not_come_out_and_exits_10
 
 
 def test_the_same_step_comes_out_and_exits_0(captured: str) -> None:
-    assert exits.of_nan_replay(replayed(captured)) is ExitCode.OK
+    assert replayed(captured).exit_code is ExitCode.OK
 
 
 @pytest.mark.parametrize(
@@ -79,7 +78,7 @@ def test_the_same_step_comes_out_and_exits_0(captured: str) -> None:
 )
 def test_what_does_not_fit_is_said_by_name_and_exits_14(captured: str, entry: str, says: str) -> None:
     answer = replayed(captured, entry)
-    assert exits.of_nan_replay(answer) is ExitCode.INCOMPLETE
+    assert answer.exit_code is ExitCode.INCOMPLETE
     (finding,) = answer.findings
     assert finding.code.value == "entry-does-not-fit"
     assert says in finding.message
@@ -137,7 +136,7 @@ def test_a_light_capture_takes_its_weights_from_a_file_and_no_other_weights(tmp_
     assert api.replay_nan(question).reproduced
     save_file({f"model.{name}": value.detach() + 1 for name, value in model.named_parameters()}, weights)
     answer = api.replay_nan(question)
-    assert exits.of_nan_replay(answer) is ExitCode.INCOMPLETE
+    assert answer.exit_code is ExitCode.INCOMPLETE
     assert "are not those that were captured" in answer.findings[0].message
 
 
@@ -149,7 +148,7 @@ def test_a_whole_capture_can_be_computed_with_other_weights_to_see_whether_it_is
     save_file({name: value.detach().clone() for name, value in capturing.HardNet().named_parameters()}, weights)
     question = NanQuestion(path=captured, entry="tests.guard.capturing:replay", weights=weights, locate=False)
     answer = api.replay_nan(question)
-    assert exits.of_nan_replay(answer) is ExitCode.DAMAGE
+    assert answer.exit_code is ExitCode.DAMAGE
     assert answer.ranks[0].losses_differ == (0, 1)
     assert not answer.ranks[0].is_finite  # it is the batch
 

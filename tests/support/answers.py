@@ -8,12 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from ckpttool import api
-from ckpttool.domain import exits
 from ckpttool.domain.checkpoint import Checkpoint, Inventory
 from ckpttool.domain.data_position import GoesOn
 from ckpttool.domain.finding import Code, Finding
 from ckpttool.domain.plan import NoResumePoint, ResumePlan, Simulation
-from ckpttool.domain.preflight import Check, Preflight
+from ckpttool.domain.preflight import Check, Preflight, exit_of
 from ckpttool.domain.retention import PruneOrder, RetentionPolicy
 from ckpttool.domain.verdict import Level, Verdict
 from ckpttool.errors import ExitCode
@@ -78,7 +77,7 @@ def preflighted(
     )
     checks = api.preflight(question).checks
     against = [reason.finding for check in checks for reason in check.reasons if reason.blocks]
-    return exits.of_preflight(checks), against
+    return exit_of(checks), against
 
 
 def chosen(answer: ResumePlan) -> tuple[str, int | None]:

@@ -13,12 +13,11 @@ from typing import ClassVar
 import pytest
 
 from ckpttool import api
-from ckpttool.domain import exits
 from ckpttool.domain.checkpoint import Checkpoint, Inventory
 from ckpttool.domain.finding import Code, Severity
 from ckpttool.domain.load_settings import LoadSettings
 from ckpttool.domain.node import Node
-from ckpttool.domain.plan import NoResumePoint, ResumePlan
+from ckpttool.domain.plan import NoResumePoint, ResumePlan, exit_of
 from ckpttool.domain.pointer import Pointer, PointerText
 from ckpttool.errors import ExitCode
 from ckpttool.trainers import registry
@@ -301,7 +300,7 @@ class TestOnOneOfSeveralMachines:
 
     def test_what_is_missing_here_is_unknown(self, half: Path) -> None:
         answer = self.resolved(half)
-        assert exits.of_plan(answer, strict=False) is ExitCode.INCOMPLETE
+        assert exit_of(answer, strict=False) is ExitCode.INCOMPLETE
         (why,) = coded(answer.findings, Code.ONE_NODE_ONLY)
         assert "ranks 0 to 1 lie here" in why.message
         assert "ckpttool part DIR" in (why.remedy or "")
@@ -310,30 +309,30 @@ class TestOnOneOfSeveralMachines:
     def test_so_is_a_save_whose_record_another_machine_may_have(self, half: Path) -> None:
         for record in half.rglob("toy.json"):
             record.unlink()
-        assert exits.of_plan(self.resolved(half), strict=False) is ExitCode.INCOMPLETE
+        assert exit_of(self.resolved(half), strict=False) is ExitCode.INCOMPLETE
 
     def test_and_a_folder_of_which_nothing_tells_any_rank(self, half: Path) -> None:
         for shard in half.rglob("*.toy"):
             shard.unlink()
         answer = self.resolved(half)
-        assert exits.of_plan(answer, strict=False) is ExitCode.INCOMPLETE
+        assert exit_of(answer, strict=False) is ExitCode.INCOMPLETE
         assert "a part of a save lies here" in coded(answer.findings, Code.ONE_NODE_ONLY)[0].message
 
     def test_what_is_damaged_here_is_so_wherever_one_looks_from(self, tmp_path: Path) -> None:
         (save(tmp_path / "saves", 20) / "__1_0.toy").write_bytes(b"")
-        assert exits.of_plan(self.resolved(tmp_path / "saves"), strict=False) is ExitCode.NOTHING_TO_RESUME
+        assert exit_of(self.resolved(tmp_path / "saves"), strict=False) is ExitCode.NOTHING_TO_RESUME
 
     @pytest.mark.parametrize(("several", "disk"), [(False, "ext4 /dev/sda1"), (True, "nfs4 filer:/x")])
     def test_where_nobody_speaks_of_other_machines_or_all_see_the_disk_it_is_missing(
         self, half: Path, several: bool, disk: str
     ) -> None:
         answer = self.resolved(half, several=several, disk=disk)
-        assert exits.of_plan(answer, strict=False) is ExitCode.NOTHING_TO_RESUME
+        assert exit_of(answer, strict=False) is ExitCode.NOTHING_TO_RESUME
 
     def test_a_save_whose_own_record_names_no_file_that_is_not_here_is_whole(self, tmp_path: Path) -> None:
         save(tmp_path / "saves", 20)
         answer = self.resolved(tmp_path / "saves")
-        assert exits.of_plan(answer, strict=False) is ExitCode.OK
+        assert exit_of(answer, strict=False) is ExitCode.OK
 
 
 class TestNoRecordNamesTheLastSave:

@@ -10,11 +10,9 @@ from pathlib import Path
 import pytest
 
 from ckpttool import api
-from ckpttool.domain import exits
-from ckpttool.domain.exits import of_plan
 from ckpttool.domain.finding import Code, Finding
 from ckpttool.domain.node import Node
-from ckpttool.domain.plan import NoResumePoint, ResumePlan
+from ckpttool.domain.plan import NoResumePoint, ResumePlan, exit_of
 from ckpttool.domain.preflight import Outcome
 from ckpttool.errors import ExitCode
 from ckpttool.trainers.locate import locate
@@ -82,7 +80,7 @@ def test_one_of_two_machines_does_not_know_and_never_says_that_a_save_was_not_fi
 ) -> None:
     decision = resolved(machine(tmp_path, name, number), node())
     assert len(coded(decision.findings, Code.ONE_NODE_ONLY)) == 1
-    assert of_plan(decision, strict=False) is ExitCode.INCOMPLETE
+    assert exit_of(decision, strict=False) is ExitCode.INCOMPLETE
     assert not any("was not finished" in each.message for each in told(decision))
     assert "SLURM_JOB_NUM_NODES=2 speaks of more machines" in coded(decision.findings, Code.ONE_NODE_ONLY)[0].message
 
@@ -93,13 +91,13 @@ def test_what_is_missing_where_all_machines_look_or_there_is_one_is_a_loss(
     name: str, here: Node, tmp_path: Path
 ) -> None:
     decision = resolved(machine(tmp_path, name, 0), here)
-    assert of_plan(decision, strict=False) is ExitCode.NOTHING_TO_RESUME
+    assert exit_of(decision, strict=False) is ExitCode.NOTHING_TO_RESUME
 
 
 @pytest.mark.parametrize("name", RANK_IN_NAME)
 def test_a_whole_tree_with_one_machine_to_start_on_is_taken_as_ever(name: str, tmp_path: Path) -> None:
     decision = resolved(machine(tmp_path, name, 0, of=1), node(environment={}))
-    assert of_plan(decision, strict=False) is ExitCode.OK
+    assert exit_of(decision, strict=False) is ExitCode.OK
 
 
 def test_what_is_damaged_on_this_machine_is_so_wherever_one_looks(tmp_path: Path) -> None:
@@ -110,7 +108,7 @@ def test_what_is_damaged_on_this_machine_is_so_wherever_one_looks(tmp_path: Path
     own.write_bytes(own.read_bytes()[:-100])
     decision = resolved(tree, node())
     assert coded(decision.findings, Code.ONE_NODE_ONLY) == []
-    assert of_plan(decision, strict=False) is ExitCode.NOTHING_TO_RESUME
+    assert exit_of(decision, strict=False) is ExitCode.NOTHING_TO_RESUME
 
 
 def test_an_older_save_of_one_machine_is_not_taken_for_the_newest_of_two(tmp_path: Path) -> None:
@@ -121,8 +119,8 @@ def test_an_older_save_of_one_machine_is_not_taken_for_the_newest_of_two(tmp_pat
     decision = resolved(whole, node())
     assert isinstance(decision, ResumePlan)
     assert [each.path for each in coded(decision.findings, Code.ONE_NODE_ONLY)] == [newest]
-    assert of_plan(decision, strict=False) is ExitCode.INCOMPLETE
-    assert of_plan(resolved(whole, node(SHARED)), strict=False) is ExitCode.OK
+    assert exit_of(decision, strict=False) is ExitCode.INCOMPLETE
+    assert exit_of(resolved(whole, node(SHARED)), strict=False) is ExitCode.OK
 
 
 def test_preflight_on_one_machine_of_two_is_no_word_to_start_anew(tmp_path: Path) -> None:
@@ -133,7 +131,7 @@ def test_preflight_on_one_machine_of_two_is_no_word_to_start_anew(tmp_path: Path
         data=api.DataQuestion(),
     )
     answer = api.preflight(question, node=node())
-    assert exits.of_preflight(answer.checks) is ExitCode.INCOMPLETE
+    assert answer.exit_code is ExitCode.INCOMPLETE
     (check,) = [each for each in answer.checks if each.name == "checkpoint"]
     assert check.outcome is Outcome.UNKNOWN
     assert not any("start anew" in (each.finding.remedy or "") for each in check.reasons)
@@ -191,7 +189,7 @@ def as_seen(monkeypatch: pytest.MonkeyPatch, *trees: Path) -> ExitCode:
         place.rename(tree)
     given(monkeypatch, looks)
     choice = api.ResumeQuestion(allow_weights_only=True)
-    return of_plan(api.resolve(api.TreeQuestion(path="x.ckptpart"), choice).decision, strict=False)
+    return exit_of(api.resolve(api.TreeQuestion(path="x.ckptpart"), choice).decision, strict=False)
 
 
 @pytest.mark.sample(3)

@@ -15,7 +15,6 @@ from pathlib import Path
 import pytest
 
 from ckpttool import api
-from ckpttool.domain import exits
 from ckpttool.domain.finding import Code, Severity
 from ckpttool.domain.plan import ResumePlan
 from ckpttool.domain.preflight import Check, Preflight
@@ -186,7 +185,7 @@ def test_go_is_said_only_where_the_trainer_takes_what_was_chosen(
         assert start_check(answer).reasons == ()
         return
     (reason,) = start_check(answer).reasons
-    assert (reason.finding.code, exits.of_preflight(answer.checks)) == (Code.START_DIFFERS, ExitCode.DAMAGE)
+    assert (reason.finding.code, answer.exit_code) == (Code.START_DIFFERS, ExitCode.DAMAGE)
     assert reason.finding.expected == chosen.name
     assert "--allow start-differs" in (reason.finding.remedy or "")
     if fault is newest_cut:

@@ -3,16 +3,34 @@
 from __future__ import annotations
 
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol, cast
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from ckpttool.domain.answered import Answered
+    from ckpttool.render.json import Document
 
 
-def as_read(noun: str, answer: object) -> Any:  # noqa: ANN401  what a script gets
-    """Return the document of an answer as a script reads it.
+class Texts(Protocol):
+    """What a module of an answer offers."""
 
-    Args:
-        noun: Names the module of such answers.
-        answer: One of them.
-    """
+    def document(self, answer: Answered, /) -> Document:
+        """Return what a script gets."""
+        ...
+
+    def table(self, answer: Answered, /) -> RenderableType:
+        """Draw it for people."""
+        ...
+
+
+def texts_of(answer: Answered) -> Texts:
+    """Import the module of an answer, by its noun: a command must not wait for the texts of the others."""
+    return cast("Texts", import_module(f"{__name__}.{answer.NOUN.replace('-', '_')}"))
+
+
+def as_read(answer: Answered) -> Any:  # noqa: ANN401  what a script gets
+    """Return the document of an answer as a script reads it."""
     from ckpttool.render import json
 
-    return json.as_read(import_module(f"{__name__}.{noun.replace('-', '_')}").document(answer))
+    return json.as_read(texts_of(answer).document(answer))

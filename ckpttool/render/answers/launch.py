@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ckpttool.domain.data_position import skip_of
-from ckpttool.domain.exits import of_launch, of_preflight
 from ckpttool.domain.launch import Fragment, Launch
 from ckpttool.domain.plan import NoResumePoint
 from ckpttool.domain.preflight import Preflight
@@ -34,7 +33,7 @@ def table(answer: Launch | Fragment | Preflight) -> RenderableType:
     if isinstance(answer, Launch):
         return _launch_table(answer)
     if isinstance(answer.decision, NoResumePoint):
-        return plan_table(answer.decision, code=of_preflight(answer.checks), view=answer.view)
+        return plan_table(answer.decision, code=answer.exit_code, view=answer.view)
     from ckpttool.render.answers import preflight
 
     return preflight.table(answer)
@@ -75,7 +74,7 @@ def _fragment_table(answer: Fragment) -> RenderableType:
     """Show what to say to the trainer first: whoever asks has a terminal open to start it."""
     plan = answer.decision
     if isinstance(plan, NoResumePoint):
-        return plan_table(plan, code=of_launch(answer), view=answer.view)
+        return plan_table(plan, code=answer.exit_code, view=answer.view)
     checkpoint = plan.point.checkpoint
     headline = line(f"To resume from {shown(checkpoint.name)}, step {plan.point.step}:", style="bold green")
     parts: list[RenderableType] = [headline]
@@ -93,7 +92,7 @@ def _refusal_document(answer: Preflight) -> Document:
     decided = None if answer.decision is None else plan_document(answer.decision)
     plan = decided if isinstance(decided, dict) else {}
     checks = [check_document(check) for check in answer.checks]
-    return {**plan, "go": False, "exit_code": of_preflight(answer.checks).value, "checks": checks}
+    return {**plan, "go": False, "exit_code": answer.exit_code.value, "checks": checks}
 
 
 def _launch_table(launch: Launch) -> RenderableType:

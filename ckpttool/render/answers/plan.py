@@ -6,7 +6,6 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from ckpttool.domain.checkpoint import Checkpoint
-from ckpttool.domain.exits import of_plan
 from ckpttool.domain.finding import Code, Finding, Severity, blocking, seen_in_part, told, withheld
 from ckpttool.domain.load_settings import LoadSettings, PlaceKind
 from ckpttool.domain.plan import (
@@ -43,7 +42,7 @@ def document(answer: Resolution) -> Document:
 
 def table(answer: Resolution) -> RenderableType:
     """Show what `resolve` decided."""
-    code = of_plan(answer.decision, strict=answer.strict)
+    code = answer.exit_code
     return plan_table(answer.decision, answer.simulation, code=code, view=answer.view, now=answer.now)
 
 

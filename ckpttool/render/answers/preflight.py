@@ -6,7 +6,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from difflib import unified_diff
 from typing import TYPE_CHECKING
 
-from ckpttool.domain.exits import of_preflight
 from ckpttool.domain.finding import Code, Severity, told
 from ckpttool.domain.plan import NoResumePoint, ResumePlan
 from ckpttool.domain.preflight import Check, FixedConfig, Lint, Outcome, Preflight, Reason
@@ -45,7 +44,7 @@ def _preflight(answer: Preflight) -> Document:
     return {
         "schema": "ckpttool/preflight/1",
         "go": answer.go,
-        "exit_code": of_preflight(answer.checks).value,
+        "exit_code": answer.exit_code.value,
         "config": answer.config,
         "root": answer.root,
         "checks": [check_document(check) for check in answer.checks],
@@ -69,7 +68,7 @@ def _lint(answer: Lint) -> Document:
     return {
         "schema": "ckpttool/lint/1",
         "go": answer.go,
-        "exit_code": of_preflight(answer.checks).value,
+        "exit_code": answer.exit_code.value,
         "checks": [check_document(check) for check in answer.checks],
         "allowed": _allowed(answer),
         "fixed": [
@@ -174,7 +173,7 @@ def _place(reason: Reason) -> str:
 def verdict(answer: Preflight | Lint) -> str:
     """Say it in one line."""
     if not answer.go:
-        code = of_preflight(answer.checks)
+        code = answer.exit_code
         return f"NO-GO: {counted(len(kinds(blocking_reasons(answer.checks))), 'reason')} (exit {code.value})"
     if isinstance(answer, Preflight) and isinstance(answer.decision, ResumePlan):
         chosen = answer.decision.point.checkpoint

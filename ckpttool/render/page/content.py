@@ -7,7 +7,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from enum import Enum
 
 from ckpttool.domain.checkpoint import Checkpoint
-from ckpttool.domain.exits import of_resolution
 from ckpttool.domain.finding import Code, Finding, Severity, told
 from ckpttool.domain.frozen import dataclass
 from ckpttool.domain.health import Health
@@ -59,7 +58,7 @@ class Lead:
 
 def lead(report: TreeReport) -> Lead:
     """Say what `resolve` says."""
-    answer, code = report.resolution.decision, of_resolution(report.resolution)
+    answer, code = report.resolution.decision, report.resolution.exit_code
     rejected = _rejected(report)
     passed = tuple((shown(each.checkpoint.name), _why(each)) for each in rejected[:_MOST_PASSED])
     if isinstance(answer, NoResumePoint):

@@ -14,7 +14,6 @@ import pytest
 
 from ckpttool import api
 from ckpttool.api.starting import judged_start
-from ckpttool.domain import exits
 from ckpttool.domain.finding import Code, Severity
 from ckpttool.domain.launch import Launch
 from ckpttool.domain.plan import JudgedStart, Outcome, ResumePlan
@@ -136,7 +135,7 @@ def test_go_is_said_only_of_a_start_that_loads_what_was_chosen(fault: str, mode:
     takes = {"named": "20_2" if chosen == "20_2" else None, "chosen by itself": by_itself}.get(mode)
     is_go = takes == chosen
     assert start_check(answer).outcome is (Ended.PASSED if is_go else Ended.FAILED)
-    assert exits.of_preflight(answer.checks) is (ExitCode.OK if is_go else ExitCode.DAMAGE)
+    assert answer.exit_code is (ExitCode.OK if is_go else ExitCode.DAMAGE)
     if not is_go:
         (reason,) = start_check(answer).reasons
         assert reason.finding.code is Code.START_DIFFERS
@@ -525,6 +524,6 @@ def test_without_a_config_it_is_not_judged_and_no_go(tmp_path: Path) -> None:
     answer = api.preflight(api.PreflightQuestion(config=None, tree=api.TreeQuestion(path=str(tmp_path / "output"))))
     assert [check.name for check in answer.checks] == ["checkpoint", "health", "launch", "start", "disk"]
     assert {check.summary for check in answer.checks} >= {"not judged: no --config"}
-    assert exits.of_preflight(answer.checks) is ExitCode.INCOMPLETE
+    assert answer.exit_code is ExitCode.INCOMPLETE
     (reason,) = start_check(answer).reasons
     assert reason.finding.code is Code.START_UNKNOWN
