@@ -88,7 +88,7 @@ def test_each_probe_keeps_to_its_schema_and_leaves_the_tree_alone(tree: Path) ->
 
 
 @pytest.mark.sample(1)
-@pytest.mark.parametrize("framework", ["te", "megatron", "bridge", "torchtitan", "torchao"])
+@pytest.mark.parametrize("framework", ["te", "megatron", "torchtitan", "torchao"])
 def test_each_plan_and_the_verdicts_of_all_rounds_keep_to_their_schemas(framework: str, here: Path) -> None:
     shutil.copytree(TOY, here / "fp8")
     logs = ("--baseline", "fp8/bf16.csv", "--candidate", "fp8/fp8.csv", "--repeat", "fp8/bf16_regrouped.csv")

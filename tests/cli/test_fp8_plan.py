@@ -240,7 +240,7 @@ def test_15_where_the_folder_is_no_plan_of_ours(here_with_runs: Path) -> None:
     ("options", "words"),
     [
         (("--framework", "mindformers"), "MindFormers 2.1.0 trains no FP8"),
-        (("--framework", "nemo"), "they are te, megatron, bridge, torchtitan, torchao"),
+        (("--framework", "nemo"), "they are te, megatron, torchtitan, torchao"),
         (("--framework", "te", "--round", "2"), "there is no plan in plan yet"),
         (("--framework", "te", "--te-version", "new"), "--te-version 'new' is no version"),
     ],
@@ -305,7 +305,7 @@ class TestRounds:
     def test_the_rounds_of_a_plan_are_for_one_framework(self, here_with_runs: Path) -> None:
         assert here_with_runs.exists()
         planned("--recipe", "delayed")
-        said = planned("--round", "2", framework="bridge")
+        said = planned("--round", "2", framework="torchao")
         assert (said.code, "the plan is for te" in said.stderr) == (2, True)
 
 

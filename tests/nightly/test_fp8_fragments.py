@@ -14,7 +14,7 @@ from ckpttool.decide.fp8.experiments import first_round, next_round
 from ckpttool.domain.fp8 import OPERANDS, Arithmetic, Gemm, Recipe
 from ckpttool.domain.fp8_plan import Change, Outcome, Trial, VerdictKind
 from ckpttool.domain.frozen import replace
-from ckpttool.trainers.fp8 import bridge, torchao, transformer_engine
+from ckpttool.trainers.fp8 import torchao, transformer_engine
 from ckpttool.trainers.fp8.frameworks import Setting
 from ckpttool.trainers.fp8.lint import version as read
 from tests.decide.fp8.test_experiments import found
@@ -75,21 +75,15 @@ def expected(trial: Trial, layer: str) -> dict[str, dict[str, str]]:
     return told
 
 
-@pytest.mark.parametrize("framework", [transformer_engine.FRAMEWORK, bridge.FRAMEWORK])
 @pytest.mark.parametrize("version", VERSIONS)
-def test_each_operand_becomes_what_the_plan_says(
-    version: str,
-    framework: transformer_engine.TransformerEngine | bridge.Bridge,
-    inspect: Path,
-    tmp_path: Path,
-) -> None:
+def test_each_operand_becomes_what_the_plan_says(version: str, inspect: Path, tmp_path: Path) -> None:
     downloaded(tmp_path, f"transformer-engine=={version}")
     where = replace(setting(), engine_version=read(version), folder=str(tmp_path))
     asked = trials()
     assert len(asked) >= 17
     configs = []
     for place, trial in enumerate(asked):
-        change = framework.change(trial, where)
+        change = transformer_engine.FRAMEWORK.change(trial, where)
         assert isinstance(change, Change), (trial.id, change)
         ((_, text),) = change.files
         configs.append(tmp_path / f"{place}.yaml")

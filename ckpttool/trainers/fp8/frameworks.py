@@ -17,7 +17,6 @@ from ckpttool.trainers.fp8.view import Version
 _MODULES = {
     "te": "transformer_engine",
     "megatron": "megatron",
-    "bridge": "bridge",
     "torchtitan": "torchtitan",
     "torchao": "torchao",
 }
@@ -100,6 +99,15 @@ def framework_of(name: str) -> Framework:
 def in_bf16(trial: Trial) -> bool:
     """Tell whether an experiment uses no FP8 at all."""
     return trial.products.changed == frozenset(Gemm) and {trial.products.of(gemm) for gemm in Gemm} == {Arithmetic.BF16}
+
+
+def regrouped(size: str | None) -> str | None:
+    """Return another micro-batch size that divides what this one does: half of it, or two instead of one."""
+    if size is None or not size.isdecimal() or int(size) < 1:
+        return None
+    if int(size) == 1:
+        return "2"
+    return str(int(size) // 2) if int(size) % 2 == 0 else "1"
 
 
 def in_a_script(trial: Trial, setting: Setting) -> list[str]:

@@ -1,4 +1,4 @@
-"""Rules about recipes of Transformer Engine, as Megatron, Megatron-Bridge, NeMo and Accelerate set them.
+"""Rules about recipes of Transformer Engine, as it and Megatron-LM have their settings.
 
 Source:
     Megatron-LM core_v0.12 to 2026-08 (`core/transformer/transformer_config.py`, `core/fp8_utils.py`), Transformer
@@ -132,8 +132,7 @@ def _no_layers(view: Fp8View) -> Iterator[Problem]:
         if scope.get("bf16_layers") is True and counts == [0, 0]:
             yield suspect(
                 scope.key("bf16_layers"),
-                "`first_last_layers_bf16` leaves no layer in BF16: both counts are 0, as they are by default in "
-                "Megatron-Bridge",
+                "`first_last_layers_bf16` leaves no layer in BF16: both counts are 0",
                 "set `num_layers_at_start_in_bf16` and `num_layers_at_end_in_bf16`",
             )
 

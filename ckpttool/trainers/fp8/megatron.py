@@ -14,8 +14,15 @@ from ckpttool.domain.fp8 import Arithmetic, Gemm, Recipe
 from ckpttool.domain.fp8_plan import AsPlanned, Change, Experiment, Trial
 from ckpttool.domain.fp8_settings import RunArithmetic
 from ckpttool.trainers.fp8 import transformer_engine as te
-from ckpttool.trainers.fp8.bridge import regrouped
-from ckpttool.trainers.fp8.frameworks import KEEP_OPTIMIZER, SAME_BATCH, Setting, in_bf16, no_delayed, printed_otherwise
+from ckpttool.trainers.fp8.frameworks import (
+    KEEP_OPTIMIZER,
+    SAME_BATCH,
+    Setting,
+    in_bf16,
+    no_delayed,
+    printed_otherwise,
+    regrouped,
+)
 
 _MXFP8_BUFFER = "--reuse-grad-buf-for-mxfp8-param-ag"
 _FP8 = (

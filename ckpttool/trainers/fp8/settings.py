@@ -1,9 +1,8 @@
 """What a file sets of FP8, told apart by content: printed arguments, arguments, a config, or one of debug features.
 
 Source:
-    Megatron-LM core_v0.12 to 2026-08, Megatron-Bridge 2026-08 (`training/mixed_precision.py`), torchtitan v0.1.0 to
-    v0.2.2 (`config/job_config.py`), torchao 0.12 to 0.18, Accelerate 1.13 (`utils/dataclasses.py`), Transformer Engine
-    v1.7 to 2026-08 (`common/recipe/__init__.py`), nvdlfw-inspect 0.2.2 (`config_manager.py`).
+    Megatron-LM core_v0.12 to 2026-08, torchtitan v0.1.0 to v0.2.2 (`config/job_config.py`), torchao 0.12 to 0.18,
+    Transformer Engine v1.7 to 2026-08 (`common/recipe/__init__.py`), nvdlfw-inspect 0.2.2 (`config_manager.py`).
 """
 
 from __future__ import annotations
@@ -28,17 +27,14 @@ KEYS: Mapping[str, str] = {
     "fp8_recipe": "recipe",
     "fp8_amax_history_len": "history",
     "amax_history_len": "history",
-    "amax_history_length": "history",
     "fp8_amax_compute_algo": "algorithm",
     "amax_compute_algo": "algorithm",
-    "amax_compute_algorithm": "algorithm",
     "fp8_margin": "margin",
     "margin": "margin",
     "fp8_interval": "interval",
     "interval": "interval",
     "fp8_wgrad": "wgrad",
     "override_linear_precision": "overridden",
-    "use_mxfp8_block_scaling": "use_mxfp8",
     "reduce_amax": "reduce_amax",
     "tp_only_amax_red": "tp_only",
     "fp8_dot_product_attention": "dot_product_attention",

@@ -13,8 +13,7 @@ from ckpttool.decide.fp8.experiments import numbers_in
 from ckpttool.domain.fp8 import Arithmetic, Gemm, Recipe
 from ckpttool.domain.fp8_plan import AsPlanned, Change, Experiment, Trial
 from ckpttool.domain.fp8_settings import RunArithmetic
-from ckpttool.trainers.fp8.bridge import regrouped
-from ckpttool.trainers.fp8.frameworks import SAME_BATCH, Setting, in_bf16
+from ckpttool.trainers.fp8.frameworks import SAME_BATCH, Setting, in_bf16, regrouped
 
 _FLOAT8 = "quantize.linear.float8"
 _REGISTRY = (0, 3)

@@ -119,13 +119,11 @@ class Scope:
     @property
     def recipe(self) -> Recipe | None:
         """The recipe; None where it is not known. What only one recipe's own class takes tells it, too."""
-        if self.get("use_mxfp8") is True:
-            return Recipe.MXFP8
         if (recipe := _RECIPES.get(self.word("recipe") or "")) is not None:
             return recipe
         if self.named_class in _CLASSES:
             return _CLASSES[self.named_class]
-        is_own_class = "history" in self.told and self.spelt("history") in {"amax_history_len", "amax_history_length"}
+        is_own_class = "history" in self.told and self.spelt("history") == "amax_history_len"
         return Recipe.DELAYED if is_own_class and "recipe" not in self.told else None
 
 

@@ -13,8 +13,7 @@ from ckpttool.domain.fp8_settings import RunArithmetic, TensorStatistic
 from ckpttool.domain.frozen import replace
 from ckpttool.domain.units import Step
 from ckpttool.errors import UsageError
-from ckpttool.trainers.fp8.bridge import regrouped
-from ckpttool.trainers.fp8.frameworks import Setting, framework_of
+from ckpttool.trainers.fp8.frameworks import Setting, framework_of, regrouped
 from ckpttool.trainers.fp8.inspect_log import layers_of
 from ckpttool.trainers.fp8.lint import version
 from tests.decide.fp8.test_experiments import found
@@ -74,9 +73,7 @@ TE_RECIPES = {"E6-tensorwise", "E6-blockwise", "E6-mxfp8"}
 
 
 def test_each_framework_expresses_its_part_and_says_so_of_the_rest() -> None:
-    with_debug = ALWAYS | E4 | E7 | E8 | TE_RECIPES | {"E3", "E5"}
-    assert expressible("te") == with_debug | {"F"}
-    assert expressible("bridge") == with_debug
+    assert expressible("te") == ALWAYS | E4 | E7 | E8 | TE_RECIPES | {"E3", "E5", "F"}
     assert expressible("megatron") == ALWAYS | TE_RECIPES
     assert expressible("megatron", recipe=Recipe.TENSORWISE) == ALWAYS | TE_RECIPES | E7 | {"E4dw"}
     assert expressible("torchtitan", recipe=Recipe.ROWWISE) == ALWAYS | E7 | {"E4w", "E6-tensorwise", "E6-rowwise"}
@@ -111,7 +108,7 @@ class TestDebugFeatures:
 
     def test_rounding_takes_gradients_in_the_format_of_the_run(self) -> None:
         for in_e5m2, format_ in ((True, "FP8E5M2"), (False, "FP8E4M3")):
-            text = change("bridge", "E3", in_e5m2=in_e5m2).files[0][1]
+            text = change("te", "E3", in_e5m2=in_e5m2).files[0][1]
             fake = yaml.safe_load(text)["e3"]["transformer_engine"]["FakeQuant"]
             assert fake["gemms"] == ["fprop", "dgrad", "wgrad"]
             assert {each["tensor"]: each["quant_format"] for each in fake["tensors_struct"]} == {
@@ -132,45 +129,14 @@ class TestDebugFeatures:
         section = yaml.safe_load(change("te", "E7q1").files[0][1])["e7q1"]
         assert section["layers"]["layer_name_regex_pattern"] == r".*layers\.(1|2)\..*"
 
-    def test_bridge_starts_them_by_its_config(self) -> None:
-        settings = dict(change("bridge", "E4d").set)
-        assert settings["tensor_inspect.features"] == "/plans/E/inspect.yaml"
-        assert settings["checkpoint.ckpt_step"] == "100"
-        assert settings["checkpoint.save"] == "/plans/E/checkpoints"
-        assert settings["train.exit_interval"] == "700"
-
-    def test_bridge_switches_off_what_it_would_switch_on_again(self) -> None:
-        def off(*extras: str) -> Change:
-            return change("bridge", replace(TRIALS["E1"], without=extras))
-
-        gather = {f"{config}.overlap_param_gather" for config in ("comm_overlap", "ddp", "optimizer")}
-        assert gather <= dict(off("overlap of parameter gathering").set).keys()
-        assert "ddp.overlap_grad_reduce" not in dict(off("overlap of parameter gathering").set)
-        reduced = off("overlap of gradient reduction")
-        assert {*gather, "ddp.overlap_grad_reduce", "comm_overlap.overlap_grad_reduce"} <= dict(reduced.set).keys()
-        assert any("comm_overlap" in note for note in reduced.notes)
-        assert not off("CUDA graphs").notes
-        names = [key for key, _ in off(*framework_of("bridge").extras(None)).set]
-        assert len(names) == len(set(names))
-
-    def test_bridge_keeps_parameters_as_a_recipe_can(self) -> None:
-        buffer = "mixed_precision.reuse_grad_buf_for_mxfp8_param_ag"
-        for trial in ("E6-mxfp8", "E6-blockwise", "E6-tensorwise"):
-            settings = dict(change("bridge", trial).set)
-            assert settings[buffer] == "False"
-            assert ("mixed_precision.fp8_param_gather" in settings) is (trial == "E6-mxfp8")
-        assert buffer not in dict(change("bridge", "C").set)
-
     def test_a_recipe_that_came_later_is_refused(self) -> None:
         assert "2.3" in refusal("te", "E6-blockwise", engine_version=(2, 2))
-        assert "2.3" in refusal("bridge", "E6-blockwise", engine_version=(2, 2))
         assert "2.3" in refusal("megatron", "E6-blockwise", engine_version=(2, 2))
         assert "no recipe rowwise" in refusal("te", "E6-rowwise")
         assert "Hopper" in change("te", "E6-blockwise").notes[-1]
 
     def test_bf16_is_no_debug_feature(self) -> None:
         assert change("te", "B").set == (("fp8_autocast.enabled", "False"),)
-        assert dict(change("bridge", "B").set)["mixed_precision"] == "bf16_mixed"
 
 
 class TestMegatron:
@@ -378,7 +344,7 @@ class TestTorchao:
         assert "no delayed scaling" in refusal("torchao", "E5", recipe=Recipe.TENSORWISE)
         assert "no rounding" in refusal("torchao", "E3", recipe=Recipe.TENSORWISE)
 
-    @pytest.mark.parametrize("name", ["te", "bridge", "torchao"])
+    @pytest.mark.parametrize("name", ["te", "torchao"])
     def test_what_logs_nothing_of_its_own_tells_nothing(self, name: str) -> None:
         assert framework_of(name).told(experiment(TRIALS["C"]), seen())[0] is AsPlanned.UNKNOWN
 

@@ -206,12 +206,10 @@ def test_a_rule_that_needs_what_is_not_there_is_silent(tmp_path: Path) -> None:
     assert found == (*DELAYED, "suspect fp8-e4m3-gradients", "suspect fp8-margin")
 
 
-BRIDGE = """\
+OWN_CONFIG = """\
 model:
-  _target_: megatron.bridge.models.GPTModelProvider
   num_layers: 4
 mixed_precision:
-  _target_: megatron.bridge.training.mixed_precision.MixedPrecisionConfig
   fp8: hybrid
   fp8_recipe: delayed
   fp8_amax_history_len: 1024
@@ -229,7 +227,7 @@ optimizer:
 
 
 def test_the_switch_for_bf16_layers_needs_counts(tmp_path: Path) -> None:
-    on = BRIDGE.replace("first_last_layers_bf16: false", "first_last_layers_bf16: true")
+    on = OWN_CONFIG.replace("first_last_layers_bf16: false", "first_last_layers_bf16: true")
     on = on.replace("recipe: delayed", "recipe: mxfp8").replace("fp8: hybrid", "fp8: e4m3")
     on = on.replace("1024", "1").replace("algo: max", "algo: most_recent")
     assert codes(linted(tmp_path, on, "c.yaml")) == ("suspect fp8-bf16-layers-none",)
@@ -272,17 +270,6 @@ def test_a_config_of_torchtitan(tmp_path: Path, float8: str, found: tuple[str, .
     assert off == tuple(code for code in found if code == "suspect fp8-substring")
 
 
-ACCELERATE = """\
-mixed_precision: fp8
-fp8_config:
-  amax_compute_algo: max
-  amax_history_len: 1024
-  backend: TE
-  fp8_format: HYBRID
-  interval: 1
-  margin: 0
-  override_linear_precision: [false, false, false]
-"""
 MX = TITAN.format(converters='["mx"]', float8="", mx='recipe_name = "mxfp8_cublas"\nfilter_fqns = ["output"]')
 WORDS = """\
 fp8_recipe_of_te:
@@ -292,7 +279,7 @@ fp8_recipe_of_te:
 """
 MATCHER = "matchers:\n  a: {type: glob, pattern: '*layers.1*', config: bf16}\n"
 
-FILES = {"run.sh": SCRIPT, "run_config.yaml": BRIDGE, "accelerate.yaml": ACCELERATE, "titan.toml": MX, "te.yaml": WORDS}
+FILES = {"run.sh": SCRIPT, "run_config.yaml": OWN_CONFIG, "titan.toml": MX, "te.yaml": WORDS}
 BLOCKS = "--fp8-recipe blockwise --fp8-amax-history-len 1 --fp8-amax-compute-algo most_recent"
 SHORT, E4M3 = (*DELAYED, "suspect fp8-history-short"), (*DELAYED, "suspect fp8-e4m3-gradients")
 IGNORED, WGRAD = (*DELAYED, "suspect fp8-setting-ignored"), (*DELAYED, "suspect fp8-wgrad-ignored")
@@ -321,14 +308,12 @@ IGNORED, WGRAD = (*DELAYED, "suspect fp8-setting-ignored"), (*DELAYED, "suspect 
         ("run_config.yaml", "recipe: delayed", "recipe: tensorwise", (*CURRENT, *("suspect fp8-setting-ignored",) * 2)),
         ("run_config.yaml", "nan_in_loss: true", "nan_in_loss: false", ("suspect fp8-inf-freezes-scale",)),
         ("run_config.yaml", "dtype: torch.float32", "dtype: torch.uint8", (*DELAYED, "note fp8-optimizer-state")),
-        ("accelerate.yaml", "", "", DELAYED),
-        ("accelerate.yaml", "algo: max", "algo: most_recent", SHORT),
-        ("accelerate.yaml", "HYBRID", "E4M3", E4M3),
-        ("accelerate.yaml", "[false, false, false]", "[false, false, true]", WGRAD),
-        ("accelerate.yaml", "[false, false, false]", "(false, false, true)", WGRAD),
         ("te.yaml", "", "", DELAYED),
         ("te.yaml", "amax_history_len: 512", "reduce_amax: false", ("note fp8-amax-per-group", *DELAYED)),
         ("te.yaml", "amax", "ammax", IGNORED),
+        ("te.yaml", "HYBRID", "E4M3", E4M3),
+        ("te.yaml", "512", "512\n  override_linear_precision: [false, false, true]", (*IGNORED, WGRAD[-1])),
+        ("te.yaml", "512", "512\n  override_linear_precision: (false, false, true)", (*IGNORED, WGRAD[-1])),
         ("te.yaml", "amax_history_len: 512", "override_linear_precision: [false, false, false]", IGNORED),
         ("titan.toml", "", "", ("suspect fp8-mx-floor",)),  # scales of blocks are rounded down
         ("titan.toml", "cublas", "cublas_rceil", ()),
@@ -339,7 +324,7 @@ def test_a_file_of_each_kind_is_read_and_never_run(
     tmp_path: Path, name: str, old: str, new: str, found: tuple[str, ...]
 ) -> None:
     text = FILES[name].replace(old, new) if old else FILES[name]
-    version = "2.12" if name in {"accelerate.yaml", "te.yaml"} else None
+    version = "2.12" if name == "te.yaml" else None
     assert codes(linted(tmp_path, text, name, te_version=version)) == found
 
 
@@ -362,7 +347,7 @@ def test_settings_of_torchao_and_of_single_modules(tmp_path: Path, text: str, fo
 
 def test_a_comment_allows_a_finding_where_it_stands(tmp_path: Path) -> None:
     said = "fp8_amax_history_len: 1  # ckpttool: allow fp8-history-short"
-    answer = linted(tmp_path, BRIDGE.replace("fp8_amax_history_len: 1024", said), "c.yaml")
+    answer = linted(tmp_path, OWN_CONFIG.replace("fp8_amax_history_len: 1024", said), "c.yaml")
     assert codes(answer) == DELAYED
     assert answer.go
 

@@ -8,7 +8,7 @@ import pytest
 
 from ckpttool import api
 from ckpttool.errors import UsageError
-from tests.trainers.fp8.test_lint import BRIDGE, HEALTHY, OTHER, codes, linted
+from tests.trainers.fp8.test_lint import HEALTHY, OTHER, OWN_CONFIG, codes, linted
 from tests.trainers.fp8.test_ran import dumped
 
 EVERY = r"layer_name_regex_pattern: '.*'"
@@ -173,7 +173,7 @@ def test_exact_names_stop_at_every_other_layer(tmp_path: Path) -> None:
     ("recipe", "is_bad"), [("delayed", False), ("tensorwise", True), ("blockwise", True), ("custom", False)]
 )
 def test_a_current_scale_needs_a_delayed_one(tmp_path: Path, recipe: str, *, is_bad: bool) -> None:
-    (tmp_path / "run_config.yaml").write_text(BRIDGE.replace("delayed", recipe), encoding="utf-8")
+    (tmp_path / "run_config.yaml").write_text(OWN_CONFIG.replace("delayed", recipe), encoding="utf-8")
     (tmp_path / "e5.yaml").write_text(debug(SCALED), encoding="utf-8")
     answer = api.fp8_lint([str(tmp_path / "run_config.yaml"), str(tmp_path / "e5.yaml")])
     assert ("suspect te-debug-needs-delayed" in codes(answer)) is is_bad
@@ -183,7 +183,7 @@ def test_megatron_never_asks_for_debug_features(tmp_path: Path) -> None:
     (tmp_path / "e4.yaml").write_text(debug(), encoding="utf-8")
     (tmp_path / "run.log").write_text(dumped(**HEALTHY), encoding="utf-8")
     (tmp_path / "run.sh").write_text("torchrun x.py --fp8-format hybrid\n", encoding="utf-8")
-    (tmp_path / "run_config.yaml").write_text(BRIDGE, encoding="utf-8")
+    (tmp_path / "run_config.yaml").write_text(OWN_CONFIG, encoding="utf-8")
     for other, is_wired in (("run.log", False), ("run.sh", False), ("run_config.yaml", True)):
         answer = api.fp8_lint([str(tmp_path / "e4.yaml"), str(tmp_path / other)])
         assert ("suspect te-debug-not-wired" in codes(answer)) is not is_wired
