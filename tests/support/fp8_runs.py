@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
+from functools import cache
 from random import Random
 
 from ckpttool.decide.fp8.experiments import Known, first_round
@@ -49,6 +50,7 @@ TOY = {
 """Distance to BF16 of each experiment of a real small training in which either backward product does all the damage."""
 
 
+@cache
 def bf16_loss(step: int) -> float:
     """Return what BF16 shows: a falling curve with the noise of its batches."""
     return 2.5 + 1.5 * math.exp(-step / 300) + Random(step).gauss(0, 0.04)  # noqa: S311  noise

@@ -7,7 +7,9 @@ seed: same input, same bytes.
 from __future__ import annotations
 
 import math
+from array import array
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from itertools import islice
 from operator import mul, sub
 
@@ -75,11 +77,18 @@ def resampled_means(
     whole, rest = divmod(count, block)
     blocks = list(map(sub, before[block:], before))
     rests = list(map(sub, before[rest:], before))
-    place = draws(seed, starts)
+    each = whole + bool(rest)
+    places = _drawn(seed, starts, resamples * each)
     return [
-        (math.fsum(map(blocks.__getitem__, islice(place, whole))) + (rests[next(place)] if rest else 0.0)) / count
-        for _ in range(resamples)
+        (math.fsum(map(blocks.__getitem__, places[at : at + whole])) + (rests[places[at + whole]] if rest else 0.0))
+        / count
+        for at in range(0, resamples * each, each)
     ]
+
+
+@lru_cache(maxsize=4)  # the runs of a verdict are of one length, and the drawing costs more than the sums
+def _drawn(seed: int, below: int, count: int) -> array[int]:
+    return array("Q", islice(draws(seed, below), count))
 
 
 def percentiles(values: Sequence[float]) -> tuple[float, float]:
