@@ -382,8 +382,7 @@ def _unconfirmed(saves: Sequence[Checkpoint]) -> Iterable[tuple[CheckpointKey, F
     """Find steps that a name alone tells, in a tree whose checkpoints do not share the stem of that name."""
     stems: dict[str, set[str | None]] = defaultdict(set)
     for save in saves:
-        has_number = save.named is not None and save.named.number is not None
-        stems[save.prefix].add(save.named.stem if save.named is not None and has_number else None)
+        stems[save.prefix].add(None if save.named is None else save.named.stem)
     for save in saves:
         if save.named is not None and save.step_source is StepSource.NAME and len(stems[save.prefix]) > 1:
             message = (

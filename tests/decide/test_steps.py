@@ -72,8 +72,8 @@ def test_a_number_behind_a_word_that_counts_steps_is_one(name: str, stem: str, n
     "name", ["llama-70b", "epoch_2", "step_1.5", "20260101", "step_20260101123000", "1767225600", ""]
 )
 def test_a_size_an_epoch_or_a_date_is_no_step(name: str) -> None:
-    assert read_name(name).number is None
-    assert read_name("1" * 30).number is None
+    for text in (name, "1" * 30):
+        assert (read_name(text).number, read_name(text).is_free) == (None, True)
 
 
 def test_a_name_tells_a_step_behind_the_stem_that_most_saves_have() -> None:
