@@ -66,11 +66,13 @@ def test_wherever_it_stops_the_next_one_finishes_and_the_newest_good_one_was_nev
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("ranks", [2, 4])
-def test_no_moment_shows_a_checkpoint_on_fewer_ranks(ranks: int, tmp_path: Path) -> None:
+def test_no_moment_shows_a_checkpoint_on_fewer_ranks(
+    ranks: int, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
     """The only checkpoint of its run on all ranks, beside a run on half of them, which is taken for meant."""
     original = TreeBuilder(tmp_path / "original").legacy(ranks=ranks, sparse=True)
     original.save(epoch=10, step=2).save(epoch=30, step=2, run=1)
-    for nth in range(1, 1000):
+    for nth in range(1, 1000, 1 if request.config.getoption("--nightly") else 3):
         tree = TreeBuilder(tmp_path / str(nth))
         shutil.copytree(original.output, tree.output)
         stop = stopped(partial(pruned, tree), nth, "killed after the call")

@@ -49,6 +49,7 @@ TROUBLES: dict[str, tuple[bytes | None, str]] = {
 }
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("trouble", TROUBLES)
 def test_a_record_in_trouble_is_written_from_the_shards_and_the_others_are_not_touched(
     trouble: str, tmp_path: Path
@@ -216,8 +217,10 @@ def in_the_way(repair: Repair) -> str:
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("error", [OSError(errno.EIO, "io"), KeyboardInterrupt()])
-def test_wherever_it_stops_every_record_is_the_old_one_or_the_new_one(error: BaseException, tmp_path: Path) -> None:
-    for nth in range(1, 100):
+def test_wherever_it_stops_every_record_is_the_old_one_or_the_new_one(
+    error: BaseException, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    for nth in range(1, 100, 1 if request.config.getoption("--nightly") else 3):
         tree = legacy(tmp_path / str(nth)).remove("checkpoint/rank_2/meta.json")
         old = files(tree)
         with pytest.MonkeyPatch.context() as patch:

@@ -217,7 +217,7 @@ KEYS = ("rank", "world_size", "host", "rotated", "skipped", "overflow", "overhea
 MORE = ("message", "path", "verdict", "culprit", "since_step", "part", "error", "stopped", "op", "row")
 
 
-@settings(deadline=None)
+@settings(max_examples=settings().max_examples // 3)
 @given(
     st.lists(
         st.tuples(

@@ -18,7 +18,7 @@ from ckpttool.verify.replicas.findings import decided, replica_findings
 from ckpttool.verify.replicas.judge import judge_replicas
 from tests.verify.replicas.held import NAMES, changed, held, others
 
-BLOCKS = [range(begin, begin + 250) for begin in range(0, 1000, 250)]
+BLOCKS = [range(begin, begin + 100) for begin in range(0, 1000, 100)]
 """The seeds of cases; a commit tries a block for each number of known saves."""
 NOW = 3
 

@@ -18,7 +18,7 @@ from ckpttool.domain.verdict import Level, ShardReport
 from tests.support.parallel_trainings import Mesh, Training, drawn
 from tests.verify.replicas.test_healthy import saved
 
-TRAININGS = 40
+TRAININGS = 20
 
 Save = tuple[int, int, dict[Place, ShardReport]]
 """Start, step, and what each rank holds."""

@@ -206,7 +206,7 @@ class Newer(Training):
             self.tracked = save
 
 
-EXAMPLES = settings(suppress_health_check=list(HealthCheck))
+EXAMPLES = settings(max_examples=settings().max_examples // 2, suppress_health_check=list(HealthCheck))
 
 
 @EXAMPLES

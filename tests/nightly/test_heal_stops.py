@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.changes.test_heal_interrupted import quick, stop_at_every_call
+from tests.changes.test_heal_interrupted import quick, stop_at_calls
 from tests.support.prunable_trees import WAYS
 
 pytestmark = pytest.mark.skipif("not config.getoption('--nightly')", reason="stops at every call: --nightly")
@@ -16,4 +16,4 @@ __all__ = ["quick"]
 
 @pytest.mark.parametrize("way", WAYS)
 def test_wherever_it_stops_in_whatever_way_the_next_one_ends_it(way: str, tmp_path: Path) -> None:
-    stop_at_every_call(tmp_path, lambda _: way)
+    stop_at_calls(tmp_path, range(1, 1000), lambda _: way)

@@ -18,7 +18,7 @@ from tests.support.verifying import ON_DISK
 
 TREES = {"ckpt": "sink2_ckpt", "safetensors": "sink2_safetensors"}
 FORMATS = pytest.mark.parametrize("fmt", TREES)
-SAMPLE = 300
+SAMPLE = 150
 HEALTHY = 50
 
 
@@ -35,7 +35,7 @@ def sample(bits: list[int], seed: str) -> list[int]:
     return Random(seed).sample(bits, min(SAMPLE, len(bits)))  # noqa: S311  no secret
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(2)
 @FORMATS
 @pytest.mark.parametrize("large", [False, True])
 @pytest.mark.parametrize("crc", [False, True])
@@ -116,10 +116,11 @@ def test_pages_that_are_lost_or_swapped_are_seen_unless_they_hold_tensor_data_al
 @FORMATS
 def test_zeros_from_anywhere_to_the_end_are_seen_beside_siblings(fmt: str) -> None:
     one = scene(fmt, large=True)
-    tally = broken.count(broken.zeroed_tails(one, 12_000), broken.means_of(one))
+    tally = broken.count(broken.zeroed_tails(one, 30_000), broken.means_of(one))
     assert tally.found[SIBLINGS] == tally.found[MANIFEST] == tally.tried[SIBLINGS]
 
 
+@pytest.mark.sample(1)
 @FORMATS
 def test_another_ranks_shard_is_seen_beside_siblings_and_by_the_manifest(fmt: str) -> None:
     one = scene(fmt, large=True)
@@ -196,7 +197,7 @@ def replicated(fmt: str, *, large: bool = False) -> Scene:
     return broken.scene(FIXTURES / TREES[fmt] / "output", "20_2", change=change)
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @FORMATS
 @pytest.mark.parametrize("large", [False, True])
 def test_whole_replicas_are_left_alone(fmt: str, large: bool) -> None:
@@ -223,6 +224,7 @@ def test_lost_and_swapped_pages_of_replicas_are_found(fmt: str, breaking: Callab
     assert tally.found[REPLICAS] == tally.found[PAIR] == len(files)
 
 
+@pytest.mark.sample(1)
 @FORMATS
 def test_a_shard_of_another_run_at_the_same_step_is_found_by_replicas(fmt: str) -> None:
     one = replicated(fmt, large=True)

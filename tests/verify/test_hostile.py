@@ -38,7 +38,7 @@ except SystemExit as left:
 """
 
 
-@pytest.mark.sample(4)
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("name", CORPUS)
 @pytest.mark.parametrize("command", ["verify", "inspect"])
 def test_a_hostile_file_is_answered_soon_and_in_little_memory(tmp_path: Path, name: str, command: str) -> None:

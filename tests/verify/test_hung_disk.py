@@ -31,7 +31,7 @@ sys.exit(run())
 """
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("level", "hung"),
     [

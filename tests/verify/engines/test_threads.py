@@ -202,7 +202,7 @@ class TestPartsOfOneFile:
             for begin in range(0, size, CHUNK_BYTES)
         ]
 
-    @pytest.mark.sample(3)
+    @pytest.mark.sample(2)
     @pytest.mark.parametrize("jobs", [1, 2, 4])
     @pytest.mark.parametrize("is_sealed", [False, True])
     def test_they_tell_what_one_read_tells(self, ckpt: Path, jobs: int, is_sealed: bool) -> None:
@@ -257,7 +257,8 @@ for path in sys.argv[2:]:
 """
 
 
-@pytest.mark.parametrize("level", [Level.CHECKSUM, Level.NUMERICS])
+@pytest.mark.sample(1)
+@pytest.mark.parametrize("level", [Level.NUMERICS, Level.CHECKSUM])
 def test_memory_does_not_grow_with_the_file(tmp_path: Path, level: Level) -> None:
     paths = []
     for size in (1 << 20, 1 << 28):  # the larger one is sparse

@@ -107,18 +107,18 @@ def test_the_crc_of_tensors_is_the_one_that_mindspore_wrote(name: str) -> None:
     assert passed(CRC / name, entries[::-1]).entries_crc().matches(recorded)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("name", SAFETENSORS)
-def test_every_flipped_bit_of_tensor_data_changes_the_crc_of_tensors(name: str, tmp_path: Path) -> None:
+def test_a_flipped_bit_of_any_byte_of_tensor_data_changes_the_crc_of_tensors(name: str, tmp_path: Path) -> None:
     recorded, entries = tensors_of(CRC / name)
     raw = bytearray((CRC / name).read_bytes())
     copy = tmp_path / "flipped"
     for entry in entries:
         for at in (at for begin, end in entry.spans for at in range(begin, end)):
-            for bit in range(8):
-                raw[at] ^= 1 << bit
-                copy.write_bytes(raw)
-                raw[at] ^= 1 << bit
-                assert not passed(copy, entries).entries_crc().matches(recorded), (entry.name, at, bit)
+            raw[at] ^= 1 << at % 8
+            copy.write_bytes(raw)
+            raw[at] ^= 1 << at % 8
+            assert not passed(copy, entries).entries_crc().matches(recorded), (entry.name, at)
 
 
 def test_an_integer_without_dimensions_enters_as_so_many_zeros_as_its_value_says() -> None:
@@ -162,9 +162,9 @@ def test_the_crc_before_the_trailer_is_the_one_that_mindspore_wrote(name: str) -
         assert digest_pass(source, wants=Wants(crc_end=len(raw) - 17)).crc32 == int.from_bytes(raw[-10:], "big")
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("name", CKPTS)
-def test_every_flipped_bit_before_the_trailer_changes_the_crc(name: str, tmp_path: Path) -> None:
+def test_a_flipped_bit_of_any_byte_before_the_trailer_changes_the_crc(name: str, tmp_path: Path) -> None:
     raw = bytearray((CRC / name).read_bytes())
     recorded = int.from_bytes(raw[-10:], "big")
     for at in range(len(raw) - 17):

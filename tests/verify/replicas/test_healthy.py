@@ -87,6 +87,7 @@ def test_no_healthy_training_raises_an_alarm_whichever_start_s_arrangement_is_re
             assert not wrong, (training, start, wrong[0])
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("tenth", range(10))
 def test_no_healthy_training_raises_an_alarm_whatever_others_are_known(tenth: int) -> None:
     for seed in range(tenth * TRAININGS // 10, (tenth + 1) * TRAININGS // 10):
