@@ -9,6 +9,7 @@ from functools import partial
 from ckpttool.api.inspecting import TIMEOUT_SECONDS, Side, contents_of, none_called, opened, side_of, tasks_of
 from ckpttool.api.verifying import cores, counted, expect
 from ckpttool.decide.difference import Distances, compared, told_as_scalars
+from ckpttool.domain.contents import Opened
 from ckpttool.domain.difference import Difference
 from ckpttool.domain.finding import Finding, Severity, worst
 from ckpttool.domain.frozen import replace
@@ -17,7 +18,7 @@ from ckpttool.domain.units import Rank
 from ckpttool.domain.verdict import Level
 from ckpttool.errors import UsageError
 from ckpttool.verify.check import check
-from ckpttool.verify.contents import Counterparts, compare_shard
+from ckpttool.verify.contents import Counterparts, ShardDistances, compare_shard
 from ckpttool.verify.engines.threads import ThreadEngine
 from ckpttool.verify.observation import Observation
 from ckpttool.verify.plan import HEADER_COST
@@ -73,8 +74,10 @@ def diff(  # noqa: PLR0913  what may be asked, by keyword
         for observed in _compared(ours, theirs, lists, tensors=tensors, numerics=level is Level.NUMERICS):
             unknown = (each for each in observed.report.findings if each.severity is Severity.UNKNOWN)
             findings += (each for each in unknown if each not in findings)
-            for distance in observed.distances:
-                distances.add(distance, observed.task.rank)
+            told = observed.seen(ShardDistances)
+            if told is not None:
+                for distance in told.distances:
+                    distances.add(distance, observed.task.rank)
     return compared(first, second, level=level, distances=distances, findings=findings)
 
 
@@ -123,10 +126,10 @@ def _listed(
 ) -> Iterator[Observation]:
     """Take down on the way which file of several holds which tensor."""
     for each in observed:
-        held = each.task.rank, each.task.role
-        if each.opened is not None and held in shared:
+        held, contents = (each.task.rank, each.task.role), each.seen(Opened)
+        if contents is not None and held in shared:
             names = lists.setdefault(held, {})
-            names.update((entry.name, each.task.path) for entry in each.opened.entries)
+            names.update((entry.name, each.task.path) for entry in contents.entries)
         yield each
 
 

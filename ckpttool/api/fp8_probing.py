@@ -10,6 +10,7 @@ from ckpttool.api.inspecting import TIMEOUT_SECONDS, Side, opened, side_of, task
 from ckpttool.api.verifying import cores, counted, expect
 from ckpttool.decide.fp8.risk import aligned, is_wanted, layers_of, most_amplifying, ranked, scattered
 from ckpttool.domain.checkpoint import Checkpoint
+from ckpttool.domain.contents import Opened
 from ckpttool.domain.finding import Severity, worst
 from ckpttool.domain.fp8 import Recipe
 from ckpttool.domain.fp8_probe import Fp8Probe, GatedNumbers, ProbeQuestion, TensorNumbers
@@ -19,7 +20,7 @@ from ckpttool.formats.strict_json import ParseError, parse_object
 from ckpttool.verify.check import Look, check
 from ckpttool.verify.engines.threads import ThreadEngine
 from ckpttool.verify.fp8_at_rest import SCALE_WORDS, USUAL_BLOCK, Beside
-from ckpttool.verify.fp8_probe import largest_in_shard, probe_shard
+from ckpttool.verify.fp8_probe import ShardLargest, ShardNumbers, largest_in_shard, probe_shard
 from ckpttool.verify.observation import Observation
 from ckpttool.verify.report import collect
 from ckpttool.verify.session import completed
@@ -61,16 +62,20 @@ def fp8_probe(
     largest = partial(largest_in_shard, wanted=wanted, as_stored=question.as_stored)
     earlier: dict[str, float] = {}
     for observed in _run(of_history, largest):
-        for name, amax in observed.largest:
-            earlier[name] = max(amax, earlier.get(name, 0.0))
+        found_largest = observed.seen(ShardLargest)
+        if found_largest is not None:
+            for name, amax in found_largest.magnitudes:
+                earlier[name] = max(amax, earlier.get(name, 0.0))
     beside = Beside(earlier=earlier, scales=_scales(side), block=_block(side))
     reports: list[ShardReport] = []
     tensors: list[TensorNumbers] = []
     gated: list[GatedNumbers] = []
     for observed in _run(tasks, partial(probe_shard, question=question, wanted=wanted, beside=beside)):
         reports.append(observed.report)
-        tensors += observed.probed
-        gated += observed.gated
+        numbers = observed.seen(ShardNumbers)
+        if numbers is not None:
+            tensors += numbers.tensors
+            gated += numbers.gated
     found, gates = ranked(tensors, question), most_amplifying(gated)
     reported = collect(side.checkpoint, reports, Level.STRUCTURE).findings
     findings = (*completed(reported, side.checkpoint), *scattered(found))
@@ -115,7 +120,7 @@ def _scales(side: Side) -> dict[str, str]:
     """Return in which file of the save each scale of a weight in FP8 lies, where all ranks share several files."""
     if len(side.checkpoint.shards) == 1 or any(shard.rank is not None for shard in side.checkpoint.shards):
         return {}
-    held = (each.opened for each in opened(side, is_all=False) if each.opened is not None)
+    held = (contents for each in opened(side, is_all=False) if (contents := each.seen(Opened)) is not None)
     return {entry.name: shard.path for shard in held for entry in shard.entries if entry.name.endswith(SCALE_WORDS)}
 
 

@@ -11,7 +11,7 @@ from ckpttool.api.scanning import Tree, scan
 from ckpttool.api.verifying import chosen, cores, counted, session_for
 from ckpttool.decide.contents import Gathering
 from ckpttool.domain.checkpoint import Checkpoint
-from ckpttool.domain.contents import Contents
+from ckpttool.domain.contents import Contents, Opened
 from ckpttool.domain.finding import Severity, blocking, worst
 from ckpttool.domain.frozen import replace
 from ckpttool.domain.progress import newest_first
@@ -97,8 +97,9 @@ def contents_of(side: Side, *, tensors: Sequence[str], observed: Iterable[Observ
     reports = []
     for each in observed:
         reports.append(each.report)
-        if each.opened is not None:
-            gathering.add(each.opened)
+        contents = each.seen(Opened)
+        if contents is not None:
+            gathering.add(contents)
     verdict = collect(side.checkpoint, reports, Level.STRUCTURE)
     findings = completed(verdict.findings, side.checkpoint)
     return gathering.contents(side.tree.inventory, side.checkpoint, file=side.file, findings=findings)

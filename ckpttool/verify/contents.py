@@ -10,7 +10,7 @@ from typing import NamedTuple
 from ckpttool.domain.contents import Opened, elements_in, is_asked
 from ckpttool.domain.difference import Distance
 from ckpttool.domain.finding import Code, Finding, Severity, worst
-from ckpttool.domain.frozen import replace
+from ckpttool.domain.frozen import dataclass, replace
 from ckpttool.domain.shard import FormatName, TensorEntry
 from ckpttool.domain.units import ByteCount, Rank
 from ckpttool.domain.verdict import CheckTask, TensorStat
@@ -49,7 +49,7 @@ def open_shard(
         report = replace(report, findings=(*report.findings, *sick))
     schema = schema_hash(schema_rows(opened.entries))
     opened = replace(opened, schema=schema, entries=_shared(schema, opened.entries))
-    return replace(observed, report=report, header=None, records=None, opened=opened)
+    return replace(observed, report=report, header=None, records=None, added=opened)
 
 
 def opened_shard(task: CheckTask, source: ByteSource) -> tuple[Observation, Opened]:
@@ -81,6 +81,13 @@ def opened_shard(task: CheckTask, source: ByteSource) -> tuple[Observation, Open
         checksum=_spelled(header.checksum),
     )
     return observed, opened
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShardDistances:
+    """How far a shard's tensors lie from those of other files."""
+
+    distances: tuple[Distance, ...]
 
 
 class Counterparts(NamedTuple):
@@ -128,10 +135,12 @@ def compare_shard(  # noqa: PLR0913  what may be asked, by keyword
     for path, entries in wanted.items():
         look = partial(_beside, ours=source, entries=entries, numerics=numerics)
         beside = check(others.tasks[path], look=look, passed=passed)
-        distances += beside.distances
+        compared = beside.seen(ShardDistances)
+        if compared is not None:
+            distances += compared.distances
         findings += (finding for finding in beside.report.findings if finding.severity is Severity.UNKNOWN)
     report = replace(observed.report, findings=(*observed.report.findings, *findings))
-    return replace(observed, report=report, header=None, records=None, distances=tuple(distances))
+    return replace(observed, report=report, header=None, records=None, added=ShardDistances(distances=tuple(distances)))
 
 
 def _beside(  # noqa: PLR0913  as above
@@ -154,7 +163,7 @@ def _beside(  # noqa: PLR0913  as above
         both = ((entry, theirs[entry.name]) for entry in entries if entry.name in theirs)
         found = (comparison.distance(entry, other) for entry, other in both)
         distances += (distance for distance in found if distance is not None)
-    return replace(observed, header=None, records=None, distances=tuple(distances))
+    return replace(observed, header=None, records=None, added=ShardDistances(distances=tuple(distances)))
 
 
 def _measured(

@@ -11,7 +11,7 @@ from ckpttool.domain.dtype import DType
 from ckpttool.domain.finding import Code, Finding, Severity, unknown, worst
 from ckpttool.domain.fp8 import Recipe
 from ckpttool.domain.fp8_probe import CastNumbers, GatedNumbers, Lines, ProbeQuestion, TensorNumbers
-from ckpttool.domain.frozen import replace
+from ckpttool.domain.frozen import dataclass, replace
 from ckpttool.domain.shard import FormatName, TensorEntry
 from ckpttool.domain.units import counted
 from ckpttool.domain.verdict import CheckTask, TensorStat
@@ -37,6 +37,22 @@ Passed = Callable[[int], None]
 
 _LARGEST = 0x7F7FFFFF
 """The pattern of the largest F32."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShardNumbers:
+    """What FP8 would do to a shard's tensors."""
+
+    tensors: tuple[TensorNumbers, ...]
+    gated: tuple[GatedNumbers, ...]
+    """What its gates amplify."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShardLargest:
+    """The largest magnitude of each of a shard's tensors, by name."""
+
+    magnitudes: tuple[tuple[str, float], ...]
 
 
 def probe_shard(  # noqa: PLR0913  what may be asked, by keyword
@@ -93,7 +109,13 @@ def probe_shard(  # noqa: PLR0913  what may be asked, by keyword
             *([_not_seen(task.path, left)] if left or packed else []),
         ]
     report = replace(report, findings=(*report.findings, *findings))
-    return replace(observed, report=report, header=None, records=None, probed=tuple(probed), gated=tuple(gated))
+    return replace(
+        observed,
+        report=report,
+        header=None,
+        records=None,
+        added=ShardNumbers(tensors=tuple(probed), gated=tuple(gated)),
+    )
 
 
 def largest_in_shard(
@@ -116,7 +138,7 @@ def largest_in_shard(
     for entry in asked if worst(observed.report.findings) < Severity.DAMAGE else ():
         sample = take(source, entry, places=[], buffer=buffer, passed=passed)
         largest.append((entry.name, float(magnitudes(sample.row_max, entry.dtype, as_stored=as_stored).max())))
-    return replace(observed, header=None, records=None, largest=tuple(largest))
+    return replace(observed, header=None, records=None, added=ShardLargest(magnitudes=tuple(largest)))
 
 
 def _capped(findings: Sequence[Finding]) -> Iterator[Finding]:

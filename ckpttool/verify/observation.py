@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
 
 from ckpttool.domain.frozen import dataclass
 from ckpttool.domain.verdict import CheckTask, ShardReport
 from ckpttool.formats.base import Header
 
 if TYPE_CHECKING:
-    from ckpttool.domain.contents import Opened
-    from ckpttool.domain.difference import Distance
-    from ckpttool.domain.fp8_probe import GatedNumbers, TensorNumbers
     from ckpttool.domain.manifest import ShardSeal
     from ckpttool.formats.torch.zip_directory import ZipDirectory
     from ckpttool.verify.kernels.passes import PassResult
+
+
+class Added(Protocol):
+    """What a feature's own look at a shard adds to what a check sees: a frozen value, so that it can be sent."""
+
+    __dataclass_fields__: ClassVar[dict[str, Any]]
+
+
+A = TypeVar("A", bound=Added)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,16 +37,12 @@ class Observation:
     """As `header`, of a file that torch wrote."""
     content: PassResult | None = None
     """What reading the task's bytes told; None where only the header was to be read, or the header is damaged."""
-    opened: Opened | None = None
-    """What the shard holds, where that was asked for."""
-    distances: tuple[Distance, ...] = ()
-    """How far its tensors lie from others, where that was asked for."""
-    probed: tuple[TensorNumbers, ...] = ()
-    """What FP8 would do to its tensors, where that was asked for."""
-    largest: tuple[tuple[str, float], ...] = ()
-    """The largest magnitude of each tensor by its name, where that was asked for."""
-    gated: tuple[GatedNumbers, ...] = ()
-    """What its gates amplify, where that was asked for."""
+    added: Added | None = None
+    """What another look than a check's saw beside it; None where there was none. `seen` gives it back by its type."""
+
+    def seen(self, kind: type[A]) -> A | None:
+        """Return what was added, where it is of this kind."""
+        return self.added if isinstance(self.added, kind) else None
 
 
 class Engine(Protocol):

@@ -18,7 +18,7 @@ from ckpttool.domain.finding import Code, Severity
 from ckpttool.domain.fp8 import Fp8Format, Recipe
 from ckpttool.domain.fp8_probe import CastNumbers, Lines, ProbeQuestion, Risk, TensorNumbers
 from ckpttool.verify.check import check
-from ckpttool.verify.fp8_probe import probe_shard
+from ckpttool.verify.fp8_probe import ShardNumbers, probe_shard
 from ckpttool.verify.kernels import fp8_sample
 from ckpttool.verify.observation import Observation
 from tests.support.shard_writers import record
@@ -47,10 +47,16 @@ def seen(path: Path, question: ProbeQuestion = ProbeQuestion()) -> Observation: 
     return check(task_for(path), look=look)
 
 
+def probed(path: Path, question: ProbeQuestion = ProbeQuestion()) -> tuple[TensorNumbers, ...]:  # noqa: B008
+    added = seen(path, question).seen(ShardNumbers)
+    assert added is not None
+    return added.tensors
+
+
 def numbers(folder: Path, tensor: torch.Tensor, question: ProbeQuestion = EXACT) -> TensorNumbers:
     path = folder / "w.safetensors"
     save_file({"a.weight": tensor.contiguous()}, path)
-    (found,) = seen(path, question).probed
+    (found,) = probed(path, question)
     return found
 
 
@@ -165,7 +171,7 @@ def test_a_tensor_is_the_same_in_every_format_of_file(tmp_path: Path) -> None:
     whole, cut = record("a.weight", [96, 160], "BFloat16", raw), [raw[:half], raw[half:]]
     (tmp_path / "a.ckpt").write_bytes(whole)
     (tmp_path / "cut.ckpt").write_bytes(b"".join(record("a.weight", [96, 160], "BFloat16", part) for part in cut))
-    found = [seen(tmp_path / name).probed for name in ("a.safetensors", "a.pt", "a.ckpt", "cut.ckpt")]
+    found = [probed(tmp_path / name) for name in ("a.safetensors", "a.pt", "a.ckpt", "cut.ckpt")]
     assert [len(each) for each in found] == [1, 1, 1, 1]
     assert {(each[0].amax, each[0].live, each[0].recipes) for each in found} == {
         (found[0][0].amax, found[0][0].live, found[0][0].recipes)
@@ -319,7 +325,7 @@ def test_of_a_tensor_with_more_rows_than_fit_into_memory_none_is_counted(
 
 def test_a_kernel_is_looked_at_by_its_outputs_and_a_stack_of_experts_as_all_their_rows(tmp_path: Path) -> None:
     save_file({"conv.weight": gaussian(8, 4, 3, 3), "experts.w": gaussian(4, 16, 32)}, tmp_path / "w.safetensors")
-    found = {each.name: each.live for each in seen(tmp_path / "w.safetensors").probed}
+    found = {each.name: each.live for each in probed(tmp_path / "w.safetensors")}
     assert found == {"conv.weight": Lines(rows=8, columns=36), "experts.w": Lines(rows=64, columns=32)}
 
 
@@ -344,9 +350,8 @@ def test_the_largest_numbers_of_32_bits_are_not_taken_for_infinite(tmp_path: Pat
 def test_of_a_tensor_that_cannot_be_read_it_is_said_and_the_others_are_looked_at(tmp_path: Path) -> None:
     whole = gaussian(64, 64)
     torch.save({"a.weight": whole, "b.weight": whole[:, ::2]}, tmp_path / "a.pt")
-    found = seen(tmp_path / "a.pt")
-    assert [each.name for each in found.probed] == ["a.weight"]
-    (finding,) = found.report.findings
+    assert [each.name for each in probed(tmp_path / "a.pt")] == ["a.weight"]
+    (finding,) = seen(tmp_path / "a.pt").report.findings
     assert (finding.code, finding.severity) == (Code.UNSUPPORTED_FORMAT, Severity.UNKNOWN)
     assert finding.message.startswith("1 tensor could not be looked at")
 
@@ -355,7 +360,7 @@ def test_states_of_the_optimizer_and_scalars_are_not_looked_at_unless_asked(tmp_
     tensors = {"a.weight": gaussian(8, 8), "exp_avg.a.weight": gaussian(8, 8), "step": torch.tensor([1.0])}
     save_file(tensors, tmp_path / "w.safetensors")
     names = [
-        {each.name for each in seen(tmp_path / "w.safetensors", ProbeQuestion(optimizer=optimizer)).probed}
+        {each.name for each in probed(tmp_path / "w.safetensors", ProbeQuestion(optimizer=optimizer))}
         for optimizer in (False, True)
     ]
     assert names == [{"a.weight"}, {"a.weight", "exp_avg.a.weight"}]
