@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from ckpttool import api
-from ckpttool.cli import output_files, progress, reports
+from ckpttool.cli import progress, reports
 from ckpttool.cli.answers import show
 from ckpttool.cli.grouped import grouped
 from ckpttool.cli.helped import Command, Group
 from ckpttool.cli.log_options import Columns
 from ckpttool.cli.options import Dir, Format, FormatOpt, LayoutOpt, OneName, Quiet, Verbose, What, one_name
+from ckpttool.cli.output_files import assert_replaceable, first_line, lies_under, root_of, same_file
 from ckpttool.cli.reports import ReportOptions
 from ckpttool.decide.fp8.horizon import LONGEST, SHORTEST
 from ckpttool.domain.fp8 import Fp8Format, Recipe
@@ -24,6 +25,10 @@ from ckpttool.domain.units import Step
 from ckpttool.domain.view import View
 from ckpttool.errors import UsageError
 from ckpttool.trainers.fp8.frameworks import framework_names
+
+if TYPE_CHECKING:
+    from ckpttool.domain.fp8_probe import Fp8Probe
+    from ckpttool.storage.base import ByteSource
 
 app = typer.Typer(
     name="fp8",
@@ -118,12 +123,44 @@ def probe(
     Example: ckpttool fp8 probe output/checkpoint --recipe blockwise
     """
     if stats is not None:
-        output_files.assert_numbers_replaceable(stats, what)
+        _assert_numbers_replaceable(stats, what)
     with progress.watched(quiet=quiet):
         found = api.fp8_probe(what, options.question(), checkpoint=one_name(checkpoint), layout=layout)
     if stats is not None:
-        output_files.write_numbers(stats, found)
+        _write_numbers(stats, found)
     raise typer.Exit(show(replace(found, most_rows=top), fmt))
+
+
+def _assert_numbers_replaceable(path: str, asked: str | None) -> None:
+    """Refuse a target that is not ours, before a checkpoint is read for what cannot be written.
+
+    Raises:
+        UsageError: It is the file that is looked at or lies in its tree, its folder is not there, or something else
+            stands in its place.
+    """
+    from ckpttool.domain.question import TreeQuestion
+
+    root = root_of(TreeQuestion(path=asked))
+    if (asked is not None and same_file(path, asked)) or (root is not None and lies_under(path, root)):
+        raise UsageError(f"--stats {path!r} lies in the checkpoint tree, in which nothing is changed")
+    assert_replaceable(path, option="--stats", is_ours=_holds_probe, what="numbers")
+
+
+def _holds_probe(source: ByteSource) -> bool:
+    first = first_line(source)
+    return isinstance(first, dict) and {"name", "recipes"} <= first.keys()
+
+
+def _write_numbers(path: str, answer: Fp8Probe) -> None:
+    """Write each tensor's numbers to a file.
+
+    Raises:
+        CkptToolError: It could not be written.
+    """
+    from ckpttool.render.answers.fp8_probe import stats_lines
+    from ckpttool.write.files import replace
+
+    replace(path, "".join(stats_lines(answer)).encode("ascii"), overwrite=True, backup=False)
 
 
 # --- compare ---------------------------------------------------------------------------------------------------------
@@ -247,7 +284,7 @@ def lint(
     Example: ckpttool fp8 lint train.log
     """
     there = report.existing(*files, advice="name files that are there")
-    output_files.assert_reports_replaceable(report.files(), inputs=there)
+    reports.assert_reports_replaceable(report.files(), inputs=there)
     view = View(everything=verbose)
     answer = api.fp8_lint(files, allowed=report.allowed(), te_version=te_version, layers=layers, view=view)
     raise typer.Exit(reports.show(answer, report))

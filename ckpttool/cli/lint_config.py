@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from ckpttool import api
-from ckpttool.cli import output, output_files, reports
+from ckpttool.cli import output, reports
 from ckpttool.cli.grouped import grouped
 from ckpttool.cli.options import Verbose
 from ckpttool.cli.reports import ReportOptions
@@ -42,7 +42,7 @@ def lint_config(
 
     Example: ckpttool lint-config pretrain.yaml
     """
-    output_files.assert_reports_replaceable(report.files(), inputs=report.existing(*files))
+    reports.assert_reports_replaceable(report.files(), inputs=report.existing(*files))
     allowed, view = report.allowed(), View(everything=verbose)
     answer = api.lint_config(files, allowed=allowed, skip_foreign=skip_foreign, view=view)
     if diff:

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from ckpttool import api
-from ckpttool.cli import output, output_files, reports
+from ckpttool.cli import output, reports
 from ckpttool.cli.engine_options import EngineOptions
 from ckpttool.cli.grouped import grouped
 from ckpttool.cli.log_options import EvidenceOptions
@@ -54,7 +54,7 @@ def preflight(
         allowed=report.allowed(),
         view=look.view(),
     )
-    output_files.assert_reports_replaceable(report.files(), inputs=report.existing(config), tree=question.tree)
+    reports.assert_reports_replaceable(report.files(), inputs=report.existing(config), tree=question.tree)
     with engine.reading(quiet=quiet):
         answer = api.preflight(question)
     output.looking_at(answer.resolved_from, quiet=quiet)

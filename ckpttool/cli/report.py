@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+import re
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from ckpttool import api
-from ckpttool.cli import output, output_files
+from ckpttool.cli import output
 from ckpttool.cli.engine_options import EngineOptions
 from ckpttool.cli.grouped import grouped
 from ckpttool.cli.log_options import EvidenceOptions
 from ckpttool.cli.options import ChoiceOptions, ConfigPath, DataOptions, Quiet, TreeOptions
+from ckpttool.cli.output_files import assert_replaceable, lies_under, root_of, whole
 from ckpttool.cli.resolve import SimulateOptions, Strict
 from ckpttool.domain.frozen import dataclass
 from ckpttool.domain.tree_report import PageForm, ReportQuestion
+from ckpttool.errors import UsageError
+from ckpttool.render.escape import shown
+
+if TYPE_CHECKING:
+    from ckpttool.domain.question import TreeQuestion
+    from ckpttool.domain.tree_report import TreeReport
 
 Output = Annotated[
     str, typer.Option("--output", metavar="FILE", help="Where to write it: new, or an earlier report; - for stdout.")
@@ -75,9 +83,66 @@ def report(
     question = page.question(
         tree.question(config=config), choice.question(logs.question()), data.question(sink_size=tree.sink_size)
     )
-    output_files.assert_page_replaceable(page.output, page.page_form, tree=question.tree, as_json=page.json)
+    _assert_page_replaceable(page.output, page.page_form, tree=question.tree, as_json=page.json)
     with engine.reading(quiet=quiet):
         answer = api.survey(question, own=own.simulation)
     output.looking_at(answer.resolved_from, quiet=quiet)
-    output_files.write_page(page.output, page.page_form, answer, as_json=page.json)
+    _write_page(page.output, page.page_form, answer, as_json=page.json)
     raise typer.Exit(answer.resolution.exit_code)
+
+
+def _assert_page_replaceable(path: str, form: PageForm, *, tree: TreeQuestion, as_json: bool) -> None:
+    """Refuse a target that is not ours, before the tree is looked at for what cannot be written.
+
+    Raises:
+        UsageError: It lies in the tree, its folder is not there, or something else stands in its place; or two results
+            would go to stdout.
+    """
+    if path == _STDOUT:
+        if as_json:
+            raise UsageError("--output - and --json both write to stdout: name a file")
+        return
+    root = root_of(tree)
+    if root is not None and lies_under(path, root):
+        raise UsageError(f"--output {path!r} lies in the checkpoint tree, in which nothing is changed")
+    begins = _PAGES[form.value]
+    assert_replaceable(
+        path, option="--output", is_ours=whole(lambda text: begins.match(text) is not None), what="report"
+    )
+
+
+_PAGES = {
+    "html": re.compile(
+        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        '<meta name="generator" content="ckpttool report '
+    ),
+    "markdown": re.compile("<!-- ckpttool report -->\n## ckpttool report: "),
+}
+"""How a page of ours begins."""
+
+_STDOUT = "-"
+"""As a file to write."""
+
+
+def _write_page(path: str, form: PageForm, answer: TreeReport, *, as_json: bool) -> None:
+    """Write a report to a file, and say in a line what the answer is, or as JSON all of it; for `-` to stdout.
+
+    Raises:
+        CkptToolError: It could not be written.
+    """
+    from ckpttool.api.reports import page
+    from ckpttool.render.answers.plan import document
+    from ckpttool.render.json import pieces
+    from ckpttool.render.page.content import lead
+
+    text = page(answer, form)
+    if path == _STDOUT:
+        output.result(text)
+        return
+    from ckpttool.write.files import replace
+
+    replace(path, (text + "\n").encode("utf-8", errors="backslashreplace"), overwrite=True, backup=False)
+    if as_json:
+        output.result(*pieces(document(answer.resolution)))
+    else:
+        output.result(f"{lead(answer).headline}\nWrote {shown(path)}")

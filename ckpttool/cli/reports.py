@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+import json
 import os
-from typing import Annotated
+import re
+from collections.abc import Callable, Iterable, Sequence
+from enum import Enum
+from itertools import combinations
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from ckpttool import __version__
 from ckpttool.cli import answers, completing, output
 from ckpttool.cli.options import Format
-from ckpttool.cli.output_files import ReportFormat, is_appended
+from ckpttool.cli.output_files import assert_replaceable, lies_under, root_of, same_file, whole
 from ckpttool.domain.finding import Code
 from ckpttool.domain.frozen import dataclass
 from ckpttool.domain.preflight import Lint, Preflight
 from ckpttool.errors import CkptToolError, ExitCode, UsageError
+
+if TYPE_CHECKING:
+    from ckpttool.domain.question import TreeQuestion
 
 Allow = Annotated[
     list[str] | None,
@@ -24,6 +32,18 @@ Allow = Annotated[
         help="A finding that you have seen and that shall stop nothing; repeat it.",
     ),
 ]
+
+
+class ReportFormat(str, Enum):
+    """How a report is written."""
+
+    TABLE = "table"
+    JSON = "json"
+    GITHUB = "github"
+    JUNIT = "junit"
+    SARIF = "sarif"
+    GITLAB = "gitlab"
+    MARKDOWN = "markdown"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,3 +179,98 @@ def _text(answer: Preflight | Lint, fmt: ReportFormat) -> str:
 def _place(answer: Preflight | Lint) -> str:
     """Return where results are shown that are about no file of their own."""
     return answer.root or answer.config or "." if isinstance(answer, Preflight) else answer.checks[0].name
+
+
+# --- which files may be written over ---------------------------------------------------------------------------------
+
+_SCHEMAS = ("ckpttool/preflight/", "ckpttool/lint/")
+_SUITE = re.compile(
+    r"""<\?xml [^>]*>\s*<testsuites name="ckpttool"[^>]*>\s*<testsuite name="ckpttool [a-z0-9 -]+"[^>]*>"""
+)
+_ANNOTATION = re.compile(r"::(error|notice) (file=[^,]*,)?(line=[0-9]+,)?title=ckpttool ")
+_SUMMARY = re.compile(r"## ckpttool (preflight|lint-config|fp8 lint): [^\n]*\n\n\| \| check \| what was seen \|\n")
+_ROW = re.compile(r"\||and [0-9]+ other kinds$|$")
+_VERDICT = re.compile(r"(NO-GO|GO): |[0-9]+ configs?: nothing that stops")
+
+
+def assert_reports_replaceable(
+    files: Sequence[tuple[ReportFormat, str]], *, inputs: Iterable[str], tree: TreeQuestion | None = None
+) -> None:
+    """Refuse a report's file that is not ours, before an hour of checking is spent on what cannot be written.
+
+    Args:
+        files: Format and path of each.
+        inputs: Files that the question is about.
+        tree: Which tree is looked at, if any.
+
+    Raises:
+        UsageError: One lies in the tree or is a file that was asked about, its folder is not there, something else
+            stands in its place, or two are one file.
+    """
+    for (_, one), (_, other) in combinations(files, 2):
+        if same_file(one, other):
+            raise UsageError(f"two reports cannot be in one file: --report …={other}")
+    asked = tuple(inputs)
+    root = root_of(tree) if tree is not None and files else None
+    for fmt, target in files:
+        form = fmt.value
+        if any(same_file(target, one) for one in asked):
+            raise UsageError(f"--report {form}={target} is a file that is asked about; name another")
+        if root is not None and lies_under(target, root):
+            raise UsageError(f"--report {form}={target} lies in the checkpoint tree, in which nothing is changed")
+        if not is_appended(fmt, target):
+            assert_replaceable(target, option=f"--report {form}", is_ours=whole(_IS_OURS[fmt]), what=f"{form} report")
+
+
+def is_appended(fmt: ReportFormat, path: str) -> bool:
+    """Tell whether a report goes behind what there is: into the file that GitHub gives a step for its summary.
+
+    Whatever else the step says there stays. It is ours to add to, as no other file is.
+    """
+    given = os.environ.get("GITHUB_STEP_SUMMARY", "")
+    return fmt is ReportFormat.MARKDOWN and given != "" and same_file(path, given)
+
+
+def _is_json(text: str) -> bool:
+    document = json.loads(text)
+    return isinstance(document, dict) and str(document.get("schema")).startswith(_SCHEMAS)
+
+
+def _is_sarif(text: str) -> bool:
+    """Several runs are what somebody else has put together."""
+    document: Any = json.loads(text)
+    try:
+        (run,) = document["runs"]
+        return bool(run["tool"]["driver"]["name"] == "ckpttool")
+    except (KeyError, TypeError):
+        return False
+
+
+def _is_junit(text: str) -> bool:
+    return _SUITE.match(text) is not None and text.count("<testsuite ") == 1
+
+
+def _is_gitlab(text: str) -> bool:
+    document: Any = json.loads(text)
+    return isinstance(document, list) and all(
+        isinstance(each, dict) and str(each.get("check_name")).startswith("ckpttool/") for each in document
+    )
+
+
+def _is_markdown(text: str) -> bool:
+    return _SUMMARY.match(text) is not None and all(_ROW.match(line) for line in text.split("\n")[1:])
+
+
+def _is_github(text: str) -> bool:
+    *annotations, verdict = text.rstrip("\n").split("\n")
+    return _VERDICT.match(verdict) is not None and all(_ANNOTATION.match(line) for line in annotations)
+
+
+_IS_OURS: dict[ReportFormat, Callable[[str], bool]] = {
+    ReportFormat.JSON: _is_json,
+    ReportFormat.GITHUB: _is_github,
+    ReportFormat.JUNIT: _is_junit,
+    ReportFormat.SARIF: _is_sarif,
+    ReportFormat.GITLAB: _is_gitlab,
+    ReportFormat.MARKDOWN: _is_markdown,
+}

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ckpttool import api
-from ckpttool.cli import output, output_files
+from ckpttool.cli import output
 from ckpttool.cli.answers import show_each
 from ckpttool.cli.engine_options import EngineOptions
 from ckpttool.cli.grouped import grouped
@@ -30,6 +30,7 @@ from ckpttool.cli.options import (
     finite,
     say_tree,
 )
+from ckpttool.cli.output_files import assert_replaceable, first_line, lies_under
 from ckpttool.cli.units import duration, share
 from ckpttool.domain.forecast import Forecast
 from ckpttool.domain.frozen import dataclass, replace
@@ -41,6 +42,8 @@ from ckpttool.storage import is_local
 
 if TYPE_CHECKING:
     from fractions import Fraction
+
+    from ckpttool.storage.base import ByteSource
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -198,7 +201,7 @@ def verify(
     foresee = partial(_foreseen, tree, asked, check, quiet=quiet)
     code = show_each(foresee, paths, fmt) if check.dry_run else show_each(ask, paths, fmt)
     for answer in with_stats:
-        output_files.write_stats(str(check.stats), answer)
+        _write_stats(str(check.stats), answer)
     raise typer.Exit(code)
 
 
@@ -255,7 +258,7 @@ def _verified(
     """Check what is asked for, and take the time."""
     question = check.today(asked, found, quiet=quiet)
     if check.stats is not None:
-        output_files.assert_stats_replaceable(check.stats, found)
+        _assert_stats_replaceable(check.stats, found)
     _assert_watched(found, question, yes=check.yes)
     if check.try_store:
         _try_store(found, quiet=quiet)
@@ -268,3 +271,31 @@ def _verified(
         level=question.level,
         seconds=time.monotonic() - started,
     )
+
+
+def _assert_stats_replaceable(path: str, tree: api.Tree) -> None:
+    """Refuse a target that is not ours, before hours of reading are spent on what cannot be written.
+
+    Raises:
+        UsageError: It lies in the tree, its folder is not there, or something else stands in its place.
+    """
+    if tree.layout.is_tree and lies_under(path, tree.inventory.root):
+        raise UsageError(f"--stats {path!r} lies in the checkpoint tree, in which verify changes nothing")
+    assert_replaceable(path, option="--stats", is_ours=_holds_numbers, what="numbers")
+
+
+def _holds_numbers(source: ByteSource) -> bool:
+    first = first_line(source)
+    return isinstance(first, dict) and {"checkpoint", "tensor"} <= first.keys()
+
+
+def _write_stats(path: str, answer: Verification) -> None:
+    """Write each tensor's numbers to a file.
+
+    Raises:
+        CkptToolError: It could not be written.
+    """
+    from ckpttool.render.answers.verdicts import stats_lines
+    from ckpttool.write.files import replace
+
+    replace(path, stats_lines(answer.verdicts).encode("ascii"), overwrite=True, backup=False)
