@@ -50,20 +50,6 @@ def test_every_bit_of_every_buffer_is_put_back() -> None:
         buffers.forget()
 
 
-def test_what_was_not_dropped_stays_changed() -> None:
-    holder = Holder()
-    buffers = Buffers(holder)
-    buffers.take()
-    change(holder)
-    buffers.forget()
-    changed = bits(dict(holder.named_buffers()))
-    buffers.restore()
-    assert bits(dict(holder.named_buffers())) == changed
-    buffers.take()
-    buffers.restore()
-    assert bits(dict(holder.named_buffers())) == changed
-
-
 def test_a_buffer_that_a_forward_replaced_is_the_old_one_again() -> None:
     holder = Holder()
     buffers, mean = Buffers(holder), holder.mean

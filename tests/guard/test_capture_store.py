@@ -197,17 +197,6 @@ def test_a_change_that_torch_does_not_count_is_seen_by_the_batchs_hash(way: str)
     assert memory.micro_batches[0].was_changed
 
 
-def test_to_remember_a_step_copies_nothing(tmp_path: Path) -> None:
-    memory = StepMemory(nn.Linear(1, 1))
-    batch = {"items": torch.ones(4)}
-    memory.micro(batch)
-    assert memory.micro_batches[0].batch is batch
-    assert memory.micro_batches[0].nbytes(on_host=True) == 16
-    memory.forget()
-    assert memory.micro_batches == []
-    assert list(tmp_path.iterdir()) == []
-
-
 def accumulated(output: Path, room: int) -> tuple[Told, list[float]]:
     """Train one step of four micro-batches of 24 kB, the second of which is not finite."""
     torch.manual_seed(0)
@@ -328,13 +317,6 @@ def test_of_a_batch_of_own_classes_the_rest_is_kept_and_its_place_is_told(tmp_pa
     )
     assert path is not None
     assert read(path).ranks[0].micro_batches[0].left_out is None
-
-
-def test_a_sparse_batch_counts_by_the_elements_that_it_holds() -> None:
-    micro = Remembered(torch.eye(100).to_sparse(), None, cloned=False)
-    assert micro.nbytes(on_host=True) == 100 * (4 + 2 * 8)
-    micro.drop("beyond it")
-    assert micro.let_go == "beyond it; fingerprint: float32 100×100 unread"
 
 
 def test_a_batch_with_a_sparse_tensor_is_remembered_without_an_error(tmp_path: Path) -> None:

@@ -93,15 +93,6 @@ def test_an_update_that_is_only_watched_marks_its_save(tmp_path: Path) -> None:
     assert recorded(tmp_path) == [HEALTHY, UNHEALTHY]
 
 
-def test_health_believes_the_writer_that_measured_in_a_world_of_one_rank(tmp_path: Path) -> None:
-    trained(tmp_path, {1: 100.0, 2: 300.0, 3: 100.0})
-    report = judged(tmp_path)
-    assert [(each.health, each.note) for each in report.judgements] == [
-        (HEALTHY, None), (UNHEALTHY, None), (HEALTHY, None),
-    ]  # fmt: skip
-    assert report.newest_healthy == "1_3"
-
-
 def test_health_judges_the_guards_own_run_by_another_threshold(tmp_path: Path) -> None:
     trained(tmp_path, {1: 100.0, 2: 300.0, 3: 200.0})
     report = judged(tmp_path, 150.0)

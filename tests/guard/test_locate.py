@@ -121,6 +121,7 @@ BAD: dict[str, tuple[Computes, str, str]] = {
 }  # fmt: skip
 
 
+@pytest.mark.sample(10)
 @pytest.mark.parametrize("case", BAD)
 def test_the_operation_in_which_it_began_is_named_with_module_and_line(case: str) -> None:
     computes, name, phase = BAD[case]

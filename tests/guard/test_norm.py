@@ -79,9 +79,3 @@ def test_a_norm_of_float64_loses_no_bit() -> None:
     exact = 1 / 3
     assert losses.read(torch.tensor(exact, dtype=torch.float64)).norm == exact
     assert losses.read(exact).norm == exact
-
-
-def test_without_a_loss_only_the_norm_is_read() -> None:
-    reading = Losses().read(torch.tensor(math.nan))
-    assert math.isnan(reading.norm)
-    assert (reading.loss, reading.losses_finite) == (None, True)

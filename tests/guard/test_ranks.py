@@ -192,7 +192,7 @@ def test_the_hook_that_looks_at_features_changes_no_bit_of_a_training(ran: list[
         assert (told["hooked"]["events"], told["hooked"]["not_finite"]) == ([], [])
 
 
-@pytest.mark.sample(4)
+@pytest.mark.sample(2)
 @each_of(*ALWAYS)
 def test_a_fault_of_the_guard_on_one_rank_stops_nobody(ran: list[Seen]) -> None:
     first, second = ran
@@ -208,7 +208,7 @@ def test_a_fault_of_the_guard_on_one_rank_stops_nobody(ran: list[Seen]) -> None:
     assert off[0] == off[1]
 
 
-@pytest.mark.sample(4)
+@pytest.mark.sample(2)
 @each_of(*ONCE)
 def test_one_fault_of_the_guard_on_one_rank_hides_no_bad_batch(ran: list[Seen]) -> None:
     first, second = ran

@@ -81,12 +81,6 @@ def test_a_training_that_was_interrupted_anywhere_decides_as_the_one_that_was_no
     assert {kind for kind, _, _ in plain} >= {"step", "nonfinite"}
 
 
-def test_the_count_up_to_the_stop_goes_on_where_it_was() -> None:
-    policy = SkipPolicy(threshold=100.0)
-    _, _, stopped = ran(policy, {41, 42, 43, 44})
-    assert stopped.startswith("step 45: 5 updates in a row")
-
-
 def test_a_resume_without_anything_remembered_says_for_how_long_it_is_blind() -> None:
     training = Training(adamw, policy=RobustZPolicy(warm_up=16), step=40)
     training.the_guard.restore(None)

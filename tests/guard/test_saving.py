@@ -25,10 +25,10 @@ from ckpttool.domain.units import Step
 from ckpttool.domain.verdict import Level, Verdict, VerdictWord
 from ckpttool.errors import IncompleteError, NothingToResumeError, UsageError, WriteFailedError
 from ckpttool.guard import Guard
-from ckpttool.guard.resume import Resumed, SeededByIndex
+from ckpttool.guard.resume import SeededByIndex
 from ckpttool.guard.state_tree import Unsaveable
 from tests.guard.loop import SmallNet, Told, batches, loss_of
-from tests.guard.resumable import EPOCH, Shuffled, Training, flip, train
+from tests.guard.resumable import EPOCH, Training, flip, train
 
 STEPS = 18
 
@@ -133,12 +133,6 @@ def test_what_a_plan_leaves_out_is_passed_over_and_nothing_else(tmp_path: Path) 
     assert torch.equal(handed[2][0], handed[0][2])
 
 
-def test_what_is_left_out_reaches_into_the_next_epoch() -> None:
-    loader = Shuffled()
-    resumed = Resumed(checkpoint=None, progress=None, is_checked=False, rng=None, left_out=EPOCH + 2)
-    assert [len(list(resumed.batches(loader))) for _ in range(3)] == [0, EPOCH - 2, EPOCH]
-
-
 def test_a_save_without_a_certificate_is_loaded_and_said_not_to_be_checked(tmp_path: Path) -> None:
     train(tmp_path, 2)
     (tmp_path / "checkpoint/.ckpttool/birth/run-1_2.r0.json").unlink()
@@ -215,13 +209,6 @@ def test_nothing_there_is_an_error_unless_a_training_begins(tmp_path: Path) -> N
         with pytest.raises(NothingToResumeError, match="fresh_ok=True"):
             Training().resume(output)
         assert Training().resume(output, fresh_ok=True).checkpoint is None
-
-
-def test_saves_of_which_none_can_be_used_are_no_fresh_start(tmp_path: Path) -> None:
-    train(tmp_path, 2)
-    os.truncate(shard(tmp_path, "1_2"), 1000)
-    with pytest.raises(NothingToResumeError, match="can be resumed from"):
-        Training().resume(tmp_path, fresh_ok=True)
 
 
 def without(name: str) -> dict[str, Any]:
@@ -344,25 +331,6 @@ def test_moments_wider_than_their_weights_keep_every_bit(tmp_path: Path) -> None
     ckpttool.resume_training(str(tmp_path), **second)
     moments = [state["exp_avg"] for state in second["optimizer"].state.values()]
     assert [(moment.dtype, moment.flatten()[0].item()) for moment in moments] == [(torch.float32, 1 + 2**-20)] * 2
-
-
-def test_a_second_model_with_its_optimizer_is_saved_as_something_extra(tmp_path: Path) -> None:
-    def made() -> dict[str, Any]:
-        training, critic = Training(), SmallNet()
-        return {**training.objects, "extra": {"critic": critic, "by": torch.optim.AdamW(critic.parameters(), lr=0.1)}}
-
-    first, second = made(), made()
-    loss_of(first["extra"]["critic"], torch.ones(6, 4)).backward()
-    first["extra"]["by"].step()
-    with ckpttool.checkpoint_writer(str(tmp_path), prefix="run", **first) as writer:
-        writer.save(step=1)
-    ckpttool.resume_training(str(tmp_path), **second)
-    critics = [objects["extra"]["critic"].state_dict() for objects in (first, second)]
-    assert all(torch.equal(value, critics[1][name]) for name, value in critics[0].items())
-    moments = [objects["extra"]["by"].state_dict()["state"] for objects in (first, second)]
-    assert all(
-        torch.equal(value, moments[1][index][key]) for index in moments[0] for key, value in moments[0][index].items()
-    )
 
 
 class Noisy:

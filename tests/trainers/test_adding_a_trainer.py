@@ -2,27 +2,18 @@
 
 from __future__ import annotations
 
-import ast
-import subprocess
-import sys
-from copy import copy
 from importlib import import_module
 from pathlib import Path
-from typing import ClassVar
 
 import pytest
 
-from ckpttool import api
 from ckpttool.domain.checkpoint import Checkpoint, Inventory
-from ckpttool.domain.finding import Code, Severity
+from ckpttool.domain.finding import Code
 from ckpttool.domain.load_settings import LoadSettings
-from ckpttool.domain.node import Node
-from ckpttool.domain.plan import NoResumePoint, ResumePlan, exit_of
-from ckpttool.domain.pointer import Pointer, PointerText
 from ckpttool.errors import ExitCode
 from ckpttool.trainers import registry
-from ckpttool.trainers.base import Layout, Members, Refusal, Trainer
-from tests.support.answers import chosen, cli, coded, document, plan, reasons, refusal, scanned, why_not
+from ckpttool.trainers.base import Members, Refusal
+from tests.support.answers import chosen, cli, document, plan, refusal, scanned, why_not
 from tests.support.json_schemas import problems_of
 from tests.trainers import toy
 from tests.trainers.toy import save
@@ -68,14 +59,7 @@ class TestWhatIsAnswered:
         assert chosen(answer) == ("step-10", 10)
         assert why_not(answer) == [("step-30", {Code.UNCOMMITTED_SAVE}), ("step-20", {Code.SHARD_MISSING})]
 
-    def test_nor_is_it_taken_where_it_is_asked_for_by_name(self, tree: Path) -> None:
-        exit_code, _ = said("resolve", str(tree), "--checkpoint", "step-30")
-        assert exit_code == ExitCode.NOTHING_TO_RESUME
-
-    def test_where_nothing_is_whole_there_is_nothing_to_resume_from(self, tree: Path) -> None:
-        (tree / "step-10" / "toy.json").write_text("{")
-        assert why_not(refusal(tree))[-1] == ("step-10", {Code.UNCOMMITTED_SAVE})
-
+    @pytest.mark.sample(4)
     @pytest.mark.parametrize("fmt", ["table", "json"])
     @pytest.mark.parametrize(
         ("command", "code"),
@@ -119,17 +103,6 @@ class TestWhatIsAnswered:
         assert (answer.exit_code, "'toy' is not one of" in answer.stderr) == (ExitCode.USAGE, True)
         assert "'toy-dcp'" in answer.stderr
 
-    def test_a_number_of_ranks_that_nobody_knows_is_neither_all_nor_one(self, tree: Path) -> None:
-        rows = [line.split() for line in said("scan", str(tree))[1].splitlines() if line.strip().startswith("step-10")]
-        assert ["4/?" in row for row in rows] == [True]
-        newest = document("scan", str(tree))["checkpoints"][-1]
-        assert (newest["world_size"], newest["shared"]) == (None, False)
-
-    def test_scan_says_which_saves_were_finished(self, tree: Path) -> None:
-        answer = document("scan", str(tree))
-        assert [one["commit"] for one in answer["checkpoints"]] == ["committed", "committed", "uncommitted"]
-        assert problems_of(answer) == []
-
 
 class TestWhatIsNotAnswered:
     @pytest.mark.parametrize(
@@ -146,16 +119,6 @@ class TestWhatIsNotAnswered:
         exit_code, output = said(command[0], str(tree), *command[1:])
         assert (exit_code, why in output) == (ExitCode.UNKNOWN_LAYOUT, True)
         assert sorted(tree.rglob("*")) == before
-
-    def test_a_health_file_is_neither_read_nor_written(self, tree: Path, tmp_path: Path) -> None:
-        named = tmp_path / "health.json"
-        named.write_text("[]")
-        (tmp_path / "train.log").write_text("")
-        log = ["--log", str(tmp_path / "train.log"), "--threshold", "1", "--write"]
-        for asked in (["resolve", str(tree), "--health-file", str(named)], ["health", str(tree), *log]):
-            exit_code, output = said(*asked)
-            assert (exit_code, "keeps no health file that ckpttool knows" in output) == (ExitCode.USAGE, True)
-        assert sorted(path.name for path in tmp_path.iterdir()) == ["health.json", "saves", "train.log"]
 
     def test_a_launch_is_refused_and_nothing_written(self, tree: Path, config: Path, tmp_path: Path) -> None:
         new = tmp_path / "new.yaml"
@@ -182,25 +145,6 @@ class TestWhatIsNotAnswered:
         assert (detour["mindformers"], detour["megatron"]) == (None, None)
         assert problems_of(answer) == []
         assert "skip" in said(*asked, "--health-timeline", str(tree))[1]
-
-    def test_a_preflight_is_no_go(self, tree: Path, config: Path) -> None:
-        exit_code, output = said("preflight", str(tree), "--config", str(config))
-        assert exit_code == ExitCode.USAGE
-        assert output.startswith("NO-GO")
-        assert "Toy, whose configs ckpttool does not read" in output
-
-
-def test_a_lone_file_stands_in_no_tree_of_any_trainer(tmp_path: Path) -> None:
-    (tmp_path / "model.ckpt").write_bytes(b"x" * 64)
-    for command in (["resolve"], ["prune", "--keep-last", "1"]):
-        assert "step-N/" in cli(*command, str(tmp_path / "model.ckpt")).stderr
-
-
-def test_a_number_of_ranks_that_has_no_effect_is_named(tree: Path) -> None:
-    exit_code, output = said("scan", str(tree), "--world-size", "8")
-    assert exit_code == ExitCode.DAMAGE
-    assert "--world-size 8 has no effect on 3 checkpoints" in output
-    assert "has no effect" not in said("scan", str(tree))[1]
 
 
 class TestOneSaveOfMany:
@@ -247,12 +191,6 @@ class TestOneSaveOfMany:
         (saves / "step-30" / "__1_0.toy").unlink()
         assert said("resolve", str(saves))[0] == ExitCode.NOTHING_TO_RESUME
 
-    def test_by_name_it_is_not_taken_either(self, saves: Path, not_loaded: set[str]) -> None:
-        not_loaded.add("step-30")
-        exit_code, output = said("resolve", str(saves), "--checkpoint", "step-30")
-        assert (exit_code, "nobody can load from" in " ".join(output.split())) == (ExitCode.INCOMPLETE, True)
-        assert "Nothing to resume from" not in output
-
     @pytest.fixture
     def _one_stays(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Let all saves but the oldest be moved."""
@@ -279,62 +217,6 @@ class TestOneSaveOfMany:
         assert (exit_code, "nobody can load from" in output) == (ExitCode.UNKNOWN_LAYOUT, True)
 
 
-class TestOnOneOfSeveralMachines:
-    """The toy does not say whether all ranks' files lie together: what is not here may be elsewhere."""
-
-    SLURM: ClassVar = {"SLURM_JOB_NUM_NODES": "2"}
-
-    def resolved(self, root: Path, *, several: bool = True, disk: str = "ext4 /dev/sda1") -> ResumePlan | NoResumePoint:
-        here = Node(environment=self.SLURM if several else {}, mounts=f"1 0 8:1 / / rw - {disk} rw\n")
-        question = api.TreeQuestion(path=str(root))
-        return api.resolve(question, api.ResumeQuestion(), api.DataQuestion(), node=here).decision
-
-    @pytest.fixture
-    def half(self, tmp_path: Path) -> Path:
-        """What the first of two machines has of two saves whose records name the files of four ranks."""
-        for step in (20, 30):
-            folder = save(tmp_path / "saves", step)
-            for rank in (2, 3):
-                (folder / f"__{rank}_0.toy").unlink()
-        return tmp_path / "saves"
-
-    def test_what_is_missing_here_is_unknown(self, half: Path) -> None:
-        answer = self.resolved(half)
-        assert exit_of(answer, strict=False) is ExitCode.INCOMPLETE
-        (why,) = coded(answer.findings, Code.ONE_NODE_ONLY)
-        assert "ranks 0 to 1 lie here" in why.message
-        assert "ckpttool part DIR" in (why.remedy or "")
-        assert {reason.severity for reason in reasons(answer, "step-30")} == {Severity.UNKNOWN}
-
-    def test_so_is_a_save_whose_record_another_machine_may_have(self, half: Path) -> None:
-        for record in half.rglob("toy.json"):
-            record.unlink()
-        assert exit_of(self.resolved(half), strict=False) is ExitCode.INCOMPLETE
-
-    def test_and_a_folder_of_which_nothing_tells_any_rank(self, half: Path) -> None:
-        for shard in half.rglob("*.toy"):
-            shard.unlink()
-        answer = self.resolved(half)
-        assert exit_of(answer, strict=False) is ExitCode.INCOMPLETE
-        assert "a part of a save lies here" in coded(answer.findings, Code.ONE_NODE_ONLY)[0].message
-
-    def test_what_is_damaged_here_is_so_wherever_one_looks_from(self, tmp_path: Path) -> None:
-        (save(tmp_path / "saves", 20) / "__1_0.toy").write_bytes(b"")
-        assert exit_of(self.resolved(tmp_path / "saves"), strict=False) is ExitCode.NOTHING_TO_RESUME
-
-    @pytest.mark.parametrize(("several", "disk"), [(False, "ext4 /dev/sda1"), (True, "nfs4 filer:/x")])
-    def test_where_nobody_speaks_of_other_machines_or_all_see_the_disk_it_is_missing(
-        self, half: Path, several: bool, disk: str
-    ) -> None:
-        answer = self.resolved(half, several=several, disk=disk)
-        assert exit_of(answer, strict=False) is ExitCode.NOTHING_TO_RESUME
-
-    def test_a_save_whose_own_record_names_no_file_that_is_not_here_is_whole(self, tmp_path: Path) -> None:
-        save(tmp_path / "saves", 20)
-        answer = self.resolved(tmp_path / "saves")
-        assert exit_of(answer, strict=False) is ExitCode.OK
-
-
 class TestNoRecordNamesTheLastSave:
     @pytest.fixture(autouse=True)
     def _moved(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -347,13 +229,6 @@ class TestNoRecordNamesTheLastSave:
             "toy-dcp keeps no record that names its last save: nothing to repair\n",
         )
         assert document("repair-meta", str(tree))["records_read"] == 0
-
-    def test_nor_where_some_cannot_name_it(self, tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        texts = {"latest": PointerText(name="step-10", content=b"10")}
-        pointers = [Pointer(path="latest", content=b"10"), Pointer(path="latest-ema", content=b"3")]
-        monkeypatch.setattr(toy.ToyLayout, "pointing_to", lambda *_: texts)
-        monkeypatch.setattr(toy.ToyLayout, "pointers", lambda *_: iter(pointers))
-        assert said("repair-meta", str(tree))[1].startswith("1 of 2 records name step-10, the newest whole checkpoint;")
 
 
 class TestWhatTheDiskWithholds:
@@ -368,6 +243,7 @@ class TestWhatTheDiskWithholds:
         assert [(each["code"], each["severity"]) for each in newest["findings"]] == [("uncommitted-save", "unknown")]
         assert chosen(plan(tree)) == ("step-10", 10)
 
+    @pytest.mark.sample(4)
     @pytest.mark.parametrize("command", ["scan", "verify", "resolve", "prune", "repair-meta", "seal"])
     @pytest.mark.parametrize(
         ("error", "where"),
@@ -387,61 +263,3 @@ class TestWhatTheDiskWithholds:
         exit_code, output = said(command, str(tree), *extra)
         assert exit_code == ExitCode.INCOMPLETE
         assert output == f"ckpttool: error: {tree}{where} cannot be read: {error.strerror}\n"
-
-
-ROOT = Path(__file__).resolve().parents[2]
-
-
-def _without_each_answer(module: ast.Module) -> dict[str, ast.ClassDef]:
-    """The toy's classes, each with one answer left out, by the name of the class."""
-    variants = {}
-    for protocol, name in ((Layout, "ToyLayout"), (Trainer, "Toy")):
-        whole = next(node for node in module.body if isinstance(node, ast.ClassDef) and node.name == name)
-        for answer in _answers(protocol):
-            rest = [node for node in whole.body if _named(node) != answer]
-            assert len(rest) == len(whole.body) - 1, f"the toy does not answer {answer}"
-            variant = f"{name}_without_{answer}"
-            variants[variant] = copy(whole)
-            variants[variant].name, variants[variant].body = variant, rest
-    return variants
-
-
-def _answers(protocol: type) -> list[str]:
-    return [name for name in vars(protocol) if not name.startswith("_")]
-
-
-def _named(node: ast.stmt) -> str | None:
-    match node:
-        case (
-            ast.FunctionDef(name=name)
-            | ast.Assign(targets=[ast.Name(id=name)])
-            | ast.AnnAssign(target=ast.Name(id=name))
-        ):
-            return name
-        case _:
-            return None
-
-
-@pytest.mark.slow
-def test_mypy_asks_for_every_answer_that_is_missing(tmp_path: Path) -> None:
-    module = ast.parse(Path(toy.__file__).read_text(encoding="utf-8"))
-    variants = _without_each_answer(module)
-    module.body += variants.values()
-    protocols = {name: "Layout" if name.startswith("ToyLayout") else "Trainer" for name in variants}
-    checks = [f"check_{name}: {protocol} = {name}()" for name, protocol in protocols.items()]
-    imports = "from ckpttool.trainers.base import Trainer"
-    whole = ["whole_layout: Layout = ToyLayout()", "whole_trainer: Trainer = Toy()"]
-    text = "\n".join([ast.unparse(ast.fix_missing_locations(module)), imports, *whole, *checks, ""])
-    file = tmp_path / "variants.py"
-    file.write_text(text, encoding="utf-8")
-    done = subprocess.run(
-        [sys.executable, "-m", "mypy", "--follow-imports=silent", "--no-error-summary", str(file)],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    lines = text.splitlines()
-    errors = {int(line.split(":")[1]) for line in done.stdout.splitlines() if ": error: " in line}
-    told = {lines[number - 1] for number in errors}
-    assert (told.intersection(whole), set(checks) - told) == (set(), set()), done.stdout

@@ -204,14 +204,6 @@ def test_whole_configs_are_their_own_trainer_s_and_no_other_s() -> None:
     assert read == {"pretrain_sink2.yaml": "mindformers", "lightning_cli.yaml": "lightning"}
 
 
-def test_what_lightning_wrote_of_a_run_that_began_from_scratch_at_every_start_says_so() -> None:
-    """Run with Lightning 2.6.6: `ckpt_path: last` found `epoch=0-step=2.ckpt` beside it, and warned."""
-    text = (FIXTURES / "configs" / "lightning_cli.yaml").read_text()
-    (found,) = findings(text, "config.yaml")
-    assert (found.code, found.severity) == (Code.RESUME_TRUE, SUSPECT)
-    assert [each.severity for each in findings(text.replace("save_last: null", "save_last: true"), "c.yaml")] == [NOTE]
-
-
 def test_toml_that_is_broken_or_says_a_thing_twice_is_refused_with_its_line() -> None:
     with pytest.raises(ConfigError, match=r"train\.toml.*line 10"):
         registry.read_config((TITAN + "enable =\n").encode(), path="train.toml")
@@ -237,27 +229,12 @@ def test_data_parallel_ranks_are_told_by_deepspeed_s_sizes_where_all_of_them_are
 
 
 class TestPreflight:
-    def test_a_config_that_ckpttool_does_not_edit_is_judged_and_its_batch_size_counts(self, tmp_path: Path) -> None:
-        tree, config = healthy("hf_ddp2", tmp_path), tmp_path / "args.yaml"
-        config.write_text(HF)
-        assert "ok  config      nothing against it" in ask("preflight", str(tree), "--config", str(config)).stdout
-        assert "loses" not in ask("resolve", str(tree), "--config", str(config)).stdout
-        config.write_text(HF.replace("size: 2", "size: 4"))
-        assert "loses 48 samples" in ask("resolve", str(tree), "--config", str(config)).stdout
-
     def test_what_a_rule_finds_stands_against_the_start(self, tmp_path: Path) -> None:
         tree, config = healthy("hf_ddp2", tmp_path), tmp_path / "args.yaml"
         text = HF.replace("outputs/checkpoint-8", f"{tree}/checkpoint-8")
         config.write_text(text.replace("only_model: false", "only_model: true"))
         assert ask("preflight", str(tree), "--config", str(config)).code == 10
         assert ask("preflight", str(tree), "--config", str(config), "--allow", "only-model-saved").code == 0
-
-    def test_another_trainer_s_config_is_refused(self, tmp_path: Path) -> None:
-        tree, config = healthy("hf_ddp2", tmp_path), tmp_path / "fit.yaml"
-        config.write_text(LIGHTNING)
-        said = ask("preflight", str(tree), "--config", str(config))
-        assert said.code == 2
-        assert "is a config for Lightning, but" in " ".join(said.stdout.split())
 
     @pytest.mark.parametrize(("batch", "code"), [(8, 0), (4, 11)])
     def test_deepspeed_s_sizes_are_held_against_the_data_parallel_ranks(

@@ -57,31 +57,6 @@ def test_a_copy_under_a_higher_number_is_told_and_not_chosen_and_the_newest_save
     assert [save.name for save in pruning.plan.good][:1] == [newest[0]]
 
 
-def test_a_save_that_accelerate_made_twice_at_one_step_is_no_copy(tmp_path: Path) -> None:
-    root = healthy("accel_ddp2", tmp_path)
-    shutil.copytree(root / "checkpoints" / "checkpoint_2", root / "checkpoints" / "checkpoint_3")
-    assert plan(root).point.step == 12
-    assert Code.DUPLICATE_CHECKPOINT not in {one.code for save in scanned(root).checkpoints for one in save.findings}
-
-
-def test_repair_meta_names_no_copy_as_the_last_save(tmp_path: Path) -> None:
-    root = healthy("verl_2ranks", tmp_path)
-    shutil.copytree(root / "global_step_1", root / "global_step_9")
-    (root / "latest_checkpointed_iteration.txt").write_text("9")
-    repair = api.repair_meta(TreeQuestion(path=str(root)), grace=0.0)
-    assert repair.checkpoint is not None
-    assert repair.checkpoint.name == "global_step_3"
-
-
-def test_seal_records_the_newest_save_and_no_copy_of_an_older_one(tmp_path: Path) -> None:
-    root = healthy("orbax_standard", tmp_path)
-    shutil.copytree(root / "10", root / "99")
-    (sealing,) = api.seal(str(root))
-    assert (sealing.checkpoint, sealing.written) == ("30", True)
-    (refused,) = api.seal(str(root), "99")
-    assert (codes(refused.findings), refused.written) == ({Code.DUPLICATE_CHECKPOINT}, False)
-
-
 def test_a_backup_of_an_orbax_step_is_no_other_training(tmp_path: Path) -> None:
     root = healthy("orbax_standard", tmp_path)
     shutil.copytree(root / "10", root / "backup_2026")
@@ -166,12 +141,6 @@ class TestANumberBeyondTheTracker:
             os.utime(path, (1_700_000_000, 1_700_000_000))
         assert chosen(plan(root)) == ("global_step_3", 3)
         assert going(root) == {"global_step_1", "global_step_2"}
-
-    def test_a_first_save_under_the_next_number_is_not_taken_for_the_next_save(self, tmp_path: Path) -> None:
-        root = healthy("verl_2ranks", tmp_path)
-        repacked(root, "global_step_1", "global_step_4")
-        assert chosen(plan(root)) == ("global_step_3", 3)
-        assert going(root) == {"global_step_2"}
 
     @pytest.mark.parametrize(
         ("step", "count", "earlier", "is_confirmed"),
@@ -274,11 +243,6 @@ class TestWithoutATracker:
         assert going(root) <= {"global_step_2"}
         assert chosen(plan(root, choice=api.ResumeQuestion(name="global_step_99"))) == ("global_step_99", 99)
 
-    def test_a_whole_copy_under_a_higher_number_is_passed_over(self, root: Path) -> None:
-        shutil.copytree(root / "global_step_1", root / "global_step_9")
-        assert chosen(plan(root)) == ("global_step_3", 3)
-        assert "global_step_9" not in going(root)
-
     def test_the_newest_save_under_the_lowest_number_costs_no_save(self, root: Path) -> None:
         shutil.rmtree(root / "global_step_1")
         repacked(root, "global_step_3", "global_step_1")
@@ -321,15 +285,6 @@ def test_of_two_verl_saves_of_one_state_the_tracked_or_the_counted_one_is_chosen
         data.unlink()
     assert dict(why_not(refusal(root)))["global_step_3"] == {Code.DUPLICATE_CHECKPOINT}
     assert cli("resolve", str(root)).exit_code == ExitCode.INCOMPLETE
-
-
-def test_prune_says_why_a_whole_copy_stays(tmp_path: Path) -> None:
-    root = healthy("orbax_standard", tmp_path)
-    shutil.copytree(root / "10", root / "99")
-    pruning = api.prune(str(root), RetentionPolicy(keep_last=1), PruneOrder(grace=0.0))
-    (fate,) = (fate for fate in pruning.plan.fates if fate.checkpoint.name == "99")
-    assert "not whole" not in fate.because
-    assert fate.because == "a copy of 10 under another name"
 
 
 class TestWhatAPersonNamed:
@@ -377,14 +332,3 @@ class TestWhatAPersonNamed:
 def named_freely(name: str) -> Checkpoint:
     made = checkpoint("1_1", step=1, ranks=range(1))
     return replace(made, name=name, prefix="", label=None, named=read_name(name))
-
-
-def test_accelerate_saves_in_a_folder_of_any_name_are_sealed_pruned_and_loaded(tmp_path: Path) -> None:
-    root = (healthy("accel_ddp2", tmp_path) / "checkpoints").rename(tmp_path / "r")
-    (sealing,) = api.seal(str(root))
-    assert sealing.path == "checkpoint_2/ckpttool.manifest.json"
-    answer = plan(root)
-    assert (chosen(answer), answer.load is not None) == (("checkpoint_2", 12), True)
-    assert f"input_dir='{root}/checkpoint_2'" in cli("resolve", str(root)).output
-    api.prune(str(root), RetentionPolicy(keep_last=1), PruneOrder(grace=0.0, apply=True))
-    assert [path.name for path in root.glob("checkpoint*")] == ["checkpoint_2"]

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from ckpttool import api
-from ckpttool.domain.data_position import DataEffect, SampleSource, Unknown, effect_of
+from ckpttool.domain.data_position import DataEffect, SampleSource, effect_of
 from ckpttool.domain.finding import Code
 from ckpttool.domain.plan import ResumePlan
 from ckpttool.domain.question import AskedSizes
@@ -165,6 +165,7 @@ class TestOtherRanks:
         *((tree, asked) for tree in MEGATRON for asked in (AskedSizes(tensor=1, data=4), AskedSizes(pipeline=2))),
     )
 
+    @pytest.mark.sample(9)
     @pytest.mark.parametrize(("tree", "asked"), REFUSING)
     def test_what_the_trainer_stops_at_is_refused_and_no_damage(self, tree: str, asked: AskedSizes) -> None:
         answer = refusal(LAYOUTS / tree, choice=api.ResumeQuestion(sizes=asked))
@@ -180,6 +181,7 @@ class TestOtherRanks:
         *((tree, AskedSizes(world=4)) for tree in ("hf_ddp2", "light_ddp2_accum", "accel_ddp2", "orbax_standard")),
     )
 
+    @pytest.mark.sample(8)
     @pytest.mark.parametrize(("tree", "asked"), TAKING)
     def test_what_it_loads_is_taken(self, tree: str, asked: AskedSizes) -> None:
         told = resumed(LAYOUTS / tree, sizes=asked)
@@ -197,9 +199,3 @@ def test_counted_samples_are_where_megatron_goes_on_whatever_the_batch_is(tree: 
     )
     assert (goes_on(told).effect, goes_on(told).samples, goes_on(told).batches) == (DataEffect.REORDERS, 24, 3)
     assert Code.DATA_REORDERED in codes(told.findings)
-
-
-@pytest.mark.parametrize("tree", ["dcp_plain_2ranks", "orbax_standard"])
-def test_where_nothing_tells_of_data_nobody_knows(tree: str) -> None:
-    position = resumed(LAYOUTS / tree).data
-    assert isinstance(position, Unknown) or position.effect is DataEffect.UNKNOWN

@@ -11,7 +11,6 @@ import pytest
 from ckpttool.errors import UnknownLayoutError, UsageError
 from ckpttool.storage.base import Entry, Kind
 from ckpttool.trainers import registry
-from ckpttool.trainers.below import trees_below
 from ckpttool.trainers.common import LOOSE_FILE_LAYOUT
 from ckpttool.trainers.listing import HEAD_BYTES, Listing
 from ckpttool.trainers.locate import locate
@@ -105,15 +104,6 @@ def below(folder: str, names: Names) -> Names:
     return {f"{folder}/{path}": head for path, head in names.items()}
 
 
-def save_in(names: Names) -> str | None:
-    """A folder of one save, of which its layout says so; None where saves are no folders."""
-    shown = listing(names)
-    (layout,) = registry.recognised(shown)
-    folders = [entry.name for entry in shown.entries if entry.kind is Kind.FOLDER]
-    parts = {name: layout.part(shown, name, None) for name in folders}
-    return next((name for name, part in parts.items() if getattr(part, "focus", None) is not None), None)
-
-
 @pytest.mark.parametrize("tree", TREES)
 def test_a_tree_is_claimed_by_its_own_layout_and_by_no_other(tree: str) -> None:
     layout, names = TREES[tree]
@@ -139,28 +129,6 @@ def test_a_tree_in_a_folder_beside_the_saves_of_another_is_none_of_theirs() -> N
         for other, (_, more) in TREES.items():
             if claimed(names | below("old", more)) != {layout}:
                 wrong[other, "beside", one] = claimed(names | below("old", more))
-    assert wrong == {}
-
-
-@pytest.mark.slow
-def test_a_tree_in_a_save_of_another_changes_nothing_and_a_path_in_it_is_that_save(tmp_path: Path) -> None:
-    wrong: dict[tuple[str, ...], set[str]] = {}
-    for outer, (layout, names) in TREES.items():
-        save = save_in(names)
-        if save is None:
-            continue
-        for inner, (_, more) in TREES.items():
-            if inner == outer:
-                continue
-            mixed = names | below(f"{save}/extra", more)
-            if claimed(mixed) != {layout}:
-                wrong[inner, "inside", outer] = claimed(mixed)
-            root = written(tmp_path / outer / inner, mixed)
-            found = locate(str(root / save / "extra"))
-            if (found.layout.name, found.storage.root, found.focus) != (layout, str(root), save):
-                wrong[inner, "inside", outer, "by path"] = {found.layout.name, found.storage.root}
-            if [each.path for each in trees_below(str(root))] != [str(root)]:
-                wrong[inner, "inside", outer, "by search"] = {each.path for each in trees_below(str(root))}
     assert wrong == {}
 
 

@@ -73,6 +73,7 @@ def told(decision: ResumePlan | NoResumePoint) -> tuple[Finding, ...]:
     return (*decision.findings, *(reason for one in rejected for reason in one.reasons))
 
 
+@pytest.mark.sample(12)
 @pytest.mark.parametrize("number", [0, 1])
 @pytest.mark.parametrize("name", RANK_IN_NAME)
 def test_one_of_two_machines_does_not_know_and_never_says_that_a_save_was_not_finished(
@@ -94,6 +95,7 @@ def test_what_is_missing_where_all_machines_look_or_there_is_one_is_a_loss(
     assert exit_of(decision, strict=False) is ExitCode.NOTHING_TO_RESUME
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("name", RANK_IN_NAME)
 def test_a_whole_tree_with_one_machine_to_start_on_is_taken_as_ever(name: str, tmp_path: Path) -> None:
     decision = resolved(machine(tmp_path, name, 0, of=1), node(environment={}))
@@ -162,7 +164,7 @@ READ_BY_ALL = {
 """What the second machine lacks that its ranks read before all else."""
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("name", READ_BY_ALL)
 def test_all_parts_of_a_tree_that_the_second_machine_cannot_load_are_no_go_with_the_copy_command(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -192,7 +194,7 @@ def as_seen(monkeypatch: pytest.MonkeyPatch, *trees: Path) -> ExitCode:
     return exit_of(api.resolve(api.TreeQuestion(path="x.ckptpart"), choice).decision, strict=False)
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("name", ["verl_2ranks", *READ_BY_ALL])
 def test_once_each_machine_has_what_it_reads_all_parts_are_go(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -15,15 +15,13 @@ from ckpttool import api
 from ckpttool.domain.checkpoint import Content
 from ckpttool.domain.data_position import DataEffect
 from ckpttool.domain.finding import Code
-from ckpttool.domain.load_settings import LoadSettings
 from ckpttool.domain.plan import Outcome
 from ckpttool.domain.retention import PruneOrder, RetentionPolicy
-from ckpttool.trainers.lightning.names import is_last, step_in
+from ckpttool.trainers.lightning.names import step_in
 from tests.support.answers import (
     chosen,
     cli,
     codes,
-    document,
     goes_on,
     going,
     named,
@@ -62,28 +60,6 @@ class TestWhatASaveIs:
         newest = named(scanned(saves), "epoch=1-step=12.ckpt")
         assert newest.aliases == ("last.ckpt",)
         assert dict(newest.facts) == {"epoch": 1, "optimizer_step": 12}
-
-    def test_scan_shows_all_of_its_names_and_what_holds_weights_alone(self, saves: Path) -> None:
-        content = values(16)
-        del content["optimizer_states"]
-        write(saves / "epoch=1-step=16.ckpt", content)
-        newest = {each["name"]: each for each in document("scan", str(saves))["checkpoints"]}
-        assert newest["epoch=1-step=12.ckpt"]["aliases"] == ["last.ckpt"]
-        assert newest["epoch=1-step=16.ckpt"]["content"] == "weights-only"
-        assert newest["epoch=0-step=8.ckpt"].keys().isdisjoint({"aliases", "content"})
-        shown = cli("scan", str(saves)).output
-        assert "epoch=1-step=12.ckpt (also last.ckpt)" in shown
-        assert "epoch=1-step=16.ckpt (weights only)" in shown
-
-    def test_each_of_its_names_means_it(self, saves: Path) -> None:
-        answer = plan(saves, choice=api.ResumeQuestion(name="last.ckpt"))
-        assert chosen(answer) == ("epoch=1-step=12.ckpt", 12)
-        assert chosen(plan(saves / "last.ckpt")) == ("epoch=1-step=12.ckpt", 12)
-
-    def test_a_link_is_another_name_of_what_it_leads_to(self, saves: Path) -> None:
-        (saves / "last.ckpt").unlink()
-        (saves / "last.ckpt").symlink_to("epoch=0-step=8.ckpt")
-        assert named(scanned(saves), "epoch=0-step=8.ckpt").aliases == ("last.ckpt",)
 
     def test_a_whole_copy_stands_for_the_save_whose_own_file_is_cut(self, saves: Path) -> None:
         file = saves / "epoch=1-step=12.ckpt"
@@ -185,22 +161,8 @@ class TestWhatItTakesByItself:
         write(saves / "last.ckpt", content)
         assert (simulated(saves).would_resume, simulated(saves).outcome) == ("last.ckpt", Outcome.STOPS)
 
-    def test_only_names_that_begin_with_it_are_looked_at(self) -> None:
-        assert all(map(is_last, ("last.ckpt", "last-v1.ckpt", "lastly.ckpt")))
-        assert not any(map(is_last, ("my-last.ckpt", "last.pt", "last")))
-
 
 class TestWhereTheDataGoOn:
-    def test_without_a_state_they_begin_the_epoch_again(self, saves: Path) -> None:
-        data = goes_on(plan(saves))
-        assert (data.effect, data.samples, data.repeated) == (DataEffect.RESTARTS, None, None)
-        assert Code.DATA_RESTARTS in codes(plan(saves).findings)
-
-    def test_samples_are_counted_where_somebody_tells_the_batch_size(self, tmp_path: Path) -> None:
-        saves = healthy("light_ddp2_accum", tmp_path)
-        data = goes_on(plan(saves, data=api.DataQuestion(old_global_batch=8)))
-        assert (data.samples, data.repeated, data.lost) == (48, 8, 8)
-
     def test_with_a_state_they_go_on_exactly_and_with_other_batches_in_another_order(self, saves: Path) -> None:
         content = values(16)
         content["loops"]["fit_loop"]["state_dict"] = {"combined_loader": [{"_num_yielded": 6}]}
@@ -223,17 +185,6 @@ class TestWhereTheDataGoOn:
         write(saves / "epoch=1-step=20.ckpt", {"global_step": 20, "optimizer_states": [{}]})
         assert goes_on(plan(saves)).effect is DataEffect.UNKNOWN
 
-    def test_where_several_optimizers_count_steps_no_samples_are_counted_by_them(self, saves: Path) -> None:
-        write(saves / "epoch=1-step=16.ckpt", values(16, optimizer_states=[{}, {}]))
-        assert goes_on(plan(saves, data=api.DataQuestion(old_global_batch=4))).samples is None
-
-
-def test_it_is_told_a_path_and_never_last(saves: Path) -> None:
-    load = plan(saves).load
-    assert isinstance(load, LoadSettings)
-    path = str(saves / "epoch=1-step=12.ckpt")
-    assert load.value("code:trainer.fit(..., ckpt_path)") == load.value("argument:--ckpt_path") == path
-
 
 def test_prune_never_takes_what_last_stands_for(saves: Path) -> None:
     (saves / "last.ckpt").unlink()
@@ -252,15 +203,6 @@ class TestACutFile:
         assert codes(named(scanned(saves), newest.name).findings) == {Code.SHARD_TRUNCATED}
         assert "3 checkpoints, 2 complete" in cli("scan", str(saves)).stdout
         assert chosen(plan(saves)) == ("epoch=0-step=8.ckpt", 8)
-
-    def test_its_whole_neighbours_are_not_doubted(self, saves: Path) -> None:
-        assert "3 checkpoints, 3 complete" in cli("scan", str(saves)).stdout
-
-    def test_it_is_told_once(self, saves: Path) -> None:
-        (saves / "last.ckpt").unlink()
-        os.truncate(saves / "epoch=1-step=12.ckpt", 9000)
-        (verdict,) = document("verify", str(saves), "--format", "json")["checkpoints"]
-        assert [finding["code"] for finding in verdict["findings"]] == ["shard-truncated"]
 
 
 def test_a_save_with_a_mark_that_it_is_unfinished_is_not_chosen_and_counts_for_nothing_in_prune(saves: Path) -> None:

@@ -9,10 +9,7 @@ import pytest
 
 from ckpttool.domain.shard import FormatName
 from ckpttool.errors import CkptToolError, ExitCode, UnknownLayoutError
-from ckpttool.storage.local import LocalStorage
 from ckpttool.trainers.common import LOOSE_FILE_LAYOUT
-from ckpttool.trainers.listing import list_root
-from ckpttool.trainers.registry import loose_file
 from tests.support.answers import FIXTURES, cli, plan, scanned
 from tests.support.trainer_trees import LAYOUTS, flip
 
@@ -56,25 +53,11 @@ def test_where_the_content_tells_no_step_none_is_made_up(
     assert (found.step, found.step_source, found.format) == (None, "unknown", fmt)
 
 
-def test_it_is_not_resumed_from_because_its_other_ranks_are_unknown(tmp_path: Path) -> None:
-    shutil.copy(REAL, tmp_path / "model.ckpt")
-    with pytest.raises(CkptToolError, match=r"model\.ckpt"):
-        plan(tmp_path / "model.ckpt")
-
-
 @pytest.mark.parametrize("name", ["notes.txt", "ckpt", "model.ckpt.bak"])
 def test_a_file_of_another_kind_is_none(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_text("x")
     with pytest.raises(UnknownLayoutError, match=name):
         scanned(tmp_path / name)
-
-
-def test_a_folder_is_never_taken_for_one(tmp_path: Path) -> None:
-    (tmp_path / "model.pt").write_bytes(b"x")
-    (tmp_path / "other.pt").write_bytes(b"x")
-    assert not loose_file().recognise(list_root(LocalStorage(str(tmp_path))))
-    with pytest.raises(UnknownLayoutError):
-        scanned(tmp_path)
 
 
 @pytest.fixture
@@ -112,10 +95,6 @@ class TestModelFolder:
         said = cli("verify", str(pretrained), "--level", "checksum")
         assert said.exit_code == ExitCode.DAMAGE
         assert "checksum-mismatch model-00002-of-00004.safetensors" in said.stdout
-
-    def test_of_weights_in_two_spellings_one_is_taken(self, pretrained: Path) -> None:
-        (pretrained / "pytorch_model.bin").write_bytes(b"PK\x03\x04")
-        assert {shard.path[:6] for shard in scanned(pretrained).checkpoints[0].shards} == {"model-"}
 
     def test_a_tree_beside_the_weights_goes_first(self, pretrained: Path) -> None:
         shutil.copytree(LAYOUTS / "hf_sharded_index/checkpoint-3", pretrained / "checkpoint-3")

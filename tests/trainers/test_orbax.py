@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from ckpttool import api
-from ckpttool.domain.data_position import DataEffect, Unknown
+from ckpttool.domain.data_position import DataEffect
 from ckpttool.domain.finding import Code, Finding
 from ckpttool.domain.plan import Outcome
 from ckpttool.domain.verdict import Level, Verdict, VerdictWord
@@ -59,19 +59,11 @@ class TestWhatASaveIs:
         (tree / "30/default/ocdbt.process_0/d/705b6c21496e2f072ded2ffdd7e3c12f").write_bytes(b"")
         assert chosen(plan(tree)) == ("30", 30)
 
-    def test_nor_are_those_of_other_saves_for_nothing_in_them_can_be_compared(self, tree: Path) -> None:
-        events = api.verify(api.scan(api.TreeQuestion(path=str(tree))), api.CheckQuestion(name="all"))
-        counts = {event.name: len(event.reports) for event in events if isinstance(event, Verdict)}
-        assert counts == {"30": 4, "20": 3, "10": 3}
-
     def test_nothing_but_a_seal_verifies_its_arrays(self, tree: Path) -> None:
         found = verdict(tree, level=Level.CHECKSUM)
         assert (found.word, codes(found.findings)) == (VerdictWord.STRUCT_OK, {Code.CHECKSUM_MISSING})
         assert cli("seal", str(tree), "--checkpoint", "30").exit_code == 0
         assert verdict(tree, level=Level.CHECKSUM).word is VerdictWord.VERIFIED
-
-    def test_numbers_that_are_asked_for_and_not_seen_are_said(self, tree: Path) -> None:
-        assert Code.UNSUPPORTED_FORMAT in codes(verdict(tree, level=Level.NUMERICS).findings)
 
     def test_an_array_that_is_listed_and_not_in_the_store_is_missed(self, tree: Path) -> None:
         told = json.loads((tree / TREE).read_text())
@@ -140,16 +132,6 @@ class TestWhatASaveIs:
         assert names(scanned(tree)) == ["model_10", "model_20", "model_30"]
         assert chosen(plan(tree)) == ("model_30", 30)
 
-    def test_a_folder_that_cannot_be_read_is_unknown(self, tree: Path) -> None:
-        (tree / "40").symlink_to("gone")
-        assert codes(reasons(plan(tree), "40")) == {Code.UNREADABLE}
-
-    def test_what_has_no_final_name_is_passed_over_and_named(self, tmp_path: Path) -> None:
-        inventory = scanned(damaged("orbax_standard--tmp-folder", tmp_path))
-        assert [(each.code, each.path) for each in inventory.findings] == [
-            (Code.IN_PROGRESS, "40.orbax-checkpoint-tmp-0")
-        ]
-
     def test_a_mark_that_only_object_stores_need_is_missed_in_a_note(self, tmp_path: Path) -> None:
         root = damaged("orbax_standard--no-commit-mark", tmp_path)
         assert codes(named(scanned(root), "30").findings) == {Code.UNCOMMITTED_SAVE}
@@ -157,9 +139,6 @@ class TestWhatASaveIs:
 
 
 class TestWhereTheDataGoOn:
-    def test_no_item_tells(self, tree: Path) -> None:
-        assert isinstance(plan(tree).data, Unknown)
-
     def test_the_state_of_a_loader_tells_while_batches_are_as_they_were(self, tree: Path) -> None:
         (tree / "30/loader").mkdir()
         (tree / "30/loader/process_0-of-1.json").write_text("{}")
@@ -170,12 +149,6 @@ class TestWhereTheDataGoOn:
         assert (data.effect, data.where) == (DataEffect.EXACT, f"{tree}/30/loader")
         other = goes_on(plan(tree, data=api.DataQuestion(old_global_batch=8, new_global_batch=16)))
         assert other.effect is DataEffect.UNKNOWN
-
-
-def test_it_is_told_the_step(tree: Path) -> None:
-    load = plan(tree).load
-    assert load.value("code:manager.restore(step)") == 30
-    assert load.value("code:checkpointer.restore(directory)") == str(tree / "30")
 
 
 def test_prune_leaves_saves_that_the_training_rated(tree: Path) -> None:

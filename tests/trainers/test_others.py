@@ -154,7 +154,7 @@ class TestSavesOfATrainerThatIsNotKnown:
         names, files = SAVES[title]
         return lay(tmp_path / "run", *(f"{name}/{file}" for name in names for file in files))
 
-    @pytest.mark.sample(15)
+    @pytest.mark.sample(10)
     @pytest.mark.parametrize("command", ["scan", "resolve"])
     def test_are_refused_by_name_with_what_is_known(self, title: str, tree: Path, command: str) -> None:
         said = said_of(tree, command)
@@ -162,15 +162,12 @@ class TestSavesOfATrainerThatIsNotKnown:
         assert all(trainer.title in said for trainer in TRAINERS)
         assert "ckpttool verify FILE looks at one file alone" in said
 
+    @pytest.mark.sample(8)
     def test_send_nobody_into_the_folder_of_one(self, title: str, tree: Path) -> None:
         name = SAVES[title][0][-1]
         assert f"{tree}/{name}" not in said_of(tree)
         assert f"{name} looks like a save of {title}, which ckpttool does not know yet" in said_of(tree / name)
         assert list(trees_below(str(tree.parent))) == []
-
-    @pytest.mark.sample(8)
-    def test_are_named_from_the_folder_around_theirs(self, title: str, tree: Path) -> None:
-        assert f"{tree} some that look like {title}'s" in said_of(tree.parent)
 
     @pytest.mark.sample(8)
     def test_one_alone_is_none_either(self, title: str, tree: Path) -> None:
@@ -229,11 +226,6 @@ class TestBesideAKnownTree:
         else:
             assert locate(str(run / folder)).layout.name == "torch-dcp"
 
-    def test_the_layout_that_is_asked_for_is_taken_at_its_word(self, tmp_path: Path) -> None:
-        names, files = SAVES["PaddleNLP"]
-        tree = lay(tmp_path / "run", *(f"{name}/{file}" for name in names for file in files))
-        assert locate(str(tree), layout="hf-trainer").layout.name == "hf-trainer"
-
     def test_a_ckpt_without_its_version_is_not_lightnings_and_one_with_it_is(self, tmp_path: Path) -> None:
         run = healthy("light_single", tmp_path) / "checkpoints"
         assert locate(str(run)).layout.name == "lightning"
@@ -254,7 +246,3 @@ class TestFoldersThatAreCalledLikeSaves:
         said = said_of(lay(tmp_path / "run", *(f"{name}/state/" for name in names)))
         assert "did you mean" not in said
         assert "it knows those of MindFormers" in said
-
-    def test_folders_of_trainings_are(self, tmp_path: Path) -> None:
-        tree = lay(tmp_path / "run", "a/step_5/", "b/step_5/")
-        assert f"did you mean {tree}/a or {tree}/b?" in said_of(tree)

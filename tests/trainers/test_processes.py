@@ -83,18 +83,6 @@ def test_an_allocation_without_srun_is_never_part_1(title: str) -> None:
         process_of({**environment, "RANK": "0", "WORLD_SIZE": "6"})
 
 
-def test_launchers_that_tell_the_machine_agree_with_how_many_processes_it_has() -> None:
-    assert [process.node for process in processes("srun")] == [0, 0, 0, 1, 1, 2, 2]
-    assert [process.node for process in processes("srun --mpi=pmi2")] == [0, 1]
-    assert [process.node for process in processes("torchrun")] == [0, 0]
-    assert {process.node for process in processes("mpirun of Open MPI")} == {None}
-
-
-def test_a_job_that_slurm_started_anew_is_a_later_attempt() -> None:
-    first, later = RECORDED["srun"][0], {**RECORDED["srun"][0], "SLURM_RESTART_COUNT": "3"}
-    assert [getattr(process_of(environment), "attempt", None) for environment in (first, later)] == [0, 3]
-
-
 def test_workers_of_msrun_that_share_a_rank_id_are_refused() -> None:
     workers = [one for one in RECORDED["msrun without --node_rank"] if one["MS_ROLE"] == "MS_WORKER"]
     assert [worker["RANK_ID"] for worker in workers] == ["0", "0"]

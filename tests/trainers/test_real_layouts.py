@@ -60,6 +60,7 @@ class TestWhole:
             assert save.samples in {None, true.get("consumed_samples")}
             assert (save.content is Content.WEIGHTS_ONLY) == (true.get("resumable") is False), save.name
 
+    @pytest.mark.sample(12)
     def test_no_save_is_called_damaged_and_nothing_that_its_trainer_pickles_unknown(self, tree: str) -> None:
         found = {verdict.name: verdict.findings for verdict in verdicts(LAYOUTS / tree, Level.CHECKSUM)}
         assert {name: blocking(each) for name, each in found.items()} == {
@@ -67,13 +68,13 @@ class TestWhole:
         }
         assert Code.UNSAFE_PICKLE not in {finding.code for each in found.values() for finding in each}
 
-    @pytest.mark.sample(10)
+    @pytest.mark.sample(4)
     def test_the_numbers_of_no_save_are_suspect(self, tree: str) -> None:
         """Scores of what is not monitored are infinite, and padding in an optimizer's buckets is anything."""
         found = [each for save in verdicts(LAYOUTS / tree, Level.NUMERICS) for each in blocking(save.findings)]
         assert [each for each in found if each.code is not Code.UNSUPPORTED_FORMAT] == []
 
-    @pytest.mark.sample(5)
+    @pytest.mark.sample(3)
     def test_a_tree_is_looked_after_though_none_of_its_saves_may_go(self, tree: str, tmp_path: Path) -> None:
         """One save is left, and a tracker, `latest` or last.ckpt names it."""
         question = api.TreeQuestion(path=str(healthy(tree, tmp_path)))
@@ -89,7 +90,7 @@ class TestWhole:
     def test_the_right_save_is_resumed_from(self, tree: str) -> None:
         assert taken(decide(LAYOUTS / tree)) == truths()[tree]["should_resume"]
 
-    @pytest.mark.sample(5)
+    @pytest.mark.sample(2)
     def test_checksums_change_nothing_of_that(self, tree: str) -> None:
         answer = decide(LAYOUTS / tree, choice=api.ResumeQuestion(evidence=Level.CHECKSUM))
         assert taken(answer) == truths()[tree]["should_resume"]
@@ -101,7 +102,7 @@ class TestDamaged:
     def test_the_right_save_is_resumed_from(self, fault: str, tmp_path: Path) -> None:
         assert taken(decide(damaged(fault, tmp_path))) == faults()[fault]["should_resume"]
 
-    @pytest.mark.sample(15)
+    @pytest.mark.sample(10)
     def test_what_is_wrong_is_found_where_it_is(self, fault: str, tmp_path: Path) -> None:
         root = damaged(fault, tmp_path)
         findings = [finding for verdict in verdicts(root, Level.CHECKSUM) for finding in verdict.findings]
@@ -113,13 +114,14 @@ class TestDamaged:
                 assert [finding for finding in findings if _says(finding, path, codes)], (asked, findings)
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("fault", [fault for fault in FAULTS if "should_resume_at_checksum" in faults()[fault]])
 def test_who_asks_for_checksums_passes_over_what_they_convict(fault: str, tmp_path: Path) -> None:
     answer = decide(damaged(fault, tmp_path), choice=api.ResumeQuestion(evidence=Level.CHECKSUM))
     assert taken(answer) == faults()[fault]["should_resume_at_checksum"]
 
 
-@pytest.mark.sample(8)
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("fault", [fault for fault in FAULTS if "should_resume_at_checksum" not in faults()[fault]])
 def test_checksums_change_no_other_choice(fault: str, tmp_path: Path) -> None:
     answer = decide(damaged(fault, tmp_path), choice=api.ResumeQuestion(evidence=Level.CHECKSUM))
@@ -131,6 +133,7 @@ def _says(finding: Finding, path: str, codes: set[str]) -> bool:
     return finding.code.value in codes and (own == path or own.endswith(f"/{path}") or own.startswith(f"{path}/"))
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize(
     ("tree", "record", "left"),
     [

@@ -163,6 +163,7 @@ def tracker_gone(root: Path, own: Own) -> None:
     (root / own.saves / own.tracker).unlink()
 
 
+@pytest.mark.sample(24)
 @pytest.mark.parametrize(
     "fault",
     [nothing, newest_cut, tracker_behind, tracker_behind_and_newest_cut, tracker_gone],
@@ -210,7 +211,7 @@ def test_where_a_tracker_decides_the_offered_repair_mends_the_start(
 class TestWhatLaunchSays:
     """A start that is told what `launch` says takes what was chosen; MindFormers' are in its own tests."""
 
-    @pytest.mark.sample(8)
+    @pytest.mark.sample(4)
     @pytest.mark.parametrize("fault", [nothing, newest_cut], ids=lambda f: f.__name__)
     @pytest.mark.parametrize("tree", [*(own.tree for own in OWN.values()), "dcp_plain_2ranks"])
     def test_it_names_what_was_chosen_whatever_a_start_takes_by_itself(
@@ -226,6 +227,7 @@ class TestWhatLaunchSays:
         codes = {finding.code for finding in said.decision.findings if finding.severity > Severity.NOTE}
         assert not codes & {Code.START_DIFFERS, Code.START_UNKNOWN}
 
+    @pytest.mark.sample(3)
     @pytest.mark.parametrize("fault", [nothing, newest_cut], ids=lambda f: f.__name__)
     @pytest.mark.parametrize(
         ("tree", "name", "setting", "text"),
@@ -367,6 +369,7 @@ def started(root: Path, config: Path, text: str) -> Check:
     return start_check(api.preflight(api.PreflightQuestion(config=str(config), tree=api.TreeQuestion(path=str(root)))))
 
 
+@pytest.mark.sample(36)
 @pytest.mark.parametrize(("tree", "more", "ended", "words"), CONFIGS)
 def test_what_a_config_names_is_held_against_what_was_chosen(
     tree: str, more: str, ended: Ended, words: str, tmp_path: Path
@@ -396,18 +399,6 @@ class TestConfigs:
         by_last = f"{LIGHTNING}ckpt_path: run/checkpoints/last.ckpt\n"
         assert started(root, tmp_path / "fit.yaml", by_last).outcome is Ended.PASSED
 
-    def test_on_slurm_lightning_takes_what_its_signal_saved(self, tmp_path: Path) -> None:
-        root = healthy("light_single", tmp_path)
-        saves = root / "checkpoints"
-        shutil.copy2(saves / str(last_changed(saves)), saves / "hpc_ckpt_1.ckpt")
-        check = started(root, tmp_path / "fit.yaml", LIGHTNING)
-        assert (check.outcome, "on Slurm" in check.summary) == (Ended.UNKNOWN, True)
-
-    def test_where_torchtitan_neither_saves_nor_loads_it_begins_at_step_0(self, tmp_path: Path) -> None:
-        root = healthy("titan_4ranks", tmp_path)
-        check = started(root, tmp_path / "train.toml", TITAN.replace("true", "false"))
-        assert (check.outcome, "begins at step 0" in check.summary) == (Ended.FAILED, True)
-
     def test_trainer_expands_a_home_in_output_dir_alone_and_lightning_anywhere(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -432,6 +423,7 @@ class TestConfigs:
         check = started(root, tmp_path / "args.yaml", f"{HF}resume_from_checkpoint: true\n")
         assert (check.outcome, "takes checkpoint-12" in check.summary) == (Ended.PASSED, True), check.summary
 
+    @pytest.mark.sample(8)
     @pytest.mark.parametrize(
         ("trainer", "ended"),
         [
@@ -461,6 +453,7 @@ class TestConfigs:
         check = started(root, tmp_path / "fit.yaml", config)
         assert check.outcome is ended, check.summary
 
+    @pytest.mark.sample(6)
     @pytest.mark.parametrize(
         ("tree", "saves", "config", "is_done"),
         [
@@ -547,21 +540,3 @@ class TestConfigs:
         said = ask("preflight", str(root), "--config", str(config))
         assert (said.code, "its data: exact" in said.stdout, "its data: restarts" in said.stdout) == (10, False, True)
         assert "fix: take `dataloader` out of exclude_from_loading" in said.stdout
-
-    def test_the_fix_for_data_that_begin_anew_takes_the_setting_out(self, tmp_path: Path) -> None:
-        root, config = healthy("hf_single", tmp_path), tmp_path / "args.yaml"
-        config.write_text(f"{HF}resume_from_checkpoint: true\nignore_data_skip: true\n")
-        said = ask("preflight", str(root), "--config", str(config))
-        assert "fix: remove `ignore_data_skip: true`" in said.stdout
-
-    def test_a_comment_on_the_setting_allows_another_start(self, tmp_path: Path) -> None:
-        root, config = healthy("hf_single", tmp_path), tmp_path / "args.yaml"
-        setting = "resume_from_checkpoint: run/checkpoint-4"
-        check = started(root, config, f"{HF}{setting}\n")
-        assert [reason.finding.line for reason in check.reasons] == [4]
-        check = started(root, config, f"{HF}{setting}  # ckpttool: allow start-differs\n")
-        assert (check.outcome, [reason.finding.code for reason in check.allowed]) == (
-            Ended.PASSED,
-            [Code.START_DIFFERS],
-        )
-        assert "allow-unused" not in ask("lint-config", str(config), "-v").stdout

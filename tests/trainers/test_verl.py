@@ -73,10 +73,6 @@ class TestWhatASaveIs:
         for name in (NEWEST, "global_step_4", "global_step_5"):
             assert Code.UNREADABLE in codes(reasons(answer, name))
 
-    def test_folders_of_another_trainer_with_an_underscore_less_name_are_strays(self, tree: Path) -> None:
-        (tree / "global_step12").mkdir()
-        assert scanned(tree).strays == ("global_step12",)
-
 
 class TestAFolderOfAModel:
     """Under whatever name: what a rank wrote is a part of the save."""
@@ -86,9 +82,6 @@ class TestAFolderOfAModel:
         for step in (1, 2, 3):
             shutil.copytree(tree / f"global_step_{step}" / "actor", tree / f"global_step_{step}" / "reward")
         return tree
-
-    def test_is_looked_at_whatever_it_is_called(self, reward: Path) -> None:
-        assert (chosen(plan(reward)), len(named(scanned(reward), NEWEST).shards)) == ((NEWEST, 3), 13)
 
     @pytest.mark.parametrize("cut", [0, 100])
     def test_spoils_the_save_where_a_file_of_it_is_missing_or_cut(self, reward: Path, cut: int) -> None:
@@ -146,13 +139,6 @@ class TestWhatTheSftTrainerSaves:
         assert isinstance(data, Unknown)
         assert state in data.why
 
-    def test_lacks_its_own_model_where_only_a_role_is_left(self, tuned: Path) -> None:
-        newest = tuned / NEWEST
-        (newest / "actor").mkdir()
-        for file in newest.glob("*_rank_*.pt"):
-            file.rename(newest / "actor" / file.name)
-        assert dict(why_not(refusal(tuned)))[NEWEST] == {Code.METADATA_INCOMPLETE}
-
 
 class TestItsOwnRetention:
     """`max_actor_ckpt_to_keep` takes `actor/` away and leaves `data.pt`."""
@@ -164,11 +150,6 @@ class TestItsOwnRetention:
         assert chosen(plan(tree)) == (NEWEST, 3)
         assert cli("scan", str(tree)).exit_code == ExitCode.OK
         assert any("own retention" in each.message for each in found.findings if each.path == "global_step_1")
-
-    def test_leaves_nothing_else_there(self, tree: Path) -> None:
-        shutil.rmtree(tree / "global_step_1" / "actor")
-        (tree / "global_step_1" / "notes.txt").write_text("x")
-        assert Code.METADATA_INCOMPLETE in codes(named(scanned(tree), "global_step_1").findings)
 
     def test_never_leaves_so_what_the_tracker_names(self, tree: Path) -> None:
         shutil.rmtree(tree / "global_step_1" / "actor")
@@ -234,10 +215,6 @@ class TestWhereTheDataGoOn:
         data = goes_on(plan(tree))
         assert (data.effect, data.batches) == (DataEffect.UNKNOWN, batches)
 
-    def test_a_state_that_is_torn_tells_nothing(self, tree: Path) -> None:
-        (tree / "global_step_3" / "data.pt").write_bytes(b"")
-        assert chosen_data(api.TreeQuestion(path=str(tree)), "global_step_2").effect is DataEffect.UNKNOWN
-
     def test_with_batches_of_another_size_it_goes_on_in_another_order(self, tree: Path) -> None:
         data = goes_on(plan(tree, data=api.DataQuestion(old_global_batch=8, new_global_batch=16)))
         assert (data.effect, data.repeated) == (DataEffect.REORDERS, None)
@@ -247,9 +224,3 @@ class TestWhereTheDataGoOn:
         answer = plan(tree)
         assert chosen(answer) == (NEWEST, 3)
         assert Code.DATA_RESTARTS in codes(answer.findings)
-
-
-def test_it_is_told_the_folder_and_that_it_is_told_one(tree: Path) -> None:
-    load = plan(tree).load
-    assert load.value("argument:trainer.resume_mode") == "resume_path"
-    assert load.value("argument:trainer.resume_from_path") == str(tree / NEWEST)

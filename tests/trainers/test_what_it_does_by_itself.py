@@ -11,7 +11,7 @@ import pytest
 
 from ckpttool.decide.data_effects import against_size, by_step, consumed, effect_findings
 from ckpttool.domain.checkpoint import Checkpoint, Inventory
-from ckpttool.domain.finding import Code, Finding, blocking
+from ckpttool.domain.finding import Finding, blocking
 from ckpttool.domain.load_settings import LoadSettings, Place, TrainerSetting
 from ckpttool.domain.plan import JudgedStart, Outcome, ResumePlan, Simulation
 from ckpttool.domain.question import AskedSizes
@@ -20,7 +20,7 @@ from ckpttool.errors import ExitCode
 from ckpttool.trainers import registry
 from ckpttool.trainers.abilities import OwnStart, Simulator
 from ckpttool.trainers.base import Effects, Layout, Refusal, Resume
-from tests.support.answers import FIXTURES, chosen, cli, document, plan, why_not
+from tests.support.answers import cli, document
 from tests.support.json_schemas import problems_of
 from tests.trainers import toy
 from tests.trainers.toy import save
@@ -136,11 +136,6 @@ class TestItsOwnChoice:
         assert "Resume from step-8" in text
         assert "Toy by itself would take: step-12, and stop the highest number is taken" in text
 
-    def test_where_that_is_the_same_it_says_so(self, whole: Path) -> None:
-        assert "Toy 1.2 by itself would take: the same, and load it" in said(
-            "resolve", str(whole), "--simulate", "own@1.2"
-        )
-
     def test_json_names_trainer_version_and_outcome(self, tree: Path) -> None:
         answer = document("resolve", str(tree), "--simulate", "toy@1.2")
         told = {key: answer["simulation"][key] for key in ("trainer", "version", "would_resume", "outcome")}
@@ -164,11 +159,6 @@ class TestItsOwnChoice:
 
 
 class TestItsData:
-    def test_while_nothing_changes_they_are_exact(self, whole: Path) -> None:
-        assert "data position behind 48 samples (by its step and batch size; Toy recomputes it from the step;" in said(
-            "resolve", str(whole)
-        )
-
     def test_another_batch_size_says_how_many_samples_are_lost_and_what_would_keep_them(self, whole: Path) -> None:
         text = said("resolve", str(whole), "--gbs", "8")
         assert "data effect loses 48 samples: Toy recomputes it from the step" in text
@@ -212,13 +202,6 @@ class TestOtherSizes:
         assert "cut anew when it is loaded" in text
         assert "and 1 more" not in text
 
-    def test_the_size_that_was_saved_is_nothing_to_speak_of(self, whole: Path) -> None:
-        answer = plan(whole)
-        assert (chosen(answer), why_not(answer)) == (("step-12", 12), [])
-        text = said("resolve", str(whole), "--tp", "2")
-        assert Code.WORLD_SIZE_DIFFERS.value not in text
-        assert Code.WORLD_SIZE_REFUSED.value not in text
-
 
 class TestWhatItIsTold:
     def test_each_place_is_a_text_to_copy(self, whole: Path) -> None:
@@ -234,11 +217,6 @@ class TestWhatItIsTold:
             "never --load latest",
         ]
 
-    def test_yaml_says_in_comments_what_stands_elsewhere(self, whole: Path) -> None:
-        text = cli("resolve", str(whole), "--format", "yaml").output
-        assert f"train:\n  resume: {whole}/step-12\n" in text
-        assert f"# arguments: --load {whole}/step-12 --step 12 --strict" in text
-
     @pytest.mark.parametrize("command", [["resolve"], ["launch"], ["resolve", "--format", "yaml"]])
     def test_no_text_to_copy_holds_what_a_terminal_would_act_on(self, tmp_path: Path, command: list[str]) -> None:
         root = tmp_path / "it's \x1b[31mred\n"
@@ -247,32 +225,12 @@ class TestWhatItIsTold:
         assert "\x1b" not in text
         assert "toy.fit(..., ckpt_path=" in text
 
-    def test_a_launch_prints_them_and_writes_nothing(self, whole: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.chdir(whole.parent)
-        text = said("launch", "saves")
-        assert "To resume from step-12, step 12:" in text
-        assert f"--load {whole}/step-12" in text  # in full: it is not started here
-        assert [path.name for path in whole.parent.iterdir()] == ["saves"]
-
-    def test_a_launch_in_json_has_them_as_texts(self, whole: Path) -> None:
-        answer = document("launch", str(whole))
-        assert (answer["config"], answer["commands"], answer["written"]) == (None, [], False)
-        assert {"where": "first write", "text": "step-12 to latest"} in answer["fragment"]
-        assert answer["remarks"] == answer["plan"]["load"]["remarks"] == ["never --load latest"]
-        assert problems_of(answer) == []
-
     def test_where_nothing_is_left_a_launch_says_so(self, whole: Path) -> None:
         for step in (8, 12):
             (whole / f"step-{step}" / "toy.json").unlink()
         answer = cli("launch", str(whole), "--format", "json")
         assert (answer.exit_code, json.loads(answer.stdout)["resume"]) == (ExitCode.NOTHING_TO_RESUME, None)
         assert "Nothing to resume from" in said("launch", str(whole))
-
-    def test_a_config_is_not_edited(self, whole: Path, tmp_path: Path) -> None:
-        config = tmp_path / "run.yaml"
-        config.write_text("runner_config:\n  epochs: 2\n")
-        answer = cli("launch", str(whole), "--config", str(config))
-        assert (answer.exit_code, "give --output NEW.yaml, too" in answer.stderr) == (ExitCode.USAGE, True)
 
 
 class TestGoOrNoGo:
@@ -290,25 +248,6 @@ class TestGoOrNoGo:
         assert "Toy leaves out 48 samples" in " ".join(answer.output.split())
         accepted = cli("preflight", str(whole), "--gbs", "8", "--allow", "data-misplaced")
         assert accepted.exit_code == ExitCode.OK
-
-    def test_sizes_that_it_refuses_are_why_there_is_nothing(self, whole: Path) -> None:
-        answer = cli("preflight", str(whole), "--tp", "4")
-        assert answer.exit_code == ExitCode.NOTHING_TO_RESUME
-        assert "its optimizer state is cut" in " ".join(answer.output.split())
-
-    def test_a_report_needs_no_config_either(self, whole: Path, tmp_path: Path) -> None:
-        report = tmp_path / "report.sarif"
-        assert cli("preflight", str(whole), "--gbs", "8", "--report", f"sarif={report}").exit_code == ExitCode.DAMAGE
-        assert "data-misplaced" in report.read_text()
-
-    def test_what_is_no_tree_is_one_reason(self, tmp_path: Path) -> None:
-        answer = cli("preflight", str(tmp_path))
-        assert (answer.exit_code, answer.output.startswith("NO-GO")) == (ExitCode.UNKNOWN_LAYOUT, True)
-
-    def test_a_launch_of_a_trainer_that_is_started_with_a_config_asks_for_it(self) -> None:
-        answer = cli("launch", str(FIXTURES / "health_pp2" / "output"))
-        assert answer.exit_code == ExitCode.USAGE
-        assert "is started with a config: give --config BASE.yaml" in " ".join(answer.output.split())
 
 
 def test_a_place_is_read_as_it_is_spelled() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from ckpttool import api
 from ckpttool.errors import UsageError
-from tests.trainers.fp8.test_lint import HEALTHY, OTHER, OWN_CONFIG, codes, linted
+from tests.trainers.fp8.test_lint import HEALTHY, OWN_CONFIG, codes, linted
 from tests.trainers.fp8.test_ran import dumped
 
 EVERY = r"layer_name_regex_pattern: '.*'"
@@ -85,13 +85,6 @@ def test_features_are_judged_as_the_engine_of_that_version_takes_them(
     assert tuple(dict.fromkeys(codes(linted(tmp_path, debug(features), "e.yaml", te_version=version)))) == found
 
 
-def test_a_feature_without_a_namespace_may_be_one_that_measures(tmp_path: Path) -> None:
-    text = (
-        f"a:\n  enabled: True\n  layers: {{{EVERY}}}\n  LogTensorStats: {{enabled: True, tensors: [x], stats: [max]}}\n"
-    )
-    assert codes(linted(tmp_path, text, "e.yaml")) == ()
-
-
 @pytest.mark.parametrize(
     ("old", "new"),
     [
@@ -107,14 +100,6 @@ def test_a_feature_without_a_namespace_may_be_one_that_measures(tmp_path: Path) 
 def test_sections_that_nobody_can_use(tmp_path: Path, old: str, new: str) -> None:
     found = codes(linted(tmp_path, debug().replace(old, new), "e.yaml"))
     assert "suspect te-debug-unknown" in found
-
-
-def test_a_section_that_is_off_may_stand_beside_one_that_is_on(tmp_path: Path) -> None:
-    off = debug("Nonsense: {enabled: True}", "nothing: 1", name="other", enabled="enabled: False")
-    assert codes(linted(tmp_path, debug() + off, "e.yaml")) == ()
-
-
-LAYERS = "layer_types: [{}]"
 
 
 @pytest.mark.parametrize(
@@ -215,8 +200,3 @@ def test_a_pattern_that_would_keep_us_busy_for_hours_is_not_tried(tmp_path: Path
     (tmp_path / "layers").write_text("a" * 100 + "-\na.c\n", encoding="utf-8")
     found = codes(linted(tmp_path, slow, "e.yaml", layers=str(tmp_path / "layers")))
     assert "suspect te-debug-overlap" not in found
-
-
-def test_a_debug_config_has_no_rules_of_recipes(tmp_path: Path) -> None:
-    assert codes(linted(tmp_path, debug() + "fp8_margin: -4\n", "e.yaml")) == ("suspect te-debug-unknown",)
-    assert OTHER["fp8_amax_history_len"] == 1

@@ -47,11 +47,6 @@ def test_a_launcher_may_put_the_rank_in_front_and_end_lines_as_windows_does(tmp_
     assert read_arithmetic([log(tmp_path, text)]).arguments == (("fp8_recipe", "blockwise"), ("bf16", "True"))
 
 
-def test_dots_that_are_no_settings_are_left_out(tmp_path: Path) -> None:
-    text = dumped(fp8="hybrid").replace(END, f"compiling kernels ....... done in 3 s\n{END}")
-    assert read_arithmetic([log(tmp_path, text)]).arguments == (("fp8", "hybrid"),)
-
-
 PLANS = """\
 2026-11-22 10:33:57,259 - INFO - LAYER=decoder.layers.1.mlp.linear_fc1: Tensor: weight, gemm fprop - FP8 Quantize
 2026-11-22 10:33:57,259 - INFO - LAYER=decoder.layers.1.mlp.linear_fc1: Tensor: weight, gemm dgrad - High Precision
@@ -90,12 +85,6 @@ def test_the_feature_that_changed_an_operand_is_told_where_it_names_itself(
     text = f"{head}Tensor: gradient, gemm dgrad - modify_tensor()\n{head}Feature={feature}, "
     (seen,) = read_arithmetic([log(tmp_path, text + "API=process_tensor: dgrad, gradient\n")]).operands
     assert seen.computed == (computed or Computed.MODIFIED,)
-
-
-def test_an_operand_that_changed_during_the_run_is_told_with_both(tmp_path: Path) -> None:
-    again = PLANS.replace("fprop - FP8 Quantize", "fprop - High Precision")
-    logs = [log(tmp_path, PLANS, "0.log"), log(tmp_path, again, "1.log")]
-    assert read_arithmetic(logs).computed(Gemm.FPROP, Operand.WEIGHT) == {Computed.QUANTIZED, Computed.HIGH}
 
 
 def test_a_config_that_was_not_found_is_told(tmp_path: Path) -> None:
@@ -181,11 +170,3 @@ def test_statistics_are_put_together_by_tensor_and_name(tmp_path: Path) -> None:
     assert underflows.largest == 20.0
     assert math.isnan(statistics[0].mean)
     assert statistics[2].largest == -3.0
-
-
-def test_a_log_of_a_hundred_layers_is_read_a_line_at_a_time(tmp_path: Path) -> None:
-    long = b"x" * (3 << 20) + b" Tensor: weight, gemm fprop - Quantize\n"
-    (tmp_path / "long.log").write_bytes(long + PLANS.encode() + b"\0\xff" * 1000)
-    ran = read_arithmetic([str(tmp_path / "long.log")])
-    assert len(ran.operands) == 6
-    assert [problem.ends_the_log for problem in ran.problems] == [False]

@@ -16,7 +16,7 @@ from ckpttool import api
 from ckpttool.domain.data_position import DataEffect, GoesOn
 from ckpttool.domain.finding import Code
 from ckpttool.trainers.huggingface.record import Epochs, State
-from tests.support.answers import cli, codes, document, goes_on, plan
+from tests.support.answers import codes, document, goes_on, plan
 from tests.support.trainer_trees import edit_json, healthy, recount
 
 EXACT, UNKNOWN, LOSES, REPEATS, RESTARTS = (
@@ -84,13 +84,6 @@ class TestALaterEpoch:
         assert told.effect is UNKNOWN
         assert "accelerate is 1.15 or newer" in told.exact_if
 
-    def test_preflight_says_the_condition_beside_the_claim(self, run: Path) -> None:
-        later = " ".join(cli("preflight", str(run)).output.split())
-        first = " ".join(cli("preflight", str(run), "--checkpoint", FIRST).output.split())
-        assert "its data: unknown; exact if" in later
-        assert "accelerate is 1.15 or newer" in later
-        assert "its data: exact if per_device_train_batch_size," in first
-
 
 class TestTheSameStepSplitOtherwise:
     """Up to transformers 5.1 the loader keeps the micro batch of the state, whatever the arguments say."""
@@ -113,11 +106,6 @@ class TestTheSameStepSplitOtherwise:
         config = arguments(run, per_device_train_batch_size=2, gradient_accumulation_steps=2)
         told = position(run, FIRST, config)
         assert (told.effect, told.exact_if) == (effect, ("transformers is 5.2 or newer",))
-
-    def test_the_split_as_it_was_is_exact_with_every_version(self, run: Path) -> None:
-        self.version(run, "4.57.3")
-        told = position(run, FIRST, arguments(run))
-        assert (told.effect, told.exact_if) == (EXACT, ("the number of ranks is as it was",))
 
     def test_a_larger_micro_batch_that_old_versions_do_not_take_is_exact_with_those_alone(self, run: Path) -> None:
         config = arguments(run, per_device_train_batch_size=8)
@@ -163,9 +151,6 @@ class TestAutoFindBatchSize:
         assert goes_on(told).effect is EXACT
         assert Code.DATA_MISPLACED not in codes(told.findings)
 
-    def test_without_it_the_larger_size_is_one(self, run: Path) -> None:
-        assert position(run, FIRST, arguments(run, per_device_train_batch_size=8)).effect is LOSES
-
 
 class TestDataWithoutALength:
     def streamed(self, run: Path, name: str, epoch: float | None) -> GoesOn:
@@ -179,9 +164,6 @@ class TestDataWithoutALength:
 
     def test_in_the_second_pass_it_begins_them_anew(self, run: Path) -> None:
         assert self.streamed(run, SECOND, 1 + 12 / 30).effect is RESTARTS
-
-    def test_where_nothing_tells_the_pass_it_is_never_exact_without_saying_so(self, run: Path) -> None:
-        assert self.streamed(run, SECOND, None).exact_if
 
 
 @pytest.mark.parametrize(("told", "effect"), [(True, RESTARTS), (False, EXACT)])

@@ -12,18 +12,8 @@ from ckpttool.domain.data_position import DataEffect, effect_of
 from ckpttool.domain.finding import Code
 from ckpttool.domain.preflight import Outcome as Ended
 from ckpttool.domain.question import AskedSizes
-from tests.support.answers import codes, document, goes_on, plan, start_check
-from tests.support.trainer_trees import edit_json, healthy
-
-
-def test_it_is_told_a_path_in_code_or_on_the_command_line_and_never_true(tmp_path: Path) -> None:
-    root = healthy("hf_single", tmp_path)
-    settings = document("resolve", str(root))["load"]["settings"]
-    assert {each["value"] for each in settings} == {f"{root}/checkpoint-12"}
-    assert [each["place"] for each in settings] == [
-        "code:trainer.train(..., resume_from_checkpoint)",
-        "argument:--resume_from_checkpoint",
-    ]
+from tests.support.answers import codes, goes_on, plan, start_check
+from tests.support.trainer_trees import healthy
 
 
 def test_other_ranks_with_the_sizes_as_they_were_lose_samples_and_the_sizes_that_keep_it_are_named(
@@ -38,11 +28,6 @@ def test_other_ranks_with_the_sizes_as_they_were_lose_samples_and_the_sizes_that
     ]
     same = plan(root, choice=api.ResumeQuestion(name="checkpoint-4", sizes=AskedSizes(world=2)))
     assert effect_of(same.data) is DataEffect.EXACT
-
-
-def test_where_no_sizes_keep_it_none_are_named(tmp_path: Path) -> None:
-    told = plan(healthy("hf_ddp2", tmp_path), choice=api.ResumeQuestion(sizes=AskedSizes(world=3)))
-    assert (goes_on(told).effect, goes_on(told).exact_with) == (DataEffect.LOSES, ())
 
 
 def arguments(root: Path, old: bytes, new: bytes) -> None:
@@ -82,13 +67,6 @@ def test_a_schedule_of_another_save_is_a_note(tmp_path: Path) -> None:
     older = root / "checkpoint-8/scheduler.pt"
     (root / "checkpoint-12/scheduler.pt").write_bytes(older.read_bytes())
     assert Code.STEP_DISAGREES in codes(plan(root).findings)
-
-
-def test_without_an_epoch_the_samples_are_counted_all_the_same(tmp_path: Path) -> None:
-    root = healthy("hf_single", tmp_path)
-    edit_json(root / "checkpoint-12/trainer_state.json", epoch=None)
-    told = plan(root, data=api.DataQuestion(new_global_batch=8))
-    assert (goes_on(told).effect, goes_on(told).lost) == (DataEffect.LOSES, 48)
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import math
 
 from ckpttool.domain.metrics import NoteKind
 from ckpttool.trainers.megatron.log import Megatron
-from tests.logs.reading import LOGS, log, notes, problems, read, steps
+from tests.logs.reading import log, notes, problems, read, steps
 from tests.support.log_rows import BLOOM
 
 
@@ -42,12 +42,6 @@ def test_megatron_core_tells_times_skips_nan_and_a_rewind() -> None:
     assert (rewind.kind, rewind.step, rewind.previous_step, rewind.line) == (NoteKind.REWIND, 150, 200, 3)
 
 
-def test_megatron_passes_over_a_line_that_is_too_long() -> None:
-    line = (LOGS / "megatron_core_made.log").read_bytes().splitlines(keepends=True)[0]
-    items = read(Megatron(), b"x" * (3 << 20) + b"\n" + line)
-    assert (len(problems(items)), len(steps(items))) == (1, 1)
-
-
 VALIDATED = b"""\
  iteration      900/  500000 | consumed samples:       230400 | learning rate: 1.500E-04 | lm loss: 3.2E+00 |
  iteration     1000/  500000 | consumed samples:       256000 | learning rate: 1.500E-04 | lm loss: 3.147666E+00 |
@@ -64,11 +58,6 @@ def test_a_validation_belongs_to_its_iteration_and_one_of_the_test_set_to_none()
     assert shown == [(900, 3.2, None), (1000, 3.147666, 3.84695), (1050, None, 3.5), (1100, 3.1, None)]
     assert {row.learning_rate for row in rows} == {1.5e-4, None}
     assert notes(read(Megatron(), VALIDATED, curves=True)) == []
-
-
-def test_who_asks_for_no_curves_sees_no_validation() -> None:
-    rows = steps(read(Megatron(), VALIDATED))
-    assert [(row.step, row.validation_loss) for row in rows] == [(900, None), (1000, None), (1100, None)]
 
 
 def test_a_validation_loss_that_is_no_number_is_told() -> None:

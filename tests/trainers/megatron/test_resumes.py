@@ -9,13 +9,10 @@ import pytest
 
 from ckpttool import api
 from ckpttool.domain.finding import Code, Severity
-from ckpttool.domain.plan import Outcome
-from ckpttool.domain.question import AskedSizes
 from ckpttool.errors import ExitCode
-from tests.support.answers import chosen, cli, codes, goes_on, plan, scanned, simulated
+from tests.support.answers import chosen, cli, codes, goes_on, plan, scanned
 from tests.support.trainer_trees import LAYOUTS, healthy, recount
 
-LOADS, STOPS, SCRATCH = Outcome.LOADS, Outcome.STOPS, Outcome.SCRATCH
 TRACKER = "latest_checkpointed_iteration.txt"
 BOTH = pytest.mark.parametrize("tree", ["mcore_dist_tp2dp2", "mcore_legacy_tp2dp2"])
 
@@ -35,12 +32,6 @@ class TestWhole:
             assert (position.samples, position.batches) == (30, None)
         assert "taken for read" not in cli("resolve", str(root)).output
 
-    def test_other_data_parallel_ranks_load_it(self, tree: str, tmp_path: Path) -> None:
-        choice = api.ResumeQuestion(sizes=AskedSizes(world=2, tensor=2, pipeline=1))
-        found = plan(healthy(tree, tmp_path), choice=choice)
-        weights = {finding.severity for finding in found.findings if finding.code is Code.WORLD_SIZE_DIFFERS}
-        assert weights == {Severity.NOTE}
-
 
 class TestTrackerMixes:
     """Of a legacy save the optimizer's state is read from where the tracker points, whatever `--ckpt-step` says."""
@@ -53,12 +44,6 @@ class TestTrackerMixes:
         root = healthy("mcore_legacy_tp2dp2", tmp_path)
         assert self.mixed(root, "iter_0000003") == ["iter_0000006"]
         assert self.mixed(root) == []
-
-    def test_what_mends_it_can_be_copied_whatever_the_folder_is_called(self, tmp_path: Path) -> None:
-        root = healthy("mcore_legacy_tp2dp2", tmp_path).rename(tmp_path / "run a")
-        found = plan(root, choice=api.ResumeQuestion(name="iter_0000003")).findings
-        (remedy,) = (each.remedy for each in found if each.code is Code.TRACKER_MIXES)
-        assert remedy == f"ckpttool repair-meta '{root}' --checkpoint iter_0000003 --apply"
 
     def test_without_a_tracker_there_is_nowhere_to_read_it_from(self, tmp_path: Path) -> None:
         root = healthy("mcore_legacy_tp2dp2", tmp_path)
@@ -127,10 +112,6 @@ class TestOfMegatronBridge:
         said = cli("resolve", str(bridge), "--simulate", "own").output
         assert [word for word in ("--ckpt-step", "repair-meta", "exit-on-missing") if word in said] == []
         assert "latest_train_state.pt" in said
-
-    def test_what_it_takes_by_itself_is_not_known(self, bridge: Path) -> None:
-        told = simulated(bridge)
-        assert (told.would_resume, told.outcome) == (None, Outcome.UNKNOWN)
 
     def test_no_tracker_is_written_for_it(self, bridge: Path) -> None:
         cli("repair-meta", str(bridge), "--grace", "0", "--apply")

@@ -84,14 +84,6 @@ class TestInitialStep:
         assert cured.initial_step == 108
         assert cured.findings == ()
 
-    def test_where_no_batch_size_near_is_exact_none_is_named(self) -> None:
-        (finding,) = counters(16_777_217, 8, 8).findings
-        assert "global batch size" not in str(finding.remedy)
-
-    @given(steps, st.sampled_from([1, 2, 4, 256, 1024, 4096]), st.sampled_from([1, 2, 4, 256, 1024, 4096]))
-    def test_powers_of_two_are_never_rounded_before_float32_runs_out(self, step: int, old: int, new: int) -> None:
-        assert codes(counters(step % (1 << 24), old, new)) == []
-
     def test_a_batch_size_that_nobody_knows_scales_nothing(self) -> None:
         assert counters(30, None, None).initial_step == 30
         assert counters(30, None, 16).initial_step == 30
@@ -107,12 +99,6 @@ class TestOptimizerStep:
         (finding,) = counters(40, 16, 32, updates=40, legacy=False).findings
         assert (finding.severity, finding.expected, finding.actual) == (Severity.SUSPECT, "20", "40")
         assert "shift the learning rate schedule by 20 steps" in str(finding.remedy)
-
-    def test_an_unchanged_batch_size_leaves_it_right(self) -> None:
-        assert counters(40, 16, 16, updates=38, legacy=False).findings == ()
-
-    def test_where_no_shard_tells_it_nothing_is_said_of_it(self) -> None:
-        assert counters(40, 16, 32, updates=None, legacy=False).findings == ()
 
 
 class TestSinks:
@@ -137,11 +123,6 @@ class TestSinks:
         assert "a global batch size of 25, at which both agree" in str(finding.remedy)
         assert counters(50, 16, 25, epoch=25, new_sink_size=2).findings == ()
 
-    def test_no_batch_size_is_named_where_none_agrees(self) -> None:
-        result = counters(7, 1, 1, epoch=3, new_sink_size=2)
-        assert codes(result) == [Code.EPOCH_COUNTER_SHIFTS]
-        assert "choose" not in str(result.findings[0].remedy)
-
     @given(st.integers(1, 5000), st.integers(1, 16), batches, batches)
     def test_counters_that_agree_are_no_finding_and_others_are(self, sinks: int, size: int, old: int, new: int) -> None:
         result = counters(sinks * size, old, new, epoch=sinks, new_sink_size=size)
@@ -154,9 +135,6 @@ class TestSinks:
         result = counters(30, 8, 8, new_sink_size=2)
         assert (result.initial_epoch, result.findings) == (0, ())
         assert counters(30, 8, 8).initial_epoch == 0
-
-    def test_sinks_of_a_checkpoint_at_step_0_imply_nothing(self) -> None:
-        assert counters(0, 8, 8, epoch=0, new_sink_size=2).findings == ()
 
 
 class TestEpochs:
@@ -180,7 +158,3 @@ class TestEpochs:
         assert (result.initial_step, result.initial_epoch) == (10, 3)
         assert codes(result) == [Code.EPOCH_COUNTER_SHIFTS]
         assert codes(counters(20, 8, 16, epoch=2, dataset_size=5)) == []
-
-    def test_a_checkpoint_before_the_first_step_is_no_finding(self) -> None:
-        assert counters(0, 8, 8, epoch=1).findings == ()
-        assert counters(1, 16, 64, epoch=0).findings == ()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from pathlib import Path
 
@@ -16,7 +15,7 @@ from ckpttool.decide.data_position import plan_data
 from ckpttool.domain.finding import Code, Severity
 from ckpttool.domain.plan import NoResumePoint, ResumePlan
 from ckpttool.domain.units import Step
-from ckpttool.errors import ExitCode, UsageError
+from ckpttool.errors import ExitCode
 from ckpttool.formats.safe_yaml import parse_document
 from ckpttool.trainers.mindformers.config import train_config_of
 from ckpttool.trainers.mindformers.load import load_keys
@@ -92,10 +91,6 @@ class TestSmallerWorld:
             assert answer.point.checkpoint.topology.world_size == 4
             assert answer.point.rejected == ()
 
-    def test_a_rank_that_the_smaller_run_lost_is_missed_all_the_same(self, tree: TreeBuilder, tmp_path: Path) -> None:
-        tree.remove(tree.shard(3, 15, 2, run=1))
-        assert chosen(planned(tree, config(tmp_path, dp=4, trans=True))) == ("10_2", 20)
-
 
 class TestPrefix:
     @pytest.fixture
@@ -114,16 +109,6 @@ class TestPrefix:
         assert f"saves as {prefix}" in note.message
         assert Code.PREFIX_DIFFERS not in notes(answer)
 
-    def test_it_says_so_of_a_name_that_both_have_too(self, two: TreeBuilder, tmp_path: Path) -> None:
-        TreeBuilder(tmp_path).legacy(ranks=4, prefix="alpha").save(epoch=20, step=2)
-        named = api.ResumeQuestion(name="20_2")
-        assert (
-            load_keys(planned(two, config(tmp_path, prefix="beta"), named).load).resume_training
-            == "beta_rank_0-20_2.ckpt"
-        )
-        with pytest.raises(UsageError, match="several trainings"):
-            resolved(two, None, named)
-
     def test_an_option_outranks_it_and_the_next_save_is_told_of(self, two: TreeBuilder, tmp_path: Path) -> None:
         path = config(tmp_path, prefix="beta")
         answer = planned(two, path, api.ResumeQuestion(prefix="alpha"))
@@ -139,13 +124,6 @@ class TestPrefix:
             assert isinstance(answer, NoResumePoint)
             assert words in coded(answer.findings, Code.RUN_MIXED)[0].message
 
-    def test_of_a_few_stray_files_alone_it_is_not_believed(self, tmp_path: Path) -> None:
-        TreeBuilder(tmp_path).legacy(ranks=4, prefix="alpha").save(epoch=10, step=2)
-        tree = TreeBuilder(tmp_path).legacy(ranks=4, prefix="beta").save(epoch=20, step=2, ranks=[0])
-        assert (
-            load_keys(planned(tree, config(tmp_path, prefix="beta")).load).resume_training == "alpha_rank_0-10_2.ckpt"
-        )
-
     def test_where_nothing_of_the_right_training_is_whole_the_other_one_is_not_taken(
         self, two: TreeBuilder, tmp_path: Path
     ) -> None:
@@ -154,15 +132,6 @@ class TestPrefix:
         assert isinstance(answer, NoResumePoint)
         assert [one.checkpoint.prefix for one in answer.rejected] == ["alpha"]
         assert Code.RUN_MIXED in notes(answer)
-
-    def test_in_the_newer_layout_too_the_config_says_which_is_meant(self, tmp_path: Path) -> None:
-        TreeBuilder(tmp_path, prefix="alpha").iteration(step=20, world=4)
-        tree = TreeBuilder(tmp_path, prefix="beta").iteration(step=40, world=4)
-        for prefix, step in (("alpha", 20), ("beta", 40)):
-            Path(config(tmp_path)).write_text(f"checkpoint: {{prefix: {prefix}, load_path: ''}}\nuse_parallel: False\n")
-            answer = planned(tree, str(tmp_path / "mine.yaml"))
-            assert answer.point.checkpoint.step == step
-            assert Code.PREFIX_DIFFERS not in notes(answer)
 
     def test_a_prefix_that_is_not_in_the_tree_stops_a_launch_until_it_is_allowed(self, tmp_path: Path) -> None:
         tree = TreeBuilder(tmp_path).legacy(ranks=4).save(epoch=10, step=2)
@@ -211,43 +180,6 @@ class TestDevicesInDataParallelMode:
         assert said.code == ExitCode.NOTHING_TO_RESUME
         assert self.flown(tree, base, "--devices", str(whole)).code == ExitCode.OK
 
-    def test_one_that_only_the_newest_save_lacks_leaves_an_older_one(self, tree: TreeBuilder, base: Path) -> None:
-        tree.save(epoch=20, step=2, ranks=range(3))
-        train = api.read_config(str(base)).started_on(4)
-        answer = decide(tree.output, tree=api.TreeQuestion(path=str(tree.output), config=train))
-        assert isinstance(answer, ResumePlan)
-        assert chosen(answer) == ("15_2", 30)
-
-    def test_all_of_them_is_as_it_was(self, tree: TreeBuilder, base: Path) -> None:
-        assert self.flown(tree, base, "--devices", "4").code == ExitCode.OK
-        said, new = self.launched(tree, base, "--devices-per-node", "4")
-        assert (said.code, new["data_skip_steps"], new["ignore_data_skip"]) == (ExitCode.OK, 30, False)
-
-    def test_a_launch_on_as_many_as_wrote_it_says_of_its_sinks_what_the_preflight_before_it_does(
-        self, tree: TreeBuilder, base: Path
-    ) -> None:
-        base.write_text(
-            base.read_text().replace("batch_size: 2", "batch_size: 3").replace("sink_size: 2", "sink_size: 4")
-        )
-        flight = self.flown(tree, base, "--format", "json")
-        said, _ = self.launched(tree, base)
-        assert flight.code == said.code == ExitCode.DAMAGE
-        checks = json.loads(said.stdout)["checks"]
-        found = [finding["code"] for check in checks for finding in check["findings"] if finding["severity"] != "note"]
-        assert found == [Code.SINK_SIZE_CHANGED.value]
-        checks, flown = (
-            [check for check in each if check["name"] != "start"]  # with which config differs
-            for each in (checks, json.loads(flight.stdout)["checks"])
-        )
-        assert checks[:-1] == flown[:-1]  # a disk is never the same twice
-
-    def test_of_unified_weights_nobody_knows_how_many_wrote_them(self, base: Path) -> None:
-        folder = unified_tree(base.parent)
-        for more, batches in (((), 10), (("--devices", "2"), 20)):
-            said = ask("preflight", str(folder), "--config", str(base), "--format", "json", *WRITTEN, *more)
-            assert said.code != ExitCode.FAILED, said.stderr
-            assert json.loads(said.stdout)["plan"]["data"]["data_skip_steps"] == batches
-
     def test_a_launch_from_unified_weights_is_not_of_one_device_because_nobody_says_how_many(self, base: Path) -> None:
         folder, new = unified_tree(base.parent), base.with_name("new.yaml")
         order = ("launch", str(folder), "--config", str(base), "--output", str(new))
@@ -287,22 +219,11 @@ class TestDevicesInDataParallelMode:
         )
         assert why_not(answer) == [("15_2", {Code.RANK_MISSING})]
 
-    def test_where_nobody_says_how_many_it_is_as_many_as_wrote_it(self, tree: TreeBuilder, base: Path) -> None:
-        base.write_text(base.read_text().replace("batch_size: 2", "batch_size: 6"))
-        said, new = self.launched(tree, base)
-        assert (said.code, new["data_skip_steps"]) == (ExitCode.OK, 10)
-        assert " 4 8118 " in str(said.json["command"])
-
     def test_a_word_on_the_ranks_that_wrote_it_outranks_them(self, tree: TreeBuilder, base: Path) -> None:
         shutil.rmtree(tree.checkpoint / "rank_3")
         said = self.flown(tree, base, "--devices", "4", "--world-size", "3")
         assert said.code == ExitCode.DAMAGE
         assert "written by 3 ranks, the config starts 4" in " ".join(said.stdout.split())
-
-    def test_they_prove_a_smaller_run_too(self, tree: TreeBuilder, base: Path) -> None:
-        tree.save(epoch=40, step=2, run=1, ranks=range(2), global_batch_size=4)
-        assert "_1-40_2, step 80, whole on all 2 ranks" in self.flown(tree, base, "--devices", "2").stdout
-        assert "15_2, step 30" in self.flown(tree, base).stdout
 
 
 @given(ranks=st.integers(1, 64), devices=st.integers(1, 64), batch=st.integers(1, 512), step=st.integers(0, 10**6))
@@ -362,9 +283,3 @@ class TestUnknownBatchSize:
         tree = TreeBuilder(tmp_path).legacy(ranks=4).save(epoch=15, step=2, global_batch_size=None)
         _, new = self.launched(tree, "base_config: ./other.yaml\n")
         assert (new["data_skip_steps"], new["ignore_data_skip"]) == (30, False)
-
-    def test_preflight_says_so(self, tree: TreeBuilder) -> None:
-        base = tree.base / "base.yaml"
-        base.write_text("base_config: ./other.yaml\n")
-        said = ask("preflight", str(tree.output), "--config", str(base), *WRITTEN)
-        assert "the data counted by MindFormers" in " ".join(said.stdout.split())

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import yaml
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ckpttool.domain.plan import ResumePlan
@@ -17,7 +17,7 @@ from ckpttool.render import yaml_edit
 from ckpttool.render.yaml_edit import spell
 from ckpttool.trainers.mindformers.launch import render_config
 from ckpttool.trainers.mindformers.load import LoadKeys, load_keys, planned_skip
-from tests.support.plans import LEGACY_LOAD, NEWER_LOAD, resume_plan
+from tests.support.plans import NEWER_LOAD, resume_plan
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 LEGACY, NEWER = resume_plan(), resume_plan(load=NEWER_LOAD)
@@ -96,7 +96,7 @@ class TestRealShapes:
         assert "use_legacy_format" not in {change.key for change in told.changes}
         assert render_config(launch.text, NEWER).changes == ()
 
-    @pytest.mark.sample(8)
+    @pytest.mark.sample(4)
     @pytest.mark.parametrize("name", sorted(path.name for path in CONFIGS.glob("*.yaml")))
     @pytest.mark.parametrize("ends", ["\n", "\r\n", "\r"])
     @pytest.mark.parametrize("start", ["", "\ufeff"])
@@ -126,17 +126,6 @@ class TestDataPosition:
         assert "data_skip_steps: null  # from last time\n" in text
         assert yaml.safe_load(text)["ignore_data_skip"] is True
         assert yaml.safe_load(text)["trainer"] == {"type": "x"}
-
-    def test_nothing_to_skip_adds_no_number(self) -> None:
-        text = render_config("seed: 0\n", resume_plan(batches=0)).text
-        assert "data_skip_steps" not in text
-        assert "ignore_data_skip: True" in text
-
-    def test_an_old_wish_to_ignore_the_skip_is_withdrawn(self) -> None:
-        assert yaml.safe_load(render_config("ignore_data_skip: True\n", LEGACY).text)["ignore_data_skip"] is False
-
-    def test_a_file_name_is_written_and_never_true(self) -> None:
-        assert yaml.safe_load(render_config("resume_training: True\n", LEGACY).text)["resume_training"] == NAME
 
 
 class TestWaysToWriteYaml:
@@ -216,16 +205,6 @@ class TestWaysToWriteYaml:
         text = render_config("load_checkpoint: \"x\"\nresume_training: 'y'\n", resume_plan(load=load)).text
         assert text.startswith(f"load_checkpoint: \"it's here\"\nresume_training: '{NAME}'\n")
 
-    def test_new_keys_stand_beside_their_kin(self) -> None:
-        text = render_config("a: 1\nresume_training: x # why\nb: 2\n", LEGACY).text
-        assert text.splitlines()[:5] == [
-            "a: 1",
-            f"resume_training: {NAME} # why",
-            "load_checkpoint: output/checkpoint",
-            "load_ckpt_format: ckpt",
-            "data_skip_steps: 30",
-        ]
-
     def test_what_a_key_was_before_is_told_as_yaml_on_one_line(self) -> None:
         base = 'load_checkpoint: "two\\nlines"\nresume_training: 2024-01-01\nload_ckpt_format: "\\ud800"\n'
         changes = {change.key: change.before for change in render_config(base, LEGACY).changes}
@@ -283,11 +262,6 @@ class TestRefusals:
             render_config("seed: 0\n", LEGACY)
         assert not isinstance(error.value, UsageError)
 
-    def test_an_edit_that_is_no_yaml_any_more_gives_nothing(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(yaml_edit.Editor, "apply", lambda _: "{")
-        with pytest.raises(CkptToolError, match="nothing was written"):
-            render_config("seed: 0\n", LEGACY)
-
     @pytest.mark.parametrize("wrong", ["1", "1.0", "[true]", "{a: true}", "null"])
     def test_values_that_only_python_takes_for_equal_are_told_apart(
         self, wrong: str, monkeypatch: pytest.MonkeyPatch
@@ -315,7 +289,6 @@ documents = st.dictionaries(st.sampled_from([*TOP, "seed", "use_parallel", "a b"
 )
 
 
-@settings(max_examples=150)
 @given(
     documents,
     st.permutations(range(12)),
@@ -367,8 +340,3 @@ def test_whatever_is_spelled_reads_back_as_itself_in_a_block_and_in_braces(text:
 def test_a_scalar_reads_back_with_its_type(value: str | int | bool | None) -> None:
     read = yaml.safe_load(f"k: {spell(value)}")["k"]
     assert (type(read), read) == (type(value), value)
-
-
-def test_the_plans_used_here_are_of_both_layouts() -> None:
-    assert load_keys(LEGACY.load) == LEGACY_LOAD
-    assert not load_keys(NEWER.load).use_legacy_format

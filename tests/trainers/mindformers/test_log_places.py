@@ -39,11 +39,6 @@ def test_msruns_logs_are_taken_where_the_trainers_own_are_not_there(tmp_path: Pa
     assert found(tmp_path) == [["output/log/rank_0/info.log"]]
 
 
-def test_logs_beside_the_output_folder_are_found_where_there_are_none_in_it(tmp_path: Path) -> None:
-    touch(tmp_path, "output/checkpoint/x", "msrun_log/worker_0.log")
-    assert found(tmp_path) == [["msrun_log/worker_0.log"]]
-
-
 @pytest.mark.parametrize(
     "name",
     [

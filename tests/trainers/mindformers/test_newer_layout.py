@@ -13,7 +13,6 @@ from ckpttool.domain.health import Health
 from ckpttool.errors import ExitCode
 from ckpttool.trainers.mindformers.load import load_keys
 from tests.support.answers import (
-    FIXTURES,
     chosen,
     cli,
     coded,
@@ -26,7 +25,6 @@ from tests.support.answers import (
     why_not,
     writable_copy,
 )
-from tests.support.training_configs import read_train_config
 from tests.support.trees import TreeBuilder
 
 
@@ -70,19 +68,8 @@ class TestNeverAnOlderIteration:
         assert [one.path for one in reasons(answer, "iteration_00000030")] == [str(missing.relative_to(real))]
         assert answer.point.lost_steps == 10
 
-    def test_an_untouched_tree_is_resumed_where_the_tracker_says(self, real: Path) -> None:
-        answer = plan(real)
-        assert chosen(answer) == ("iteration_00000030", 30)
-        assert notes(answer) == set()
-
 
 class TestAcceptedUnseen:
-    def test_an_empty_shard_is_found(self, real: Path) -> None:
-        shard_of(real, 30, "model", 1).write_bytes(b"")
-        answer = plan(real)
-        assert chosen(answer) == ("iteration_00000020", 20)
-        assert why_not(answer) == [("iteration_00000030", {Code.SHARD_EMPTY})]
-
     def test_half_the_shards_without_a_record_are_no_checkpoint(self, real: Path) -> None:
         """Without metadata.json one `.safetensors` file is enough for MindFormers."""
         (real / "iteration_00000030/metadata.json").unlink()
@@ -94,9 +81,6 @@ class TestAcceptedUnseen:
         found = reasons(answer, "iteration_00000030")
         assert {one.code for one in found} == {Code.METADATA_INCOMPLETE, Code.SHARD_MISSING}
         assert len([one for one in found if one.code is Code.SHARD_MISSING]) == 4
-
-    def test_on_one_rank_where_no_record_is_written_none_is_asked_for(self) -> None:
-        assert chosen(plan(FIXTURES / "newfmt_1rank" / "output")) == ("iteration_00000030", 30)
 
     @pytest.mark.parametrize("role", ["model", "opt"])
     def test_on_one_rank_a_save_without_what_other_saves_have_is_not_whole(self, tmp_path: Path, role: str) -> None:
@@ -142,12 +126,6 @@ class TestHealthyButHollow:
         assert chosen(strict) == ("iteration_00000010", 10)
         assert why_not(strict) == [("iteration_00000020", {Code.HEALTH_UNKNOWN})]
 
-    def test_an_unhealthy_status_is_passed_over(self, tmp_path: Path) -> None:
-        tree = TreeBuilder(tmp_path).iteration(step=10, ckpt_status=0).iteration(step=20, ckpt_status=1)
-        answer = plan(tree.checkpoint)
-        assert chosen(answer) == ("iteration_00000010", 10)
-        assert why_not(answer) == [("iteration_00000020", {Code.MARKED_UNHEALTHY})]
-
 
 class TestAFreshRunInAnOldFolder:
     """1.7 and 1.8 prune the lowest number, so a fresh run deletes what it has just saved."""
@@ -186,17 +164,6 @@ class TestAFreshRunInAnOldFolder:
         assert cli("prune", root, "--keep-last", "1", "--grace", "0").exit_code == ExitCode.INCOMPLETE
         pruned.iteration(step=10)
         assert cli("resolve", root).exit_code == ExitCode.OK
-
-    def test_with_every_save_of_the_old_training_damaged_there_is_nothing_to_resume_from(
-        self, pruned: TreeBuilder
-    ) -> None:
-        for file in pruned.checkpoint.rglob("*.safetensors"):
-            file.write_bytes(b"torn")
-        assert cli("resolve", str(pruned.checkpoint)).exit_code == ExitCode.NOTHING_TO_RESUME
-
-    def test_it_can_be_named(self, pruned: TreeBuilder) -> None:
-        choice = api.ResumeQuestion(name="iteration_00000300")
-        assert chosen(plan(pruned.checkpoint, choice=choice)) == ("iteration_00000300", 300)
 
     def test_what_the_fresh_run_did_keep_is_chosen(self, tmp_path: Path) -> None:
         tree = TreeBuilder(tmp_path)
@@ -237,25 +204,3 @@ class TestNoBatchSize:
         common.write_text(common.read_text().replace('"consumed_samples": null', '"consumed_samples": 160'))
         (save,) = scanned(tree.checkpoint).checkpoints
         assert (blocking(save.findings), save.samples) == ((), 160)
-
-    @pytest.mark.parametrize("key", ["step_num", "epoch_num", "global_step"])
-    def test_any_other_counter_that_is_null_is_refused_too(self, tmp_path: Path, key: str) -> None:
-        tree = TreeBuilder(tmp_path).iteration(step=20, epoch=20)
-        common = tree.checkpoint / "iteration_00000020/common.json"
-        common.write_text(common.read_text().replace(f'"{key}": 20', f'"{key}": null'))
-        (reason,) = reasons(refusal(tree.checkpoint), "iteration_00000020")
-        assert reason.message.startswith(f"no {key}:")
-
-
-class TestUsefulKeysCalledUseless:
-    def test_settings_that_work_at_the_top_level_are_not_reported_as_ignored(self, tmp_path: Path) -> None:
-        """1.9 and later log "Some configs in yaml are useless" for keys that they obey."""
-        config = tmp_path / "base.yaml"
-        config.write_text(
-            "use_checkpoint_health_monitor: True\nresume_by_last_timestamp_ckpt: False\n"
-            "checkpoint: {load_path: ./output/checkpoint, save_path: ./output/checkpoint}\n"
-        )
-        read = read_train_config(str(config))
-        assert coded(read.findings, Code.CONFIG_KEY_IGNORED) == []
-        assert read.use_checkpoint_health_monitor
-        assert read.has_checkpoint_section

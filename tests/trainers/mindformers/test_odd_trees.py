@@ -10,7 +10,7 @@ from ckpttool import api
 from ckpttool.domain.finding import Code, Severity
 from ckpttool.domain.health import Health
 from ckpttool.domain.shard import FormatName
-from ckpttool.errors import ExitCode, UsageError
+from ckpttool.errors import ExitCode
 from tests.support.answers import (
     chosen,
     cli,
@@ -43,21 +43,6 @@ class TestALostLastRank:
         assert line in said.stdout
         assert line not in cli(verb, str(tree.output), "--world-size", "3").stdout
 
-    def test_what_else_tells_their_number_confirms_it(self, tree: TreeBuilder) -> None:
-        config = tree.base / "c.yaml"
-        config.write_text("use_parallel: True\nparallel_config:\n  data_parallel: 4\n  model_parallel: 1\n")
-        assert "rank folders" in cli("resolve", str(tree.output)).stdout
-        assert "rank folders" not in cli("resolve", str(tree.output), "--config", str(config)).stdout
-
-
-def test_a_file_without_bytes_is_one_damage(tree: TreeBuilder) -> None:
-    path = tree.shard(1, 10, 2)
-    tree.file(path, b"")
-    (verdict, _) = reversed(document("verify", str(tree.output), "--checkpoint", "all")["checkpoints"])
-    found = [finding["path"] for finding in verdict["findings"] if finding["code"] == "shard-empty"]
-    assert found == [path.removeprefix("checkpoint/")]
-    assert "and 1 more" not in cli("verify", str(tree.output)).stdout
-
 
 class TestASaveThatWasCutOff:
     def test_on_half_of_the_ranks_is_no_smaller_training(self, tmp_path: Path) -> None:
@@ -83,17 +68,8 @@ class TestAFileThatIsGiven:
         assert plan(path).point.checkpoint.format is wanted
         assert plan(path, choice=api.ResumeQuestion(name="10_2")).point.checkpoint.format is wanted
 
-    def test_means_its_own_training(self, tree: TreeBuilder) -> None:
-        tree.legacy(prefix="other").save(epoch=10, step=2)
-        assert plan(tree.output / tree.shard(1, 10, 2)).point.checkpoint.prefix == "other"
-        with pytest.raises(UsageError):
-            plan(tree.output / tree.shard(1, 10, 2), choice=api.ResumeQuestion(name="5_2"))
-
 
 class TestRanksBeyondAnyTraining:
-    def test_in_an_option_are_refused(self, tree: TreeBuilder) -> None:
-        assert cli("resolve", str(tree.output), "--world-size", "99999999999").exit_code == ExitCode.USAGE
-
     def test_in_a_folders_name_are_a_stray(self, tree: TreeBuilder) -> None:
         tree.folder("checkpoint/rank_9999999")
         found = scanned(tree.output)
@@ -200,12 +176,6 @@ class TestSimulatedWithoutAnyCheckpoint:
         assert "rank_1 holds no .ckpt file" in document(*asked)["mindformers"]["because"]
 
 
-class TestAMarkOfAnotherRanksFile:
-    def test_keeps_the_save_from_being_chosen(self, tree: TreeBuilder) -> None:
-        tree.file("health_ckpts.json", '[{"is_health": 1, "ckpt_name": "llama2_7b_rank_1-10_2.ckpt"}]')
-        assert why_not(plan(tree.output)) == [("10_2", {Code.MARKED_UNHEALTHY})]
-
-
 def test_a_config_for_fewer_ranks_is_the_reason_before_damage(tmp_path: Path) -> None:
     tree = TreeBuilder(tmp_path).legacy(ranks=8).save(epoch=5, step=2)
     for rank in (5, 6):
@@ -216,10 +186,3 @@ def test_a_config_for_fewer_ranks_is_the_reason_before_damage(tmp_path: Path) ->
     assert "can be resumed from: 5_2 has shards of 8 ranks, but 4 are expected because" in said
     assert "ranks 5-6" in said
     assert "(2 of 4)" not in said
-
-
-def test_a_row_of_a_save_that_is_not_complete_is_marked_where_every_rank_has_a_file(tree: TreeBuilder) -> None:
-    assert "4/4 !" not in cli("scan", str(tree.output)).stdout
-    tree.file(tree.shard(1, 10, 2), b"")
-    rows = [row.split() for row in cli("scan", str(tree.output)).stdout.splitlines()]
-    assert {row[0]: "!" in row for row in rows if row and row[0] in {"5_2", "10_2"}} == {"5_2": False, "10_2": True}

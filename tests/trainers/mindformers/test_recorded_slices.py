@@ -124,13 +124,6 @@ def test_of_two_copies_both_are_doubted(tmp_path: Path) -> None:
     }
 
 
-def test_without_strategy_files_nobody_knows_that_it_is_damage(tmp_path: Path) -> None:
-    output = with_strategies(tmp_path, training(data=3, tensor=2))
-    shutil.rmtree(output / "strategy")
-    flip(output, 3, "adam_m.stage0.column.weight")
-    assert said(output)[1] == ()
-
-
 @pytest.mark.parametrize("how", ["newer", "torn", "disagree", "one alone", "huge", "another's number"])
 def test_strategy_files_that_may_be_wrong_tell_nothing(
     tmp_path: Path, how: str, monkeypatch: pytest.MonkeyPatch
@@ -203,29 +196,6 @@ def test_files_of_a_start_without_pipeline_stages_give_no_donor_across_them(tmp_
         shard(output, rank).unlink()
     healing = api.heal(str(output), api.HealOrder(grace=0))
     assert [(each.sick.rank, each.donor) for each in healing.shards] == [(rank, None) for rank in lost]
-
-
-def test_moments_that_are_recorded_and_not_saved_do_not_contradict_the_record(tmp_path: Path) -> None:
-    saved = training(data=2, tensor=2)
-    output = parallel_tree(tmp_path, saved)
-    told = dict(lies(saved, 0))
-    told |= {f"accu_grads.{name}": each for name, each in told.items()}
-    write_strategies(output, [strategy(told)], ranks=4)
-    shard(output, 3).unlink()
-    (healing,) = api.heal(str(output), api.HealOrder(grace=0)).shards
-    assert healing.donor is not None
-    assert (healing.donor.rank, healing.donor.proof) == (1, Proof.RECORDED)
-
-
-def test_a_grid_of_more_ranks_than_there_are_strategy_files_tells_nothing(tmp_path: Path) -> None:
-    """As where operators are interleaved: a side of the grid is none of ranks."""
-    saved = training(data=2, tensor=2)
-    output = parallel_tree(tmp_path, saved)
-    told = {name: each._replace(dev_matrix=[2, 2, 2]) for name, each in lies(saved, 0).items()}
-    write_strategies(output, [strategy(told)], ranks=4)
-    tree = api.scan(api.TreeQuestion(path=str(output)))
-    (checkpoint,) = tree.inventory.checkpoints
-    assert tree.slices(checkpoint) is None
 
 
 def test_a_lost_shard_of_the_only_checkpoint_can_be_healed(tmp_path: Path) -> None:

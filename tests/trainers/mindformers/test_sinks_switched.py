@@ -53,11 +53,6 @@ def test_sinks_switched_on_are_told_with_the_batches_that_the_data_do_not_have(
     assert Code.EPOCH_COUNTER_SHIFTS not in codes(told)
 
 
-def test_a_run_that_stays_without_sinks_is_left_alone(without_sinks: TreeBuilder, tmp_path: Path) -> None:
-    told = found(without_sinks.checkpoint, config(tmp_path, sinks=None))
-    assert not {Code.SINK_SIZE_CHANGED, Code.EPOCH_COUNTER_SHIFTS, Code.TRAINING_COMPLETE} & codes(told)
-
-
 def test_real_saves_without_sinks_are_no_sinks_though_the_newest_divides(tmp_path: Path) -> None:
     """Real: 4_5 is step 20 in epoch 4 of 5 steps each, as if there had been 4 sinks of 5."""
     output = writable_copy("nosink_ckpt", tmp_path / "tree")
@@ -117,11 +112,6 @@ def test_saves_of_another_batch_size_do_not_tell_of_these(tmp_path: Path) -> Non
     assert saved_sinks(state.scalars, saves) == SavedSinks(size=2, is_sure=True)
 
 
-@pytest.mark.parametrize("state", [TrainState(step_num=10), TrainState(epoch_num=5), TrainState()])
-def test_what_does_not_count_both_tells_nothing(state: TrainState) -> None:
-    assert saved_sinks(state.scalars) is None
-
-
 class TestSinksOfTheWholeDataSet:
     """`sink_size: -1`, which begins whole epochs only."""
 
@@ -153,8 +143,4 @@ class TestSinksOfTheWholeDataSet:
     def test_saves_at_the_ends_of_epochs_go_on_as_they_were(self, last: int, tmp_path: Path) -> None:
         tree = TreeBuilder(tmp_path).legacy().save(epoch=1, step=20, true_step=20)
         tree.save(epoch=last, step=20, true_step=20 * last)
-        assert Code.SINK_SIZE_CHANGED not in codes(found(tree.checkpoint, config(tmp_path, sinks=-1)))
-
-    def test_in_the_newer_layout_they_do_too(self, tmp_path: Path) -> None:
-        tree = TreeBuilder(tmp_path).legacy().iteration(step=20, epoch=1).iteration(step=40, epoch=2)
         assert Code.SINK_SIZE_CHANGED not in codes(found(tree.checkpoint, config(tmp_path, sinks=-1)))

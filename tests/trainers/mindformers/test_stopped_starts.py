@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import shutil
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -68,16 +67,6 @@ def test_one_device_cannot_load_safetensors_from_rank_folders(tmp_path: Path, co
         assert stopped_by(tree, config) is Code.RANK_FOLDER_ON_ONE_DEVICE
         edited(config, ("use_parallel: False\n", ""))  # which is the default
         assert stopped_by(tree, config) is Code.RANK_FOLDER_ON_ONE_DEVICE
-
-
-def test_resolve_tells_it_too_where_it_needs_no_config(tmp_path: Path) -> None:
-    tree = tmp_path / "run[1]" / "output"
-    shutil.copytree(FIXTURES / "sink2_safetensors" / "output", tree)
-    question = api.TreeQuestion(path=str(tree))
-    decision = api.resolve(question, api.ResumeQuestion(), api.DataQuestion()).decision
-    assert [finding.code for finding in decision.findings] == [Code.PATH_IS_PATTERN]
-    whole = replace(question, path=str(FIXTURES / "sink2_safetensors" / "output"))
-    assert api.resolve(whole, api.ResumeQuestion(), api.DataQuestion()).decision.findings == ()
 
 
 DATA_PARALLEL = ("parallel_mode: 1 ", "parallel_mode: 0 ")
@@ -147,19 +136,6 @@ class TestThe17SpellingOfTheSwitch:
         assert yaml.safe_load(new.read_text())["ckpt_use_legacy_format"] is False
         assert "use_legacy_format" not in yaml.safe_load(new.read_text())
         assert not [each for each in launch.plan.findings if "layout" in each.message]
-
-    @pytest.mark.parametrize("both", [False, True])
-    def test_the_switch_is_set_right_in_its_own_spelling(self, tmp_path: Path, both: bool) -> None:
-        base, new = tmp_path / "base.yaml", tmp_path / "new.yaml"
-        more = "use_legacy_format: False\n" if both else ""
-        base.write_text(f"ckpt_use_legacy_format: False\n{more}{CONFIG.read_text()}")
-        order = api.LaunchOrder(base=str(base), output=str(new))
-        tree = api.TreeQuestion(path=str(FIXTURES / "sink2_ckpt" / "output"))
-        launch = api.launch(tree, api.ResumeQuestion(), api.DataQuestion(), order=order)
-        assert isinstance(launch, Launch)
-        written = yaml.safe_load(new.read_text())
-        assert written["ckpt_use_legacy_format"] is True
-        assert written.get("use_legacy_format") is (True if both else None)
 
 
 class TestATrainingThatIsOver:

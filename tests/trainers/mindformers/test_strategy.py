@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from ckpttool import api
 from ckpttool.domain.finding import Code
 from ckpttool.storage.local import LocalStorage
 from ckpttool.trainers.mindformers.strategy import strategy_world
@@ -30,12 +29,6 @@ def test_the_highest_rank_counts_and_whole_names_only(tmp_path: Path, names: lis
     assert strategy_world(LocalStorage(str(tmp_path))) == world
 
 
-def test_no_folder_or_one_that_is_none_is_no_evidence(tmp_path: Path) -> None:
-    (tmp_path / "strategy").touch()
-    assert strategy_world(LocalStorage(str(tmp_path / "missing"))) is None
-    assert strategy_world(LocalStorage(str(tmp_path))) is None
-
-
 class TestTrees:
     @pytest.fixture
     def tree(self, tmp_path: Path) -> TreeBuilder:
@@ -51,10 +44,6 @@ class TestTrees:
         (reason,) = answer.rejected[0].reasons
         assert "strategy files of 4 ranks" in reason.message
         assert reason.path == "rank_3/llama2_7b_rank_3-10_2.ckpt"
-
-    def test_the_user_knows_better(self, tree: TreeBuilder) -> None:
-        question = api.TreeQuestion(path=str(tree.output), world_size=3)
-        assert chosen(plan(tree.output, tree=question)) == ("10_2", 20)
 
     def test_without_them_three_ranks_are_three(self, tree: TreeBuilder) -> None:
         assert chosen(plan(tree.remove("strategy").output)) == ("10_2", 20)

@@ -74,6 +74,7 @@ def test_layouts_that_nothing_here_knows_of_are_left_out() -> None:
     assert parse_strategy(strategy({"known": known}) + two_grids, what="x.ckpt").layouts.keys() == {"known"}
 
 
+@pytest.mark.sample(60)
 @pytest.mark.parametrize("seed", range(200))
 def test_slices_are_those_that_a_tensor_is_cut_into(seed: int) -> None:
     chance = Random(seed)  # noqa: S311  the same layouts for the same seed, no secret

@@ -70,13 +70,6 @@ class TestDefaults:
         assert (config.world_size, config.global_batch_size, config.global_batch_size_1_3) == (16, 64, 128)
         assert [(finding.code, finding.line) for finding in config.findings] == [(Code.TRAINER_KEY_REFUSED, 17)]
 
-    def test_lines_are_those_of_the_keys(self) -> None:
-        config = read_train_config(str(CONFIGS / "llama2_legacy.yaml"))
-        text = (CONFIGS / "llama2_legacy.yaml").read_text().splitlines()
-        assert text[(config.line("runner_config.sink_size") or 0) - 1].strip() == "sink_size: 2"
-        assert text[(config.line("load_checkpoint") or 0) - 1].startswith("load_checkpoint:")
-        assert config.line("no_such_key") is None
-
 
 class TestSizes:
     def test_without_pipeline_stages_accumulation_counts(self) -> None:
@@ -171,11 +164,6 @@ class TestSizes:
     ) -> None:
         assert read(f"train_dataset: {{data_loader: {loader}}}").dataset_samples == samples
 
-    def test_a_sink_of_the_whole_data_set_is_known_for_one(self) -> None:
-        assert read("runner_config: {sink_size: -1}").sinks_all
-        assert not read("runner_config: {sink_size: -1, sink_mode: False}").sinks_all
-        assert not read("runner_config: {sink_size: 1}").sinks_all
-
     def test_sinking_the_whole_data_set_has_no_size_and_says_so(self) -> None:
         text = "runner_config: {sink_size: -1}"
         assert (read(text).sink_mode, read(text).sink_size) == (True, None)
@@ -188,10 +176,6 @@ class TestSizes:
 
 
 class TestLayout:
-    def test_an_empty_checkpoint_section_switches_nothing(self) -> None:
-        assert read("checkpoint:\n").use_legacy_format
-        assert not read("checkpoint: {load_path: ''}\n").use_legacy_format
-
     @pytest.mark.parametrize(("value", "legacy"), [("False", False), ("True", True), ("", False), ("'False'", True)])
     def test_use_legacy_format_is_taken_as_mindformers_takes_it(self, value: str, *, legacy: bool) -> None:
         assert read(f"use_legacy_format: {value}").use_legacy_format is legacy
@@ -235,10 +219,6 @@ class TestNumbersReadAsText:
         text = spelling.format(number)
         is_number = isinstance(yaml.safe_load(text), int | float)
         assert bool(findings(f"lr: {text}")) is not is_number
-
-
-def test_a_long_value_is_shown_in_part() -> None:
-    assert "…" in str(only("load_ckpt_format: " + "x" * 200).actual)
 
 
 NOTE, SUSPECT = Severity.NOTE, Severity.SUSPECT
@@ -376,10 +356,6 @@ class TestDisagreements:
         text = f"callbacks:\n  - type: MFLossMonitor\n  - type: CheckpointMonitor\n    prefix: {prefix}\n{more}\n"
         assert [finding.line for finding in findings(text)] == ([4] if found else [])
 
-    def test_findings_come_in_the_order_of_the_file(self) -> None:
-        text = "sink_size: 1\nlr: 1e-5\ntrainer: {resume_training: True}\nauto_trans_ckpt: 1\n"
-        assert [finding.line for finding in findings(text)] == [1, 2, 3, 4]
-
 
 class TestHostileYaml:
     @pytest.mark.parametrize(
@@ -416,10 +392,6 @@ class TestHostileYaml:
         text = "base: &b {epochs: 2, batch_size: 4}\nrunner_config:\n  <<: *b\n  batch_size: 8\nother: *b\n"
         assert parse_document(text.encode(), what="base.yaml").data == yaml.safe_load(text)
         assert read(text).global_batch_size == 8
-
-    def test_a_byte_order_mark_and_windows_line_ends_are_read(self) -> None:
-        config = read("\ufeffseed: 0\r\nepochs: 2\r\n")
-        assert config.findings[0].line == 2
 
     @given(st.text(alphabet="ab:-[]{}&*!|>'\"#%@,? \n\t019.e<", max_size=40))
     def test_whatever_the_text_it_is_read_as_pyyaml_reads_it_or_refused(self, text: str) -> None:

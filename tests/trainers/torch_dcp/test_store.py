@@ -14,7 +14,7 @@ from ckpttool.domain.checkpoint import CommitState
 from ckpttool.domain.finding import Code, Severity
 from ckpttool.storage import open_storage
 from ckpttool.trainers.torch_dcp import store
-from ckpttool.trainers.torch_dcp.names import is_committed, is_store
+from ckpttool.trainers.torch_dcp.names import is_store
 from ckpttool.trainers.torch_dcp.store import DcpStore, look, value_slices, values_of
 from tests.support.trainer_trees import LAYOUTS
 
@@ -60,14 +60,6 @@ def test_paths_are_told_from_the_root_and_values_by_their_names(save: Path) -> N
     places = value_slices(found)
     own = {name: places[name] for name in ("app.step", "app.consumed_samples")}
     assert values_of(open_storage(str(save.parent)), "save", own) == {"app.step": 15, "app.consumed_samples": 120}
-
-
-def test_a_value_that_cannot_be_read_is_left_out(save: Path) -> None:
-    own = {name: each for name, each in value_slices(looked(save)).items() if name == "app.step"}
-    (save / own["app.step"].path).unlink()
-    outside = own["app.step"]._replace(path="../x")
-    storage = open_storage(str(save.parent))
-    assert values_of(storage, "save", {**own, "outside": outside}) == {}
 
 
 def test_a_missing_file_is_expected_and_not_there(save: Path) -> None:
@@ -212,14 +204,6 @@ def by_rank(save: Path, ranks: int = 4) -> None:
     (save / ".metadata").unlink()
 
 
-def test_records_of_single_ranks_are_put_together(save: Path) -> None:
-    before = looked(save)
-    by_rank(save)
-    found = looked(save)
-    assert (found.findings, found.commit, found.expected) == ((), CommitState.COMMITTED, before.expected)
-    assert set(found.names) == set(before.names)
-
-
 def test_records_of_two_ranks_are_put_together_and_one_of_them_is_not_enough(tmp_path: Path) -> None:
     """The fewest ranks that there can be several of."""
     pair = Path(shutil.copytree(LAYOUTS / "dcp_plain_2ranks" / "8", tmp_path / "pair"))
@@ -230,14 +214,6 @@ def test_records_of_two_ranks_are_put_together_and_one_of_them_is_not_enough(tmp
     assert (set(found.names), value_slices(found)) == (set(before.names), value_slices(before))
     (pair / "__1.metadata").unlink()
     assert Code.RANK_MISSING in codes(looked(pair))
-
-
-def test_a_rank_without_its_own_record_is_missing(save: Path) -> None:
-    by_rank(save)
-    (save / "__2.metadata").unlink()
-    found = looked(save)
-    missing = [(finding.path, finding.ranks) for finding in found.findings if finding.code is Code.RANK_MISSING]
-    assert missing == [("save/__2.metadata", (2,))]
 
 
 def test_a_file_in_a_folder_of_the_save_is_looked_for(save: Path) -> None:
@@ -265,10 +241,3 @@ def test_a_file_in_a_folder_of_the_save_is_looked_for(save: Path) -> None:
 )
 def test_a_folder_is_told_by_its_names(names: set[str], *, is_one: bool) -> None:
     assert is_store(names) is is_one
-
-
-def test_names_of_a_record_that_was_not_read_are_none(save: Path) -> None:
-    (save / ".metadata").unlink()
-    found = looked(save)
-    assert (found.names, value_slices(found)) == ((), {})
-    assert is_committed({"__0_0.distcp"}) is False

@@ -5,39 +5,17 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-import pytest
-
-from ckpttool import api
 from ckpttool.domain.checkpoint import Content
-from ckpttool.domain.data_position import DataEffect, SampleSource, Unknown
+from ckpttool.domain.data_position import Unknown
 from ckpttool.domain.finding import Code
-from ckpttool.domain.plan import Outcome
-from ckpttool.domain.question import AskedSizes
-from tests.support.answers import FIXTURES, codes, goes_on, going, plan, refusal, scanned, simulated, why_not
-from tests.support.trainer_trees import LAYOUTS, healthy
-
-
-def test_samples_are_told_where_the_save_counts_them_and_where_the_data_go_on_is_not(tmp_path: Path) -> None:
-    position = goes_on(plan(healthy("dcp_fsdp2_4ranks", tmp_path)))
-    assert (position.samples, position.source, position.batches) == (120, SampleSource.CONTENT, 15)
-    assert position.effect is DataEffect.UNKNOWN
+from tests.support.answers import FIXTURES, codes, going, plan, refusal, scanned, why_not
+from tests.support.trainer_trees import healthy
 
 
 def test_without_samples_nothing_is_known_of_the_data(tmp_path: Path) -> None:
     found = plan(healthy("dcp_plain_2ranks", tmp_path))
     assert isinstance(found.data, Unknown)
     assert [str(setting.place) for setting in found.load.settings] == ["code:dcp.load(..., checkpoint_id)"]
-
-
-def test_it_takes_none_by_itself(tmp_path: Path) -> None:
-    found = simulated(healthy("dcp_plain_2ranks", tmp_path))
-    assert (found.would_resume, found.outcome) == (None, Outcome.UNKNOWN)
-
-
-@pytest.mark.parametrize("world", [1, 3, 64])
-def test_any_number_of_ranks_may_load_it(world: int) -> None:
-    choice = api.ResumeQuestion(sizes=AskedSizes(world=world))
-    assert plan(LAYOUTS / "dcp_fsdp2_4ranks", choice=choice).point.step == 15
 
 
 def test_a_name_tells_the_step_only_behind_a_word_that_counts_steps(tmp_path: Path) -> None:
@@ -59,11 +37,6 @@ def test_what_lies_beside_the_saves_and_what_a_larger_start_left_in_one_are_name
     newest = inventory.checkpoints[-1]
     assert [finding.path for finding in newest.findings] == ["8/__2_0.distcp"]
     assert codes(newest.findings) == {Code.STRAY_FILE}
-
-
-def test_what_goes_with_a_save_is_its_folder(tmp_path: Path) -> None:
-    root = healthy("dcp_plain_2ranks", tmp_path)
-    assert going(root) == {"4"}
 
 
 def test_tensors_in_the_form_of_safetensors_are_not_read_and_not_called_cut_off(tmp_path: Path) -> None:

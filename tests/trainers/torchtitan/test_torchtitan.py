@@ -12,8 +12,7 @@ from ckpttool import api
 from ckpttool.domain.checkpoint import Checkpoint, CommitState, Content
 from ckpttool.domain.finding import Code, Severity, blocking
 from ckpttool.domain.plan import Outcome, ResumePlan
-from ckpttool.domain.question import AskedSizes
-from tests.support.answers import chosen, codes, plan, scanned, simulated
+from tests.support.answers import codes, scanned, simulated
 from tests.support.trainer_trees import healthy
 from tests.support.trees import floats, safetensors_bytes
 
@@ -68,11 +67,6 @@ class TestStrays:
         assert Code.STRAY_TAKES_OVER not in codes(scanned(tree).findings)
         assert Code.STRAY_FILE in codes(scanned(tree).findings)
 
-    def test_a_copy_that_was_not_finished_is_not_looked_at(self, tree: Path) -> None:
-        shutil.copytree(tree / "checkpoint" / "step-10", tree / "checkpoint" / "step-300.bak")
-        (tree / "checkpoint" / "step-300.bak" / ".metadata").unlink()
-        assert Code.STRAY_TAKES_OVER not in codes(scanned(tree).findings)
-
 
 class TestWhatASaveSays:
     def test_step_tokens_and_data_parallel_ranks_come_from_what_was_saved(self, tree: Path) -> None:
@@ -106,15 +100,6 @@ class TestWhatASaveSays:
         assert isinstance(decision, ResumePlan)
         assert decision.point.checkpoint.name == "step-5"
 
-    def test_a_save_without_a_record_tells_nothing_of_what_is_in_it(self, tree: Path) -> None:
-        (tree / "checkpoint" / "step-10" / ".metadata").unlink()
-        assert saves(tree)["step-10"].content is Content.UNKNOWN
-
-
-def test_of_weights_alone_no_size_is_refused(last: Path) -> None:
-    choice = api.ResumeQuestion(name="step-7", allow_weights_only=True, sizes=AskedSizes(world=3))
-    assert chosen(plan(last, choice=choice)) == ("step-7", 7)
-
 
 def export(folder: Path, *names: str) -> None:
     """Write what `last_save_in_hf` leaves."""
@@ -135,12 +120,6 @@ class TestExported:
         assert decision.point.checkpoint.name == "step-10"
         assert simulated(tree).would_resume == "step-15"
 
-    def test_a_part_that_is_lost_is_missing(self, tree: Path) -> None:
-        export(tree / "checkpoint" / "step-15", "a.safetensors", "b.safetensors")
-        (tree / "checkpoint" / "step-15" / "b.safetensors").unlink()
-        missing = [each for each in saves(tree)["step-15"].findings if each.code is Code.SHARD_MISSING]
-        assert [each.path for each in missing] == ["step-15/b.safetensors"]
-
     @pytest.mark.parametrize(
         ("text", "code"),
         [
@@ -155,13 +134,6 @@ class TestExported:
         save = saves(tree)["step-15"]
         assert code in codes(save.findings)
         assert save.commit is CommitState.UNKNOWN
-
-    def test_an_index_that_cannot_be_read_is_unknown(self, tree: Path) -> None:
-        export(tree / "checkpoint" / "step-15", "a.safetensors")
-        index = tree / "checkpoint" / "step-15" / "model.safetensors.index.json"
-        index.unlink()
-        index.symlink_to("nowhere")
-        assert Code.UNREADABLE in codes(saves(tree)["step-15"].findings)
 
 
 def test_a_scan_reads_large_records_of_the_newest_saves_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -191,8 +163,3 @@ class TestWhoseTreeItIs:
                 shutil.rmtree(save)
         if (root / "step-7").exists():
             assert api.scan(api.TreeQuestion(path=str(root))).layout.name == "torchtitan"
-
-    def test_a_record_that_cannot_be_read_leaves_it_to_the_next(self, tree: Path) -> None:
-        (tree / "checkpoint" / "step-10" / ".metadata").unlink()
-        (tree / "checkpoint" / "step-10" / ".metadata").mkdir()
-        assert api.scan(api.TreeQuestion(path=str(tree / "checkpoint"))).layout.name == "torchtitan"

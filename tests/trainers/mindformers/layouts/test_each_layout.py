@@ -62,7 +62,7 @@ def odd_iterations(base: Path) -> Path:
     return root
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(1))
 @pytest.mark.parametrize("build", [odd_ranks, odd_iterations, unified_tree])
 def test_a_shuffled_listing_gives_the_same_inventory(build: Callable[[Path], Path], seed: int, tmp_path: Path) -> None:
     root = str(build(tmp_path))

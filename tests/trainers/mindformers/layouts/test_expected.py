@@ -15,7 +15,7 @@ from ckpttool.domain.shard import FormatName, Shard, ShardRole
 from ckpttool.domain.units import Rank
 from ckpttool.errors import UsageError
 from ckpttool.trainers.mindformers.layouts.names import ITERATION_LAYOUT, UNIFIED_LAYOUT
-from tests.support.inventories import checkpoint, expect_ranks, finding, tree
+from tests.support.inventories import checkpoint, expect_ranks, tree
 
 
 def declared(world_size: int) -> WorldEvidence:
@@ -37,22 +37,11 @@ def missing(one: Checkpoint) -> list[str | None]:
 
 
 class TestRankLayout:
-    def test_a_save_on_all_ranks_that_ever_saved_is_complete(self) -> None:
-        found = expect_ranks(tree(checkpoint("10_2"), checkpoint("20_2")))
-        assert worlds(found) == [4, 4]
-        assert [one.findings for one in found.checkpoints] == [(), ()]
-        assert found.findings == ()
-
     def test_a_shard_that_one_rank_lacks_is_named_in_full(self) -> None:
         found = expect_ranks(tree(checkpoint("10_2"), checkpoint("20_2", run=1, ranks=[0, 1, 3])))
         (lacking,) = found.checkpoints[1].findings
         assert (lacking.code, lacking.path) == (Code.SHARD_MISSING, "rank_2/llama_rank_2_1-20_2.ckpt")
         assert found.checkpoints[0].findings == ()
-
-    def test_the_last_ranks_shard_is_missed_because_an_older_save_had_it(self) -> None:
-        found = expect_ranks(tree(checkpoint("10_2"), checkpoint("20_2", ranks=[0, 1, 2])))
-        assert missing(found.checkpoints[1]) == ["rank_3/llama_rank_3-20_2.ckpt"]
-        assert "its highest rank is 3" in found.checkpoints[1].findings[0].message
 
     def test_the_name_of_a_missing_shard_keeps_a_rank_that_is_part_of_the_prefix(self) -> None:
         found = expect_ranks(tree(checkpoint("10_2", prefix="my_rank_1_model", ranks=[1])), [declared(2)])
@@ -111,19 +100,6 @@ class TestHints:
         assert all(one.findings == () for one in found.checkpoints)
         assert [note.code for note in found.findings] == [Code.WORLD_SIZE_DIFFERS]
 
-    def test_a_run_of_another_training_is_weighed_but_not_noted(self) -> None:
-        inventory = tree(checkpoint("10_2", prefix="a", ranks=range(8)), checkpoint("20_2", prefix="b", ranks=range(4)))
-        found = expect_ranks(inventory)
-        assert (worlds(found), found.findings) == ([8, 4], ())
-
-    def test_notes_join_the_findings_of_the_tree_in_order(self) -> None:
-        before = finding(Code.UNREADABLE, path="x"), finding(Code.BREAKPOINT_FILE, path="y")
-        found = expect_ranks(tree(checkpoint("10_2"), findings=before), [hint(8)])
-        assert [one.code for one in found.findings] == [Code.BREAKPOINT_FILE, Code.UNREADABLE, Code.WORLD_SIZE_DIFFERS]
-
-    def test_an_empty_tree_expects_nothing(self) -> None:
-        assert expect_ranks(tree()) == tree()
-
 
 class TestAShrinkThatMayBeACrash:
     def shrunken(self, *later: Checkpoint, declare: bool = False) -> Inventory:
@@ -162,11 +138,6 @@ class TestTooManyRanks:
         rest = (1 << 13) - 4 - MOST_NAMED
         assert found.findings[-1].message.startswith(f"{rest} more shards are not there, of ranks 4100 to 8191")
 
-    def test_in_the_newer_layout_too(self) -> None:
-        inventory = tree(iteration(10, world=9999, model=[0]), layout=ITERATION_LAYOUT)
-        (found,) = expect_ranks(inventory).checkpoints
-        assert found.findings[-1].message.startswith(f"{9998 - MOST_NAMED} more shards are not there")
-
 
 class TestFoldersWithoutCheckpoints:
     def test_a_growth_that_saved_nothing_is_named_with_the_way_out(self) -> None:
@@ -191,22 +162,6 @@ class TestFoldersWithoutCheckpoints:
         assert worlds(found) == [4]
         assert all(one.code is Code.SHARD_MISSING for one in found.checkpoints[0].findings)
         assert "rank_3, which holds no checkpoint of any run" in found.checkpoints[0].findings[0].message
-
-    def test_an_unreadable_folder_counts_as_well(self) -> None:
-        found = expect_ranks(tree(checkpoint("10_2", ranks=range(2)), folders=range(4), unreadable=[2, 3]))
-        assert worlds(found) == [4]
-        assert [one.code for one in found.checkpoints[0].findings] == [Code.UNREADABLE, Code.UNREADABLE]
-
-    def test_a_folder_in_the_middle_does_not_change_the_size(self) -> None:
-        found = expect_ranks(tree(checkpoint("10_2", ranks=[0, 1, 3]), folders=range(4)))
-        assert worlds(found) == [4]
-        assert missing(found.checkpoints[0]) == ["rank_2/llama_rank_2-10_2.ckpt"]
-
-    def test_it_counts_against_earlier_runs_of_the_same_size_too(self) -> None:
-        found = expect_ranks(
-            tree(checkpoint("10_2", ranks=range(4)), checkpoint("20_2", run=1, ranks=range(4)), folders=range(8))
-        )
-        assert worlds(found) == [8, 8]
 
     def test_it_does_not_count_against_a_run_from_before_the_training_grew(self) -> None:
         found = expect_ranks(

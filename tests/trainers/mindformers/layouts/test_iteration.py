@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 from pathlib import Path
 
 import pytest
@@ -16,7 +15,6 @@ from ckpttool.domain.scalars import Scalars
 from ckpttool.domain.shard import ShardRole
 from ckpttool.domain.units import Step
 from ckpttool.storage.local import LocalStorage
-from ckpttool.trainers.base import ScanOptions
 from ckpttool.trainers.common.tracker_file import TRACKER
 from ckpttool.trainers.listing import list_root
 from ckpttool.trainers.mindformers.layouts.iteration import MindFormersIteration
@@ -65,25 +63,11 @@ class TestIterations:
         expected = RunSummary(prefix="llama2_7b", run=0, first_step=Step(20), last_step=Step(30), world_size=4)
         assert local(tree).runs == (expected,)
 
-    def test_no_iteration_is_no_run(self, tmp_path: Path) -> None:
-        storage = LocalStorage(str(TreeBuilder(tmp_path).tracker("30").checkpoint))
-        inventory = MindFormersIteration().scan(storage, list_root(storage), ScanOptions())
-        assert (inventory.runs, inventory.checkpoints) == ((), ())
-
     @pytest.mark.parametrize("prefix", [None, "llama-7b", "a-model-b", "llama3.1", "a\nb"])
     def test_any_prefix_or_none_is_told_from_the_role(self, tmp_path: Path, prefix: str | None) -> None:
         builder = TreeBuilder(tmp_path, prefix=prefix, world=2).iteration(step=10)
         (found,) = local(builder).checkpoints
         assert (found.prefix, found.ranks, found.findings) == (prefix or "", (0, 1), ())
-
-    def test_a_folder_without_shards_has_the_prefix_of_the_others(self, tree: TreeBuilder) -> None:
-        tree.iteration(step=40, ranks=[])
-        assert {one.prefix for one in local(tree).checkpoints} == {"llama2_7b"}
-
-    def test_one_rank_without_a_metadata_record_is_committed(self) -> None:
-        inventory = scanned(FIXTURES / "newfmt_1rank" / "output")
-        assert {one.commit for one in inventory.checkpoints} == {CommitState.COMMITTED}
-        assert {one.expected for one in inventory.checkpoints} == {None}
 
 
 class TestStrays:
@@ -102,12 +86,6 @@ class TestStrays:
         inventory = local(tree)
         assert (names(inventory), inventory.strays) == (["iteration_00000020", NEWEST], (name,))
         assert [(one.code, one.severity) for one in inventory.findings] == [(Code.STRAY_FILE, Severity.NOTE)]
-
-    def test_a_file_named_like_an_iteration_is_a_stray(self, tree: TreeBuilder) -> None:
-        assert local(tree.file("checkpoint/iteration_00000040")).strays == ("iteration_00000040",)
-
-    def test_our_own_folder_is_none(self, tree: TreeBuilder) -> None:
-        assert local(tree.folder("checkpoint/.ckpttool")).findings == ()
 
     @pytest.mark.parametrize(
         "name",
@@ -146,12 +124,6 @@ class TestStrays:
         (found,) = about_newest(tree)
         assert (found.code, found.severity, found.path) == (Code.UNREADABLE, Severity.UNKNOWN, path)
         assert [shard.path for shard in named(local(tree), NEWEST).shards] == [shard.path for shard in before.shards]
-
-    def test_an_iteration_that_is_a_link_to_nowhere_is_unreadable_and_no_stray(self, tree: TreeBuilder) -> None:
-        shutil.rmtree(tree.checkpoint / NEWEST)
-        (tree.checkpoint / NEWEST).symlink_to("nowhere")
-        (found,) = about_newest(tree)
-        assert (found.code, found.severity, found.path) == (Code.UNREADABLE, Severity.UNKNOWN, NEWEST)
 
 
 class TestRecords:
@@ -259,15 +231,6 @@ class TestTracker:
         (note,) = inventory.findings
         assert note.path == TRACKER
         assert note.code in {Code.TRACKER_DISAGREES, Code.UNREADABLE}
-
-    def test_a_name_of_nothing_is_kept_and_noted(self, tree: TreeBuilder) -> None:
-        inventory = local(tree.tracker("40"))
-        assert tracked_in(inventory) == "iteration_00000040"
-        assert codes(inventory.findings) == {Code.TRACKER_DISAGREES}
-
-    def test_no_tracker_is_a_note(self, tree: TreeBuilder) -> None:
-        inventory = local(tree.remove(f"checkpoint/{TRACKER}"))
-        assert (tracked_in(inventory), codes(inventory.findings)) == (None, {Code.TRACKER_DISAGREES})
 
     def test_a_tracker_that_the_disk_withholds_is_unknown(self, tree: TreeBuilder) -> None:
         inventory = scan(FaultyStorage(str(tree.checkpoint), {TRACKER: DENIED}))

@@ -112,7 +112,7 @@ def random_tree(base: Path, random_: random.Random) -> TreeBuilder:
     return tree
 
 
-@pytest.mark.sample(8)
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("seed", range(40))
 def test_in_any_tree_the_choice_with_one_is_the_choice_without(tmp_path: Path, seed: int) -> None:
     random_ = random.Random(seed)  # noqa: S311  the same trees each time

@@ -85,16 +85,6 @@ def test_names_that_differ_in_the_rank_alone_are_cut_once(monkeypatch: pytest.Mo
     assert {folder.meta is None for folder in folders} == {False}
 
 
-def test_one_rank_that_holds_something_else_is_seen_among_many() -> None:
-    folders = {rank: [f"llama_rank_{rank}-20_2.ckpt", "meta.json"] for rank in range(20)}
-    folders[7] = ["llama_rank_70-20_2.ckpt", "meta.json"]
-    folders[9] = ["llama_rank_9-20_2.ckpt"]
-    shapes = {int(folder.rank): folder.shapes for folder in listed(Folders(folders))}
-    assert shapes.pop(7) == ("llama_rank_70-20_2.ckpt",)
-    assert set(shapes.values()) == {("llama_rank_\0-20_2.ckpt",)}
-    assert [folder.rank for folder in listed(Folders(folders)) if folder.meta is None] == [9]
-
-
 @given(st.sets(st.text(alphabet="rank_i09tez", max_size=12)), st.sampled_from(["iteration_", "rank_", "r", "zz"]))
 def test_the_names_that_begin_so_are_found_among_the_others(held: set[str], start: str) -> None:
     listing = Listing(entries=tuple(Entry(name, Kind.FOLDER) for name in sorted(held)))

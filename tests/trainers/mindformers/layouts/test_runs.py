@@ -84,10 +84,6 @@ class TestAlign:
         assert align_runs(runs(run0={"10_2": 20}), twice) == {0: 0}
         assert align_runs(runs(run5={"10_2": 20}), twice) == {5: 0}
 
-    def test_more_shared_saves_win_over_its_own_number(self) -> None:
-        reference = runs(run0={"10_2": 20}, run1={"10_2": 20, "15_2": 30})
-        assert align_runs(runs(run0={"10_2": 20, "15_2": 30}), reference) == {0: 1}
-
     def test_a_run_of_which_some_files_were_renamed_is_one_run_again(self) -> None:
         half_renamed = runs(run0={"20_2": 40}, run1={"25_2": 50})
         assert align_runs(half_renamed, runs(run0=OLD, run1=NEW)) == {0: 1, 1: 1}
@@ -121,10 +117,6 @@ class TestAlign:
         saves = [(aligned[run], label) for run, labels in own.items() for label in labels]
         assert len(saves) == len(set(saves))
 
-    @given(SAVES)
-    def test_a_cohort_matched_with_itself_keeps_its_numbers(self, own: Runs) -> None:
-        assert align_runs(own, own) == {run: run for run in own}
-
 
 def folder(rank: int, *shapes: str) -> RankFolder:
     return RankFolder(Rank(rank), tuple(sorted(shapes)), None, ())
@@ -146,17 +138,6 @@ class TestCohorts:
 
 
 class TestTrees:
-    def test_half_of_the_nodes_may_be_replaced(self, tmp_path: Path) -> None:
-        """Both halves are as large; only the one that kept its disks knows that there was a first run."""
-        tree = TreeBuilder(tmp_path).legacy().save(epoch=10, step=2, ranks=[2, 3])
-        tree.save(epoch=20, step=2, run=1, ranks=[2, 3]).save(epoch=20, step=2, ranks=[0, 1])
-        found = named(scanned(tree.checkpoint), "_1-20_2")
-        assert found.ranks == (0, 1, 2, 3)
-        assert [rename.source for rename in found.renames] == [
-            "rank_2/llama2_7b_rank_2_1-20_2.ckpt",
-            "rank_3/llama2_7b_rank_3_1-20_2.ckpt",
-        ]
-
     def test_a_rename_never_lands_on_another_file(self, tmp_path: Path) -> None:
         """Rank 0 counts one run more, so its `_1` is a dead run's; to rename its `_2` to that would destroy it."""
         tree = TreeBuilder(tmp_path).legacy().save(epoch=10, step=2)
@@ -268,7 +249,7 @@ class TestAWrongStep:
         assert chosen(answer) == ("15_2", 30)
         assert why_not(answer)[0][0] == "_1-20_2"
 
-    @pytest.mark.parametrize("flipped", [40 + (1 << 50), 40 + (1 << 20), 40 + (1 << 12)])
+    @pytest.mark.parametrize("flipped", [40 + (1 << 50), 40 + (1 << 12)])
     def test_that_no_training_reaches_is_not_lost(self, resumed: TreeBuilder, flipped: int) -> None:
         resumed.save(epoch=20, step=2, true_step=flipped, optimizer_step=40, ranks=[0]).save(
             epoch=20, step=2, ranks=[1, 2, 3]
@@ -277,10 +258,6 @@ class TestAWrongStep:
             resumed.remove(resumed.shard(rank, 20, 2, run=1))
         answer = plan(resumed.output)
         assert (chosen(answer), answer.point.lost_steps) == (("15_2", 30), 10)
-
-    def test_beyond_any_training_on_every_rank_is_none(self, resumed: TreeBuilder) -> None:
-        resumed.save(epoch=20, step=2, run=1, true_step=40 + (1 << 50), optimizer_step=40)
-        assert plan(resumed.output).point.lost_steps == 0
 
 
 def test_a_rewind_is_asked_twice_and_believed(tmp_path: Path) -> None:
@@ -297,16 +274,3 @@ def test_a_run_that_went_on_with_larger_batches_is_not_asked_twice(tmp_path: Pat
     storage = FaultyStorage(str(tree.checkpoint))
     scan(storage)
     assert len(storage.opened) == 4
-
-
-def test_one_save_in_two_formats_is_in_order(tmp_path: Path) -> None:
-    tree = three_saves(tmp_path).save(epoch=15, step=2, fmt="safetensors")
-    storage = FaultyStorage(str(tree.checkpoint))
-    scan(storage)
-    assert len(storage.opened) == 4
-
-
-def test_other_ranks_that_cannot_be_read_leave_the_first_word(tmp_path: Path) -> None:
-    tree = three_saves(tmp_path, ranks=2).save(epoch=6, step=2, run=1)
-    tree.truncate(tree.shard(0, 6, 2, run=1), 0)
-    assert named(scanned(tree.output), "_1-6_2").step == 12

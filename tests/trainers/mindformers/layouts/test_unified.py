@@ -15,7 +15,7 @@ from ckpttool.storage.local import LocalStorage
 from ckpttool.trainers.listing import list_root
 from ckpttool.trainers.mindformers.layouts.unified import MindFormersUnified
 from tests.support.answers import chosen, plan, refusal, why_not
-from tests.support.faulty_storages import BROKEN, FaultyStorage, scan
+from tests.support.faulty_storages import scan
 from tests.support.trees import floats, safetensors_bytes, training_scalars
 
 MAP = "param_name_map.json"
@@ -57,19 +57,6 @@ def test_it_is_one_checkpoint_at_the_step_that_the_scalars_tell(folder: Path) ->
     assert (one.findings, inventory.findings) == ((), ())
 
 
-def test_a_part_that_is_a_link_to_nowhere_is_unreadable_and_not_missed(folder: Path) -> None:
-    (folder / "part1.safetensors").unlink()
-    (folder / "part1.safetensors").symlink_to("nowhere")
-    answer = refusal(folder)
-    assert why_not(answer) == [("unified", {Code.UNREADABLE})]
-    assert answer.rejected[0].reasons[0].path == "part1.safetensors"
-
-
-def test_the_older_form_of_the_map_is_read_too(folder: Path) -> None:
-    (folder / MAP).write_text('{"dense.bias": "part0.safetensors", "dense.weight": "part1.safetensors"}')
-    assert local(folder).checkpoints[0].expected == (HYPER, "part0.safetensors", "part1.safetensors")
-
-
 def test_a_part_that_the_map_names_and_is_gone_is_missed(folder: Path) -> None:
     assert chosen(plan(folder)) == ("unified", 30)
     (folder / "part1.safetensors").unlink()
@@ -107,11 +94,6 @@ def test_scalars_that_cannot_be_read_tell_no_step(folder: Path, content: bytes) 
     (one,) = local(folder).checkpoints
     assert (one.step, one.step_source, one.label, one.scalars) == (None, "unknown", None, Scalars())
     assert refusal(folder).rejected[0].checkpoint.name == "unified"
-
-
-def test_scalars_that_the_disk_withholds_tell_none_either(folder: Path) -> None:
-    (one,) = scan(FaultyStorage(str(folder), {HYPER: BROKEN})).checkpoints
-    assert one.step is None
 
 
 def test_the_layout_is_known_by_the_file_of_scalars(folder: Path) -> None:
