@@ -9,7 +9,7 @@ from ckpttool.domain.frozen import replace
 from ckpttool.domain.scalars import NO_FACTS, ShardFacts
 from ckpttool.domain.shard import TORCH_FORMATS, FormatName
 from ckpttool.domain.verdict import ShardReport
-from ckpttool.formats.base import Header, ShardFormat, failed_header, unread_header, unsupported
+from ckpttool.formats.base import Header, ShardFormat, unread_header, unsupported
 from ckpttool.formats.front import HEAD_BYTES, Front
 from ckpttool.formats.mindspore.shard import MindSporeCkpt
 from ckpttool.formats.safetensors.shard import Safetensors
@@ -47,7 +47,7 @@ def read_header(source: ByteSource, *, named: FormatName, facts: ShardFacts = NO
     size = source.stamp.size
     head = front.head()
     if not head:
-        return failed_header(named, damage(Code.SHARD_EMPTY, "The file has no bytes."), bytes_read=0)
+        return unread_header(named, damage(Code.SHARD_EMPTY, "The file has no bytes."), bytes_read=0)
     if named is FormatName.OCDBT:  # values follow one another as they are, zeros too: the store says where each lies
         return unread_header(named, bytes_read=len(head))
     if not head.strip(b"\0"):
@@ -56,7 +56,7 @@ def read_header(source: ByteSource, *, named: FormatName, facts: ShardFacts = NO
         if shard_format.recognise(head):
             return _under_its_name(shard_format.header(front, head, facts), named)
     # The oldest pickles begin with no mark at all.
-    return unsafe_pickle(source, head, hidden=False) or failed_header(
+    return unsafe_pickle(source, head, hidden=False) or unread_header(
         named, _unrecognised(head, size), bytes_read=len(head)
     )
 
@@ -86,7 +86,7 @@ def _zeroed(source: ByteSource, named: FormatName, head: bytes) -> Header:
         expected="a header",
         actual="zeros",
     )
-    return failed_header(named, finding, bytes_read=len(head) + len(tail))
+    return unread_header(named, finding, bytes_read=len(head) + len(tail))
 
 
 def _unrecognised(head: bytes, size: int) -> Finding:

@@ -116,11 +116,6 @@ def last_page(entries: Iterable[TensorEntry]) -> tuple[int, int] | None:
     return max(min(spans)[0], end - LAST_PAGE_BYTES), end
 
 
-def failed_header(name: FormatName, finding: Finding, *, bytes_read: int) -> Header:
-    """Make the header of a file whose own could not be read at all."""
-    return unread_header(name, finding, bytes_read=bytes_read)
-
-
 def unread_header(name: FormatName, *findings: Finding, bytes_read: int) -> Header:
     """Make the header of a file of which no more is known than what it is."""
     return Header(

@@ -13,7 +13,7 @@ from xxhash import xxh3_64_intdigest
 
 from ckpttool.domain.frozen import dataclass
 from ckpttool.domain.guarding import GuardEventKind
-from ckpttool.domain.saving import SaveLayout, SaveProgress
+from ckpttool.domain.saving import OWN_STATE, SaveLayout, SaveProgress
 from ckpttool.domain.units import ByteCount, Rank
 from ckpttool.errors import CkptToolError, IncompleteError, NothingToResumeError, UsageError
 from ckpttool.formats.strict_json import OWN_MEMORY, ParseError, get_int, get_str, parse_object
@@ -22,7 +22,7 @@ from ckpttool.guard.agree import Ranks
 from ckpttool.guard.objects import Objects, Tree
 from ckpttool.guard.state_reading import UnreadableState, read
 from ckpttool.guard.tensor_file import tensors_in
-from ckpttool.guard.writer import STATE, STATE_SCHEMA
+from ckpttool.guard.writer import STATE_SCHEMA
 from ckpttool.records import SealPlace, births_begin
 from ckpttool.records.birth import recorded_shard
 from ckpttool.storage import open_storage
@@ -251,10 +251,10 @@ def _content(path: str) -> tuple[memoryview, FileDigest]:
 
 
 def _parsed(layout: SaveLayout, tensors: dict[str, Tensor], world_size: int) -> tuple[Tree, SaveProgress]:
-    if STATE not in tensors:
-        raise ParseError(f"there is no {STATE}")
-    text = tensors[STATE].numpy().tobytes()
-    document = parse_object(text, what=STATE, limit=_STATE_LIMIT, most_memory=OWN_MEMORY)
+    if OWN_STATE not in tensors:
+        raise ParseError(f"there is no {OWN_STATE}")
+    text = tensors[OWN_STATE].numpy().tobytes()
+    document = parse_object(text, what=OWN_STATE, limit=_STATE_LIMIT, most_memory=OWN_MEMORY)
     if (schema := get_str(document, "schema")) != STATE_SCHEMA:
         raise ParseError(f"expected {STATE_SCHEMA}, found {schema!a:.80}")
     if (saved_by := get_int(document, "world_size")) != world_size:

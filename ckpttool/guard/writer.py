@@ -41,9 +41,6 @@ from ckpttool.verify.kernels.tensors import TensorHashes
 from ckpttool.write.files import ensure_folder, locked, remove, replace, sweep
 from ckpttool.write.stream import Block, Streamed, stream
 
-STATE = OWN_STATE
-"""Not in the file's metadata: that differs from rank to rank here, and is to be equal in all files of a save."""
-
 STATE_SCHEMA = "ckpttool/training-state/1"
 
 _STATE_UNIT = 64 << 10
@@ -166,9 +163,9 @@ class CheckpointWriter:
         progress = self._progress(step, tree)
         label = self._layout.label(self._place.prefix, self._run, progress)
         parts = spell(tree)
-        taken = sorted(name for name in parts.tensors if name == STATE)
+        taken = sorted(name for name in parts.tensors if name == OWN_STATE)
         if taken:
-            raise Unsaveable(STATE, "the name of our own state")
+            raise Unsaveable(OWN_STATE, "the name of our own state")
         health = Health.UNKNOWN if self._health is None else self._health.of(progress.step)
         return _Save(
             name=self._layout.checkpoint(label),
@@ -325,8 +322,8 @@ class _File:
     def __init__(self, save: _Save) -> None:
         self._tensors = save.tensors
         self._ready: dict[str, Block] = {each.name: pack(_PACKED[each.dtype], each.value) for each in save.scalars}
-        self._ready[STATE] = save.state
-        rows = [*named(save.tensors.items()), (STATE, DType.U8, (len(save.state),))]
+        self._ready[OWN_STATE] = save.state
+        rows = [*named(save.tensors.items()), (OWN_STATE, DType.U8, (len(save.state),))]
         rows += [(each.name, each.dtype, each.shape) for each in save.scalars]
         self._head, self.entries = spelled(rows)
         self.size = ByteCount(len(self._head) + sum(entry.nbytes for entry in self.entries))

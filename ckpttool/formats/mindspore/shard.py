@@ -17,11 +17,11 @@ from ckpttool.formats.base import (
     MAX_FINDINGS,
     Checksum,
     Header,
-    failed_header,
     last_page,
     over_limit,
     schema_hash,
     schema_rows,
+    unread_header,
 )
 from ckpttool.formats.mindspore.records import (
     MAX_RECORD_HEAD,
@@ -71,7 +71,7 @@ class MindSporeCkpt:
     def header(self, source: ByteSource, head: bytes, facts: ShardFacts) -> Header:
         """Walk from record to record, reading no tensor but the scalars that are asked for."""
         if head.startswith(_ENCRYPTED):
-            return failed_header(self.name, _ENCRYPTED_FILE, bytes_read=len(head))
+            return unread_header(self.name, _ENCRYPTED_FILE, bytes_read=len(head))
         walk = _Walk(source, head)
         walk.run()
         entries = walk.tensors.entries

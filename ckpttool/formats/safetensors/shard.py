@@ -13,7 +13,7 @@ from ckpttool.domain.finding import Code, Finding, damage, note
 from ckpttool.domain.frozen import dataclass, replace
 from ckpttool.domain.scalars import AskedScalar, ShardFacts
 from ckpttool.domain.shard import FormatName
-from ckpttool.formats.base import CRC_LIMIT, LAST_PAGE_BYTES, Checksum, Header, failed_header, over_limit
+from ckpttool.formats.base import CRC_LIMIT, LAST_PAGE_BYTES, Checksum, Header, over_limit, unread_header
 from ckpttool.formats.front import Front
 from ckpttool.formats.safetensors import ALIGNMENT, LENGTH_BYTES
 from ckpttool.formats.scalars import ScalarPlan, ScalarReading, plan_scalars, read_scalars
@@ -44,23 +44,23 @@ class Safetensors:
         length = int.from_bytes(head[:LENGTH_BYTES], "little")
         data_begin = LENGTH_BYTES + length
         if refusal := _refuse_length(length, source.stamp.size):
-            return failed_header(self.name, refusal, bytes_read=len(head))
+            return unread_header(self.name, refusal, bytes_read=len(head))
         source.extend(data_begin)
         bytes_read = max(len(head), min(data_begin, source.length))
         if source.length < data_begin:  # cut since it was opened
             finding = _truncated(data_begin, source.length, "its header")
-            return failed_header(self.name, finding, bytes_read=bytes_read)
+            return unread_header(self.name, finding, bytes_read=bytes_read)
         source.expect_again(data_begin)
         if length > _WIDE_LIMIT and not bytes(memoryview(source.block)[LENGTH_BYTES:data_begin]).isascii():
             finding = over_limit(
                 f"The header has {length} bytes and is not ASCII; ckpttool reads {_WIDE_LIMIT} of such."
             )
-            return failed_header(self.name, finding, bytes_read=bytes_read)
+            return unread_header(self.name, finding, bytes_read=bytes_read)
         try:
             known, digits = _parse(source.block, data_begin, facts.scalars)
         except UnicodeDecodeError as error:
             finding = damage(Code.HEADER_INVALID, f"The header is no UTF-8: {error.reason} at its byte {error.start}.")
-            return failed_header(self.name, finding, bytes_read=bytes_read)
+            return unread_header(self.name, finding, bytes_read=bytes_read)
         metadata = known.text.metadata
         if digits is not None:
             metadata = tuple((key, digits if key == CHECKSUM_KEY else value) for key, value in metadata)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from ckpttool.domain.finding import Code, Finding, damage, note, unsafe
 from ckpttool.domain.scalars import ShardFacts
 from ckpttool.domain.shard import FormatName
-from ckpttool.formats.base import MAX_FINDINGS, Header, failed_header, over_limit, quoted, unread_header
+from ckpttool.formats.base import MAX_FINDINGS, Header, over_limit, quoted, unread_header
 from ckpttool.storage.base import ByteSource
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ def unsafe_pickle(source: ByteSource, head: bytes, *, hidden: bool) -> Header | 
     names = reader.names(0, source.stamp.size, pickles=MOST_PICKLES)
     if not names.runs and not (hidden and names.hidden):
         return None
-    return failed_header(
+    return unread_header(
         FormatName.TORCH_PICKLE, _unsafe("The pickle", names), bytes_read=len(head) + reader.bytes_read
     )
 
