@@ -37,6 +37,7 @@ def _is_note(item: object) -> bool:
     return isinstance(item, dict) and (item.get("path"), item.get("severity")) == ("guard", "note")
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("layout", [None, *layout_names()])
 def test_a_capture_is_none_of_the_saves_of_a_layout(layout: str | None) -> None:
     options = [] if layout is None else ["--layout", layout]
@@ -45,6 +46,7 @@ def test_a_capture_is_none_of_the_saves_of_a_layout(layout: str | None) -> None:
         assert (said.code, said.stdout) == (12, ""), folder
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("tree", ONE_OF_EACH)
 def test_a_tree_with_captures_in_it_is_as_without(tree: str, tmp_path: Path) -> None:
     assert_undisturbed(healthy(tree, tmp_path))

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ckpttool.formats.torch.dcp import DcpMetadata, SplitTensor, read_dcp_metadata, slice_names
@@ -71,6 +71,7 @@ def slowly(data: bytes, monkeypatch: pytest.MonkeyPatch) -> DcpMetadata:
     return read_dcp_metadata(data)
 
 
+@pytest.mark.sample(6)
 @pytest.mark.parametrize("path", REAL, ids=lambda path: "/".join(path.parts[-4:-1]))
 def test_real_metadata_say_what_they_say_to_torch(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     data = path.read_bytes()
@@ -119,7 +120,6 @@ def metadata(draw: st.DrawFn) -> object:
     return Metadata(declared, {name: (name, *keys, *name.split("e")) for name in declared}, stored)
 
 
-@settings(max_examples=100, deadline=None)
 @given(metadata(), st.sampled_from([2, 3, 4, 5]))
 def test_whatever_torch_writes_is_read_as_torch_reads_it(said: object, protocol: int) -> None:
     data = written(said, protocol)
@@ -169,7 +169,6 @@ def test_a_cut_one_is_said_to_be_cut(keep: int) -> None:
         read_dcp_metadata(REAL[0].read_bytes()[:keep])
 
 
-@settings(max_examples=100, deadline=None)
 @given(st.data())
 def test_a_damaged_one_is_read_or_said_to_be_broken_and_no_more(data: st.DataObject) -> None:
     whole = bytearray(data.draw(st.sampled_from(REAL)).read_bytes())

@@ -64,6 +64,7 @@ def test_no_bit_of_what_a_header_says_can_flip_unseen(data: bytes, named: Format
             assert header.findings or not same, f"bit {bit} flipped unseen"
 
 
+@pytest.mark.sample(2)
 @SHARDS
 def test_every_truncation_is_damage_but_between_two_records(data: bytes, named: FormatName) -> None:
     healthy = read(data, named)
@@ -75,6 +76,7 @@ def test_every_truncation_is_damage_but_between_two_records(data: bytes, named: 
         assert header.entries == healthy.entries[: len(header.entries)]
 
 
+@pytest.mark.sample(1)
 @SHARDS
 def test_every_zeroed_tail_that_reaches_the_header_is_damage(data: bytes, named: FormatName) -> None:
     healthy = read(data, named)

@@ -58,7 +58,7 @@ HEALTHY = {
 
 
 class TestHealthy:
-    @pytest.mark.parametrize("protocol", [2, 3, 4, 5])
+    @pytest.mark.parametrize("protocol", [2, 5])
     @pytest.mark.parametrize("value", HEALTHY.values(), ids=HEALTHY)
     def test_attributes_as_picklers_write_them_are_no_more_than_unknown(self, value: object, protocol: int) -> None:
         names = scanned(saved(value, protocol))
@@ -174,7 +174,7 @@ PIECES = [
 def test_getattr_is_never_called_with_anything_but_constants_without_being_refused() -> None:
     chance = Random(7)  # noqa: S311  the same pickles in every run
     allowed = refused = 0
-    for _ in range(12_000):
+    for _ in range(5_000):
         data = chance.choice([FINE, b"\x80\x02"]) + b"".join(chance.choices(PIECES, k=chance.randrange(1, 12))) + b"."
         watched = Watched(data)
         with suppress(Exception):  # most make no sense to it at some point; what it called before counts
@@ -191,8 +191,8 @@ def test_getattr_is_never_called_with_anything_but_constants_without_being_refus
         elif watched.calls and not (names.runs or names.hidden):
             allowed += 1
             assert {f"{getattr(owner, 'path', '')}.b" for owner, *_ in called_for} <= set(names.unknown), data
-    assert refused > 100
-    assert allowed > 100
+    assert refused > 50
+    assert allowed > 50
 
 
 def test_what_is_called_is_what_an_unpickler_calls() -> None:

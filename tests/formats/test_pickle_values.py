@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ckpttool.formats.torch import pickle_values
@@ -20,7 +20,7 @@ from ckpttool.formats.torch.pickle_objects import BrokenPickleError, Global, Mad
 from ckpttool.formats.torch.pickle_values import read_values
 from tests.conftest import FIXTURES
 
-PROTOCOLS = range(pickle.HIGHEST_PROTOCOL + 1)
+PROTOCOLS = (0, 2, 5)  # 1 writes as 0 and 2 do, 3 and 4 as 5 does
 
 leaves = st.none() | st.booleans() | st.integers(-(2**200), 2**200) | st.floats(allow_nan=False) | st.text()
 values = st.recursive(
@@ -32,7 +32,6 @@ values = st.recursive(
 )
 
 
-@settings(max_examples=50)
 @given(values, st.sampled_from(PROTOCOLS))
 def test_plain_values_come_out_as_python_makes_them(value: object, protocol: int) -> None:
     assert read_values(pickle.dumps(value, protocol)) == value
@@ -210,7 +209,6 @@ def test_no_bytes_do_more_than_be_no_pickle(data: bytes) -> None:
         read_values(data)
 
 
-@settings(max_examples=200)
 @given(st.data())
 def test_a_real_pickle_that_was_damaged_does_no_more_either(data: st.DataObject) -> None:
     with zipfile.ZipFile(FIXTURES / "torch" / "fsdp2_rank_0.pt") as archive:

@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import PurePosixPath
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ckpttool.formats.torch import plain
@@ -50,7 +50,6 @@ def legacy(pickled: bytes) -> bytes:
     return b"".join(pickle.dumps(value, 2) for value in before) + pickled + pickle.dumps(["0"], 2) + bytes(64)
 
 
-@settings(max_examples=50)
 @given(values, st.sampled_from(PROTOCOLS), st.sampled_from(["zip", "legacy", "pickle"]), st.binary(max_size=9))
 def test_values_come_out_as_python_makes_them_wherever_they_lie(
     value: object, protocol: int, form: str, before: bytes

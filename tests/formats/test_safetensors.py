@@ -93,7 +93,7 @@ def test_a_header_above_100_mb_is_refused_by_the_format() -> None:
 
 
 @pytest.mark.sample(1)
-@pytest.mark.parametrize("size", [99_999_992, 17 << 20])
+@pytest.mark.parametrize("size", [17 << 20, 99_999_992])
 def test_a_header_as_long_as_the_format_allows_is_read(size: int) -> None:
     """So long is that of some 200,000 tensors; here blanks fill it, which the format allows at its end."""
     text = compact(entries_json([("w", "U8", [8], 8)]))
@@ -211,7 +211,7 @@ def test_ten_thousand_levels_of_nesting_are_a_finding(opening: str) -> None:
     assert codes(spelled(header)) - {Code.TRAILING_BYTES} == {Code.HEADER_INVALID}
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("element", ["[]", "{}", '""', "0", '"a":[]', '"a":{}', '{"a":0}'])
 def test_millions_of_empty_values_take_little_memory(element: str) -> None:
     many = ",".join([element] * (16_000_000 // (len(element) + 1)))

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ckpttool.domain.dtype import DType
@@ -41,6 +41,7 @@ def opened(data: bytes) -> TorchContents:
     return torch_contents(source, read_zip_directory(source).entries)
 
 
+@pytest.mark.sample(35)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("shape", [(), (1,), (3, 5), (0,), (4, 0, 2)])
 def test_each_type_and_shape_is_told_and_its_bytes_are_found(dtype: torch.dtype, shape: tuple[int, ...]) -> None:
@@ -206,7 +207,6 @@ def test_names_and_texts_that_a_few_bytes_repeat_are_cut(monkeypatch: pytest.Mon
     assert len(opened(torch_file({f"tensor {at}": at for at in range(1000)})).values) < 20
 
 
-@settings(max_examples=100)
 @given(st.data())
 def test_a_damaged_file_tells_what_it_can_and_raises_nothing(data: st.DataObject) -> None:
     whole = bytearray((FIXTURES / "torch" / "adamw.pt").read_bytes())

@@ -111,6 +111,7 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 
 
 class TestHealthy:
+    @pytest.mark.sample(8)
     @pytest.mark.parametrize("protocol", [2, 3, 4, 5])
     @pytest.mark.parametrize("make", VALUES.values(), ids=VALUES)
     def test_a_file_that_torch_saved_misses_nothing_and_every_storage_of_it_is_followed(

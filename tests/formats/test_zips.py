@@ -40,6 +40,7 @@ def begins(data: bytes) -> list[int]:
     return found[::-1]
 
 
+@pytest.mark.sample(12)
 @pytest.mark.parametrize("path", REAL, ids=lambda path: "/".join(path.parts[-3:]))
 def test_real_files_are_walked_to_their_beginning_and_every_record_is_as_it_was_saved(path: Path) -> None:
     data = path.read_bytes()

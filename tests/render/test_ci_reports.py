@@ -270,11 +270,11 @@ class TestSarif:
     def test_nothing_found_is_a_log_without_results_and_rules(self) -> None:
         assert sarif_run(log(check()))["results"] == []
 
-    @pytest.mark.parametrize("code", Code)
-    def test_every_finding_can_be_a_rule(self, code: Code) -> None:
-        (rule,) = json.loads(log(check(reason(code=code))))["runs"][0]["tool"]["driver"]["rules"]
-        assert rule["id"] == code.value
-        sarif_run(log(check(reason(code=code))))
+    def test_every_finding_can_be_a_rule(self) -> None:
+        text = log(check(*(reason(code=code) for code in Code)))
+        sarif_run(text)
+        rules = json.loads(text)["runs"][0]["tool"]["driver"]["rules"]
+        assert {rule["id"] for rule in rules} == {code.value for code in Code}
 
     def test_a_rule_stands_there_once_however_often_it_was_broken(self) -> None:
         run = sarif_run(log(check(reason(), reason(code=Code.RANK_MISSING), reason())))

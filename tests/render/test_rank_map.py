@@ -134,7 +134,7 @@ def test_a_lost_file_is_its_ranks_where_another_save_says_whose_it_is() -> None:
     assert told(rank_map([(newer, [lost]), (older, [])], columns=9).rows[0]) == ["rank 0: whole", "rank 1: missing (1)"]
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", range(25))
 def test_each_rank_is_drawn_in_its_column_and_no_worse_than_the_worst_there(seed: int) -> None:
     chance = Random(seed)  # noqa: S311  the same trees in every run
     world = chance.choice([1, 7, 64, 513, 1000, 5000])
