@@ -1,7 +1,6 @@
 from ckpttool.api.asd import asd_defaults as asd_defaults
 from ckpttool.api.asd import check_asd as check_asd
 from ckpttool.api.asd import emit_asd as emit_asd
-from ckpttool.api.attesting import try_store as try_store
 from ckpttool.api.comparing import diff as diff
 from ckpttool.api.configs import lint_config as lint_config
 from ckpttool.api.explaining import Explained as Explained
@@ -191,9 +190,6 @@ from ckpttool.domain.scalars import Scalars as Scalars
 from ckpttool.domain.settings import RunConfig as RunConfig
 from ckpttool.domain.shard import FormatName as FormatName
 from ckpttool.domain.shard import Shard as Shard
-from ckpttool.domain.stored import Claim as Claim
-from ckpttool.domain.stored import CrcName as CrcName
-from ckpttool.domain.stored import StoreTrial as StoreTrial
 from ckpttool.domain.tree_report import PageForm as PageForm
 from ckpttool.domain.tree_report import ReportQuestion as ReportQuestion
 from ckpttool.domain.tree_report import TreeReport as TreeReport

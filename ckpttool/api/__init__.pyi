@@ -1,7 +1,6 @@
 from ckpttool.api.asd import asd_defaults as asd_defaults
 from ckpttool.api.asd import check_asd as check_asd
 from ckpttool.api.asd import emit_asd as emit_asd
-from ckpttool.api.attesting import try_store as try_store
 from ckpttool.api.comparing import diff as diff
 from ckpttool.api.configs import lint_config as lint_config
 from ckpttool.api.explaining import Explained as Explained

@@ -56,8 +56,6 @@ def diff(  # noqa: PLR0913  what may be asked, by keyword
     sides = [side_of(each, checkpoint=checkpoint, layout=layout, tree=tree, whole=True) for each in (a, b)]
     ours, theirs = _alike(a, b, *sides)
     lists: dict[_Held, dict[str, str]] = {}
-    if level is Level.STORED:
-        raise UsageError("what a store keeps tells no difference: --level structure, checksum or numerics")
     values = level is not Level.STRUCTURE
     if values:
         several = len(ours.checkpoint.shards), len(theirs.checkpoint.shards)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from ckpttool import __version__
 from ckpttool.api.part_names import NO_RUN, assert_own, name_of, place_of, process_of_part, run_of
-from ckpttool.api.verifying import assert_kept, joined
+from ckpttool.api.verifying import joined
 from ckpttool.domain.expectation import RankFiles
 from ckpttool.domain.frozen import dataclass, replace
 from ckpttool.domain.manifest import Sealing
@@ -183,7 +183,6 @@ def _made(
         UsageError: It is to be divided, and nobody says among how many; or no disk can be looked at so.
         UnsafeError: The part is larger than any that would be read.
     """
-    assert_kept(root, question.check.level)
     began = time.time_ns()
     run = run_of(question, process)
     mount = mount_of(root, mount_table())

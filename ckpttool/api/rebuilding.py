@@ -127,7 +127,6 @@ class Rebuilding:
             scalars=report.scalars,
             first_seen=moment(time.time()),
             tensors=report.tensor_digests,
-            crcs=ready.streamed.crcs,
             healed=Healed(
                 rank=donor.rank, proof=donor.proof, trust=donor.trust, tensor=shard.tensor, at=moment(time.time())
             ),

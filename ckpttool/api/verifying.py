@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from ckpttool.records.merging import MergedLooks
     from ckpttool.verify.engines.ray import RayCluster
     from ckpttool.verify.observation import Engine
-    from ckpttool.verify.stored import StoreReading
 
 
 _METER: ContextVar[Meter | None] = ContextVar("meter", default=None)
@@ -135,7 +134,6 @@ def counted(
 def session_for(tree: Tree, question: CheckQuestion) -> Session:
     """Prepare to check checkpoints of a tree; what one needs of its neighbours is read once."""
     meter = _METER.get()
-    assert_kept(tree.inventory.root, question.level)
     if tree.looks is not None:
         return _recorded_session(tree, tree.looks, question)
     scope = Scope(
@@ -157,7 +155,7 @@ def session_for(tree: Tree, question: CheckQuestion) -> Session:
     if kept is not None and question.level.reads_content:
         done = (lambda _: None) if meter is None else meter.done
         tasks = OnceEngine(tasks, kept, stamp=tree.storage.stamp, done=done)
-    engines = Engines(tasks=tasks, headers=headers, stored=_stored(tree, question))
+    engines = Engines(tasks=tasks, headers=headers)
     records = SaveRecords(seal_place=tree.seal_place, closer=tree.closer, slices=tree.slices)
     return Session(tree.storage, tree.inventory, scope, engines, records)
 
@@ -193,26 +191,6 @@ def _memory(tree: Tree, question: CheckQuestion) -> Memory | None:
     from ckpttool.records.ledger import Memory
 
     return Memory(tree.storage, memory_place(tree.inventory.root), max_age=question.max_age)
-
-
-def assert_kept(root: str, level: Level) -> None:
-    """See that a store keeps checksums where a level asks for them.
-
-    Raises:
-        UsageError: It is none.
-    """
-    if level is Level.STORED:
-        from ckpttool.storage.stored_checksums import assert_keeps
-
-        assert_keeps(root)
-
-
-def _stored(tree: Tree, question: CheckQuestion) -> StoreReading | None:
-    if question.level is not Level.STORED:
-        return None
-    from ckpttool.api.attesting import store_reading
-
-    return store_reading(tree, question.timeout)
 
 
 def _proofs(tree: Tree, question: CheckQuestion) -> Proofs | None:
@@ -348,7 +326,6 @@ def forecast(tree: Tree | Where = None, question: CheckQuestion = CheckQuestion(
     from ckpttool.domain.forecast import CheckpointForecast, Forecast
 
     found = tree_of(tree)
-    assert_kept(found.inventory.root, question.level)
     asked = {checkpoint.key for checkpoint in chosen(found, question.name)}
     forecasts = []
     for checkpoint in newest_first(_read(found, question)):
@@ -360,15 +337,15 @@ def forecast(tree: Tree | Where = None, question: CheckQuestion = CheckQuestion(
                 shards=len({task.path for task in tasks}),
                 tasks=len(tasks),
                 nbytes=ByteCount(sum(task.cost for task in tasks)),
-                requests=_requests(tasks, question.level) if is_object_store(found.inventory.root) else None,
+                requests=_requests(tasks) if is_object_store(found.inventory.root) else None,
             )
         )
     return Forecast(inventory=found.inventory, level=question.level, checkpoints=tuple(forecasts))
 
 
-def _requests(tasks: Sequence[CheckTask], level: Level) -> int:
-    """Count one request for a header, and one for the rest of what is read or asked of a shard, or of a part of it."""
-    return sum(1 + (task.cost > HEADER_COST or level is Level.STORED) for task in tasks)
+def _requests(tasks: Sequence[CheckTask]) -> int:
+    """Count one request for a header, and one for the rest of what is read of a shard, or of a part of it."""
+    return sum(1 + (task.cost > HEADER_COST) for task in tasks)
 
 
 def _tasks(tree: Tree, checkpoint: Checkpoint, question: CheckQuestion) -> list[CheckTask]:

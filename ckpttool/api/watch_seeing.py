@@ -8,7 +8,6 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Protocol
 
 from ckpttool.api.scanning import Tree, looking_at, scanned
-from ckpttool.api.verifying import assert_kept
 from ckpttool.decide.seen_saves import OF_FILES, OF_PARTS, fingerprint, key_of, seen_save
 from ckpttool.decide.silent_parts import is_silent
 from ckpttool.decide.watching import patience_of
@@ -109,12 +108,11 @@ class InPlace:
 
 
 def assert_meant(question: WatchQuestion, tree: Tree) -> None:
-    """Let nobody ask of parts what only files allow, nor of a disk what only a store does.
+    """Let nobody ask of parts what only files allow.
 
     Raises:
         UsageError: Somebody does.
     """
-    assert_kept(tree.inventory.root, question.level)
     if tree.looks is None:
         return
     source = tree.looks.merge.source

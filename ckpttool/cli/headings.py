@@ -20,7 +20,7 @@ HEADINGS = {
         "--strict", "--tp", "--pp", "--dp", "--max-lost-steps", "--max-lost-time",
     ),
     "Evidence": (
-        "--level", "--dry-run", "--yes", "--try-store", "--subset", "--jump", "--max-age", "--no-ledger",
+        "--level", "--dry-run", "--yes", "--subset", "--jump", "--max-age", "--no-ledger",
         "--no-replicas", "--jobs", "--timeout", "--engine", "--ray-address",
         "--health-file", "--require-health", "--ignore-health", "--threshold", "--health-threshold",
         "--log", "--columns", "--from-weights", "--spikes-from", "--health-timeline", "--spike-threshold", "--margin",

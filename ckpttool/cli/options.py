@@ -64,7 +64,6 @@ class LevelName(str, Enum):
     """How hard to look."""
 
     STRUCTURE = "structure"
-    STORED = "stored"
     CHECKSUM = "checksum"
     NUMERICS = "numerics"
 
@@ -74,7 +73,7 @@ class LevelName(str, Enum):
         return Level[self.name]
 
 
-LevelOpt = Annotated[LevelName, typer.Option(help="Headers, a store's checksums too, every byte, or every element.")]
+LevelOpt = Annotated[LevelName, typer.Option(help="Headers, every byte, or every element.")]
 Dir = Annotated[
     str | None,
     typer.Argument(

@@ -34,10 +34,9 @@ from ckpttool.cli.output_files import assert_replaceable, first_line, lies_under
 from ckpttool.cli.units import duration, share
 from ckpttool.domain.forecast import Forecast
 from ckpttool.domain.frozen import dataclass, replace
-from ckpttool.domain.stored import StoreTrial
 from ckpttool.domain.verdict import Verdict, Verification
 from ckpttool.errors import UsageError
-from ckpttool.render.escape import shown, size
+from ckpttool.render.escape import size
 from ckpttool.storage import is_local
 
 if TYPE_CHECKING:
@@ -89,13 +88,6 @@ class CheckOptions:
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Say what would be read: bytes, tasks, a store's requests.")
     ] = False
-    try_store: Annotated[
-        bool,
-        typer.Option(
-            "--try-store",
-            help="Write a small object with wrong checksums first, to see that the store refuses it (stored).",
-        ),
-    ] = False
     yes: Annotated[
         bool, typer.Option("--yes", help="Read more than 1 TiB from an object store though nobody watches.")
     ] = False
@@ -110,8 +102,6 @@ class CheckOptions:
             raise UsageError(f"--jump takes a factor above 1, or 0 for no comparison, not {self.jump:g}")
         if self.stats is not None and self.level is not LevelName.NUMERICS:
             raise UsageError("--stats writes numbers, and only --level numerics looks at them")
-        if self.try_store and self.level is not LevelName.STORED:
-            raise UsageError("--try-store is about what the store keeps, and only --level stored asks for that")
         if self.stats is not None and trees > 1:
             raise UsageError("--stats takes the numbers of one tree: give one DIR")
         subset = None if self.subset is None else bucket(self.subset)
@@ -234,24 +224,6 @@ def _assert_watched(found: api.Tree, question: api.CheckQuestion, *, yes: bool) 
         )
 
 
-def _try_store(found: api.Tree, *, quiet: bool) -> None:
-    """Find out what the checksums that a store keeps are worth, and say it."""
-    trial = api.try_store(found)
-    if trial is None:
-        said = "what this store does is documented, nothing was tried"
-    else:
-        server = f" ({shown(trial.server)})" if trial.server else ""
-        said = f"{trial.address}{server} {_told(trial)}, tried on {trial.tried_at}"
-    if not quiet:
-        output.note(f"--try-store: {said}")
-
-
-def _told(trial: StoreTrial) -> str:
-    refused, taken = (", ".join(claim.word for claim in claims) for claims in (trial.refused, trial.taken))
-    parts = [f"refuses a wrong {refused}" * bool(refused), f"takes a wrong {taken}" * bool(taken)]
-    return " and ".join(filter(None, parts)) or "keeps no checksum that could be tried"
-
-
 def _verified(
     found: api.Tree, asked: api.CheckQuestion, check: CheckOptions, engine: EngineOptions, *, quiet: bool
 ) -> Verification:
@@ -260,8 +232,6 @@ def _verified(
     if check.stats is not None:
         _assert_stats_replaceable(check.stats, found)
     _assert_watched(found, question, yes=check.yes)
-    if check.try_store:
-        _try_store(found, quiet=quiet)
     started = time.monotonic()
     with engine.reading(quiet=quiet):
         verdicts = [event for event in api.verify(found, question) if isinstance(event, Verdict)]

@@ -67,7 +67,6 @@ def _seal(report: ShardReport, now: str) -> ShardSeal:
         scalars=report.scalars,
         first_seen=now,
         tensors=report.tensor_digests or None,
-        crcs=report.digest.crcs,
     )
 
 

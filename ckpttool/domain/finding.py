@@ -68,8 +68,6 @@ class Code(str, Enum):
     CHECKSUM_MISMATCH = "checksum-mismatch"
     FOUND_DAMAGED = "found-damaged"
     CHECKSUM_MISSING = "checksum-missing"
-    STORE_CHECKSUM_DIFFERS = "store-checksum-differs"
-    STORE_UNRELIABLE = "store-unreliable"
     NONFINITE_VALUES = "nonfinite-values"
     ALL_ZERO_TENSOR = "all-zero-tensor"
     NORM_JUMP = "norm-jump"

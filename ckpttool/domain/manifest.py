@@ -12,7 +12,6 @@ from ckpttool.domain.frozen import dataclass, replace
 from ckpttool.domain.replicas import Healed, TensorDigests
 from ckpttool.domain.scalars import ScalarValues
 from ckpttool.domain.shard import FormatName, TensorEntry
-from ckpttool.domain.stored import Crcs, joined_crcs
 from ckpttool.domain.units import ByteCount
 from ckpttool.errors import ExitCode
 
@@ -49,8 +48,6 @@ class ShardSeal:
     """Where the file was rebuilt from another rank's; None: it is as it was saved."""
     tensors: TensorDigests | None = None
     """One digest a tensor; None where they are not known, as in a manifest of a version that recorded none."""
-    crcs: Crcs = ()
-    """Of the whole file, as object stores keep them; those that could be computed when it was sealed."""
 
     def same_content(self, other: ShardSeal) -> bool:
         """Whether both are of the same bytes."""
@@ -58,10 +55,9 @@ class ShardSeal:
 
     def with_more(self, other: ShardSeal) -> ShardSeal:
         """Return the same with what another seal of the same bytes knows beyond it."""
-        crcs = joined_crcs(self.crcs, other.crcs)
-        if crcs == self.crcs and (self.tensors is not None or other.tensors is None):
+        if self.tensors is not None or other.tensors is None:
             return self
-        return replace(self, tensors=self.tensors or other.tensors, crcs=crcs)
+        return replace(self, tensors=other.tensors)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,16 +20,14 @@ if TYPE_CHECKING:
     from ckpttool.domain.checkpoint import CheckpointKey, Inventory
     from ckpttool.domain.manifest import ShardSeal
     from ckpttool.domain.replicas import TensorDigests
-    from ckpttool.domain.stored import Crcs
 
 
 class Level(IntEnum):
-    """How hard to look: headers, what a store keeps of the shards, every byte, every element."""
+    """How hard to look: headers, every byte, every element."""
 
     STRUCTURE = 0
-    STORED = 1
-    CHECKSUM = 2
-    NUMERICS = 3
+    CHECKSUM = 1
+    NUMERICS = 2
 
     @property
     def word(self) -> str:
@@ -47,7 +45,6 @@ class VerdictWord(str, Enum):
 
     VERIFIED = "verified"
     AGREED = "agreed"
-    ATTESTED = "attested"
     STRUCT_OK = "struct-ok"
     UNSUPPORTED = "unsupported"
     SUSPECT = "suspect"
@@ -99,8 +96,6 @@ class ShardDigest:
     """32 hexadecimal digits."""
     chunks: tuple[str, ...]
     """The same of each 64 MiB, in file order."""
-    crcs: Crcs = ()
-    """Of the whole file, as object stores keep them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,10 +162,6 @@ class ShardReport:
     """Whether a checksum of one of these copies was there and agreed."""
     remembered: bool = False
     """True where a ledger says that this very file was checked before, so it was not read again."""
-    file_crc32: int | None = None
-    """What the CRC32 of the whole file must be by the one that it carries; None where that does not tell."""
-    attested: bool = False
-    """Whether a store that compares what it is told with what it gets keeps the checksum that is recorded."""
 
     @property
     def word(self) -> VerdictWord:
@@ -182,9 +173,7 @@ class ShardReport:
         """The verdict as far as nothing speaks against the shard."""
         if self.checksum_matched:
             return VerdictWord.VERIFIED
-        if self.copies > 1:
-            return VerdictWord.AGREED
-        return VerdictWord.ATTESTED if self.attested else VerdictWord.STRUCT_OK
+        return VerdictWord.AGREED if self.copies > 1 else VerdictWord.STRUCT_OK
 
     @property
     def is_proven(self) -> bool:

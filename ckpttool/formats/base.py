@@ -64,8 +64,6 @@ class Checksum:
     value: int
     end: int
     """First byte that it does not cover."""
-    spelled: bytes = b""
-    """All bytes from there to the end of the file, where they are nothing but this checksum."""
 
 
 class ShardFormat(Protocol):

@@ -262,7 +262,6 @@ class CheckpointWriter:
             scalars=tuple(sorted(scalars)),
             first_seen=now,
             tensors=file.hashes.result().digests(),
-            crcs=streamed.crcs,
         )
         return Manifest(
             layout=self._layout.name,

@@ -17,7 +17,6 @@ from ckpttool.domain.manifest import CHUNK_BYTES, VERSION, Manifest, ShardSeal
 from ckpttool.domain.replicas import Healed, Proof, TensorDigests, Trust
 from ckpttool.domain.scalars import spelled
 from ckpttool.domain.shard import FormatName
-from ckpttool.domain.stored import CrcName
 from ckpttool.domain.units import ByteCount, Rank
 from ckpttool.formats.strict_json import (
     OWN_MEMORY,
@@ -100,7 +99,6 @@ def _shard_line(seal: ShardSeal, tensors: int | None) -> str:
         "first_seen": seal.first_seen,
         **({} if seal.healed is None else {"healed": _healed_spelled(seal.healed)}),
         **({} if tensors is None else {"tensors": tensors}),
-        **{crc.value: crc.spelled(value) for crc, value in seal.crcs},
     }
     return json.dumps(line, ensure_ascii=True, allow_nan=False)
 
@@ -340,12 +338,7 @@ def _shard(record: JsonObject, rows: tuple[TensorDigests, ...], where: str) -> S
         first_seen=_matching(_TIME, record, "first_seen", where),
         healed=_healed(as_object(record["healed"], where=where, key="healed"), where) if "healed" in record else None,
         tensors=row_of(record, rows, where=where),
-        crcs=tuple((crc, _crc(crc, record, where)) for crc in CrcName if crc.value in record),
     )
-
-
-def _crc(crc: CrcName, record: JsonObject, where: str) -> int:
-    return int(_matching(re.compile(f"[0-9a-f]{{{2 * crc.nbytes}}}"), record, crc.value, where), 16)
 
 
 def _healed(record: JsonObject, where: str) -> Healed:

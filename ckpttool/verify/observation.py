@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
 
 from ckpttool.domain.frozen import dataclass
@@ -10,7 +10,6 @@ from ckpttool.domain.verdict import CheckTask, ShardReport
 from ckpttool.formats.base import Header
 
 if TYPE_CHECKING:
-    from ckpttool.domain.manifest import ShardSeal
     from ckpttool.formats.torch.zip_directory import ZipDirectory
     from ckpttool.verify.kernels.passes import PassResult
 
@@ -53,16 +52,6 @@ class Engine(Protocol):
         ...
 
 
-class KeptByStore(Protocol):
-    """Asks an object store for what it keeps of shards beside their bytes."""
-
-    def compared(
-        self, reports: Iterable[ShardReport], seals: Mapping[str, ShardSeal], *, root: str
-    ) -> Iterator[ShardReport]:
-        """Yield what was told of headers with what the store tells of their files, compared with what is recorded."""
-        ...
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Engines:
     """Who reads what of a tree; the same engine may do both."""
@@ -71,5 +60,3 @@ class Engines:
     """The shards that were asked for, as hard as was asked for."""
     headers: Engine
     """The headers of their siblings."""
-    stored: KeptByStore | None = None
-    """At level STORED alone."""

@@ -76,7 +76,7 @@ def _judged(observations: Sequence[Observation]) -> ShardReport:
     digest = None
     if content.xxh128 is not None:
         chunks = tuple(chunk.xxh128 for chunk in content.chunks if chunk.xxh128 is not None)
-        digest = ShardDigest(xxh3_128=content.xxh128, chunks=chunks, crcs=content.store_crcs)
+        digest = ShardDigest(xxh3_128=content.xxh128, chunks=chunks)
     tensors = sealed_tensors(observed) if matched else None
     if content.tensors is not None:
         tensors = content.tensors.digests()

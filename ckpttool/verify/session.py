@@ -235,9 +235,7 @@ class Session:
     def _reports(self, checkpoint: Checkpoint, seals: dict[str, ShardSeal]) -> Iterator[ShardReport]:
         """Check what is in scope, unless it was looked at for a neighbour's sake already."""
         if not self._scope.level.reads_content:
-            headers = [report for report in self._headers_of(checkpoint) if self._in_part(report.path)]
-            stored = self._engines.stored
-            yield from headers if stored is None else stored.compared(headers, seals, root=self._inventory.root)
+            yield from [report for report in self._headers_of(checkpoint) if self._in_part(report.path)]
         elif self._read_ahead is not None and self._read_ahead[0] == checkpoint.key:
             known, self._read_ahead = self._read_ahead[1], None
             yield from known

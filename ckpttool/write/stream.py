@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from ckpttool.domain.frozen import dataclass
 from ckpttool.domain.manifest import CHUNK_BYTES
-from ckpttool.domain.stored import CrcName, Crcs
 from ckpttool.domain.units import ByteCount
 from ckpttool.errors import NotDurableError, UnsafeError, WriteFailedError
 from ckpttool.write.files import close
@@ -33,26 +32,21 @@ class Streamed:
     """Of the whole file, 32 hexadecimal digits."""
     chunks: tuple[str, ...]
     """The same of each `CHUNK_BYTES`, in file order; the last one may be shorter. None for an empty file."""
-    crcs: Crcs
-    """Of the whole file, as object stores keep them."""
 
 
 class FileDigest:
     """Digests a whole file that comes as consecutive blocks, as a seal records it."""
 
-    __slots__ = ("_chunk", "_chunks", "_crc32", "_size", "_whole")
+    __slots__ = ("_chunk", "_chunks", "_size", "_whole")
 
     def __init__(self) -> None:
-        self._size = self._crc32 = 0
+        self._size = 0
         self._whole = _hash()
         self._chunk = _hash()
         self._chunks: list[str] = []
 
     def feed(self, block: memoryview) -> None:
         """Take the next bytes."""
-        from isal import isal_zlib  # as xxhash below
-
-        self._crc32 = isal_zlib.crc32(block, self._crc32)
         while block:
             part = block[: CHUNK_BYTES - self._size % CHUNK_BYTES]
             self._whole.update(part)
@@ -68,7 +62,7 @@ class FileDigest:
         last = [self._chunk.hexdigest()] if self._size % CHUNK_BYTES else []
         whole = self._whole.hexdigest()
         chunks = (*self._chunks, *last)
-        return Streamed(size=ByteCount(self._size), xxh3_128=whole, chunks=chunks, crcs=((CrcName.CRC32, self._crc32),))
+        return Streamed(size=ByteCount(self._size), xxh3_128=whole, chunks=chunks)
 
 
 def stream(path: str, blocks: Iterable[Block], *, size: ByteCount, temporary: str) -> Streamed:

@@ -24,7 +24,6 @@ from ckpttool.domain.manifest import Manifest, Sealing
 from ckpttool.domain.plan import ResumePlan
 from ckpttool.domain.question import CheckQuestion
 from ckpttool.domain.retention import PruneOrder, RetentionPolicy
-from ckpttool.domain.stored import CrcName
 from ckpttool.domain.verdict import Level, Verdict
 from ckpttool.errors import LockedError, NotDurableError, UnsafeError, WriteFailedError
 from ckpttool.records.manifest import read_manifest
@@ -112,7 +111,6 @@ def test_a_whole_checkpoint_is_recorded_as_it_is(tree: TreeBuilder) -> None:
     assert one.size == shard_of(tree).stat().st_size
     assert one.chunks == (one.xxh3_128,)
     assert (dict(one.scalars)["step_num"], one.first_seen) == (2, FIRST)
-    assert dict(one.crcs)[CrcName.CRC32] == zlib.crc32((tree.checkpoint / one.path).read_bytes())
 
 
 @pytest.mark.parametrize(

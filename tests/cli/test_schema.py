@@ -28,7 +28,6 @@ OUR_OWN_FILES = {
     "heal-journal",
     "ledger",
     "prune-journal",
-    "store-trial",
     "training-state",
     "watch-state",
 }  # written for ourselves, never printed

@@ -184,7 +184,7 @@ class TestTheFile:
             ("world-size = true", "world-size takes a whole number, not True"),
             ('world-size = "4"', "world-size takes a whole number, not '4'"),
             ("world-size = 0", "--world-size takes a whole number from 1, not 0"),
-            ('level = "hard"', "--level: 'hard' is not one of 'structure', 'stored', 'checksum', 'numerics'"),
+            ('level = "hard"', "--level: 'hard' is not one of 'structure', 'checksum', 'numerics'"),
             ("[scan]", "there is no key 'scan'"),
             ("\nlevel 4", "is no TOML (Expected '=' after a key in a key/value pair (at line 2, column 7))"),
             ("level = '\udcff'", "is no TOML"),

@@ -14,7 +14,6 @@ from ckpttool.domain.finding import Code, Severity
 from ckpttool.domain.manifest import CHUNK_BYTES, Manifest, ShardSeal
 from ckpttool.domain.replicas import TensorDigests
 from ckpttool.domain.shard import ShardRole
-from ckpttool.domain.stored import CrcName
 from ckpttool.domain.units import ByteCount, Rank
 from ckpttool.domain.verdict import Level, ShardReport
 from tests.support.answers import codes
@@ -41,16 +40,6 @@ def test_digests_of_tensors_are_taken_over_and_added_to_an_older_seal() -> None:
     assert findings == ()
     assert {one.tensors for one in merged.shards} == {held}
     assert merge(merged, now(*OLD.shards), reseal=False) == (merged, ())
-
-
-def test_crcs_are_added_to_an_older_seal_and_none_that_it_has_is_lost() -> None:
-    crc32, crc64 = (CrcName.CRC32, 1), (CrcName.CRC64NVME, 2)
-    older, newer = (manifest(replace(seal(), crcs=(crc,))) for crc in (crc64, crc32))
-    merged, findings = merge(older, newer, reseal=False)
-    assert (merged.shards[0].crcs, findings) == ((crc32, crc64), ())
-    assert merge(merged, newer, reseal=False)[0] is merged
-    changed, _ = merge(older, manifest(replace(seal(chunks=(2,)), crcs=(crc32,))), reseal=False)
-    assert changed.shards[0].crcs == (crc64,), "of other bytes"
 
 
 def test_digests_of_tensors_for_which_a_manifest_has_no_room_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:

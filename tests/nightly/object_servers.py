@@ -1,4 +1,4 @@
-"""Real object stores on the loopback: SeaweedFS, fake-gcs-server, Azurite; rclone and moto break the rules."""
+"""Real object stores on the loopback: SeaweedFS, fake-gcs-server, Azurite; rclone breaks the rules."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Server:
 def server(name: str, folder: Path) -> Iterator[Server]:
     """Start one by its name; the test is skipped where it cannot be had."""
     folder.mkdir(parents=True)
-    servers = {"seaweedfs": _seaweedfs, "fake-gcs": _fake_gcs, "azurite": _azurite, "rclone": _rclone, "moto": _moto}
+    servers = {"seaweedfs": _seaweedfs, "fake-gcs": _fake_gcs, "azurite": _azurite, "rclone": _rclone}
     with servers[name](folder) as up:
         yield up
 
@@ -90,18 +90,6 @@ def _rclone(folder: Path) -> Iterator[Server]:
     command += ["--config", os.devnull, str(folder / "data")]
     with _running(command, folder / "log"):
         yield _s3_server("rclone", folder / "data", _s3(f"http://127.0.0.1:{port}", "key", "secret"))
-
-
-@contextmanager
-def _moto(folder: Path) -> Iterator[Server]:
-    """Start what is no store but answers as one: it takes whatever checksum it is told."""
-    python = trainer_python(folder / "venv", "moto[server]==5.2.5", borrows=False)
-    (port,) = free_ports(1)
-    command = [python, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
-    environment = _s3(f"http://127.0.0.1:{port}", "key", "secret")
-    with _running(command, folder / "log"):
-        until(lambda: _asked("PUT", f"http://127.0.0.1:{port}/{BUCKET}"))
-        yield _s3_server("moto", folder, environment)
 
 
 def _s3(url: str, key: str, secret: str) -> dict[str, str]:

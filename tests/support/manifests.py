@@ -12,7 +12,6 @@ from ckpttool.domain.checkpoint import Checkpoint, CommitState, Content, StepSou
 from ckpttool.domain.manifest import CHUNK_BYTES, Manifest, ShardSeal
 from ckpttool.domain.scalars import Scalars
 from ckpttool.domain.shard import FormatName
-from ckpttool.domain.stored import CrcName
 from ckpttool.domain.units import ByteCount
 from ckpttool.records.hashed_json import closed
 from ckpttool.trainers.mindformers.layouts.names import RANK_LAYOUT
@@ -114,9 +113,6 @@ def any_seal(draw: st.DrawFn) -> ShardSeal:
             ).map(values)
         ),
         first_seen=draw(TIMES),
-        crcs=tuple(
-            (crc, draw(st.integers(0, 256**crc.nbytes - 1))) for crc in sorted(draw(st.sets(st.sampled_from(CrcName))))
-        ),
     )
 
 

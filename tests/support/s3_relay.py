@@ -6,7 +6,6 @@ It stands for the wire, never for a store: what real ones do is tried with real 
 from __future__ import annotations
 
 import hashlib
-import json
 import re
 import threading
 import time
@@ -64,8 +63,6 @@ class Relay:
     """A key that every listing has twice."""
     markers: bool = False
     """Whether a listing has an empty object `FOLDER/` for each folder, as consoles and some tools leave it."""
-    kept: dict[str, dict[str, str]] = field(default_factory=dict)
-    """By key: what a HEAD that asks for checksums answers beside the rest."""
     page: bytes = b""
     """A page for people that is answered to everything with 200, as a proxy does that wants a login."""
     sized: int | None = None
@@ -83,12 +80,6 @@ class Relay:
 
     def path(self, bucket: str, key: str) -> Path:
         return self.folder / bucket / key
-
-    def google(self, account: Path) -> dict[str, str]:
-        """Let it be asked as `gs://`: a listing and a GET look alike there."""
-        told = {"gcs_base_url": self.url, "disable_oauth": True, "client_email": "", "private_key": ""}
-        account.write_text(json.dumps({**told, "private_key_id": ""}))
-        return {"GOOGLE_SERVICE_ACCOUNT": str(account)}
 
     def environment(self) -> dict[str, str]:
         return {
@@ -221,8 +212,6 @@ class _Handler(BaseHTTPRequestHandler):
             return
         headers = {} if self.relay.untagged else {"ETag": tag}
         headers["Last-Modified"] = formatdate(path.stat().st_mtime, usegmt=True)
-        if self.command == "HEAD":
-            headers |= self.relay.kept.get(key, {})
         asked = None if self.relay.whole else re.fullmatch("bytes=([0-9]+)-([0-9]+)", self.headers.get("Range", ""))
         begin, end = (int(asked[1]), min(int(asked[2]) + 1, size)) if asked else (0, size)
         begin, end = (begin + self.relay.shifted, min(end + self.relay.shifted, size)) if asked else (begin, end)

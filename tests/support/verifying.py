@@ -24,9 +24,6 @@ from tests.support.shard_writers import entries_json, safetensors_file
 CKPT = FIXTURES / "sink2_ckpt/output/checkpoint/rank_0/llama2_7b_rank_0-20_2.ckpt"
 SAFETENSORS = FIXTURES / "sink2_safetensors/output/checkpoint/rank_0/llama2_7b_rank_0-20_2.safetensors"
 
-ON_DISK = tuple(level for level in Level if level is not Level.STORED)
-"""How hard one can look at a file on a disk, of which no store keeps anything."""
-
 
 def task_for(
     path: Path | str,

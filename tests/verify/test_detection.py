@@ -14,7 +14,6 @@ from tests.conftest import FIXTURES
 from tests.support import fault_detection as broken
 from tests.support.fault_detection import ALONE, CRC, MANIFEST, PAIR, REPLICAS, SIBLINGS, Scene
 from tests.support.healthy_trees import alarms, healthy_tree
-from tests.support.verifying import ON_DISK
 
 TREES = {"ckpt": "sink2_ckpt", "safetensors": "sink2_safetensors"}
 FORMATS = pytest.mark.parametrize("fmt", TREES)
@@ -142,14 +141,14 @@ def test_a_shard_of_another_run_at_the_same_step_is_seen_by_the_manifest_alone(f
 REAL_TREES = sorted(path.parent.parent.name for path in FIXTURES.glob("*/output/checkpoint"))
 
 
-@pytest.mark.parametrize("level", ON_DISK)
+@pytest.mark.parametrize("level", Level)
 @pytest.mark.parametrize("tree", REAL_TREES)
 def test_a_real_tree_raises_no_alarm(tree: str, level: Level) -> None:
     assert alarms(FIXTURES / tree, level) == ()
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("level", ON_DISK)
+@pytest.mark.parametrize("level", Level)
 def test_trees_of_every_way_of_saving_raise_no_alarm(tmp_path: Path, level: Level) -> None:
     ways = set()
     for seed in range(HEALTHY):

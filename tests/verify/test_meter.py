@@ -17,7 +17,6 @@ from ckpttool.verify.meter import Meter
 from ckpttool.verify.observation import Observation
 from ckpttool.verify.plan import plan_checks
 from tests.support.trees import Tensor, TreeBuilder, safetensors_bytes, training_scalars
-from tests.support.verifying import ON_DISK
 
 SHARDS = 3
 BLOCKS = 4
@@ -43,7 +42,7 @@ def verified(tree: api.Tree, meter: Meter, question: api.CheckQuestion) -> Verdi
     return verdict
 
 
-@pytest.mark.parametrize("level", ON_DISK)
+@pytest.mark.parametrize("level", Level)
 def test_all_is_counted_once_and_was_known_before(level: Level, tree: api.Tree) -> None:
     meter, question = Meter(), api.CheckQuestion(level=level, jump=0)
     verified(tree, meter, question)

@@ -14,7 +14,7 @@ import pytest
 from ckpttool.domain.verdict import Level
 from tests.support.prunable_trees import resumes_from
 from tests.support.trees import Fmt, Tensor, TreeBuilder, floats, shard_bytes, training_scalars
-from tests.support.verifying import ON_DISK, found, verdicts
+from tests.support.verifying import found, verdicts
 
 Content = Callable[[int, int], Sequence[Tensor]]
 """What a rank holds after an epoch."""
@@ -150,7 +150,7 @@ def test_a_chronic_copy_is_seen_where_another_save_shows_slices(tmp_path: Path) 
     assert blamed(tree) == {"rank_2", "rank_3"}
 
 
-@pytest.mark.parametrize("level", ON_DISK)
+@pytest.mark.parametrize("level", Level)
 @each_format
 def test_a_copy_of_a_file_that_agrees_with_its_replicas_is_seen_at_every_level(
     fmt: Fmt, level: Level, tmp_path: Path

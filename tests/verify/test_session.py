@@ -27,7 +27,7 @@ from ckpttool.verify.session import SaveRecords, Scope, Session
 from tests.support.fault_detection import with_crc
 from tests.support.shard_writers import MemorySource
 from tests.support.trees import TreeBuilder, floats, shard_bytes, training_scalars, weights
-from tests.support.verifying import ON_DISK, flip, found, seal_whole, verdicts
+from tests.support.verifying import flip, found, seal_whole, verdicts
 
 
 @pytest.fixture
@@ -145,7 +145,7 @@ class TestLostPagesAndTrailers:
         assert set(words(tree.checkpoint, Level.CHECKSUM).values()) == {VerdictWord.VERIFIED}
         path = tree.output / tree.shard(0, 10, 2)
         os.truncate(path, path.stat().st_size - 17)
-        for level in ON_DISK:
+        for level in Level:
             # Where every byte is read, verified copies show that nothing else was lost.
             is_told = level is not Level.STRUCTURE and ranks > 1
             assert bad(tree.checkpoint, level) == ({} if is_told else {"10_2": {Code.CHECKSUM_MISSING}})
@@ -161,7 +161,7 @@ class TestNeighbours:
                     tensors = [*weights(seed=epoch), floats(f"{extra}.{fmt}", [4])]
                     tree.save(epoch=epoch, step=2, fmt="ckpt" if fmt == "ckpt" else "safetensors", tensors=tensors)
         assert len(verdicts(tree.checkpoint)) == 8
-        for level in ON_DISK:
+        for level in Level:
             assert bad(tree.checkpoint, level) == {}
 
     def test_a_damaged_shard_does_not_make_its_neighbours_suspect(self, tmp_path: Path) -> None:
@@ -309,7 +309,7 @@ class TestNumbers:
 
 
 class TestParts:
-    @pytest.mark.parametrize("level", ON_DISK)
+    @pytest.mark.parametrize("level", Level)
     def test_all_parts_together_are_everything(self, real: Path, level: Level) -> None:
         whole = sorted(report.path for verdict in verdicts(real, level) for report in verdict.reports)
         parts = [verdicts(real, level, bucket=(number, 3)) for number in (1, 2, 3)]
@@ -317,7 +317,7 @@ class TestParts:
         assert seen == whole
         assert all(len(verdict.reports) + verdict.unseen == 4 for part in parts for verdict in part)
 
-    @pytest.mark.parametrize("level", ON_DISK)
+    @pytest.mark.parametrize("level", Level)
     def test_what_a_header_or_a_size_tells_is_found_in_every_part(self, real: Path, level: Level) -> None:
         path = real / "rank_2/llama2_7b_rank_2-15_2.ckpt"
         os.truncate(path, path.stat().st_size - 1)

@@ -233,7 +233,7 @@ def read_trailer(rest: bytes, *, offset: int, size: int) -> Checksum:
             expected="below 2^32",
             actual=str(value),
         )
-    return Checksum(algorithm="crc32-file", value=value, end=offset, spelled=bytes(rest))
+    return Checksum(algorithm="crc32-file", value=value, end=offset)
 
 
 def _misplaced(rest: bytes, offset: int, size: int) -> BadRecordError:

@@ -58,7 +58,6 @@ def table(answer: Forecast) -> RenderableType:
 
 _LOOKS = {
     Level.STRUCTURE: "nothing was read but what scan reads; a header is guessed to have 64 KiB",
-    Level.STORED: "nothing was read but what scan reads; a header is guessed to have 64 KiB",
     Level.CHECKSUM: "nothing was read but what scan reads; what the ledger still knows is not read again",
     Level.NUMERICS: "nothing was read but what scan reads",
 }

@@ -54,7 +54,7 @@ def document(answer: PartWritten) -> Document:
 def table(answer: PartWritten) -> RenderableType:
     """Say what was looked at and how it looks from here, and what to do with the part."""
     seat = answer.seat
-    good = {VerdictWord.VERIFIED, VerdictWord.AGREED, VerdictWord.ATTESTED, VerdictWord.STRUCT_OK}
+    good = {VerdictWord.VERIFIED, VerdictWord.AGREED, VerdictWord.STRUCT_OK}
     is_good = all(word in good for word, _ in answer.words)
     told = ", ".join(f"{count} {word.value}" for word, count in answer.words)
     what = f"{counted(answer.shards, 'shard')} ({told})" if answer.shards else "no shards"

@@ -296,8 +296,6 @@ def renames(checkpoint: Checkpoint) -> list[RenderableType]:
 
 
 def _evidence(plan: ResumePlan) -> str:
-    if plan.point.verdict is VerdictWord.ATTESTED:
-        return "headers and sizes, and the store keeps the checksums that are recorded; no tensor data"
     if not plan.point.evidence.reads_content:
         return "headers and sizes; no tensor data"
     if plan.point.verdict is VerdictWord.AGREED:

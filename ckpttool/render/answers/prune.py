@@ -24,7 +24,6 @@ MOST_RECORDS = 4
 _LOOKED = {
     None: "checksums compared where there are any, else headers",
     Level.STRUCTURE: "headers and sizes; no tensor data",
-    Level.STORED: "headers, sizes and what the store keeps; no tensor data",
     Level.CHECKSUM: "every byte of what stays for the others",
     Level.NUMERICS: "every element of what stays for the others",
 }

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 _STYLE = {
     VerdictWord.VERIFIED: "bold green",
     VerdictWord.AGREED: "green",
-    VerdictWord.ATTESTED: "green",
     VerdictWord.STRUCT_OK: "green",
     VerdictWord.UNSUPPORTED: "yellow",
     VerdictWord.SUSPECT: "yellow",
@@ -37,12 +36,11 @@ _STYLE = {
 
 _LOOKED = {
     Level.STRUCTURE: "headers, sizes and siblings were compared; tensor data was not read",
-    Level.STORED: "headers, sizes and siblings were compared, and what the store keeps; no tensor data was read",
     Level.CHECKSUM: "every byte was read; only a shard with a checksum is verified by that",
     Level.NUMERICS: "every byte and every floating-point element was read",
 }
 
-_GOOD = frozenset({VerdictWord.VERIFIED, VerdictWord.AGREED, VerdictWord.ATTESTED, VerdictWord.STRUCT_OK})
+_GOOD = frozenset({VerdictWord.VERIFIED, VerdictWord.AGREED, VerdictWord.STRUCT_OK})
 
 _MOST_NAMES = 8
 """Checkpoints that a headline names; the table has all."""
@@ -61,8 +59,7 @@ def table(answer: Verification) -> RenderableType:
     rows.add_column("STEP", justify="right", no_wrap=True)
     rows.add_column("VERDICT", no_wrap=True)
     rows.add_column("SHARDS", justify="right", no_wrap=True)
-    best = VerdictWord.ATTESTED if answer.level is Level.STORED else VerdictWord.VERIFIED
-    rows.add_column(best.value.upper(), justify="right", no_wrap=True)
+    rows.add_column("VERIFIED", justify="right", no_wrap=True)
     rows.add_column("READ", justify="right", no_wrap=True)
     for verdict in verdicts:
         rows.add_row(
@@ -70,7 +67,7 @@ def table(answer: Verification) -> RenderableType:
             "?" if verdict.step is None else str(verdict.step),
             _word(verdict),
             f"{len(verdict.reports)}/{len(verdict.reports) + verdict.unseen}" if partial else str(len(verdict.reports)),
-            str(sum(report.word is best for report in verdict.reports)),
+            str(sum(report.word is VerdictWord.VERIFIED for report in verdict.reports)),
             size(verdict.bytes_read),
         )
     # On a line of its own: dimmed red cannot be read.

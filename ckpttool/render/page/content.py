@@ -175,7 +175,6 @@ class Save:
 _TONE = {
     VerdictWord.VERIFIED: Tone.GOOD,
     VerdictWord.AGREED: Tone.GOOD,
-    VerdictWord.ATTESTED: Tone.GOOD,
     VerdictWord.STRUCT_OK: Tone.GOOD,
     VerdictWord.MISSING: Tone.BAD,
     VerdictWord.DAMAGED: Tone.BAD,
@@ -331,7 +330,6 @@ def found(report: TreeReport) -> list[Found]:
 
 _LOOKED = {
     Level.STRUCTURE: "Headers, sizes and siblings were compared; tensor data was not read.",
-    Level.STORED: "As structure, and what the store keeps of the shards was compared; no tensor data was read.",
     Level.CHECKSUM: "Every byte was read; only a shard with a checksum is verified by that.",
     Level.NUMERICS: "Every byte and every floating-point element was read.",
 }

@@ -83,19 +83,8 @@ def observe_header(task: CheckTask, source: ByteSource) -> Observation:
         zero_tail=bool(tail) and not tail.strip(b"\0"),
         tail_hash=_hash(tail) if tail else None,
         metadata_hash=None if broken else metadata_hash(header),
-        file_crc32=None if broken else _file_crc32(header),
     )
     return Observation(task=task, report=report, header=header, records=records)
-
-
-def _file_crc32(header: Header) -> int | None:
-    """Return what the CRC32 of the whole file must be, where that which it carries covers all bytes before itself."""
-    checksum = header.checksum
-    if checksum is None or checksum.algorithm != "crc32-file":
-        return None
-    from ckpttool.verify.kernels.crc import crc32
-
-    return crc32(checksum.spelled, checksum.value)
 
 
 def _records(task: CheckTask, header: Header, source: ByteSource) -> ZipDirectory | None:

@@ -1,13 +1,10 @@
-"""CRCs: of bytes, of joined pieces, as object stores keep them, and as MindSpore takes it over a file's tensors."""
+"""CRC32: of bytes, of joined pieces, and as MindSpore takes it over a file's tensors."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from contextlib import suppress
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
-
-from ckpttool.domain.stored import CrcName, Crcs
 
 
 def crc32(data: bytes | memoryview, start: int = 0) -> int:
@@ -53,30 +50,6 @@ def crc32_of_zeros(count: int) -> int:
         if count >> power & 1:
             value = join_crc32(value, _crc32_of_zeros_doubled(power), 1 << power)
     return value
-
-
-class StoreCrcs:
-    """The CRCs of consecutive blocks that object stores keep of objects and our own libraries do not take."""
-
-    __slots__ = ("_takes", "_values")
-
-    def __init__(self) -> None:
-        """Begin; without awscrt there are none."""
-        self._takes: dict[CrcName, Callable[[memoryview, int], int]] = {}
-        with suppress(ImportError):
-            from awscrt import checksums
-
-            self._takes = {CrcName.CRC32C: checksums.crc32c, CrcName.CRC64NVME: checksums.crc64nvme}
-        self._values = dict.fromkeys(self._takes, 0)
-
-    def feed(self, block: memoryview) -> None:
-        """Take the next bytes."""
-        for name, take in self._takes.items():
-            self._values[name] = take(block, self._values[name])
-
-    def crcs(self) -> Crcs:
-        """Return those of everything that was fed."""
-        return tuple(self._values.items())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,7 +12,7 @@ from ckpttool.domain.manifest import CHUNK_BYTES
 from ckpttool.domain.shard import TensorEntry
 from ckpttool.storage.base import ByteSource
 from ckpttool.storage.stream import BLOCK_BYTES, read_blocks
-from ckpttool.verify.kernels.crc import StoreCrcs, crc32
+from ckpttool.verify.kernels.crc import crc32
 from ckpttool.verify.kernels.floats import FLOATS
 from ckpttool.verify.kernels.fold import NumericFold, Scratch
 from ckpttool.verify.kernels.hashes import ChunkedDigest
@@ -27,7 +27,7 @@ _INTEGERS = frozenset(
 class PassSink:
     """Feeds consecutive blocks of a file to everything that was asked for."""
 
-    __slots__ = ("_begin", "_crcs", "_digest", "_offset", "_open_from", "_sha256", "_spans", "_tallies", "_tensors")
+    __slots__ = ("_begin", "_digest", "_offset", "_open_from", "_sha256", "_spans", "_tallies", "_tensors")
 
     def __init__(self, begin: int, end: int, *, entries: Sequence[TensorEntry], wants: Wants) -> None:
         """Prepare for the bytes from `begin` to `end`, exclusive.
@@ -41,7 +41,6 @@ class PassSink:
         self._digest = None
         if hashed or wants.crc_end is not None:
             self._digest = ChunkedDigest(begin, want_xxh=hashed, crc_end=wants.crc_end, single=single, whole=wants.xxh)
-        self._crcs = StoreCrcs() if wants.xxh else None
         self._sha256 = sha256(usedforsecurity=False) if wants.sha256 else None
         self._tensors = TensorHashes(wants.tensors, begin, end) if wants.tensors else None
         self._tallies: list[_Tally] = []
@@ -74,8 +73,6 @@ class PassSink:
         self._offset += len(block)
         if self._digest is not None:
             self._digest.feed(block)
-        if self._crcs is not None:
-            self._crcs.feed(block)
         if self._sha256 is not None:
             self._sha256.update(block)
         if self._tensors is not None:
@@ -99,7 +96,6 @@ class PassSink:
             chunks=() if digest is None else digest.chunks(),
             xxh128=None if digest is None else digest.xxh128(),
             sha256=None if self._sha256 is None else self._sha256.hexdigest(),
-            crcs=() if self._crcs is None else self._crcs.crcs(),
             entries=tuple(tally.digest() for tally in self._tallies),
             tensors=None if self._tensors is None else self._tensors.result(),
         )

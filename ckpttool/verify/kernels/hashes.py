@@ -27,8 +27,6 @@ class ChunkDigest:
     """Of those bytes of the chunk that lie before `crc_end`; None where it was not asked for."""
     crc_bytes: int = 0
     """How many bytes `crc32` covers."""
-    rest_crc32: int | None = None
-    """Of all bytes of the chunk that `crc32` does not cover; None where it was not asked for."""
 
 
 class ChunkedDigest:
@@ -42,9 +40,7 @@ class ChunkedDigest:
         "_crc_end",
         "_done",
         "_offset",
-        "_rest",
         "_single",
-        "_wants_rest",
         "_whole",
     )
 
@@ -58,13 +54,11 @@ class ChunkedDigest:
             want_xxh: Whether to hash at all.
             crc_end: First byte that the CRC32 does not cover; None for no CRC32.
             single: Promise that the range stays inside one chunk; it is then hashed once, not twice.
-            whole: Whether to hash the range as a whole, too: that is a second hash of every byte, and the CRC32 of
-                what lies behind `crc_end`, so that all bytes have one.
+            whole: Whether to hash the range as a whole, too: that is a second hash of every byte.
         """
         self._begin = self._chunk_begin = self._offset = begin
         self._crc_end = crc_end
-        self._crc = self._rest = 0
-        self._wants_rest = want_xxh and whole
+        self._crc = 0
         self._done: list[ChunkDigest] = []
         self._single = single
         self._chunk = _new_hash() if want_xxh else None
@@ -90,9 +84,6 @@ class ChunkedDigest:
     def _feed_part(self, part: memoryview) -> None:
         if self._crc_end is not None and self._offset < self._crc_end:
             self._crc = crc32(part[: self._crc_end - self._offset], self._crc)
-        if self._wants_rest:
-            covered = 0 if self._crc_end is None else max(0, self._crc_end - self._offset)
-            self._rest = crc32(part[covered:], self._rest)
         if self._chunk is not None:
             self._chunk.update(part)
         if self._whole is not None:
@@ -100,7 +91,7 @@ class ChunkedDigest:
 
     def _close_chunk(self) -> None:
         self._done.append(self._chunk_digest())
-        self._chunk_begin, self._crc, self._rest = self._offset, 0, 0
+        self._chunk_begin, self._crc = self._offset, 0
         if self._chunk is not None and not self._single:
             self._chunk = _new_hash()
 
@@ -112,7 +103,6 @@ class ChunkedDigest:
             xxh128=None if self._chunk is None else self._chunk.hexdigest(),
             crc32=None if self._crc_end is None else self._crc,
             crc_bytes=min(limit, self._offset) - self._chunk_begin,
-            rest_crc32=self._rest if self._wants_rest else None,
         )
 
     def chunks(self) -> tuple[ChunkDigest, ...]:
@@ -135,21 +125,6 @@ def crc32_of_chunks(chunks: tuple[ChunkDigest, ...]) -> int | None:
     for chunk in _in_a_row(chunks):
         if chunk.crc32 is not None:
             value = join_crc32(value or 0, chunk.crc32, chunk.crc_bytes)
-    return value
-
-
-def file_crc32_of_chunks(chunks: tuple[ChunkDigest, ...]) -> int | None:
-    """Return the CRC32 over all bytes of consecutive chunks; None where it was not asked for, or there is none.
-
-    Raises:
-        ValueError: The chunks do not follow one another.
-    """
-    value: int | None = None
-    for chunk in _in_a_row(chunks):
-        if chunk.rest_crc32 is None:
-            return None
-        value = join_crc32(value or 0, chunk.crc32 or 0, chunk.crc_bytes)
-        value = join_crc32(value, chunk.rest_crc32, chunk.end - chunk.begin - chunk.crc_bytes)
     return value
 
 

@@ -7,10 +7,9 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from ckpttool.domain.shard import TensorEntry
-from ckpttool.domain.stored import CrcName, Crcs
 from ckpttool.domain.units import ByteCount
 from ckpttool.verify.kernels.crc import EntriesCrc, EntryBytes, entries_crc, join_crc32
-from ckpttool.verify.kernels.hashes import ChunkDigest, crc32_of_chunks, file_crc32_of_chunks
+from ckpttool.verify.kernels.hashes import ChunkDigest, crc32_of_chunks
 from ckpttool.verify.kernels.numeric import NumericPartial
 from ckpttool.verify.kernels.tensors import TensorsSeen, join_tensors
 
@@ -22,7 +21,7 @@ class Wants:
     crc_end: int | None = None
     """Take the CRC32 of the file up to this byte, exclusive: for the trailer of a `.ckpt`. None for none."""
     xxh: bool = False
-    """xxh3-128 of the file and of each 64 MiB, for a manifest, and the CRCs of the file that stores keep."""
+    """xxh3-128 of the file and of each 64 MiB, for a manifest."""
     chunks: bool = False
     """Of each 64 MiB alone, to be compared with a manifest's."""
     sha256: bool = False
@@ -94,8 +93,6 @@ class PassResult:
     """Of the whole range; None where it was not asked for, and after joining: this hash cannot be joined."""
     sha256: str | None = None
     """Of the whole range; None as above."""
-    crcs: Crcs = ()
-    """Of the whole range but for its CRC32, which the chunks tell; none as above, and without awscrt."""
     entries: tuple[EntryDigest, ...]
     """In file order; those that have a byte in the range, and those that have none at all."""
     tensors: TensorsSeen | None = None
@@ -105,12 +102,6 @@ class PassResult:
     def crc32(self) -> int | None:
         """CRC32 of the range up to `crc_end`; None where it was not asked for."""
         return crc32_of_chunks(self.chunks)
-
-    @property
-    def store_crcs(self) -> Crcs:
-        """All that stores keep of a file of exactly this range; none where hashes were not asked for."""
-        crc32 = file_crc32_of_chunks(self.chunks)
-        return self.crcs if crc32 is None else ((CrcName.CRC32, crc32), *self.crcs)
 
     @property
     def bytes_read(self) -> ByteCount:
@@ -162,7 +153,6 @@ def join_passes(parts: Sequence[PassResult]) -> PassResult:
         chunks=tuple(chunk for part in ordered for chunk in part.chunks),
         xxh128=ordered[0].xxh128 if len(ordered) == 1 else None,
         sha256=ordered[0].sha256 if len(ordered) == 1 else None,
-        crcs=ordered[0].crcs if len(ordered) == 1 else (),
         entries=tuple(sorted(seen.values(), key=lambda digest: file_order(digest.entry))),
         tensors=join_tensors(tensors) if (tensors := [part.tensors for part in ordered if part.tensors]) else None,
     )

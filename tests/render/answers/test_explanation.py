@@ -143,7 +143,7 @@ def test_the_list_has_the_groups_of_the_page_and_what_else_can_be_explained() ->
     text = explain.list_text(width=80)
     assert text.startswith("Checkpoints:\n  rank-missing ")
     assert "\n\nShards:\n  shard-empty " in text
-    assert "\n\nVerdicts:\n  verified, agreed, attested, struct-ok, suspect, " in text
+    assert "\n\nVerdicts:\n  verified, agreed, struct-ok, suspect, " in text
     assert text.endswith("\n\nExit codes:\n  0, 1, 2, 10, 11, 12, 13, 14, 15, 16, 130")
 
 

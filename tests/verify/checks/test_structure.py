@@ -14,7 +14,7 @@ from ckpttool.verify.check import check
 from ckpttool.verify.checks.structure import metadata_hash
 from tests.support.shard_writers import MemorySource, entries_json, safetensors_file
 from tests.support.trees import floats, safetensors_bytes, shard_bytes, training_scalars, weights
-from tests.support.verifying import CKPT, ON_DISK, SAFETENSORS, codes, task_for
+from tests.support.verifying import CKPT, SAFETENSORS, codes, task_for
 
 PAGE = 4096
 STATE = training_scalars(epoch=10, true_step=20)
@@ -150,7 +150,7 @@ def test_a_header_spelled_by_another_tool_is_noted_and_changes_no_verdict(tmp_pa
     assert [one.severity for one in report.findings] == [Severity.NOTE]
 
 
-@pytest.mark.parametrize("level", ON_DISK)
+@pytest.mark.parametrize("level", Level)
 def test_a_damaged_header_keeps_its_content_from_being_read(tmp_path: Path, level: Level) -> None:
     path = tmp_path / "a.ckpt"
     path.write_bytes(CKPT.read_bytes()[:-1])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 import zlib
 from pathlib import Path
 
@@ -13,9 +12,8 @@ from hypothesis import strategies as st
 
 from ckpttool.domain.dtype import DType
 from ckpttool.domain.shard import TensorEntry
-from ckpttool.domain.stored import CrcName
 from ckpttool.storage.local import LocalStorage
-from ckpttool.verify.kernels.crc import EntryBytes, StoreCrcs, crc32, crc32_of_zeros, entries_crc, join_crc32
+from ckpttool.verify.kernels.crc import EntryBytes, crc32, crc32_of_zeros, entries_crc, join_crc32
 from ckpttool.verify.kernels.digest import digest_pass
 from ckpttool.verify.kernels.passes import PassResult, Wants
 from tests.conftest import FIXTURES
@@ -29,25 +27,6 @@ CKPTS = sorted(path.name for path in CRC.glob("*.ckpt"))
 def test_crc_is_the_one_of_zlib(first: bytes, second: bytes, start: int) -> None:
     assert crc32(first, start) == zlib.crc32(first, start)
     assert crc32(memoryview(second), crc32(first)) == zlib.crc32(first + second)
-
-
-def test_the_crcs_that_stores_keep_are_those_of_their_specifications() -> None:
-    pytest.importorskip("awscrt", reason="CRC32C and CRC64NVME are computed by awscrt, which is not installed")
-    crcs = StoreCrcs()
-    for piece in (b"1234", b"", b"56789"):
-        crcs.feed(memoryview(piece))
-    assert crcs.crcs() == ((CrcName.CRC32C, 0xE3069283), (CrcName.CRC64NVME, 0xAE8B14860A799888))
-
-
-def test_without_awscrt_a_file_has_its_crc32_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "awscrt", None)
-    path = CRC / "tensors.ckpt"
-    for end in (None, 100, path.stat().st_size):
-        with LocalStorage(str(path.parent)).open(path.name) as source:
-            found = digest_pass(source, wants=Wants(xxh=True, crc_end=end))
-        assert found.store_crcs == ((CrcName.CRC32, zlib.crc32(path.read_bytes())),)
-    with LocalStorage(str(path.parent)).open(path.name) as source:
-        assert digest_pass(source, wants=Wants(chunks=True)).store_crcs == ()
 
 
 @given(st.lists(st.binary(), max_size=6))
