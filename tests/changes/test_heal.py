@@ -66,6 +66,7 @@ def refusal(healing: Healing) -> str:
     return found.message
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("fixture", ["sink2_ckpt", "sink2_safetensors"])
 @pytest.mark.parametrize("rank", range(4))
 def test_a_lost_shard_is_found_on_a_rank_that_was_equal_at_two_other_steps(
@@ -135,6 +136,7 @@ def test_a_flipped_bit_after_a_lone_resume_is_put_right_by_what_is_whole_of_the_
     assert asked(tree).shards == ()
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("rank", range(4))
 def test_the_newer_layout_s_record_tells_tensor_parallel_neighbours_from_copies(rank: int, tmp_path: Path) -> None:
     tree = copied("newfmt_tp2dp2", tmp_path)
@@ -205,7 +207,7 @@ TREES = {
 }
 
 
-@pytest.mark.sample(11)  # of each fault, tree and rank
+@pytest.mark.sample(7)  # of each fault, tree and rank
 @pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize("fixture", TREES)
 @pytest.mark.parametrize("rank", range(4))

@@ -15,7 +15,7 @@ from ckpttool.api import pruning
 from ckpttool.api.changes import assert_unchanged
 from ckpttool.api.scanning import Tree
 from ckpttool.domain.finding import Code, Finding, Severity
-from ckpttool.domain.question import CheckQuestion, ResumeQuestion, TreeQuestion
+from ckpttool.domain.question import ResumeQuestion, TreeQuestion
 from ckpttool.domain.retention import PruneOrder, RetentionPolicy, Why
 from ckpttool.domain.verdict import Level
 from ckpttool.errors import IncompleteError, LockedError, UnknownLayoutError, UnsafeError, UsageError
@@ -150,17 +150,6 @@ class TestTrash:
             "-10_2+",
         ]
 
-    def test_a_copy_of_it_back_undoes_the_prune(self, tmp_path: Path) -> None:
-        tree = legacy(tmp_path)
-        before = files(tree)
-        pruned(tree, trash_days=7)
-        for trash in (tree.checkpoint / ".ckpttool/trash").iterdir():
-            for path in [each for each in trash.rglob("*") if each.is_file()]:
-                path.rename(tree.checkpoint / path.relative_to(trash))
-        after = outside_trash(files(tree))
-        after["rank_1/meta.json"] = before["rank_1/meta.json"]
-        assert after == before
-
 
 class TestWriters:
     def test_a_temporary_file_refuses_until_it_is_gone(self, tmp_path: Path) -> None:
@@ -174,10 +163,6 @@ class TestWriters:
             assert files(tree) == before
             tree.remove(f"checkpoint/{place}")
             assert pruned(tree).applied
-
-    def test_a_temporary_file_in_an_iteration_s_folder_refuses_too(self, tmp_path: Path) -> None:
-        tree = newer(tmp_path).file("checkpoint/iteration_00000030/common.json.tmp")
-        assert [one.path for one in pruned(tree).refusals] == ["iteration_00000030/common.json.tmp"]
 
     @pytest.mark.parametrize("layout", LAYOUTS)
     def test_a_file_within_the_grace_time_refuses(self, layout: str, tmp_path: Path) -> None:
@@ -344,14 +329,6 @@ class TestPlaces:
         assert files(tree) == before
         assert len(list(elsewhere.iterdir())) == 6
 
-    def test_a_linked_shard_is_refused(self, tmp_path: Path) -> None:
-        tree = legacy(tmp_path)
-        shard = tree.output / tree.shard(1, 10, 2)
-        shard.rename(tmp_path / "shard")
-        shard.symlink_to(tmp_path / "shard")
-        assert not pruned(tree).applied
-        assert shard.is_symlink()
-
     def test_another_disk_is_refused(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         tree = legacy(tmp_path)
         real = os.lstat
@@ -443,14 +420,6 @@ class TestProof:
         answer = api.resolve(question, ResumeQuestion(), api.DataQuestion())
         for version in ("1.3.2", "1.6.0", "2.1.0"):
             assert api.simulate(answer, version).would_resume == "_1-30_2"
-
-    def test_what_stays_is_still_verified(self, tmp_path: Path) -> None:
-        tree = legacy(tmp_path)
-        seal(tree)
-        pruned(tree)
-        found = api.scan(TreeQuestion(path=str(tree.checkpoint), sizes=True))
-        words = [event.word.value for event in api.verify(found, CheckQuestion(level=Level.CHECKSUM, name="all"))]
-        assert set(words) == {"verified"}
 
 
 class TestWaiting:

@@ -196,16 +196,6 @@ def test_a_save_that_was_made_anew_is_not_mixed_with_the_old_one(tmp_path: Path)
     assert files(tree) == before
 
 
-def test_what_is_restored_in_part_is_said_to_lack_the_rest(tmp_path: Path) -> None:
-    """A deletion of its folder in the trash had begun."""
-    tree = legacy(tmp_path)
-    (save,) = (each for each in trashed(tree).content if each.name == "10_2")
-    (tree.checkpoint / ".ckpttool/trash" / save.folder / "rank_2/llama2_7b_rank_2-10_2.ckpt").unlink()
-    restored = api.restore(question(tree), "10_2")
-    assert restored.exit_code is ExitCode.DAMAGE
-    assert "10_2" not in whole(tree)
-
-
 def test_what_is_restored_with_a_torn_shard_is_said_to_be_damaged(tmp_path: Path) -> None:
     tree = legacy(tmp_path)
     content = trashed(tree).content

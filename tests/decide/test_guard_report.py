@@ -170,22 +170,12 @@ def test_captures_of_one_broken_weight_are_one_row_and_its_first_is_inspected() 
     assert "step 21  out/captures/21 (rank 0); 10 in a row on the same weights, to step 30" in told
     assert "out/captures/22" not in told
     assert "11 captures in" in told
-    with StringIO() as file:
-        Console(file=file, width=120).print(table(captured(*range(21, 31))))
-        assert "10 captures in a row" in file.getvalue()
 
 
 @pytest.mark.parametrize("answer", [captured(4, 6, 9), captured(4, 5, 6, watching=True), captured(4)])
 def test_captures_with_updates_in_between_are_no_row(answer: GuardReport) -> None:
     assert answer.in_a_row == ()
     assert [words[1] for words in answer.next] == ["nan"] * len(answer.captures)
-
-
-def test_two_disagreements_are_spelled_as_two() -> None:
-    answer = report([(K.REPLICAS_DISAGREE, step, {"message": "differ"}) for step in (2, 4)])
-    with StringIO() as file:
-        Console(file=file, width=120).print(table(answer))
-        assert "2 disagreements of replicas in" in file.getvalue()
 
 
 def test_a_capture_is_one_folder_with_the_ranks_that_caused_it() -> None:

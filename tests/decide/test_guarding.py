@@ -423,7 +423,7 @@ def test_the_guard_for_another_framework_is_what_the_manual_shows(
 numbers = st.one_of(st.floats(min_value=0, max_value=10), st.sampled_from((NAN, INF, 50.0)))
 
 
-@settings(deadline=None, max_examples=50)
+@settings(deadline=None, max_examples=25)
 @given(
     st.lists(st.tuples(numbers, numbers, numbers, st.sampled_from((None, 1.0, 1024.0))), max_size=60),
     st.sampled_from((None, SKIP, RobustZPolicy(window=12, warm_up=4), OlmoPolicy(window=6, sigmas=2.0))),

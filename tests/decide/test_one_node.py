@@ -18,7 +18,6 @@ from ckpttool.decide.resume import choose
 from ckpttool.domain.expectation import RankFiles, WorldEvidence
 from ckpttool.domain.finding import Code, Finding, Severity
 from ckpttool.domain.frozen import replace
-from ckpttool.domain.launch import Launch
 from ckpttool.domain.node import Job, Mount, Node, Reach, Surroundings
 from ckpttool.domain.plan import NoResumePoint, Rejection, ResumePlan, exit_of
 from ckpttool.domain.preflight import Outcome
@@ -302,21 +301,6 @@ class TestCommands:
         (check,) = [each for each in answer.checks if each.name == "checkpoint"]
         assert (check.outcome, summary in check.summary) == (Outcome.UNKNOWN, True)
 
-    def test_a_launch_writes_nothing(self, one: TreeBuilder, tmp_path: Path) -> None:
-        base, output = config(tmp_path, dp=4, trans=True), tmp_path / "new.yaml"
-
-        def launched(environment: Mapping[str, str]) -> object:
-            question = api.TreeQuestion(path=str(one.output), config=api.read_config(base))
-            order = api.LaunchOrder(base=base, output=str(output))
-            return api.launch(
-                question, api.ResumeQuestion(), api.DataQuestion(), order=order, node=node(environment=environment)
-            )
-
-        assert not isinstance(launched(SLURM), Launch)
-        assert not output.exists()
-        assert isinstance(launched({}), Launch)
-        assert output.exists()
-
     def test_the_whole_command_goes_by_its_own_environment_and_disk(self, one: TreeBuilder, tmp_path: Path) -> None:
         if mount_of(str(one.checkpoint), mount_table()).reach is not Reach.LOCAL:
             pytest.skip("the tests' own folder lies on a disk that other machines may see")
@@ -352,9 +336,6 @@ class TestCommands:
         assert ask(*prune, "--world-size", "2", env=SLURM).code == ExitCode.OK
         for command in (prune, repair):
             assert ask(*command).code == ExitCode.OK
-
-    def test_a_tree_of_more_than_this_machines_share_is_explained(self) -> None:
-        assert "LOCAL_WORLD_SIZE" in ask("explain", "one-node-only").stdout
 
 
 @given(

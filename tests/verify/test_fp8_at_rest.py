@@ -52,6 +52,7 @@ def one(found: Fp8Probe) -> Finding:
     return finding
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("name", ["weight_scale_inv", "weight_scale"])
 @pytest.mark.parametrize("kind", [torch.float32, torch.bfloat16])
 def test_a_weight_with_the_scales_of_its_blocks_is_well_and_shows_its_largest_number(
@@ -119,13 +120,14 @@ def test_weights_that_were_cast_without_any_scale_are_only_noted(tmp_path: Path)
     assert set(about(found)) == {(Code.FP8_SCALE_MISSING, Severity.NOTE)}
 
 
-@pytest.mark.parametrize("shape", [(2, 2), (320,), (2, 3, 1), (256, 3)])
+@pytest.mark.parametrize("shape", [(2, 2), (320,), (2, 3, 1)])
 def test_a_scale_of_another_shape_is_of_another_weight(shape: tuple[int, ...], tmp_path: Path) -> None:
     found = probe(tmp_path, whole() | {"a.weight_scale_inv": torch.ones(shape)})
     assert about(found) == [(Code.FP8_SCALE_SHAPE, Severity.DAMAGE)]
     assert one(found).expected == "1 or 256 or 2×3"
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("value", [0.0, -1.0, float("nan"), float("inf")])
 def test_a_scale_that_is_no_positive_number_is_damage(value: float, tmp_path: Path) -> None:
     tensors = whole()

@@ -19,6 +19,8 @@ from tests.support.verifying import found, verdicts
 Content = Callable[[int, int], Sequence[Tensor]]
 """What a rank holds after an epoch."""
 
+pytestmark = pytest.mark.sample(2)  # of each format and number of ranks
+
 each_format = pytest.mark.parametrize("fmt", ["ckpt", "safetensors"])
 LAST = 15
 

@@ -64,14 +64,15 @@ class TestACkptThatWasCutBetweenTwoTensors:
     def test_every_cut_on_one_of_four_ranks_is_found_and_the_neighbours_are_left_alone(self, real: Path) -> None:
         path = real / "rank_2/llama2_7b_rank_2-15_2.ckpt"
         whole = path.read_bytes()
-        for end in self.boundaries(whole):
+        for end in self.boundaries(whole)[::3]:
             path.write_bytes(whole[:end])
             faults = bad(real)
             assert faults.keys() == {"15_2"}, end
             assert faults["15_2"] <= {Code.ENTRIES_MISSING, Code.SCALARS_MISSING}
             assert {where for _, where in found(verdicts(real, name="15_2"))} == {"rank_2/llama2_7b_rank_2-15_2.ckpt"}
 
-    @pytest.mark.parametrize("step", [10, 20, 30])
+    @pytest.mark.sample(1)
+    @pytest.mark.parametrize("step", [20, 10, 30])
     def test_every_cut_on_a_lone_rank_is_found(self, tmp_path: Path, step: int) -> None:
         tree = lone(tmp_path, 10, 20, 30)
         path = tree.output / tree.shard(0, step // 2, 2)
@@ -105,16 +106,6 @@ class TestFilesInTheWrongPlace:
                 tree.save(epoch=epoch, step=2, ranks=[rank], tensors=weights(seed=100 * epoch + rank))
         assert bad(tree.checkpoint) == {}
         shutil.copy(tree.output / tree.shard(1, 10, 2), tree.output / tree.shard(2, 10, 2))
-        assert bad(tree.checkpoint) == {"10_2": {Code.SCHEMA_DIFFERS}}
-
-    def test_the_shard_of_another_stage_is_found(self, tmp_path: Path) -> None:
-        tree = TreeBuilder(tmp_path).legacy(ranks=2)
-        for epoch in (5, 10, 15):
-            for rank in range(2):
-                tensors = [floats(f"layers.{rank}.w", [8], seed=epoch), *weights(seed=epoch)]
-                tree.save(epoch=epoch, step=2, ranks=[rank], tensors=tensors)
-        assert bad(tree.checkpoint) == {}
-        shutil.copy(tree.output / tree.shard(0, 10, 2), tree.output / tree.shard(1, 10, 2))
         assert bad(tree.checkpoint) == {"10_2": {Code.SCHEMA_DIFFERS}}
 
 
@@ -170,19 +161,6 @@ class TestNeighbours:
         path = tree.output / tree.shard(0, 10, 2)
         path.write_bytes(path.read_bytes().replace(b"dense.bias", b"dense.bics"))
         assert bad(tree.checkpoint) == {"10_2": {Code.SCHEMA_DIFFERS}}
-
-    def test_the_first_save_of_a_resumed_run_is_compared_with_the_run_before(self, tmp_path: Path) -> None:
-        tree = TreeBuilder(tmp_path).legacy(ranks=2).save(epoch=5, step=2).save(epoch=10, step=2, run=1)
-        assert bad(tree.checkpoint) == {}
-        path = tree.output / tree.shard(1, 10, 2, run=1)
-        path.write_bytes(path.read_bytes().replace(b"dense.bias", b"dense.bics"))
-        assert bad(tree.checkpoint) == {"_1-10_2": {Code.SCHEMA_DIFFERS}}
-
-    def test_what_was_added_by_a_new_start_on_all_ranks_is_left_alone(self, tmp_path: Path) -> None:
-        tree = TreeBuilder(tmp_path).legacy(ranks=2).save(epoch=5, step=2)
-        more = [*weights(seed=2), floats("new.layer", [4])]
-        tree.save(epoch=10, step=2, run=1, tensors=more).save(epoch=15, step=2, run=1, tensors=more)
-        assert bad(tree.checkpoint) == {}
 
 
 class Counting:
@@ -254,31 +232,24 @@ class TestReading:
     def test_the_order_in_which_shards_are_finished_changes_nothing(self, real: Path) -> None:
         (real / "rank_1/llama2_7b_rank_1-20_2.ckpt").write_bytes(b"")
         answers = []
-        for seed in range(5):
+        for seed in range(2):
             one, inventory = session(real, Level.NUMERICS, Counting(seed))
             answers.append([one.verdict(checkpoint) for checkpoint in reversed(inventory.checkpoints)])
         assert all(answer == answers[0] for answer in answers)
 
 
 class TestNumbers:
-    def tree(self, base: Path, *norms: float, run_from: int = 99) -> TreeBuilder:
+    def tree(self, base: Path, *norms: float) -> TreeBuilder:
         tree = TreeBuilder(base).legacy(ranks=2)
         for number, norm in enumerate(norms, 1):
             tensors = [*weights(seed=1), floats("w", [4], values=[norm / 2] * 4)]
-            tree.save(epoch=5 * number, step=2, run=int(number >= run_from), tensors=tensors)
+            tree.save(epoch=5 * number, step=2, tensors=tensors)
         return tree
 
     def test_a_norm_that_jumps_is_suspect_and_one_that_creeps_is_not(self, tmp_path: Path) -> None:
         tree = self.tree(tmp_path, 1.0, 2.0, 5000.0, 5100.0)
         assert bad(tree.checkpoint, Level.NUMERICS) == {"15_2": {Code.NORM_JUMP}}
         assert bad(tree.checkpoint, Level.CHECKSUM) == {}
-
-    def test_the_checkpoint_before_may_be_of_the_run_before(self, tmp_path: Path) -> None:
-        tree = self.tree(tmp_path, 1.0, 1.0, 5000.0, run_from=3)
-        assert bad(tree.checkpoint, Level.NUMERICS) == {"_1-15_2": {Code.NORM_JUMP}}
-
-    def test_a_tensor_that_became_all_zero_is_suspect(self, tmp_path: Path) -> None:
-        assert bad(self.tree(tmp_path, 1.0, 0.0).checkpoint, Level.NUMERICS) == {"10_2": {Code.ALL_ZERO_TENSOR}}
 
     def test_the_newest_alone_is_compared_with_the_one_before_too(self, tmp_path: Path) -> None:
         tree = self.tree(tmp_path, 1.0, 5000.0)

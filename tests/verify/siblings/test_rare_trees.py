@@ -13,6 +13,8 @@ from ckpttool.domain.verdict import Level
 from tests.support.healthy_trees import PAGE_OF_FLOATS, alarms
 from tests.support.trees import Tensor, TreeBuilder, floats, training_scalars
 
+pytestmark = pytest.mark.sample(2)  # of each level and kind
+
 NAMES = tuple(f"layers.{number}.w" for number in range(12))
 Slices = Callable[[str, int, int], object]
 """What a tensor is, by its name, its rank and the step."""
