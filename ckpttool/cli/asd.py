@@ -9,7 +9,7 @@ import typer
 from ckpttool import api
 from ckpttool.cli import output
 from ckpttool.cli.answers import show
-from ckpttool.cli.grouped import grouped
+from ckpttool.cli.grouped import exits, grouped
 from ckpttool.cli.helped import Command, Group
 from ckpttool.cli.options import DetectorDialect, Format, FormatOpt, Quiet, SampleInterval
 from ckpttool.domain.asd import AsdConfig
@@ -28,6 +28,7 @@ Text = Annotated[str, typer.Argument(metavar="STRING", help="What the environmen
 
 
 @app.callback()
+@exits({0: "The setting is read as it is meant.", 10: "It is not."})
 def asd() -> None:
     """Check or write the settings of Ascend's feature detection.
 

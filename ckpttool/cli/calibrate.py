@@ -9,13 +9,20 @@ import typer
 from ckpttool import api
 from ckpttool.cli import progress
 from ckpttool.cli.answers import show
-from ckpttool.cli.grouped import grouped
+from ckpttool.cli.grouped import exits, grouped
 from ckpttool.cli.log_options import Columns, Logs
 from ckpttool.cli.options import Format, FormatOpt, Quiet
 
 WarmUp = Annotated[int | None, typer.Option(min=0, metavar="STEPS", help="Steps at the start to leave out (a tenth).")]
 
 
+@exits(
+    {
+        0: "Thresholds are recommended.",
+        10: "The stretch is not normal: over 1 % of its steps would be alarms.",
+        14: "A log could not be read, or shows too little.",
+    }
+)
 @grouped
 def calibrate(
     *,

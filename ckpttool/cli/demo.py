@@ -8,12 +8,13 @@ import typer
 
 from ckpttool import api
 from ckpttool.cli.answers import show
-from ckpttool.cli.grouped import grouped
+from ckpttool.cli.grouped import exits, grouped
 from ckpttool.cli.options import Format, FormatOpt
 
 Folder = Annotated[str, typer.Argument(metavar="[FOLDER]", help="Where to: a new folder, or an empty one.")]
 
 
+@exits({0: "Written."})
 @grouped
 def demo(folder: Folder = "ckpttool-demo", fmt: FormatOpt = Format.TABLE) -> None:
     """Make a small damaged tree to try things on.

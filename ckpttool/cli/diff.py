@@ -9,7 +9,7 @@ import typer
 from ckpttool import api
 from ckpttool.cli import progress
 from ckpttool.cli.answers import show
-from ckpttool.cli.grouped import grouped
+from ckpttool.cli.grouped import OF_A_TREE, exits, grouped
 from ckpttool.cli.options import (
     Format,
     FormatOpt,
@@ -45,6 +45,14 @@ class SideOptions:
     layout: LayoutOpt = None
 
 
+@exits(
+    {
+        0: "Compared, whatever differs.",
+        10: "One is damaged; with --exit-code: a tensor differs.",
+        11: "There is no checkpoint to compare.",
+        **OF_A_TREE,
+    }
+)
 @grouped
 def diff(
     *,

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import re
 import shutil
-from typing import Annotated, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import typer
 
 from ckpttool import api
 from ckpttool.cli import completing, output
-from ckpttool.cli.grouped import grouped
-from ckpttool.cli.headings import meant_by
+from ckpttool.cli.grouped import exits, grouped
+from ckpttool.cli.headings import exits_of
 from ckpttool.cli.options import Format, FormatOpt
 from ckpttool.errors import ExitCode, UsageError, unknown_word
 from ckpttool.render.answers import explanation as texts
@@ -30,6 +30,7 @@ CodeArgument = Annotated[
 ]
 
 
+@exits({0: "Shown."})
 @grouped
 def explain(code: CodeArgument = None, fmt: FormatOpt = Format.TABLE) -> None:
     """Say what a finding means, and what to do.
@@ -61,7 +62,7 @@ def _of_answers(word: str, width: int) -> _Word | None:
     """Explain an exit code or a verdict; None: it is neither."""
     ended, verdict = _exit_code(word), _verdict(word)
     if ended is not None:
-        meant = meant_by(ended)
+        meant = _meant_by(ended)
         return _Word(texts.exit_text(ended, meant, width=width), texts.exit_document(ended, meant))
     if verdict is not None:
         return _Word(texts.verdict_text(verdict, width=width), texts.verdict_document(verdict))
@@ -81,6 +82,15 @@ def _verdict(word: str) -> Verdict | None:
 
 def _exit_code(word: str) -> ExitCode | None:
     return ExitCode(int(word)) if re.fullmatch("[0-9]{1,3}", word) and int(word) in {*ExitCode} else None
+
+
+def _meant_by(code: int) -> dict[str, str]:
+    """Return what an exit code means in each command of which it is one of its own; a group speaks for its commands."""
+    from ckpttool.cli.main import app
+
+    group: Any = typer.main.get_command(app)
+    by_command = {name: exits_of(group.get_command(None, name)) for name in group.list_commands(None)}
+    return {name: exits[code] for name, exits in by_command.items() if code in exits}
 
 
 def _no_code(word: str) -> UsageError:

@@ -11,7 +11,7 @@ import typer
 from ckpttool import api
 from ckpttool.cli import progress, reports
 from ckpttool.cli.answers import show
-from ckpttool.cli.grouped import grouped
+from ckpttool.cli.grouped import OF_A_TREE, exits, grouped
 from ckpttool.cli.helped import Command, Group
 from ckpttool.cli.log_options import Columns
 from ckpttool.cli.options import Dir, Format, FormatOpt, LayoutOpt, OneName, Quiet, Verbose, What, one_name
@@ -41,6 +41,14 @@ app = typer.Typer(
 
 
 @app.callback()
+@exits(
+    {
+        0: "Answered: nothing in FP8 that hurts.",
+        10: "It hurts: a weight would be lost, or an FP8 checkpoint is damaged.",
+        11: "There is no checkpoint to look into.",
+        **OF_A_TREE,
+    }
+)
 def fp8() -> None:
     """Training in FP8: does it hurt, where, and what to do.
 
@@ -102,6 +110,15 @@ def _formats(text: str) -> tuple[Fp8Format, ...]:
 
 
 @app.command(cls=Command)
+@exits(
+    {
+        0: "No weight would be lost under the recipe that decides.",
+        10: "A weight would be lost; or a shard, or what is FP8 in it, is damaged.",
+        11: "There is no checkpoint to look into.",
+        **OF_A_TREE,
+        14: "A tensor could not be read, or changed meanwhile.",
+    }
+)
 @grouped
 def probe(
     *,
@@ -230,6 +247,13 @@ def _tolerance(text: str) -> Tolerance:
 
 
 @app.command(cls=Command)
+@exits(
+    {
+        0: "It does not leave the baseline, or only for spikes that pass as quickly.",
+        10: "It leaves the baseline; or downstream tasks do.",
+        14: "That cannot be told from these logs, or one could not be read.",
+    }
+)
 @grouped
 def compare(
     *,
@@ -267,6 +291,13 @@ LayerNames = Annotated[
 
 
 @app.command(cls=Command)
+@exits(
+    {
+        0: "Nothing to say against it.",
+        10: "A setting does not do what it says.",
+        15: "Refused for safety: a config is larger or deeper than any can be.",
+    }
+)
 @grouped
 def lint(
     *,
@@ -384,6 +415,15 @@ class PlanOptions:
 
 
 @app.command(cls=Command)
+@exits(
+    {
+        0: "The experiments are written.",
+        11: "No good checkpoint lies before the gap.",
+        **OF_A_TREE,
+        14: "Nothing can be learned by experiments: the answer says why.",
+        15: "The folder holds something else, or logs that would be lost.",
+    }
+)
 @grouped
 def plan(
     *,
@@ -414,6 +454,14 @@ Planned = Annotated[str, typer.Argument(metavar="OUT", help="The folder that fp8
 
 
 @app.command(cls=Command)
+@exits(
+    {
+        0: "FP8 is innocent, or a cure that keeps all products in FP8 was shown.",
+        10: "Somebody is guilty; the cure says what to change.",
+        14: "Not decidable yet: the answer says what is missing.",
+        15: "The folder holds no plan of ckpttool's.",
+    }
+)
 @grouped
 def verdict(*, output: Planned, logs: OwnLogs = None, fmt: FormatOpt = Format.TABLE, quiet: Quiet = False) -> None:
     """Judge the experiments of a plan: who is guilty, what makes it well, or which round comes next.

@@ -48,6 +48,27 @@ class PlanOptions:
     ] = False
 
 
+OF_A_TREE = {
+    12: "There is no checkpoint folder that ckpttool knows.",
+    14: "Something could not be read, or changed meanwhile.",
+    15: "Refused for safety: a link, a pipe, a pickle that would run code.",
+}
+"""How every command can end that looks at a tree."""
+
+OF_WRITING = {13: "Another ckpttool is writing here.", 16: "Written, but the disk did not confirm it."}
+"""How every command can end that changes something on the disk of a tree."""
+
+
+def exits(meanings: Mapping[int, str]) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Say with which codes below 130 a command or a group ends, and what each means there; the help shows it."""
+
+    def noted(command: Callable[..., None]) -> Callable[..., None]:
+        vars(command)["exits"] = meanings
+        return command
+
+    return noted
+
+
 def grouped(command: Callable[..., None]) -> Callable[..., None]:
     """Spread every parameter that is a dataclass into one option for each of its fields.
 

@@ -9,7 +9,7 @@ import typer
 from ckpttool import api
 from ckpttool.cli import progress
 from ckpttool.cli.answers import show
-from ckpttool.cli.grouped import grouped
+from ckpttool.cli.grouped import OF_WRITING, exits, grouped
 from ckpttool.cli.helped import Command, Group
 from ckpttool.cli.options import Format, FormatOpt, Quiet
 
@@ -31,6 +31,14 @@ Prometheus = Annotated[
 
 
 @app.callback()
+@exits(
+    {
+        0: "Nothing happened that a person has to look at.",
+        10: "The training stopped, or its last save failed; a strike, a wrong product, a disagreement, a capture.",
+        14: "A file could not be read, or tells nothing.",
+        16: OF_WRITING[16],
+    }
+)
 def guard() -> None:
     """Tell what happened in a training that was guarded.
 

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from ckpttool.cli import completing, output
-from ckpttool.cli.grouped import grouped
+from ckpttool.cli.grouped import exits, grouped
 from ckpttool.cli.options import Format, FormatOpt
 from ckpttool.errors import unknown_word
 from ckpttool.render import guide as pages
@@ -23,6 +23,7 @@ TopicArgument = Annotated[
 ]
 
 
+@exits({0: "Shown."})
 @grouped
 def guide(topic: TopicArgument = None, fmt: FormatOpt = Format.TABLE) -> None:
     """Show a page of the manual, which needs no network.

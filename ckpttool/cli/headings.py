@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from ckpttool.cli.settings import variable_of
@@ -85,210 +86,6 @@ _OF_ONE_COMMAND = {
 MEANS_NOTHING = {command: {"--health-file"} for command in ("seal", "trash")}
 """Accepted as ever, and shown no more: there they change no answer."""
 
-_TREE = {
-    12: "There is no checkpoint folder that ckpttool knows.",
-    14: "Something could not be read, or changed meanwhile.",
-    15: "Refused for safety: a link, a pipe, a pickle that would run code.",
-}
-_NO_CAPTURE = "There is no capture of a step that was not finite."
-_WRITES = {13: "Another ckpttool is writing here.", 16: "Written, but the disk did not confirm it."}
-
-EXITS: dict[str, dict[int, str]] = {
-    "scan": {
-        0: "Listed; nothing is missing.",
-        10: "A shard is missing or damaged, by name or header.",
-        **_TREE,
-    },
-    "verify": {
-        0: "Every shard that was looked at is whole.",
-        10: "Damage, or something suspect.",
-        11: "There is no checkpoint to look at.",
-        **_TREE,
-    },
-    "inspect": {
-        0: "Shown.",
-        10: "It is damaged; with --stats: it holds NaN or infinity.",
-        11: "There is no checkpoint to look into.",
-        **_TREE,
-    },
-    "diff": {
-        0: "Compared, whatever differs.",
-        10: "One is damaged; with --exit-code: a tensor differs.",
-        11: "There is no checkpoint to compare.",
-        **_TREE,
-    },
-    "part": {
-        0: "The part is written, whatever it found.",
-        15: "Refused for safety: it is larger than any that is read.",
-        16: _WRITES[16],
-    },
-    "seal": {
-        0: "Sealed.",
-        10: "One is not whole, or not what was sealed before.",
-        11: "There is no checkpoint to seal.",
-        **_TREE,
-        **_WRITES,
-    },
-    "watch": {
-        0: "Ended by SIGTERM; with --once: nothing is known to be wrong.",
-        10: "With --once: a checkpoint is damaged, or suspect.",
-        11: "With --once: there is no checkpoint.",
-        **_TREE,
-        13: "The tree is watched already.",
-    },
-    "resolve": {
-        0: "One was chosen, even if newer ones were passed over.",
-        10: "A newer one was passed over, with --strict; or more is lost than --max-lost-… allows.",
-        11: "Nothing can be resumed from.",
-        **_TREE,
-    },
-    "health": {
-        0: "The newest checkpoint is healthy.",
-        10: "The newest is unhealthy, or its record is wrong.",
-        11: "There is no checkpoint.",
-        **_TREE,
-        14: "Its health is unknown, or something could not be read.",
-    },
-    "scale-skip": {0: "Computed.", 11: "Nothing in DIR can be resumed from.", **_TREE},
-    "launch": {
-        0: "The config is written.",
-        10: "A start would not do what it should: nothing is written.",
-        11: "Nothing can be resumed from.",
-        **_TREE,
-        16: _WRITES[16],
-    },
-    "preflight": {0: "Go.", 10: "No-go.", 11: "No-go: nothing can be resumed from.", **_TREE},
-    "report": {
-        0: "Written; a checkpoint was chosen, even if newer ones were passed over.",
-        10: "Written; a newer one was passed over, with --strict; or more is lost than --max-lost-… allows.",
-        11: "Written; nothing can be resumed from.",
-        **_TREE,
-        16: _WRITES[16],
-    },
-    "lint-config": {0: "Nothing to say against it.", 10: "A start would not do what it should.", 14: _TREE[14]},
-    "prune": {
-        0: "The plan stands, done or (without --apply) not.",
-        10: "Refused: damage is in the way.",
-        11: "No checkpoint is good, so nothing goes.",
-        13: _WRITES[13],
-        **_TREE,
-        14: "Refused: somebody is saving, or something could not be read.",
-        16: _WRITES[16],
-    },
-    "trash": {
-        0: "Listed; or done, or would be with --apply.",
-        10: "Restored, but a header shows that it is damaged, or a part of it is gone.",
-        **_TREE,
-        14: "Refused: somebody is saving, or something could not be read.",
-        **_WRITES,
-    },
-    "trash list": {
-        0: "Listed.",
-        **_TREE,
-        14: "A change of the tree was interrupted, or something could not be read.",
-    },
-    "trash restore": {
-        0: "Restored, and its headers show no damage.",
-        10: "Restored, but a header shows that it is damaged, or a part of it is gone.",
-        **_TREE,
-        14: "Refused: somebody is saving, or something could not be read.",
-        **_WRITES,
-    },
-    "trash empty": {
-        0: "Deleted, or (without --apply) would be.",
-        **_TREE,
-        14: "A change of the tree was interrupted, or something could not be read.",
-        **_WRITES,
-    },
-    "heal": {
-        0: "Nothing is wrong, or all of it can be rebuilt.",
-        10: "Something is wrong that no copy can mend.",
-        11: "Refused: nothing proves a copy, or it is in doubt itself. Or there is no checkpoint.",
-        **_TREE,
-        14: "Refused: somebody is saving, or something could not be read.",
-        **_WRITES,
-    },
-    "repair-meta": {
-        0: "The records are right, or would be with --apply.",
-        10: "Refused: damage is in the way.",
-        11: "There is no whole checkpoint to name.",
-        **_TREE,
-        **_WRITES,
-    },
-    "replay": {
-        0: "Replayed.",
-        12: "--tree names no checkpoint folder.",
-        14: "A log could not be read, or shows nothing.",
-    },
-    "calibrate": {
-        0: "Thresholds are recommended.",
-        10: "The stretch is not normal: over 1 % of its steps would be alarms.",
-        14: "A log could not be read, or shows too little.",
-    },
-    "fp8": {
-        0: "Answered: nothing in FP8 that hurts.",
-        10: "It hurts: a weight would be lost, or an FP8 checkpoint is damaged.",
-        11: "There is no checkpoint to look into.",
-        **_TREE,
-    },
-    "fp8 probe": {
-        0: "No weight would be lost under the recipe that decides.",
-        10: "A weight would be lost; or a shard, or what is FP8 in it, is damaged.",
-        11: "There is no checkpoint to look into.",
-        **_TREE,
-        14: "A tensor could not be read, or changed meanwhile.",
-    },
-    "fp8 lint": {
-        0: "Nothing to say against it.",
-        10: "A setting does not do what it says.",
-        15: "Refused for safety: a config is larger or deeper than any can be.",
-    },
-    "fp8 compare": {
-        0: "It does not leave the baseline, or only for spikes that pass as quickly.",
-        10: "It leaves the baseline; or downstream tasks do.",
-        14: "That cannot be told from these logs, or one could not be read.",
-    },
-    "fp8 plan": {
-        0: "The experiments are written.",
-        11: "No good checkpoint lies before the gap.",
-        **_TREE,
-        14: "Nothing can be learned by experiments: the answer says why.",
-        15: "The folder holds something else, or logs that would be lost.",
-    },
-    "fp8 verdict": {
-        0: "FP8 is innocent, or a cure that keeps all products in FP8 was shown.",
-        10: "Somebody is guilty; the cure says what to change.",
-        14: "Not decidable yet: the answer says what is missing.",
-        15: "The folder holds no plan of ckpttool's.",
-    },
-    "asd": {0: "The setting is read as it is meant.", 10: "It is not."},
-    "guard": {
-        0: "Nothing happened that a person has to look at.",
-        10: "The training stopped, or its last save failed; a strike, a wrong product, a disagreement, a capture.",
-        14: "A file could not be read, or tells nothing.",
-        16: _WRITES[16],
-    },
-    "nan": {
-        0: "Shown; or the step came out as it was.",
-        10: "Computed again, it did not come out as it was.",
-        12: _NO_CAPTURE,
-        14: "A rank's part is not there, or not what was written; or it cannot be computed again.",
-    },
-    "nan list": {0: "Listed.", 12: _NO_CAPTURE, 14: "A rank's part is not there, or not what was written."},
-    "nan inspect": {0: "Shown.", 12: _NO_CAPTURE, 14: "A rank's part is not there, or not what was written."},
-    "nan replay": {
-        0: "The same losses in every bit, and the same gradients not finite.",
-        10: "It did not come out as it was.",
-        12: _NO_CAPTURE,
-        14: "It cannot be computed again, and it is said why.",
-    },
-    "explain": {0: "Shown."},
-    "guide": {0: "Shown."},
-    "schema": {0: "Shown."},
-    "demo": {0: "Written."},
-}
-"""By command, each code below 130 that is its own, and what it means there."""
-
 _EVERYWHERE = ("1, 2, 130", "ckpttool failed; a wrong command line; interrupted.")
 
 
@@ -307,15 +104,16 @@ def by_heading(command: Any, name: str, ctx: Any) -> dict[str, list[tuple[str, s
     }
 
 
-def ends(command: str) -> list[tuple[str, str]]:
+def ends(ctx: Any) -> list[tuple[str, str]]:  # noqa: ANN401  typer's own
     """Return every exit code of a command, or of one in a group (`trash list`), with what it means there."""
-    exits = EXITS.get(command) or EXITS.get(command.partition(" ")[0], {})
+    exits = exits_of(ctx.command) or exits_of(ctx.parent.command)
     return [*((str(code), text) for code, text in sorted(exits.items())), _EVERYWHERE]
 
 
-def meant_by(code: int) -> dict[str, str]:
-    """Return what an exit code means in each command of which it is one of its own; a group speaks for its commands."""
-    return {command: exits[code] for command, exits in EXITS.items() if code in exits and " " not in command}
+def exits_of(command: Any) -> Mapping[int, str]:  # noqa: ANN401  typer's own
+    """Return what `exits` says of a command; nothing of one in a group that ends as the group does."""
+    found: Mapping[int, str] = getattr(command.callback, "exits", {})
+    return found
 
 
 def _word(param: Any) -> str:  # noqa: ANN401  as above

@@ -9,7 +9,7 @@ import typer
 from ckpttool import api
 from ckpttool.cli import output, progress
 from ckpttool.cli.answers import show
-from ckpttool.cli.grouped import grouped
+from ckpttool.cli.grouped import OF_A_TREE, OF_WRITING, exits, grouped
 from ckpttool.cli.options import Format, FormatOpt, Grace, OneName, Quiet, TreeOptions, one_name
 from ckpttool.domain.units import Rank
 
@@ -23,6 +23,16 @@ One = Annotated[
 Apply = Annotated[bool, typer.Option("--apply", help="Do it; without it nothing is changed.")]
 
 
+@exits(
+    {
+        0: "Nothing is wrong, or all of it can be rebuilt.",
+        10: "Something is wrong that no copy can mend.",
+        11: "Refused: nothing proves a copy, or it is in doubt itself. Or there is no checkpoint.",
+        **OF_A_TREE,
+        14: "Refused: somebody is saving, or something could not be read.",
+        **OF_WRITING,
+    }
+)
 @grouped
 def heal(
     *,

@@ -9,7 +9,7 @@ import typer
 from ckpttool import api
 from ckpttool.cli import progress
 from ckpttool.cli.answers import show_each
-from ckpttool.cli.grouped import grouped
+from ckpttool.cli.grouped import OF_A_TREE, exits, grouped
 from ckpttool.cli.log_options import Columns, LogOpt
 from ckpttool.cli.options import ConfigPath, Format, FormatOpt, MoreDirs, Quiet, TreeOptions, Verbose, finite, say_tree
 from ckpttool.domain.frozen import dataclass
@@ -46,6 +46,15 @@ class JudgeOptions:
         )
 
 
+@exits(
+    {
+        0: "The newest checkpoint is healthy.",
+        10: "The newest is unhealthy, or its record is wrong.",
+        11: "There is no checkpoint.",
+        **OF_A_TREE,
+        14: "Its health is unknown, or something could not be read.",
+    }
+)
 @grouped
 def health(
     *,

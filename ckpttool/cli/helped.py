@@ -46,7 +46,7 @@ class _Helped:
         from ckpttool.cli.headings import ends
 
         with formatter.section("Exit codes"):
-            formatter.write_dl(ends(ctx.command_path.partition(" ")[2]))
+            formatter.write_dl(ends(ctx))
         formatter.write_paragraph()
         pages = "" if _top(ctx) == "guide" else f" {_top(ctx)}, ckpttool guide exits"
         formatter.write_text(f"More: ckpttool guide{pages}")

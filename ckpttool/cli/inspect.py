@@ -9,7 +9,7 @@ import typer
 from ckpttool import api
 from ckpttool.cli import progress
 from ckpttool.cli.answers import show
-from ckpttool.cli.grouped import grouped
+from ckpttool.cli.grouped import OF_A_TREE, exits, grouped
 from ckpttool.cli.options import Format, FormatOpt, LayoutOpt, OneName, Patterns, Quiet, RowOptions, What, one_name
 from ckpttool.domain.frozen import replace
 
@@ -21,6 +21,14 @@ Tree = Annotated[
 ]
 
 
+@exits(
+    {
+        0: "Shown.",
+        10: "It is damaged; with --stats: it holds NaN or infinity.",
+        11: "There is no checkpoint to look into.",
+        **OF_A_TREE,
+    }
+)
 @grouped
 def inspect(
     *,

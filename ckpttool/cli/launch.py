@@ -9,7 +9,7 @@ import typer
 from ckpttool import api
 from ckpttool.cli import progress
 from ckpttool.cli.answers import show
-from ckpttool.cli.grouped import grouped
+from ckpttool.cli.grouped import OF_A_TREE, OF_WRITING, exits, grouped
 from ckpttool.cli.log_options import EvidenceOptions
 from ckpttool.cli.options import (
     ChoiceOptions,
@@ -71,6 +71,15 @@ class JobOptions:
         )
 
 
+@exits(
+    {
+        0: "The config is written.",
+        10: "A start would not do what it should: nothing is written.",
+        11: "Nothing can be resumed from.",
+        **OF_A_TREE,
+        16: OF_WRITING[16],
+    }
+)
 @grouped
 def launch(
     *,

@@ -8,7 +8,7 @@ import typer
 
 from ckpttool import api
 from ckpttool.cli import output, reports
-from ckpttool.cli.grouped import grouped
+from ckpttool.cli.grouped import OF_A_TREE, exits, grouped
 from ckpttool.cli.options import Verbose
 from ckpttool.cli.reports import ReportOptions
 from ckpttool.domain.frozen import replace
@@ -23,6 +23,7 @@ SkipForeign = Annotated[bool, typer.Option("--skip-foreign", help="Pass over a F
 Diff = Annotated[bool, typer.Option("--diff", help="Show what --fix would change, and write nothing.")]
 
 
+@exits({0: "Nothing to say against it.", 10: "A start would not do what it should.", 14: OF_A_TREE[14]})
 @grouped
 def lint_config(
     *,

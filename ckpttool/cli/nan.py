@@ -9,11 +9,13 @@ import typer
 from ckpttool import api
 from ckpttool.cli import progress
 from ckpttool.cli.answers import show
-from ckpttool.cli.grouped import grouped
+from ckpttool.cli.grouped import exits, grouped
 from ckpttool.cli.helped import Command, Group
 from ckpttool.cli.options import Format, FormatOpt, Quiet, finite
 from ckpttool.domain.capture import Captures
 from ckpttool.domain.frozen import dataclass
+
+_NO_CAPTURE = "There is no capture of a step that was not finite."
 
 app = typer.Typer(
     name="nan",
@@ -30,6 +32,14 @@ Folder = Annotated[
 
 
 @app.callback()
+@exits(
+    {
+        0: "Shown; or the step came out as it was.",
+        10: "Computed again, it did not come out as it was.",
+        12: _NO_CAPTURE,
+        14: "A rank's part is not there, or not what was written; or it cannot be computed again.",
+    }
+)
 def nan() -> None:
     """Look at steps that were not finite, and compute one again.
 
@@ -40,6 +50,7 @@ def nan() -> None:
 
 
 @app.command("list", cls=Command)
+@exits({0: "Listed.", 12: _NO_CAPTURE, 14: "A rank's part is not there, or not what was written."})
 @grouped
 def list_captures(*, folder: Folder, fmt: FormatOpt = Format.TABLE) -> None:
     """List the captures of a training: at which step, of which rank. Needs no torch.
@@ -50,6 +61,7 @@ def list_captures(*, folder: Folder, fmt: FormatOpt = Format.TABLE) -> None:
 
 
 @app.command(cls=Command)
+@exits({0: "Shown.", 12: _NO_CAPTURE, 14: "A rank's part is not there, or not what was written."})
 @grouped
 def inspect(*, folder: Folder, fmt: FormatOpt = Format.TABLE, quiet: Quiet = False) -> None:
     """Show a capture: whose NaN it was, in which gradients, and what a replay needs. Needs no torch.
@@ -102,6 +114,14 @@ class ReplayOptions:
 
 
 @app.command(cls=Command)
+@exits(
+    {
+        0: "The same losses in every bit, and the same gradients not finite.",
+        10: "It did not come out as it was.",
+        12: _NO_CAPTURE,
+        14: "It cannot be computed again, and it is said why.",
+    }
+)
 @grouped
 def replay(*, folder: Folder, options: ReplayOptions, fmt: FormatOpt = Format.TABLE, quiet: Quiet = False) -> None:
     """Compute a captured step again: is it the same to the last bit, and where did it begin?

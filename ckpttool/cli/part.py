@@ -10,7 +10,7 @@ from ckpttool import api
 from ckpttool.cli import output
 from ckpttool.cli.answers import show
 from ckpttool.cli.engine_options import EngineName, EngineOptions
-from ckpttool.cli.grouped import grouped
+from ckpttool.cli.grouped import OF_WRITING, exits, grouped
 from ckpttool.cli.options import Dir, Format, FormatOpt, LayoutOpt, LevelName, LevelOpt, MaxAge, Names, Quiet
 from ckpttool.cli.units import duration
 from ckpttool.domain.frozen import dataclass
@@ -94,6 +94,13 @@ class LookOptions:
         )
 
 
+@exits(
+    {
+        0: "The part is written, whatever it found.",
+        15: "Refused for safety: it is larger than any that is read.",
+        16: OF_WRITING[16],
+    }
+)
 @grouped
 def part(
     *,

@@ -9,7 +9,7 @@ import typer
 from ckpttool import api
 from ckpttool.cli import output, reports
 from ckpttool.cli.engine_options import EngineOptions
-from ckpttool.cli.grouped import grouped
+from ckpttool.cli.grouped import OF_A_TREE, exits, grouped
 from ckpttool.cli.log_options import EvidenceOptions
 from ckpttool.cli.options import ChoiceOptions, DataOptions, Quiet, TreeOptions, ViewOptions
 from ckpttool.cli.reports import ReportOptions
@@ -22,6 +22,7 @@ Devices = Annotated[int | None, typer.Option(min=1, help="Devices that will be s
 Strict = Annotated[bool, typer.Option("--strict", help="No-go where a newer checkpoint was rejected.")]
 
 
+@exits({0: "Go.", 10: "No-go.", 11: "No-go: nothing can be resumed from.", **OF_A_TREE})
 @grouped
 def preflight(
     *,

@@ -9,7 +9,7 @@ import typer
 from ckpttool import api
 from ckpttool.cli import output, progress
 from ckpttool.cli.answers import show_each
-from ckpttool.cli.grouped import grouped
+from ckpttool.cli.grouped import OF_A_TREE, OF_WRITING, exits, grouped
 from ckpttool.cli.options import ConfigPath, Format, FormatOpt, Grace, LevelName, MaxAge, MoreDirs, Quiet, TreeOptions
 from ckpttool.cli.units import duration
 from ckpttool.domain.finding import Finding
@@ -90,6 +90,17 @@ class OrderOptions:
         )
 
 
+@exits(
+    {
+        0: "The plan stands, done or (without --apply) not.",
+        10: "Refused: damage is in the way.",
+        11: "No checkpoint is good, so nothing goes.",
+        13: OF_WRITING[13],
+        **OF_A_TREE,
+        14: "Refused: somebody is saving, or something could not be read.",
+        16: OF_WRITING[16],
+    }
+)
 @grouped
 def prune(
     *,

@@ -9,7 +9,7 @@ import typer
 from ckpttool import api
 from ckpttool.cli import completing, output
 from ckpttool.cli.answers import show
-from ckpttool.cli.grouped import grouped
+from ckpttool.cli.grouped import OF_A_TREE, OF_WRITING, exits, grouped
 from ckpttool.cli.options import ConfigPath, Format, FormatOpt, Grace, Quiet, TreeOptions, one_name
 
 Name = Annotated[
@@ -27,6 +27,15 @@ Prefix = Annotated[
 Apply = Annotated[bool, typer.Option("--apply", help="Write them; without it nothing is changed.")]
 
 
+@exits(
+    {
+        0: "The records are right, or would be with --apply.",
+        10: "Refused: damage is in the way.",
+        11: "There is no whole checkpoint to name.",
+        **OF_A_TREE,
+        **OF_WRITING,
+    }
+)
 @grouped
 def repair_meta(
     *,

@@ -10,7 +10,7 @@ import typer
 from ckpttool import api
 from ckpttool.cli import progress
 from ckpttool.cli.answers import show
-from ckpttool.cli.grouped import grouped
+from ckpttool.cli.grouped import exits, grouped
 from ckpttool.cli.log_options import AroundSpike, Columns, Logs, Margin, spike
 from ckpttool.cli.options import (
     NAN_HELP,
@@ -84,6 +84,13 @@ Every = Annotated[
 ]
 
 
+@exits(
+    {
+        0: "Replayed.",
+        12: "--tree names no checkpoint folder.",
+        14: "A log could not be read, or shows nothing.",
+    }
+)
 @grouped
 def replay(
     *,

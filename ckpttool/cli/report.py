@@ -10,7 +10,7 @@ import typer
 from ckpttool import api
 from ckpttool.cli import output
 from ckpttool.cli.engine_options import EngineOptions
-from ckpttool.cli.grouped import grouped
+from ckpttool.cli.grouped import OF_A_TREE, OF_WRITING, exits, grouped
 from ckpttool.cli.log_options import EvidenceOptions
 from ckpttool.cli.options import ChoiceOptions, ConfigPath, DataOptions, Quiet, TreeOptions
 from ckpttool.cli.output_files import assert_replaceable, lies_under, root_of, whole
@@ -60,6 +60,15 @@ class PageOptions:
         )
 
 
+@exits(
+    {
+        0: "Written; a checkpoint was chosen, even if newer ones were passed over.",
+        10: "Written; a newer one was passed over, with --strict; or more is lost than --max-lost-… allows.",
+        11: "Written; nothing can be resumed from.",
+        **OF_A_TREE,
+        16: OF_WRITING[16],
+    }
+)
 @grouped
 def report(
     *,

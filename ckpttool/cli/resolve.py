@@ -15,7 +15,7 @@ from ckpttool import api
 from ckpttool.cli import output
 from ckpttool.cli.answers import show
 from ckpttool.cli.engine_options import EngineOptions
-from ckpttool.cli.grouped import grouped
+from ckpttool.cli.grouped import OF_A_TREE, exits, grouped
 from ckpttool.cli.log_options import EvidenceOptions
 from ckpttool.cli.options import (
     ChoiceOptions,
@@ -84,6 +84,14 @@ OWN = "own"
 """Whosever tree it is."""
 
 
+@exits(
+    {
+        0: "One was chosen, even if newer ones were passed over.",
+        10: "A newer one was passed over, with --strict; or more is lost than --max-lost-… allows.",
+        11: "Nothing can be resumed from.",
+        **OF_A_TREE,
+    }
+)
 @grouped
 def resolve(
     *,

@@ -8,7 +8,7 @@ import typer
 
 from ckpttool import api
 from ckpttool.cli.answers import show
-from ckpttool.cli.grouped import grouped
+from ckpttool.cli.grouped import OF_A_TREE, exits, grouped
 from ckpttool.cli.options import Format, FormatOpt, Segments, segments
 
 OldGbs = Annotated[int | None, typer.Option(min=1, help="Samples a batch over all ranks, before.")]
@@ -24,6 +24,7 @@ Place = Annotated[
 ]
 
 
+@exits({0: "Computed.", 11: "Nothing in DIR can be resumed from.", **OF_A_TREE})
 @grouped
 def scale_skip(
     *,

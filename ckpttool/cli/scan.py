@@ -11,7 +11,7 @@ import typer
 from ckpttool import api
 from ckpttool.cli import progress
 from ckpttool.cli.answers import show_each, show_trees
-from ckpttool.cli.grouped import grouped
+from ckpttool.cli.grouped import OF_A_TREE, exits, grouped
 from ckpttool.cli.options import Format, FormatOpt, MoreDirs, Quiet, TreeOptions, ViewOptions, say_tree
 from ckpttool.domain.checkpoint import Listing
 from ckpttool.errors import ExitCode, UnknownLayoutError
@@ -22,6 +22,13 @@ Below = Annotated[
 ]
 
 
+@exits(
+    {
+        0: "Listed; nothing is missing.",
+        10: "A shard is missing or damaged, by name or header.",
+        **OF_A_TREE,
+    }
+)
 @grouped
 def scan(
     *,

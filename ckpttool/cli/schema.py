@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from ckpttool.cli import completing, output
-from ckpttool.cli.grouped import grouped
+from ckpttool.cli.grouped import exits, grouped
 from ckpttool.cli.options import Format, FormatOpt
 from ckpttool.errors import unknown_word
 from ckpttool.render import schemas
@@ -32,6 +32,7 @@ _OF_COMMAND = {
 """The document of a command that is called otherwise."""
 
 
+@exits({0: "Shown."})
 @grouped
 def schema(name: NameArgument = None, fmt: FormatOpt = Format.TABLE) -> None:
     """Print the JSON Schema of what a command prints.

@@ -9,7 +9,7 @@ import typer
 from ckpttool import api
 from ckpttool.cli.answers import show_each
 from ckpttool.cli.engine_options import EngineOptions
-from ckpttool.cli.grouped import grouped
+from ckpttool.cli.grouped import OF_A_TREE, OF_WRITING, exits, grouped
 from ckpttool.cli.options import Format, FormatOpt, MoreDirs, Names, Quiet, TreeOptions, Verbose, say_tree
 from ckpttool.domain.manifest import Sealed
 
@@ -19,6 +19,15 @@ Reseal = Annotated[
 Jobs = Annotated[int | None, typer.Option(min=1, help="Threads that read; default: one a core.")]
 
 
+@exits(
+    {
+        0: "Sealed.",
+        10: "One is not whole, or not what was sealed before.",
+        11: "There is no checkpoint to seal.",
+        **OF_A_TREE,
+        **OF_WRITING,
+    }
+)
 @grouped
 def seal(
     *,

@@ -10,7 +10,7 @@ import typer
 from ckpttool import api
 from ckpttool.cli import output
 from ckpttool.cli.answers import show
-from ckpttool.cli.grouped import grouped
+from ckpttool.cli.grouped import OF_A_TREE, OF_WRITING, exits, grouped
 from ckpttool.cli.helped import Command, Group
 from ckpttool.cli.options import Format, FormatOpt, Grace, Quiet, TreeOptions
 from ckpttool.cli.units import duration
@@ -55,6 +55,15 @@ Apply = Annotated[bool, typer.Option("--apply", help="Do it; without it nothing 
 
 
 @app.callback()
+@exits(
+    {
+        0: "Listed; or done, or would be with --apply.",
+        10: "Restored, but a header shows that it is damaged, or a part of it is gone.",
+        **OF_A_TREE,
+        14: "Refused: somebody is saving, or something could not be read.",
+        **OF_WRITING,
+    }
+)
 def trash() -> None:
     """List what prunes moved away, restore it, or delete it.
 
@@ -63,6 +72,13 @@ def trash() -> None:
 
 
 @app.command("list", cls=Command)
+@exits(
+    {
+        0: "Listed.",
+        **OF_A_TREE,
+        14: "A change of the tree was interrupted, or something could not be read.",
+    }
+)
 @grouped
 def show_list(
     *, tree: TreeOptions, older_than: OlderThan = None, fmt: FormatOpt = Format.TABLE, quiet: Quiet = False
@@ -75,6 +91,15 @@ def show_list(
 
 
 @app.command(cls=Command)
+@exits(
+    {
+        0: "Restored, and its headers show no damage.",
+        10: "Restored, but a header shows that it is damaged, or a part of it is gone.",
+        **OF_A_TREE,
+        14: "Refused: somebody is saving, or something could not be read.",
+        **OF_WRITING,
+    }
+)
 @grouped
 def restore(
     *,
@@ -108,6 +133,14 @@ def _is_place(word: str) -> bool:
 
 
 @app.command(cls=Command)
+@exits(
+    {
+        0: "Deleted, or (without --apply) would be.",
+        **OF_A_TREE,
+        14: "A change of the tree was interrupted, or something could not be read.",
+        **OF_WRITING,
+    }
+)
 @grouped
 def empty(
     *,

@@ -15,7 +15,7 @@ from ckpttool import api
 from ckpttool.cli import output
 from ckpttool.cli.answers import show_each
 from ckpttool.cli.engine_options import EngineOptions
-from ckpttool.cli.grouped import grouped
+from ckpttool.cli.grouped import OF_A_TREE, exits, grouped
 from ckpttool.cli.options import (
     Format,
     FormatOpt,
@@ -160,6 +160,14 @@ def bucket(text: str) -> tuple[int, int] | Fraction | int:
     raise UsageError(f"--subset takes N/T, such as 1/7, or 10%, or 50G, not {text!r}")
 
 
+@exits(
+    {
+        0: "Every shard that was looked at is whole.",
+        10: "Damage, or something suspect.",
+        11: "There is no checkpoint to look at.",
+        **OF_A_TREE,
+    }
+)
 @grouped
 def verify(
     *,

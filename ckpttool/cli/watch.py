@@ -16,7 +16,7 @@ import typer
 from ckpttool import api
 from ckpttool.api.part_names import process_of_part
 from ckpttool.cli import output
-from ckpttool.cli.grouped import grouped
+from ckpttool.cli.grouped import OF_A_TREE, exits, grouped
 from ckpttool.cli.log_options import Columns, LogOpt
 from ckpttool.cli.options import ConfigPath, Format, FormatOpt, LevelName, LevelOpt, Quiet, TreeOptions, finite
 from ckpttool.cli.units import duration, share
@@ -172,6 +172,15 @@ class KeepOptions:
         )
 
 
+@exits(
+    {
+        0: "Ended by SIGTERM; with --once: nothing is known to be wrong.",
+        10: "With --once: a checkpoint is damaged, or suspect.",
+        11: "With --once: there is no checkpoint.",
+        **OF_A_TREE,
+        13: "The tree is watched already.",
+    }
+)
 @grouped
 def watch(
     *,

@@ -14,12 +14,11 @@ import typer
 from typer.core import TyperGroup
 
 from ckpttool import api
-from ckpttool.cli.headings import EXITS
 from ckpttool.cli.main import COMMANDS, app
 from ckpttool.errors import ExitCode, NotDurableError
 from ckpttool.trainers.mindformers.health_file import HEALTH_FILE_LIMIT
 from tests.conftest import FIXTURES
-from tests.support.commands import Said, ask, environment, run
+from tests.support.commands import Said, ask, environment, known_exits, run
 from tests.support.situations import SITUATIONS, real, whole
 
 SHARD = "output/checkpoint/rank_0/llama2_7b_rank_0-20_2.ckpt"
@@ -161,7 +160,7 @@ def test_explain_says_of_every_exit_code_what_it_means_and_what_to_do(code: Exit
     assert said.stdout.startswith(f"exit {code.value}, ")
     assert "\nWhat to do   " in said.stdout
     assert document["exit_code"] == code.value
-    told = {name: exits[code] for name, exits in EXITS.items() if code in exits and name in COMMANDS}
+    told = {name: exits[code] for name, exits in known_exits().items() if code in exits and name in COMMANDS}
     assert document["commands"] == told
     flat = " ".join(said.stdout.split())
     assert all(f"{name}: {text}" in flat or f"{name}, " in flat for name, text in told.items())

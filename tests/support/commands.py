@@ -11,10 +11,12 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
+from typer.main import get_command
 from typer.testing import CliRunner
 
 import ckpttool.cli.options  # noqa: F401  its help names the layouts that there are, whatever trainer a test adds
-from ckpttool.cli.main import _Group, app
+from ckpttool.cli.headings import exits_of
+from ckpttool.cli.main import COMMANDS, _Group, app
 from tests.support.json_schemas import problems_of
 
 MODULE = (sys.executable, "-m", "ckpttool")
@@ -61,6 +63,20 @@ def ask(*arguments: str, env: Mapping[str, str] | None = None) -> Said:
     done = CliRunner().invoke(app, list(arguments), env=env)
     assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
     return Said(done.exit_code, done.stdout, done.stderr)
+
+
+@cache
+def known_exits() -> dict[str, Mapping[int, str]]:
+    """By command, and by one in a group that has its own: the codes with which it ends, and what each means there."""
+    group: Any = get_command(app)
+    found: dict[str, Mapping[int, str]] = {}
+    for name in COMMANDS:
+        command = group.get_command(None, name)
+        found[name] = exits_of(command)
+        for word, single in getattr(command, "commands", {}).items():
+            if exits_of(single):
+                found[f"{name} {word}"] = exits_of(single)
+    return found
 
 
 def shard_words(said: Said) -> set[str]:
