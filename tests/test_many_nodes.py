@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 import yaml
 
-from ckpttool.records.part_wire import parts_in
 from tests.conftest import FIXTURES
 
 GUIDE = Path(__file__).parent.parent / "ckpttool" / "guide" / "many-nodes.md"
@@ -36,28 +35,30 @@ def commands(folder: Path, **scripts: str) -> dict[str, str]:
     return {**os.environ, "PATH": f"{folder}:{os.environ['PATH']}", "PYTHONPATH": os.pathsep.join([here, *sys.path])}
 
 
-def test_the_lines_of_a_loop_over_ssh_hold_a_part_of_each_host(tmp_path: Path) -> None:
+def test_a_loop_over_ssh_asks_the_parts_of_all_hosts(tmp_path: Path) -> None:
     (recipe,) = [text for text in SHELL if "ssh " in text]
-    recipe = recipe.replace("/data/run", "$host").partition("ckpttool resolve")[0]
+    recipe = recipe.replace("/data/run", "$host")
     for rank in range(4):
         ranks = tmp_path / f"node{rank + 1}" / "output" / "checkpoint"
         shutil.copytree(FIXTURES / "health_pp2" / "output" / "checkpoint" / f"rank_{rank}", ranks / f"rank_{rank}")
     environment = commands(tmp_path / "bin", ssh='shift; exec sh -c "$*"')
-    subprocess.run(["bash", "-ec", recipe], cwd=tmp_path, env=environment, capture_output=True, check=True)
-    received = parts_in((tmp_path / "look.lines").read_bytes().splitlines(keepends=True))
-    assert [(name.run, name.index, name.count) for name, _ in received.parts] == [("look", n, 4) for n in (1, 2, 3, 4)]
+    done = subprocess.run(["bash", "-ec", recipe], cwd=tmp_path, env=environment, capture_output=True, check=True)
+    assert b"\nResume from 15_2: step 30, whole on all 4 ranks\n" in done.stdout
 
 
-def test_the_job_of_kubernetes_has_as_many_pods_as_its_command_says_and_its_log_carries_them(tmp_path: Path) -> None:
+def test_the_job_of_kubernetes_has_as_many_pods_as_its_command_says_and_leaves_a_part_of_each(tmp_path: Path) -> None:
     spec, (container,) = JOB["spec"], JOB["spec"]["template"]["spec"]["containers"]
     command = container["command"]
     assert command[command.index("--part") + 1] == f"auto/{spec['completions']}"
     assert spec["completions"] == spec["parallelism"]
+    mounts = {mount["mountPath"] for mount in container["volumeMounts"]}
+    assert f"{command[command.index('--out') + 1].rstrip('/')}" in mounts
     shutil.copytree(FIXTURES / "health_pp2" / "output", tmp_path / "output")
-    line = [word.replace("/data", str(tmp_path)) for word in command]
-    log = []
+    line = [word.replace("/data", str(tmp_path)).replace("/parts", f"{tmp_path}/parts") for word in command]
     for index in (0, 3):
         environment = {**commands(tmp_path / f"bin{index}"), "JOB_COMPLETION_INDEX": str(index)}
-        told = subprocess.run(line, env=environment, capture_output=True, check=True).stdout
-        log += [f"[pod/look-{index}-x7k2p/look] ".encode() + each for each in told.splitlines(keepends=True)]
-    assert [name.index for name, _ in parts_in(reversed(log)).parts] == [1, 4]
+        subprocess.run(line, env=environment, capture_output=True, check=True)
+    assert sorted(path.name for path in (tmp_path / "parts").iterdir()) == [
+        "look.00001-of-00004.ckptpart",
+        "look.00004-of-00004.ckptpart",
+    ]

@@ -82,11 +82,13 @@ def place_of(out: str, name: str, root: str, *, of: int) -> str:
         of: Parts that there are.
 
     Raises:
-        UsageError: It lies in the tree, its folder is not there, or something else stands in its place.
+        UsageError: It lies in the tree, its folder is not there, something else stands in its place, or it is no file.
         UnsafeError, WriteFailedError: Its folder cannot be made.
     """
     if out == STREAM:
-        return STREAM
+        raise UsageError(
+            "--out -: a part is a file: name a folder that all machines see, or one file a machine, and collect them"
+        )
     is_meant_for_all = of > 1 and not os.path.lexists(out) and not out.endswith(PART_SUFFIX)
     is_named_folder = out.endswith("/") or os.path.isdir(out) or is_meant_for_all
     place = os.path.join(out, name) if is_named_folder else out

@@ -6,13 +6,13 @@ import os
 import socket
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ckpttool import __version__
-from ckpttool.api.part_names import NO_RUN, assert_own, name_of, place_of, process_of_part, run_of
+from ckpttool.api.part_names import assert_own, name_of, place_of, process_of_part, run_of
 from ckpttool.api.verifying import joined
 from ckpttool.domain.expectation import RankFiles
 from ckpttool.domain.frozen import dataclass, replace
@@ -39,17 +39,11 @@ if TYPE_CHECKING:
     from ckpttool.trainers.locate import Located
 
 
-def part(
-    question: PartQuestion,
-    *,
-    send: Callable[[bytes], None] | None = None,
-    read: Mapping[str, ShardReport] | None = None,
-) -> PartWritten | None:
+def part(question: PartQuestion, *, read: Mapping[str, ShardReport] | None = None) -> PartWritten | None:
     """Look at what is seen of a tree from here, and write it down.
 
     Args:
         question: What to look at, and where it goes.
-        send: Takes one line of those that go to standard output.
         read: What reading shards showed before, by their paths: it counts for files that are still the same.
 
     Returns:
@@ -68,9 +62,8 @@ def part(
         question.out, name_of(run_of(question, process), process.index + 1, process.count), root, of=process.count
     )
     made = _made(question, process, located, root, read)
-    if place != STREAM:
-        assert_own(place, made.seat, keeps=read is not None)
-    return _written(made, place, send)
+    assert_own(place, made.seat, keeps=read is not None)
+    return _written(made, place)
 
 
 def told_before(question: PartQuestion) -> dict[str, ShardReport]:
@@ -96,14 +89,11 @@ def told_before(question: PartQuestion) -> dict[str, ShardReport]:
     return found
 
 
-def parts_of_nodes(
-    question: PartQuestion, *, send: Callable[[bytes], None] | None = None
-) -> Iterator[PartWritten | IncompleteError]:
+def parts_of_nodes(question: PartQuestion) -> Iterator[PartWritten | IncompleteError]:
     """Let each node of the cluster that `on_ray` joined look at what it sees, and write down here what it says.
 
     Args:
         question: What to look at: its path is the same on all nodes. Which part each is, is decided here.
-        send: As of `part`.
 
     Yields:
         What was written, node by node; of one that is lost that nobody knows what it has.
@@ -127,7 +117,7 @@ def parts_of_nodes(
     nodes, dead, asked = cluster.nodes, cluster.dead, replace(question, tree=tree, run=run)
     of = len(nodes) + len(dead)
     places = [place_of(question.out, name_of(run, at + 1, of), tree.path or "", of=of) for at in range(of)]
-    if question.out != STREAM and len(set(places)) < of:
+    if len(set(places)) < of:
         raise UsageError(f"--out {question.out}: each of {of} nodes has a part: name a folder, and end it with /")
     calls = [(node, (__version__, asked, at + 1, of)) for at, (node, _) in enumerate(nodes)]
     told = zip(cluster.on_nodes(part_on_node, calls), (host for _, host in nodes), strict=True)
@@ -141,9 +131,8 @@ def parts_of_nodes(
         assert_same(there, version)
         if isinstance(made, str):
             raise UsageError(f"{there}: {made}")
-        if places[at] != STREAM:
-            assert_own(places[at], made.seat)
-        yield _written(made, places[at], send)
+        assert_own(places[at], made.seat)
+        yield _written(made, places[at])
 
 
 def part_on_node(version: str, question: PartQuestion, number: int, of: int) -> tuple[str, str, Made | str]:
@@ -236,20 +225,17 @@ def _with_read(seen: Seen, read: Mapping[str, ShardReport]) -> dict[str, ShardRe
     }
 
 
-def _written(made: Made, place: str, send: Callable[[bytes], None] | None) -> PartWritten:
-    """Write a part, or send it line by line.
+def _written(made: Made, place: str) -> PartWritten:
+    """Write a part.
 
     Raises:
         WriteFailedError, NotDurableError: It could not be written.
     """
-    if place == STREAM:
-        _send(made.data, made.seat, send)
-    else:
-        from ckpttool.write.files import replace as write
+    from ckpttool.write.files import replace as write
 
-        # What lies there now is our own; what comes there meanwhile is not.
-        is_there = os.path.lexists(place)
-        write(place, made.data, overwrite=is_there, backup=False)
+    # What lies there now is our own; what comes there meanwhile is not.
+    is_there = os.path.lexists(place)
+    write(place, made.data, overwrite=is_there, backup=False)
     return PartWritten(
         seat=made.seat,
         version=__version__,
@@ -362,14 +348,6 @@ def _spelled(seat: Seat, seen: Seen) -> bytes:
             f"the part has {len(data)} bytes, and {MOST_PART_BYTES} are the most: let more processes share it"
         )
     return data
-
-
-def _send(data: bytes, seat: Seat, send: Callable[[bytes], None] | None) -> None:
-    from ckpttool.records.part_wire import PartName, lines_of
-
-    for line in lines_of(data, PartName(run=seat.run or NO_RUN, index=seat.number, count=seat.of)):
-        if send is not None:
-            send(line)
 
 
 def _words(seen: Seen) -> tuple[tuple[VerdictWord, int], ...]:

@@ -8,7 +8,6 @@ import sys
 from codecs import getincrementalencoder
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
-from io import UnsupportedOperation
 from typing import TYPE_CHECKING, NoReturn, TextIO
 
 from ckpttool.errors import WriteFailedError
@@ -75,48 +74,6 @@ def _width() -> int | None:
     if asked.isdigit() and int(asked):
         return int(asked)
     return None if sys.stdout is not None and sys.stdout.isatty() else UNLIMITED
-
-
-def line(data: bytes) -> None:
-    """Write one line by one call, and wait until it is read: a launcher mixes what it reads of many processes.
-
-    It reads what lies ready, up to a limit that may lie within a line, and then perhaps from another process.
-
-    Raises:
-        WriteFailedError: It could not be written, or its reader has left.
-    """
-    ending.result_begun = True
-    if sys.stdout is None:
-        raise WriteFailedError("the result could not be written: stdout is closed")
-    try:
-        sys.stdout.buffer.write(data)
-        sys.stdout.buffer.flush()
-        with suppress(UnsupportedOperation):  # a text in memory has no file behind it
-            _wait_for_reader(sys.stdout.fileno())
-    except OSError as error:
-        raise WriteFailedError(f"the result could not be written: {error.strerror or error}") from None
-
-
-def _wait_for_reader(number: int) -> None:
-    import stat
-    from fcntl import ioctl
-    from termios import FIONREAD
-    from time import sleep
-
-    mode = os.fstat(number).st_mode
-    if stat.S_ISCHR(mode):
-        sleep(_TERMINAL_SECONDS)  # a terminal does not tell how much of it is read: Open MPI gives each process one
-        return
-    for _ in range(_POLLS if stat.S_ISFIFO(mode) else 0):
-        if ioctl(number, FIONREAD, bytes(4)) == bytes(4):
-            return
-        sleep(_POLL_SECONDS)
-
-
-_TERMINAL_SECONDS = 0.002
-_POLL_SECONDS = 0.0005
-_POLLS = 2000
-"""A second in all: a line that waits for longer than that may be torn, which its reader finds out."""
 
 
 @contextmanager

@@ -17,16 +17,13 @@ from ckpttool.domain.frozen import dataclass
 from ckpttool.domain.part import PartQuestion, Split
 from ckpttool.domain.units import Rank
 from ckpttool.errors import ExitCode, IncompleteError, UsageError
-from ckpttool.records import STREAM
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WhichOptions:
     """Which part it is, whose work that is, and where it goes."""
 
-    out: Annotated[
-        str, typer.Option("--out", metavar="FILE|FOLDER|-", help="Where the part goes; - for lines in the output.")
-    ]
+    out: Annotated[str, typer.Option("--out", metavar="FILE|FOLDER", help="Where the part goes.")]
     part: Annotated[
         str, typer.Option("--part", metavar="I/N|auto[/N]", help="Which it is, from 1; auto: as the launcher says.")
     ] = "auto"
@@ -124,10 +121,10 @@ def part(
     with engine.reading(quiet=quiet):
         if engine.engine is EngineName.RAY:
             raise typer.Exit(_of_nodes(question, fmt))
-        written = api.part(question, send=output.line)
+        written = api.part(question)
     if written is None:
         output.looking_at(None, quiet=quiet, more="this process only keeps others together: nothing to look at")
-    elif which.out != STREAM:
+    else:
         output.looking_at(written.resolved_from, quiet=quiet)
         show(written, fmt)
 
@@ -135,11 +132,11 @@ def part(
 def _of_nodes(question: PartQuestion, fmt: Format) -> ExitCode:
     """Show each node's part as it is written, and say which are missing."""
     code = ExitCode.OK
-    for written in api.parts_of_nodes(question, send=output.line):
+    for written in api.parts_of_nodes(question):
         if isinstance(written, IncompleteError):
             output.error(str(written))
             code = written.exit_code
-        elif question.out != STREAM:
+        else:
             show(written, fmt)
     return code
 

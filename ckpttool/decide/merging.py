@@ -168,13 +168,10 @@ class _Judge:
             different = _of_apart(None, next(iter(self._apart.values())))
             is_known = bool(checkpoints) and all(map(self._is_complete, checkpoints))
             found.append(replace(different, severity=Severity.NOTE) if is_known else different)
-        sent = tuple(f"part {seat.number} of {seat.of} in " for seat in merge.seats)
         for name, why in merge.unread:
             message = f"is no part that can be read ({why}): what it held is not in the answer"
             remedy = "run ckpttool part again on its machine, or remove it if it is of another look"
-            # In a launcher's output a part that was torn may stand whole as well, sent once more.
-            say = note if name.startswith(sent) else unknown
-            found.append(say(Code.PART_MISSING, message, path=name, remedy=remedy))
+            found.append(unknown(Code.PART_MISSING, message, path=name, remedy=remedy))
         found.extend(_long_before(merge.seats))
         for seat in merge.left_out:
             message = f"{seat.name} is of an older look or another run than the newest, and was left out"

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from ckpttool.domain.question import CheckQuestion, TreeQuestion
 
 MOST_PART_BYTES = ByteCount(64 << 20)
-"""Of one part, before and after it is deflated: those of 8 ranks have some 20 KB."""
+"""Of one part: those of 8 ranks have some 20 KB."""
 
 MOST_PARTS_BYTES = ByteCount(2 << 30)
 """Of all parts of a tree together."""
@@ -44,7 +44,7 @@ class PartQuestion:
     check: CheckQuestion
     """How hard to look, and at which saves; of all others the headers are looked at."""
     out: str
-    """A file, a folder, or `-`."""
+    """A file, or a folder."""
     part: str = "auto"
     """`I/N`; `auto`, or `auto/N` where a launcher does not tell of how many."""
     split: Split = Split.AUTO
@@ -69,7 +69,7 @@ class PartWritten(Answered):
     version: str
     """Of the ckpttool that looked."""
     path: str
-    """Where it is; `-` for standard output."""
+    """Where it is."""
     nbytes: ByteCount
     """Its length."""
     resolved_from: str | None

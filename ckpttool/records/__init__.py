@@ -26,7 +26,7 @@ PART_SUFFIX = ".ckptpart"
 """Of a file in which one of several machines wrote what it sees of a tree."""
 
 STREAM = "-"
-"""In the place of such a file: standard input, or output."""
+"""In the place of such a file: standard input."""
 
 MANIFEST_NAME = "ckpttool.manifest.json"
 """Where a checkpoint has a folder of its own."""

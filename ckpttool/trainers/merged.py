@@ -14,7 +14,6 @@ from ckpttool.errors import IncompleteError, UnknownLayoutError, UnsafeError
 from ckpttool.records import PART_SUFFIX, STREAM
 from ckpttool.records.merging import MergedLooks, merge
 from ckpttool.records.part import MOST_PARTS, Look, read_parts
-from ckpttool.records.part_wire import MARK, parts_in
 from ckpttool.storage import is_folder, open_storage
 from ckpttool.storage.base import Kind, OverLimitError, Storage
 from ckpttool.storage.recorded import RecordedStorage, inner_of, lend, spelled
@@ -31,14 +30,14 @@ def read_looks(path: str) -> Iterator[tuple[str, Look | str]]:
 
     Args:
         path: A folder, in which all files with a part's name are read; such a file; `-` for standard input, which
-            carries parts as they are or as the lines of a launcher's output.
+            carries such files, one behind another.
 
     Raises:
         UnsafeError: There are more of them than any training has.
         OSError: The folder cannot be listed.
     """
     if path == STREAM:
-        yield from _in_text("standard input", _standard_input())
+        yield from read_parts(_standard_input(), name="standard input")
         return
     if path.endswith(PART_SUFFIX) and not is_folder(path):
         folder, name = os.path.split(path)
@@ -63,19 +62,7 @@ def read_looks(path: str) -> Iterator[tuple[str, Look | str]]:
             yield name, f"cannot be read: {error.strerror or error}"
             continue
         left -= len(data)
-        yield from _in_text(name, data)
-
-
-def _in_text(name: str, data: bytes) -> Iterator[tuple[str, Look | str]]:
-    """Find parts as they are, or as lines behind any prefix."""
-    if MARK not in data:
         yield from read_parts(data, name=name)
-        return
-    received = parts_in(data.splitlines(keepends=True))
-    for each, part in received.parts:
-        yield from read_parts(part, name=f"part {each.index} of {each.count} in {name}")
-    for each in received.torn:
-        yield f"part {each.index} of {each.count} in {name}", "is torn: not all of its lines came through"
 
 
 @cache  # it can be read but once, and several questions may be asked of one tree

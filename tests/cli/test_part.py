@@ -12,7 +12,6 @@ import pytest
 
 from ckpttool.domain.verdict import Level, VerdictWord
 from ckpttool.records.part import Look, read_parts
-from ckpttool.records.part_wire import PartName, lines_of, parts_in
 from ckpttool.render import schemas
 from tests.support.answers import writable_copy
 from tests.support.commands import ask
@@ -155,13 +154,10 @@ def test_a_path_from_here_is_looked_at_where_it_lies(tmp_path: Path, monkeypatch
     assert (look.seat.root, len(shards_in(look))) == ("checkpoint", 12)
 
 
-def test_standard_output_carries_the_part_as_lines() -> None:
-    lines = ask("part", TREE, "--part", "2/2", "--out", "-").stdout.encode().splitlines(keepends=True)
-    ((name, data),) = parts_in(lines).parts
-    assert (name.index, name.count) == (2, 2)
-    ((_, look),) = read_parts(data, name="x")
-    assert isinstance(look, Look)
-    assert len(shards_in(look)) == 12
+def test_a_part_is_a_file_and_never_in_the_output() -> None:
+    done = ask("part", TREE, "--part", "2/2", "--out", "-")
+    assert (done.code, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+    assert "--out -: a part is a file: name a folder that all machines see" in done.stderr
 
 
 def test_a_part_is_written_over_an_earlier_one_and_over_nothing_else(tmp_path: Path) -> None:
@@ -323,21 +319,14 @@ def test_parts_are_asked_as_the_tree_would_be(parts: str) -> None:
     assert verified["parts"] == document["parts"]
 
 
-def test_parts_one_behind_another_and_as_lines_of_a_log_are_the_same(parts: str, tmp_path: Path) -> None:
+def test_parts_one_behind_another_are_the_same(parts: str, tmp_path: Path) -> None:
     files = sorted(Path(parts).iterdir())
-    joined, log = tmp_path / "all.ckptpart", tmp_path / "log.ckptpart"
+    joined = tmp_path / "all.ckptpart"
     joined.write_bytes(b"".join(file.read_bytes() for file in files))
-    lines = [
-        b"pod/look-%d: %s" % (number, line)
-        for number, file in enumerate(files, 1)
-        for line in lines_of(file.read_bytes(), PartName(run="x", index=number, count=2))
-    ]
-    log.write_bytes(b"".join(reversed([*lines, b"another line\n"])))
     whole = ask("resolve", parts).stdout
     assert ask("resolve", str(joined)).stdout == whole
-    assert ask("resolve", str(log)).stdout == whole
-    log.write_bytes(b"".join(lines[1:]))
-    assert ask("resolve", str(log)).code == 14
+    joined.write_bytes(joined.read_bytes()[:-100])
+    assert ask("resolve", str(joined)).code == 14
 
 
 def test_one_part_of_two_is_never_nothing_to_resume_from(parts: str) -> None:

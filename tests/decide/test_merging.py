@@ -250,11 +250,10 @@ def test_what_is_no_rank_s_is_on_no_machine_more_than_on_others() -> None:
     assert told(judged(shared, merged(seat(1), seat(2), held=held(one, 0)))) == {}
 
 
-@pytest.mark.parametrize(("name", "weight"), [("x.ckptpart", "unknown"), ("part 1 of 2 in the log", "note")])
-def test_a_part_that_is_torn_is_unknown_unless_it_was_sent_once_more(name: str, weight: str) -> None:
+def test_a_part_that_is_torn_is_unknown() -> None:
     one = saved(0)
-    merge = merged(seat(1), held=held(one, 0), unread=((name, "is torn"),), left_out=(seat(2),))
-    assert told(judged(one, merge)) == {"part-missing": weight, "part-stale": "note"}
+    merge = merged(seat(1), held=held(one, 0), unread=(("x.ckptpart", "is torn"),), left_out=(seat(2),))
+    assert told(judged(one, merge)) == {"part-missing": "unknown", "part-stale": "note"}
 
 
 REPORT = ShardReport(
