@@ -140,6 +140,16 @@ def allowed(command: Sequence[str]) -> set[str]:
     return {"xxhash"} if command[0] in {"scan", "resolve"} else set()
 
 
+def test_a_skip_by_numbers_that_are_given_imports_nothing_that_looks_at_a_tree(tree: Path) -> None:
+    modules = imported(
+        "-m", "ckpttool", "scale-skip", "--old-gbs", "512", "--new-gbs", "768", "--steps", "10", cwd=tree
+    )
+    rooms = {name.split(".")[1] for name in modules if name.startswith("ckpttool.")}
+    assert not rooms & {"formats", "records", "storage", "verify"}
+    asked = imported("-m", "ckpttool", "scale-skip", "--new-gbs", "768", cwd=tree)
+    assert "ckpttool.storage.local" in asked
+
+
 def test_a_table_is_drawn_by_rich(tree: Path) -> None:
     assert "rich" in imported("-m", "ckpttool", "resolve", cwd=tree)
 

@@ -6,9 +6,7 @@ import math
 import os
 from typing import TYPE_CHECKING
 
-from ckpttool.api.resolving import resolve
 from ckpttool.decide.data_position import exact_batches_near, plan_data
-from ckpttool.decide.lineage import Course
 from ckpttool.domain.plan import NoResumePoint, PastSizes, SkipAnswer
 from ckpttool.domain.question import DEFAULT_DIR, DataQuestion, ResumeQuestion, TreeQuestion
 from ckpttool.domain.units import Step
@@ -49,6 +47,9 @@ def scale_skip(data: DataQuestion, *, steps: int | None = None, path: str | None
 
 def _resume_point_of(path: str | None, data: DataQuestion) -> tuple[int | None, int | None, PastSizes, Trainer | None]:
     """Return step and batch size of the checkpoint that `resolve` would choose, what came before, and whose it is."""
+    from ckpttool.api.resolving import resolve  # a division of two numbers that are given need not wait for it
+    from ckpttool.decide.lineage import Course
+
     try:
         answer = resolve(TreeQuestion(path=path), ResumeQuestion(), DataQuestion())
     except UnknownLayoutError:

@@ -6,7 +6,6 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from ckpttool.decide.lineage import Course
 from ckpttool.domain.data_position import SkipBatches
 from ckpttool.domain.frozen import replace
 from ckpttool.domain.plan import BatchSegment, PastSizes
@@ -108,6 +107,8 @@ def batches_seen(plan: ResumePlan, inventory: Inventory, question: DataQuestion)
     Raises:
         UsageError: As `plan_data`.
     """
+    from ckpttool.decide.lineage import Course  # the arithmetic alone asks no tree
+
     point, advice = plan.point, plan.advice
     recorded = point.checkpoint.scalars.global_batch_size
     past = Course(inventory).past(point.checkpoint)
