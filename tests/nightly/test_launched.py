@@ -35,6 +35,12 @@ def launched(line: Sequence[str]) -> bytes:
     return subprocess.run(line, env=plain_environment(), capture_output=True, timeout=120, check=True).stdout
 
 
+def torchrun() -> list[str]:
+    """Return its command with four processes: the program's module, which is there wherever torch is."""
+    pytest.importorskip("torch", reason="torchrun comes with torch, which is not installed")
+    return [sys.executable, "-m", "torch.distributed.run", "--no-python", "--nproc-per-node", "4"]
+
+
 def tells(folder: Path) -> list[str]:
     """Return a command that leaves its environment in a folder."""
     folder.mkdir(exist_ok=True)
@@ -76,8 +82,7 @@ class TestOthers:
         assert [(one.index, one.launcher, one.local_count) for one in found] == [(n, "MPICH", 4) for n in range(4)]
 
     def test_every_process_of_torchrun_is_another_part(self, tmp_path: Path) -> None:
-        torchrun = [needs("torchrun", "torch, by pip"), "--no-python", "--nproc-per-node", "4"]
-        launched([*torchrun, *tells(tmp_path)])
+        launched([*torchrun(), *tells(tmp_path)])
         found = processes_in(tmp_path)
         assert [(one.index, one.launcher, one.local_count) for one in found] == [(n, "torchrun", 4) for n in range(4)]
 
@@ -176,9 +181,8 @@ class TestParts:
         assert [*tmp_path.iterdir()] == []
 
     def test_processes_that_torchrun_starts_on_one_machine_share_its_files_out(self, job: Job) -> None:
-        torchrun = [needs("torchrun", "torch, by pip"), "--no-python", "--nproc-per-node", "4"]
         shutil.copytree(CHECKPOINTS, job.disks / "0", dirs_exist_ok=True)
-        launched([*torchrun, *job.look(str(job.parts))])
+        launched([*torchrun(), *job.look(str(job.parts))])
         looks = [look for path in sorted(job.parts.iterdir()) for look in looks_in(path.read_bytes()).values()]
         assert [look.seat.share for look in looks] == ["1/4", "2/4", "3/4", "4/4"]
         seen = [[rank for rank in range(4) if look.told(newest(rank)) is not None] for look in looks]
