@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import re
-import struct
 from collections.abc import Iterable, Sequence
 
 from ckpttool.decide.contents import WEIGHTS, as_counted, kind_of, whole_name
 from ckpttool.domain.contents import elements_in
 from ckpttool.domain.finding import Code, Finding, note, unknown
 from ckpttool.domain.fp8 import Fp8Format
-from ckpttool.domain.fp8_histogram import MagnitudeHistogram
 from ckpttool.domain.fp8_probe import (
     CastNumbers,
     GatedNumbers,
@@ -218,47 +216,3 @@ def aligned(gated: Iterable[GatedNumbers]) -> tuple[Finding, ...]:
 def most_amplifying(gated: Iterable[GatedNumbers]) -> tuple[GatedNumbers, ...]:
     """Put the gates first whose worst unit stands out most."""
     return tuple(sorted(gated, key=lambda pair: (-pair.gain_over_median, as_counted(pair.name), pair.path)))
-
-
-WEAK_UNDERFLOW, LOST_UNDERFLOW = 0.05, 0.20
-"""Share of an operand's elements that become zero: trainings are well at 0.002, and broken at 0.21 and 0.5."""
-
-_LARGEST = {Fp8Format.E4M3: 448.0, Fp8Format.E5M2: 57344.0}
-_ZERO_UP_TO = {Fp8Format.E4M3: 2.0**-10, Fp8Format.E5M2: 2.0**-17}
-"""Half the smallest number: what is scaled to it, or below, becomes zero."""
-_INFINITE = 0x7F80
-"""The BF16 pattern of infinity; above it is NaN."""
-
-
-def underflow_of(seen: MagnitudeHistogram, format_: Fp8Format, *, margin: int = 0) -> float:
-    """Return the share of an operand's elements that become zero under one current scale, of those that are none yet.
-
-    Args:
-        seen: Its magnitudes, exact as long as all its elements are BF16.
-        format_: To which it is cast.
-        margin: By how many powers of two the scale is smaller than it could be.
-    """
-    there = [(_f32(pattern << 16), count) for pattern, count in seen.counts if 0 < pattern < _INFINITE]
-    total = sum(count for _, count in there)
-    if not total:
-        return 0.0
-    amax = max(value for value, _ in there)
-    scale = _rounded(min(_LARGEST[format_] / amax, _f32(0x7F7FFFFF))) / 2**margin
-    return sum(count for value, count in there if _rounded(value * scale) <= _ZERO_UP_TO[format_]) / total
-
-
-def operand_risk(seen: MagnitudeHistogram, format_: Fp8Format, *, margin: int = 0) -> Risk:
-    """Judge an operand by what becomes zero of it; one that is not finite is lost."""
-    if any(pattern >= _INFINITE for pattern, _ in seen.counts):
-        return Risk.LOST
-    gone = underflow_of(seen, format_, margin=margin)
-    return Risk.LOST if gone >= LOST_UNDERFLOW else Risk.WEAK if gone >= WEAK_UNDERFLOW else Risk.FINE
-
-
-def _f32(pattern: int) -> float:
-    return float(struct.unpack("<f", pattern.to_bytes(4, "little"))[0])
-
-
-def _rounded(value: float) -> float:
-    """Round to 32 bits, as the device computes; a product of two such is exact before."""
-    return float(struct.unpack("<f", struct.pack("<f", value))[0])
