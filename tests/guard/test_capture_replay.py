@@ -140,9 +140,7 @@ def test_a_light_capture_takes_its_weights_from_a_file_and_no_other_weights(tmp_
     assert "are not those that were captured" in answer.findings[0].message
 
 
-def test_a_whole_capture_can_be_computed_with_other_weights_to_see_whether_it_is_they(
-    captured: str, tmp_path: Path
-) -> None:
+def test_a_whole_capture_can_be_computed_with_other_weights(captured: str, tmp_path: Path) -> None:
     torch.manual_seed(77)
     weights = str(tmp_path / "weights.safetensors")
     save_file({name: value.detach().clone() for name, value in capturing.HardNet().named_parameters()}, weights)
@@ -206,9 +204,7 @@ def healthy_batches() -> list[list[dict[str, torch.Tensor]]]:
 
 
 @pytest.mark.parametrize("name", ["head.weight", "first.parametrizations.weight.original"])
-def test_a_flipped_bit_of_a_weight_is_the_origin_whose_event_is_the_norm_or_what_follows(
-    tmp_path: Path, name: str
-) -> None:
+def test_a_flipped_bit_of_a_weight_is_the_origin(tmp_path: Path, name: str) -> None:
     torch.manual_seed(5)
     model = capturing.HardNet()
     weight = dict(model.named_parameters())[name]
@@ -257,9 +253,7 @@ def test_a_training_with_complex_weights_is_captured_and_comes_out_as_it_was(val
 
 @pytest.mark.parametrize("bf16", [True, False])
 @pytest.mark.parametrize("is_seen", [True, False])
-def test_the_autocast_of_a_step_that_calls_only_parts_of_parts_is_captured_or_said_to_be_unknown(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, bf16: bool, is_seen: bool
-) -> None:
+def test_the_autocast_of_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, bf16: bool, is_seen: bool) -> None:
     if not is_seen:
         monkeypatch.setattr(StepMemory, "_called", lambda *_: None)
     torch.manual_seed(0)
@@ -315,9 +309,7 @@ def test_once_it_is_known_which_module_is_called_first_only_that_one_is_asked() 
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("compiles", [True, False])
-def test_a_capture_of_compiled_code_says_so_and_a_replay_without_it_names_the_difference(
-    tmp_path: Path, *, compiles: bool
-) -> None:
+def test_a_replay_of_compiled_code_without_it_names_the_difference(tmp_path: Path, *, compiles: bool) -> None:
     torch.manual_seed(0)
     model = capturing.Spectral()
     optimizer = torch.optim.Adam(model.parameters())

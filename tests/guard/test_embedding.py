@@ -78,9 +78,7 @@ def test_the_embedding_is_measured_before_the_clip(tmp_path: Path, max_norm: flo
 
 
 @pytest.mark.parametrize(("applied", "health"), [(100.0, HEALTHY), (300.0, UNHEALTHY)])
-def test_a_dropped_update_leaves_the_health_of_the_last_applied_one(
-    tmp_path: Path, applied: float, health: Health
-) -> None:
+def test_a_dropped_update_leaves_the_health_of_the_one_before(tmp_path: Path, applied: float, health: Health) -> None:
     trained(tmp_path, {1: applied, 2: 100.0}, bad=2)
     assert recorded(tmp_path) == [health, health]
     by_log = judged(tmp_path, THRESHOLD)
@@ -111,9 +109,7 @@ def test_a_guard_that_was_switched_off_leaves_health_unknown(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("scale", [None, 1024.0])
-def test_without_a_guard_the_embedding_is_measured_before_the_training_clips(
-    tmp_path: Path, scale: float | None
-) -> None:
+def test_without_a_guard_the_embedding_is_measured_before_the_clip(tmp_path: Path, scale: float | None) -> None:
     model = nn.Sequential(nn.Embedding(10, 4), nn.Linear(4, 2))
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-6)
     scaler = torch.amp.GradScaler("cpu", enabled=scale is not None, init_scale=scale or 1.0)

@@ -197,26 +197,6 @@ def test_a_mask_is_not_blamed_for_what_happens_behind_it(case: str) -> None:
     assert origin.name == "log"
 
 
-def test_a_module_is_told_by_its_own_call_also_where_another_ends_later() -> None:
-    class Two(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.good, self.bad = nn.Linear(4, 4), Part(lambda x, _: torch.sqrt(zero(x)))
-
-        def forward(self, items: Tensor) -> Tensor:
-            return cast("Tensor", self.good(torch.tanh(self.good(items)) + self.bad(self.good(items), None)))
-
-    net = Two()
-    locator = Locator(net)
-    with locator.watching():
-        net(torch.randn(2, 4)).sum().backward()
-    gradient = net.good.weight.grad
-    assert gradient is not None
-    origin = locator.origin([gradient])
-    assert origin is not None
-    assert (origin.name, origin.phase, origin.module) == ("sqrt", "backward", "bad (Part)")
-
-
 def farthest(*values: Tensor) -> tuple[str, float] | None:
     found = far_off(OriginKind.PARAMETER, ((f"w{number}", value) for number, value in enumerate(values)))
     return None if found is None else (found.name, found.value)

@@ -71,11 +71,3 @@ def test_one_transfer_from_a_device_reads_what_is_read_here_one_by_one(dtype: to
     here = read()
     with patch.object(norm, "_are_here", lambda *_: False):
         assert read() == here
-
-
-def test_a_norm_of_float64_loses_no_bit() -> None:
-    losses = Losses()
-    losses.add(torch.tensor(1.0))
-    exact = 1 / 3
-    assert losses.read(torch.tensor(exact, dtype=torch.float64)).norm == exact
-    assert losses.read(exact).norm == exact

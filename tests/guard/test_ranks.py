@@ -26,7 +26,6 @@ from ckpttool.domain.plan import ResumePlan
 from ckpttool.domain.verdict import VerdictWord
 from ckpttool.errors import NothingToResumeError, UsageError
 from ckpttool.guard import CaptureSettings
-from ckpttool.guard.agree import Ranks
 from tests.guard import capturing, rank_captures, rank_errors, rank_saves, rank_steps
 from tests.guard.capturing import place
 from tests.guard.loop import INFINITE, NOT_A_NUMBER, SmallNet
@@ -218,11 +217,6 @@ def test_one_fault_of_the_guard_on_one_rank_hides_no_bad_batch(ran: list[Seen]) 
     assert [first["applied"][number - 1] for number in (2, 4)] == [False, False], "the other rank saw it"
 
 
-def test_ranks_without_a_process_group_are_one() -> None:
-    ranks = Ranks(None, torch.device("cpu"))
-    assert (ranks.count, ranks.gather(7)) == (1, [7])
-
-
 class TestCaptures:
     """Each keeps its own part, the rank with the bad batch is named, and their mean is what was reduced."""
 
@@ -234,9 +228,7 @@ class TestCaptures:
         ("ran", "culprits"), [("captures and computes again", [1]), ("captures", [])], indirect=["ran"]
     )
     @pytest.mark.usefixtures("ran")
-    def test_the_rank_with_the_bad_batch_is_named_though_every_loss_was_finite(
-        self, culprits: list[int], output: Path
-    ) -> None:
+    def test_the_rank_with_the_bad_batch_is_named(self, culprits: list[int], output: Path) -> None:
         capture = read(place(output))
         assert capture.findings == ()
         assert all(rank.bad_losses == 0 and rank.bad_gradients for rank in capture.ranks)
@@ -258,25 +250,12 @@ class TestCaptures:
         indirect=["ran"],
     )
     @pytest.mark.usefixtures("ran")
-    def test_one_rank_alone_is_held_against_its_own_run_in_place(
-        self, rank: int, is_finite: bool, output: Path
-    ) -> None:
+    def test_one_rank_alone_is_held_against_its_own_run(self, rank: int, is_finite: bool, output: Path) -> None:
         knows_its_own = "again" in output.name  # else there are only the reduced ones
         asked = NanQuestion(path=place(output), entry=ENTRY, ranks=(rank,), exact=knows_its_own, locate=False)
         answer = api.replay_nan(asked)
         assert (answer.reproduced, answer.ranks[0].is_finite) == (True, is_finite)
         assert (answer.ranks[0].gradients > 10, answer.ranks[0].gradients == 0) == (knows_its_own, not knows_its_own)
-
-    @each_of("captures and computes again")
-    @pytest.mark.usefixtures("ran")
-    def test_a_rank_whose_files_are_elsewhere_stops_no_other(self, output: Path, tmp_path: Path) -> None:
-        here = of_rank_1_alone(output, tmp_path)
-        capture = read(here)
-        assert [finding.code.value for finding in capture.findings] == ["capture-incomplete"]
-        assert [culprit.rank for culprit in capture.culprits] == [1]
-        answer = api.replay_nan(NanQuestion(path=here, entry=ENTRY, ranks=(1,), exact=True, locate=False))
-        assert answer.reproduced
-        assert not api.replay_nan(NanQuestion(path=here, entry=ENTRY, locate=False)).reproduced
 
     @each_of("captures its part")
     @pytest.mark.usefixtures("ran")
@@ -351,9 +330,7 @@ class TestSaves:
 
     @each_of("saves")
     @pytest.mark.usefixtures("ran")
-    def test_what_two_ranks_saved_is_resumed_by_no_other_number_and_not_from_one_of_them(
-        self, output: Path, tmp_path: Path
-    ) -> None:
+    def test_what_two_ranks_saved_is_resumed_by_two_from_both(self, output: Path, tmp_path: Path) -> None:
         model = SmallNet()
         plan = tmp_path / "plan.json"
         plan.write_text(json.dumps(api.resolve(question(output)).to_dict()), encoding="utf-8")

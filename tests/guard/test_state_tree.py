@@ -141,23 +141,11 @@ def test_of_overlapping_elements_and_of_a_needle_in_a_haystack_the_elements_are_
         assert torch.equal(back, tensor)
 
 
-def test_of_an_expanded_tensor_only_what_it_holds_is_stored() -> None:
-    (stored_tensor,) = spell(torch.ones(1).expand(1_000_000)).tensors.values()
-    assert stored_tensor.numel() == 1
-
-
 def test_tensors_are_named_by_their_way_and_two_ways_of_one_name_are_two() -> None:
     told = spell({"a": {"b": torch.ones(1)}, "a.b": torch.zeros(1), "__metadata__": torch.ones(2)}, "")
     assert [*told.tensors] == ["a.b", "a.b~2", "__metadata__~2"]
     assert [*spell({"layer.weight": torch.ones(1)}, "model").tensors] == ["model.layer.weight"]
     assert [*spell([torch.ones(1)], "rng").tensors] == ["rng[0]"]
-
-
-def test_a_parameter_is_a_tensor_that_wants_a_gradient() -> None:
-    back = stored(torch.nn.Parameter(torch.ones(2)))
-    assert isinstance(back, torch.Tensor)
-    assert back.requires_grad
-    assert back.is_leaf
 
 
 def _recursive() -> list[object]:

@@ -15,7 +15,7 @@ from tests.guard.test_state_tree import any_tensor, bits
 
 
 @given(tensors=st.dictionaries(st.text("ab.", min_size=1), any_tensor().filter(lambda tensor: tensor.dtype in TYPES)))
-def test_what_safetensors_wrote_is_read_in_every_bit(
+def test_safetensors_is_read_exactly(
     tmp_path_factory: pytest.TempPathFactory, tensors: dict[str, torch.Tensor]
 ) -> None:
     path = tmp_path_factory.getbasetemp() / "a.safetensors"

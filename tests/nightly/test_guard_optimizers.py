@@ -15,7 +15,7 @@ WAYS = dict(every_way())
 
 @pytest.mark.parametrize("closure", [False, True])
 @pytest.mark.parametrize("updates", WAYS.values(), ids=WAYS)
-def test_no_optimizer_notices_an_update_that_was_dropped(updates: Updates, closure: bool) -> None:
+def test_no_optimizer_notices_a_dropped_update(updates: Updates, closure: bool) -> None:
     assert_no_trace(updates, closure=closure)
 
 

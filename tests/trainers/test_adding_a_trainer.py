@@ -39,13 +39,6 @@ def tree(tmp_path: Path) -> Path:
     return root
 
 
-@pytest.fixture
-def config(tmp_path: Path) -> Path:
-    path = tmp_path / "run.yaml"
-    path.write_text("runner_config:\n  epochs: 2\n")
-    return path
-
-
 def said(*arguments: str) -> tuple[int, str]:
     """Exit code and all that a command printed, in words of the toy trainer."""
     answer = cli(*arguments)
@@ -70,9 +63,7 @@ class TestWhatIsAnswered:
             (["verify", "--checkpoint", "step-10"], ExitCode.OK),
         ],
     )
-    def test_scan_and_verify_name_what_is_wrong_in_table_and_json(
-        self, tree: Path, command: list[str], code: ExitCode, fmt: str
-    ) -> None:
+    def test_scan_and_verify_name_what_is_wrong(self, tree: Path, command: list[str], code: ExitCode, fmt: str) -> None:
         exit_code, output = said(command[0], str(tree), *command[1:], "--format", fmt)
         assert exit_code == code
         assert (Code.UNCOMMITTED_SAVE.value in output) == (code is ExitCode.DAMAGE)
@@ -89,12 +80,6 @@ class TestWhatIsAnswered:
         assert len(scanned(".").checkpoints) == 3
         for part in ("saves/step-10", "saves/step-10/__1_0.toy", "saves/step-10/toy.json"):
             assert chosen(plan(part)) == ("step-10", 10)
-
-    def test_its_settings_are_its_own(self, tree: Path) -> None:
-        answer = document("resolve", str(tree))
-        assert answer["load"]["settings"][0] == {"place": "argument:--load", "value": f"{tree}/step-10"}
-        assert "load_checkpoint" not in answer["resume"]
-        assert problems_of(answer) == []
 
     def test_its_layout_can_be_asked_for_by_name(self, tree: Path) -> None:
         assert said("scan", str(tree), "--layout", "toy-dcp")[0] == ExitCode.DAMAGE
@@ -119,20 +104,6 @@ class TestWhatIsNotAnswered:
         exit_code, output = said(command[0], str(tree), *command[1:])
         assert (exit_code, why in output) == (ExitCode.UNKNOWN_LAYOUT, True)
         assert sorted(tree.rglob("*")) == before
-
-    def test_a_launch_is_refused_and_nothing_written(self, tree: Path, config: Path, tmp_path: Path) -> None:
-        new = tmp_path / "new.yaml"
-        exit_code, output = said("launch", str(tree), "--config", str(config), "--output", str(new))
-        assert exit_code == ExitCode.USAGE
-        assert "Toy, whose configs ckpttool does not read" in output
-        assert not new.exists()
-
-    def test_a_skip_is_told_in_batches_and_in_no_ones_setting(self, tree: Path) -> None:
-        asked = ["scale-skip", str(tree), "--old-gbs", "8", "--new-gbs", "4"]
-        assert "batches to skip: 20" in said(*asked)[1]
-        answer = document(*asked)
-        assert (answer["batches"], answer["data_skip_steps"], answer["ignore_data_skip"]) == (20, None, None)
-        assert problems_of(answer) == []
 
     def test_a_way_around_bad_data_is_told_in_no_ones_setting(self, tree: Path, tmp_path: Path) -> None:
         log = tmp_path / "train.csv"
@@ -171,18 +142,14 @@ class TestOneSaveOfMany:
         monkeypatch.setattr(toy.ToyLayout, "load", refusing)
         return names
 
-    def test_a_save_that_nobody_can_load_is_passed_over_with_the_reason(
-        self, saves: Path, not_loaded: set[str]
-    ) -> None:
+    def test_a_save_that_nobody_can_load_is_passed_over(self, saves: Path, not_loaded: set[str]) -> None:
         not_loaded.add("step-30")
         answer = plan(saves)
         assert (chosen(answer), why_not(answer)) == (("step-20", 20), [("step-30", {Code.NOT_LOADABLE})])
         exit_code, output = said("resolve", str(saves))
         assert (exit_code, "nobody can load from" in " ".join(output.split())) == (ExitCode.OK, True)
 
-    def test_where_the_others_are_damaged_it_is_not_said_that_there_is_nothing(
-        self, saves: Path, not_loaded: set[str]
-    ) -> None:
+    def test_where_the_others_are_damaged_it_is_unknown(self, saves: Path, not_loaded: set[str]) -> None:
         not_loaded.add("step-30")
         for step in (10, 20):
             (saves / f"step-{step}" / "__1_0.toy").unlink()
@@ -211,11 +178,6 @@ class TestOneSaveOfMany:
         assert [one["why"] for one in answer["checkpoints"]] == [["not-moved"], ["last"]]
         assert problems_of(answer) == []
 
-    def test_where_none_can_be_loaded_the_tree_is_refused(self, saves: Path, not_loaded: set[str]) -> None:
-        not_loaded |= {"step-10", "step-20", "step-30"}
-        exit_code, output = said("resolve", str(saves))
-        assert (exit_code, "nobody can load from" in output) == (ExitCode.UNKNOWN_LAYOUT, True)
-
 
 class TestNoRecordNamesTheLastSave:
     @pytest.fixture(autouse=True)
@@ -234,9 +196,7 @@ class TestNoRecordNamesTheLastSave:
 class TestWhatTheDiskWithholds:
     """A layout need not foresee it: whatever it cannot read, the command could not look, and says where."""
 
-    def test_a_record_that_cannot_be_read_says_neither_that_a_save_was_finished_nor_that_it_was_not(
-        self, tree: Path
-    ) -> None:
+    def test_a_record_that_cannot_be_read_leaves_the_end_of_a_save_unknown(self, tree: Path) -> None:
         (tree / "step-30" / "toy.json").symlink_to(tree / "nowhere")
         newest = document("scan", str(tree))["checkpoints"][-1]
         assert newest["commit"] == "unknown"

@@ -14,7 +14,7 @@ from ckpttool.trainers import registry
 from ckpttool.trainers.common import LOOSE_FILE_LAYOUT
 from ckpttool.trainers.listing import HEAD_BYTES, Listing
 from ckpttool.trainers.locate import locate
-from tests.support.trainer_trees import LAYOUTS, healthy, layout_of_tree, truths
+from tests.support.trainer_trees import LAYOUTS, layout_of_tree, truths
 
 Names = dict[str, bytes]
 """Paths of files relative to the root, each with its first bytes; of an empty folder, with a slash behind it."""
@@ -179,9 +179,7 @@ def test_what_lies_in_a_hidden_folder_is_neither_taken_nor_in_the_way(tmp_path: 
 
 
 @pytest.mark.parametrize("left", ["latest", "latest_checkpointed_iteration.txt"])
-def test_where_a_tracker_names_a_save_that_is_gone_the_tree_below_is_not_taken_for_it(
-    left: str, tmp_path: Path
-) -> None:
+def test_beside_a_tracker_of_a_lost_save_no_tree_below_is_taken(left: str, tmp_path: Path) -> None:
     _, names = TREES["hf_single"]
     written(tmp_path / "run", names)
     assert locate(str(tmp_path)).storage.root == str(tmp_path / "run")
@@ -219,36 +217,10 @@ def test_names_that_only_look_like_a_trees_are_none(names: tuple[str, ...]) -> N
     assert claimed(dict.fromkeys(names, b"")) == set()
 
 
-def test_what_a_script_saves_by_accelerate_under_another_trainers_name_is_accelerates() -> None:
-    names = ("model.safetensors", "optimizer.bin", "scheduler.bin", "random_states_0.pkl")
-    assert claimed({f"checkpoint-500/{name}": b"" for name in names}) == {"accelerate"}
-
-
-@pytest.mark.sample(8)
-@pytest.mark.parametrize("tree", sorted(TREES.keys() & truths()))
-def test_who_stands_in_a_runs_folder_need_not_say_where_its_saves_lie(
-    tree: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    layout = layout_of_tree(tree)
-    monkeypatch.chdir(healthy(tree, tmp_path))
-    assert locate(None).layout.name == locate(".").layout.name == layout
-
-
-def test_files_of_mindspore_called_as_lightnings_are_no_tree() -> None:
-    assert claimed({"epoch=0-step=3.ckpt": b"\n\x05abc"}) == set()
-
-
 def test_two_layouts_in_one_folder_are_named_and_none_is_taken(tmp_path: Path) -> None:
     (first, names), (second, more) = MINDFORMERS["ranks"], MINDFORMERS["iterations"]
     with pytest.raises(UsageError, match=rf"{second} and {first} side by side: say which is meant with --layout$"):
         locate(str(written(tmp_path, names | more)))
-
-
-def test_orbax_and_dcp_saves_in_one_folder_are_named_both(tmp_path: Path) -> None:
-    for tree in ("orbax_standard", "dcp_plain_2ranks"):
-        written(tmp_path, TREES[tree][1])
-    with pytest.raises(UsageError, match=r"holds orbax and torch-dcp side by side: say which is meant with --layout$"):
-        locate(str(tmp_path))
 
 
 def test_one_dcp_folder_beside_the_saves_of_another_trainer_is_what_somebody_exported(tmp_path: Path) -> None:

@@ -482,9 +482,7 @@ def assert_passed_over(case: Case, tree: Path, name: str) -> None:
 
 
 @EVERY
-def test_a_healthy_tree_is_known_by_its_own_layout_alone_and_called_whole_and_the_newest_save_is_taken(
-    case: Case, whole: Callable[[Case], Whole]
-) -> None:
+def test_a_healthy_tree_is_known_and_whole_and_its_newest_taken(case: Case, whole: Callable[[Case], Whole]) -> None:
     root, _, inventory = whole(case)
     assert (inventory.layout, tuple(names(inventory))) == (case.layout, case.saves)
     listing = list_root(open_storage(inventory.root))

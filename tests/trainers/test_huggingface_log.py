@@ -8,11 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from ckpttool.trainers.huggingface import log as hf_trainer
 from ckpttool.trainers.huggingface.log import HfTrainer
 from ckpttool.trainers.huggingface.places import HfLogs
 from tests.logs.reading import log, problems, read, steps
-from tests.support.answers import cli
 from tests.support.trainer_trees import healthy
 
 
@@ -44,11 +42,6 @@ def test_a_broken_trainer_state_is_one_problem(data: bytes) -> None:
     assert problem in problems([problem])
 
 
-def test_a_trainer_state_over_its_limit_is_one_problem(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hf_trainer, "STATE_LIMIT", 100)
-    assert len(problems(log(HfTrainer(), "trainer_state_made.json"))) == 1
-
-
 class TestWhereItLies:
     def test_the_newest_save_that_is_not_cut_off_has_all_of_it(self, tmp_path: Path) -> None:
         root = healthy("hf_single", tmp_path)
@@ -58,11 +51,6 @@ class TestWhereItLies:
         assert HfLogs().beside(str(root)) == ((f"{root}/checkpoint-8/trainer_state.json",),)
         state.unlink()
         assert HfLogs().beside(str(root)) == ((f"{root}/checkpoint-8/trainer_state.json",),)
-
-    def test_health_needs_no_option_to_find_it(self, tmp_path: Path) -> None:
-        root = healthy("hf_single", tmp_path)
-        answer = cli("health", str(root), "--threshold", "1")
-        assert "checkpoint-12/trainer_state.json" in answer.output
 
     def test_where_no_save_is_there_is_none(self, tmp_path: Path) -> None:
         assert HfLogs().beside(str(tmp_path)) == ()

@@ -15,11 +15,6 @@ RANK, ITERATION = layout_of("mindformers-rank"), layout_of("mindformers-iteratio
 SAVE = replace(checkpoint("10_2"), name="iteration_00000030")
 
 
-def test_a_save_of_many_ranks_goes_shard_by_shard_and_rank_0_s_first() -> None:
-    members = RANK.members(checkpoint("10_2", ranks=range(2)))
-    assert members == Members(paths=("rank_0/llama_rank_0-10_2.ckpt", "rank_1/llama_rank_1-10_2.ckpt"))
-
-
 def test_a_save_with_a_folder_of_its_own_goes_with_it_and_its_records_tell_of_writing() -> None:
     assert ITERATION.members(SAVE) == Members(
         paths=("iteration_00000030",),
@@ -46,11 +41,6 @@ def test_a_mark_inside_the_save_is_in_no_health_file(name: str) -> None:
     refusal = layout_of(name).recorded_name(SAVE)
     assert isinstance(refusal, Refusal)
     assert f"in {name} each checkpoint holds its own mark" in refusal.why
-
-
-def test_of_a_lone_file_it_is_not_said_that_it_holds_its_own_mark() -> None:
-    refusal = layout_of("loose-file").recorded_name(SAVE)
-    assert refusal == Refusal(why="is for saves in a trainer's folders, of which a lone file is none")
 
 
 @pytest.mark.parametrize("name", ["x.safetensors.tmp", "tmpab_1cd2e", "llama_rank_0-10_2.ckpt.tmp"])

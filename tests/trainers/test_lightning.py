@@ -23,7 +23,6 @@ from tests.support.answers import (
     cli,
     codes,
     goes_on,
-    going,
     named,
     names,
     plan,
@@ -56,24 +55,11 @@ def values(step: int, **more: object) -> dict[str, Any]:
 
 
 class TestWhatASaveIs:
-    def test_files_of_one_moment_are_one_save_with_several_names(self, saves: Path) -> None:
-        newest = named(scanned(saves), "epoch=1-step=12.ckpt")
-        assert newest.aliases == ("last.ckpt",)
-        assert dict(newest.facts) == {"epoch": 1, "optimizer_step": 12}
-
     def test_a_whole_copy_stands_for_the_save_whose_own_file_is_cut(self, saves: Path) -> None:
         file = saves / "epoch=1-step=12.ckpt"
         file.write_bytes(file.read_bytes()[:6000])
         assert chosen(plan(saves)) == ("last.ckpt", 12)
         assert named(scanned(saves), "last.ckpt").aliases == ("epoch=1-step=12.ckpt",)
-
-    def test_a_second_run_of_the_same_name_is_another_save_unless_it_stands_where_the_first_stood(
-        self, saves: Path
-    ) -> None:
-        shutil.copyfile(saves / "epoch=0-step=8.ckpt", saves / "epoch=0-step=8-v1.ckpt")
-        assert named(scanned(saves), "epoch=0-step=8.ckpt").aliases == ("epoch=0-step=8-v1.ckpt",)
-        write(saves / "epoch=0-step=4-v1.ckpt", values(5))
-        assert named(scanned(saves), "epoch=0-step=4-v1.ckpt").step == 5
 
     def test_a_name_that_lies_is_told_and_the_content_believed(self, saves: Path) -> None:
         (saves / "epoch=0-step=4.ckpt").rename(saves / "epoch=0-step=400.ckpt")
@@ -155,12 +141,6 @@ class TestWhatItTakesByItself:
         (saves / "last.ckpt").unlink()
         assert codes(scanned(saves).findings) == set()
 
-    def test_weights_alone_stop_it(self, saves: Path) -> None:
-        content = values(16)
-        del content["optimizer_states"]
-        write(saves / "last.ckpt", content)
-        assert (simulated(saves).would_resume, simulated(saves).outcome) == ("last.ckpt", Outcome.STOPS)
-
 
 class TestWhereTheDataGoOn:
     def test_with_a_state_they_go_on_exactly_and_with_other_batches_in_another_order(self, saves: Path) -> None:
@@ -180,16 +160,6 @@ class TestWhereTheDataGoOn:
         write(saves / "epoch=1-step=20.ckpt", content)
         data = goes_on(plan(saves))
         assert (data.effect, "counts an empty one" in str(data.why)) == (DataEffect.EXACT, True)
-
-    def test_of_a_save_that_tells_nothing_of_its_epoch_nobody_knows(self, saves: Path) -> None:
-        write(saves / "epoch=1-step=20.ckpt", {"global_step": 20, "optimizer_states": [{}]})
-        assert goes_on(plan(saves)).effect is DataEffect.UNKNOWN
-
-
-def test_prune_never_takes_what_last_stands_for(saves: Path) -> None:
-    (saves / "last.ckpt").unlink()
-    (saves / "last.ckpt").symlink_to("epoch=0-step=4.ckpt")
-    assert going(saves) == {"epoch=0-step=8.ckpt"}
 
 
 class TestACutFile:

@@ -45,9 +45,7 @@ def test_its_content_tells_the_format_and_the_step(tmp_path: Path, source: Path,
         ("a.safetensors", bytes(100), FormatName.SAFETENSORS),
     ],
 )
-def test_where_the_content_tells_no_step_none_is_made_up(
-    tmp_path: Path, name: str, content: bytes, fmt: FormatName
-) -> None:
+def test_a_step_that_nothing_tells_is_unknown(tmp_path: Path, name: str, content: bytes, fmt: FormatName) -> None:
     (tmp_path / name).write_bytes(content)
     (found,) = scanned(tmp_path / name).checkpoints
     assert (found.step, found.step_source, found.format) == (None, "unknown", fmt)
@@ -95,13 +93,3 @@ class TestModelFolder:
         said = cli("verify", str(pretrained), "--level", "checksum")
         assert said.exit_code == ExitCode.DAMAGE
         assert "checksum-mismatch model-00002-of-00004.safetensors" in said.stdout
-
-    def test_a_tree_beside_the_weights_goes_first(self, pretrained: Path) -> None:
-        shutil.copytree(LAYOUTS / "hf_sharded_index/checkpoint-3", pretrained / "checkpoint-3")
-        assert scanned(pretrained).layout == "hf-trainer"
-
-    def test_without_a_models_config_they_are_files_of_anybody(self, pretrained: Path) -> None:
-        for config in pretrained.glob("*config.json"):
-            config.unlink()
-        with pytest.raises(UnknownLayoutError):
-            scanned(pretrained)

@@ -46,18 +46,6 @@ def test_a_path_below_where_we_stand_is_the_trees_own(root: Path, monkeypatch: p
     assert inside("checkpoint", "./elsewhere") is None
 
 
-def test_a_link_to_the_tree_is_the_tree(root: Path, tmp_path: Path) -> None:
-    (tmp_path / "link").symlink_to(root)
-    assert inside(str(root), f"{tmp_path}/link/rank_0") == "rank_0"
-    assert inside(f"{tmp_path}/link", str(root)) == ""
-
-
-def test_a_home_is_not_expanded(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HOME", str(tmp_path))
-    assert inside(str(root), "~/run/output/checkpoint") is None
-    assert is_gone(str(root), "~/run/output/checkpoint")
-
-
 def test_what_is_not_there_is_gone_and_what_may_be_elsewhere_is_not(root: Path) -> None:
     assert is_gone(str(root), "/nope/step-3")
     assert is_gone(str(root), "checkpoint/step-3")
@@ -74,9 +62,7 @@ def test_in_a_bucket_texts_are_compared() -> None:
     assert inside("s3://b/run", "./run") is None
 
 
-def test_a_relative_path_to_another_folder_from_here_is_not_the_trees(
-    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_path_to_another_folder_is_not_its_own(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "other/output/checkpoint").mkdir(parents=True)
     monkeypatch.chdir(tmp_path / "other")
     assert inside(str(root), "./output/checkpoint") is None
@@ -102,8 +88,3 @@ def test_a_path_that_leads_nowhere_from_here_leads_into_the_tree_from_one_folder
     monkeypatch.chdir(tmp_path / "run")
     root.joinpath("rank_0").mkdir()
     assert started_in(str(root), named) is None
-
-
-def test_at_the_top_of_the_disk_it_is_started_there() -> None:
-    assert started_in("/no-such-tree", "no-such-tree/rank_0") == "/"
-    assert started_in("s3://b/run", "run") is None

@@ -21,9 +21,7 @@ from tests.support.answers import (
     cli,
     codes,
     goes_on,
-    going,
     named,
-    names,
     plan,
     reasons,
     refusal,
@@ -87,16 +85,6 @@ class TestWhatASaveIs:
         (tree / "30/loader/metadata").write_text("{}")
         assert chosen(plan(tree)) == ("30", 30)
 
-    def test_a_save_may_be_its_own_only_item(self, tree: Path) -> None:
-        for each in (tree / "30/default").iterdir():
-            if each.name != "commit_success.txt":
-                each.rename(tree / "30" / each.name)
-        shutil.rmtree(tree / "30/default")
-        edit_json(tree / "30" / RECORD, item_handlers="StandardCheckpointHandler")
-        assert chosen(plan(tree)) == ("30", 30)
-        shutil.rmtree(tree / "30/d")
-        assert codes(against(tree)) == {Code.SHARD_MISSING}
-
     @pytest.mark.parametrize(
         ("answer", "code"),
         [
@@ -117,21 +105,6 @@ class TestWhatASaveIs:
         verdicts = api.verify(api.scan(api.TreeQuestion(path=str(tree))), api.CheckQuestion(name="30"))
         assert code in {found.code for each in verdicts if isinstance(each, Verdict) for found in each.findings}
 
-    def test_files_below_further_folders_that_a_store_refers_to_are_looked_for(
-        self, tree: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        (tree / "30/default/more").mkdir()
-        (tree / "30/default/more/data").write_bytes(b"12345")
-        told = Store(least={"more/data": 6}, arrays=frozenset(), broken=())
-        monkeypatch.setattr(ocdbt, "read_store", lambda _: told)
-        assert Code.SHARD_TRUNCATED in codes(verdict(tree).findings)
-
-    def test_what_is_called_with_a_prefix_is_a_series_of_its_own(self, tree: Path) -> None:
-        for step in (10, 20, 30):
-            (tree / str(step)).rename(tree / f"model_{step}")
-        assert names(scanned(tree)) == ["model_10", "model_20", "model_30"]
-        assert chosen(plan(tree)) == ("model_30", 30)
-
     def test_a_mark_that_only_object_stores_need_is_missed_in_a_note(self, tmp_path: Path) -> None:
         root = damaged("orbax_standard--no-commit-mark", tmp_path)
         assert codes(named(scanned(root), "30").findings) == {Code.UNCOMMITTED_SAVE}
@@ -149,11 +122,6 @@ class TestWhereTheDataGoOn:
         assert (data.effect, data.where) == (DataEffect.EXACT, f"{tree}/30/loader")
         other = goes_on(plan(tree, data=api.DataQuestion(old_global_batch=8, new_global_batch=16)))
         assert other.effect is DataEffect.UNKNOWN
-
-
-def test_prune_leaves_saves_that_the_training_rated(tree: Path) -> None:
-    edit_json(tree / "10" / RECORD, metrics={"loss": 1.5})
-    assert going(tree) == {"20"}
 
 
 class TestWithoutTheFileThatSaysHowArraysWereSpread:

@@ -196,25 +196,9 @@ def test_an_empty_folder_is_said_to_be_so_as_before_a_first_launch(tmp_path: Pat
     assert "it is empty" not in said_of(tmp_path / "run")
 
 
-@pytest.mark.parametrize("command", ["verify", "resolve"])
-def test_a_link_that_leads_nowhere_is_not_said_to_be_missing(tmp_path: Path, command: str) -> None:
-    (tmp_path / "last.ckpt").symlink_to(tmp_path / "gone")
-    assert "last.ckpt is a link that leads nowhere; mount what it leads to" in said_of(tmp_path / "last.ckpt", command)
-    assert "does not exist; give the folder that holds the checkpoints" in said_of(tmp_path / "gone", command)
-
-
 class TestBesideAKnownTree:
-    @pytest.mark.parametrize("tree", ["hf_single", "verl_2ranks", "dcp_plain_2ranks", "light_single"])
-    def test_a_folder_of_others_keeps_nobody_from_it(self, tree: str, tmp_path: Path) -> None:
-        run = healthy(tree, tmp_path)
-        layout = locate(str(run)).layout.name
-        lay(run, "exported/model.pdparams", "step100/model_and_optim/", "other.nemo")
-        assert locate(str(run)).layout.name == layout
-
     @pytest.mark.parametrize("is_olmo", [True, False])
-    def test_a_part_of_a_save_of_others_is_refused_by_their_name_when_it_is_named(
-        self, is_olmo: bool, tmp_path: Path
-    ) -> None:
+    def test_a_part_of_a_save_of_others_is_refused_by_their_name(self, is_olmo: bool, tmp_path: Path) -> None:
         """OLMo-core keeps weights and optimizer as a plain save of torch beside what its loaders and counters need."""
         folder = "step100/model_and_optim" if is_olmo else "mine/step_100"
         run = tmp_path / "run"
@@ -236,13 +220,3 @@ class TestBesideAKnownTree:
         (run / "last.ckpt").unlink(missing_ok=True)
         with pytest.raises(UnknownLayoutError, match=r"only files such as ema\.ckpt"):
             locate(str(run))
-
-
-class TestFoldersThatAreCalledLikeSaves:
-    """Of nobody who is known: slices of torch in each are no trees of their own."""
-
-    @pytest.mark.parametrize("names", [("step_100", "step_200"), ("ckpt-5",), ("ba50-run", "ba100-run")])
-    def test_are_not_offered_as_trees(self, tmp_path: Path, names: tuple[str, ...]) -> None:
-        said = said_of(lay(tmp_path / "run", *(f"{name}/state/" for name in names)))
-        assert "did you mean" not in said
-        assert "it knows those of MindFormers" in said

@@ -38,9 +38,7 @@ def processes(title: str) -> list[Process]:
         ("torchrun under srun", "torchrun", [(0, 2), (1, 2)]),
     ],
 )
-def test_every_process_of_a_real_start_is_another_part_of_the_same_whole(
-    title: str, launcher: str, local: list[tuple[int, int]]
-) -> None:
+def test_every_process_of_a_start_is_another_part(title: str, launcher: str, local: list[tuple[int, int]]) -> None:
     found = processes(title)
     assert [process.index for process in found] == list(range(len(local)))
     assert {process.count for process in found} == {len(local)}
@@ -65,13 +63,6 @@ def test_runs_that_a_launcher_names_are_told_apart_and_those_that_it_does_not_ha
     process = process_of(static)  # what torchrun calls every run that nobody named
     assert process is not None
     assert (process.run, process.attempt) == (None, 2)
-
-
-@pytest.mark.parametrize(("said", "name"), [("../x y/1", "x-y-1"), ("...", "run"), ("é" * 100, "-" * 64)])
-def test_a_runs_name_can_be_that_of_a_file(said: str, name: str) -> None:
-    process = process_of({**RECORDED["torchrun"][0], "TORCHELASTIC_RUN_ID": said})
-    assert process is not None
-    assert process.run == (name if name.strip("-") else "run")
 
 
 @pytest.mark.parametrize("title", ["sbatch", "salloc"])
@@ -135,23 +126,6 @@ def test_an_indexed_job_is_told_its_size_and_every_other_launcher_agrees_with_wh
 def test_what_cannot_be_is_an_error_with_the_way_on(environment: dict[str, str], why: str) -> None:
     with pytest.raises(UsageError, match=f"{why}.*--part|--part auto/N"):
         process_of(environment)
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"SLURM_STEP_TASKS_PER_NODE": "3,2(x"},
-        {"SLURM_STEP_TASKS_PER_NODE": ""},
-        {"SLURM_NODEID": "7"},
-        {"SLURM_NODEID": "x"},
-        {"SLURM_LOCALID": "9"},
-        {"SLURM_LOCALID": ""},
-    ],
-)
-def test_nobody_relies_on_a_count_of_this_machine_that_cannot_be(changes: dict[str, str]) -> None:
-    process = process_of({**RECORDED["srun"][0], **changes})
-    assert process is not None
-    assert process.local_count is None
 
 
 @given(st.dictionaries(st.sampled_from(VARIABLES), st.one_of(st.text(), st.integers(0, 9).map(str))))

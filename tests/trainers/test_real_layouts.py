@@ -144,9 +144,7 @@ def _says(finding: Finding, path: str, codes: set[str]) -> bool:
     ],
 )
 @pytest.mark.parametrize("what", ["link", "folder", "pipe"])
-def test_a_record_that_cannot_be_read_costs_its_own_save_alone(
-    tree: str, record: str, left: str, what: str, tmp_path: Path
-) -> None:
+def test_an_unreadable_record_costs_its_own_save(tree: str, record: str, left: str, what: str, tmp_path: Path) -> None:
     path = healthy(tree, tmp_path) / record
     path.unlink()
     if what == "link":

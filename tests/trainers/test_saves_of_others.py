@@ -66,19 +66,12 @@ def is_whole(tree: Path, name: str) -> bool:
     return codes(verdict(tree, name).findings) == set()
 
 
-def test_weights_alone_are_whole_and_passed_over_unless_they_are_asked_for(
-    tree: Path, newest_is: Callable[[Changed], None]
-) -> None:
+def test_weights_alone_are_passed_over_unless_asked_for(tree: Path, newest_is: Callable[[Changed], None]) -> None:
     newest_is(lambda newest: replace(newest, content=Content.WEIGHTS_ONLY))
     assert chosen(plan(tree)) == ("step-20", 20)
     assert codes(reasons(plan(tree), "step-30")) == {Code.WEIGHTS_ONLY}
     assert is_whole(tree, "step-30")
     assert chosen(plan(tree, choice=api.ResumeQuestion(allow_weights_only=True))) == ("step-30", 30)
-
-
-def test_where_nothing_tells_what_is_in_a_save_it_is_taken(tree: Path, newest_is: Callable[[Changed], None]) -> None:
-    newest_is(lambda newest: replace(newest, content=Content.UNKNOWN))
-    assert chosen(plan(tree)) == ("step-30", 30)
 
 
 @pytest.mark.parametrize("content", [Content.WEIGHTS_ONLY, Content.FULL])
@@ -92,20 +85,7 @@ def test_nothing_goes_because_weights_alone_are_newer(
     assert going == ([] if content is Content.WEIGHTS_ONLY else ["step-20"])
 
 
-def test_a_save_is_found_by_each_of_its_names(tree: Path, newest_is: Callable[[Changed], None]) -> None:
-    newest_is(lambda newest: replace(newest, aliases=("last",)))
-    assert chosen(plan(tree, choice=api.ResumeQuestion(name="last"))) == ("step-30", 30)
-    assert chosen(plan(tree, choice=api.ResumeQuestion(name="step-20"))) == ("step-20", 20)
-
-
-def test_a_file_that_all_saves_have_is_told_by_its_folder(tree: Path) -> None:
-    question = api.ResumeQuestion(name="step-20/__1_0.toy")
-    assert chosen(plan(tree, choice=question)) == ("step-20", 20)
-
-
-def test_what_a_closer_look_misses_counts_and_what_is_older_than_the_choice_is_not_looked_at(
-    tree: Path, closer_is: Callable[[Changed], None]
-) -> None:
+def test_what_a_closer_look_misses_counts(tree: Path, closer_is: Callable[[Changed], None]) -> None:
     asked: set[str] = set()
 
     def closer(checkpoint: Checkpoint) -> Checkpoint:
@@ -123,9 +103,7 @@ def test_what_a_closer_look_misses_counts_and_what_is_older_than_the_choice_is_n
 
 
 @pytest.mark.parametrize(("beyond", "whole"), [(0, True), (1, False)])
-def test_a_shard_that_is_shorter_than_its_record_says_is_damage(
-    tree: Path, closer_is: Callable[[Changed], None], beyond: int, *, whole: bool
-) -> None:
+def test_a_short_shard_is_damage(tree: Path, closer_is: Callable[[Changed], None], beyond: int, *, whole: bool) -> None:
     def closer(checkpoint: Checkpoint) -> Checkpoint:
         sizes = {shard.path: (tree / shard.path).stat().st_size + beyond for shard in checkpoint.shards}
         shards = (replace(shard, least=ByteCount(sizes[shard.path])) for shard in checkpoint.shards)

@@ -29,9 +29,7 @@ ENDS = {"passed_over": "before", "taken": "newest"}
 
 @pytest.mark.sample(28)
 @pytest.mark.parametrize(("tree", "end", "what"), ROWS)
-def test_a_spoiled_save_is_told_by_codes_and_paths_and_passed_over_or_taken(
-    tree: str, end: str, what: str, tmp_path: Path
-) -> None:
+def test_a_spoiled_save_is_told_by_codes_and_paths(tree: str, end: str, what: str, tmp_path: Path) -> None:
     root, newest = healthy(tree, tmp_path), TREES[tree]["newest"]
     edits = dict(TREES[tree][end][what])
     told = edits.pop("told")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
@@ -26,7 +25,6 @@ from tests.trainers import toy
 from tests.trainers.toy import save
 
 BATCH = 4
-FOREIGN = ("MindFormers", "load_checkpoint", "resume_training", "data_skip_steps", "sink")
 
 
 class PicksByName:
@@ -122,20 +120,7 @@ def whole(tmp_path: Path) -> Path:
     return tmp_path / "saves"
 
 
-def said(*arguments: str) -> str:
-    """All that a command printed, in words of no other trainer, blanks and line ends alike."""
-    answer = cli(*arguments)
-    assert [word for word in FOREIGN if word in answer.output] == []
-    return " ".join(answer.output.split())
-
-
 class TestItsOwnChoice:
-    @pytest.mark.parametrize("asked", ["own", "toy"])
-    def test_it_is_told_with_what_would_come_of_it(self, tree: Path, asked: str) -> None:
-        text = said("resolve", str(tree), "--simulate", asked)
-        assert "Resume from step-8" in text
-        assert "Toy by itself would take: step-12, and stop the highest number is taken" in text
-
     def test_json_names_trainer_version_and_outcome(self, tree: Path) -> None:
         answer = document("resolve", str(tree), "--simulate", "toy@1.2")
         told = {key: answer["simulation"][key] for key in ("trainer", "version", "would_resume", "outcome")}
@@ -159,11 +144,6 @@ class TestItsOwnChoice:
 
 
 class TestItsData:
-    def test_another_batch_size_says_how_many_samples_are_lost_and_what_would_keep_them(self, whole: Path) -> None:
-        text = said("resolve", str(whole), "--gbs", "8")
-        assert "data effect loses 48 samples: Toy recomputes it from the step" in text
-        assert "exact with --batch 4" in text
-
     def test_json_has_it_in_samples(self, whole: Path) -> None:
         answer = document("resolve", str(whole), "--gbs", "2")
         position: dict[str, object] = answer["position"]
@@ -187,22 +167,6 @@ class TestItsData:
         assert f"{asked[0]} is for trainers that are told how many batches to skip; Toy is not" in answer.stderr
 
 
-class TestOtherSizes:
-    def test_a_size_that_it_refuses_rules_every_save_out_and_is_no_damage(self, whole: Path) -> None:
-        answer = cli("resolve", str(whole), "--tp", "4")
-        assert answer.exit_code == ExitCode.NOTHING_TO_RESUME
-        assert "suspect world-size-refused" in answer.output
-        assert "damage" not in answer.output
-        assert "start with --tp 2" in " ".join(answer.output.split())
-
-    def test_a_size_that_it_cuts_anew_is_told_and_taken(self, whole: Path) -> None:
-        text = said("resolve", str(whole), "--world-size", "8")
-        assert "Resume from step-12" in text
-        assert "note world-size-differs" in text
-        assert "cut anew when it is loaded" in text
-        assert "and 1 more" not in text
-
-
 class TestWhatItIsTold:
     def test_each_place_is_a_text_to_copy(self, whole: Path) -> None:
         path = f"{whole}/step-12"
@@ -224,30 +188,6 @@ class TestWhatItIsTold:
         text = cli(command[0], str(root), *command[1:]).output
         assert "\x1b" not in text
         assert "toy.fit(..., ckpt_path=" in text
-
-    def test_where_nothing_is_left_a_launch_says_so(self, whole: Path) -> None:
-        for step in (8, 12):
-            (whole / f"step-{step}" / "toy.json").unlink()
-        answer = cli("launch", str(whole), "--format", "json")
-        assert (answer.exit_code, json.loads(answer.stdout)["resume"]) == (ExitCode.NOTHING_TO_RESUME, None)
-        assert "Nothing to resume from" in said("launch", str(whole))
-
-
-class TestGoOrNoGo:
-    def test_without_a_config_all_but_that_is_judged(self, whole: Path) -> None:
-        answer = document("preflight", str(whole))
-        assert (answer["go"], answer["config"]) == (True, None)
-        assert [check["name"] for check in answer["checks"]] == ["checkpoint", "health", "launch", "start", "disk"]
-        assert "its data: exact" in answer["checks"][2]["summary"]
-        assert problems_of(answer) == []
-
-    def test_samples_that_would_be_lost_stand_against_it_until_they_are_accepted(self, whole: Path) -> None:
-        answer = cli("preflight", str(whole), "--gbs", "8")
-        assert (answer.exit_code, answer.output.startswith("NO-GO")) == (ExitCode.DAMAGE, True)
-        assert "suspect data-misplaced" in answer.output
-        assert "Toy leaves out 48 samples" in " ".join(answer.output.split())
-        accepted = cli("preflight", str(whole), "--gbs", "8", "--allow", "data-misplaced")
-        assert accepted.exit_code == ExitCode.OK
 
 
 def test_a_place_is_read_as_it_is_spelled() -> None:

@@ -78,12 +78,6 @@ class TestALaterEpoch:
         edit_json(run / SECOND / "trainer_state.json", epoch=2.0)
         assert position(run, SECOND).effect is EXACT
 
-    def test_where_nothing_tells_the_epoch_it_is_unknown(self, run: Path) -> None:
-        edit_json(run / FIRST / "trainer_state.json", epoch=None)
-        told = position(run, FIRST)
-        assert told.effect is UNKNOWN
-        assert "accelerate is 1.15 or newer" in told.exact_if
-
 
 class TestTheSameStepSplitOtherwise:
     """Up to transformers 5.1 the loader keeps the micro batch of the state, whatever the arguments say."""
@@ -116,7 +110,7 @@ class TestTheSameStepSplitOtherwise:
         assert (told.effect, told.exact_if) == (UNKNOWN, ("transformers is older than 5.2",))
 
     @pytest.mark.parametrize(("micro", "accumulation", "repeated"), [(2, 2, 16), (4, 1, 24)])
-    def test_one_by_four_repeats_as_many_samples_as_in_the_real_run(
+    def test_one_by_four_repeats_as_in_the_real_run(
         self, run: Path, micro: int, accumulation: int, repeated: int
     ) -> None:
         """Micro batches of 1 stay: after 8 steps of 4 the loader passes over 8 steps of 2 or 1."""
@@ -166,11 +160,6 @@ class TestDataWithoutALength:
         assert self.streamed(run, SECOND, 1 + 12 / 30).effect is RESTARTS
 
 
-@pytest.mark.parametrize(("told", "effect"), [(True, RESTARTS), (False, EXACT)])
-def test_a_config_that_says_whether_data_are_skipped_is_believed(run: Path, told: object, effect: DataEffect) -> None:
-    assert position(run, FIRST, arguments(run, ignore_data_skip=told)).effect is effect
-
-
 class TestShortLastSteps:
     """Of 30 samples an epoch, in micro batches of 2 of which a step takes 4, the last step has 6."""
 
@@ -196,20 +185,10 @@ class TestShortLastSteps:
         assert self.state(12, epoch).epochs(1) is None
 
     @pytest.mark.parametrize(("name", "is_said"), [(FIRST, False), (SECOND, True)])
-    def test_a_last_batch_that_may_have_been_short_is_said_to_count_as_a_full_one(
+    def test_a_last_batch_that_may_be_short_counts_as_a_full_one(
         self,
         run: Path,
         name: str,
         is_said: bool,
     ) -> None:
         assert ("an epoch's last batch is counted as a full one" in str(position(run, name).why)) is is_said
-
-    def test_samples_are_counted_by_them(self, run: Path) -> None:
-        """12 steps of 4, 15 samples an epoch of which a step takes 4 micro batches of 1: 45 samples, not 48."""
-        accumulate_four(run / SECOND)
-        history = [{"epoch": 1 + 4 / 15, "step": 5}, {"epoch": "x", "step": 6}, 7]
-        edit_json(
-            run / SECOND / "trainer_state.json", epoch=3.0, train_batch_size=1, log_history=[*history[1:], history[0]]
-        )
-        told = position(run, SECOND)
-        assert (told.samples, told.effect) == (45, EXACT)

@@ -16,9 +16,7 @@ from tests.support.answers import codes, goes_on, plan, start_check
 from tests.support.trainer_trees import healthy
 
 
-def test_other_ranks_with_the_sizes_as_they_were_lose_samples_and_the_sizes_that_keep_it_are_named(
-    tmp_path: Path,
-) -> None:
+def test_other_ranks_lose_samples_and_the_sizes_that_keep_them_are_named(tmp_path: Path) -> None:
     root = healthy("hf_ddp2", tmp_path)
     told = plan(root, choice=api.ResumeQuestion(sizes=AskedSizes(world=4)))
     assert (goes_on(told).effect, goes_on(told).lost) == (DataEffect.LOSES, 48)
@@ -50,16 +48,6 @@ def test_with_ignore_data_skip_the_epoch_begins_again(tmp_path: Path) -> None:
     told = plan(root)
     assert (goes_on(told).effect, goes_on(told).repeated) == (DataEffect.RESTARTS, 8)
     assert Code.DATA_RESTARTS in codes(told.findings)
-
-
-def test_one_save_that_is_kept_is_a_note(tmp_path: Path) -> None:
-    root = healthy("hf_single", tmp_path)
-    pickled = zipfile.ZipFile(root / "checkpoint-12/training_args.bin").read("training_args/data.pkl")
-    at = pickled.index(b"save_total_limit") + len("save_total_limit")
-    end = pickled.index(b"N", at) + 1
-    arguments(root, pickled[at - 16 : end], pickled[at - 16 : end - 1] + b"K\x01")
-    assert Code.KEEPS_ONE_CHECKPOINT in codes(plan(root).findings)
-    assert Code.KEEPS_ONE_CHECKPOINT not in codes(plan(healthy("hf_ddp2", tmp_path / "other")).findings)
 
 
 def test_a_schedule_of_another_save_is_a_note(tmp_path: Path) -> None:

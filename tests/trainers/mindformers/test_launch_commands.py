@@ -60,9 +60,7 @@ def run(command: str, folder: Path) -> list[str]:
 @pytest.mark.sample(9)
 @pytest.mark.parametrize("config", HOSTILE_PATHS)
 @pytest.mark.parametrize(("nodes", "devices"), [(1, 8), (2, 8), (2, 1)])
-def test_the_launcher_starts_the_script_with_the_very_path(
-    tmp_path: Path, config: str, nodes: int, devices: int
-) -> None:
+def test_the_launcher_starts_the_script_with_the_path(tmp_path: Path, config: str, nodes: int, devices: int) -> None:
     job = LaunchJob(
         config=config, nodes=nodes, devices_per_node=devices, master_addr="10.0.0.1", script="a b/run it.py"
     )

@@ -7,7 +7,7 @@ from dataclasses import replace
 from ckpttool.domain.checkpoint import Checkpoint, Inventory, Rename
 from ckpttool.domain.load_settings import LoadSettings
 from ckpttool.domain.shard import FormatName
-from ckpttool.trainers.mindformers.layouts.names import ITERATION_LAYOUT, RANK_LAYOUT, UNIFIED_LAYOUT
+from ckpttool.trainers.mindformers.layouts.names import ITERATION_LAYOUT, UNIFIED_LAYOUT
 from ckpttool.trainers.mindformers.load import LoadKeys, load_keys
 from tests.support.faulty_storages import layout_of
 from tests.support.inventories import checkpoint, tree
@@ -35,22 +35,10 @@ def test_the_legacy_layout_gets_rank_zeros_file_name_and_never_true() -> None:
     )
 
 
-def test_the_format_is_that_of_the_files() -> None:
-    chosen = checkpoint("20_2", fmt=FormatName.SAFETENSORS)
-    load = loaded(tree(chosen), chosen)
-    assert (load.resume_training, load.load_ckpt_format) == ("llama_rank_0-20_2.safetensors", "safetensors")
-
-
 def test_the_name_is_the_one_after_the_renames() -> None:
     rename = Rename(source="rank_0/llama_rank_0-20_2.ckpt", target="rank_0/llama_rank_0_1-20_2.ckpt", why="they differ")
     chosen = checkpoint("20_2", renames=[rename])
     assert loaded(tree(chosen), chosen).resume_training == "llama_rank_0_1-20_2.ckpt"
-
-
-def test_a_rename_of_another_rank_leaves_rank_zeros_name() -> None:
-    rename = Rename(source="rank_3/llama_rank_3-20_2.ckpt", target="rank_3/llama_rank_3_1-20_2.ckpt", why="they differ")
-    chosen = checkpoint("20_2", renames=[rename])
-    assert loaded(tree(chosen), chosen).resume_training == "llama_rank_0-20_2.ckpt"
 
 
 def test_the_newer_layout_gets_the_iterations_own_folder() -> None:
@@ -80,9 +68,3 @@ def test_renames_come_first_and_the_settings_have_their_place() -> None:
         "config:load_ckpt_format",
         "config:use_legacy_format",
     ]
-
-
-def test_only_a_switch_to_the_other_layout_must_be_written_where_nothing_stands() -> None:
-    chosen = replace(checkpoint("20_2"), name="iteration_00000040")
-    for layout, is_default in ((RANK_LAYOUT, True), (ITERATION_LAYOUT, False)):
-        assert load_settings(tree(chosen, layout=layout), chosen).settings[-1].is_default is is_default

@@ -121,11 +121,6 @@ def test_what_cannot_be_read_is_one_problem_with_its_line(line: bytes) -> None:
     assert problem.source == "log"
 
 
-def test_an_embedding_norm_before_any_step_belongs_to_nobody() -> None:
-    assert read(MindFormers(), b"embedding_local_norm: 3.5\n") == []
-    assert read(MindFormers(), b"opt_global_step: 3, skip_data_grad_norm_threshold: 3.0, is_skip: [ True]\n") == []
-
-
 def test_the_same_line_from_another_rank_is_one_step() -> None:
     data = b"".join(usual(step, prefix=f"[default{rank}]:") for step in (1, 2) for rank in range(8))
     items = read(MindFormers(), data)
@@ -146,16 +141,6 @@ def test_of_two_ranks_in_one_log_each_step_keeps_the_first_embedding_norm(size: 
     assert step.embedding_local_norm == 1.5
 
 
-def test_times_are_found_where_prefixes_differ() -> None:
-    data = (
-        usual(1, prefix="2025-04-07 10:00:01,000 - ")
-        + usual(2, prefix="[INFO] 2025-04-07 10:00:02,000 [a/b.py:1] f: ")
-        + usual(3, prefix="- INFO - ")
-        + usual(4, prefix="2025-04-07 10:00:04,000 - ")
-    )
-    assert [(row.time or "")[-2:] for row in steps(read(MindFormers(), data))] == ["01", "02", "", "04"]
-
-
 def test_each_step_has_the_time_of_its_own_line_whatever_stands_before_the_block_s_others() -> None:
     """The first block sets how far a time stamp stands before its step; in the second one, one line differs."""
     first = usual(1, prefix="2025-04-07 10:00:01,000 - ")
@@ -169,20 +154,6 @@ def test_each_step_has_the_time_of_its_own_line_whatever_stands_before_the_block
         assert found == ["2025-04-07 10:00:01", *(f"2025-04-07 11:00:0{step}" for step in (2, 3, 5))]
         own = next(row.time for row in rows if row.step == 4)
         assert own == (odd[:19] if odd.startswith("2025-04-07") else None)
-
-
-def test_epochs_that_change_within_a_block_are_each_their_own_and_epoch_0_is_told() -> None:
-    lines = [usual(99), usual(100), usual(1, epoch=2), usual(2, epoch=0), usual(3, epoch=2)]
-    items = read(MindFormers(), b"".join(lines))
-    assert [row.step for row in steps(items)] == [99, 100, 101, 103]
-    assert [(one.line, one.reason) for one in problems(items)] == [(4, "epoch 0, but epochs count from 1")]
-
-
-def test_carriage_returns_and_a_last_line_without_an_end_change_nothing() -> None:
-    data = usual(1) + usual(2)
-    plain = read(MindFormers(), data)
-    assert read(MindFormers(), data.replace(b"\n", b"\r\n")) == plain
-    assert read(MindFormers(), data.rstrip(b"\n")) == plain
 
 
 @given(st.integers(min_value=1, max_value=400), st.data())

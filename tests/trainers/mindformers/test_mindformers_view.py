@@ -89,9 +89,7 @@ def test_a_rank_that_is_a_file_has_no_files(tree: TreeBuilder) -> None:
         ('{"last_epoch": NaN}', Reading.PRESENT),
     ],
 )
-def test_each_way_a_record_can_be_broken_is_told_apart(
-    tree: TreeBuilder, content: str | bytes, reading: Reading
-) -> None:
+def test_each_way_a_record_is_broken_is_told_apart(tree: TreeBuilder, content: str | bytes, reading: Reading) -> None:
     assert meta_of(tree.file("checkpoint/rank_0/meta.json", content)).reading is reading
 
 
@@ -101,7 +99,7 @@ def test_a_record_that_is_a_folder_is_unreadable_and_a_missing_one_missing(tree:
     (tree.checkpoint / "rank_0" / "meta.json").symlink_to("nowhere")
     assert meta_of(tree).reading is Reading.MISSING
     (tree.checkpoint / "rank_0" / "meta.json").unlink()
-    assert meta_of(tree.folder("checkpoint/rank_0/meta.json")).reading is Reading.UNREADABLE
+    assert meta_of(tree.folder("checkpoint/rank_0/meta.json")).reading is Reading.NOT_A_FILE
 
 
 def test_values_of_the_wrong_type_are_none_but_true_is_an_integer(tree: TreeBuilder) -> None:
@@ -117,9 +115,7 @@ def test_of_a_key_given_twice_the_last_counts_as_it_does_for_mindformers(tree: T
 @pytest.mark.parametrize(
     ("mark", "kept"), [("0", 0), ("1", 1), ("0.0", 0), ("false", 0), ("true", 1), ("0.5", None), ('"0"', None)]
 )
-def test_a_health_mark_is_kept_as_python_would_compare_it_with_zero(
-    tree: TreeBuilder, mark: str, kept: int | None
-) -> None:
+def test_a_health_mark_is_kept_as_python_compares_it(tree: TreeBuilder, mark: str, kept: int | None) -> None:
     tree.file("health_ckpts.json", f'[{{"is_health": {mark}, "ckpt_name": "{SHARD}"}}]')
     assert seen(tree).health.marks == (kept,)
 
@@ -134,9 +130,7 @@ def test_a_health_mark_is_kept_as_python_would_compare_it_with_zero(
         ("[{}, 1]", Reading.WRONG_SHAPE),
     ],
 )
-def test_a_health_file_without_entries_differs_from_one_of_another_shape(
-    tree: TreeBuilder, content: str, reading: Reading
-) -> None:
+def test_a_health_file_without_entries_is_one(tree: TreeBuilder, content: str, reading: Reading) -> None:
     health = seen(tree.file("health_ckpts.json", content)).health
     assert (health.reading, health.marks) == (reading, ())
 
@@ -193,9 +187,7 @@ def test_a_shard_that_only_a_link_names_is_not_there(tmp_path: Path) -> None:
         ('{"storage_data": {"a": [{"file_name": 5}]}}', Reading.WRONG_SHAPE, ()),
     ],
 )
-def test_a_metadata_of_another_shape_is_told(
-    tmp_path: Path, content: str, reading: Reading, files: tuple[str, ...]
-) -> None:
+def test_metadata_of_another_shape(tmp_path: Path, content: str, reading: Reading, files: tuple[str, ...]) -> None:
     tree = TreeBuilder(tmp_path).iteration(step=10).file("checkpoint/iteration_00000010/metadata.json", content)
     metadata = seen(tree).iterations[0].metadata
     assert (metadata.reading, metadata.files) == (reading, files)
@@ -226,7 +218,7 @@ def test_a_tracker_that_is_no_text_or_no_file_is_told(tmp_path: Path) -> None:
     path = "checkpoint/latest_checkpointed_iteration.txt"
     tree = TreeBuilder(tmp_path).file(path, b"\xff")
     assert seen(tree).tracker.reading is Reading.NOT_TEXT
-    assert seen(tree.remove(path).folder(path)).tracker.reading is Reading.UNREADABLE
+    assert seen(tree.remove(path).folder(path)).tracker.reading is Reading.NOT_A_FILE
     tree.remove(path)
     (tree.output / path).symlink_to("nowhere")
     assert seen(tree).tracker.reading is Reading.MISSING

@@ -6,10 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from ckpttool import api
 from ckpttool.domain.finding import Code, Severity
 from ckpttool.domain.health import Health
-from ckpttool.domain.shard import FormatName
 from ckpttool.errors import ExitCode
 from tests.support.answers import (
     chosen,
@@ -19,7 +17,6 @@ from tests.support.answers import (
     named,
     notes,
     plan,
-    refusal,
     scanned,
     why_not,
 )
@@ -54,20 +51,6 @@ class TestASaveThatWasCutOff:
         assert chosen(answer) == ("10_2", 20)
         assert why_not(answer) == [("_1-15_2", {Code.SHARD_MISSING})]
 
-    def test_of_a_run_that_saved_nothing_else_is_no_run(self, tree: TreeBuilder) -> None:
-        tree.file("checkpoint/rank_5/llama2_7b_rank_5_1-15_2.tmp").file("checkpoint/rank_0/x.tmp")
-        assert [run.run for run in scanned(tree.output).runs] == [0]
-
-
-class TestAFileThatIsGiven:
-    @pytest.mark.parametrize("fmt", ["ckpt", "safetensors"])
-    def test_means_its_own_format(self, tree: TreeBuilder, fmt: str) -> None:
-        tree.save(epoch=10, step=2, fmt="safetensors")
-        path = tree.output / tree.shard(2, 10, 2, fmt="ckpt" if fmt == "ckpt" else "safetensors")
-        wanted = FormatName.MINDSPORE_CKPT if fmt == "ckpt" else FormatName.SAFETENSORS
-        assert plan(path).point.checkpoint.format is wanted
-        assert plan(path, choice=api.ResumeQuestion(name="10_2")).point.checkpoint.format is wanted
-
 
 class TestRanksBeyondAnyTraining:
     def test_in_a_folders_name_are_a_stray(self, tree: TreeBuilder) -> None:
@@ -76,14 +59,6 @@ class TestRanksBeyondAnyTraining:
         assert found.strays == ("rank_9999999",)
         assert "no training has more than 1048576 ranks" in coded(found.findings, Code.STRAY_FILE)[0].message
         assert chosen(plan(tree.output)) == ("10_2", 20)
-
-    def test_in_a_file_name_of_the_newer_layout_too(self, tmp_path: Path) -> None:
-        tree = TreeBuilder(tmp_path, prefix="llama").iteration(step=10)
-        stray = "iteration_00000010/llama-model-0000000-9999999.safetensors"
-        tree.file(f"checkpoint/{stray}")
-        found = named(scanned(tree.output), "iteration_00000010")
-        assert found.topology.world_size == 4
-        assert [one.path for one in coded(found.findings, Code.STRAY_FILE)] == [stray]
 
 
 class TestATornHealthFile:
@@ -113,10 +88,6 @@ class TestAStrayOfAnotherPrefix:
         assert chosen(answer) == ("10_2", 20)
         (note,) = coded(answer.point.findings, Code.RUN_MIXED)
         assert (note.severity, note.path) == (Severity.NOTE, "rank_0/test_rank_0-1_2.ckpt")
-
-    def test_on_most_ranks_is_a_training_that_lost_some(self, tree: TreeBuilder) -> None:
-        tree.legacy(prefix="other").save(epoch=20, step=2, ranks=range(3))
-        assert Code.RUN_MIXED in notes(refusal(tree.output))
 
 
 class TestASealThatRemembersMoreRanks:

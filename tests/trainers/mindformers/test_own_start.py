@@ -14,13 +14,12 @@ import pytest
 
 from ckpttool import api
 from ckpttool.api.starting import judged_start
-from ckpttool.domain.finding import Code, Severity
+from ckpttool.domain.finding import Code
 from ckpttool.domain.launch import Launch
 from ckpttool.domain.plan import JudgedStart, Outcome, ResumePlan
 from ckpttool.domain.preflight import Outcome as Ended
 from ckpttool.errors import ExitCode
 from tests.support.answers import start_check
-from tests.support.healthy_trees import unified_tree
 from tests.support.trees import TreeBuilder
 
 RANK = """\
@@ -202,13 +201,6 @@ def test_each_mode_ends_as_the_real_start_does(
 class TestOneFile:
     FILE = "./output/checkpoint/rank_0/llama2_7b_rank_0-20_2.ckpt"
 
-    @pytest.mark.parametrize("resume", ["True", "llama2_7b_rank_0-15_2.ckpt"])
-    def test_a_resume_from_the_file_of_one_rank_stops(self, resume: str, tmp_path: Path) -> None:
-        whole(tmp_path)
-        start = judged(tmp_path, RANK.format(load=self.FILE, resume=resume, fmt="ckpt"))
-        assert told(start) == (None, Outcome.STOPS)
-        assert "names a file" in start.reason
-
     @pytest.mark.parametrize("name", ["model.safetensors", "tiny_model.safetensors.index.json"])
     def test_a_folder_with_a_model_of_hugging_face_stops_a_resume(self, name: str, tmp_path: Path) -> None:
         whole(tmp_path).file(f"checkpoint/{name}")
@@ -217,20 +209,12 @@ class TestOneFile:
         assert name in start.reason
 
 
-def test_ranks_beyond_those_that_saved_are_resliced_for(tmp_path: Path) -> None:
-    whole(tmp_path)
-    text = RANK.format(load=DIR, resume="llama2_7b_rank_0-20_2.ckpt", fmt="ckpt") + "auto_trans_ckpt: True\n"
-    assert told(judged(tmp_path, text.replace("data_parallel: 4", "data_parallel: 8"))) == ("20_2", Outcome.LOADS)
-
-
 class TestWhereItIsStarted:
     """A relative path is one of the folder in which the training is started."""
 
     CONFIG = RANK.format(load=DIR, resume="True", fmt="ckpt")
 
-    def test_another_run_that_the_path_names_from_here_is_no_go(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_another_run_of_that_path_is_no_go(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (tmp_path / "one").mkdir()
         whole(tmp_path / "one")
         whole(tmp_path / "two")
@@ -242,9 +226,7 @@ class TestWhereItIsStarted:
         check = start_check(api.preflight(asked(tmp_path / "one", self.CONFIG)))
         assert (check.outcome, check.summary) == (Ended.PASSED, "as it stands, it takes 20_2")
 
-    def test_a_path_that_leads_nowhere_from_here_is_go_from_the_folder_that_is_named(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_a_path_to_nowhere_is_go_from_another_folder(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (tmp_path / "empty").mkdir()
         whole(tmp_path)
         monkeypatch.chdir(tmp_path / "empty")
@@ -305,9 +287,7 @@ class TestTypes:
             ("use_legacy_format: False", "True", "the tracker names it"),
         ],
     )
-    def test_the_newer_layout_takes_nothing_but_a_switch(
-        self, switch: str, resume: str, words: str, tmp_path: Path
-    ) -> None:
+    def test_the_newer_layout_takes_only_a_switch(self, switch: str, resume: str, words: str, tmp_path: Path) -> None:
         TreeBuilder(tmp_path, prefix="llama2_7b").iteration(step=20)
         assert words in judged(tmp_path, NEWER.format(load=DIR, resume=resume, switch=switch)).reason
 
@@ -328,9 +308,7 @@ class TestItsLine:
             ("auto_trans_ckpt: 1", "auto_trans_ckpt: False"),
         ],
     )
-    def test_a_comment_on_the_setting_that_decides_allows_another_start(
-        self, setting: str, by: str, tmp_path: Path
-    ) -> None:
+    def test_a_comment_on_what_decides_allows_another_start(self, setting: str, by: str, tmp_path: Path) -> None:
         whole(tmp_path)
         text = RANK.format(load=DIR, resume="True", fmt="ckpt")
         text = text.replace(by, setting) if by in text else f"{text}{setting}\n"
@@ -360,27 +338,11 @@ class TestData:
             ("ignore_data_skip: True\ntrain_dataset: {data_loader: {type: HFDataLoader, streaming: True}}", None),
         ],
     )
-    def test_a_setting_that_is_left_from_another_start_moves_the_data(
-        self, more: str, words: str | None, tmp_path: Path
-    ) -> None:
+    def test_a_setting_of_another_start_moves_the_data(self, more: str, words: str | None, tmp_path: Path) -> None:
         whole(tmp_path)
         start = judged(tmp_path, f"{self.TEXT}{more}\n")
         assert (start.data or "").endswith(words or "")
         assert start.takes("20_2") is (words is None)
-
-    def test_without_sinks_every_batch_counts(self, tmp_path: Path) -> None:
-        whole(tmp_path)
-        text = self.TEXT.replace("sink_mode: True, sink_size: 2", "sink_mode: False")
-        assert judged(tmp_path, text).data is None
-        assert "skips 41 batches" in (judged(tmp_path, f"{text}data_skip_steps: 41\n").data or "")
-
-    @pytest.mark.parametrize("more", ["", "data_skip_steps: 4", "ignore_data_skip: True"])
-    def test_where_mindformers_alone_counts_a_setting_overrules_it(self, more: str, tmp_path: Path) -> None:
-        """Of merged weights nobody knows how many devices will load them."""
-        folder = unified_tree(tmp_path)
-        text = RANK.replace("parallel_mode: 1", "parallel_mode: 0")
-        start, _ = of_merged(tmp_path, folder, f"{text}{more}\n")
-        assert ("overrules" in (start.data or "")) is bool(more)
 
 
 class TestNewerLayout:
@@ -413,9 +375,7 @@ class TestNewerLayout:
     ) -> None:
         assert told(judged(tmp_path, NEWER.format(load=load, resume=resume, switch=switch))) == ends
 
-    def test_with_its_health_monitor_on_it_takes_what_is_recorded_healthy_whatever_is_named(
-        self, tmp_path: Path
-    ) -> None:
+    def test_with_its_health_monitor_it_takes_what_is_recorded_healthy(self, tmp_path: Path) -> None:
         TreeBuilder(tmp_path, prefix="llama2_7b").iteration(step=10, ckpt_status=0).iteration(step=20, ckpt_status=1)
         monitor = "use_legacy_format: False\nmonitor_config: {health_checkpoint: {embedding_local_norm_threshold: 1.0}}"
         start = judged(tmp_path, NEWER.format(load=f"{DIR}/{self.NAME}", resume="True", switch=monitor))
@@ -444,17 +404,6 @@ class TestModelInTheWay:
         assert start_check(api.preflight(question)).outcome is Ended.PASSED
 
 
-def of_merged(here: Path, folder: Path, text: str) -> tuple[JudgedStart, str]:
-    """Return what a start would do, and the name of what was chosen."""
-    path = here / "train.yaml"
-    path.write_text(text.format(load=folder, resume="True", fmt="safetensors"))
-    answer = api.resolve(api.TreeQuestion(path=str(folder), config=api.read_config(str(path))))
-    start = judged_start(answer)
-    assert isinstance(answer.decision, ResumePlan)
-    assert start is not None
-    return start, answer.decision.point.checkpoint.name
-
-
 def test_what_another_file_may_say_is_not_judged(tmp_path: Path) -> None:
     whole(tmp_path)
     text = RANK.format(load=DIR, resume="True", fmt="ckpt")
@@ -462,18 +411,6 @@ def test_what_another_file_may_say_is_not_judged(tmp_path: Path) -> None:
     assert (start.is_known, start.line) == (False, 1)
     assert "`base_config` names another file, which was not read" in start.reason
     assert judged(tmp_path, f"base_config: base.yaml\n{text}").is_known
-
-
-def test_resolve_says_unasked_what_a_start_would_take_instead(tmp_path: Path) -> None:
-    cut(whole(tmp_path))
-    question = asked(tmp_path, RANK.format(load="''", resume="False", fmt="ckpt"))
-    for config, words in (
-        (None, "by itself, MindFormers takes 20_2, not step 30 (15_2)"),
-        (api.read_config(str(question.config)), "as it stands, MindFormers begins at step 0"),
-    ):
-        decision = api.with_start(api.resolve(replace(question.tree, config=config)))
-        (finding,) = [finding for finding in decision.findings if finding.code is Code.START_DIFFERS]
-        assert (finding.severity, words in finding.message) == (Severity.NOTE, True)
 
 
 def test_without_a_config_it_is_not_judged_and_no_go(tmp_path: Path) -> None:

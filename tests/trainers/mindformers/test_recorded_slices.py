@@ -94,9 +94,7 @@ def test_one_flipped_bit_of_three_copies_is_located_without_another_checkpoint(t
 
 
 @pytest.mark.parametrize(("lost", "severity"), [(4, Severity.DAMAGE), (5, Severity.SUSPECT)])
-def test_a_lost_rank_is_a_copy_that_is_not_heard_if_the_record_gives_it_the_same_slice(
-    tmp_path: Path, lost: int, severity: Severity
-) -> None:
+def test_a_lost_rank_of_the_same_slice_is_a_copy_not_heard(tmp_path: Path, lost: int, severity: Severity) -> None:
     saved = training(data=3 if lost == 4 else 4, tensor=2)
     output = with_strategies(tmp_path, saved)
     flip(output, 3, "adam_m.stage0.column.weight")
@@ -125,9 +123,7 @@ def test_of_two_copies_both_are_doubted(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("how", ["newer", "torn", "disagree", "one alone", "huge", "another's number"])
-def test_strategy_files_that_may_be_wrong_tell_nothing(
-    tmp_path: Path, how: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_files_that_may_be_wrong_tell_nothing(tmp_path: Path, how: str, monkeypatch: pytest.MonkeyPatch) -> None:
     saved = training(data=3, tensor=2)
     output = with_strategies(tmp_path, saved)
     flip(output, 3, "adam_m.stage0.column.weight")
@@ -162,27 +158,6 @@ def test_strategy_files_that_may_be_wrong_tell_nothing(
 )
 def test_files_of_another_arrangement_raise_no_alarm(tmp_path: Path, saved: Training, told: Training) -> None:
     assert said(with_strategies(tmp_path, saved, told))[1] == ()
-
-
-def test_no_more_arrangements_are_kept_than_a_model_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    output = with_strategies(tmp_path, training(data=3, tensor=2))
-    monkeypatch.setattr(recorded_slices, "MOST_ARRANGEMENTS", 1)
-    tree = api.scan(api.TreeQuestion(path=str(output)))
-    (checkpoint,) = tree.inventory.checkpoints
-    told = tree.slices(checkpoint)
-    assert told is not None
-    assert len({id(ranks) for ranks in told.slices.values()}) == 1
-
-
-def test_a_tensor_that_two_stages_hold_is_no_copy_across_them(tmp_path: Path) -> None:
-    output = with_strategies(tmp_path, training(data=2, tensor=2, pipeline=2))
-    tree = api.scan(api.TreeQuestion(path=str(output)))
-    (checkpoint,) = tree.inventory.checkpoints
-    told = tree.slices(checkpoint)
-    assert told is not None
-    assert told.slices["embedding.weight"] == {0: 0, 1: 1, 2: 0, 3: 1, 4: 4, 5: 5, 6: 4, 7: 5}
-    assert told.slices["stage1.norm.weight"] == dict.fromkeys(range(4, 8), 4)
-    assert not told.is_of_save
 
 
 @pytest.mark.parametrize("lost", [[3], [2, 3], [1, 2]])

@@ -7,9 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from ckpttool import api
-from ckpttool.domain.health import Health
-from ckpttool.domain.question import TreeQuestion
 from ckpttool.domain.saving import SaveLabel, SaveProgress
 from ckpttool.domain.shard import FormatName
 from ckpttool.domain.units import Rank, Step
@@ -21,18 +18,6 @@ REAL = Path(__file__).resolve().parents[3] / "fixtures" / "sink2_safetensors" / 
 LAYOUT = RankSaves()
 LABEL = SaveLabel(prefix="run", run=1, epoch=25, step=2)
 PROGRESS = SaveProgress(step=Step(50), applied=48, epoch=25, step_in_epoch=2, loss_scale=1024.5, global_batch_size=8)
-
-
-def test_names_are_those_of_a_tree_that_mindformers_wrote() -> None:
-    for checkpoint in api.scan(TreeQuestion(path=str(REAL))).inventory.checkpoints:
-        first = checkpoint.shards[0].path
-        label = LAYOUT.parsed(first.rpartition("/")[2])
-        assert label is not None
-        assert LAYOUT.checkpoint(label) == checkpoint.name
-        assert [LAYOUT.shard(label, Rank(rank)) for rank in checkpoint.ranks] == [
-            each.path for each in checkpoint.shards
-        ]
-        assert LAYOUT.rank_folder(Rank(0)) == first.partition("/")[0]
 
 
 def test_scalars_have_the_types_and_shapes_that_mindformers_gives_them() -> None:
@@ -90,8 +75,3 @@ def test_only_temporary_files_of_the_own_prefix_are_leftovers() -> None:
 )
 def test_what_is_no_file_of_rank_0_in_this_format_is_no_save(file: str) -> None:
     assert LAYOUT.parsed(file) is None
-
-
-def test_health_is_recorded_under_rank_0s_name() -> None:
-    content = LAYOUT.with_health(None, LABEL, Health.UNHEALTHY)
-    assert json.loads(content) == [{"is_health": 1, "ckpt_name": "run_rank_0_1-25_2.safetensors"}]

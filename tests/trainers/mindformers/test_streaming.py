@@ -39,9 +39,7 @@ SENT = replace(EACH, broadcast=True)
         (replace(SENT, slices=3), 8, None),
     ],
 )
-def test_the_ranks_that_read_data_keep_a_state(
-    stream: StreamingData, world: int | None, expected: list[int] | range | None
-) -> None:
+def test_ranks_that_read_data(stream: StreamingData, world: int | None, expected: list[int] | range | None) -> None:
     found = writers(stream, world)
     assert (None if found is None else list(found)) == (None if expected is None else list(expected))
 

@@ -80,9 +80,6 @@ class TestSizes:
         config = read(PARALLEL.replace("expert_parallel: 4", "pipeline_stage: 2, micro_batch_num: 8"))
         assert (config.world_size, config.global_batch_size) == (32, 2 * 4 * 8)
 
-    def test_interleaving_multiplies_the_batch(self) -> None:
-        assert read(PARALLEL + "micro_batch_interleave_num: 2\n").global_batch_size == 2 * 4 * 3 * 2
-
     def test_without_use_parallel_there_is_one_rank_and_no_accumulation(self) -> None:
         config = read(PARALLEL.replace("True", "False"))
         assert (config.world_size, config.global_batch_size) == (1, 2)
@@ -137,15 +134,6 @@ class TestSizes:
         found = [each for each in read(text).findings if each.code is Code.CONFIG_WRONG_TYPE]
         assert [each.line for each in found] == ([4] if is_wrong else [])
 
-    def test_settings_in_another_file_are_not_guessed(self) -> None:
-        config = read(PARALLEL + "base_config: ./other.yaml\n")
-        assert (config.world_size, config.global_batch_size) == (None, None)
-        assert only(PARALLEL + "base_config: ./other.yaml\n").code is Code.CONFIG_KEY_IGNORED
-        assert (config.sink_size, config.use_parallel) == (None, True)
-        assert read("base_config: ./other.yaml\n").use_parallel is None
-        assert read("base_config: ./other.yaml\nrunner_config: {sink_size: 4}\n").sink_size == 4
-        assert (read("seed: 1\n").sink_size, read("seed: 1\n").use_parallel) == (1, False)
-
     @pytest.mark.parametrize(
         ("loader", "samples"),
         [
@@ -159,9 +147,7 @@ class TestSizes:
             ("text", None),
         ],
     )
-    def test_the_samples_of_a_data_set_are_taken_where_the_config_counts_them(
-        self, loader: str, samples: int | None
-    ) -> None:
+    def test_samples_are_taken_where_the_config_counts_them(self, loader: str, samples: int | None) -> None:
         assert read(f"train_dataset: {{data_loader: {loader}}}").dataset_samples == samples
 
     def test_sinking_the_whole_data_set_has_no_size_and_says_so(self) -> None:
@@ -176,10 +162,6 @@ class TestSizes:
 
 
 class TestLayout:
-    @pytest.mark.parametrize(("value", "legacy"), [("False", False), ("True", True), ("", False), ("'False'", True)])
-    def test_use_legacy_format_is_taken_as_mindformers_takes_it(self, value: str, *, legacy: bool) -> None:
-        assert read(f"use_legacy_format: {value}").use_legacy_format is legacy
-
     @pytest.mark.parametrize(
         ("text", "picks"),
         [
@@ -265,9 +247,7 @@ SLICED = "parallel_config: {{data_parallel: 4}}\nparallel: {{full_batch: False, 
         ),
     ],
 )
-def test_a_setting_that_does_not_do_what_it_says_is_found_alone(
-    text: str, code: Code, severity: Severity, words: str
-) -> None:
+def test_a_setting_that_does_nothing_is_found_alone(text: str, code: Code, severity: Severity, words: str) -> None:
     finding = only(text)
     assert (finding.code, finding.severity, finding.path) == (code, severity, "base.yaml")
     assert finding.line == 1 or "\n" in text.rstrip()
@@ -442,17 +422,3 @@ class TestStreaming:
         assert stream is not None
         assert stream.slices == slices
         assert (stream.state_dir, stream.broadcast, stream.level) == ("states", True, 3)
-
-    @pytest.mark.parametrize(
-        "more", ["handler: [{type: PackingHandler}]", "create_attention_mask: True", "create_compressed_eod_mask: True"]
-    )
-    def test_packed_data_are_sliced_for_each_data_parallel_rank(self, more: str) -> None:
-        stream = read(f"{self.STREAMS}    {more}\nparallel_config: {{data_parallel: 2}}\n").streaming
-        assert stream is not None
-        assert stream.slices == 2
-
-    def test_a_level_that_is_no_number_is_the_usual_one(self) -> None:
-        for text, level in (("1", 1), ("all", 3), ("True", 3)):
-            stream = read(f"{self.STREAMS}context: {{dataset_broadcast_opt_level: {text}}}\n").streaming
-            assert stream is not None
-            assert stream.level == level

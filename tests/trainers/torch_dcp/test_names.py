@@ -57,9 +57,7 @@ def test_no_number_in_a_folders_name_becomes_a_step_beside_saves_that_hold_their
 
 @pytest.mark.sample(3)
 @pytest.mark.parametrize("name", NAMES)
-def test_no_number_in_a_folders_name_becomes_a_step_beside_saves_that_only_names_tell(
-    name: str, tmp_path: Path
-) -> None:
+def test_no_number_in_a_name_becomes_a_step_beside_named_saves(name: str, tmp_path: Path) -> None:
     root = beside(tmp_path / "run", "step_50", tmp_path)
     shutil.copytree(root / "step_50", root / "step_100")
     shutil.copytree(root / "step_50", root / name)
@@ -103,19 +101,6 @@ def test_one_folder_whose_name_and_counter_are_far_apart_is_not_chosen(tmp_path:
     assert codes(plan(root).point.findings) == {Code.STEP_DISAGREES}
 
 
-def renamed(root: Path, *names: str) -> Path:
-    for old, new in zip(("step_000005", "step_000010", "step_000015"), names, strict=True):
-        (root / old).rename(root / new)
-    return root
-
-
-def test_folders_that_are_numbered_one_after_the_other_hold_their_step_inside(tmp_path: Path) -> None:
-    root = renamed(healthy("dcp_fsdp2_4ranks", tmp_path), "ckpt_1", "ckpt_2", "ckpt_3")
-    assert chosen(plan(root)) == ("ckpt_3", 15)
-    beside(root, "ckpt_4", tmp_path)
-    assert step_of(root, "ckpt_4") is None
-
-
 def test_a_counter_that_stays_the_same_in_all_saves_is_no_step(tmp_path: Path) -> None:
     root = healthy("dcp_fsdp2_4ranks", tmp_path)
     for name in ("step_000010", "step_000015"):
@@ -132,24 +117,3 @@ def test_a_copy_of_an_orbax_step_that_is_gone_is_told_by_its_times(tmp_path: Pat
     shutil.move(root / "10", root / "99")
     assert codes(reasons(plan(root), "99")) == {Code.TIMES_DISAGREE}
     assert prune(root).plan.good[0].name == "30"
-
-
-def test_of_two_orbax_steps_that_are_one_neither_is_chosen_in_silence(tmp_path: Path) -> None:
-    root = healthy("orbax_standard", tmp_path)
-    shutil.copytree(root / "10", root / "99")
-    for name in ("20", "30"):
-        shutil.rmtree(root / name)
-    assert why_not(refusal(root)) == [
-        ("99", {Code.DUPLICATE_CHECKPOINT}),
-        ("10", {Code.DUPLICATE_CHECKPOINT}),
-    ]
-    assert going(root) == set()
-
-
-def test_a_verl_save_of_a_later_epoch_may_have_read_as_many_batches(tmp_path: Path) -> None:
-    root = healthy("verl_2ranks", tmp_path)
-    shutil.copytree(root / "global_step_3", root / "global_step_9")
-    shutil.copy(root / "global_step_1" / "data.pt", root / "global_step_9" / "data.pt")
-    assert codes(reasons(plan(root), "global_step_9")) == {Code.STEP_DISAGREES}
-    (root / "latest_checkpointed_iteration.txt").write_text("9")
-    assert chosen(plan(root)) == ("global_step_9", 9)

@@ -6,16 +6,9 @@ import shutil
 from pathlib import Path
 
 from ckpttool.domain.checkpoint import Content
-from ckpttool.domain.data_position import Unknown
 from ckpttool.domain.finding import Code
-from tests.support.answers import FIXTURES, codes, going, plan, refusal, scanned, why_not
+from tests.support.answers import FIXTURES, going, plan, refusal, scanned, why_not
 from tests.support.trainer_trees import healthy
-
-
-def test_without_samples_nothing_is_known_of_the_data(tmp_path: Path) -> None:
-    found = plan(healthy("dcp_plain_2ranks", tmp_path))
-    assert isinstance(found.data, Unknown)
-    assert [str(setting.place) for setting in found.load.settings] == ["code:dcp.load(..., checkpoint_id)"]
 
 
 def test_a_name_tells_the_step_only_behind_a_word_that_counts_steps(tmp_path: Path) -> None:
@@ -26,17 +19,6 @@ def test_a_name_tells_the_step_only_behind_a_word_that_counts_steps(tmp_path: Pa
     unknown = (None, "unknown")
     assert saves == {"best_12": unknown, "final": unknown, "step_9": (9, "name"), "step_11": (11, "name")}
     assert {save.content for save in scanned(tmp_path / "saves").checkpoints} == {Content.UNKNOWN}
-
-
-def test_what_lies_beside_the_saves_and_what_a_larger_start_left_in_one_are_named(tmp_path: Path) -> None:
-    root = healthy("dcp_plain_2ranks", tmp_path)
-    shutil.copy(root / "8" / "__1_0.distcp", root / "8" / "__2_0.distcp")
-    (root / "notes").mkdir()
-    inventory = scanned(root)
-    assert [finding.path for finding in inventory.findings if finding.code is Code.STRAY_FILE] == ["notes"]
-    newest = inventory.checkpoints[-1]
-    assert [finding.path for finding in newest.findings] == ["8/__2_0.distcp"]
-    assert codes(newest.findings) == {Code.STRAY_FILE}
 
 
 def test_tensors_in_the_form_of_safetensors_are_not_read_and_not_called_cut_off(tmp_path: Path) -> None:

@@ -29,9 +29,7 @@ EACH = pytest.mark.parametrize(
 
 
 @EACH
-def test_sizes_are_taken_only_where_they_are_asked_for_and_one_that_cannot_be_taken_is_unknown(
-    build: Callable[[Path], Path], save: str, tmp_path: Path
-) -> None:
+def test_sizes_are_taken_where_they_are_asked_for(build: Callable[[Path], Path], save: str, tmp_path: Path) -> None:
     root = build(tmp_path)
     storage = LocalStorage(str(root))
     shards = named(scan(storage), save).shards

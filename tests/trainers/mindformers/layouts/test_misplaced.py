@@ -31,7 +31,7 @@ def found(*paths: str) -> dict[str, str]:
 @given(
     numbers=st.tuples(_SMALL, _SMALL, _SMALL, _SMALL), zeros=st.tuples(_ZEROS, _ZEROS, _ZEROS, _ZEROS), folder=_SMALL
 )
-def test_a_shard_belongs_where_and_as_mindformers_would_have_written_it(
+def test_a_shard_belongs_where_mindformers_writes_it(
     numbers: tuple[int, ...], zeros: tuple[str, ...], folder: int
 ) -> None:
     spelled = [f"{zero}{number}" for zero, number in zip(zeros, numbers, strict=True)]

@@ -11,7 +11,6 @@ from ckpttool.trainers.mindformers.layouts.names import (
     RANK_MARK,
     FileKind,
     FileName,
-    checkpoint_name,
     file_name,
     parse_shape,
     rank_of_folder,
@@ -40,9 +39,7 @@ class TestCheckpoints:
             (f"x_rank_0-{10**17}_1.ckpt", "x", 0, f"{10**17}_1", FormatName.MINDSPORE_CKPT),
         ],
     )
-    def test_prefix_run_label_and_format_are_told_apart(
-        self, name: str, prefix: str, run: int, label: str, fmt: FormatName
-    ) -> None:
+    def test_the_parts_of_a_name(self, name: str, prefix: str, run: int, label: str, fmt: FormatName) -> None:
         found = parsed(name)
         assert (found.kind, found.prefix.replace(RANK_MARK, "0")) == (FileKind.CHECKPOINT, prefix)
         assert (found.run, str(found.position), found.format) == (run, label, fmt)
@@ -85,7 +82,7 @@ class TestCheckpoints:
         label=st.builds(EpochStep, epoch=st.integers(0, 10**9), step=st.integers(0, 10**9)),
         suffix=st.sampled_from(["ckpt", "safetensors"]),
     )
-    def test_whatever_mindformers_writes_is_read_back(
+    def test_what_is_written_is_read_back(
         self, prefix: str, rank: int, run: int, label: EpochStep, suffix: str
     ) -> None:
         found = parsed(file_name(prefix, rank, run, label, suffix), rank)
@@ -128,11 +125,6 @@ class TestShapes:
         shapes = {shape_of(file_name(prefix, rank, 1, label, "ckpt"), f"_rank_{rank}") for rank in range(20)}
         assert shapes == {f"{prefix}_rank_{RANK_MARK}_1-20_2.ckpt"}
 
-    def test_a_longer_rank_is_not_taken_for_a_shorter_one(self) -> None:
-        assert shape_of("llama_rank_12-20_2.ckpt", "_rank_1") == "llama_rank_12-20_2.ckpt"
-        assert parsed("llama_rank_12-20_2.ckpt", 1).kind is FileKind.OTHER_RANK
-        assert parsed("llama_rank_1-20_2.ckpt", 12).kind is FileKind.OTHER_RANK
-
 
 @pytest.mark.parametrize(
     ("name", "rank"), [("rank_0", 0), ("rank_7", 7), ("rank_8191", 8191), ("rank_1048575", 1048575)]
@@ -165,8 +157,3 @@ def test_a_rank_folder_is_matched_whole(name: str, rank: int) -> None:
 )
 def test_what_only_looks_like_one_is_none(name: str) -> None:
     assert rank_of_folder(name) is None
-
-
-def test_a_checkpoints_name_has_the_suffix_of_its_run_before_it() -> None:
-    label = EpochStep(epoch=25, step=2)
-    assert (checkpoint_name(0, label), checkpoint_name(1, label)) == ("25_2", "_1-25_2")

@@ -12,7 +12,7 @@ import pytest
 from ckpttool.domain.checkpoint import Inventory
 from ckpttool.domain.finding import Code, Severity
 from ckpttool.domain.shard import FormatName
-from ckpttool.storage.base import LOST_LINK_REMEDY, Entry, Kind
+from ckpttool.storage.base import LOST_LINK_REMEDY
 from ckpttool.storage.local import LocalStorage
 from ckpttool.trainers.listing import list_root
 from ckpttool.trainers.mindformers.layouts.pointers import META_LIMIT
@@ -52,14 +52,6 @@ class TestCheckpoints:
             f"rank_{rank}/llama2_7b_rank_{rank}_1-30_2.ckpt" for rank in range(4)
         ]
 
-    def test_one_save_in_two_formats_is_two_checkpoints(self, tree: TreeBuilder) -> None:
-        tree.save(epoch=15, step=2, fmt="safetensors", ranks=[0, 1])
-        both = [one for one in local(tree).checkpoints if one.name == "15_2"]
-        assert [(one.format, len(one.shards)) for one in both] == [
-            (FormatName.MINDSPORE_CKPT, 4),
-            (FormatName.SAFETENSORS, 2),
-        ]
-
     def test_the_step_is_asked_of_another_rank_where_the_first_cannot_tell(self, tree: TreeBuilder) -> None:
         for rank in (0, 1):
             tree.truncate(tree.shard(rank, 15, 2), 0)
@@ -93,9 +85,7 @@ class TestOtherFiles:
             ("old-llama_rank_2-20_2.ckpt.bak", Code.STRAY_FILE, True),
         ],
     )
-    def test_each_is_noted_under_its_own_code_and_never_counted(
-        self, tree: TreeBuilder, name: str, code: Code, *, stray: bool
-    ) -> None:
+    def test_each_is_noted_under_its_own_code(self, tree: TreeBuilder, name: str, code: Code, *, stray: bool) -> None:
         before = local(tree)
         tree.file(f"checkpoint/rank_2/{name}", b"x")
         inventory = local(tree)
@@ -104,14 +94,6 @@ class TestOtherFiles:
         assert note.message.startswith("rank 2: ")
         assert inventory.strays == ((f"rank_2/{name}",) if stray else ())
         assert inventory.checkpoints == before.checkpoints
-
-    def test_one_kind_of_file_on_many_ranks_is_said_once(self, tree: TreeBuilder) -> None:
-        tree.legacy(ranks=6).save(epoch=20, step=2)
-        for rank in range(6):
-            tree.file(f"checkpoint/rank_{rank}/notes.txt", b"x")
-        (note,) = coded(local(tree).findings, Code.STRAY_FILE)
-        assert note.message.startswith("ranks 0-5: ")
-        assert len(local(tree).strays) == 6
 
     def test_what_only_looks_like_a_rank_folder_is_listed_and_never_counted(self, tree: TreeBuilder) -> None:
         tree.folder("checkpoint/rank_0_bak").file("checkpoint/rank_table.json").folder("checkpoint/rank_04")
@@ -145,9 +127,7 @@ class TestOtherFiles:
             ("../rank_0/meta.json/x", "Not a directory"),
         ],
     )
-    def test_a_shard_that_is_a_link_to_nowhere_is_unreadable_and_still_counted(
-        self, tree: TreeBuilder, target: str, why: str
-    ) -> None:
+    def test_a_shard_that_leads_nowhere_still_counts(self, tree: TreeBuilder, target: str, why: str) -> None:
         shard = tree.output / tree.shard(2, 15, 2)
         shard.unlink()
         shard.symlink_to(target)
@@ -156,20 +136,6 @@ class TestOtherFiles:
         assert (found.path, found.severity) == ("rank_2/llama2_7b_rank_2-15_2.ckpt", Severity.UNKNOWN)
         assert why in found.message
         assert named(inventory, "15_2").ranks == (0, 1, 2, 3)
-
-    def test_a_link_that_leads_somewhere_by_the_time_it_is_opened_is_a_shard(
-        self, tree: TreeBuilder, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        shard = tree.output / tree.shard(2, 15, 2)
-        entries = LocalStorage.entries
-
-        def unmounted(storage: LocalStorage, folder: str) -> list[Entry]:
-            listed = entries(storage, folder)
-            return [Entry(one.name, Kind.LOST) if one.name == shard.name else one for one in listed]
-
-        before = local(tree)
-        monkeypatch.setattr(LocalStorage, "entries", unmounted)
-        assert local(tree) == before
 
 
 class TestUnreadable:
@@ -190,12 +156,11 @@ class TestUnreadable:
         assert [one.path for one in told] == ["rank_2", tree.shard(2, 15, 2).removeprefix("checkpoint/")]
         assert {one.remedy for one in told} == {LOST_LINK_REMEDY}
 
-    def test_a_root_that_cannot_be_listed_raises(self, tree: TreeBuilder) -> None:
-        with pytest.raises(PermissionError):
-            list_root(FaultyStorage(str(tree.checkpoint), {"": DENIED}))
-
 
 class TestMeta:
+    def test_records_that_agree_with_the_shards_are_not_mentioned(self, tree: TreeBuilder) -> None:
+        assert local(tree).findings == ()
+
     @pytest.mark.parametrize(
         ("content", "code"),
         [
@@ -209,9 +174,7 @@ class TestMeta:
             ('{"last_epoch": 9, "last_step": 2, "last_ckpt_file": "llama2_7b_rank_1-15_2.ckpt"}', Code.META_DISAGREES),
         ],
     )
-    def test_a_record_that_cannot_be_believed_is_a_note_beside_the_shards(
-        self, tree: TreeBuilder, content: str, code: Code
-    ) -> None:
+    def test_a_record_that_cannot_be_believed_is_a_note(self, tree: TreeBuilder, content: str, code: Code) -> None:
         before = local(tree).checkpoints
         tree.file("checkpoint/rank_1/meta.json", content)
         inventory = local(tree)
@@ -240,12 +203,6 @@ class TestMeta:
         assert found.code is Code.META_BEHIND
         assert found.message == "ranks 0-3: meta.json is at 10_2, but 15_2 was saved after it"
 
-    def test_ranks_whose_records_are_right_by_themselves_and_differ_disagree(self, tree: TreeBuilder) -> None:
-        tree.remove(tree.shard(1, 15, 2))
-        tree.meta(1, 10, 2, "llama2_7b_rank_1-10_2.ckpt")
-        (found,) = (one for one in local(tree).findings if one.code is Code.META_DISAGREES)
-        assert (found.path, found.severity) == ("rank_1/meta.json", Severity.NOTE)
-
     def test_a_record_of_the_first_run_is_not_taken_for_one_of_the_second(self, tree: TreeBuilder) -> None:
         """Both have a 15_2, and the names differ in the suffix alone."""
         tree.save(epoch=15, step=2, run=1)
@@ -264,24 +221,6 @@ class TestMeta:
             tree.meta(rank, 20, 2, f"llama2_7b_rank_{rank}_1-20_2.ckpt")
         (found,) = local(tree).findings
         assert "meta.json is at _1-20_2, but its file is not there; the newest here is _1-15_2" in found.message
-
-    def test_a_record_of_a_replaced_node_is_told_by_the_name_that_all_ranks_files_have(self, tmp_path: Path) -> None:
-        tree = TreeBuilder(tmp_path).legacy().save(epoch=5, step=2, ranks=[0, 1, 2])
-        for epoch in (10, 15):
-            tree.save(epoch=epoch, step=2, run=1, ranks=[0, 1, 2]).save(epoch=epoch, step=2, ranks=[3])
-        tree.meta(3, 10, 2, "llama2_7b_rank_3-10_2.ckpt")
-        messages = {found.code: found.message for found in local(tree).findings}
-        assert messages == {Code.META_BEHIND: "rank 3: meta.json is at _1-10_2, but _1-15_2 was saved after it"}
-
-    @pytest.mark.parametrize("file", ["old_rank_{}-15_2.ckpt", "llama2_7b_rank_{}-15_2.safetensors"])
-    def test_where_only_prefix_or_format_changed_the_files_are_named_and_not_one_label_twice(
-        self, tree: TreeBuilder, file: str
-    ) -> None:
-        for rank in range(4):
-            tree.meta(rank, 15, 2, file.format(rank))
-        (found,) = local(tree).findings
-        assert f"is at {file.format('N')}, but its file is not there" in found.message
-        assert found.message.endswith("the newest here is llama2_7b_rank_N-15_2.ckpt")
 
 
 class TestOrder:
@@ -312,9 +251,7 @@ class TestOrder:
         (["rank_03/llama_rank_3-10_2.ckpt"], False),
     ],
 )
-def test_the_layout_is_known_by_one_folder_named_like_a_rank_with_what_it_writes_or_nothing_in_it(
-    tmp_path: Path, entries: list[str], *, known: bool
-) -> None:
+def test_the_layout_is_known_by_one_folder_of_a_rank(tmp_path: Path, entries: list[str], *, known: bool) -> None:
     for entry in entries:
         path = tmp_path / entry
         path.parent.mkdir(exist_ok=True)

@@ -75,9 +75,7 @@ def test_a_part_that_the_map_names_and_is_gone_is_missed(folder: Path) -> None:
         ('{"dense.bias": "/etc/passwd"}', Code.UNSAFE_NAME, Severity.UNSAFE),
     ],
 )
-def test_a_map_that_cannot_be_followed_is_not(
-    folder: Path, content: str | None, code: Code, severity: Severity
-) -> None:
+def test_a_map_that_cannot_be_followed(folder: Path, content: str | None, code: Code, severity: Severity) -> None:
     if content is None:
         (folder / MAP).unlink()
     else:
