@@ -6,7 +6,7 @@ import json
 import threading
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import pytest
@@ -19,6 +19,7 @@ from ckpttool.domain.finding import Code
 from ckpttool.domain.guarding import GuardEventKind
 from ckpttool.domain.units import ByteCount, Step
 from ckpttool.guard import CaptureBudget, CaptureSettings, Guard, randomness
+from ckpttool.guard.capture import store as store_module
 from ckpttool.guard.capture import writing
 from ckpttool.guard.capture.remember import Remembered, StepMemory
 from ckpttool.guard.capture.store import CaptureStore, StepFacts
@@ -147,6 +148,20 @@ def test_over_the_budget_a_capture_is_light_and_then_there_is_none(tmp_path: Pat
     assert again.capture(a_step(model), StepFacts(step=Step(71))) is None
 
 
+@pytest.mark.parametrize("why", ["size", "room"])
+def test_what_is_too_large_or_leaves_no_room_for_checkpoints_is_light(
+    why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    budget = CaptureBudget(nbytes=ByteCount(100)) if why == "size" else CaptureBudget()
+    if why == "room":
+        monkeypatch.setattr(store_module, "_free_bytes", lambda _: 4096)
+    capture, _ = captured(tmp_path, budget=budget)
+    assert capture is not None
+    (rank,) = capture.ranks
+    assert rank.level is CaptureLevel.LIGHT
+    assert [name for name, _ in rank.weights] == [name for name, _ in HardNet().named_parameters()]
+
+
 def test_a_batch_changed_in_place_is_told_and_the_next_one_is_copied(tmp_path: Path) -> None:
     torch.manual_seed(0)
     model, told = HardNet(), Told()
@@ -234,6 +249,29 @@ def test_an_accumulated_step_within_its_budget_is_kept_whole(tmp_path: Path) -> 
     assert told.kinds() == ["capture", "nonfinite"]
 
 
+class Pair(NamedTuple):
+    items: Tensor
+    label: str
+
+
+def test_a_batch_that_moves_to_the_host_is_the_same_batch() -> None:
+    batch = [Pair(torch.ones(3, requires_grad=True), "a"), {"rest": (torch.zeros(2),)}]
+    micro = Remembered(batch, None, cloned=False)
+    assert (micro.nbytes(on_host=True), micro.nbytes(on_host=False)) == (20, 0)
+    cast("list[Any]", batch)[1]["rest"][0].add_(1)
+    micro.move_to_host()
+    pair, rest = cast("list[Any]", micro.batch)
+    assert isinstance(pair, Pair)
+    assert pair.items.requires_grad
+    assert rest["rest"][0].tolist() == [1, 1]
+    assert micro.was_changed, "that it was changed before is not forgotten"
+    micro.drop("beyond it")
+    assert (micro.batch, micro.was_changed) == (None, True)
+    nothing = Remembered("text", None, cloned=False)
+    nothing.drop("beyond it")
+    assert nothing.let_go == "beyond it; fingerprint: no tensors"
+
+
 def test_a_device_that_is_full_of_earlier_batches_gives_the_oldest_to_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
     moved: list[object] = []
     memory = StepMemory(nn.Linear(1, 1), device_batches=20)
@@ -275,6 +313,13 @@ def test_of_a_batch_of_own_classes_the_rest_is_kept_and_its_place_is_told(tmp_pa
     )
     assert path is not None
     assert read(path).ranks[0].micro_batches[0].left_out is None
+
+
+def test_a_sparse_batch_counts_by_the_elements_that_it_holds() -> None:
+    micro = Remembered(torch.eye(100).to_sparse(), None, cloned=False)
+    assert micro.nbytes(on_host=True) == 100 * (4 + 2 * 8)
+    micro.drop("beyond it")
+    assert micro.let_go == "beyond it; fingerprint: float32 100×100 unread"
 
 
 def test_the_same_step_captured_after_a_restart_is_another_capture(tmp_path: Path) -> None:

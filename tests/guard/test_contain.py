@@ -19,7 +19,7 @@ from ckpttool.guard.capture.keeping import Keeping
 from ckpttool.guard.capture.remember import StepMemory
 from ckpttool.guard.capture.store import CaptureStore
 from ckpttool.guard.checksum import MatmulChecksum
-from ckpttool.guard.contain import Pace
+from ckpttool.guard.contain import Containment, Pace, Part
 from ckpttool.guard.dropping import Updated
 from ckpttool.guard.features import FeatureProbe
 from ckpttool.guard.norm import Losses
@@ -161,6 +161,16 @@ def test_a_sink_that_raises_is_left_out_and_the_others_hear_of_it() -> None:
     assert training.the_guard.sinks == [told]
     assert [error["part"] for error in told.of(GuardEventKind.GUARD_ERROR)] == ["sink"]
     assert len(told.of(GuardEventKind.STEP)) == 5
+
+
+def test_what_ends_a_process_is_not_contained() -> None:
+    containment = Containment(Told())
+
+    def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        containment.run(Part.EVENTS, interrupted)
 
 
 def slow_steps(training: Training, share: float, count: int, *, unnoticed: float = 0.0) -> None:

@@ -71,6 +71,18 @@ def test_a_parameter_without_a_gradient_has_no_value_and_one_with_a_nan_has_that
     assert 0 < values["layers.0.weight"] < math.inf
 
 
+def test_a_step_that_overflowed_can_be_forgotten_before_anybody_judges_it() -> None:
+    model = Stack()
+    probe = FeatureProbe(model)
+    for step, factor in ((1, 1.0), (2, math.inf), (3, 1.0)):
+        model.zero_grad()
+        backward(model, factor)
+        probe.take(Step(step))
+        if step == 2:
+            probe.forget()
+    assert {value.step for value in probe.values()} == {1, 3}
+
+
 def test_bfloat16_matrices_and_sparse_gradients_are_looked_at() -> None:
     model = nn.ModuleDict({"wide": nn.Linear(4, 4), "words": nn.Embedding(5, 4, sparse=True)}).bfloat16()
     probe = FeatureProbe(model, interval=1)

@@ -244,6 +244,17 @@ class TestCaptures:
         assert answer.origin is not None
         assert (answer.origin.rank, answer.origin.op, answer.origin.phase) == (1, "sqrt", "backward")
 
+    @each_of("captures and computes again")
+    @pytest.mark.usefixtures("ran")
+    def test_a_rank_whose_files_are_elsewhere_stops_no_other(self, output: Path, tmp_path: Path) -> None:
+        here = of_rank_1_alone(output, tmp_path)
+        capture = read(here)
+        assert [finding.code.value for finding in capture.findings] == ["capture-incomplete"]
+        assert [culprit.rank for culprit in capture.culprits] == [1]
+        answer = api.replay_nan(NanQuestion(path=here, entry=ENTRY, ranks=(1,), exact=True, locate=False))
+        assert answer.reproduced
+        assert not api.replay_nan(NanQuestion(path=here, entry=ENTRY, locate=False)).reproduced
+
     @pytest.mark.parametrize(
         ("ran", "rank", "is_finite"),
         [("captures and computes again", 0, True), ("captures and computes again", 1, False), ("captures", 1, False)],

@@ -241,6 +241,14 @@ def test_a_save_without_a_guard_is_gone_on_from_with_one_that_says_what_it_does_
     assert told.kinds() == ["blind", "resumed"]
 
 
+def test_what_was_saved_and_is_not_asked_for_is_put_into_extra(tmp_path: Path) -> None:
+    seen = train(tmp_path, 2).extra["seen"]
+    training = Training()
+    del training.extra["seen"]
+    training.resume(tmp_path)
+    assert training.extra == {"seen": seen}
+
+
 def test_what_cannot_be_meant_is_refused_at_the_start(tmp_path: Path) -> None:
     training = Training()
     for prefix in ("", "a-b", "a_rank_b", "../x", "x" * 65):
@@ -285,6 +293,12 @@ def test_a_save_in_a_spike_that_was_applied_is_unhealthy_until_it_is_over(tmp_pa
     assert {found[step] for step in (1, 2, 14, 15)} == {Health.UNKNOWN}
 
 
+def test_a_health_file_that_is_not_the_trainers_stays_as_it_is(tmp_path: Path) -> None:
+    (tmp_path / "health_ckpts.json").write_text("mine", encoding="utf-8")
+    train(tmp_path, 2)
+    assert (tmp_path / "health_ckpts.json").read_text(encoding="utf-8") == "mine"
+
+
 def test_moments_wider_than_their_weights_keep_every_bit(tmp_path: Path) -> None:
     def made() -> dict[str, Any]:
         model = nn.Linear(4, 4).bfloat16()
@@ -300,6 +314,25 @@ def test_moments_wider_than_their_weights_keep_every_bit(tmp_path: Path) -> None
     ckpttool.resume_training(str(tmp_path), **second)
     moments = [state["exp_avg"] for state in second["optimizer"].state.values()]
     assert [(moment.dtype, moment.flatten()[0].item()) for moment in moments] == [(torch.float32, 1 + 2**-20)] * 2
+
+
+def test_a_second_model_with_its_optimizer_is_saved_as_something_extra(tmp_path: Path) -> None:
+    def made() -> dict[str, Any]:
+        training, critic = Training(), SmallNet()
+        return {**training.objects, "extra": {"critic": critic, "by": torch.optim.AdamW(critic.parameters(), lr=0.1)}}
+
+    first, second = made(), made()
+    loss_of(first["extra"]["critic"], torch.ones(6, 4)).backward()
+    first["extra"]["by"].step()
+    with ckpttool.checkpoint_writer(str(tmp_path), prefix="run", **first) as writer:
+        writer.save(step=1)
+    ckpttool.resume_training(str(tmp_path), **second)
+    critics = [objects["extra"]["critic"].state_dict() for objects in (first, second)]
+    assert all(torch.equal(value, critics[1][name]) for name, value in critics[0].items())
+    moments = [objects["extra"]["by"].state_dict()["state"] for objects in (first, second)]
+    assert all(
+        torch.equal(value, moments[1][index][key]) for index in moments[0] for key, value in moments[0][index].items()
+    )
 
 
 class Noisy:

@@ -160,7 +160,7 @@ READ_BY_ALL = {
 """What the second machine lacks that its ranks read before all else."""
 
 
-@pytest.mark.sample(1)
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("name", READ_BY_ALL)
 def test_what_a_machine_lacks_is_no_go(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     trees = [machine(tmp_path, name, number) for number in (0, 1)]
@@ -188,7 +188,7 @@ def as_seen(monkeypatch: pytest.MonkeyPatch, *trees: Path) -> ExitCode:
     return exit_of(api.resolve(api.TreeQuestion(path="x.ckptpart"), choice).decision, strict=False)
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("name", ["verl_2ranks", *READ_BY_ALL])
 def test_once_each_machine_has_all_it_is_go(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     trees = [machine(tmp_path, name, number) for number in (0, 1)]

@@ -41,6 +41,18 @@ class NotAsked:
     """What is true of a healthy tree because of that."""
 
 
+def _no_pointer(layout: Layout, inventory: Inventory) -> bool:
+    return list(layout.pointers(open_storage(inventory.root), range(4))) == []  # type: ignore[arg-type]  # ranks
+
+
+def _unrecorded(_: Layout, inventory: Inventory) -> bool:
+    return all(one.commit is CommitState.UNRECORDED for one in inventory.checkpoints)
+
+
+NO_POINTER = NotAsked(why="no record names the last save", so=_no_pointer)
+UNRECORDED = NotAsked(why="no record of a save is written beside its files", so=_unrecorded)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
     """One layout: how to make a healthy tree of it, and how to spoil that."""
@@ -50,13 +62,13 @@ class Case:
     """Writes a tree below a folder; returns the path to give to ckpttool."""
     saves: tuple[str, ...]
     """Names of what it wrote, oldest first."""
-    cut_off: Callable[[Path], object] | NotAsked
+    cut_off: Callable[[Path], object] | NotAsked = UNRECORDED
     """Takes away what says that the newest save was finished."""
     lose: Callable[[Path], str] | NotAsked
     """Takes away a file of the newest save; returns the path that must be named."""
     stray: Callable[[Path], str] | NotAsked
     """Adds a file that belongs to no save; returns the path that must be named."""
-    tear: Callable[[Path], object] | NotAsked
+    tear: Callable[[Path], object] | NotAsked = NO_POINTER
     """Cuts the record in half that names the last save."""
     lie: Callable[[Path], int] | NotAsked
     """Lets the newest save's name tell another step than its content; returns the content's."""
@@ -219,14 +231,6 @@ def _hf_state_says_45(root: Path) -> int:
     return 45
 
 
-def _no_pointer(layout: Layout, inventory: Inventory) -> bool:
-    return list(layout.pointers(open_storage(inventory.root), range(4))) == []  # type: ignore[arg-type]  # ranks
-
-
-def _unrecorded(_: Layout, inventory: Inventory) -> bool:
-    return all(one.commit is CommitState.UNRECORDED for one in inventory.checkpoints)
-
-
 def _knows_all(_: Layout, inventory: Inventory) -> bool:
     return all(one.step_source == "content" for one in inventory.checkpoints)
 
@@ -249,7 +253,6 @@ CASES = [
         layout=RANK_LAYOUT,
         build=_rank,
         saves=("10_2", "15_2"),
-        cut_off=NotAsked(why="no record of a save is written beside its shards", so=_unrecorded),
         lose=_remove("rank_1/llama2_7b_rank_1-15_2.ckpt"),
         stray=_write("rank_0/notes.txt"),
         tear=_write("rank_0/meta.json", '{"last_epoch": 1'),
@@ -263,7 +266,6 @@ CASES = [
         cut_off=_without_rank_states,
         lose=_remove("checkpoints/checkpoint_2/random_states_1.pkl"),
         stray=_write("checkpoints/notes.txt"),
-        tear=NotAsked(why="no record names the last save", so=_no_pointer),
         lie=_holds_step_8,
         forget=_without_progress,
     ),
@@ -274,7 +276,6 @@ CASES = [
         cut_off=_remove("checkpoint-12/trainer_state.json"),
         lose=_remove("checkpoint-12/scheduler.pt"),
         stray=_write("checkpoint-12.bak"),
-        tear=NotAsked(why="no record names the last save", so=_no_pointer),
         lie=_hf_state_says_45,
         forget=_write("checkpoint-12/trainer_state.json", "{"),
     ),
@@ -296,7 +297,6 @@ CASES = [
         cut_off=_remove("param_name_map.json"),
         lose=_remove("part1.safetensors"),
         stray=NotAsked(why="whatever lies in the folder is loaded", so=lambda _, inventory: inventory.strays == ()),
-        tear=NotAsked(why="nothing names the folder", so=_no_pointer),
         lie=NotAsked(why="its name tells no step", so=_knows_all),
         forget=_write("param_name_map.json", "{"),
     ),
@@ -304,10 +304,8 @@ CASES = [
         layout=LOOSE_FILE_LAYOUT,
         build=_loose,
         saves=("step-30.ckpt",),
-        cut_off=NotAsked(why="no record lies beside it", so=_unrecorded),
         lose=NotAsked(why="it is the only one", so=lambda _, inventory: len(inventory.checkpoints[0].shards) == 1),
         stray=NotAsked(why="its folder is anybody's", so=lambda _, inventory: inventory.strays == ()),
-        tear=NotAsked(why="nothing names it", so=_no_pointer),
         lie=lambda _: 45,
         forget=NotAsked(why="of one file nothing is unknown but what it is a part of", so=_knows_all),
     ),
@@ -315,7 +313,6 @@ CASES = [
         layout="deepspeed",
         build=_real("ds_zero1_2ranks"),
         saves=("global_step3", "global_step6"),
-        cut_off=NotAsked(why="no record of a save is written beside its files", so=_unrecorded),
         lose=_remove("global_step6/zero_pp_rank_1_mp_rank_00_optim_states.pt"),
         stray=_write("global_step6/notes.txt"),
         tear=_write("latest", ""),
@@ -326,10 +323,8 @@ CASES = [
         layout="lightning",
         build=_lightning,
         saves=("epoch=0-step=8.ckpt", "epoch=1-step=12.ckpt"),
-        cut_off=NotAsked(why="a file is written in one go, and no record beside it", so=_unrecorded),
         lose=NotAsked(why="a save is one file", so=lambda _, inventory: len(inventory.checkpoints[1].shards) == 1),
         stray=_write("notes.txt"),
-        tear=NotAsked(why="what last.ckpt leads to is that save under another name", so=_no_pointer),
         lie=_holds_step_6,
         forget=_write("epoch=1-step=12.ckpt", "PK\x03\x04"),
     ),
@@ -340,7 +335,6 @@ CASES = [
         cut_off=_remove("epoch=0-step=6.ckpt/meta.pt"),
         lose=_remove("epoch=0-step=6.ckpt/__1_0.distcp"),
         stray=_write("epoch=0-step=6.ckpt/notes.txt"),
-        tear=NotAsked(why="what last.ckpt leads to is that save under another name", so=_no_pointer),
         lie=_folder_holds_step_3,
         forget=_write("epoch=0-step=6.ckpt/.metadata", "{"),
     ),
@@ -348,7 +342,6 @@ CASES = [
         layout="verl",
         build=_real("verl_2ranks"),
         saves=("global_step_1", "global_step_2", "global_step_3"),
-        cut_off=NotAsked(why="no record of a save is written beside its files", so=_unrecorded),
         lose=_remove("global_step_3/actor/optim_world_size_2_rank_1.pt"),
         stray=_write("notes.txt"),
         tear=_write("latest_checkpointed_iteration.txt", "3x"),
@@ -373,7 +366,6 @@ CASES = [
         cut_off=_remove("step-10/.metadata"),
         lose=_remove("step-10/__2_0.distcp"),
         stray=_write("notes.txt"),
-        tear=NotAsked(why="no record names the last save", so=_no_pointer),
         lie=_older_in_its_place("step-10", "step-5", 5),
         forget=_cut("step-10/.metadata"),
     ),
@@ -384,7 +376,6 @@ CASES = [
         cut_off=_remove("step_000015/.metadata"),
         lose=_remove("step_000015/__2_0.distcp"),
         stray=_write("notes.txt"),
-        tear=NotAsked(why="no record names the last save", so=_no_pointer),
         lie=_older_in_its_place("step_000015", "step_000005", 5),
         forget=_cut("step_000015/.metadata"),
     ),
@@ -395,7 +386,6 @@ CASES = [
         cut_off=NotAsked(why="a folder is renamed when it is whole", so=_committed),
         lose=_remove("30/default/manifest.ocdbt"),
         stray=_write("notes.txt"),
-        tear=NotAsked(why="the highest step is the last", so=_no_pointer),
         lie=NotAsked(why="nothing but its name tells its step", so=_named_alone),
         forget=_remove("30/_CHECKPOINT_METADATA"),
     ),
@@ -406,7 +396,6 @@ CASES = [
         cut_off=_remove("step-30/toy.json"),
         lose=_remove("step-30/__1_0.toy"),
         stray=_write("notes.txt"),
-        tear=NotAsked(why="no record names the last save", so=_no_pointer),
         lie=_toy_says_45,
         forget=_write("step-30/toy.json", "{"),
     ),

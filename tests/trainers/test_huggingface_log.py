@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from ckpttool.trainers.huggingface import log as hf_trainer
 from ckpttool.trainers.huggingface.log import HfTrainer
 from ckpttool.trainers.huggingface.places import HfLogs
 from tests.logs.reading import log, problems, read, steps
@@ -40,6 +41,11 @@ def test_who_asks_for_curves_sees_evaluations_and_learning_rates() -> None:
 def test_a_broken_trainer_state_is_one_problem(data: bytes) -> None:
     (problem,) = read(HfTrainer(), data)
     assert problem in problems([problem])
+
+
+def test_a_trainer_state_over_its_limit_is_one_problem(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hf_trainer, "STATE_LIMIT", 100)
+    assert len(problems(log(HfTrainer(), "trainer_state_made.json"))) == 1
 
 
 class TestWhereItLies:

@@ -141,6 +141,12 @@ class TestWhatItTakesByItself:
         (saves / "last.ckpt").unlink()
         assert codes(scanned(saves).findings) == set()
 
+    def test_weights_alone_stop_it(self, saves: Path) -> None:
+        content = values(16)
+        del content["optimizer_states"]
+        write(saves / "last.ckpt", content)
+        assert (simulated(saves).would_resume, simulated(saves).outcome) == ("last.ckpt", Outcome.STOPS)
+
 
 class TestWhereTheDataGoOn:
     def test_with_a_state_they_go_on_exactly_and_with_other_batches_in_another_order(self, saves: Path) -> None:
@@ -160,6 +166,14 @@ class TestWhereTheDataGoOn:
         write(saves / "epoch=1-step=20.ckpt", content)
         data = goes_on(plan(saves))
         assert (data.effect, "counts an empty one" in str(data.why)) == (DataEffect.EXACT, True)
+
+    def test_of_a_save_that_tells_nothing_of_its_epoch_nobody_knows(self, saves: Path) -> None:
+        write(saves / "epoch=1-step=20.ckpt", {"global_step": 20, "optimizer_states": [{}]})
+        assert goes_on(plan(saves)).effect is DataEffect.UNKNOWN
+
+    def test_where_several_optimizers_count_steps_no_samples_are_counted_by_them(self, saves: Path) -> None:
+        write(saves / "epoch=1-step=16.ckpt", values(16, optimizer_states=[{}, {}]))
+        assert goes_on(plan(saves, data=api.DataQuestion(old_global_batch=4))).samples is None
 
 
 class TestACutFile:

@@ -132,6 +132,14 @@ class TestTrackerOfWhom:
 
 
 class TestNoTree:
+    @pytest.mark.parametrize("path", ["missing", "missing/rank_0", "file/rank_0", "file", "empty"])
+    def test_where_there_is_none_it_is_said_and_the_path_named(self, tmp_path: Path, path: str) -> None:
+        (tmp_path / "file").write_text("x")
+        (tmp_path / "empty").mkdir()
+        with pytest.raises(UnknownLayoutError, match=path):
+            locate(str(tmp_path / path))
+        assert cli("scan", str(tmp_path / path)).exit_code == ExitCode.UNKNOWN_LAYOUT
+
     @pytest.mark.parametrize("name", ["meta.json", "llama2_7b_rank_2-network-1_2.ckpt", "llama2_7b_rank_1-10_2.ckpt"])
     def test_a_file_in_a_ranks_folder_may_be_no_shard(self, tree: TreeBuilder, name: str) -> None:
         tree.file(f"checkpoint/rank_2/{name}", b"x")
@@ -143,6 +151,11 @@ class TestNoTree:
         tree.folder(f"checkpoint/{folder}")
         with pytest.raises(UnknownLayoutError):
             locate(str(tree.checkpoint / folder))
+
+    def test_a_fifo_is_neither_opened_nor_waited_for(self, tmp_path: Path) -> None:
+        os.mkfifo(tmp_path / "pipe")
+        with pytest.raises(UnknownLayoutError, match="neither a folder nor a shard"):
+            locate(str(tmp_path / "pipe"))
 
 
 class TestUnreadable:
@@ -198,6 +211,15 @@ class TestWhereWeStand:
         root = str(tree.checkpoint) if inside else "output/checkpoint"  # what a config elsewhere can be told
         assert (found.storage.root, found.focus) == (root, None)
         assert found.resolved_from == took if took is None else (found.resolved_from or "").endswith(took)
+
+    @pytest.mark.parametrize("inside", ["rank_2/a/b/c", "notes"])
+    def test_more_than_three_levels_up_is_not_looked_at_nor_from_a_folder_beside_the_saves(
+        self, tree: TreeBuilder, monkeypatch: pytest.MonkeyPatch, inside: str
+    ) -> None:
+        tree.folder(f"checkpoint/{inside}")
+        monkeypatch.chdir(tree.checkpoint / inside)
+        with pytest.raises(UnknownLayoutError, match="output/checkpoint does not exist"):
+            locate(None)
 
     def test_a_link_to_nowhere_is_not_passed_over(self, tree: TreeBuilder, monkeypatch: pytest.MonkeyPatch) -> None:
         tree.file("checkpoint/output/notes.txt", "")

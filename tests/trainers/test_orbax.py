@@ -21,6 +21,7 @@ from tests.support.answers import (
     cli,
     codes,
     goes_on,
+    going,
     named,
     plan,
     reasons,
@@ -105,6 +106,19 @@ class TestWhatASaveIs:
         verdicts = api.verify(api.scan(api.TreeQuestion(path=str(tree))), api.CheckQuestion(name="30"))
         assert code in {found.code for each in verdicts if isinstance(each, Verdict) for found in each.findings}
 
+    def test_files_below_further_folders_that_a_store_refers_to_are_looked_for(
+        self, tree: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        (tree / "30/default/more").mkdir()
+        (tree / "30/default/more/data").write_bytes(b"12345")
+        told = Store(least={"more/data": 6}, arrays=frozenset(), broken=())
+        monkeypatch.setattr(ocdbt, "read_store", lambda _: told)
+        assert Code.SHARD_TRUNCATED in codes(verdict(tree).findings)
+
+    def test_a_folder_that_cannot_be_read_is_unknown(self, tree: Path) -> None:
+        (tree / "40").symlink_to("gone")
+        assert codes(reasons(plan(tree), "40")) == {Code.UNREADABLE}
+
     def test_a_mark_that_only_object_stores_need_is_missed_in_a_note(self, tmp_path: Path) -> None:
         root = damaged("orbax_standard--no-commit-mark", tmp_path)
         assert codes(named(scanned(root), "30").findings) == {Code.UNCOMMITTED_SAVE}
@@ -122,6 +136,11 @@ class TestWhereTheDataGoOn:
         assert (data.effect, data.where) == (DataEffect.EXACT, f"{tree}/30/loader")
         other = goes_on(plan(tree, data=api.DataQuestion(old_global_batch=8, new_global_batch=16)))
         assert other.effect is DataEffect.UNKNOWN
+
+
+def test_prune_leaves_saves_that_the_training_rated(tree: Path) -> None:
+    edit_json(tree / "10" / RECORD, metrics={"loss": 1.5})
+    assert going(tree) == {"20"}
 
 
 class TestWithoutTheFileThatSaysHowArraysWereSpread:

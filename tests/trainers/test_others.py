@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -36,85 +35,39 @@ def lay(root: Path, *files: str) -> Path:
     return root
 
 
-SAVES: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
-    "SkyRL": (
-        ("global_step_1", "global_step_2"),
-        (
-            "policy/model_world_size_1_rank_0.pt",
-            "policy/optim_world_size_1_rank_0.pt",
-            "critic/model_world_size_1_rank_0.pt",
-            "critic/optim_world_size_1_rank_0.pt",
-            "data.pt",
-            "trainer_state.pt",
-        ),
-    ),
-    "Lightning with DeepSpeed": (
-        ("epoch=0-step=3.ckpt", "epoch=0-step=6.ckpt"),
-        (
-            "checkpoint/mp_rank_00_model_states.pt",
-            "checkpoint/zero_pp_rank_0_mp_rank_00_optim_states.pt",
-            "latest",
-            "zero_to_fp32.py",
-        ),
-    ),
-    "OLMo-core": (
-        ("step100", "step200"),
-        ("train/rank0.pt", "train/rank1.pt", "model_and_optim/", ".metadata.json", "config.json"),
-    ),
-    "OLMo": (("step1000-unsharded", "step2000-unsharded"), ("model.pt", "optim.pt", "train.pt", "config.yaml")),
-    "NeMo AutoModel": (
-        ("epoch_0_step_9", "epoch_0_step_19"),
-        ("model/", "optim/", "dataloader/dataloader_dp_rank_0.pt", "rng/rng_dp_rank_0.pt"),
-    ),
-    "NeMo": (
-        ("gpt--step=9-last", "gpt--step=19-last"),
-        ("weights/", "weights/common.pt", "weights/metadata.json", "context/model.yaml"),
-    ),
-    "PaddleNLP": (
-        ("checkpoint-10", "checkpoint-20"),
-        (
-            "model_state.pdparams",
-            "optimizer.pdopt",
-            "scheduler.pdparams",
-            "rng_state.pth",
-            "trainer_state.json",
-            "training_args.bin",
-            "config.json",
-        ),
-    ),
-    "PaddlePaddle": (("1", "2"), ("0.metadata", "0_0.distcp")),
-    "nanotron": (
-        ("10", "20"),
-        (
-            "checkpoint_metadata.json",
-            "model/model/model_weight_pp-rank-0-of-1_tp-rank-0-of-1.safetensors",
-            "optimizer/optimizer_pp-0-of-1_tp-0-of-1.pt",
-            "random/tp-0-of-1_dp-0-of-1_pp-0-of-1.pt",
-        ),
-    ),
-    "ColossalAI": (
-        ("epoch-0_step-100", "epoch-0_step-200"),
-        (
-            "modeling/pytorch_model-00001.bin",
-            "modeling/pytorch_model.bin.index.json",
-            "optimizer/pytorch_optim-00001.bin",
-            "lr_scheduler",
-            "running_states.json",
-        ),
-    ),
-    "Levanter": (("step-1000", "step-2000"), ("metadata.json", "manifest.ocdbt")),
-    "T5X": (("checkpoint_1000", "checkpoint_2000"), ("checkpoint", "target.decoder.kernel/.zarray")),
-    "fairseq2": (
-        ("step_100", "step_200"),
-        ("model/pp_00/tp_00/sdp_00.pt", "trainer/rank_00.pt", "data_reader/dp_00.pt"),
-    ),
-    "LitGPT": (("step-00001000", "step-00002000"), ("lit_model.pth", "model_config.yaml")),
-    "SpeechBrain": (
-        ("CKPT+2024-01-01+10-00-00+00", "CKPT+2024-01-02+10-00-00+00"),
-        ("CKPT.yaml", "model.ckpt", "optimizer.ckpt", "brain.ckpt"),
-    ),
-}
-"""Folders that are saves, by whose, and what lies in each."""
+SAVES_TOLD = """\
+SkyRL: global_step_1 global_step_2: policy/model_world_size_1_rank_0.pt policy/optim_world_size_1_rank_0.pt
+    critic/model_world_size_1_rank_0.pt critic/optim_world_size_1_rank_0.pt data.pt trainer_state.pt
+Lightning with DeepSpeed: epoch=0-step=3.ckpt epoch=0-step=6.ckpt: checkpoint/mp_rank_00_model_states.pt
+    checkpoint/zero_pp_rank_0_mp_rank_00_optim_states.pt latest zero_to_fp32.py
+OLMo-core: step100 step200: train/rank0.pt train/rank1.pt model_and_optim/ .metadata.json config.json
+OLMo: step1000-unsharded step2000-unsharded: model.pt optim.pt train.pt config.yaml
+NeMo AutoModel: epoch_0_step_9 epoch_0_step_19: model/ optim/ dataloader/dataloader_dp_rank_0.pt
+    rng/rng_dp_rank_0.pt
+NeMo: gpt--step=9-last gpt--step=19-last: weights/ weights/common.pt weights/metadata.json context/model.yaml
+PaddleNLP: checkpoint-10 checkpoint-20: model_state.pdparams optimizer.pdopt scheduler.pdparams rng_state.pth
+    trainer_state.json training_args.bin config.json
+PaddlePaddle: 1 2: 0.metadata 0_0.distcp
+nanotron: 10 20: checkpoint_metadata.json model/model/model_weight_pp-rank-0-of-1_tp-rank-0-of-1.safetensors
+    optimizer/optimizer_pp-0-of-1_tp-0-of-1.pt random/tp-0-of-1_dp-0-of-1_pp-0-of-1.pt
+ColossalAI: epoch-0_step-100 epoch-0_step-200: modeling/pytorch_model-00001.bin
+    modeling/pytorch_model.bin.index.json optimizer/pytorch_optim-00001.bin lr_scheduler running_states.json
+Levanter: step-1000 step-2000: metadata.json manifest.ocdbt
+T5X: checkpoint_1000 checkpoint_2000: checkpoint target.decoder.kernel/.zarray
+fairseq2: step_100 step_200: model/pp_00/tp_00/sdp_00.pt trainer/rank_00.pt data_reader/dp_00.pt
+LitGPT: step-00001000 step-00002000: lit_model.pth model_config.yaml
+SpeechBrain: CKPT+2024-01-01+10-00-00+00 CKPT+2024-01-02+10-00-00+00: CKPT.yaml model.ckpt optimizer.ckpt brain.ckpt
+"""
+"""Whose they are, folders that are saves, and what lies in each."""
+
+
+def saves_told() -> dict[str, tuple[list[str], list[str]]]:
+    lines = SAVES_TOLD.replace("\n    ", " ").splitlines()
+    rows = (line.split(": ") for line in lines)
+    return {title: (names.split(), files.split()) for title, names, files in rows}
+
+
+SAVES = saves_told()
 
 FILES = {
     "SkyRL": ("latest_ckpt_global_step.txt",),
@@ -168,6 +121,10 @@ class TestSavesOfATrainerThatIsNotKnown:
         assert f"{tree}/{name}" not in said_of(tree)
         assert f"{name} looks like a save of {title}, which ckpttool does not know yet" in said_of(tree / name)
         assert list(trees_below(str(tree.parent))) == []
+
+    @pytest.mark.sample(8)
+    def test_are_named_from_the_folder_around_theirs(self, title: str, tree: Path) -> None:
+        assert f"{tree} some that look like {title}'s" in said_of(tree.parent)
 
     @pytest.mark.sample(8)
     def test_one_alone_is_none_either(self, title: str, tree: Path) -> None:

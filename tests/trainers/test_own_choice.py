@@ -84,7 +84,6 @@ TAKEN: dict[str, tuple[str | None, str]] = {
 """Which save it took of a damaged tree, or one that ends in weights alone, and words of why."""
 
 
-@pytest.mark.sample(28)
 @pytest.mark.parametrize("fault", FAULTS)
 def test_it_ends_as_the_trainer_was_seen_to_end(fault: str, tmp_path: Path) -> None:
     library = faults()[fault]["library"]

@@ -128,6 +128,23 @@ def test_what_cannot_be_is_an_error_with_the_way_on(environment: dict[str, str],
         process_of(environment)
 
 
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"SLURM_STEP_TASKS_PER_NODE": "3,2(x"},
+        {"SLURM_STEP_TASKS_PER_NODE": ""},
+        {"SLURM_NODEID": "7"},
+        {"SLURM_NODEID": "x"},
+        {"SLURM_LOCALID": "9"},
+        {"SLURM_LOCALID": ""},
+    ],
+)
+def test_nobody_relies_on_a_count_of_this_machine_that_cannot_be(changes: dict[str, str]) -> None:
+    process = process_of({**RECORDED["srun"][0], **changes})
+    assert process is not None
+    assert process.local_count is None
+
+
 @given(st.dictionaries(st.sampled_from(VARIABLES), st.one_of(st.text(), st.integers(0, 9).map(str))))
 def test_whatever_stands_there_a_process_is_one_of_its_count(environment: dict[str, str]) -> None:
     process = None

@@ -27,7 +27,6 @@ ROWS = [
 ENDS = {"passed_over": "before", "taken": "newest"}
 
 
-@pytest.mark.sample(28)
 @pytest.mark.parametrize(("tree", "end", "what"), ROWS)
 def test_a_spoiled_save_is_told_by_codes_and_paths(tree: str, end: str, what: str, tmp_path: Path) -> None:
     root, newest = healthy(tree, tmp_path), TREES[tree]["newest"]

@@ -355,7 +355,6 @@ def started(root: Path, config: Path, text: str) -> Check:
     return start_check(api.preflight(api.PreflightQuestion(config=str(config), tree=api.TreeQuestion(path=str(root)))))
 
 
-@pytest.mark.sample(36)
 @pytest.mark.parametrize(("tree", "more", "ended", "words"), CONFIGS)
 def test_what_a_config_names_must_be_the_choice(tree: str, more: str, ended: Ended, words: str, tmp_path: Path) -> None:
     tree, _, is_cut = tree.partition(", ")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import pickle
 import shutil
 import zipfile
@@ -29,6 +30,7 @@ from tests.support.answers import (
     why_not,
 )
 from tests.support.trainer_trees import healthy
+from tests.trainers.test_locate import deny
 
 TRACKER = "latest_checkpointed_iteration.txt"
 NEWEST = "global_step_3"
@@ -87,6 +89,12 @@ class TestAFolderOfAModel:
             file.unlink()
         assert chosen(plan(reward)) == ("global_step_2", 2)
         assert codes(reasons(plan(reward), NEWEST)) & {Code.SHARD_MISSING, Code.SHARD_TRUNCATED}
+
+    def test_may_be_one_that_cannot_be_listed(self, tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        (tree / NEWEST / "reward").mkdir()
+        deny(monkeypatch, str(tree / NEWEST / "reward"), errno.EACCES)
+        assert chosen(plan(tree)) == ("global_step_2", 2)
+        assert codes(reasons(plan(tree), NEWEST)) == {Code.UNREADABLE}
 
 
 class TestWhatTheSftTrainerSaves:
@@ -174,6 +182,10 @@ class TestWhereTheDataGoOn:
         assert data.exact_if == ("the data set and data.train_batch_size are as they were",)
         assert data.where is not None
         assert data.where.endswith("global_step_2/data.pt")
+
+    def test_a_state_that_is_torn_tells_nothing(self, tree: Path) -> None:
+        (tree / "global_step_3" / "data.pt").write_bytes(b"")
+        assert chosen_data(api.TreeQuestion(path=str(tree)), "global_step_2").effect is DataEffect.UNKNOWN
 
     @pytest.mark.parametrize(("inside", "batches"), [(3, 3), (None, None)])
     def test_a_loader_with_processes_of_its_own(self, tree: Path, inside: int | None, batches: int | None) -> None:

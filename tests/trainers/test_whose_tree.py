@@ -158,6 +158,10 @@ class TestByWhatLiesInIt:
     def test_the_layout_that_is_asked_for_is_taken(self, mixed: Path, name: str) -> None:
         assert locate(str(mixed), layout=name).layout.name == name
 
+    def test_a_path_inside_is_no_part_of_a_layout_that_did_not_write_it(self, mixed: Path) -> None:
+        with pytest.raises(UnknownLayoutError, match=r"step-20/toy.json is no part of a tree of mindformers-rank$"):
+            locate(str(mixed / "step-20" / "toy.json"), layout="mindformers-rank")
+
     def test_a_file_in_the_root_may_be_a_save_of_its_own(self, tmp_path: Path) -> None:
         for name in ("step-1.toyfile", "step-2.toyfile", "notes.pt"):
             (tmp_path / name).write_text("x")
@@ -186,6 +190,14 @@ class TestInsideASave:
         (deep / "shard").write_text("x")
         found = locate(str(tmp_path / "step-20" / path))
         assert (found.layout.name, found.storage.root, found.focus) == ("twin-file", str(tmp_path), "step-20")
+
+    def test_who_stands_there_stands_in_the_tree(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        twin(tmp_path, 20)
+        monkeypatch.chdir(record(tmp_path / "step-20/model"))
+        for path in (None, "."):
+            found = locate(path)
+            assert (found.layout.name, found.storage.root) == ("twin-file", str(tmp_path))
+            assert found.focus == (None if path is None else "step-20")
 
     def test_a_save_of_any_name_is_itself_in_the_tree_around_it(self, tmp_path: Path) -> None:
         record(tmp_path / "tree/best")

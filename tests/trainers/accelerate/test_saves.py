@@ -48,6 +48,10 @@ class TestItsOwnChoice:
             "checkpoints/notes.txt"
         ]
 
+    def test_a_copy_with_a_lower_number_is_a_stray_and_no_more(self, tree: Path) -> None:
+        (tree / "checkpoints/old_0").mkdir()
+        assert codes(scanned(tree).findings) == {Code.STRAY_FILE}
+
     def test_where_it_numbered_anew_the_step_decides(self, tree: Path) -> None:
         saves = tree / "checkpoints"
         (saves / "checkpoint_2").rename(saves / "kept")

@@ -13,10 +13,11 @@ import pytest
 from ckpttool import api
 from ckpttool.domain.checkpoint import Content
 from ckpttool.domain.finding import Code, Severity, blocking
+from ckpttool.domain.question import AskedSizes
 from ckpttool.domain.shard import ShardRole
 from ckpttool.trainers.deepspeed.names import StatesFile, parse
 from ckpttool.trainers.deepspeed.record import tag_record
-from tests.support.answers import chosen, cli, plan, scanned
+from tests.support.answers import chosen, cli, codes, plan, refusal, scanned
 from tests.support.trainer_trees import LAYOUTS, healthy
 
 
@@ -187,6 +188,23 @@ def test_a_start_is_told_folder_and_tag_and_its_counters_go_on(tree: str) -> Non
         ("code:load_checkpoint(..., tag)", "global_step6"),
         ("file:latest", "global_step6"),
     ]
+
+
+class TestAStartWithoutZero:
+    @pytest.fixture
+    def plain(self, zero1: Path) -> Path:
+        for file in zero1.glob("*/*_optim_states.pt"):
+            file.unlink()
+        model_file(zero1 / "global_step6", optimizer={"state": {}}, ds_config={"train_batch_size": 4})
+        return zero1
+
+    def test_with_other_ranks_loads_it_and_it_is_said(self, plain: Path) -> None:
+        told = plan(plain, choice=api.ResumeQuestion(sizes=AskedSizes(world=4)))
+        assert Code.WORLD_SIZE_DIFFERS in codes(told.findings)
+
+    def test_with_another_cut_of_the_model_is_refused(self, plain: Path) -> None:
+        refused = refusal(plain, choice=api.ResumeQuestion(sizes=AskedSizes(world=4, tensor=2)))
+        assert refused.rejected
 
 
 @pytest.mark.parametrize(

@@ -139,6 +139,9 @@ class TestMegatron:
             ("--bf16", ""),
         )
 
+    def test_from_scratch_nothing_is_loaded(self) -> None:
+        assert "--load" not in dict(change("megatron", "B", load=None).set)
+
     def test_the_backward_pass_in_bf16_needs_a_version_that_knows_it(self) -> None:
         made = change("megatron", "E4dw", recipe=Recipe.TENSORWISE, engine_version=(2, 15))
         assert made.env == (("NVTE_BACKWARD_OVERRIDE", "high_precision"),)
@@ -224,6 +227,18 @@ class TestMegatron:
         assert told("E0", fp8="None", micro_batch_size="4")[0] is AsPlanned.NO
         assert told("C")[0] is AsPlanned.UNKNOWN
 
+    def test_extras_that_are_still_on_are_seen(self) -> None:
+        trial = replace(TRIALS["E1"], without=("--sequence-parallel",))
+        run = replace(experiment(trial), change=change("megatron", trial))
+        told = framework_of("megatron").told
+        assert told(run, seen(fp8="hybrid", sequence_parallel="True"))[0] is AsPlanned.NO
+        assert told(run, seen(fp8="hybrid", sequence_parallel="False"))[0] is AsPlanned.YES
+
+    def test_what_single_products_did_its_arguments_do_not_tell(self) -> None:
+        made = change("megatron", "E4dw", recipe=Recipe.TENSORWISE)
+        run = replace(experiment(TRIALS["E4dw"]), change=made)
+        assert framework_of("megatron").told(run, seen(fp8="hybrid"))[0] is AsPlanned.UNKNOWN
+
 
 def printed(arguments: dict[str, str]) -> RunArithmetic:
     return replace(seen(), arguments=tuple(arguments.items()) or None)
@@ -283,6 +298,9 @@ class TestTorchtitan:
         made = change("torchtitan", "E7q1")
         assert dict(made.set)["quantize.linear.float8.filter_fqns"] == '["layers.1.", "layers.2.", <what it was>]'
 
+    def test_later_versions_are_told_so(self) -> None:
+        assert any("config_registry" in note for note in change("torchtitan", "C", framework_version=(0, 3)).notes)
+
     def test_the_recipe_that_it_says_is_active_tells_whether_it_ran_as_planned(self) -> None:
         def told(name: str, **more: object) -> AsPlanned:
             run = replace(experiment(TRIALS[name]), change=change("torchtitan", name, recipe=Recipe.ROWWISE))
@@ -307,6 +325,12 @@ class TestTorchao:
             "cast_config_grad_output",
             "cast_config_weight_for_grad_input",
         ]
+
+    def test_an_unknown_recipe_is_said(self) -> None:
+        assert any("not known" in note for note in change("torchao", "E4d", recipe=None).notes)
+        assert "no recipe mxfp8" in refusal("torchao", "E4d", recipe=Recipe.MXFP8)
+        assert "no delayed scaling" in refusal("torchao", "E5", recipe=Recipe.TENSORWISE)
+        assert "no rounding" in refusal("torchao", "E3", recipe=Recipe.TENSORWISE)
 
     @pytest.mark.parametrize("name", ["te", "torchao"])
     def test_what_logs_nothing_of_its_own_tells_nothing(self, name: str) -> None:
@@ -361,3 +385,9 @@ def test_the_layer_of_which_most_becomes_zero_comes_first() -> None:
     quiet = measured("decoder.layers.2.mlp", 99.0, name="mse")
     assert layers_of([*shares, quiet], seen(), 1) == ((3, 1, 2), "layers")
     assert layers_of([measured("model.h.7.attn", 1.0)], seen(), 1) == ((7,), "h")
+
+
+def test_where_no_layer_is_named_their_count_is_taken() -> None:
+    assert layers_of([], printed({"num_layers": "3"}), 0) == ((0, 1, 2), "layers")
+    assert layers_of([], printed({"num_layers": "many"}), 0) == ((), "layers")
+    assert layers_of([], seen(), 1) == ((), "layers")

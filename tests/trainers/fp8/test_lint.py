@@ -124,6 +124,12 @@ def test_what_an_old_version_does_not_print_it_goes_by_all_the_same(tmp_path: Pa
     assert codes(linted(tmp_path, dumped(bf16=True))) == ()
 
 
+@pytest.mark.parametrize(("version", "is_ignored"), [("1.7", False), ("1.8", True)])
+def test_a_version_tells_whether_the_interval_is_ignored(tmp_path: Path, version: str, *, is_ignored: bool) -> None:
+    answer = linted(tmp_path, dumped(**{**HEALTHY, "fp8_interval": 8}), te_version=version)
+    assert ("suspect fp8-setting-ignored" in codes(answer)) is is_ignored
+
+
 @pytest.mark.parametrize(("version", "is_ignored"), [("1.13", False), ("2.0", True), ("v2.4.0+cu12", True)])
 def test_a_version_tells_whether_wgrad_is_kept_out(tmp_path: Path, version: str, *, is_ignored: bool) -> None:
     answer = linted(tmp_path, dumped(**{**HEALTHY, "fp8_wgrad": False}), te_version=version)

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from ckpttool import api
+from ckpttool.errors import UsageError
 from tests.trainers.fp8.test_lint import HEALTHY, OWN_CONFIG, codes, linted
 from tests.trainers.fp8.test_ran import dumped
 
@@ -138,6 +139,19 @@ def test_names_of_layers_may_come_from_an_earlier_log(tmp_path: Path) -> None:
     assert codes(linted(tmp_path, debug(layers="layer_types: [fc1]"), "e.yaml", layers=layers)) == ()
     found = codes(linted(tmp_path, debug(layers="layer_types: [Loaded]"), "e.yaml", layers=layers))
     assert found == ("suspect te-debug-empty",)
+
+
+def test_a_file_without_names_of_layers_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "layers").write_text("# nothing\n", encoding="utf-8")
+    with pytest.raises(UsageError, match="holds no names"):
+        linted(tmp_path, debug(), "e.yaml", layers=str(tmp_path / "layers"))
+    with pytest.raises(UsageError, match="cannot be read"):
+        linted(tmp_path, debug(), "e.yaml", layers=str(tmp_path / "none"))
+
+
+def test_exact_names_stop_at_every_other_layer(tmp_path: Path) -> None:
+    exact = debug(layers="exact_layer_names: [model.decoder.layers.1.mlp.linear_fc1]")
+    assert codes(linted(tmp_path, exact, "e.yaml")) == ("suspect te-debug-exact-names",)
 
 
 @pytest.mark.parametrize(

@@ -42,6 +42,11 @@ def test_settings_that_were_cut_off_are_none(tmp_path: Path) -> None:
     assert read_arithmetic([log(tmp_path, whole)]).argument("fp8") == "e4m3"
 
 
+def test_dots_that_are_no_settings_are_left_out(tmp_path: Path) -> None:
+    text = dumped(fp8="hybrid").replace(END, f"compiling kernels ....... done in 3 s\n{END}")
+    assert read_arithmetic([log(tmp_path, text)]).arguments == (("fp8", "hybrid"),)
+
+
 PLANS = """\
 2026-11-22 10:33:57,259 - INFO - LAYER=decoder.layers.1.mlp.linear_fc1: Tensor: weight, gemm fprop - FP8 Quantize
 2026-11-22 10:33:57,259 - INFO - LAYER=decoder.layers.1.mlp.linear_fc1: Tensor: weight, gemm dgrad - High Precision
@@ -68,6 +73,15 @@ def test_every_version_says_what_an_operand_goes_through_in_words_of_its_own(tmp
     assert ran.computed(Gemm.FPROP, Operand.ACTIVATION) == {Computed.QUANTIZED, Computed.HIGH}
     assert ran.computed(Gemm.FPROP, Operand.ACTIVATION, ["transformer_layer.layernorm_mlp.fc1"]) == {Computed.HIGH}
     assert ran.computed(Gemm.DGRAD, Operand.GRADIENT) == frozenset()
+
+
+def test_a_config_that_was_not_found_is_told(tmp_path: Path) -> None:
+    text = (
+        "[NVDLFW INSPECT WARNING]: Could not find config file at /my runs/e4d.yaml. Please make sure file path to "
+        "config exists. Running without config.  \n"
+    )
+    assert read_arithmetic([log(tmp_path, text)]).config_missing == "/my runs/e4d.yaml"
+    assert read_arithmetic([log(tmp_path, PLANS)]).config_missing is None
 
 
 @pytest.mark.parametrize(

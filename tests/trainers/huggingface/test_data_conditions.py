@@ -78,6 +78,12 @@ class TestALaterEpoch:
         edit_json(run / SECOND / "trainer_state.json", epoch=2.0)
         assert position(run, SECOND).effect is EXACT
 
+    def test_where_nothing_tells_the_epoch_it_is_unknown(self, run: Path) -> None:
+        edit_json(run / FIRST / "trainer_state.json", epoch=None)
+        told = position(run, FIRST)
+        assert told.effect is UNKNOWN
+        assert "accelerate is 1.15 or newer" in told.exact_if
+
 
 class TestTheSameStepSplitOtherwise:
     """Up to transformers 5.1 the loader keeps the micro batch of the state, whatever the arguments say."""
@@ -160,6 +166,11 @@ class TestDataWithoutALength:
         assert self.streamed(run, SECOND, 1 + 12 / 30).effect is RESTARTS
 
 
+@pytest.mark.parametrize(("told", "effect"), [(True, RESTARTS), (False, EXACT)])
+def test_a_config_that_says_whether_data_are_skipped_is_believed(run: Path, told: object, effect: DataEffect) -> None:
+    assert position(run, FIRST, arguments(run, ignore_data_skip=told)).effect is effect
+
+
 class TestShortLastSteps:
     """Of 30 samples an epoch, in micro batches of 2 of which a step takes 4, the last step has 6."""
 
@@ -183,6 +194,16 @@ class TestShortLastSteps:
     @pytest.mark.parametrize("epoch", [None, 0.0, -1.0, 1e-300, float("inf"), float("nan")])
     def test_an_epoch_that_no_training_counts_tells_nothing(self, epoch: float | None) -> None:
         assert self.state(12, epoch).epochs(1) is None
+
+    def test_samples_are_counted_by_them(self, run: Path) -> None:
+        """12 steps of 4, 15 samples an epoch of which a step takes 4 micro batches of 1: 45 samples, not 48."""
+        accumulate_four(run / SECOND)
+        history = [{"epoch": 1 + 4 / 15, "step": 5}, {"epoch": "x", "step": 6}, 7]
+        edit_json(
+            run / SECOND / "trainer_state.json", epoch=3.0, train_batch_size=1, log_history=[*history[1:], history[0]]
+        )
+        told = position(run, SECOND)
+        assert (told.samples, told.effect) == (45, EXACT)
 
     @pytest.mark.parametrize(("name", "is_said"), [(FIRST, False), (SECOND, True)])
     def test_a_last_batch_that_may_be_short_counts_as_a_full_one(

@@ -50,6 +50,16 @@ def test_with_ignore_data_skip_the_epoch_begins_again(tmp_path: Path) -> None:
     assert Code.DATA_RESTARTS in codes(told.findings)
 
 
+def test_one_save_that_is_kept_is_a_note(tmp_path: Path) -> None:
+    root = healthy("hf_single", tmp_path)
+    pickled = zipfile.ZipFile(root / "checkpoint-12/training_args.bin").read("training_args/data.pkl")
+    at = pickled.index(b"save_total_limit") + len("save_total_limit")
+    end = pickled.index(b"N", at) + 1
+    arguments(root, pickled[at - 16 : end], pickled[at - 16 : end - 1] + b"K\x01")
+    assert Code.KEEPS_ONE_CHECKPOINT in codes(plan(root).findings)
+    assert Code.KEEPS_ONE_CHECKPOINT not in codes(plan(healthy("hf_ddp2", tmp_path / "other")).findings)
+
+
 def test_a_schedule_of_another_save_is_a_note(tmp_path: Path) -> None:
     root = healthy("hf_single", tmp_path)
     older = root / "checkpoint-8/scheduler.pt"

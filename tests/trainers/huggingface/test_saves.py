@@ -11,11 +11,12 @@ import pytest
 from ckpttool import api
 from ckpttool.domain.checkpoint import CommitState, Content
 from ckpttool.domain.finding import Code, blocking
+from ckpttool.domain.plan import Outcome
 from ckpttool.domain.retention import PruneOrder, RetentionPolicy
 from ckpttool.errors import ExitCode
 from ckpttool.storage import local
 from ckpttool.trainers.huggingface import record
-from tests.support.answers import chosen, cli, codes, going, named, plan, refusal, scanned, verdict, why_not
+from tests.support.answers import chosen, cli, codes, going, named, plan, refusal, scanned, simulated, verdict, why_not
 from tests.support.trainer_trees import edit_json, healthy
 
 NEWEST = "checkpoint-12"
@@ -55,6 +56,13 @@ class TestFewerRanksThanBefore:
 
 
 class TestTheRecordThatIsWrittenLast:
+    def test_the_best_save_never_goes(self, single: Path) -> None:
+        edit_json(single / NEWEST / "trainer_state.json", best_model_checkpoint="out/checkpoint-4")
+        answer = cli("prune", str(single), "--keep-last", "1", "--grace", "0")
+        kept = {line.split()[1] for line in answer.output.splitlines() if line.startswith("keep")}
+        assert {"checkpoint-4", NEWEST} <= kept
+        assert "checkpoint-8" not in kept
+
     def test_one_that_nobody_may_read_is_unknown(self, single: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         small_file = local.LocalStorage.small_file
 
@@ -126,10 +134,19 @@ class TestDeepSpeedInside:
         assert missed(inside, "checkpoint-8") <= {lost.name, "global_step6"}
         assert chosen(plan(inside)) == ("checkpoint-4", 4)
 
+    def test_where_no_rank_has_an_optimizer_that_is_missed_too(self, inside: Path) -> None:
+        for file in (inside / "checkpoint-8/global_step6").glob("*_optim_states.pt"):
+            file.unlink()
+        assert chosen(plan(inside)) == ("checkpoint-4", 4)
+
     @pytest.mark.parametrize("text", ["global_step9", "../checkpoint-4", ""])
     def test_latest_must_name_a_tag_that_is_there(self, inside: Path, text: str) -> None:
         (inside / "checkpoint-8/latest").write_text(text)
         assert chosen(plan(inside)) == ("checkpoint-4", 4)
+
+    def test_without_latest_nothing_would_be_loaded(self, inside: Path) -> None:
+        (inside / "checkpoint-8/latest").unlink()
+        assert Code.METADATA_INCOMPLETE in codes(named(scanned(inside), "checkpoint-8").findings)
 
 
 class TestLongRuns:
@@ -208,11 +225,24 @@ class TestTwoRunsInOneFolder:
         (sealing,) = api.seal(str(single), NEWEST)
         assert (sealing.written, sealing.findings) == (True, ())
 
+    def test_a_run_that_logs_more_often_from_some_step_on_is_one_run(self, single: Path) -> None:
+        record = json.loads((single / NEWEST / "trainer_state.json").read_text())
+        log = [entry for entry in record["log_history"] if entry["step"] <= 8 or entry["step"] % 4 == 0]
+        edit_json(single / NEWEST / "trainer_state.json", log_history=log)
+        assert chosen(plan(single)) == (NEWEST, 12)
+
     @pytest.mark.parametrize("entry", ['"step": 1, "loss": ' + "9" * 400, '"a": ' + "[" * 5000 + "]" * 5000, '"a": x'])
     def test_an_entry_that_trainer_never_writes_contradicts_nothing(self, single: Path, entry: str) -> None:
         state = single / NEWEST / "trainer_state.json"
         state.write_text(state.read_text().replace('"log_history": [', f'"log_history": [\n    {{{entry}}},', 1))
         assert chosen(plan(single))[0] in {NEWEST, "checkpoint-8"}
+
+    def test_a_run_without_a_log_contradicts_nothing(self, single: Path) -> None:
+        edit_json(single / NEWEST / "trainer_state.json", log_history=[])
+        edit_json(
+            single / "checkpoint-8" / "trainer_state.json", log_history=[{"step": 1, "eval_loss": 2.0}, {"loss": 1}]
+        )
+        assert chosen(plan(single)) == (NEWEST, 12)
 
 
 class TestASaveOnSigterm:
@@ -250,6 +280,13 @@ class TestASaveUnderAnotherName:
         said = cli("verify", str(save))
         assert said.exit_code == ExitCode.DAMAGE
         assert "last-checkpoint/optimizer.pt" in said.stdout
+
+    def test_is_not_what_the_trainer_takes_by_itself_and_nobody_prunes_it(self, save: Path) -> None:
+        told = simulated(save.parent)
+        assert (told.would_resume, told.outcome) == (None, Outcome.STOPS)
+        shutil.copytree(save, save.parent / "an-older-one")
+        cli("prune", str(save.parent), "--keep-last", "1", "--grace", "0", "--apply")
+        assert {each.name for each in save.parent.iterdir() if each.is_dir()} >= {"last-checkpoint", "an-older-one"}
 
     def test_is_a_copy_where_others_have_their_own_names(self, save: Path) -> None:
         shutil.copytree(save, save.parent / "checkpoint-12")

@@ -6,7 +6,7 @@ import math
 
 from ckpttool.domain.metrics import NoteKind
 from ckpttool.trainers.megatron.log import Megatron
-from tests.logs.reading import log, notes, problems, read, steps
+from tests.logs.reading import LOGS, log, notes, problems, read, steps
 from tests.support.log_rows import BLOOM
 
 
@@ -33,6 +33,12 @@ def test_megatron_core_tells_times_skips_nan_and_a_rewind() -> None:
     assert (problem.line, problem.reason) == (3, "grad norm is no number")
     (rewind,) = notes(items)
     assert (rewind.kind, rewind.step, rewind.previous_step, rewind.line) == (NoteKind.REWIND, 150, 200, 3)
+
+
+def test_megatron_passes_over_a_line_that_is_too_long() -> None:
+    line = (LOGS / "megatron_core_made.log").read_bytes().splitlines(keepends=True)[0]
+    items = read(Megatron(), b"x" * (3 << 20) + b"\n" + line)
+    assert (len(problems(items)), len(steps(items))) == (1, 1)
 
 
 VALIDATED = b"""\

@@ -77,6 +77,11 @@ class TestTrackerMixes:
             reason.finding.code for check in api.preflight(question).checks for reason in check.reasons
         }
 
+    def test_a_save_between_the_saves_is_said_to_go_before(self, tmp_path: Path) -> None:
+        root = healthy("mcore_dist_tp2dp2", tmp_path)
+        (root / "non_persistent").mkdir()
+        assert Code.STRAY_TAKES_OVER in {finding.code for finding in plan(root).findings}
+
 
 class TestOfMegatronBridge:
     """It goes by `latest_train_state.pt`, and by the tracker of Megatron-LM only where that is missing."""

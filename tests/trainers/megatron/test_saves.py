@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from ckpttool import api
-from ckpttool.domain.checkpoint import CommitState, Content
+from ckpttool.domain.checkpoint import CommitState, Content, StepSource
 from ckpttool.domain.finding import Code, Finding, blocking
 from ckpttool.domain.plan import NoResumePoint
 from ckpttool.domain.verdict import Level
@@ -100,6 +100,14 @@ class TestParts:
 
 
 class TestDistributed:
+    def test_a_save_of_a_newer_core_needs_no_common_pt(self, distributed: Path) -> None:
+        folder = distributed / "iter_0000006"
+        (folder / "metadata.json").write_text('{"sharded_backend": "torch_dist", "sharded_backend_version": 1}')
+        (folder / "common.pt").unlink()
+        save = scanned(distributed).checkpoints[-1]
+        assert (save.step, save.step_source, save.samples) == (6, StepSource.NAME, None)
+        assert chosen(plan(distributed)) == ("iter_0000006", 6)
+
     def test_slices_without_metadata_json_anywhere_are_a_save_of_their_own_kind(self, distributed: Path) -> None:
         for name in ("metadata.json", "common.pt"):
             for file in distributed.glob(f"*/{name}"):

@@ -60,6 +60,11 @@ def test_a_torn_or_foreign_file_leaves_everything_unknown(tmp_path: Path, torn: 
     assert finding.message.startswith("h.json: ") or "h.json" in finding.message
 
 
+def test_an_entry_without_a_mark_is_worse_than_a_healthy_one_of_the_same_name(tmp_path: Path) -> None:
+    book = book_of(tmp_path, '[{"is_health": 0, "ckpt_name": "a"}, {"ckpt_name": "a"}]')
+    assert states(book) == {"a": Health.UNKNOWN}
+
+
 @pytest.mark.parametrize("mark", [True, False, "0", 0.0, 2, -1, None, [0]])
 def test_a_mark_that_is_neither_zero_nor_one_is_unknown(tmp_path: Path, mark: object) -> None:
     entries = [{"is_health": mark, "ckpt_name": "odd"}, {"is_health": 0, "ckpt_name": "even", "later_field": {}}]
@@ -132,6 +137,11 @@ def test_unknown_fields_other_entries_and_their_order_stay() -> None:
         {"is_health": 1, "ckpt_name": "c"},
     ]
     assert list(new[0]) == ["x", "ckpt_name", "is_health"]
+
+
+def test_what_is_unknown_is_not_written() -> None:
+    assert json.loads(updated_health_json(None, [("a", UNKNOWN)])) == []
+    assert updated_health_json(b"[]", [("a", UNKNOWN)]) == b"[]"
 
 
 def test_without_a_file_one_is_made_as_mindformers_makes_it() -> None:

@@ -241,6 +241,17 @@ class TestRefusals:
         with pytest.raises(UsageError, match="not UTF-8"):
             render_config("seed: 0\n", resume_plan(load=load))
 
+    def test_an_edit_that_does_not_read_back_as_meant_gives_nothing(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(yaml_edit.Editor, "apply", lambda _: "seed: 1\n")
+        with pytest.raises(CkptToolError, match="nothing was written") as error:
+            render_config("seed: 0\n", LEGACY)
+        assert not isinstance(error.value, UsageError)
+
+    def test_an_edit_that_is_no_yaml_any_more_gives_nothing(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(yaml_edit.Editor, "apply", lambda _: "{")
+        with pytest.raises(CkptToolError, match="nothing was written"):
+            render_config("seed: 0\n", LEGACY)
+
     @pytest.mark.parametrize("wrong", ["1", "1.0", "[true]", "{a: true}", "null"])
     def test_values_that_only_python_calls_equal_differ(self, wrong: str, monkeypatch: pytest.MonkeyPatch) -> None:
         base = render_config("flag: True\n", LEGACY).text

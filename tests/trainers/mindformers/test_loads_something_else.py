@@ -139,6 +139,18 @@ class TestIterationWithoutWeights:
         assert "rank 0 has no model shard" in reasons(answer, LAST)[0].message
         assert chosen(plan(tree.file(model, content).output)) == (LAST, 20)
 
+    def test_several_ranks_whose_own_record_names_no_model_shard_are_not_whole_either(self, tmp_path: Path) -> None:
+        tree = TreeBuilder(tmp_path).iteration(step=20, world=2)
+        assert chosen(plan(tree.output)) == (LAST, 20)
+        folder = tree.checkpoint / LAST
+        record = folder / "metadata.json"
+        for path in folder.glob("*-model-*"):
+            path.unlink()
+        record.write_text(record.read_text().replace("-model-", "-opt-"))
+        answer = refusal(tree.output)
+        assert why_not(answer) == [(LAST, {Code.SHARD_MISSING})]
+        assert "no rank has a model shard" in reasons(answer, LAST)[0].message
+
 
 class TestFurtherSafetensors:
     @pytest.mark.parametrize(

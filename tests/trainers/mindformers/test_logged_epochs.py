@@ -88,6 +88,11 @@ class TestTheLogsLine:
         assert logged_epoch(str(tmp_path / "a/checkpoint"), step=10, epoch=None) == 20
         assert logged_epoch(str(tmp_path / "b/checkpoint"), step=10, epoch=None) == 20
 
+    def test_that_cannot_be_read_tells_nothing(self, tmp_path: Path) -> None:
+        (tmp_path / "log/rank_0/info.log").mkdir(parents=True)
+        assert logged_epoch(str(tmp_path / "checkpoint"), step=1, epoch=1) is None
+        assert logged_epoch(str(tmp_path / "none/checkpoint"), step=1, epoch=1) is None
+
     def test_of_no_sense_or_too_far_back_tells_nothing(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         path = log(tmp_path, first=1, last=40, size=20)
         root = str(tmp_path / "checkpoint")

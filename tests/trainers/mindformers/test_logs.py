@@ -156,6 +156,13 @@ def test_each_step_has_the_time_of_its_own_line_whatever_stands_before_the_block
         assert own == (odd[:19] if odd.startswith("2025-04-07") else None)
 
 
+def test_epochs_that_change_within_a_block_are_each_their_own_and_epoch_0_is_told() -> None:
+    lines = [usual(99), usual(100), usual(1, epoch=2), usual(2, epoch=0), usual(3, epoch=2)]
+    items = read(MindFormers(), b"".join(lines))
+    assert [row.step for row in steps(items)] == [99, 100, 101, 103]
+    assert [(one.line, one.reason) for one in problems(items)] == [(4, "epoch 0, but epochs count from 1")]
+
+
 @given(st.integers(min_value=1, max_value=400), st.data())
 def test_where_the_blocks_are_cut_changes_nothing(size: int, data: st.DataObject) -> None:
     name = data.draw(st.sampled_from(sorted(path.name for path in LOGS.glob("mindformers_*.log"))))

@@ -20,6 +20,7 @@ from ckpttool.domain.plan import JudgedStart, Outcome, ResumePlan
 from ckpttool.domain.preflight import Outcome as Ended
 from ckpttool.errors import ExitCode
 from tests.support.answers import start_check
+from tests.support.healthy_trees import unified_tree
 from tests.support.trees import TreeBuilder
 
 RANK = """\
@@ -201,12 +202,26 @@ def test_each_mode_ends_as_the_real_start_does(
 class TestOneFile:
     FILE = "./output/checkpoint/rank_0/llama2_7b_rank_0-20_2.ckpt"
 
+    @pytest.mark.parametrize("resume", ["True", "llama2_7b_rank_0-15_2.ckpt"])
+    def test_a_resume_from_the_file_of_one_rank_stops(self, resume: str, tmp_path: Path) -> None:
+        whole(tmp_path)
+        start = judged(tmp_path, RANK.format(load=self.FILE, resume=resume, fmt="ckpt"))
+        assert told(start) == (None, Outcome.STOPS)
+        assert "names a file" in start.reason
+
     @pytest.mark.parametrize("name", ["model.safetensors", "tiny_model.safetensors.index.json"])
     def test_a_folder_with_a_model_of_hugging_face_stops_a_resume(self, name: str, tmp_path: Path) -> None:
         whole(tmp_path).file(f"checkpoint/{name}")
         start = judged(tmp_path, RANK.format(load=DIR, resume="True", fmt="ckpt"))
         assert told(start) == (None, Outcome.STOPS)
         assert name in start.reason
+
+    def test_a_named_file_that_is_no_checkpoints_is_no_save(self, tmp_path: Path) -> None:
+        tree = whole(tmp_path)
+        for rank in range(4):
+            tree.file(f"checkpoint/rank_{rank}/odd_rank_{rank}.ckpt")
+        start = judged(tmp_path, RANK.format(load=DIR, resume="odd_rank_0", fmt="ckpt"))
+        assert told(start) == ("odd_rank_0", Outcome.UNKNOWN)
 
 
 class TestWhereItIsStarted:
@@ -327,6 +342,14 @@ class TestItsLine:
 class TestData:
     TEXT = RANK.format(load=DIR, resume="True", fmt="ckpt")
 
+    @pytest.mark.parametrize("more", ["", "data_skip_steps: 4", "ignore_data_skip: True"])
+    def test_where_mindformers_alone_counts_a_setting_overrules_it(self, more: str, tmp_path: Path) -> None:
+        """Of merged weights nobody knows how many devices will load them."""
+        folder = unified_tree(tmp_path)
+        text = RANK.replace("parallel_mode: 1", "parallel_mode: 0")
+        start, _ = of_merged(tmp_path, folder, f"{text}{more}\n")
+        assert ("overrules" in (start.data or "")) is bool(more)
+
     @pytest.mark.parametrize(
         ("more", "words"),
         [
@@ -402,6 +425,17 @@ class TestModelInTheWay:
         assert reason.finding.remedy == f"move {model} out of its folder, and ask again"
         model.unlink()
         assert start_check(api.preflight(question)).outcome is Ended.PASSED
+
+
+def of_merged(here: Path, folder: Path, text: str) -> tuple[JudgedStart, str]:
+    """Return what a start would do, and the name of what was chosen."""
+    path = here / "train.yaml"
+    path.write_text(text.format(load=folder, resume="True", fmt="safetensors"))
+    answer = api.resolve(api.TreeQuestion(path=str(folder), config=api.read_config(str(path))))
+    start = judged_start(answer)
+    assert isinstance(answer.decision, ResumePlan)
+    assert start is not None
+    return start, answer.decision.point.checkpoint.name
 
 
 def test_what_another_file_may_say_is_not_judged(tmp_path: Path) -> None:

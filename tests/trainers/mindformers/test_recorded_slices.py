@@ -160,6 +160,16 @@ def test_files_of_another_arrangement_raise_no_alarm(tmp_path: Path, saved: Trai
     assert said(with_strategies(tmp_path, saved, told))[1] == ()
 
 
+def test_no_more_arrangements_are_kept_than_a_model_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    output = with_strategies(tmp_path, training(data=3, tensor=2))
+    monkeypatch.setattr(recorded_slices, "MOST_ARRANGEMENTS", 1)
+    tree = api.scan(api.TreeQuestion(path=str(output)))
+    (checkpoint,) = tree.inventory.checkpoints
+    told = tree.slices(checkpoint)
+    assert told is not None
+    assert len({id(ranks) for ranks in told.slices.values()}) == 1
+
+
 @pytest.mark.parametrize("lost", [[3], [2, 3], [1, 2]])
 def test_files_of_a_start_without_pipeline_stages_give_no_donor_across_them(tmp_path: Path, lost: list[int]) -> None:
     """They say that all four ranks hold the same, and name the tensors of both stages."""

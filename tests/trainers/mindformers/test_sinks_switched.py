@@ -11,6 +11,8 @@ import pytest
 
 from ckpttool import api
 from ckpttool.domain.finding import Code, Finding, Severity
+from ckpttool.trainers.mindformers.counters import SavedSinks, saved_sinks
+from ckpttool.trainers.mindformers.scalars import TrainState
 from tests.support.answers import FIXTURES, coded, codes, plan, writable_copy
 from tests.support.trees import TreeBuilder
 
@@ -95,8 +97,21 @@ class TestSwitchedOff:
         assert (Code.SINK_SIZE_CHANGED in codes(found(tree.checkpoint, base))) is is_told
 
 
+def test_saves_of_another_batch_size_do_not_tell_of_these(tmp_path: Path) -> None:
+    tree = TreeBuilder(tmp_path).legacy().save(epoch=3, step=3, true_step=7, global_batch_size=4)
+    saves = api.scan(api.TreeQuestion(path=str(tree.save(epoch=5, step=2).checkpoint))).inventory.checkpoints
+    state = TrainState(epoch_num=5, step_num=10, global_batch_size=8)
+    assert saved_sinks(state.scalars, saves) == SavedSinks(size=2, is_sure=True)
+
+
 class TestSinksOfTheWholeDataSet:
     """`sink_size: -1`, which begins whole epochs only."""
+
+    def test_in_the_newer_layout_steps_and_epochs_tell_it(self, tmp_path: Path) -> None:
+        tree = TreeBuilder(tmp_path).legacy().iteration(step=20, epoch=1).iteration(step=27, epoch=2)
+        (finding,) = coded(found(tree.checkpoint, config(tmp_path, sinks=-1)), Code.SINK_SIZE_CHANGED)
+        assert finding.severity is Severity.SUSPECT
+        assert "is within epoch 2, at step 27" in finding.message
 
     def test_a_save_within_an_epoch_is_told(self, without_sinks: TreeBuilder, tmp_path: Path) -> None:
         (finding,) = coded(found(without_sinks.checkpoint, config(tmp_path, sinks=-1)), Code.SINK_SIZE_CHANGED)

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from ckpttool.decide.detour import advise_spike
+from ckpttool.domain.advice import Spike
 from ckpttool.domain.plan import BatchSegment, ResumePlan
 from ckpttool.domain.question import DataQuestion
 from ckpttool.domain.units import Rank, Step
@@ -61,6 +63,15 @@ def test_what_moves_the_position_is_refused_and_what_leaves_it_is_not() -> None:
     unknown = replace(SCALARS, global_batch_size=None)
     assert refused(resume_plan(global_batch_size=16, scalars=unknown)) == []
     assert refused(resume_plan(global_batch_size=None)) == []
+
+
+def test_a_way_around_a_spike_is_refused_and_waiting_is_not() -> None:
+    good = [Step(30)]
+    for end, expected in ((None, ["--around-spike"]), (Step(205), [])):
+        advice = advise_spike(Spike(onset=Step(200), end=end), good, newest=Step(400))
+        assert refused(replace(resume_plan(), advice=advice)) == expected
+    nowhere = advise_spike(Spike(onset=Step(200), end=None), [], newest=Step(400))
+    assert refused(replace(resume_plan(), advice=nowhere)) == []
 
 
 def test_a_training_that_begins_reads_no_state() -> None:

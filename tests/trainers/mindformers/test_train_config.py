@@ -71,6 +71,13 @@ class TestDefaults:
         assert [(finding.code, finding.line) for finding in config.findings] == [(Code.TRAINER_KEY_REFUSED, 17)]
 
 
+COUNTS = """
+micro_batch_interleave_num runner_config.batch_size runner_config.epochs runner_config.gradient_accumulation_steps
+parallel_config.data_parallel parallel_config.model_parallel parallel_config.pipeline_stage
+parallel_config.context_parallel parallel_config.micro_batch_num
+"""
+
+
 class TestSizes:
     def test_without_pipeline_stages_accumulation_counts(self) -> None:
         config = read(PARALLEL)
@@ -104,20 +111,7 @@ class TestSizes:
         assert config.findings[0].line == 3
         assert config.findings[0].severity is Severity.SUSPECT
 
-    @pytest.mark.parametrize(
-        "key",
-        [
-            "micro_batch_interleave_num",
-            "runner_config.batch_size",
-            "runner_config.epochs",
-            "runner_config.gradient_accumulation_steps",
-            "parallel_config.data_parallel",
-            "parallel_config.model_parallel",
-            "parallel_config.pipeline_stage",
-            "parallel_config.context_parallel",
-            "parallel_config.micro_batch_num",
-        ],
-    )
+    @pytest.mark.parametrize("key", COUNTS.split())
     @pytest.mark.parametrize(("value", "is_wrong"), [("0", True), ("-1", True), ("'2'", True), ("1", False)])
     def test_each_count_must_be_one_of_at_least_1(self, key: str, value: str, is_wrong: bool) -> None:
         section, _, name = key.rpartition(".")
@@ -422,3 +416,11 @@ class TestStreaming:
         assert stream is not None
         assert stream.slices == slices
         assert (stream.state_dir, stream.broadcast, stream.level) == ("states", True, 3)
+
+    @pytest.mark.parametrize(
+        "more", ["handler: [{type: PackingHandler}]", "create_attention_mask: True", "create_compressed_eod_mask: True"]
+    )
+    def test_packed_data_are_sliced_for_each_data_parallel_rank(self, more: str) -> None:
+        stream = read(f"{self.STREAMS}    {more}\nparallel_config: {{data_parallel: 2}}\n").streaming
+        assert stream is not None
+        assert stream.slices == 2

@@ -62,6 +62,14 @@ def test_paths_are_told_from_the_root_and_values_by_their_names(save: Path) -> N
     assert values_of(open_storage(str(save.parent)), "save", own) == {"app.step": 15, "app.consumed_samples": 120}
 
 
+def test_a_value_that_cannot_be_read_is_left_out(save: Path) -> None:
+    own = {name: each for name, each in value_slices(looked(save)).items() if name == "app.step"}
+    (save / own["app.step"].path).unlink()
+    outside = own["app.step"]._replace(path="../x")
+    storage = open_storage(str(save.parent))
+    assert values_of(storage, "save", {**own, "outside": outside}) == {}
+
+
 def test_a_file_of_an_earlier_save_by_more_ranks_is_a_note(save: Path) -> None:
     shutil.copy(save / "__3_0.distcp", save / "__4_0.distcp")
     found = looked(save)
@@ -152,6 +160,19 @@ def test_a_record_that_contradicts_itself_is_named(save: Path, spoiled: Change, 
     assert code in codes(found)
     assert all(finding.path == "save/.metadata" for finding in found.findings)
     assert all(".." not in path for path in found.expected or ())
+
+
+def test_a_record_that_would_run_code_is_refused(save: Path) -> None:
+    class Runs:
+        def __reduce__(self) -> tuple[object, tuple[str]]:
+            import os
+
+            return os.system, ("true",)
+
+    change(save, lambda said: setattr(said, "planner_data", Runs()))
+    assert [(finding.code, finding.severity) for finding in looked(save).findings] == [
+        (Code.UNSAFE_PICKLE, Severity.UNSAFE)
+    ]
 
 
 def test_slices_that_another_hand_changed_are_unsupported_and_not_damaged(save: Path) -> None:

@@ -44,6 +44,12 @@ class TestItsOwnChoice:
         assert (found.would_resume, found.outcome) == ("step-300", Outcome.STOPS)
         assert "step-300.bak" in found.because
 
+    def test_without_any_that_was_finished_it_begins_from_scratch(self, tree: Path) -> None:
+        for step in ("step-5", "step-10"):
+            (tree / "checkpoint" / step / ".metadata").unlink()
+        found = simulated(tree)
+        assert (found.would_resume, found.outcome) == (None, Outcome.SCRATCH)
+
 
 class TestStrays:
     @pytest.mark.parametrize("name", ["step-300.bak", "old-step-300", "x_step-11"])
@@ -119,6 +125,13 @@ class TestExported:
         save = saves(tree)["step-15"]
         assert code in codes(save.findings)
         assert save.commit is CommitState.UNKNOWN
+
+    def test_an_index_that_cannot_be_read_is_unknown(self, tree: Path) -> None:
+        export(tree / "checkpoint" / "step-15", "a.safetensors")
+        index = tree / "checkpoint" / "step-15" / "model.safetensors.index.json"
+        index.unlink()
+        index.symlink_to("nowhere")
+        assert Code.UNREADABLE in codes(saves(tree)["step-15"].findings)
 
 
 def test_a_scan_reads_large_records_of_the_newest_saves_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

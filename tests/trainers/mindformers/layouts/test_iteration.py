@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -17,8 +18,8 @@ from ckpttool.storage.local import LocalStorage
 from ckpttool.trainers.common.tracker_file import TRACKER
 from ckpttool.trainers.listing import list_root
 from ckpttool.trainers.mindformers.layouts.iteration import MindFormersIteration
-from tests.support.answers import FIXTURES, coded, named, names, scanned
-from tests.support.faulty_storages import DENIED, FaultyStorage, scan
+from tests.support.answers import FIXTURES, coded, codes, named, names, scanned
+from tests.support.faulty_storages import BROKEN, DENIED, FaultyStorage, scan
 from tests.support.trees import TreeBuilder
 
 NEWEST = "iteration_00000030"
@@ -108,6 +109,12 @@ class TestStrays:
         assert (found.code, found.path) == (Code.NOT_A_REGULAR_FILE, path)
         assert found.severity is (Severity.DAMAGE if what == "folder" else Severity.UNSAFE)
 
+    def test_an_iteration_that_is_a_link_to_nowhere_is_unreadable_and_no_stray(self, tree: TreeBuilder) -> None:
+        shutil.rmtree(tree.checkpoint / NEWEST)
+        (tree.checkpoint / NEWEST).symlink_to("nowhere")
+        (found,) = about_newest(tree)
+        assert (found.code, found.severity, found.path) == (Code.UNREADABLE, Severity.UNKNOWN, NEWEST)
+
     @pytest.mark.parametrize("loop", [False, True])
     def test_a_shard_that_leads_nowhere_still_counts(self, tree: TreeBuilder, *, loop: bool) -> None:
         before = named(local(tree), NEWEST)
@@ -173,6 +180,15 @@ class TestRecords:
         (found,) = about_newest(tree)
         assert (found.code, found.severity, found.path) == (code, Severity.DAMAGE, f"{NEWEST}/metadata.json")
         assert named(local(tree), NEWEST).commit is CommitState.UNCOMMITTED
+
+    @pytest.mark.parametrize("path", [NEWEST, f"{NEWEST}/common.json", f"{NEWEST}/metadata.json"])
+    def test_what_the_disk_withholds_is_unknown_and_neither_missing_nor_damaged(
+        self, tree: TreeBuilder, path: str
+    ) -> None:
+        inventory = scan(FaultyStorage(str(tree.checkpoint), {path: BROKEN}))
+        (found,) = [one for one in named(inventory, NEWEST).findings if one.path == path]
+        assert (found.code, found.severity) == (Code.UNREADABLE, Severity.UNKNOWN)
+        assert Code.SHARD_MISSING not in codes(named(inventory, NEWEST).findings)
 
     @pytest.mark.parametrize("names_files", [["../../x", "/etc/passwd"], ["x.ckpt", "y.ckpt", "a.ckpt"]])
     def test_files_that_are_no_shards_of_it_are_not_followed(self, tree: TreeBuilder, names_files: list[str]) -> None:

@@ -133,27 +133,11 @@ def test_a_rank_folder_is_matched_whole(name: str, rank: int) -> None:
     assert rank_of_folder(name) == rank
 
 
+LIKE_A_RANK = "rank_0_bak old-rank_3 rank_007 rank_00 rank_ rank_-1 rank_+1 rank_1_0 rank_٣ rank_² rank_1000000000"
+
+
 @pytest.mark.parametrize(
-    "name",
-    [
-        "rank_0_bak",
-        "old-rank_3",
-        "rank_007",
-        "rank_00",
-        "rank_",
-        "rank_-1",
-        "rank_+1",
-        "rank_1_0",
-        "rank_ 1",
-        "rank_1\n",
-        "rank_٣",
-        "rank_²",
-        "rank_1000000000",
-        "rank_1048576",
-        "Rank_1",
-        "rank_table.json",
-        "",
-    ],
+    "name", [*LIKE_A_RANK.split(), "rank_1048576", "Rank_1", "rank_table.json", "rank_ 1", "rank_1\n", ""]
 )
 def test_what_only_looks_like_one_is_none(name: str) -> None:
     assert rank_of_folder(name) is None

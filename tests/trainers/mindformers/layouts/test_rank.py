@@ -12,7 +12,7 @@ import pytest
 from ckpttool.domain.checkpoint import Inventory
 from ckpttool.domain.finding import Code, Severity
 from ckpttool.domain.shard import FormatName
-from ckpttool.storage.base import LOST_LINK_REMEDY
+from ckpttool.storage.base import LOST_LINK_REMEDY, Entry, Kind
 from ckpttool.storage.local import LocalStorage
 from ckpttool.trainers.listing import list_root
 from ckpttool.trainers.mindformers.layouts.pointers import META_LIMIT
@@ -119,6 +119,20 @@ class TestOtherFiles:
         assert found.severity is (Severity.DAMAGE if what == "folder" else Severity.UNSAFE)
         assert named(inventory, "15_2").ranks == (0, 1, 3)
 
+    def test_a_link_that_leads_somewhere_by_the_time_it_is_opened_is_a_shard(
+        self, tree: TreeBuilder, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        shard = tree.output / tree.shard(2, 15, 2)
+        entries = LocalStorage.entries
+
+        def unmounted(storage: LocalStorage, folder: str) -> list[Entry]:
+            listed = entries(storage, folder)
+            return [Entry(one.name, Kind.LOST) if one.name == shard.name else one for one in listed]
+
+        before = local(tree)
+        monkeypatch.setattr(LocalStorage, "entries", unmounted)
+        assert local(tree) == before
+
     @pytest.mark.parametrize(
         ("target", "why"),
         [
@@ -221,6 +235,16 @@ class TestMeta:
             tree.meta(rank, 20, 2, f"llama2_7b_rank_{rank}_1-20_2.ckpt")
         (found,) = local(tree).findings
         assert "meta.json is at _1-20_2, but its file is not there; the newest here is _1-15_2" in found.message
+
+    @pytest.mark.parametrize("file", ["old_rank_{}-15_2.ckpt", "llama2_7b_rank_{}-15_2.safetensors"])
+    def test_where_only_prefix_or_format_changed_the_files_are_named_and_not_one_label_twice(
+        self, tree: TreeBuilder, file: str
+    ) -> None:
+        for rank in range(4):
+            tree.meta(rank, 15, 2, file.format(rank))
+        (found,) = local(tree).findings
+        assert f"is at {file.format('N')}, but its file is not there" in found.message
+        assert found.message.endswith("the newest here is llama2_7b_rank_N-15_2.ckpt")
 
 
 class TestOrder:

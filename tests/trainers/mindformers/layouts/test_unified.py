@@ -15,7 +15,7 @@ from ckpttool.storage.local import LocalStorage
 from ckpttool.trainers.listing import list_root
 from ckpttool.trainers.mindformers.layouts.unified import MindFormersUnified
 from tests.support.answers import chosen, plan, refusal, why_not
-from tests.support.faulty_storages import scan
+from tests.support.faulty_storages import BROKEN, FaultyStorage, scan
 from tests.support.trees import floats, safetensors_bytes, training_scalars
 
 MAP = "param_name_map.json"
@@ -92,6 +92,11 @@ def test_scalars_that_cannot_be_read_tell_no_step(folder: Path, content: bytes) 
     (one,) = local(folder).checkpoints
     assert (one.step, one.step_source, one.label, one.scalars) == (None, "unknown", None, Scalars())
     assert refusal(folder).rejected[0].checkpoint.name == "unified"
+
+
+def test_scalars_that_the_disk_withholds_tell_none_either(folder: Path) -> None:
+    (one,) = scan(FaultyStorage(str(folder), {HYPER: BROKEN})).checkpoints
+    assert one.step is None
 
 
 def test_the_layout_is_known_by_the_file_of_scalars(folder: Path) -> None:
