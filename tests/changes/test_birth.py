@@ -70,12 +70,9 @@ def sealed(tree: TreeBuilder, *, reseal: bool = False) -> Sealing:
     return sealing
 
 
-def test_a_healthy_save_is_verified_by_its_certificates_alone(tmp_path: Path) -> None:
-    assert verified(born(tmp_path)) == (VerdictWord.VERIFIED, [])
-
-
-def test_without_certificates_nothing_is_verified_and_nothing_is_wrong(tmp_path: Path) -> None:
+def test_a_healthy_save_is_verified_by_its_certificates_alone_and_without_them_nothing_is_wrong(tmp_path: Path) -> None:
     tree = born(tmp_path)
+    assert verified(tree) == (VerdictWord.VERIFIED, [])
     shutil.rmtree(tree.checkpoint / ".ckpttool/birth")
     assert verified(tree) == (VerdictWord.AGREED, [])
 

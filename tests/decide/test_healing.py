@@ -28,6 +28,7 @@ from ckpttool.domain.scalars import Scalars
 from ckpttool.domain.shard import FileStamp, FormatName, Shard, ShardRole
 from ckpttool.domain.units import ByteCount, Rank, Step
 from ckpttool.domain.verdict import Level, ShardReport, VerdictWord
+from tests.support.verifying import report
 
 GONE = Sick(rank=Rank(3), role=ShardRole.FULL, path="3", is_missing=True, findings=())
 
@@ -35,21 +36,9 @@ GONE = Sick(rank=Rank(3), role=ShardRole.FULL, path="3", is_missing=True, findin
 def held(rank: int, text: str = "ab", *, verified: bool = False, findings: tuple[Finding, ...] = ()) -> ShardReport:
     """A shard with a tensor for each letter of an alphabet, which hold the letters of a text."""
     digests = b"".join(letter.encode() * 8 for letter in text)
-    return ShardReport(
-        path=str(rank),
-        rank=Rank(rank),
-        role=ShardRole.FULL,
-        level=Level.NUMERICS,
-        format=FormatName.MINDSPORE_CKPT,
-        stamp=None,
-        scalars=(),
-        schema_hash=str(len(text)),
-        tensors=len(text),
-        checksum_matched=verified,
-        bytes_read=ByteCount(0),
-        findings=findings,
-        tensor_digests=TensorDigests(names=tuple("wxyz"[: len(text)]), digests=digests),
-    )
+    whole = report(rank, schema=str(len(text)), tensors=len(text), matched=verified, findings=findings)
+    tensors = TensorDigests(names=tuple("wxyz"[: len(text)]), digests=digests)
+    return replace(whole, path=str(rank), stamp=None, tensor_digests=tensors)
 
 
 def shards(**texts: str) -> dict[Place, ShardReport]:

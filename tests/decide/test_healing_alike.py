@@ -9,13 +9,15 @@ import pytest
 
 from ckpttool.decide.healing import find_donors
 from ckpttool.domain.finding import Finding, Severity, blocking
+from ckpttool.domain.frozen import replace
 from ckpttool.domain.healing import HealOrder, Place, SavedShards, ShardHealing, Sick
 from ckpttool.domain.replicas import TensorDigests
-from ckpttool.domain.shard import FormatName, ShardRole
-from ckpttool.domain.units import ByteCount, Rank, Step
-from ckpttool.domain.verdict import Level, ShardReport
+from ckpttool.domain.shard import ShardRole
+from ckpttool.domain.units import Rank, Step
+from ckpttool.domain.verdict import ShardReport
 from ckpttool.verify.replicas.findings import decided, replica_findings
 from ckpttool.verify.replicas.judge import judge_replicas
+from tests.support.verifying import report
 from tests.verify.replicas.held import NAMES, changed, held, others
 
 BLOCKS = [range(begin, begin + 100) for begin in range(0, 1000, 100)]
@@ -28,14 +30,14 @@ Saved = dict[int, dict[Rank, TensorDigests]]
 def read(ranks: dict[Rank, TensorDigests], told: tuple[Finding, ...] = ()) -> dict[Place, ShardReport]:
     """What reading these files tells."""
     return {
-        (rank, ShardRole.FULL): ShardReport(
-            path=str(rank), rank=rank, role=ShardRole.FULL, level=Level.NUMERICS, format=FormatName.MINDSPORE_CKPT,
-            stamp=None, scalars=(), schema_hash="all", tensors=len(digests), checksum_matched=False,
-            bytes_read=ByteCount(0), findings=tuple(finding for finding in told if finding.path == str(rank)),
+        (rank, ShardRole.FULL): replace(
+            report(rank, tensors=len(digests), findings=[finding for finding in told if finding.path == str(rank)]),
+            path=str(rank),
+            stamp=None,
             tensor_digests=digests,
         )
         for rank, digests in ranks.items()
-    }  # fmt: skip
+    }
 
 
 def healed(saves: Saved, world: int, known: int) -> tuple[ShardHealing, ...]:

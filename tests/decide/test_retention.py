@@ -20,14 +20,14 @@ from ckpttool.domain.health import Health
 from ckpttool.domain.plan import NoResumePoint
 from ckpttool.domain.question import ResumeQuestion
 from ckpttool.domain.retention import RetentionPlan, RetentionPolicy, Why
-from ckpttool.domain.shard import FormatName, ShardRole
-from ckpttool.domain.units import ByteCount
-from ckpttool.domain.verdict import Level, ShardReport, Verdict
+from ckpttool.domain.shard import FormatName
+from ckpttool.domain.verdict import Level, Verdict
 from ckpttool.errors import IncompleteError, UsageError
 from ckpttool.trainers.mindformers.layouts.names import ITERATION_LAYOUT
 from tests.support.inventories import checkpoint, expect_ranks, finding, tree
 from tests.support.reference_choice import left_behind
 from tests.support.reference_retention import Kept, Looked, Wish, may_go, proven, whole
+from tests.support.verifying import report
 
 RENAME = Rename(source="rank_3/llama_rank_3-20_2.ckpt", target="rank_3/llama_rank_3_1-20_2.ckpt", why="they differ")
 
@@ -75,23 +75,14 @@ class Verifier:
 
 
 def _verdict(checkpoint: Checkpoint, level: Level, *, bad: bool, matched: bool = False) -> Verdict:
-    report = ShardReport(
-        path="some",
-        rank=None,
-        role=ShardRole.FULL,
-        level=level,
-        format=None,
-        stamp=None,
-        scalars=(),
-        schema_hash=None,
-        tensors=None,
-        checksum_matched=matched,
-        bytes_read=ByteCount(0),
-        findings=(),
-    )
     own = (finding(),) if bad else ()
     return Verdict(
-        key=checkpoint.key, name=checkpoint.name, step=checkpoint.step, level=level, reports=(report,), findings=own
+        key=checkpoint.key,
+        name=checkpoint.name,
+        step=checkpoint.step,
+        level=level,
+        reports=(report(matched=matched),),
+        findings=own,
     )
 
 

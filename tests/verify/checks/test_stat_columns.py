@@ -90,10 +90,10 @@ def test_thousands_of_ranks_take_a_tenth_of_what_objects_take() -> None:
     taken = []
     for make in (columns, tuple):
         tracemalloc.start()
-        held = [make(shard(rank)) for rank in range(20)]
+        held = [make(shard(rank)) for rank in range(100)]
         taken.append(tracemalloc.get_traced_memory()[0])
         tracemalloc.stop()
-        assert len(held) == 20
+        assert len(held) == 100
     assert taken[0] * 10 < taken[1]
 
 

@@ -100,9 +100,3 @@ def test_one_tensor_under_two_names_is_looked_at_once(tmp_path: Path) -> None:
 def test_what_holds_no_tensor_is_looked_at_all_the_same(tmp_path: Path) -> None:
     (report,) = looked(saved(tmp_path, {"step": 7}))
     assert (report.findings, len(report.stats)) == ((), 0)
-
-
-def test_a_chain_says_what_it_holds(save: Path) -> None:
-    document = api.inspect(str(save)).to_dict()
-    assert "app.consumed_samples" in str(document)
-    assert "app.model.0.weight (part 4 of 4)" in str(document)

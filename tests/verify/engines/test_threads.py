@@ -46,18 +46,6 @@ def paths(observations: Iterable[Observation]) -> list[str]:
 
 
 class TestTheWork:
-    @pytest.mark.parametrize("jobs", [1, 2, 7, 50])
-    def test_every_task_is_done_once_whatever_the_number_of_threads(self, jobs: int) -> None:
-        done: list[str] = []
-
-        def work(task: CheckTask) -> Observation:
-            done.append(task.path)
-            return seen(task)
-
-        observations = ThreadEngine(jobs=jobs, timeout=60, work=work).run(tasks(30))
-        assert paths(observations) == [str(number) for number in range(30)]
-        assert sorted(done, key=int) == [str(number) for number in range(30)]
-
     def test_the_biggest_files_are_begun_first(self) -> None:
         begun: list[str] = []
 
@@ -117,14 +105,6 @@ class TestADeadDisk:
             return seen(task)
 
         return ThreadEngine(jobs=jobs, timeout=0.1, work=work)
-
-    def test_all_disks_dead_still_ends(self) -> None:
-        release = threading.Event()
-        try:
-            observations = list(self.hanging([str(number) for number in range(4)], release).run(tasks(4)))
-        finally:
-            release.set()
-        assert {observed.report.word for observed in observations} == {VerdictWord.UNREADABLE}
 
     def test_what_comes_after_all_from_a_thread_that_was_given_up_is_dropped(self) -> None:
         release = threading.Event()

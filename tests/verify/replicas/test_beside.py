@@ -8,10 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from ckpttool import api
 from ckpttool.domain.finding import Code, Severity
 from ckpttool.domain.verdict import Level, Verdict, VerdictWord
-from tests.support.commands import ask
 from tests.support.verifying import flip, seal_whole, verdicts
 
 LEVELS = (Level.CHECKSUM, Level.NUMERICS)
@@ -101,14 +99,6 @@ def test_a_sealed_checkpoint_teaches_without_being_read(tree: Path) -> None:
     assert verdict.word is VerdictWord.AGREED
 
 
-def test_to_seal_twice_changes_nothing(tree: Path) -> None:
-    first, second = (next(iter(api.seal(str(tree), "15_2"))) for _ in range(2))
-
-    assert (first.written, second.written) == (True, False)
-    assert first.manifest is not None
-    assert {len(seal.tensors or ()) for seal in first.manifest.shards} == {20}
-
-
 def test_a_verified_checkpoint_needs_no_copies(tree: Path) -> None:
     seal_whole(tree, "20_2")
     verdict = judged(tree, memory=False)
@@ -125,16 +115,6 @@ def test_what_copies_show_is_not_forgotten_by_a_later_look_at_headers(tree: Path
     assert judged(tree, level=Level.STRUCTURE).word is VerdictWord.UNREADABLE
     assert judged(tree).word is VerdictWord.AGREED
     assert judged(tree, level=Level.STRUCTURE).word is VerdictWord.STRUCT_OK
-
-
-def test_the_table_says_what_else_was_read_and_how_to_spare_it(tree: Path) -> None:
-    said = ask("verify", str(tree), "--level", "checksum", "--checkpoint", "20_2")
-    spared = ask("verify", str(tree), "--level", "checksum", "--checkpoint", "20_2", "--no-replicas", "--no-ledger")
-
-    assert "15_2 was read, too: to tell which ranks hold copies (--no-replicas spares it)" in said.stdout
-    assert said.stdout.startswith("20_2: agreed\n")
-    assert "--no-replicas" not in spared.stdout
-    assert spared.stdout.startswith("20_2: struct-ok\n")
 
 
 def test_ranks_that_hold_nothing_alike_cost_no_second_read(copy_tree: Callable[[str], Path]) -> None:

@@ -7,11 +7,12 @@ from collections.abc import Mapping
 import pytest
 
 from ckpttool.domain.finding import Code, Finding, Severity, damage
+from ckpttool.domain.frozen import replace
 from ckpttool.domain.replicas import TensorDigests
-from ckpttool.domain.shard import FormatName, ShardRole
-from ckpttool.domain.units import ByteCount, Rank, Step
-from ckpttool.domain.verdict import Level, ShardReport
+from ckpttool.domain.units import Rank, Step
+from ckpttool.domain.verdict import ShardReport
 from ckpttool.verify.replicas.compare import Known, SavedTensors, compare_replicas, tensors_of
+from tests.support.verifying import report
 from tests.verify.replicas.held import NAMES, Slices, changed, held
 
 BROKEN = damage(Code.NONFINITE_VALUES, "a NaN")
@@ -28,19 +29,10 @@ def another_on_rank_3(rank: int, name: str) -> int:  # noqa: ARG001
 def reports(digests: Mapping[Rank, TensorDigests], *, broken: int | None = None) -> list[ShardReport]:
     """What a check tells of ranks that hold these."""
     return [
-        ShardReport(
+        replace(
+            report(rank, findings=(BROKEN,) if rank == broken else ()),
             path=f"rank_{rank}",
-            rank=rank,
-            role=ShardRole.FULL,
-            level=Level.CHECKSUM,
-            format=FormatName.SAFETENSORS,
             stamp=None,
-            scalars=(),
-            schema_hash="schema",
-            tensors=len(tensors),
-            checksum_matched=False,
-            bytes_read=ByteCount(0),
-            findings=(BROKEN,) if rank == broken else (),
             tensor_digests=tensors,
         )
         for rank, tensors in digests.items()
