@@ -24,7 +24,9 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
-Text = Annotated[str, typer.Argument(metavar="STRING", help="What the environment variable holds.")]
+Text = Annotated[
+    str, typer.Argument(metavar="STRING", help="What the environment variable holds.", rich_help_panel="Arguments")
+]
 
 
 @app.callback()
@@ -50,25 +52,35 @@ def check(*, string: Text, dialect: DetectorDialect = None, fmt: FormatOpt = For
 class AsdOptions:
     """The settings; the defaults are left out of what is written."""
 
-    with_checksum: Annotated[bool, typer.Option("--with-checksum", help="Check matrix products after a strike.")] = (
-        False
-    )
+    with_checksum: Annotated[
+        bool, typer.Option("--with-checksum", help="Check matrix products after a strike.", rich_help_panel="Policy")
+    ] = False
     cooldown: Annotated[
-        int | None, typer.Option(min=1, metavar="MINUTES", help="In which another event is an echo (5).")
+        int | None,
+        typer.Option(min=1, metavar="MINUTES", help="In which another event is an echo (5).", rich_help_panel="Policy"),
     ] = None
-    strikes_num: Annotated[int | None, typer.Option(min=1, help="Events that make a strike-out (3).")] = None
+    strikes_num: Annotated[
+        int | None, typer.Option(min=1, help="Events that make a strike-out (3).", rich_help_panel="Policy")
+    ] = None
     strikes_window: Annotated[
-        int | None, typer.Option(min=1, metavar="MINUTES", help="They may lie apart by so much (480).")
+        int | None,
+        typer.Option(min=1, metavar="MINUTES", help="They may lie apart by so much (480).", rich_help_panel="Policy"),
     ] = None
     checksum_cooldown: Annotated[
-        int | None, typer.Option(min=1, metavar="MINUTES", help="Between two checksums (180).")
+        int | None,
+        typer.Option(min=1, metavar="MINUTES", help="Between two checksums (180).", rich_help_panel="Policy"),
     ] = None
     upper_thresh1: Annotated[
-        int | None, typer.Option(min=3, help="Multiple of the mean that is abnormal (1000000).")
+        int | None,
+        typer.Option(min=3, help="Multiple of the mean that is abnormal (1000000).", rich_help_panel="Policy"),
     ] = None
-    upper_thresh2: Annotated[int | None, typer.Option(min=3, help="Multiple that enters the mean (100).")] = None
+    upper_thresh2: Annotated[
+        int | None, typer.Option(min=3, help="Multiple that enters the mean (100).", rich_help_panel="Policy")
+    ] = None
     grad_sample_interval: SampleInterval = None
-    disable: Annotated[bool, typer.Option("--disable", help="Switch the detection off.")] = False
+    disable: Annotated[bool, typer.Option("--disable", help="Switch the detection off.", rich_help_panel="Policy")] = (
+        False
+    )
 
     def over(self, base: AsdConfig) -> AsdConfig:
         """Return the defaults of a dialect with what was given."""

@@ -13,7 +13,10 @@ from ckpttool.cli.grouped import exits, grouped
 from ckpttool.cli.log_options import Columns, Logs
 from ckpttool.cli.options import Format, FormatOpt, Quiet
 
-WarmUp = Annotated[int | None, typer.Option(min=0, metavar="STEPS", help="Steps at the start to leave out (a tenth).")]
+WarmUp = Annotated[
+    int | None,
+    typer.Option(min=0, metavar="STEPS", help="Steps at the start to leave out (a tenth).", rich_help_panel="Evidence"),
+]
 
 
 @exits(

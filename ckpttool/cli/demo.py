@@ -11,7 +11,10 @@ from ckpttool.cli.answers import show
 from ckpttool.cli.grouped import exits, grouped
 from ckpttool.cli.options import Format, FormatOpt
 
-Folder = Annotated[str, typer.Argument(metavar="[FOLDER]", help="Where to: a new folder, or an empty one.")]
+Folder = Annotated[
+    str,
+    typer.Argument(metavar="[FOLDER]", help="Where to: a new folder, or an empty one.", rich_help_panel="Arguments"),
+]
 
 
 @exits({0: "Written."})

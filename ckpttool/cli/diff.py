@@ -30,8 +30,10 @@ _WHAT = "shard of any format, a tree (its newest whole checkpoint), DIR:NAME, or
 class SideOptions:
     """What to compare with what."""
 
-    a: Annotated[str, typer.Argument(metavar="A", help=f"A {_WHAT}")]
-    b: Annotated[str, typer.Argument(metavar="B", help="The other one, of the same kind.")]
+    a: Annotated[str, typer.Argument(metavar="A", help=f"A {_WHAT}", rich_help_panel="Which tree")]
+    b: Annotated[
+        str, typer.Argument(metavar="B", help="The other one, of the same kind.", rich_help_panel="Which tree")
+    ]
     tree: Annotated[
         str | None,
         typer.Option(
@@ -39,6 +41,7 @@ class SideOptions:
             metavar="DIR",
             show_default=api.DEFAULT_DIR,
             help="Where names of checkpoints are looked up.",
+            rich_help_panel="Which tree",
         ),
     ] = None
     checkpoint: OneName = None
@@ -59,7 +62,11 @@ def diff(
     sides: SideOptions,
     level: Annotated[
         LevelName | None,
-        typer.Option(help="Headers, every bit, or every element.", show_default="structure; with --exit-code checksum"),
+        typer.Option(
+            help="Headers, every bit, or every element.",
+            show_default="structure; with --exit-code checksum",
+            rich_help_panel="Evidence",
+        ),
     ] = None,
     tensor: Patterns = None,
     rows: RowOptions,

@@ -30,10 +30,18 @@ class EngineOptions:
     """Who reads."""
 
     engine: Annotated[
-        EngineName, typer.Option(help="Who reads: this process, or the nodes of a Ray cluster that is there.")
+        EngineName,
+        typer.Option(
+            help="Who reads: this process, or the nodes of a Ray cluster that is there.", rich_help_panel="Evidence"
+        ),
     ] = EngineName.THREADS
     ray_address: Annotated[
-        str | None, typer.Option(metavar="HOST:PORT", help="Which cluster; default: RAY_ADDRESS. None is started.")
+        str | None,
+        typer.Option(
+            metavar="HOST:PORT",
+            help="Which cluster; default: RAY_ADDRESS. None is started.",
+            rich_help_panel="Evidence",
+        ),
     ] = None
 
     @property

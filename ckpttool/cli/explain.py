@@ -26,6 +26,7 @@ CodeArgument = Annotated[
         metavar="[CODE]",
         autocompletion=completing.codes,
         help="A finding's code, a verdict or an exit code; all of them where left out.",
+        rich_help_panel="Arguments",
     ),
 ]
 

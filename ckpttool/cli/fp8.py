@@ -65,21 +65,37 @@ _RECIPES = f"Judge by: {', '.join(recipe.value for recipe in Recipe)}; repeat it
 class ProbeOptions:
     """What is asked of every tensor."""
 
-    recipe: Annotated[list[Recipe] | None, typer.Option(metavar="R", help=_RECIPES)] = None
+    recipe: Annotated[list[Recipe] | None, typer.Option(metavar="R", help=_RECIPES, rich_help_panel="FP8")] = None
     format_of: Annotated[
-        str, typer.Option(metavar="weight=F,…", help="Formats of weights: e4m3, e5m2. The first one decides.")
+        str,
+        typer.Option(
+            metavar="weight=F,…", help="Formats of weights: e4m3, e5m2. The first one decides.", rich_help_panel="FP8"
+        ),
     ] = "weight=e4m3"
-    exact: Annotated[bool, typer.Option("--exact", help="Cast every element, not a sample.")] = False
-    optimizer: Annotated[bool, typer.Option("--optimizer", help="Look at the states of the optimizer, too.")] = False
-    swiglu: Annotated[
-        bool, typer.Option("--swiglu/--no-swiglu", show_default="yes", help="Compare gate and up weights where found.")
-    ] = True
-    history: Annotated[
-        int | None, typer.Option(min=1, metavar="STEPS", help="So far back a delayed scale looks at checkpoints.")
-    ] = None
-    as_stored: Annotated[bool, typer.Option("--as-stored", help="Do not round numbers of 32 bits to BF16 first.")] = (
+    exact: Annotated[bool, typer.Option("--exact", help="Cast every element, not a sample.", rich_help_panel="FP8")] = (
         False
     )
+    optimizer: Annotated[
+        bool, typer.Option("--optimizer", help="Look at the states of the optimizer, too.", rich_help_panel="FP8")
+    ] = False
+    swiglu: Annotated[
+        bool,
+        typer.Option(
+            "--swiglu/--no-swiglu",
+            show_default="yes",
+            help="Compare gate and up weights where found.",
+            rich_help_panel="FP8",
+        ),
+    ] = True
+    history: Annotated[
+        int | None,
+        typer.Option(
+            min=1, metavar="STEPS", help="So far back a delayed scale looks at checkpoints.", rich_help_panel="FP8"
+        ),
+    ] = None
+    as_stored: Annotated[
+        bool, typer.Option("--as-stored", help="Do not round numbers of 32 bits to BF16 first.", rich_help_panel="FP8")
+    ] = False
 
     def question(self) -> api.ProbeQuestion:
         """Ask the library.
@@ -186,13 +202,21 @@ Run = "Its log: a file, a folder of logs, a glob, or - for stdin."
 Repeats = Annotated[
     list[str] | None,
     typer.Option(
-        "--repeat", metavar="LOG", help="Another run of the baseline, to tell how far apart two are; repeat it."
+        "--repeat",
+        metavar="LOG",
+        help="Another run of the baseline, to tell how far apart two are; repeat it.",
+        rich_help_panel="FP8",
     ),
 ]
-Tolerated = Annotated[str, typer.Option(metavar="X|X%", help="What counts as the same: of the loss, or in its units.")]
+Tolerated = Annotated[
+    str,
+    typer.Option(metavar="X|X%", help="What counts as the same: of the loss, or in its units.", rich_help_panel="FP8"),
+]
 SwitchStep = Annotated[
     int | None,
-    typer.Option(min=0, metavar="STEP", help="Where the candidate begins with FP8, if not at its start."),
+    typer.Option(
+        min=0, metavar="STEP", help="Where the candidate begins with FP8, if not at its start.", rich_help_panel="FP8"
+    ),
 ]
 
 
@@ -201,18 +225,22 @@ class CompareOptions:
     """How two runs are held against each other."""
 
     repeat: Repeats = None
-    metric: Annotated[CurveMetric, typer.Option(help="Losses of the training, or of its validations.")] = (
-        CurveMetric.LOSS
-    )
+    metric: Annotated[
+        CurveMetric, typer.Option(help="Losses of the training, or of its validations.", rich_help_panel="FP8")
+    ] = CurveMetric.LOSS
     by: Annotated[
         PairedBy | None,
-        typer.Option(help="What belongs together.  [default: step; samples where batches differ in size]"),
+        typer.Option(
+            help="What belongs together.  [default: step; samples where batches differ in size]", rich_help_panel="FP8"
+        ),
     ] = None
     tolerance: Tolerated = "0.25%"
     switch_step: SwitchStep = None
     evals: Annotated[
         tuple[str, str] | None,
-        typer.Option(metavar="BASE CAND", help="Results of lm-evaluation-harness for both, as JSON files."),
+        typer.Option(
+            metavar="BASE CAND", help="Results of lm-evaluation-harness for both, as JSON files.", rich_help_panel="FP8"
+        ),
     ] = None
     columns: Columns = None
 
@@ -257,8 +285,12 @@ def _tolerance(text: str) -> Tolerance:
 @grouped
 def compare(
     *,
-    baseline: Annotated[str, typer.Argument(metavar="BASELINE", help=f"The run that is trusted. {Run}")],
-    candidate: Annotated[str, typer.Argument(metavar="CANDIDATE", help=f"The run in FP8. {Run}")],
+    baseline: Annotated[
+        str, typer.Argument(metavar="BASELINE", help=f"The run that is trusted. {Run}", rich_help_panel="Arguments")
+    ],
+    candidate: Annotated[
+        str, typer.Argument(metavar="CANDIDATE", help=f"The run in FP8. {Run}", rich_help_panel="Arguments")
+    ],
     options: CompareOptions,
     fmt: FormatOpt = Format.TABLE,
     quiet: Quiet = False,
@@ -279,14 +311,22 @@ def compare(
 Linted = Annotated[
     list[str],
     typer.Argument(
-        metavar="FILE...", help="Logs, scripts with arguments, configs, debug configs, of one run; told by content."
+        metavar="FILE...",
+        help="Logs, scripts with arguments, configs, debug configs, of one run; told by content.",
+        rich_help_panel="Arguments",
     ),
 ]
 EngineVersion = Annotated[
-    str | None, typer.Option("--te-version", metavar="V", help="Transformer Engine's: some rules hang on it.")
+    str | None,
+    typer.Option(
+        "--te-version", metavar="V", help="Transformer Engine's: some rules hang on it.", rich_help_panel="FP8"
+    ),
 ]
 LayerNames = Annotated[
-    str | None, typer.Option("--layers", metavar="FILE", help="Names of layers, one a line, or a debug log.")
+    str | None,
+    typer.Option(
+        "--layers", metavar="FILE", help="Names of layers, one a line, or a debug log.", rich_help_panel="FP8"
+    ),
 ]
 
 
@@ -329,12 +369,16 @@ class RunsOptions:
     """The runs in question."""
 
     baseline: Annotated[
-        str | None, typer.Option(metavar="LOG", help=f"The run that is trusted. {Run} Round 1 needs it.")
+        str | None,
+        typer.Option(metavar="LOG", help=f"The run that is trusted. {Run} Round 1 needs it.", rich_help_panel="FP8"),
     ] = None
-    candidate: Annotated[str | None, typer.Option(metavar="LOG", help=f"The run in FP8. {Run}")] = None
-    repeat: Annotated[list[str] | None, typer.Option(metavar="LOG", help="Another run of the baseline; repeat it.")] = (
-        None
-    )
+    candidate: Annotated[
+        str | None, typer.Option(metavar="LOG", help=f"The run in FP8. {Run}", rich_help_panel="FP8")
+    ] = None
+    repeat: Annotated[
+        list[str] | None,
+        typer.Option(metavar="LOG", help="Another run of the baseline; repeat it.", rich_help_panel="FP8"),
+    ] = None
     tolerance: Tolerated = "0.25%"
     switch_step: SwitchStep = None
     columns: Columns = None
@@ -363,29 +407,53 @@ class RunsOptions:
 class PlanOptions:
     """For what experiments are planned, and where they are written."""
 
-    framework: Annotated[str, typer.Option(metavar="NAME", help=f"What trains: {', '.join(framework_names())}.")]
-    output: Annotated[str, typer.Option(metavar="OUT", help="The folder for the plan: new, or that of a plan.")]
+    framework: Annotated[
+        str, typer.Option(metavar="NAME", help=f"What trains: {', '.join(framework_names())}.", rich_help_panel="FP8")
+    ]
+    output: Annotated[
+        str,
+        typer.Option(metavar="OUT", help="The folder for the plan: new, or that of a plan.", rich_help_panel="Launch"),
+    ]
     framework_version: Annotated[
         str | None,
-        typer.Option("--framework-version", metavar="V", help="Its version: what it can express hangs on it."),
+        typer.Option(
+            "--framework-version",
+            metavar="V",
+            help="Its version: what it can express hangs on it.",
+            rich_help_panel="FP8",
+        ),
     ] = None
     te_version: EngineVersion = None
     recipe: Annotated[
-        Recipe | None, typer.Option(metavar="R", help="The candidate's recipe, where its log does not print it.")
+        Recipe | None,
+        typer.Option(
+            metavar="R", help="The candidate's recipe, where its log does not print it.", rich_help_panel="FP8"
+        ),
     ] = None
     round: Annotated[
-        int, typer.Option("--round", min=1, metavar="N", help="The next round, by what was run so far.")
+        int,
+        typer.Option(
+            "--round", min=1, metavar="N", help="The next round, by what was run so far.", rich_help_panel="FP8"
+        ),
     ] = 1
     checkpoint_step: Annotated[
         int | None,
         typer.Option(
-            "--checkpoint-step", min=0, metavar="STEP", help="Start from this step's, on trust: it is not looked at."
+            "--checkpoint-step",
+            min=0,
+            metavar="STEP",
+            help="Start from this step's, on trust: it is not looked at.",
+            rich_help_panel="FP8",
         ),
     ] = None
     horizon: Annotated[
         int | None,
         typer.Option(
-            min=SHORTEST, max=LONGEST, metavar="STEPS", help="Train each so long; default: as long as the gap needs."
+            min=SHORTEST,
+            max=LONGEST,
+            metavar="STEPS",
+            help="Train each so long; default: as long as the gap needs.",
+            rich_help_panel="FP8",
         ),
     ] = None
     debug_logs: Annotated[
@@ -394,7 +462,10 @@ class PlanOptions:
             "--stats", metavar="LOG", help="Statistics of debug features: the worst layers go first; repeat it."
         ),
     ] = None
-    devices: Annotated[int | None, typer.Option(min=1, metavar="N", help="Also say the cost in device-hours.")] = None
+    devices: Annotated[
+        int | None,
+        typer.Option(min=1, metavar="N", help="Also say the cost in device-hours.", rich_help_panel="Launch"),
+    ] = None
 
     def question(self, tree: str | None, curves: api.CurvesQuestion | None) -> api.PlanQuestion:
         """Ask the library."""
@@ -448,9 +519,16 @@ def plan(
 
 OwnLogs = Annotated[
     list[str] | None,
-    typer.Option("--log", metavar="ID=LOG", help="An experiment's log, where it is not in its folder; repeat it."),
+    typer.Option(
+        "--log",
+        metavar="ID=LOG",
+        help="An experiment's log, where it is not in its folder; repeat it.",
+        rich_help_panel="Evidence",
+    ),
 ]
-Planned = Annotated[str, typer.Argument(metavar="OUT", help="The folder that fp8 plan wrote.")]
+Planned = Annotated[
+    str, typer.Argument(metavar="OUT", help="The folder that fp8 plan wrote.", rich_help_panel="Arguments")
+]
 
 
 @app.command(cls=Command)

@@ -44,7 +44,10 @@ class PlanOptions:
     """What every command takes that changes something only with --apply."""
 
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Change nothing and print the plan, as without --apply.")
+        bool,
+        typer.Option(
+            "--dry-run", help="Change nothing and print the plan, as without --apply.", rich_help_panel="Evidence"
+        ),
     ] = False
 
 

@@ -23,7 +23,12 @@ app = typer.Typer(
 )
 
 Events = Annotated[
-    list[str], typer.Argument(metavar="EVENTS...", help="Event files, the output folder of a training, globs, or -.")
+    list[str],
+    typer.Argument(
+        metavar="EVENTS...",
+        help="Event files, the output folder of a training, globs, or -.",
+        rich_help_panel="Arguments",
+    ),
 ]
 Prometheus = Annotated[
     str | None, typer.Option(metavar="FILE", help="Also write the numbers for node_exporter's textfile collector.")

@@ -18,7 +18,10 @@ from ckpttool.render.text import WIDTH
 TopicArgument = Annotated[
     str | None,
     typer.Argument(
-        metavar="[TOPIC]", autocompletion=completing.topics, help="A page, or a command; all pages where left out."
+        metavar="[TOPIC]",
+        autocompletion=completing.topics,
+        help="A page, or a command; all pages where left out.",
+        rich_help_panel="Arguments",
     ),
 ]
 

@@ -7,81 +7,14 @@ from typing import Any
 
 from ckpttool.cli.settings import variable_of
 
-HEADINGS = {
-    "Arguments": (
-        "FILE|DIR...", "FILE...", "LOG...", "EVENTS...", "NAME", "NAME...", "CODE", "TOPIC", "STRING", "FOLDER",
-        "BASELINE", "CANDIDATE", "OUT",
-    ),
-    "Which tree": (
-        "DIR", "DIR...", "FILE|DIR|NAME", "A", "B", "--tree", "--layout", "--world-size", "--config", "--sink-size",
-        "--root", "--skew",
-    ),
-    "Which checkpoint": (
-        "--checkpoint", "--from", "--tensor", "--prefix", "--before", "--allow-renames", "--allow-weights-only",
-        "--strict", "--tp", "--pp", "--dp", "--max-lost-steps", "--max-lost-time",
-    ),
-    "Evidence": (
-        "--level", "--dry-run", "--yes", "--subset", "--jump", "--max-age", "--no-ledger",
-        "--no-replicas", "--jobs", "--timeout", "--engine", "--ray-address",
-        "--health-file", "--require-health", "--ignore-health", "--threshold", "--health-threshold",
-        "--log", "--columns", "--from-weights", "--spikes-from", "--health-timeline", "--spike-threshold", "--margin",
-        "--around-spike", "--every", "--warm-up",
-    ),
-    "Which part": ("--part", "--split", "--run-id", "--ranks"),
-    "Data position": (
-        "--new-gbs", "--gbs", "--old-gbs", "--steps", "--segment", "--new-dataset", "--dataset-changed-at",
-    ),
-    "Launch": (
-        "--output", "--force", "--nodes", "--devices-per-node", "--devices", "--master-addr", "--script", "--allow",
-        "--load-checkpoint",
-        "--skip-foreign",
-    ),
-    "Policy": (
-        "--policy", "--count", "--nan", "--dialect", "--asd-config", "--with-checksum", "--cooldown", "--strikes-num",
-        "--strikes-window", "--checksum-cooldown", "--upper-thresh1", "--upper-thresh2", "--grad-sample-interval",
-        "--disable",
-    ),
-    "FP8": (
-        "--baseline", "--candidate", "--framework", "--framework-version", "--round", "--checkpoint-step", "--horizon",
-        "--recipe", "--format-of", "--optimizer", "--as-stored", "--history", "--swiglu", "--te-version", "--layers",
-        "--repeat", "--metric", "--by", "--tolerance", "--switch-step", "--evals",
-    ),
-    "Replay": ("--entry", "--rank", "--device", "--exact", "--no-locate", "--weights"),
-    "What stays": (
-        "--keep-last", "--keep-every", "--keep-healthy", "--keep", "--drop-abandoned", "--grace", "--wait",
-        "--trash-days", "--older-than", "--apply", "--reseal", "--write",
-    ),
-    "Watch": (
-        "--once", "--settle", "--patience", "--again", "--seal", "--max-rate", "--on-event", "--part-out", "--metrics",
-        "--listen",
-    ),
-    "Output": (
-        "--out", "--output", "--format", "--json", "--print", "--top", "--limit", "--all", "--exit-code", "--report",
-        "--prometheus", "--stats", "--fix", "--diff", "--simulate", "--simulate-mindformers", "--ranks-per-node",
-        "--verbose", "--quiet", "--no-config", "--debug",
-    ),
-}  # fmt: skip
-"""Every option by its first long name, every argument by its name, in the order in which help shows them."""
-
 OUTPUT = "Output"
-"""The heading of all that has no place: an option that is not in the table comes last."""
+"""The heading of all that names none."""
 
-_OF_ONE_COMMAND = {
-    ("replay", "--threshold"): "Policy",
-    ("scan", "--all"): "Which tree",
-    ("watch", "--every"): "Watch",
-    ("nan", "--timeout"): "Replay",
-    ("fp8", "--exact"): "FP8",
-    ("launch", "--config"): "Launch",
-    ("preflight", "--config"): "Launch",
-    ("report", "--output"): OUTPUT,
-    ("part", "--devices-per-node"): "Which part",
-    **{
-        (command, "--sink-size"): "Data position"
-        for command in ("resolve", "launch", "preflight", "report", "scale-skip")
-    },
-}
-"""One word, two meanings: where a command means the other."""
+HEADINGS = ("Arguments", "Which tree", "Which checkpoint", "Evidence")
+"""Those that many commands have, in the order in which help shows them. A command's own come next, `OUTPUT` last."""
+
+_LAST = ("--verbose", "--quiet", "--no-config", "--debug", "--help")
+"""What every command has comes behind its own."""
 
 MEANS_NOTHING = {command: {"--health-file"} for command in ("seal", "trash")}
 """Accepted as ever, and shown no more: there they change no answer."""
@@ -90,18 +23,25 @@ _EVERYWHERE = ("1, 2, 130", "ckpttool failed; a wrong command line; interrupted.
 
 
 def by_heading(command: Any, name: str, ctx: Any) -> dict[str, list[tuple[str, str]]]:  # noqa: ANN401  typer's own
-    """Return each option and argument of a command as (`-q, --quiet`, what it does), by heading."""
-    found: dict[str, list[tuple[int, tuple[str, str]]]] = {heading: [] for heading in HEADINGS}
-    for param in command.get_params(ctx):
-        word = _word(param)
-        if param.hidden or word in MEANS_NOTHING.get(name, ()):
+    """Return each option and argument of a command as (`-q, --quiet`, what it does), by its `rich_help_panel`."""
+    found: dict[str, list[tuple[str, str]]] = {heading: [] for heading in HEADINGS}
+    last: list[tuple[str, str]] = []
+    for param in sorted(command.get_params(ctx), key=_place):
+        if param.hidden or _word(param) in MEANS_NOTHING.get(name, ()):
             continue
-        heading = _OF_ONE_COMMAND.get((name, word)) or next((key for key in HEADINGS if word in HEADINGS[key]), OUTPUT)
-        order = HEADINGS[heading]
-        found[heading].append((order.index(word) if word in order else len(order), (_form(param), _about(param, name))))
-    return {
-        heading: [row for _, row in sorted(rows, key=lambda each: each[0])] for heading, rows in found.items() if rows
-    }
+        heading = param.rich_help_panel or OUTPUT
+        rows = last if heading == OUTPUT else found.setdefault(heading, [])
+        rows.append((_form(param), _about(param, name)))
+    found[OUTPUT] = last
+    return {heading: rows for heading, rows in found.items() if rows}
+
+
+def _place(param: Any) -> int:  # noqa: ANN401  as above
+    """Return where it stands under its heading; what is equal stays in the order of the command's declaration."""
+    word = _word(param)
+    if param.param_type_name == "argument" or word in {"--format", "--json"}:
+        return 0
+    return 2 + _LAST.index(word) if word in _LAST else 1
 
 
 def ends(ctx: Any) -> list[tuple[str, str]]:  # noqa: ANN401  typer's own

@@ -15,12 +15,26 @@ from ckpttool.domain.units import Rank
 
 From = Annotated[
     int | None,
-    typer.Option("--from", min=0, metavar="RANK", help="Rebuild from this rank's; default: what most speaks for."),
+    typer.Option(
+        "--from",
+        min=0,
+        metavar="RANK",
+        help="Rebuild from this rank's; default: what most speaks for.",
+        rich_help_panel="Which checkpoint",
+    ),
 ]
 One = Annotated[
-    str | None, typer.Option("--tensor", metavar="NAME", help="Replace this tensor alone, where the rest is whole.")
+    str | None,
+    typer.Option(
+        "--tensor",
+        metavar="NAME",
+        help="Replace this tensor alone, where the rest is whole.",
+        rich_help_panel="Which checkpoint",
+    ),
 ]
-Apply = Annotated[bool, typer.Option("--apply", help="Do it; without it nothing is changed.")]
+Apply = Annotated[
+    bool, typer.Option("--apply", help="Do it; without it nothing is changed.", rich_help_panel="What stays")
+]
 
 
 @exits(

@@ -24,15 +24,28 @@ class JudgeOptions:
 
     threshold: Annotated[
         float | None,
-        typer.Option(callback=finite, min=0, help="Embedding local norm (sum of squares) from which one is unhealthy."),
+        typer.Option(
+            callback=finite,
+            min=0,
+            help="Embedding local norm (sum of squares) from which one is unhealthy.",
+            rich_help_panel="Evidence",
+        ),
     ] = None
     log: LogOpt = None
     columns: Columns = None
     from_weights: Annotated[
-        bool, typer.Option("--from-weights", help="Read every shard: NaN, infinity, norms of the embedding.")
+        bool,
+        typer.Option(
+            "--from-weights",
+            help="Read every shard: NaN, infinity, norms of the embedding.",
+            rich_help_panel="Evidence",
+        ),
     ] = False
     write: Annotated[
-        bool, typer.Option("--write", help="Bring health_ckpts.json in line with the log; a .bak stays.")
+        bool,
+        typer.Option(
+            "--write", help="Bring health_ckpts.json in line with the log; a .bak stays.", rich_help_panel="What stays"
+        ),
     ] = False
 
     def question(self, tree: api.TreeQuestion) -> api.HealthQuestion:

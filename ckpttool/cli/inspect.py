@@ -16,7 +16,11 @@ from ckpttool.domain.frozen import replace
 Tree = Annotated[
     str | None,
     typer.Option(
-        "--tree", metavar="DIR", show_default=api.DEFAULT_DIR, help="Where names of checkpoints are looked up."
+        "--tree",
+        metavar="DIR",
+        show_default=api.DEFAULT_DIR,
+        help="Where names of checkpoints are looked up.",
+        rich_help_panel="Which tree",
     ),
 ]
 

@@ -30,28 +30,52 @@ from ckpttool.domain.view import View
 from ckpttool.errors import UsageError
 
 Base = Annotated[
-    str | None, typer.Option("--config", metavar="BASE.yaml", help="The training config to start from, and to edit.")
+    str | None,
+    typer.Option(
+        "--config",
+        metavar="BASE.yaml",
+        help="The training config to start from, and to edit.",
+        rich_help_panel="Launch",
+    ),
 ]
-Output = Annotated[str | None, typer.Option("--output", metavar="NEW.yaml", help="Where to write the launch config.")]
+Output = Annotated[
+    str | None,
+    typer.Option("--output", metavar="NEW.yaml", help="Where to write the launch config.", rich_help_panel="Launch"),
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobOptions:
     """Which machines, and how careful."""
 
-    nodes: Annotated[int, typer.Option(min=1, help="Nodes; one command is printed for each.")] = 1
+    nodes: Annotated[
+        int, typer.Option(min=1, help="Nodes; one command is printed for each.", rich_help_panel="Launch")
+    ] = 1
     devices_per_node: Annotated[
-        int | None, typer.Option(min=1, help="Default: the world size, spread evenly over the nodes.")
+        int | None,
+        typer.Option(min=1, help="Default: the world size, spread evenly over the nodes.", rich_help_panel="Launch"),
     ] = None
-    master_addr: Annotated[str | None, typer.Option(metavar="ADDRESS", help="Node 0, where there are several.")] = None
+    master_addr: Annotated[
+        str | None, typer.Option(metavar="ADDRESS", help="Node 0, where there are several.", rich_help_panel="Launch")
+    ] = None
     script: EntryScript = None
-    force: Annotated[bool, typer.Option("--force", help="Replace NEW.yaml; the old one stays as .bak.")] = False
+    force: Annotated[
+        bool, typer.Option("--force", help="Replace NEW.yaml; the old one stays as .bak.", rich_help_panel="Launch")
+    ] = False
     strict: Annotated[
-        bool, typer.Option("--strict", help="Write nothing, exit 10, where a newer checkpoint was rejected.")
+        bool,
+        typer.Option(
+            "--strict",
+            help="Write nothing, exit 10, where a newer checkpoint was rejected.",
+            rich_help_panel="Which checkpoint",
+        ),
     ] = False
     allow: Allow = None
     load_checkpoint: Annotated[
-        str | None, typer.Option(metavar="LOCALDIR", help="Where a tree of an object store was copied to.")
+        str | None,
+        typer.Option(
+            metavar="LOCALDIR", help="Where a tree of an object store was copied to.", rich_help_panel="Launch"
+        ),
     ] = None
 
     def order(self, base: str, output: str, view: View) -> api.LaunchOrder:

@@ -16,10 +16,15 @@ from ckpttool.domain.view import View
 from ckpttool.render.answers import preflight as texts
 
 Files = Annotated[
-    list[str], typer.Argument(metavar="FILE|DIR...", help="Training configs, and folders with some at any depth.")
+    list[str],
+    typer.Argument(
+        metavar="FILE|DIR...", help="Training configs, and folders with some at any depth.", rich_help_panel="Arguments"
+    ),
 ]
 Fix = Annotated[bool, typer.Option("--fix", help="Write what is safe to mend, and say what is left.")]
-SkipForeign = Annotated[bool, typer.Option("--skip-foreign", help="Pass over a FILE that is no training config.")]
+SkipForeign = Annotated[
+    bool, typer.Option("--skip-foreign", help="Pass over a FILE that is no training config.", rich_help_panel="Launch")
+]
 Diff = Annotated[bool, typer.Option("--diff", help="Show what --fix would change, and write nothing.")]
 
 

@@ -13,19 +13,31 @@ from ckpttool.domain.frozen import dataclass
 from ckpttool.domain.units import Step
 from ckpttool.errors import UsageError
 
-Logs = Annotated[list[str], typer.Argument(metavar="LOG...", help="Logs, folders of logs, globs, or - for stdin.")]
+Logs = Annotated[
+    list[str],
+    typer.Argument(metavar="LOG...", help="Logs, folders of logs, globs, or - for stdin.", rich_help_panel="Arguments"),
+]
 Columns = Annotated[
     str | None,
     typer.Option(
-        metavar="F=C,...", help="Columns of CSV or JSON lines, or TensorBoard tags: step=iter,loss=train/loss."
+        metavar="F=C,...",
+        help="Columns of CSV or JSON lines, or TensorBoard tags: step=iter,loss=train/loss.",
+        rich_help_panel="Evidence",
     ),
 ]
 LogOpt = Annotated[
-    list[str] | None, typer.Option("--log", metavar="GLOB", help="Training log; repeat it. Else found above DIR.")
+    list[str] | None,
+    typer.Option(
+        "--log", metavar="GLOB", help="Training log; repeat it. Else found above DIR.", rich_help_panel="Evidence"
+    ),
 ]
 AroundSpike = Annotated[
     str | None,
-    typer.Option(metavar="STEP|last", help="Go around the spike at STEP, or the last one; or on after a stop."),
+    typer.Option(
+        metavar="STEP|last",
+        help="Go around the spike at STEP, or the last one; or on after a stop.",
+        rich_help_panel="Evidence",
+    ),
 ]
 Margin = Annotated[
     float,
@@ -34,6 +46,7 @@ Margin = Annotated[
         metavar="TIME",
         show_default="0",
         help="How long before a strike's first event may be bad too (2h, or minutes).",
+        rich_help_panel="Evidence",
     ),
 ]
 
@@ -68,6 +81,7 @@ class EvidenceOptions:
             min=0,
             metavar="X",
             help="Or --threshold: embedding local norm (sum of squares) that is unhealthy; needs a log.",
+            rich_help_panel="Evidence",
         ),
     ] = None
     log: LogOpt = None
@@ -79,11 +93,18 @@ class EvidenceOptions:
             "--health-timeline",
             metavar="LOG",
             help="Or --health-timeline: a log, or what replay printed as JSON; pass over what it makes suspect.",
+            rich_help_panel="Evidence",
         ),
     ] = None
     spike_threshold: Annotated[
         float | None,
-        typer.Option(callback=finite, min=0, metavar="X", help="Global norm of a spike; else a robust z-score tells."),
+        typer.Option(
+            callback=finite,
+            min=0,
+            metavar="X",
+            help="Global norm of a spike; else a robust z-score tells.",
+            rich_help_panel="Evidence",
+        ),
     ] = None
     around_spike: AroundSpike = None
     margin: Margin = 0.0

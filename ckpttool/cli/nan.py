@@ -27,7 +27,12 @@ app = typer.Typer(
 )
 
 Folder = Annotated[
-    str, typer.Argument(metavar="FOLDER", help="A capture, a folder of captures, or a training's output folder.")
+    str,
+    typer.Argument(
+        metavar="FOLDER",
+        help="A capture, a folder of captures, or a training's output folder.",
+        rich_help_panel="Arguments",
+    ),
 ]
 
 
@@ -81,22 +86,41 @@ class ReplayOptions:
 
     entry: Annotated[
         str,
-        typer.Option(metavar="MODULE:FUNCTION", help="Your own function that builds the model, from your own path."),
+        typer.Option(
+            metavar="MODULE:FUNCTION",
+            help="Your own function that builds the model, from your own path.",
+            rich_help_panel="Replay",
+        ),
     ]
     rank: Annotated[
-        list[int] | None, typer.Option(min=0, metavar="R", help="Only this rank; repeat it.  [default: all]")
+        list[int] | None,
+        typer.Option(min=0, metavar="R", help="Only this rank; repeat it.  [default: all]", rich_help_panel="Replay"),
     ] = None
     device: Annotated[
-        str | None, typer.Option(metavar="DEVICE", help="cpu or cuda:N.  [default: as it was captured]")
+        str | None,
+        typer.Option(metavar="DEVICE", help="cpu or cuda:N.  [default: as it was captured]", rich_help_panel="Replay"),
     ] = None
-    exact: Annotated[bool, typer.Option("--exact", help="Demand every gradient to be equal in every bit.")] = False
-    no_locate: Annotated[bool, typer.Option("--no-locate", help="Do not look for where it began.")] = False
+    exact: Annotated[
+        bool, typer.Option("--exact", help="Demand every gradient to be equal in every bit.", rich_help_panel="Replay")
+    ] = False
+    no_locate: Annotated[
+        bool, typer.Option("--no-locate", help="Do not look for where it began.", rich_help_panel="Replay")
+    ] = False
     weights: Annotated[
-        str | None, typer.Option(metavar="FILE", help="Weights for a capture that holds none (safetensors).")
+        str | None,
+        typer.Option(
+            metavar="FILE", help="Weights for a capture that holds none (safetensors).", rich_help_panel="Replay"
+        ),
     ] = None
     timeout: Annotated[
         float | None,
-        typer.Option(min=0.001, callback=finite, metavar="S", help="Give up after so many seconds (exit 14)."),
+        typer.Option(
+            min=0.001,
+            callback=finite,
+            metavar="S",
+            help="Give up after so many seconds (exit 14).",
+            rich_help_panel="Replay",
+        ),
     ] = None
 
     def question(self, folder: str) -> api.NanQuestion:

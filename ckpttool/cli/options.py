@@ -47,6 +47,7 @@ Grace = Annotated[
         metavar="TIME",
         show_default="5m",
         help="Refuse while a file is younger (5m, or seconds): somebody is saving.",
+        rich_help_panel="What stays",
     ),
 ]
 MaxAge = Annotated[
@@ -56,6 +57,7 @@ MaxAge = Annotated[
         metavar="TIME",
         show_default="24h",
         help="Trust an earlier check of an unchanged file for so long (7d, or hours).",
+        rich_help_panel="Evidence",
     ),
 ]
 
@@ -73,24 +75,33 @@ class LevelName(str, Enum):
         return Level[self.name]
 
 
-LevelOpt = Annotated[LevelName, typer.Option(help="Headers, every byte, or every element.")]
+LevelOpt = Annotated[LevelName, typer.Option(help="Headers, every byte, or every element.", rich_help_panel="Evidence")]
 Dir = Annotated[
     str | None,
     typer.Argument(
         metavar="[DIR]",
         show_default=api.DEFAULT_DIR,
         help="Checkpoint folder, output folder, one rank's folder, or one shard.",
+        rich_help_panel="Which tree",
     ),
 ]
 MoreDirs = Annotated[
-    list[str] | None, typer.Argument(metavar="DIR...", help="More of them: a result for each, and the worst exit code.")
+    list[str] | None,
+    typer.Argument(
+        metavar="DIR...", help="More of them: a result for each, and the worst exit code.", rich_help_panel="Which tree"
+    ),
 ]
 FormatOpt = Annotated[Format, typer.Option("--format", help="How to write the result.")]
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Say more: what was looked at, and all of it.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Nothing on stderr but errors.")]
 Segments = Annotated[
     list[str] | None,
-    typer.Option("--segment", metavar="STEPS:GBS", help="Past steps at another batch size, oldest first; repeat it."),
+    typer.Option(
+        "--segment",
+        metavar="STEPS:GBS",
+        help="Past steps at another batch size, oldest first; repeat it.",
+        rich_help_panel="Data position",
+    ),
 ]
 Names = Annotated[
     list[str] | None,
@@ -99,20 +110,35 @@ Names = Annotated[
         metavar="NAME",
         help="A name, latest (the default) or all; repeat it.",
         autocompletion=completing.checkpoints,
+        rich_help_panel="Which checkpoint",
     ),
 ]
 ConfigPath = Annotated[
-    str | None, typer.Option("--config", metavar="FILE", help="Training config: world size, batch size, sink size.")
+    str | None,
+    typer.Option(
+        "--config",
+        metavar="FILE",
+        help="Training config: world size, batch size, sink size.",
+        rich_help_panel="Which tree",
+    ),
 ]
 
 
 _ONE_LAYOUT = f"Look for this one alone: {', '.join(layout_names())}."
 # What follows names trainers: here, so that no command need do so.
 OldBatch = Annotated[
-    int | None, typer.Option(min=1, help="Samples a batch before, where the shards do not hold it (MindFormers 1.2).")
+    int | None,
+    typer.Option(
+        min=1,
+        help="Samples a batch before, where the shards do not hold it (MindFormers 1.2).",
+        rich_help_panel="Data position",
+    ),
 ]
 EntryScript = Annotated[
-    str | None, typer.Option(metavar="F", help="MindFormers' entry script.  [default: run_mindformer.py]")
+    str | None,
+    typer.Option(
+        metavar="F", help="MindFormers' entry script.  [default: run_mindformer.py]", rich_help_panel="Launch"
+    ),
 ]
 Simulate = Annotated[
     str | None,
@@ -125,12 +151,18 @@ Simulate = Annotated[
 SimulateMindFormers = Annotated[
     str | None, typer.Option("--simulate-mindformers", metavar="VERSION", help="The same of that MindFormers.")
 ]
-DetectorDialect = Annotated[str | None, typer.Option(metavar="D", help="torch_npu (default) or mindspore.")]
+DetectorDialect = Annotated[
+    str | None, typer.Option(metavar="D", help="torch_npu (default) or mindspore.", rich_help_panel="Policy")
+]
 PolicyDialect = Annotated[
     str | None,
-    typer.Option("--dialect", metavar="D", help="features: torch_npu, mindspore or mindformers."),
+    typer.Option(
+        "--dialect", metavar="D", help="features: torch_npu, mindspore or mindformers.", rich_help_panel="Policy"
+    ),
 ]
-SampleInterval = Annotated[int | None, typer.Option(min=1, help="Every how many-th parameter (3; MindSpore 10).")]
+SampleInterval = Annotated[
+    int | None, typer.Option(min=1, help="Every how many-th parameter (3; MindSpore 10).", rich_help_panel="Policy")
+]
 POLICY_HELP = "Rule to replay. Default: skip for MindFormers' logs, else zscore."
 NAN_HELP = "skip: MindFormers does not count NaN; strict does."
 
@@ -144,7 +176,14 @@ def _layout(name: str) -> str:
 
 LayoutOpt = Annotated[
     str | None,
-    typer.Option("--layout", metavar="LAYOUT", parser=_layout, autocompletion=completing.layouts, help=_ONE_LAYOUT),
+    typer.Option(
+        "--layout",
+        metavar="LAYOUT",
+        parser=_layout,
+        autocompletion=completing.layouts,
+        help=_ONE_LAYOUT,
+        rich_help_panel="Which tree",
+    ),
 ]
 OneName = Annotated[
     list[str] | None,
@@ -153,6 +192,7 @@ OneName = Annotated[
         metavar="NAME",
         autocompletion=completing.checkpoints,
         help="A checkpoint of DIR; default: the newest.",
+        rich_help_panel="Which checkpoint",
     ),
 ]
 
@@ -162,11 +202,17 @@ What = Annotated[
         metavar="[FILE|DIR|NAME]",
         show_default=api.DEFAULT_DIR,
         help="A shard of any format, a checkpoint folder, DIR:NAME, or a checkpoint's name.",
+        rich_help_panel="Which tree",
     ),
 ]
 Patterns = Annotated[
     list[str] | None,
-    typer.Option("--tensor", metavar="PATTERN", help="Only tensors of this name, * and ? as in a shell; repeat it."),
+    typer.Option(
+        "--tensor",
+        metavar="PATTERN",
+        help="Only tensors of this name, * and ? as in a shell; repeat it.",
+        rich_help_panel="Which checkpoint",
+    ),
 ]
 
 
@@ -202,19 +248,35 @@ class TreeOptions:
     """Which tree, and what is known about it beforehand."""
 
     path: Dir = None
+    layout: LayoutOpt = None
     world_size: Annotated[
-        int | None, typer.Option(min=1, help="Ranks the training had, where the folders cannot tell.")
+        int | None,
+        typer.Option(
+            min=1, help="Ranks the training had, where the folders cannot tell.", rich_help_panel="Which tree"
+        ),
     ] = None
     sink_size: Annotated[
-        int | None, typer.Option(min=1, help="Batches a data sink (without sinking: steps an epoch).")
+        int | None,
+        typer.Option(
+            min=1, help="Batches a data sink (without sinking: steps an epoch).", rich_help_panel="Which tree"
+        ),
     ] = None
     health_file: Annotated[
-        str | None, typer.Option(metavar="FILE", help="health_ckpts.json; else found in or above DIR.")
+        str | None,
+        typer.Option(metavar="FILE", help="health_ckpts.json; else found in or above DIR.", rich_help_panel="Evidence"),
     ] = None
-    layout: LayoutOpt = None
-    root: Annotated[str | None, typer.Option(metavar="PATH", help="Of parts: what the tree is called.")] = None
+    root: Annotated[
+        str | None,
+        typer.Option(metavar="PATH", help="Of parts: what the tree is called.", rich_help_panel="Which tree"),
+    ] = None
     skew: Annotated[
-        float | None, typer.Option(parser=duration("s"), metavar="TIME", help="Of parts: clocks may differ so (60s).")
+        float | None,
+        typer.Option(
+            parser=duration("s"),
+            metavar="TIME",
+            help="Of parts: clocks may differ so (60s).",
+            rich_help_panel="Which tree",
+        ),
     ] = None
 
     def question(self, *, config: str | None = None, sizes: bool = False, path: str | None = None) -> api.TreeQuestion:
@@ -237,42 +299,93 @@ class TreeOptions:
 class ChoiceOptions:
     """Which checkpoints may be chosen."""
 
-    level: Annotated[LevelName, typer.Option(help="How hard to look at the shards.")] = LevelName.STRUCTURE
+    level: Annotated[LevelName, typer.Option(help="How hard to look at the shards.", rich_help_panel="Evidence")] = (
+        LevelName.STRUCTURE
+    )
     checkpoint: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME", autocompletion=completing.checkpoints, help="This one or none: 20_2, _1-25_2, …"),
+        typer.Option(
+            metavar="NAME",
+            autocompletion=completing.checkpoints,
+            help="This one or none: 20_2, _1-25_2, …",
+            rich_help_panel="Which checkpoint",
+        ),
     ] = None
     prefix: Annotated[
-        str | None, typer.Option(metavar="TEXT", help="Only file names that begin so, where trainings share DIR.")
+        str | None,
+        typer.Option(
+            metavar="TEXT",
+            help="Only file names that begin so, where trainings share DIR.",
+            rich_help_panel="Which checkpoint",
+        ),
     ] = None
     require_health: Annotated[
         bool | None,
         typer.Option(
             "--require-health/--allow-unknown-health",
             help="Unknown health is not good enough; or it is, even where the record of it cannot be read.",
+            rich_help_panel="Evidence",
         ),
     ] = None
-    ignore_health: Annotated[bool, typer.Option("--ignore-health", help="Take unhealthy ones too.")] = False
+    ignore_health: Annotated[
+        bool, typer.Option("--ignore-health", help="Take unhealthy ones too.", rich_help_panel="Evidence")
+    ] = False
     before: Annotated[
-        int | None, typer.Option(min=0, metavar="STEP", help="Only what is at this step or before it.")
+        int | None,
+        typer.Option(
+            min=0, metavar="STEP", help="Only what is at this step or before it.", rich_help_panel="Which checkpoint"
+        ),
     ] = None
     allow_renames: Annotated[
-        bool, typer.Option("--allow-renames", help="Take one that needs files renamed first, and list them.")
+        bool,
+        typer.Option(
+            "--allow-renames",
+            help="Take one that needs files renamed first, and list them.",
+            rich_help_panel="Which checkpoint",
+        ),
     ] = False
     allow_weights_only: Annotated[
-        bool, typer.Option("--allow-weights-only", help="Take one without optimizer state: that begins anew.")
+        bool,
+        typer.Option(
+            "--allow-weights-only",
+            help="Take one without optimizer state: that begins anew.",
+            rich_help_panel="Which checkpoint",
+        ),
     ] = False
     tp: Annotated[
-        int | None, typer.Option("--tp", min=1, help="Tensor-parallel ranks of the run to come, where saves mind.")
+        int | None,
+        typer.Option(
+            "--tp",
+            min=1,
+            help="Tensor-parallel ranks of the run to come, where saves mind.",
+            rich_help_panel="Which checkpoint",
+        ),
     ] = None
-    pp: Annotated[int | None, typer.Option("--pp", min=1, help="Pipeline stages of the run to come.")] = None
-    dp: Annotated[int | None, typer.Option("--dp", min=1, help="Data-parallel ranks of the run to come.")] = None
+    pp: Annotated[
+        int | None,
+        typer.Option("--pp", min=1, help="Pipeline stages of the run to come.", rich_help_panel="Which checkpoint"),
+    ] = None
+    dp: Annotated[
+        int | None,
+        typer.Option("--dp", min=1, help="Data-parallel ranks of the run to come.", rich_help_panel="Which checkpoint"),
+    ] = None
     max_lost_steps: Annotated[
-        int | None, typer.Option(min=0, metavar="N", help="Exit 10 where more steps are to be done again.")
+        int | None,
+        typer.Option(
+            min=0,
+            metavar="N",
+            help="Exit 10 where more steps are to be done again.",
+            rich_help_panel="Which checkpoint",
+        ),
     ] = None
     max_lost_time: Annotated[
         float | None,
-        typer.Option(parser=duration(None), metavar="TIME", help="The same in time: 90m, 2h, 1d. Exit 14: not known."),
+        typer.Option(
+            parser=duration(None),
+            metavar="TIME",
+            help="The same in time: 90m, 2h, 1d. Exit 14: not known.",
+            rich_help_panel="Which checkpoint",
+        ),
     ] = None
 
     def question(self, logs: api.EvidenceQuestion | None = None) -> api.ResumeQuestion:
@@ -311,16 +424,20 @@ class DataOptions:
             "--new-gbs",
             min=1,
             help="Samples a batch in the resumed run: says, sets nothing. Default: what --config makes, or unchanged.",
+            rich_help_panel="Data position",
         ),
     ] = None
     old_gbs: OldBatch = None
     segment: Segments = None
-    new_dataset: Annotated[bool, typer.Option("--new-dataset", help="Start the data at its beginning.")] = False
+    new_dataset: Annotated[
+        bool, typer.Option("--new-dataset", help="Start the data at its beginning.", rich_help_panel="Data position")
+    ] = False
     dataset_changed_at: Annotated[
         str | None,
         typer.Option(
             metavar="STEP[:GBS]",
             help="The data was replaced at this step (in batches of GBS samples): skip only what came since.",
+            rich_help_panel="Data position",
         ),
     ] = None
 

@@ -25,19 +25,37 @@ class WhichOptions:
 
     out: Annotated[str, typer.Option("--out", metavar="FILE|FOLDER", help="Where the part goes.")]
     part: Annotated[
-        str, typer.Option("--part", metavar="I/N|auto[/N]", help="Which it is, from 1; auto: as the launcher says.")
+        str,
+        typer.Option(
+            "--part",
+            metavar="I/N|auto[/N]",
+            help="Which it is, from 1; auto: as the launcher says.",
+            rich_help_panel="Which part",
+        ),
     ] = "auto"
-    split: Annotated[Split, typer.Option("--split", help="Among whom the files that are seen here are divided.")] = (
-        Split.AUTO
-    )
+    split: Annotated[
+        Split,
+        typer.Option(
+            "--split", help="Among whom the files that are seen here are divided.", rich_help_panel="Which part"
+        ),
+    ] = Split.AUTO
     ranks: Annotated[
-        str | None, typer.Option("--ranks", metavar="A-B", help="Ranks that will start on this machine.")
+        str | None,
+        typer.Option(
+            "--ranks", metavar="A-B", help="Ranks that will start on this machine.", rich_help_panel="Which part"
+        ),
     ] = None
     devices_per_node: Annotated[
-        int | None, typer.Option(min=1, metavar="D", help="The same: D for each machine, in a row.")
+        int | None,
+        typer.Option(min=1, metavar="D", help="The same: D for each machine, in a row.", rich_help_panel="Which part"),
     ] = None
     run_id: Annotated[
-        str | None, typer.Option(metavar="ID", help="Tells this look from others; default: as the launcher says.")
+        str | None,
+        typer.Option(
+            metavar="ID",
+            help="Tells this look from others; default: as the launcher says.",
+            rich_help_panel="Which part",
+        ),
     ] = None
 
     def question(self, tree: api.TreeQuestion, check: api.CheckQuestion, *, seal: bool) -> PartQuestion:
@@ -65,7 +83,9 @@ class LookOptions:
 
     level: LevelOpt = LevelName.STRUCTURE
     checkpoint: Names = None
-    jobs: Annotated[int | None, typer.Option(min=1, help="Threads that read; default: one a core.")] = None
+    jobs: Annotated[
+        int | None, typer.Option(min=1, help="Threads that read; default: one a core.", rich_help_panel="Evidence")
+    ] = None
     timeout: Annotated[
         float,
         typer.Option(
@@ -73,11 +93,15 @@ class LookOptions:
             metavar="TIME",
             show_default="10m",
             help="When a read counts as hung (10m, or seconds).",
+            rich_help_panel="Evidence",
         ),
     ] = 600.0
     max_age: MaxAge = 24.0
     seal: Annotated[
-        bool, typer.Option("--seal", help="Read what --checkpoint names, and seal the shards of this machine.")
+        bool,
+        typer.Option(
+            "--seal", help="Read what --checkpoint names, and seal the shards of this machine.", rich_help_panel="Watch"
+        ),
     ] = False
 
     def question(self) -> api.CheckQuestion:

@@ -16,10 +16,20 @@ from ckpttool.cli.reports import ReportOptions
 
 Base = Annotated[
     str | None,
-    typer.Option("--config", metavar="BASE.yaml", help="The training config to start from, where the trainer has one."),
+    typer.Option(
+        "--config",
+        metavar="BASE.yaml",
+        help="The training config to start from, where the trainer has one.",
+        rich_help_panel="Launch",
+    ),
 ]
-Devices = Annotated[int | None, typer.Option(min=1, help="Devices that will be started, over all nodes.")]
-Strict = Annotated[bool, typer.Option("--strict", help="No-go where a newer checkpoint was rejected.")]
+Devices = Annotated[
+    int | None, typer.Option(min=1, help="Devices that will be started, over all nodes.", rich_help_panel="Launch")
+]
+Strict = Annotated[
+    bool,
+    typer.Option("--strict", help="No-go where a newer checkpoint was rejected.", rich_help_panel="Which checkpoint"),
+]
 
 
 @exits({0: "Go.", 10: "No-go.", 11: "No-go: nothing can be resumed from.", **OF_A_TREE})

@@ -22,18 +22,37 @@ class KeepOptions:
     """What stays."""
 
     keep_last: Annotated[
-        int, typer.Option(min=1, metavar="N", help="Keep the N newest good ones; nothing goes before.")
+        int,
+        typer.Option(
+            min=1, metavar="N", help="Keep the N newest good ones; nothing goes before.", rich_help_panel="What stays"
+        ),
     ]
     keep_every: Annotated[
-        int | None, typer.Option(min=1, metavar="STEPS", help="Also the first at or after each multiple.")
+        int | None,
+        typer.Option(
+            min=1, metavar="STEPS", help="Also the first at or after each multiple.", rich_help_panel="What stays"
+        ),
     ] = None
-    keep_healthy: Annotated[int, typer.Option(min=0, metavar="N", help="Also the N newest recorded as healthy.")] = 0
-    keep: Annotated[list[str] | None, typer.Option(metavar="NAME", help="Also this one; repeat it.")] = None
+    keep_healthy: Annotated[
+        int,
+        typer.Option(min=0, metavar="N", help="Also the N newest recorded as healthy.", rich_help_panel="What stays"),
+    ] = 0
+    keep: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="Also this one; repeat it.", rich_help_panel="What stays")
+    ] = None
     drop_abandoned: Annotated[
-        bool, typer.Option("--drop-abandoned", help="Branches that the training left may go as well.")
+        bool,
+        typer.Option(
+            "--drop-abandoned", help="Branches that the training left may go as well.", rich_help_panel="What stays"
+        ),
     ] = False
     prefix: Annotated[
-        str | None, typer.Option(metavar="TEXT", help="Only file names that begin so, where trainings share DIR.")
+        str | None,
+        typer.Option(
+            metavar="TEXT",
+            help="Only file names that begin so, where trainings share DIR.",
+            rich_help_panel="Which checkpoint",
+        ),
     ] = None
 
     def policy(self) -> RetentionPolicy:
@@ -52,10 +71,15 @@ class KeepOptions:
 class OrderOptions:
     """How to look, and what to do."""
 
-    apply: Annotated[bool, typer.Option("--apply", help="Do it; without it nothing is changed.")] = False
+    apply: Annotated[
+        bool, typer.Option("--apply", help="Do it; without it nothing is changed.", rich_help_panel="What stays")
+    ] = False
     level: Annotated[
         LevelName | None,
-        typer.Option(help="How hard to look at what stays; default: compare every checksum there is, else headers."),
+        typer.Option(
+            help="How hard to look at what stays; default: compare every checksum there is, else headers.",
+            rich_help_panel="Evidence",
+        ),
     ] = None
     grace: Grace = 300.0
     wait: Annotated[
@@ -65,6 +89,7 @@ class OrderOptions:
             metavar="TIME",
             show_default=False,
             help="Wait so long for a save that is under way (10m, or minutes).",
+            rich_help_panel="What stays",
         ),
     ] = 0.0
     trash_days: Annotated[
@@ -74,6 +99,7 @@ class OrderOptions:
             metavar="TIME",
             show_default=False,
             help="Keep what went in DIR/.ckpttool/trash for so long (7d, or days).",
+            rich_help_panel="What stays",
         ),
     ] = 0.0
     max_age: MaxAge = 24.0

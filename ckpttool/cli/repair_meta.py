@@ -19,12 +19,20 @@ Name = Annotated[
         metavar="NAME",
         autocompletion=completing.checkpoints,
         help="Not the newest whole one, but this.",
+        rich_help_panel="Which checkpoint",
     ),
 ]
 Prefix = Annotated[
-    str | None, typer.Option(metavar="TEXT", help="Only file names that begin so, where trainings share DIR.")
+    str | None,
+    typer.Option(
+        metavar="TEXT",
+        help="Only file names that begin so, where trainings share DIR.",
+        rich_help_panel="Which checkpoint",
+    ),
 ]
-Apply = Annotated[bool, typer.Option("--apply", help="Write them; without it nothing is changed.")]
+Apply = Annotated[
+    bool, typer.Option("--apply", help="Write them; without it nothing is changed.", rich_help_panel="What stays")
+]
 
 
 @exits(

@@ -40,18 +40,27 @@ class PolicyName(str, Enum):
 class PolicyOptions:
     """Which rule, with which settings."""
 
-    policy: Annotated[PolicyName | None, typer.Option(help=POLICY_HELP)] = None
+    policy: Annotated[PolicyName | None, typer.Option(help=POLICY_HELP, rich_help_panel="Policy")] = None
     threshold: Annotated[
         float | None,
         typer.Option(
-            callback=finite, metavar="X", help="skip: norm (3.0). zscore, zclip, olmo: standard deviations (7, 2.5, 6)."
+            callback=finite,
+            metavar="X",
+            help="skip: norm (3.0). zscore, zclip, olmo: standard deviations (7, 2.5, 6).",
+            rich_help_panel="Policy",
         ),
     ] = None
-    count: Annotated[int | None, typer.Option(min=1, metavar="N", help="skip: stop at the N-th in a row (10).")] = None
-    nan: Annotated[NanWord, typer.Option(help=NAN_HELP)] = NAN_BY_DEFAULT
+    count: Annotated[
+        int | None,
+        typer.Option(min=1, metavar="N", help="skip: stop at the N-th in a row (10).", rich_help_panel="Policy"),
+    ] = None
+    nan: Annotated[NanWord, typer.Option(help=NAN_HELP, rich_help_panel="Policy")] = NAN_BY_DEFAULT
     dialect: PolicyDialect = None
     asd_config: Annotated[
-        str | None, typer.Option(metavar="STRING", help="features: what NPU_ASD_CONFIG holds; see ckpttool asd.")
+        str | None,
+        typer.Option(
+            metavar="STRING", help="features: what NPU_ASD_CONFIG holds; see ckpttool asd.", rich_help_panel="Policy"
+        ),
     ] = None
     margin: Margin = 0.0
 
@@ -77,10 +86,14 @@ Timeline = Annotated[
         "--health-timeline",
         metavar="DIR",
         help="Or --health-timeline: mark DIR's checkpoints, saved in a spike, after a strike.",
+        rich_help_panel="Which tree",
     ),
 ]
 Every = Annotated[
-    int | None, typer.Option(min=1, metavar="STEPS", help="For --around-spike: a checkpoint every so many steps.")
+    int | None,
+    typer.Option(
+        min=1, metavar="STEPS", help="For --around-spike: a checkpoint every so many steps.", rich_help_panel="Evidence"
+    ),
 ]
 
 

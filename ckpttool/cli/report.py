@@ -30,7 +30,12 @@ Output = Annotated[
 Form = Annotated[
     PageForm | None, typer.Option("--format", help="For a browser or a comment. Default: by FILE's name, else html.")
 ]
-KeepLast = Annotated[int | None, typer.Option(min=1, metavar="N", help="Also say what `prune --keep-last N` would do.")]
+KeepLast = Annotated[
+    int | None,
+    typer.Option(
+        min=1, metavar="N", help="Also say what `prune --keep-last N` would do.", rich_help_panel="What stays"
+    ),
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

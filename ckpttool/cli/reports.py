@@ -30,6 +30,7 @@ Allow = Annotated[
         metavar="CODE",
         autocompletion=completing.codes,
         help="A finding that you have seen and that shall stop nothing; repeat it.",
+        rich_help_panel="Launch",
     ),
 ]
 

@@ -37,7 +37,10 @@ from ckpttool.trainers.registry import FIRST, trainer_names
 if TYPE_CHECKING:
     from ckpttool.render.json import Document
 
-Strict = Annotated[bool, typer.Option("--strict", help="Exit 10 where a newer checkpoint was rejected.")]
+Strict = Annotated[
+    bool,
+    typer.Option("--strict", help="Exit 10 where a newer checkpoint was rejected.", rich_help_panel="Which checkpoint"),
+]
 
 
 class PlanFormat(str, Enum):

@@ -11,16 +11,40 @@ from ckpttool.cli.answers import show
 from ckpttool.cli.grouped import OF_A_TREE, exits, grouped
 from ckpttool.cli.options import Format, FormatOpt, Segments, segments
 
-OldGbs = Annotated[int | None, typer.Option(min=1, help="Samples a batch over all ranks, before.")]
+OldGbs = Annotated[
+    int | None, typer.Option(min=1, help="Samples a batch over all ranks, before.", rich_help_panel="Data position")
+]
 NewGbs = Annotated[
-    int, typer.Option("--new-gbs", "--gbs", min=1, metavar="N", help="Samples a batch over all ranks, from now on.")
+    int,
+    typer.Option(
+        "--new-gbs",
+        "--gbs",
+        min=1,
+        metavar="N",
+        help="Samples a batch over all ranks, from now on.",
+        rich_help_panel="Data position",
+    ),
 ]
 Steps = Annotated[
-    int | None, typer.Option("--steps", "--step", min=0, help="Batches consumed; DIR's resume point where left out.")
+    int | None,
+    typer.Option(
+        "--steps",
+        "--step",
+        min=0,
+        help="Batches consumed; DIR's resume point where left out.",
+        rich_help_panel="Data position",
+    ),
 ]
-Sink = Annotated[int | None, typer.Option(min=1, help="Batches a data sink in the resumed run.")]
+Sink = Annotated[
+    int | None, typer.Option(min=1, help="Batches a data sink in the resumed run.", rich_help_panel="Data position")
+]
 Place = Annotated[
-    str | None, typer.Argument(metavar="[DIR]", help="Take steps and old batch size from this tree's resume point.")
+    str | None,
+    typer.Argument(
+        metavar="[DIR]",
+        help="Take steps and old batch size from this tree's resume point.",
+        rich_help_panel="Which tree",
+    ),
 ]
 
 

@@ -18,7 +18,10 @@ from ckpttool.errors import ExitCode, UnknownLayoutError
 
 Limit = Annotated[int | None, typer.Option(min=1, metavar="N", help="Only the newest N in the table; JSON has all.")]
 Below = Annotated[
-    bool, typer.Option("--all", help="Every tree in and below DIR (the current folder), as one document.")
+    bool,
+    typer.Option(
+        "--all", help="Every tree in and below DIR (the current folder), as one document.", rich_help_panel="Which tree"
+    ),
 ]
 
 

@@ -19,6 +19,7 @@ NameArgument = Annotated[
         metavar="[NAME]",
         autocompletion=completing.documents,
         help="The noun in a document's `schema`; all where left out.",
+        rich_help_panel="Arguments",
     ),
 ]
 

@@ -14,9 +14,16 @@ from ckpttool.cli.options import Format, FormatOpt, MoreDirs, Names, Quiet, Tree
 from ckpttool.domain.manifest import Sealed
 
 Reseal = Annotated[
-    bool, typer.Option("--reseal", help="Take what is on the disk now, where it differs from what was sealed.")
+    bool,
+    typer.Option(
+        "--reseal",
+        help="Take what is on the disk now, where it differs from what was sealed.",
+        rich_help_panel="What stays",
+    ),
 ]
-Jobs = Annotated[int | None, typer.Option(min=1, help="Threads that read; default: one a core.")]
+Jobs = Annotated[
+    int | None, typer.Option(min=1, help="Threads that read; default: one a core.", rich_help_panel="Evidence")
+]
 
 
 @exits(

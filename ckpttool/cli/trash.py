@@ -28,7 +28,10 @@ app = typer.Typer(
 )
 
 
-Name = Annotated[str, typer.Argument(metavar="NAME", help="The checkpoint's, or its folder's in the trash.")]
+Name = Annotated[
+    str,
+    typer.Argument(metavar="NAME", help="The checkpoint's, or its folder's in the trash.", rich_help_panel="Arguments"),
+]
 
 
 def _words(ctx: typer.Context, more: list[str] | None) -> list[str]:
@@ -45,13 +48,25 @@ def _words(ctx: typer.Context, more: list[str] | None) -> list[str]:
 
 MoreNames = Annotated[
     list[str] | None,
-    typer.Argument(metavar="NAME...", callback=_words, help="More of them; DIR may stand first or last, too."),
+    typer.Argument(
+        metavar="NAME...",
+        callback=_words,
+        help="More of them; DIR may stand first or last, too.",
+        rich_help_panel="Arguments",
+    ),
 ]
 OlderThan = Annotated[
     float | None,
-    typer.Option(parser=duration("d", to="s"), metavar="TIME", help="What has been there for so long: 7d, 12h."),
+    typer.Option(
+        parser=duration("d", to="s"),
+        metavar="TIME",
+        help="What has been there for so long: 7d, 12h.",
+        rich_help_panel="What stays",
+    ),
 ]
-Apply = Annotated[bool, typer.Option("--apply", help="Do it; without it nothing is changed.")]
+Apply = Annotated[
+    bool, typer.Option("--apply", help="Do it; without it nothing is changed.", rich_help_panel="What stays")
+]
 
 
 @app.callback()

@@ -56,9 +56,12 @@ class CheckOptions:
         typer.Option(
             metavar="N/T|10%|50G",
             help="Read the n-th of t parts, by name; or about so much, another part every day, until all was read.",
+            rich_help_panel="Evidence",
         ),
     ] = None
-    jobs: Annotated[int | None, typer.Option(min=1, help="Threads that read; default: one a core.")] = None
+    jobs: Annotated[
+        int | None, typer.Option(min=1, help="Threads that read; default: one a core.", rich_help_panel="Evidence")
+    ] = None
     timeout: Annotated[
         float,
         typer.Option(
@@ -66,6 +69,7 @@ class CheckOptions:
             metavar="TIME",
             show_default="10m",
             help="When a read counts as hung (10m, or seconds).",
+            rich_help_panel="Evidence",
         ),
     ] = 600.0
     jump: Annotated[
@@ -75,21 +79,36 @@ class CheckOptions:
             min=0,
             metavar="FACTOR",
             help="Norm change that is suspect, as a factor; default: 1000; 0: do not compare.",
+            rich_help_panel="Evidence",
         ),
     ] = None
     max_age: MaxAge = 24.0
     stats: Annotated[
         str | None, typer.Option(metavar="FILE", help="Write each tensor's numbers as JSON lines (numerics).")
     ] = None
-    no_ledger: Annotated[bool, typer.Option("--no-ledger", help="Read everything again, whatever was checked.")] = False
+    no_ledger: Annotated[
+        bool,
+        typer.Option("--no-ledger", help="Read everything again, whatever was checked.", rich_help_panel="Evidence"),
+    ] = False
     no_replicas: Annotated[
-        bool, typer.Option("--no-replicas", help="Read no other checkpoint to tell which ranks hold copies.")
+        bool,
+        typer.Option(
+            "--no-replicas",
+            help="Read no other checkpoint to tell which ranks hold copies.",
+            rich_help_panel="Evidence",
+        ),
     ] = False
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Say what would be read: bytes, tasks, a store's requests.")
+        bool,
+        typer.Option(
+            "--dry-run", help="Say what would be read: bytes, tasks, a store's requests.", rich_help_panel="Evidence"
+        ),
     ] = False
     yes: Annotated[
-        bool, typer.Option("--yes", help="Read more than 1 TiB from an object store though nobody watches.")
+        bool,
+        typer.Option(
+            "--yes", help="Read more than 1 TiB from an object store though nobody watches.", rich_help_panel="Evidence"
+        ),
     ] = False
 
     def question(self, *, trees: int) -> api.CheckQuestion:

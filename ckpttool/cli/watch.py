@@ -29,15 +29,22 @@ from ckpttool.errors import ExitCode, UsageError
 class WatchOptions:
     """When it looks, how hard, and what happens then."""
 
-    once: Annotated[bool, typer.Option("--once", help="Look once and end: for cron.")] = False
+    once: Annotated[bool, typer.Option("--once", help="Look once and end: for cron.", rich_help_panel="Watch")] = False
     every: Annotated[
         float,
         typer.Option(
-            parser=duration("s", least=0.05), metavar="TIME", show_default="30s", help="Between two looks (seconds)."
+            parser=duration("s", least=0.05),
+            metavar="TIME",
+            show_default="30s",
+            help="Between two looks (seconds).",
+            rich_help_panel="Watch",
         ),
     ] = 30.0
     settle: Annotated[
-        int, typer.Option(min=1, metavar="N", help="Looks without a change until a save has come to rest.")
+        int,
+        typer.Option(
+            min=1, metavar="N", help="Looks without a change until a save has come to rest.", rich_help_panel="Watch"
+        ),
     ] = 2
     patience: Annotated[
         float | None,
@@ -45,16 +52,24 @@ class WatchOptions:
             parser=duration("m", to="s"),
             metavar="TIME",
             help="How long what is missing may rest until it is told (minutes). Default: 3 times a save, 10m at least.",
+            rich_help_panel="Watch",
         ),
     ] = None
     level: LevelOpt = LevelName.CHECKSUM
     threshold: Annotated[
         float | None,
-        typer.Option(callback=finite, min=0, help="Embedding local norm (sum of squares) from which one is unhealthy."),
+        typer.Option(
+            callback=finite,
+            min=0,
+            help="Embedding local norm (sum of squares) from which one is unhealthy.",
+            rich_help_panel="Evidence",
+        ),
     ] = None
     log: LogOpt = None
     columns: Columns = None
-    seal: Annotated[bool, typer.Option("--seal", help="Record the checksums of what is good.")] = False
+    seal: Annotated[
+        bool, typer.Option("--seal", help="Record the checksums of what is good.", rich_help_panel="Watch")
+    ] = False
     again: Annotated[
         float,
         typer.Option(
@@ -62,22 +77,38 @@ class WatchOptions:
             metavar="TIME",
             show_default="60m",
             help="After which a good one is read once more (minutes); 0: never.",
+            rich_help_panel="Watch",
         ),
     ] = 3600.0
     max_rate: Annotated[
-        str | None, typer.Option(metavar="SIZE", help="Read at most so much a second: 200M. Default: no limit.")
+        str | None,
+        typer.Option(
+            metavar="SIZE", help="Read at most so much a second: 200M. Default: no limit.", rich_help_panel="Watch"
+        ),
     ] = None
     on_event: Annotated[
         str | None,
-        typer.Option(metavar="CMD", help="Run this at each event: without a shell, the event as JSON on its stdin."),
+        typer.Option(
+            metavar="CMD",
+            help="Run this at each event: without a shell, the event as JSON on its stdin.",
+            rich_help_panel="Watch",
+        ),
     ] = None
     metrics: Annotated[
         str | None,
-        typer.Option(metavar="FILE", help="Keep metrics in this .prom file, for Prometheus' node exporter."),
+        typer.Option(
+            metavar="FILE",
+            help="Keep metrics in this .prom file, for Prometheus' node exporter.",
+            rich_help_panel="Watch",
+        ),
     ] = None
     listen: Annotated[
         str | None,
-        typer.Option(metavar="HOST:PORT", help="Answer Prometheus here: 127.0.0.1:9464. Default: nobody listens."),
+        typer.Option(
+            metavar="HOST:PORT",
+            help="Answer Prometheus here: 127.0.0.1:9464. Default: nobody listens.",
+            rich_help_panel="Watch",
+        ),
     ] = None
 
     def question(self, tree: api.TreeQuestion) -> api.WatchQuestion:
@@ -142,14 +173,26 @@ class KeepOptions:
     part_out: Annotated[
         str | None,
         typer.Option(
-            "--part-out", metavar="FOLDER", help="Keep this machine's part there, for a watch of that folder."
+            "--part-out",
+            metavar="FOLDER",
+            help="Keep this machine's part there, for a watch of that folder.",
+            rich_help_panel="Watch",
         ),
     ] = None
     part: Annotated[
-        str, typer.Option("--part", metavar="I/N|auto[/N]", help="Which it is, from 1; auto: as the launcher says.")
+        str,
+        typer.Option(
+            "--part",
+            metavar="I/N|auto[/N]",
+            help="Which it is, from 1; auto: as the launcher says.",
+            rich_help_panel="Which part",
+        ),
     ] = "auto"
     run_id: Annotated[
-        str | None, typer.Option(metavar="ID", help="The same on all machines; default: as the launcher says.")
+        str | None,
+        typer.Option(
+            metavar="ID", help="The same on all machines; default: as the launcher says.", rich_help_panel="Which part"
+        ),
     ] = None
 
     def question(self, tree: api.TreeQuestion) -> PartQuestion | None:
