@@ -221,6 +221,14 @@ def test_what_was_saved_since_the_first_event_of_a_strike_is_passed_over(here: P
     assert chosen(resolved("--health-timeline", "asd.log", "--log", LOG))[0] == "120_2"
 
 
+def test_a_strike_in_a_saved_timeline_is_told_by_its_time(here: Path) -> None:
+    tree(here, (60, 120, 180, 240))
+    write_log(here / LOG, range(1, 301))
+    strike_log(here, "10:30", "11:30", "12:30")
+    (here / "timeline.json").write_text(ask("replay", "asd.log", "--policy", "features", "--format", "json").stdout)
+    assert chosen(resolved("--health-timeline", "timeline.json", "--log", LOG))[0] == "60_2"
+
+
 def advice(said: Said) -> dict[str, object]:
     found = said.json["advice"]
     assert isinstance(found, dict)

@@ -19,7 +19,7 @@ from ckpttool.verify.plan import plan_checks
 from tests.support.trees import Tensor, TreeBuilder, safetensors_bytes, training_scalars
 
 SHARDS = 3
-BLOCKS = 4
+BLOCKS = 2
 
 
 @pytest.fixture
