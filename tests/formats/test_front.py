@@ -55,11 +55,6 @@ def test_a_counter_in_the_middle_of_the_file_takes_one_read_more(tmp_path: Path)
     assert [length for _, length in reads(data, path)][1:] == [4096, 4]
 
 
-def test_a_small_file_takes_one_read(tmp_path: Path) -> None:
-    path = tmp_path / "a.safetensors"
-    assert reads(shard(2), path) == [(0, path.stat().st_size)]
-
-
 def test_a_file_without_counters_takes_two_reads_however_many_tensors_it_has() -> None:
     layout = [(f"layers.{number:04d}.weight", "F32", [64], 256) for number in range(3000)]
     data = safetensors_file(entries_json(layout), bytes(256 * 3000))
@@ -78,14 +73,6 @@ def test_what_is_needed_is_counted_and_not_what_was_read_ahead() -> None:
     read_header(MemorySource(shard(900)), named=FormatName.SAFETENSORS, facts=FACTS)
     counted.add(read_header(MemorySource(data), named=FormatName.SAFETENSORS, facts=FACTS).bytes_read)
     assert len(counted) == 1
-
-
-def test_two_files_that_are_open_at_once_keep_their_own_bytes() -> None:
-    first, second = bytes(range(256)) * 16, bytes(reversed(range(256))) * 16
-    one = Front(MemorySource(first))
-    other = Front(MemorySource(second))
-    assert (one.read(0, 100), other.read(0, 100)) == (first[:100], second[:100])
-    assert (one.read(4000, 96), other.read(4000, 96)) == (first[4000:], second[4000:])
 
 
 def test_a_longer_header_after_a_shorter_one_and_the_other_way_round_are_read_whole() -> None:

@@ -72,11 +72,6 @@ def test_a_file_without_bytes_is_empty(named: FormatName) -> None:
     assert header.format is named
 
 
-def test_a_file_that_was_emptied_after_it_was_opened_is_empty() -> None:
-    header = read_header(MemorySource(b"", size=100), named=CKPT, facts=FACTS)
-    assert [finding.code for finding in header.findings] == [Code.SHARD_EMPTY]
-
-
 @pytest.mark.parametrize("size", [1, 9, 4096, 4097, 9000, 100_000])
 @pytest.mark.parametrize("named", [CKPT, SAFETENSORS])
 def test_a_file_of_zeros_is_zeroed_whatever_its_size(size: int, named: FormatName) -> None:
@@ -94,13 +89,6 @@ def test_a_file_whose_first_bytes_alone_are_zero_is_zeroed_and_one_of_other_byte
         for zeros in (5, 10, 600)
     }
     assert codes == {5: [Code.HEADER_INVALID], 10: [Code.SHARD_ZEROED], 600: [Code.SHARD_ZEROED]}
-
-
-def test_a_zeroed_head_is_told_from_a_file_of_zeros() -> None:
-    (whole,) = read_header(MemorySource(bytes(9000)), named=CKPT, facts=FACTS).findings
-    (head,) = read_header(MemorySource(bytes(8000) + b"x" * 1000), named=CKPT, facts=FACTS).findings
-    assert "last" in whole.message
-    assert "last" not in head.message
 
 
 @pytest.mark.parametrize(

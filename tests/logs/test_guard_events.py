@@ -12,13 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ckpttool.decide.asd.features import FeaturePolicy
-from ckpttool.decide.policies.robust_z import RobustZPolicy
 from ckpttool.decide.policies.skip import SkipPolicy
 from ckpttool.decide.timeline import timeline
 from ckpttool.domain.asd import AsdConfig, AsdKind
 from ckpttool.domain.guarding import GuardEventKind, GuardMode
 from ckpttool.domain.health_events import EventKind, SuspectKind
-from ckpttool.domain.metrics import LogNote, LogProblem, NoteKind, StepMetrics
+from ckpttool.domain.metrics import LogProblem, NoteKind
 from ckpttool.errors import UsageError
 from ckpttool.logs.asd_events import detector_events
 from ckpttool.logs.base import LogSource
@@ -222,11 +221,6 @@ def test_a_name_that_a_terminal_would_obey_is_not_passed_on() -> None:
     assert (event.name, event.message) == ("", "")  # type: ignore[attr-defined]
 
 
-def test_a_kind_of_a_later_ckpttool_is_passed_over() -> None:
-    found = read(GuardEvents(), RUN + line("telepathy", 1) + line("step", 1, global_norm=1.0, mood="good"))
-    assert (len(steps(found)), problems(found)) == (1, [])
-
-
 def test_an_endless_line_takes_no_memory_and_the_rest_is_read() -> None:
     stream = Dribble(RUN + b"x" * (3 << 20) + b"\n" + line("step", 1, global_norm=1.0), 1 << 16)
     found = list(GuardEvents().read(LogSource(name="log", stream=stream)))
@@ -268,14 +262,3 @@ def test_files_are_found_beside_and_below_a_folder_what_was_put_aside_first(tmp_
     assert GuardFiles().beside(str(tmp_path / "other" / "checkpoint")) == ()
     with pytest.raises(UsageError, match=r"guard/events-N\.jsonl"):
         log_reader().expand([str(tmp_path)])
-
-
-def test_a_gzipped_file_is_read_as_well(tmp_path: Path) -> None:
-    import gzip
-
-    path = train(tmp_path, [1.0, 9.0], policy=RobustZPolicy())
-    packed = tmp_path / "events.jsonl.gz"
-    packed.write_bytes(gzip.compress(path.read_bytes()))
-    assert [item for item in read_log(str(packed)) if isinstance(item, (StepMetrics, LogNote))] == list(
-        read_log(str(path))
-    )

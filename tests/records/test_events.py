@@ -135,13 +135,6 @@ def test_a_file_that_was_moved_while_the_disk_failed_is_begun_anew(
     assert [(line["step"], line.get("lost")) for line in lines(file)] == [(3, 1)]
 
 
-def test_ten_thousand_steps_at_once_are_all_written(file: EventFile) -> None:
-    for step in range(1, 10_001):
-        file.emit(STEP, step=Step(step), global_norm=1.0, loss=2.0, optimizer_step=step, skipped=False)
-    file.flush()
-    assert [line["step"] for line in lines(file)] == list(range(10_001))
-
-
 def test_a_stop_is_on_the_disk_when_emit_returns_and_a_skip_need_not_be(
     file: EventFile, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -12,7 +12,7 @@ import pytest
 from ckpttool.domain.finding import Code, Severity, note
 from ckpttool.domain.shard import FileStamp, FormatName, ShardRole
 from ckpttool.domain.units import ByteCount, Rank
-from ckpttool.domain.verdict import CheckTask, Level, ShardDigest, ShardReport, VerdictWord
+from ckpttool.domain.verdict import CheckTask, Level, ShardReport, VerdictWord
 from ckpttool.records import ledger as ledger_module
 from ckpttool.records.ledger import Ledger, ledger_place, load, lookup, save
 from ckpttool.trainers.mindformers.scalars import FACTS
@@ -78,13 +78,6 @@ def test_a_good_report_comes_back_without_a_byte_read(place: str) -> None:
     assert found.word is VerdictWord.VERIFIED
 
 
-def test_rank_and_role_are_those_of_the_task(place: str) -> None:
-    save(place, [report()], seals={}, began=NOW)
-    found = recalled(place, task(rank=None, role=ShardRole.UNIFIED))
-    assert found is not None
-    assert (found.rank, found.role) == (None, ShardRole.UNIFIED)
-
-
 @pytest.mark.parametrize(
     "stamp",
     [
@@ -96,11 +89,6 @@ def test_rank_and_role_are_those_of_the_task(place: str) -> None:
 def test_a_file_that_changed_is_not_recalled(place: str, stamp: FileStamp) -> None:
     save(place, [report()], seals={}, began=NOW)
     assert recalled(place, stamp=stamp) is None
-
-
-def test_another_path_is_not_recalled(place: str) -> None:
-    save(place, [report()], seals={}, began=NOW)
-    assert recalled(place, task("rank_0/b")) is None
 
 
 def test_what_is_older_than_asked_is_not_recalled_nor_what_lies_in_the_future(place: str) -> None:
@@ -332,10 +320,3 @@ def test_what_one_machine_verified_on_its_own_disk_is_not_another_machines_under
     save(place_on("node 0"), [report()], seals={}, began=NOW)
     assert recalled(place_on("node 0") or "") is not None
     assert recalled(place_on("node 1") or "") is None
-
-
-def test_digests_are_not_kept(place: str) -> None:
-    save(place, [report(digest=ShardDigest(xxh3_128="0" * 32, chunks=()))], seals={}, began=NOW)
-    found = recalled(place)
-    assert found is not None
-    assert found.digest is None

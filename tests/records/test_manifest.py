@@ -75,10 +75,6 @@ def assert_not_verified(found: Manifest | ManifestProblem | None, code: Code = C
     assert found.newer is (code is Code.MANIFEST_NEWER)
 
 
-def test_a_whole_manifest_is_believed(folder: Path) -> None:
-    assert read(folder, manifest_bytes(WHOLE)) == WHOLE
-
-
 def test_no_manifest_is_none(tmp_path: Path) -> None:
     assert read_manifest(LocalStorage(str(tmp_path)), PLACE) is None
 
@@ -162,11 +158,6 @@ def test_a_manifest_that_ckpttool_would_not_write_is_not_verified_whatever_its_h
     assert_not_verified(read(folder, reworded(manifest_bytes(WHOLE), old, new)))
 
 
-def test_a_shard_twice_is_not_verified(folder: Path) -> None:
-    doubled = replace(WHOLE, shards=(*WHOLE.shards, *WHOLE.shards))
-    assert_not_verified(read(folder, manifest_bytes(doubled)))
-
-
 def test_more_than_the_limit_is_not_read(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(record, "MANIFEST_LIMIT", 100)
     assert_not_verified(read(folder, manifest_bytes(WHOLE)))
@@ -180,11 +171,6 @@ def test_more_than_the_limit_is_not_read(folder: Path, monkeypatch: pytest.Monke
 def test_what_is_no_file_is_not_verified_and_nothing_waits_for_it(folder: Path, make: Callable[[Path], None]) -> None:
     make(folder / PATH)
     assert_not_verified(read_manifest(LocalStorage(str(folder)), PLACE))
-
-
-def test_a_file_in_the_place_of_the_folder_is_not_verified(tmp_path: Path) -> None:
-    (tmp_path / ".ckpttool").write_bytes(b"")
-    assert_not_verified(read_manifest(LocalStorage(str(tmp_path)), PLACE))
 
 
 def test_a_link_to_a_manifest_is_followed_for_reading(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> None:

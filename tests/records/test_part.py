@@ -200,26 +200,3 @@ def test_a_save_that_somebody_else_spelled_tells_nothing_of_its_shards() -> None
     lines = part().decode().splitlines()[:-1]
     lines[2] = lines[2].replace('"mindspore-ckpt"', '"tar"')
     assert read(resealed(lines)).told(REPORTS[0].path) is None
-
-
-def test_a_shard_takes_no_more_than_500_bytes() -> None:
-    paths = [f"rank_{rank}/llama2_7b_rank_{rank}-{step}_2.ckpt" for rank in range(8) for step in (5, 10, 15)]
-    entries = {
-        f"rank_{rank}": tuple(
-            Entry(path.rpartition("/")[2], Kind.FILE) for path in paths if path.startswith(f"rank_{rank}/")
-        )
-        for rank in range(8)
-    }
-    seen = Answers(entries=entries, stamps=dict.fromkeys(paths, stamp()))
-    saves = [
-        (
-            f"{step}_2",
-            [
-                replace(report(path), tail_hash=f"{number:016x}")
-                for number, path in enumerate(paths)
-                if f"-{step}_" in path
-            ],
-        )
-        for step in (5, 10, 15)
-    ]
-    assert len(spelled_part(SEAT, seen, saves, version="0.1.0")) / len(paths) <= 500

@@ -8,7 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from xxhash import xxh3_128_hexdigest
 
 from ckpttool import api
 from ckpttool.domain.finding import Code
@@ -19,7 +18,6 @@ from ckpttool.records import ledger
 from ckpttool.records.ledger import SAVE_SECONDS, Memory
 from ckpttool.storage.local import LocalStorage
 from tests.records.test_ledger import report
-from tests.support.commands import ask
 from tests.support.fault_detection import with_crc
 from tests.support.trees import TreeBuilder
 from tests.support.verifying import flip, found
@@ -126,23 +124,3 @@ def test_a_stamp_is_the_same_where_only_rights_changed(tmp_path: Path) -> None:
     assert before.changed_ns != after.changed_ns
     assert before != replace(before, size=ByteCount(2))
     assert before != "shard"
-
-
-def test_a_table_does_not_say_that_remembered_shards_were_read(tree: TreeBuilder) -> None:
-    question = ("verify", str(tree.output), "--level", "checksum", "-q")
-    assert "every byte was read" in ask(*question).stdout
-    again = ask(*question).stdout
-    assert "every byte" not in again
-    assert "nothing was read" in again
-    os.utime(tree.output / tree.shard(0, 6, 2), ns=(1, 1))
-    assert "every byte of 1 of 2 shards was read" in ask(*question).stdout
-
-
-def test_a_ledger_that_knew_no_disk_is_left_alone(tree: TreeBuilder, tmp_path: Path) -> None:
-    """Its name was the tree's path alone."""
-    old = tmp_path / "cache" / "ckpttool" / "ledger" / f"{xxh3_128_hexdigest(os.fsencode(tree.checkpoint))}.json"
-    old.parent.mkdir(parents=True)
-    old.write_text("{}")
-    assert sum(one.bytes_read for one in verdicts(tree)) > 0
-    assert sum(one.bytes_read for one in verdicts(tree)) == 0
-    assert old.read_text() == "{}"

@@ -79,12 +79,6 @@ def test_of_checkpoints_in_one_column_the_worst_is_seen() -> None:
     assert "▲" not in text.splitlines()[-3]
 
 
-def test_norms_over_many_decades_get_a_logarithmic_scale() -> None:
-    text = norm_chart("t", [(Step(step), 10.0**step) for step in range(7)])
-    rows = [index for index, line in enumerate(text.splitlines()) if "•" in line]
-    assert len(rows) == 7
-
-
 @pytest.mark.parametrize(
     "points", [[], [(Step(1), 1.0)], [(Step(1), math.nan), (Step(2), math.inf)], [(Step(1), 1.0), (Step(1), 2.0)]]
 )

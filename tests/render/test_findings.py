@@ -81,10 +81,6 @@ def test_the_page_speaks_of_no_trainer_but_those_that_there_are() -> None:
     assert {title for one in explanations() for title, _ in one.trainers} <= {trainer.title for trainer in TRAINERS}
 
 
-def test_what_a_trainer_does_may_be_left_out() -> None:
-    assert one_entry(AS_WRITTEN.replace("**MindFormers:** Stops.\n\n", "")).trainers == ()
-
-
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
@@ -136,10 +132,6 @@ def test_a_code_without_a_heading_and_one_with_two_are_errors_at_a_line() -> Non
 def _as_lines(match: re.Match[str]) -> str:
     """Take the words away and leave the lines."""
     return "\n" * match[0].count("\n")
-
-
-def test_the_page_is_read_once() -> None:
-    assert explanations() is explanations()
 
 
 def as_shown(tokens: Sequence[Token]) -> Iterator[str]:

@@ -59,10 +59,6 @@ def test_an_unquoted_eval_reads_the_words_that_were_meant(arguments: list[str]) 
     assert run(f"TEXT={text}; eval $TEXT") == arguments
 
 
-def test_ordinary_quotes_alone_would_not_survive_the_unquoted_eval() -> None:
-    assert run(f"TEXT={quote(join(['show', 'two  spaces']))}; eval $TEXT") == ["two spaces"]
-
-
 @pytest.mark.parametrize("word", HOSTILE)
 def test_a_quoted_word_stays_on_one_line_and_shows_nothing_that_moves_a_cursor(word: str) -> None:
     for quoted in (quote(word), quote_for_eval(word)):

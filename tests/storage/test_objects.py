@@ -260,11 +260,6 @@ def test_what_lies_above_is_listed_by_names_alone(relay: Relay, bucket: Path) ->
     assert relay.asked == {"LIST": 2, "GET": 1}
 
 
-def test_a_bucket_lies_in_nothing_else() -> None:
-    assert above("s3://bucket") == above("s3://bucket/run") == "s3://bucket"
-    assert open_storage("s3://bucket/run/../..").root == "s3://bucket/run/../.."
-
-
 def test_a_storage_goes_to_another_process_by_its_name_alone(bucket: Path) -> None:
     put(bucket, "run/tree/rank_0/shard.ckpt", b"x")
     storage = open_storage("s3://bucket/run/tree")
@@ -272,13 +267,6 @@ def test_a_storage_goes_to_another_process_by_its_name_alone(bucket: Path) -> No
     sent = pickle.dumps(storage)
     assert not re.search(rb"secret|AKIA|127\.0", sent)
     assert pickle.loads(sent).kind("rank_0/shard.ckpt") is Kind.FILE  # noqa: S301  it is our own
-
-
-def test_a_lone_file_in_a_store_is_read(bucket: Path) -> None:
-    folder = copied("sink2_ckpt/output", bucket)
-    shutil.copy(folder / "checkpoint/rank_0/llama2_7b_rank_0-10_2.ckpt", bucket / "lone.ckpt")
-    said = ask("inspect", "s3://bucket/lone.ckpt")
-    assert said.code == 0, said.stderr
 
 
 def test_a_launch_needs_a_copy_on_a_disk_and_says_which_files(bucket: Path, tmp_path: Path) -> None:

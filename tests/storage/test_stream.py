@@ -68,12 +68,6 @@ def test_blocks_larger_than_a_block_or_without_a_byte_are_refused(size: int) -> 
         list(read_blocks(empty(10), 0, 10, size=size))
 
 
-def test_all_blocks_share_one_buffer() -> None:
-    buffer = memoryview(bytearray(BLOCK_BYTES))
-    for _, block in read_blocks(empty(4 * BLOCK_BYTES), 0, 4 * BLOCK_BYTES, buffer=buffer):
-        assert block.obj is buffer.obj
-
-
 def test_a_file_that_shrank_is_told_with_the_place_where_it_ends() -> None:
     source = MemorySource(bytes(BLOCK_BYTES + 10), size=3 * BLOCK_BYTES)
     blocks = read_blocks(source, 0, 3 * BLOCK_BYTES)
@@ -82,23 +76,6 @@ def test_a_file_that_shrank_is_told_with_the_place_where_it_ends() -> None:
         next(blocks)
     assert (caught.value.offset, caught.value.expected_end) == (BLOCK_BYTES + 10, 3 * BLOCK_BYTES)
     assert caught.value.errno == errno.ESTALE
-
-
-def test_a_file_that_is_cut_between_two_blocks_is_told_too(tmp_path: Path) -> None:
-    path = tmp_path / "shard"
-    path.write_bytes(bytes(3 * BLOCK_BYTES))
-    with LocalStorage(str(tmp_path)).open("shard") as source:
-        blocks = read_blocks(source, 0, 3 * BLOCK_BYTES)
-        next(blocks)
-        os.truncate(path, BLOCK_BYTES)
-        with pytest.raises(ShrankError):
-            next(blocks)
-
-
-def test_an_empty_range_reads_nothing() -> None:
-    source = empty(10)
-    assert list(read_blocks(source, 4, 4)) == []
-    assert source.reads == []
 
 
 @pytest.mark.parametrize(("begin", "end"), [(5, 4), (-1, 3)])
@@ -169,13 +146,6 @@ def test_what_was_read_is_dropped_long_before_the_end(big_file: Path, monkeypatc
         assert dropped == [(0, 2 * BLOCK_BYTES)]
         blocks.close()  # type: ignore[attr-defined]  # a generator: who stops early must not leave pages behind
     assert sum(length for _, length in dropped) == 3 * BLOCK_BYTES
-
-
-def test_a_few_cached_pages_do_not_make_a_file_cached(big_file: Path) -> None:
-    with big_file.open("rb") as file:
-        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_RANDOM)
-        os.pread(file.fileno(), 4096, 0)
-        assert was_cached(file.fileno(), 0, 8 * BLOCK_BYTES) is False
 
 
 def test_a_file_system_that_does_not_tell_gives_neither_yes_nor_no(

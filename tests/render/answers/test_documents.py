@@ -24,7 +24,7 @@ from ckpttool.render.answers import skip as skip_answer
 from ckpttool.trainers.mindformers.layouts.names import RANK_LAYOUT
 from ckpttool.trainers.registry import told_skip
 from tests.support.inventories import tree
-from tests.support.plans import NEWER_LOAD, resume_plan
+from tests.support.plans import resume_plan
 
 FINDING = Finding(code=Code.SHARD_MISSING, severity=Severity.DAMAGE, message="gone", path="rank_1/x", remedy="look")
 
@@ -33,10 +33,6 @@ def told(value: document.Document) -> dict[str, object]:
     result = json.loads(document.dumps(value))
     assert isinstance(result, dict)
     return result
-
-
-def test_a_plan_begins_with_its_schema() -> None:
-    assert document.dumps(plan_answer.plan_document(resume_plan())).startswith('{\n  "schema": "ckpttool/plan/1",\n')
 
 
 def test_a_plan_has_every_field_of_the_contract() -> None:
@@ -123,12 +119,6 @@ def test_what_must_be_set_is_said_with_its_place_the_data_last() -> None:
     ]
 
 
-def test_the_newer_layout_resumes_with_a_true_and_no_name() -> None:
-    plan = told(plan_answer.plan_document(resume_plan(load=NEWER_LOAD)))
-    assert isinstance(plan["resume"], dict)
-    assert plan["resume"]["resume_training"] is True
-
-
 def test_mindformers_is_only_there_when_asked_for() -> None:
     assert "mindformers" not in told(plan_answer.plan_document(resume_plan()))
     simulation = Simulation(
@@ -167,11 +157,6 @@ def test_findings_about_the_choice_and_about_the_resume_are_both_told() -> None:
 
 def listing(found: Inventory) -> Listing:
     return Listing(inventory=found, now=0.0)
-
-
-def test_an_empty_tree_has_no_world_size() -> None:
-    empty = Inventory(root="x", layout=RANK_LAYOUT, checkpoints=(), runs=(), findings=())
-    assert told(inventory_answer.document(listing(empty)))["world_size"] is None
 
 
 def test_sizes_that_were_not_taken_are_null_and_not_zero() -> None:

@@ -11,14 +11,9 @@ from rich.console import Console, RenderableType
 
 from ckpttool.domain.checkpoint import Checkpoint, Inventory, Listing, Rename, Topology
 from ckpttool.domain.data_position import (
-    DataEffect,
-    DataPosition,
-    GoesOn,
     SkipBatches,
-    Unknown,
 )
 from ckpttool.domain.finding import Code, Finding, Severity
-from ckpttool.domain.health import Health
 from ckpttool.domain.plan import MOST_REJECTED, NoResumePoint, Outcome, Rejection, Simulation
 from ckpttool.domain.shard import FileStamp
 from ckpttool.domain.units import ByteCount, Rank, Step
@@ -28,8 +23,7 @@ from ckpttool.render import text as text_parts
 from ckpttool.render.answers import inventory as inventory_answer
 from ckpttool.render.answers import plan as table
 from ckpttool.trainers.mindformers.layouts.names import RANK_LAYOUT
-from ckpttool.trainers.mindformers.load import data_settings
-from tests.support.plans import NEWER_LOAD, resume_plan
+from tests.support.plans import resume_plan
 
 SAVED_NS = 1_700_000_000_000_000_000
 NOW = SAVED_NS / 1e9 + 9000
@@ -93,22 +87,11 @@ def test_one_without_a_step_is_the_newest_where_its_name_says_so() -> None:
     assert text.startswith("2 checkpoints, 1 on all 4 ranks, newest complete 5_2\n")
 
 
-def test_an_empty_tree_is_said_in_words() -> None:
-    assert drawn(inventory_answer.table(listing())).startswith("No checkpoint in out (mindformers-rank)")
-
-
 @pytest.mark.parametrize("width", [24, 30, 40, 59, 60, 80, 200])
 def test_a_name_is_never_cut(width: int) -> None:
     text = drawn(inventory_answer.table(listing(checkpoint("iteration_00000030", 30))), width)
     assert "iteration_00000030" in "".join(text.split())
     assert max(map(len, text.splitlines())) <= width
-
-
-def test_a_narrow_table_keeps_what_the_answer_needs() -> None:
-    text = drawn(inventory_answer.table(listing(checkpoint("10_2", 20))), 40)
-    assert "STEP" in text
-    assert "RANKS" in text
-    assert "OPT" not in text.split("no room for ")[0]
 
 
 def saved(name: str, step: int, *modified_ns: int | None) -> Checkpoint:
@@ -135,11 +118,6 @@ def test_a_time_that_is_none_is_not_told(modified_ns: int | None) -> None:
     assert text.splitlines()[5].split()[-2] == "?"
     document: Any = inventory_answer.document(listing(one))
     assert document["checkpoints"][0]["saved_at"] is None
-
-
-def test_a_save_of_the_future_has_no_age() -> None:
-    text = drawn(inventory_answer.table(listing(saved("10_2", 20, SAVED_NS + 10**14))))
-    assert text.splitlines()[5].split()[-1] == "?"
 
 
 def test_a_table_leaves_out_whole_columns_before_anything_is_broken() -> None:
@@ -200,55 +178,7 @@ def test_no_step_is_called_lost_or_not_lost_that_no_save_can_tell_of() -> None:
     assert "lost" not in told["branch"] + told["damage"]
 
 
-def test_the_plan_says_first_what_to_resume_from() -> None:
-    text = drawn(table.plan_table(replace(resume_plan(), root="out")))
-    assert text.startswith("Resume from 15_2: step 30, whole")
-    assert "Nothing newer was passed over." in text
-
-
-def test_a_zero_skip_is_spelled_as_the_setting_that_does_it() -> None:
-    text = drawn(table.plan_table(resume_plan(batches=0)))
-    assert "ignore_data_skip  True" in text
-    assert "data_skip_steps " not in text
-
-
 SKIP = SkipBatches(batches=30, repeated_samples=0, samples=240, global_batch_size=8)
-
-
-@pytest.mark.parametrize(
-    ("position", "row"),
-    [
-        (
-            GoesOn(where="states/step_30", unchanged=SKIP, effect=DataEffect.EXACT),
-            "data position states/step_30 (next step 31",
-        ),
-        (GoesOn(tokens=7, effect=DataEffect.EXACT), "data position behind 7 tokens (next step 31)"),
-        (Unknown(why="the script decides"), "data position unknown: the script decides (next step 31)"),
-    ],
-)
-def test_a_position_that_is_no_skip_is_told_in_its_own_words(position: DataPosition, row: str) -> None:
-    text = " ".join(drawn(table.plan_table(replace(resume_plan(), data=position)), 160).split())
-    assert row in text
-    assert "data_skip_steps" not in text
-
-
-def test_what_a_trainer_counts_itself_is_told_by_what_it_comes_to() -> None:
-    """Nothing of it is written, so it is no more than what follows if the batches stay as large."""
-    position = GoesOn(samples=240, effect=DataEffect.UNKNOWN, unchanged=SKIP)
-    plan = resume_plan()
-    told = replace(plan, data=position, load=replace(plan.load, data=data_settings(position)))
-    assert drawn(table.plan_table(told)) == drawn(table.plan_table(plan))
-
-
-def test_batches_of_a_trainer_without_a_setting_for_them_are_told_all_the_same() -> None:
-    plan = resume_plan()
-    text = " ".join(drawn(table.plan_table(replace(plan, load=replace(plan.load, data=()))), 160).split())
-    assert "data position skip 30 (batches of 8 samples; next step 31; no sample seen twice)" in text
-
-
-def test_the_newer_layout_names_its_switch() -> None:
-    assert "use_legacy_format  False" in drawn(table.plan_table(resume_plan(load=NEWER_LOAD)))
-    assert "use_legacy_format" not in drawn(table.plan_table(resume_plan()))
 
 
 def test_lost_steps_and_the_reason_are_told() -> None:
@@ -258,12 +188,6 @@ def test_lost_steps_and_the_reason_are_told() -> None:
     assert "10 steps to be done again." in text
     assert "  20_2 (step 40)\n    damage shard-missing rank_1/x: it is gone" in text
     assert "try: put it back" in text
-
-
-def test_one_lost_step_is_one_step() -> None:
-    plan = resume_plan()
-    text = drawn(table.plan_table(replace(plan, point=replace(plan.point, lost_steps=1))))
-    assert "1 step to be done again." in text
 
 
 @pytest.mark.parametrize(
@@ -287,14 +211,6 @@ def test_more_rejections_than_fit_are_counted() -> None:
     assert "and 5 more: -v" in text
 
 
-def test_one_that_was_named_stands_for_itself_and_not_for_the_tree() -> None:
-    rejected = (rejection("20_2", 40, finding()),)
-    answer = NoResumePoint(root="my run", evidence=Level.STRUCTURE, rejected=rejected, findings=(), is_named=True)
-    text = drawn(table.plan_table(answer))
-    told = "20_2 cannot be resumed from\nNo other checkpoint was looked at: ckpttool resolve 'my run'\n"
-    assert text.startswith(told)
-
-
 def test_renames_are_listed_before_anything_is_started() -> None:
     plan = resume_plan()
     renamed = replace(plan.point.checkpoint, renames=(Rename(source="rank_3/a", target="rank_3/b", why="they differ"),))
@@ -314,14 +230,6 @@ def test_mindformers_own_choice_is_compared_with_ours(pick: str | None, words: s
     )
     text = drawn(table.plan_table(resume_plan(), simulation))
     assert f"MindFormers 2.1.0 by itself would take: {words}\n  why." in text
-
-
-@pytest.mark.parametrize("health", Health)
-def test_every_health_can_be_shown(health: Health) -> None:
-    one = replace(checkpoint("10_2", 20), health=health, step=None)
-    text = drawn(inventory_answer.table(listing(one)))
-    assert health.value in text
-    assert "10_2     ?" in text
 
 
 def test_only_a_choice_that_exits_with_0_is_green() -> None:

@@ -84,20 +84,6 @@ def test_a_thousand_renames_leave_room_for_what_was_found(tmp_path: Path) -> Non
     assert "and 980 more files" in page(many_renames, ckpttool.PageForm.HTML)
 
 
-def test_every_row_of_a_table_has_as_many_cells_as_its_heading(tmp_path: Path) -> None:
-    parser = MarkdownIt("gfm-like", {"linkify": False})
-    rows: list[int] = []
-    for token in parser.parse(page(surveyed(tmp_path, prefix=NAME), ckpttool.PageForm.MARKDOWN)):
-        if token.type == "table_open":
-            rows = []
-        elif token.type == "tr_open":
-            rows.append(0)
-        elif token.type in {"th_open", "td_open"}:
-            rows[-1] += 1
-        elif token.type == "table_close":
-            assert len({*rows}) == 1
-
-
 def test_twenty_findings_are_told_and_the_rest_is_counted(tmp_path: Path) -> None:
     answer = surveyed(tmp_path)
     text = page(many(answer, MOST_FINDINGS + 7, "the file has no bytes"), ckpttool.PageForm.MARKDOWN)

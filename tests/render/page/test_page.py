@@ -6,7 +6,6 @@ import re
 from dataclasses import replace
 from functools import cache
 from importlib import import_module
-from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -14,9 +13,8 @@ import pytest
 import ckpttool
 from ckpttool.api.reports import page
 from ckpttool.domain.finding import Code, damage
-from ckpttool.domain.metrics import LogNote, NoteKind
 from ckpttool.domain.units import Rank
-from ckpttool.render.page import html, svg
+from ckpttool.render.page import svg
 from ckpttool.render.page.html import MOST_FINDINGS
 from tests.support.report_pages import Element, findings, read
 from tests.support.trees import TreeBuilder
@@ -43,13 +41,6 @@ def answer() -> ckpttool.TreeReport:
 @cache
 def shown() -> Element:
     return read(page(answer(), ckpttool.PageForm.HTML))
-
-
-def test_headings_go_down_one_by_one_from_a_single_first() -> None:
-    levels = [int(each.tag[1]) for each in shown().walk() if re.fullmatch("h[1-6]", each.tag)]
-    assert levels.count(1) == 1
-    assert levels[0] == 1
-    assert all(after <= before + 1 for before, after in pairwise(levels))
 
 
 def test_every_heading_of_a_table_says_of_what_and_every_picture_what_it_shows() -> None:
@@ -178,14 +169,6 @@ def test_every_scale_has_its_values_inside(values: tuple[float, float]) -> None:
     assert 1 <= len(scale.ticks()) <= 7
 
 
-def test_a_log_of_one_step_draws_no_curve() -> None:
-    assert svg.Scale.over([ckpttool.Step(1)], [1.0]) is None
-
-
-def test_the_same_answer_is_the_same_page() -> None:
-    assert html.html(answer()) == html.html(answer())
-
-
 def test_the_page_says_what_was_asked_for_and_nothing_where_that_is_usual() -> None:
     plain = page(answer(), ckpttool.PageForm.HTML)
     assert "<dt>asked for</dt>" not in plain
@@ -193,20 +176,3 @@ def test_the_page_says_what_was_asked_for_and_nothing_where_that_is_usual() -> N
     data = ckpttool.DataQuestion(new_global_batch=16)
     text = ckpttool.report(replace(QUESTION, choice=choice, data=data))
     assert "<dt>asked for</dt><dd>before 25, require health, batches of 16 samples from now on</dd>" in text
-
-
-def test_where_the_log_stops_or_goes_back_stands_below_its_curves() -> None:
-    notes = (
-        LogNote(kind=NoteKind.NAN_STOP, source="a.log", line=1, step=ckpttool.Step(1200)),
-        LogNote(
-            kind=NoteKind.REWIND,
-            source="a.log",
-            line=2,
-            step=ckpttool.Step(1000),
-            previous_step=ckpttool.Step(1199),
-        ),
-        LogNote(kind=NoteKind.CUT, source="a.log", line=3, step=None),
-    )
-    text = page(replace(answer(), notes=notes), ckpttool.PageForm.HTML)
-    assert "The training stopped at step 1,200: a NaN; went back to step 1,000 after step 1,199." in text
-    assert "The training stopped" not in page(answer(), ckpttool.PageForm.HTML)
