@@ -79,7 +79,9 @@ def _options(_page: Path, command: str) -> Iterator[str]:
         if word:
             yield from (f"`ckpttool {command} {word}`:", "")
         yield from ("| option | what it does |", "|---|---|")
-        for heading, rows in by_heading(single, command, typer.Context(single)).items():
+        for heading, rows in by_heading(
+            single, command, typer.Context(single, help_option_names=["-h", "--help"])
+        ).items():
             yield f"| **{heading}** | |"
             yield from (f"| `{_cell(form)}` | {_cell(what)} |" for form, what in rows if "--help" not in form)
         if word:

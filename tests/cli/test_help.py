@@ -135,7 +135,7 @@ def test_every_option_has_its_place() -> None:
     for name in COMMANDS:
         found = group.get_command(None, name)
         for single in getattr(found, "commands", {"": found}).values():
-            under = by_heading(single, name, typer.Context(single)).get(OUTPUT, [])
+            under = by_heading(single, name, typer.Context(single, help_option_names=["-h", "--help"])).get(OUTPUT, [])
             words = {re.findall(r"--[a-z-]+", form)[0] for form, _ in under}
             assert words - OF_OUTPUT == set(), name
 
