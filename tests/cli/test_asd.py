@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import inspect
+from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.conftest import Golden
 from tests.support.commands import ask
+
+if TYPE_CHECKING:
+    from tests.conftest import Golden
 
 FORMATS = {"table": "txt", "json": "json"}
 
@@ -28,19 +30,6 @@ def test_a_check_is_the_golden_one(name: str, text: str, code: int, form: str, g
     golden(f"asd/{name}.{FORMATS[form]}", said.stdout)
 
 
-def test_a_space_ends_the_training_of_one_parser_and_does_nothing_to_the_other() -> None:
-    assert ask("asd", "check", "enable: true", "--format", "json").json["starts"] is False
-    said = ask("asd", "check", "enable: true", "--dialect", "mindspore", "--format", "json")
-    assert (said.code, said.json["starts"], said.json["findings"]) == (0, True, [])
-
-
-def test_the_variables_own_name_before_it_is_understood() -> None:
-    bare, named = (
-        ask("asd", "check", f"{prefix}enable:true", "--format", "json").json for prefix in ("", "NPU_ASD_CONFIG=")
-    )
-    assert bare == named
-
-
 @pytest.mark.parametrize("dialect", ["torch_npu", "torch-npu", "mindspore"])
 def test_what_is_emitted_is_read_back_without_a_trap(dialect: str) -> None:
     options = ["--with-checksum", "--cooldown", "10", "--strikes-num", "4", "--upper-thresh1", "5000"]
@@ -58,10 +47,6 @@ def test_settings_that_do_not_fit_together_are_said_beside_the_string() -> None:
     assert said.code == 10
     assert said.stdout == "NPU_ASD_CONFIG=enable:true,cooldown:500\n"
     assert "a strike-out is impossible" in said.stderr
-
-
-def test_switched_off_is_said_explicitly() -> None:
-    assert ask("asd", "emit", "--disable").stdout == "NPU_ASD_CONFIG=enable:false\n"
 
 
 @pytest.mark.parametrize(
@@ -85,11 +70,3 @@ def test_the_group_alone_shows_its_commands() -> None:
     assert said.code == 2
     assert "check" in said.stderr
     assert "emit" in said.stderr
-
-
-def test_both_commands_have_an_example() -> None:
-    from ckpttool.cli import asd
-
-    for name in ("check", "emit"):
-        assert f"Example: ckpttool asd {name}" in (inspect.getdoc(getattr(asd, name)) or "")
-        assert f"Example: ckpttool asd {name}" in ask("asd", name, "--help").stdout

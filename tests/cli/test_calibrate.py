@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from ckpttool.formats.safe_yaml import parse_document
-from tests.conftest import Golden
 from tests.support.commands import ask
 from tests.support.training_logs import calm, write_log
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.conftest import Golden
 
 
 def normal(here: Path, steps: int = 400, bad: int = 2) -> None:
@@ -48,27 +52,3 @@ def test_200_points_are_enough_and_199_are_refused(here: Path) -> None:
     assert (refused.code, refused.json["yaml"]) == (14, None)
     table = " ".join(ask("calibrate", "train.log", "--warm-up", "1").stdout.split())
     assert "199 values after the warm-up are too few: 200 are needed" in table
-
-
-def test_10_where_more_than_a_hundredth_would_be_alarms(here: Path) -> None:
-    normal(here, bad=5)
-    said = ask("calibrate", "train.log")
-    assert said.code == 10
-    assert "this stretch is not normal" in " ".join(said.stdout.split())
-    normal(here, bad=3)
-    assert ask("calibrate", "train.log").code == 0
-
-
-def test_without_an_embedding_norm_only_the_data_skip_is_recommended(here: Path) -> None:
-    write_log(here / "train.log", range(1, 400))
-    said = ask("calibrate", "train.log", "--format", "json")
-    assert said.code == 0
-    assert "use_checkpoint_health_monitor" not in str(said.json["yaml"])
-
-
-@pytest.mark.parametrize(("value", "text"), [(3.0, "3.0"), (1e-05, "1.0e-05"), (2.5e16, "2.5e+16"), (230, "230.0")])
-def test_a_threshold_is_spelt_so_that_yaml_reads_a_float(value: float, text: str) -> None:
-    from ckpttool.render.yaml_edit import yaml_float
-
-    assert yaml_float(value) == text
-    assert type(parse_document(f"key: {text}".encode(), what="x").data["key"]) is float

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator
 from decimal import Decimal
-from itertools import permutations
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -19,8 +17,11 @@ from tests.logs.test_tensorboard import VERSION, event, record, scalar
 from tests.support.commands import Said, ask, known_exits
 from tests.support.json_schemas import problems_of
 
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
 TOY = FIXTURES / "fp8"
-CURVES = ("bf16.csv", "bf16_regrouped.csv", "fp8.csv")
 TREES = sorted(path for path in (FIXTURES / "layouts").iterdir() if path.is_dir())
 MOST_DIGITS = 6
 
@@ -54,14 +55,6 @@ def lying(folder: Path) -> dict[str, bytes | None]:
     return {f"{path}": path.read_bytes() if path.is_file() else None for path in sorted(folder.rglob("*"))}
 
 
-@pytest.mark.sample(2)
-@pytest.mark.parametrize(("baseline", "candidate"), list(permutations(CURVES, 2)))
-def test_each_comparison_keeps_to_its_schema(baseline: str, candidate: str) -> None:
-    runs = (f"{TOY / baseline}", f"{TOY / candidate}")
-    kept("fp8 compare", ask("fp8", "compare", *runs, "--json"))
-    kept("fp8 compare", ask("fp8", "compare", runs[0], runs[0], "--repeat", runs[1], "--json"))
-
-
 @pytest.mark.parametrize("log", sorted((FIXTURES / "logs").glob("*_*.*")), ids=lambda log: log.name)
 def test_each_trainers_log_gives_an_answer_that_keeps_to_its_schema(log: Path) -> None:
     said = ask("fp8", "compare", f"{log}", f"{log}", "--json")
@@ -72,7 +65,7 @@ def test_each_trainers_log_gives_an_answer_that_keeps_to_its_schema(log: Path) -
         kept("fp8 compare", said)
 
 
-@pytest.mark.sample(8)
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("tree", TREES, ids=lambda tree: tree.name)
 def test_each_probe_keeps_to_its_schema_and_leaves_the_tree_alone(tree: Path) -> None:
     before = lying(tree)
@@ -107,11 +100,6 @@ def test_each_plan_and_the_verdicts_of_all_rounds_keep_to_their_schemas(framewor
     )
     kept("fp8 plan", again)
     assert (again.code, again.json["experiments"]) == (14, [])
-
-
-@pytest.mark.parametrize("file", ["megatron_0.14_hybrid.log", "megatron_0.16_tensorwise.log", "bf16.csv", "none.log"])
-def test_each_lint_keeps_to_its_schema(file: str) -> None:
-    kept("fp8 lint", ask("fp8", "lint", f"{TOY / file}", "--json"))
 
 
 def test_the_library_gives_what_the_commands_print(here: Path) -> None:

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.cli.test_answers import lines_too_long
-from tests.conftest import Golden
 from tests.support.commands import ask
 from tests.support.json_schemas import junit_suite, sarif_run
 from tests.trainers.fp8.test_ran import dumped
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.conftest import Golden
 
 GOOD = "torchrun pretrain_gpt.py --fp8-format e4m3 --fp8-recipe blockwise\n"
 BAD = """\
@@ -43,6 +47,7 @@ def files(here: Path) -> Path:
     ("named", "code"),
     [(["good.sh"], 0), (["good.sh", "bad.sh"], 10), (["bad.sh", "notes.md"], 2), (["none.sh"], 2)],
 )
+@pytest.mark.sample(7)
 @pytest.mark.parametrize("form", ["table", "json", "github", "junit", "sarif", "gitlab", "markdown"])
 def test_the_worst_file_decides(named: list[str], code: int, form: str, files: Path) -> None:
     said = ask("fp8", "lint", *named, "--format", form)
@@ -64,6 +69,7 @@ def test_the_answer_is_the_golden_one(files: Path, golden: Golden) -> None:
     golden("fp8-lint/three.md", ask(*three, "--format", "markdown").stdout)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("form", ["json", "github", "junit", "sarif", "gitlab", "markdown"])
 def test_an_earlier_report_of_the_same_kind_is_replaced(form: str, files: Path) -> None:
     for named in ("bad.sh", "good.sh"):

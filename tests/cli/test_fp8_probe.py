@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import json
-import re
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
 from safetensors.torch import save_file
 
 from ckpttool.errors import ExitCode
-from tests.conftest import Golden
 from tests.support.commands import ask
 from tests.support.situations import real
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.conftest import Golden
 
 FORMS = {"table": "txt", "json": "json"}
 QUESTIONS = {
@@ -83,15 +85,6 @@ def test_what_no_recipe_puts_into_fp8_is_shown_apart_and_ends_nothing() -> None:
 
 
 @pytest.mark.usefixtures("beside_fixtures")
-def test_the_worst_come_first_and_top_cuts_the_table_and_not_the_document() -> None:
-    path = weights(**{f"v{at}": normal(64, 64, seed=at) for at in range(5)}, bad=unequal())
-    table = ask("fp8", "probe", path, "--top", "2").stdout
-    assert re.findall(r"^(\S+)\.weight +(\w+)", table, re.MULTILINE)[0] == ("bad", "lost")
-    assert "and 4 more rows: --top N" in table
-    assert len(told(path, "--top", "2")["tensors"]) == 6
-
-
-@pytest.mark.usefixtures("beside_fixtures")
 def test_numbers_go_to_a_file_a_line_each_and_never_over_somebody_elses(tmp_path: Path) -> None:
     path = weights(good=normal(64, 64), bad=unequal())
     for _ in range(2):  # its own earlier one may go
@@ -111,16 +104,6 @@ def test_numbers_go_to_a_file_a_line_each_and_never_over_somebody_elses(tmp_path
 
 
 @pytest.mark.usefixtures("beside_fixtures")
-def test_shards_in_any_order_give_the_same_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    from ckpttool.api import fp8_probe
-
-    tasks_of = fp8_probe.__globals__["tasks_of"]
-    straight = ask("fp8", "probe", "fixtures/newfmt_tp2dp2/output", "--json").stdout
-    monkeypatch.setitem(fp8_probe.__globals__, "tasks_of", lambda side, **more: tasks_of(side, **more)[::-1])
-    assert ask("fp8", "probe", "fixtures/newfmt_tp2dp2/output", "--json").stdout == straight
-
-
-@pytest.mark.usefixtures("beside_fixtures")
 def test_a_delayed_scale_is_that_of_the_largest_over_the_ranks_and_the_steps_before() -> None:
     tree = "fixtures/sink2_ckpt/output"
     alone, back = (told(tree, "--recipe", "delayed", "--optimizer", *more) for more in ([], ["--history", "30"]))
@@ -134,24 +117,6 @@ def test_a_delayed_scale_is_that_of_the_largest_over_the_ranks_and_the_steps_bef
     assert all(len(each) == 1 for each in scales[0].values())  # ranks share it
     assert all(max(scales[1][name]) <= max(scales[0][name]) for name in scales[0])
     assert scales[0] != scales[1]
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["--history", "5"], "add --recipe delayed"),
-        (["--format-of", "weight=e4m4"], "weight=e4m3,e5m2"),
-        (["--format-of", "gradient=e5m2"], "weight=e4m3"),
-        (["--format-of", "weight=e4m3,e4m3"], "weight=e4m3"),
-        (["--recipe", "rows"], "rows"),
-        (["--checkpoint", "99_9"], "there is no checkpoint '99_9'"),
-    ],
-)
-@pytest.mark.usefixtures("beside_fixtures")
-def test_what_cannot_be_meant_is_said_in_one_line(words: list[str], message: str) -> None:
-    said = ask("fp8", "probe", "fixtures/sink2_ckpt/output", *words)
-    assert (said.code, said.stdout) == (ExitCode.USAGE, "")
-    assert message in said.stderr
 
 
 @pytest.mark.usefixtures("beside_fixtures")

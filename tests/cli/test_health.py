@@ -4,26 +4,25 @@ from __future__ import annotations
 
 import errno
 import json
-import math
-import re
 import shutil
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
-from ckpttool.domain.checkpoint import Checkpoint
-from ckpttool.domain.finding import Severity
-from ckpttool.render.findings import explained
-from ckpttool.storage.base import Kind
 from ckpttool.storage.local import LocalStorage
 from ckpttool.trainers.base import Refusal
 from ckpttool.trainers.mindformers.layouts.rank import MindFormersRank
-from tests.cli.test_answers import findings_in
 from tests.conftest import FIXTURES, Golden
-from tests.support.commands import Said, ask, run
+from tests.support.commands import Said, ask
 from tests.support.situations import real
 from tests.support.training_logs import write_log
-from tests.support.trees import TreeBuilder, floats, weights
+from tests.support.trees import TreeBuilder
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from ckpttool.domain.checkpoint import Checkpoint
+    from ckpttool.storage.base import Kind
 
 NORMS = {10: 100.0, 20: 269.9, 30: 270.0}
 FILES = [f"llama2_7b_rank_0-{epoch}_2.ckpt" for epoch in (5, 10, 15)]
@@ -73,31 +72,6 @@ def test_a_norm_at_the_threshold_is_unhealthy_and_one_just_below_it_is_not(here:
     assert (higher.json["newest_healthy"], higher.code) == ("15_2", 0)
 
 
-def test_the_root_of_the_sum_of_squares_stands_beside_it(here: Path) -> None:
-    tree(here)
-    log(here, {30: 251.79117})
-    one = ask("health", "--threshold", "270", "--format", "json").json["checkpoints"]
-    assert one[2]["l2_norm"] == pytest.approx(15.868, abs=1e-3)
-
-
-def test_nan_is_unhealthy_although_mindformers_recorded_it_as_healthy(here: Path) -> None:
-    tree(here, recorded={15: 0})
-    log(here, NORMS | {30: math.nan})
-    said = ask("health", "--threshold", "270", "--format", "json")
-    assert judged(said)["15_2"] == ("unhealthy", "log")
-    found = said.json["checkpoints"]
-    assert found[2]["embedding_local_norm"] == "nan"
-    assert "health-contradictory" in ask("health", "--threshold", "270").stdout
-
-
-def test_of_the_ranks_of_the_first_stage_the_worst_one_counts(here: Path) -> None:
-    tree(here)
-    log(here, dict.fromkeys((10, 20, 30), 100.0))
-    assert ask("health", "--threshold", "270").code == 0
-    log(here, {10: 100.0, 20: 100.0, 30: 300.0}, rank=1)
-    assert ask("health", "--threshold", "270").code == 10
-
-
 def test_logs_of_ranks_behind_the_first_one_without_a_norm_are_not_read(here: Path) -> None:
     tree(here)
     log(here, dict.fromkeys((10, 20, 30), 100.0))
@@ -106,14 +80,6 @@ def test_logs_of_ranks_behind_the_first_one_without_a_norm_are_not_read(here: Pa
     said = ask("health", "--threshold", "270", "--format", "json")
     assert said.code == 0
     assert said.json["logs"]["sources"] == ["output/log/rank_0/info.log", "output/log/rank_1/info.log"]
-
-
-def test_a_log_that_was_rotated_is_read_with_the_parts_before_it(here: Path) -> None:
-    tree(here)
-    write_log(here / "output/log/rank_0/info.log.1", range(1, 15), embeddings={10: 100.0})
-    write_log(here / "output/log/rank_0/info.log", range(15, 41), embeddings={20: 100.0, 30: 100.0})
-    said = ask("health", "--threshold", "270", "--format", "json")
-    assert set(judged(said).values()) == {("healthy", "log")}
 
 
 def test_what_msrun_caught_is_found_where_there_is_no_other_log(here: Path) -> None:
@@ -138,40 +104,6 @@ def test_without_a_log_the_record_speaks_and_the_text_says_that_the_threshold_co
     assert said.code == 14
     assert "the threshold could not be applied" in " ".join(ask("health", "--threshold", "270").stdout.split())
     assert ask("health").code == 0
-
-
-def test_what_is_neither_measured_nor_recorded_is_unknown(here: Path) -> None:
-    tree(here)
-    said = ask("health", "--format", "json")
-    assert set(judged(said).values()) == {("unknown", "none")}
-    assert (said.code, said.json["newest_healthy"]) == (14, None)
-    assert "is of unknown health; no checkpoint is healthy" in " ".join(ask("health").stdout.split())
-
-
-def test_a_record_of_a_run_with_one_pipeline_stage_measured_nothing(here: Path) -> None:
-    tree(here, recorded={15: 0})
-    config = "use_parallel: True\nparallel_config:\n  data_parallel: 2\n  pipeline_stage: {}\n"
-    (here / "one.yaml").write_text(config.format(1))
-    (here / "two.yaml").write_text(config.format(2).replace("data_parallel: 2", "data_parallel: 1"))
-    assert judged(ask("health", "--config", "one.yaml", "--format", "json"))["15_2"] == ("unknown", "record")
-    assert judged(ask("health", "--config", "two.yaml", "--format", "json"))["15_2"] == ("healthy", "record")
-
-
-def test_a_norm_of_zero_was_never_measured(here: Path) -> None:
-    tree(here, recorded={15: 0})
-    log(here, {10: 100.0, 30: 0.0})
-    assert judged(ask("health", "--threshold", "270", "--format", "json"))["15_2"][0] == "unknown"
-
-
-def test_newest_means_what_resolve_means_by_it(here: Path) -> None:
-    """A training that was rewound left its highest steps."""
-    builder = tree(here)
-    builder.save(epoch=12, step=2, run=1)
-    path = log(here, dict.fromkeys((10, 20, 30), 1.0))
-    again = write_log(here / "again.log", range(21, 27), norms=dict.fromkeys(range(21, 27), 0.5), embeddings={24: 1.0})
-    path.write_text(path.read_text() + again.read_text())
-    said = ask("health", "--threshold", "270", "--format", "json")
-    assert said.json["newest_healthy"] == "_1-12_2"
 
 
 BAD_FROM_25 = {step: 1.0 if step < 25 else 500.0 for step in range(1, 46)}
@@ -206,38 +138,6 @@ def test_each_run_is_judged_by_its_own_norms_though_both_did_the_same_steps(file
     assert said.code == 0
     assert judged(said) == {name: (health, "log") for name, health in {**RUN_0, **RUN_1}.items()}
     assert said.json["newest_healthy"] == "_1-30_2"
-
-
-def test_with_the_later_run_s_files_lost_the_ones_it_was_to_replace_are_not_taken(here: Path) -> None:
-    first, second = went_back(here, later=False)
-    (here / "all.log").write_text(first.read_text() + second.read_text())
-    said = ask("health", "--threshold", "270", "--log", "all.log", "--format", "json")
-    assert {name: health for name, (health, _) in judged(said).items()} == RUN_0
-    resolved = ask("resolve", "--health-threshold", "270", "--log", "all.log", "--format", "json")
-    assert resolved.json["resume"]["name"] == "10_2"
-
-
-def test_the_log_of_the_last_run_alone_says_nothing_of_the_first(here: Path) -> None:
-    went_back(here)
-    said = ask("health", "--threshold", "270", "--log", "second.log", "--format", "json")
-    found = judged(said)
-    assert {name: found[name][0] for name in RUN_1} == RUN_1
-    assert [found[name] for name in ("15_2", "20_2")] == [("unknown", "none")] * 2
-    assert "perhaps of another start of the training that did it too" in said.stdout
-    for path in (here / "output/checkpoint").glob("rank_*/*_rank_?_1-*"):
-        path.unlink()
-    resolved = ask("resolve", "--health-threshold", "270", "--require-health", "--log", "second.log")
-    assert resolved.code == 11
-
-
-def test_a_log_that_never_goes_back_is_of_all_runs(here: Path) -> None:
-    builder = tree(here)
-    builder.save(epoch=20, step=2, run=1)
-    log(here, {10: 1.0, 20: 1.0, 30: 500.0, 40: 1.0})
-    found = judged(ask("health", "--threshold", "270", "--format", "json"))
-    assert [found[name][0] for name in ("5_2", "10_2", "15_2", "_1-20_2")] == [
-        "healthy", "healthy", "unhealthy", "healthy",
-    ]  # fmt: skip
 
 
 def test_writing_marks_what_the_log_shows_and_a_second_time_changes_nothing(here: Path) -> None:
@@ -381,17 +281,6 @@ def test_the_weights_show_a_trend_and_a_stand_in_for_the_norm(here: Path, golden
     golden("health/weights.txt", ask("health", "output", "--from-weights").stdout)
 
 
-def test_nan_in_the_optimizer_makes_a_checkpoint_unhealthy_whatever_is_recorded(here: Path) -> None:
-    builder = tree(here, recorded={5: 0, 10: 0, 15: 0})
-    sick = [*weights(seed=1)[:-1], floats("adam_m.dense.bias", [8], values=[math.nan, *[1.0] * 7])]
-    builder.save(epoch=20, step=2, tensors=sick)
-    builder.health([("llama2_7b_rank_0-20_2.ckpt", 0)])
-    assert ask("health").code == 0
-    said = ask("health", "--from-weights", "--format", "json")
-    assert judged(said)["20_2"] == ("unhealthy", "weights")
-    assert said.code == 10
-
-
 def test_a_shard_that_cannot_be_read_to_its_end_leaves_the_numbers_incomplete(here: Path) -> None:
     builder = tree(here, recorded={15: 0})
     builder.truncate(builder.shard(1, 15, 2), 50)
@@ -401,62 +290,7 @@ def test_a_shard_that_cannot_be_read_to_its_end_leaves_the_numbers_incomplete(he
     assert said.code == 10
 
 
-def test_lines_that_cannot_be_read_are_told_with_their_numbers_and_change_nothing(here: Path) -> None:
-    tree(here)
-    path = log(here, dict.fromkeys((10, 20, 30), 1.0))
-    lines = path.read_text().splitlines()
-    lines[4] = lines[4].replace("global_norm: [0", "global_norm: [0 ")
-    path.write_text("\n".join(lines))
-    said = ask("health", "--threshold", "270", "--format", "json")
-    assert said.code == 0
-    assert said.json["logs"]["problems"][0]["line"] == 5
-
-
-def test_a_narrow_ascii_terminal_gets_table_and_curve(here: Path) -> None:
-    tree(here)
-    log(here, NORMS)
-    env = {"PYTHONIOENCODING": "ascii", "LC_ALL": "C", "COLUMNS": "40"}
-    said = run("health", "--threshold", "270", "-q", cwd=here, env=env)
-    assert said.stdout.isascii()
-    assert max(map(len, said.stdout.splitlines())) <= 40
-    assert "*" in said.stdout
-
-
 def test_an_empty_tree_has_nothing_to_judge(here: Path) -> None:
     (here / "output/checkpoint/rank_0").mkdir(parents=True)
     said = ask("health")
     assert (said.code, said.stdout.splitlines()[0]) == (11, "No checkpoint in output/checkpoint")
-
-
-def test_every_finding_that_a_judgement_gives_is_explained_with_its_weight(here: Path) -> None:
-    tree(here, recorded={5: 1, 10: 0, 15: 0})
-    path = log(here, {10: 1.0, 20: 300.0, 30: 1.0})
-    path.write_text(path.read_text().replace("global_norm: [0.3", "global_norm: [0 3", 1))
-    (here / "cut.log").write_text("nothing\n")
-    for command in (["health", "--threshold", "270"], ["resolve", "--health-threshold", "270"]):
-        for logs in ([], ["--log", "output/log", "--log", "cut.log"]):
-            document = ask(*command, *logs, "--format", "json").json
-            found = findings_in(document)
-            assert found != []
-            for finding in found:
-                explanation = explained(finding["code"])
-                assert explanation is not None, finding
-                assert Severity[finding["severity"].upper()] in explanation.severities, finding
-
-
-@pytest.mark.parametrize(
-    ("command", "options"),
-    [
-        ("health", {"--threshold", "--log", "--health-file", "--from-weights", "--write", "--columns", "--config"}),
-        (
-            "replay",
-            {"--policy", "--threshold", "--count", "--nan", "--dialect", "--asd-config", "--columns", "--margin"},
-        ),
-        ("replay", {"--health-timeline", "--around-spike", "--every", "--format", "--quiet"}),
-        ("calibrate", {"--warm-up", "--columns", "--format", "--quiet"}),
-        ("resolve", {"--health-threshold", "--log", "--health-timeline", "--around-spike", "--spike-threshold"}),
-        ("launch", {"--health-threshold", "--log", "--health-timeline", "--around-spike", "--margin"}),
-    ],
-)
-def test_every_promised_option_about_logs_is_there(command: str, options: set[str]) -> None:
-    assert options - set(re.findall(r"--[a-z-]+", ask(command, "--help").stdout)) == set()

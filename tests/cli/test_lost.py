@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import os
-import re
-import shutil
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.conftest import FIXTURES, Golden
 from tests.support.commands import Said, ask
-from tests.support.situations import SITUATIONS
 from tests.support.training_logs import write_log
 from tests.support.trees import FIRST_SAVE_NS, MINUTE_NS, TreeBuilder
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 LOG = "train.log"
 
@@ -38,24 +38,6 @@ def test_the_minutes_that_are_lost_are_said_with_what_tells_them(
     golden(f"resolve/minutes-lost.{'txt' if form == 'table' else 'json'}", ask("resolve", "--format", form).stdout)
 
 
-def test_a_copied_tree_tells_no_minutes(here: Path) -> None:
-    torn(here)
-    shutil.copytree(here / "output", here / "copy", copy_function=shutil.copyfile)
-    document = ask("resolve", "copy", "--format", "json").json
-    assert (document["lost_steps"], document["lost_seconds"], document["lost_seconds_source"]) == (20, None, None)
-    assert "20 steps to be done again.\n" in ask("resolve", "copy").stdout
-
-
-def test_minutes_beyond_the_saves_are_said_to_be_reckoned_at_their_pace(here: Path) -> None:
-    torn(here)
-    log = write_log(here / LOG, range(1, 91))
-    log.write_text(re.sub(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d+", "", log.read_text()))
-    text = " ".join(ask("resolve", "--log", LOG).stdout.split())
-    assert (
-        "60 steps to be done again, about 2.1 h (reckoned at the pace of steps 30 to 50, by the saves' times)." in text
-    )
-
-
 def when(here: Path, monkeypatch: pytest.MonkeyPatch, *, after: float) -> tuple[str, str]:
     """Ask so many minutes after the chosen one was saved, and return what the table and the JSON say of it."""
     tree = TreeBuilder(here).legacy(ranks=2).save(epoch=10, step=2)
@@ -73,10 +55,6 @@ def test_resolve_says_when_the_chosen_one_was_saved_and_how_long_ago(
     assert saved_at.startswith("2023-11-14T22:13:")
 
 
-def test_a_save_from_the_future_has_a_time_and_no_age(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert when(here, monkeypatch, after=-5)[0] == "2023-11-14 22:13 UTC"
-
-
 def test_the_json_of_resolve_does_not_depend_on_when_it_is_asked(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     torn(here)
     said = set()
@@ -84,11 +62,6 @@ def test_the_json_of_resolve_does_not_depend_on_when_it_is_asked(here: Path, mon
         monkeypatch.setattr("ckpttool.cli.resolve.clock", lambda now=now: now)
         said.add(ask("resolve", "--format", "json").stdout)
     assert len(said) == 1
-
-
-def test_where_nothing_is_lost_it_took_no_time(here: Path) -> None:
-    SITUATIONS["whole"](here)
-    assert ask("resolve", "output", "--format", "json").json["lost_seconds"] == 0
 
 
 @pytest.mark.sample(4)

@@ -7,22 +7,25 @@ import gzip
 import json
 import os
 import re
-from collections.abc import Callable
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from ckpttool import api
 from ckpttool.errors import ExitCode
-from ckpttool.render.answers.preflight import MOST_NOTES, MOST_REASONS
+from ckpttool.render.answers.preflight import MOST_REASONS
 from ckpttool.storage.disk import LocalDisk, Room
 from tests.cli.test_answers import FORMATS, lines_too_long
 from tests.cli.test_hostile_names import NAMES
 from tests.conftest import FIXTURES, TESTS, Golden
-from tests.support.commands import Said, ask, run
+from tests.support.commands import Said, ask
 from tests.support.json_schemas import junit_suite, sarif_run
 from tests.support.situations import SITUATIONS, before_morning, real
 from tests.support.trees import TreeBuilder, flip
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
 
 GOOD = (FIXTURES / "configs" / "pretrain_sink2.yaml").read_text()
 NEWER = """\
@@ -103,40 +106,6 @@ def test_the_answer_is_the_golden_one(situation: str, form: str, here: Path, gol
     assert (said.json["go"], said.json["exit_code"]) == (code == 0, code)
 
 
-@pytest.mark.parametrize("situation", ANSWERS)
-def test_every_report_tells_of_the_same_exit_code(situation: str, here: Path) -> None:
-    SITUATIONS[situation](here)
-    code = ANSWERS[situation][0]
-    assert asked(here, *REPORTS).code == code
-    told = {form: (here / f"report.{form}").read_text() for form in ALL[1:]}
-    assert json.loads(told["json"])["exit_code"] == sarif_run(told["sarif"])["invocations"][0]["exitCode"] == code
-    suite = junit_suite(told["junit"])
-    assert (suite.get("failures") == suite.get("errors") == "0") is (code == 0)
-    assert told["github"].splitlines()[-1].startswith("GO: " if code == 0 else "NO-GO: ")
-    assert ("::error " in told["github"]) is (code != 0)
-
-
-def test_go_means_that_launch_would_resume_there(here: Path) -> None:
-    SITUATIONS["missing-shard"](here)
-    plan = asked(here, "--format", "json").json["plan"]
-    said = ask("launch", "output", "--config", "base.yaml", "--output", "new.yaml", "--format", "json")
-    assert said.code == 0
-    launched = said.json["plan"]
-    assert plan["resume"]["name"] == launched["resume"]["name"] == "15_2"
-
-
-@pytest.mark.parametrize("situation", ["whole", "all-damaged", "torn-health-file"])
-def test_nothing_is_written(situation: str, here: Path) -> None:
-    def seen() -> dict[str, tuple[int, int]]:
-        return {str(path): (path.stat().st_mtime_ns, path.stat().st_size) for path in here.rglob("*")}
-
-    SITUATIONS[situation](here)
-    (here / "base.yaml").write_text(GOOD)
-    before = seen()
-    ask("preflight", "output", "--config", "base.yaml")
-    assert seen() == before
-
-
 def unmounted(here: Path) -> None:
     """The newest checkpoint's shard on one rank is a link to a disk that is not there."""
     path = real(here, "sink2_ckpt") / "rank_2/llama2_7b_rank_2_1-30_2.ckpt"
@@ -144,20 +113,34 @@ def unmounted(here: Path) -> None:
     path.symlink_to("/mnt/not-mounted/shard.ckpt")
 
 
-@pytest.mark.parametrize("strict", [(), ("--strict",)])
-def test_14_where_a_newer_checkpoint_could_not_be_looked_at(strict: tuple[str, ...], here: Path) -> None:
+def test_14_where_a_newer_checkpoint_could_not_be_looked_at(here: Path) -> None:
     unmounted(here)
-    said = asked(here, *strict, *WRITTEN, "--format", "json")
+    said = asked(here, "--strict", *WRITTEN, "--format", "json")
     assert (said.code, codes(said)) == (14, {"newer-not-chosen"})
     assert outcomes(said)["checkpoint"] == "unknown"
-    assert asked(here, *strict, *WRITTEN, "--allow", "newer-not-chosen").code == 0
+    assert asked(here, "--strict", *WRITTEN, "--allow", "newer-not-chosen").code == 0
 
 
 class TestConfig:
-    def test_what_the_lint_finds_stops_a_launch(self, here: Path) -> None:
+    @pytest.mark.parametrize(
+        ("old", "new", "code", "found"),
+        [
+            ("run_mode: 'train'", "run_mode: 'predict'", 10, {"not-a-training"}),
+            ("1.0e-8", "1e-8", 10, {"config-wrong-type"}),  # which is found where the config is read
+            ("data_parallel: 4", "data_parallel: 6", 11, {"nothing-to-resume"}),  # four ranks are there
+        ],
+    )
+    def test_what_is_wrong_with_it_stops_a_launch_and_is_told_once(
+        self, old: str, new: str, code: int, found: set[str], here: Path
+    ) -> None:
         SITUATIONS["whole"](here)
-        said = asked(here, "--format", "json", config=GOOD.replace("run_mode: 'train'", "run_mode: 'predict'"))
-        assert (said.code, codes(said)) == (10, {"not-a-training"})
+        said = asked(here, "--format", "json", config=GOOD.replace(old, new))
+        assert (said.code, codes(said)) == (code, found)
+        findings = [each["code"] for check in said.json["checks"] for each in check["findings"]]
+        assert [code for code in found if findings.count(code) > 1] == []
+
+    def test_15_for_a_config_that_is_a_bomb(self, here: Path) -> None:
+        assert asked(here, config=f"a: {'[' * 1000}").code == ExitCode.UNSAFE
 
     def test_that_one_save_is_kept_costs_no_start_and_is_a_note(self, here: Path) -> None:
         SITUATIONS["whole"](here)
@@ -168,18 +151,6 @@ class TestConfig:
         assert (launched.code, (here / "new.yaml").exists()) == (0, True)
         assert ask("lint-config", "base.yaml").code == 10
 
-    def test_what_is_found_where_the_config_is_read_stops_it_too(self, here: Path) -> None:
-        SITUATIONS["whole"](here)
-        said = asked(here, "--format", "json", config=GOOD.replace("1.0e-8", "1e-8"))
-        assert (said.code, codes(said)) == (10, {"config-wrong-type"})
-
-    def test_each_finding_is_told_once(self, here: Path) -> None:
-        SITUATIONS["whole"](here)
-        text = asked(here, "--format", "json", config=GOOD.replace("1.0e-8", "1e-8")).stdout
-        report = json.loads(text)
-        del report["plan"]
-        assert json.dumps(report).count("config-wrong-type") == 1
-
     @pytest.mark.parametrize(("config", "line"), [("seed: 1\nseed: 2\n", 2), ("a: [\n", 2), ("", None), ("a: !x 1", 1)])
     def test_2_for_a_config_that_cannot_be_used_with_its_line(self, config: str, line: int | None, here: Path) -> None:
         SITUATIONS["whole"](here)
@@ -189,29 +160,17 @@ class TestConfig:
         assert (finding["code"], finding["file"], finding["line"]) == ("config-unusable", "base.yaml", line)
         assert set(outcomes(said).values()) == {"failed", "skipped"}
 
-    def test_2_for_a_config_that_is_not_there(self, here: Path) -> None:
-        SITUATIONS["whole"](here)
-        said = ask("preflight", "output", "--config", "none.yaml")
-        assert (said.code, said.stdout, said.stderr.count("\n")) == (ExitCode.USAGE, "", 1)
-
-    @pytest.mark.parametrize("form", ["json", "github", "junit", "sarif"])
+    @pytest.mark.parametrize("form", ["json", "junit"])
     def test_what_others_read_is_a_report_even_where_the_config_is_not_there(self, form: str, here: Path) -> None:
         SITUATIONS["whole"](here)
+        table = ask("preflight", "output", "--config", "none.yaml")
+        assert (table.code, table.stdout, table.stderr.count("\n")) == (ExitCode.USAGE, "", 1)
         said = ask("preflight", "output", "--config", "none.yaml", "--format", form)
         assert (said.code, said.stderr) == (ExitCode.USAGE, "")
         assert "none.yaml" in said.stdout
         reported = ask("preflight", "output", "--config", "none.yaml", "--report", f"{form}=report")
         assert reported.code == ExitCode.USAGE
         assert (here / "report").read_text() == said.stdout
-
-    def test_15_for_a_config_that_is_a_bomb(self, here: Path) -> None:
-        SITUATIONS["whole"](here)
-        assert asked(here, config=f"a: {'[' * 1000}").code == ExitCode.UNSAFE
-
-    def test_another_world_size_stops_it(self, here: Path) -> None:
-        SITUATIONS["whole"](here)
-        said = asked(here, "--format", "json", config=GOOD.replace("data_parallel: 4", "data_parallel: 6"))
-        assert said.code == 11  # six ranks are expected then, and four are there
 
     def test_a_config_of_which_no_launch_config_can_be_made_stops_it(self, here: Path) -> None:
         SITUATIONS["whole"](here)
@@ -231,16 +190,6 @@ class TestLaunch:
         said = asked(here, "--devices", "8", "--format", "json")
         assert (said.code, outcomes(said)["launch"]) == (10, "failed")
 
-    def test_strict_minds_a_newer_one_that_was_rejected(self, here: Path) -> None:
-        SITUATIONS["missing-shard"](here)
-        assert asked(here, *WRITTEN).code == 0
-        said = asked(here, "--strict", *WRITTEN, "--format", "json")
-        assert (said.code, codes(said)) == (10, {"newer-not-chosen"})
-
-    def test_strict_alone_stops_nothing(self, here: Path) -> None:
-        SITUATIONS["whole"](here)
-        assert asked(here, "--strict").code == 0
-
     def test_resolve_s_options_count(self, here: Path) -> None:
         SITUATIONS["unhealthy"](here)
         config = GOOD.replace("data_parallel: 4", "data_parallel: 2").replace("pipeline_stage: 1", "pipeline_stage: 2")
@@ -249,10 +198,6 @@ class TestLaunch:
         said = asked(here, "--ignore-health", "--format", "json", config=config)
         other = said.json["plan"]
         assert (plain["resume"]["name"], other["resume"]["name"]) == ("10_2", "15_2")
-
-    def test_require_health_makes_unknown_a_reason(self, here: Path) -> None:
-        SITUATIONS["whole"](here)
-        assert asked(here, "--require-health").code == 11
 
     def test_a_checkpoint_that_is_not_there_is_a_reason_like_any_other(self, here: Path) -> None:
         SITUATIONS["whole"](here)
@@ -305,16 +250,6 @@ class TestDisk:
         assert (said.code, codes(said)) == (10, {"folder-not-writable"})
         assert asked(here, "--allow", "folder-not-writable").code == 0
 
-    def test_14_where_the_file_system_does_not_say(self, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        def room(*_: object) -> Room:
-            raise OSError(5, "Input/output error")
-
-        SITUATIONS["whole"](here)
-        monkeypatch.setattr(LocalDisk, "room", room)
-        said = asked(here, "--format", "json")
-        assert (said.code, codes(said)) == (14, {"disk-unknown"})
-        assert said.json["disk"] is None
-
     def test_an_output_folder_elsewhere_is_asked_instead(self, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         SITUATIONS["whole"](here)
         (here / "big").mkdir()
@@ -328,12 +263,6 @@ class TestDisk:
         config = GOOD.replace("output_dir: './output'", f"output_dir: '{here}/big/new/run'")
         assert asked(here, config=config).code == 0
         assert asked_for == [f"{here}/big"]
-
-    def test_an_empty_tree_tells_no_size(self, here: Path) -> None:
-        (here / "output/checkpoint/rank_0").mkdir(parents=True)
-        said = asked(here, "--format", "json")
-        assert said.code in {11, 12}
-        assert outcomes(said)["disk"] == "skipped"
 
 
 class TestAllow:
@@ -512,6 +441,7 @@ class TestReports:
             assert (said.code, said.stdout) == (2, "")
             assert "two reports cannot be in one file" in said.stderr
 
+    @pytest.mark.sample(2)
     @pytest.mark.parametrize("form", ALL)
     def test_a_log_is_named_as_it_was_given(self, form: str, here: Path) -> None:
         SITUATIONS["whole"](here)
@@ -520,14 +450,6 @@ class TestReports:
         assert said.code == 14
         assert "checkpoint/l.gz" not in said.stdout
         assert "l.gz" in said.stdout
-
-    def test_shards_are_named_as_they_can_be_opened_from_here(self, here: Path) -> None:
-        SITUATIONS["all-damaged"](here)
-        results = sarif_run(asked(here, "--format", "sarif").stdout)["results"]
-        uris = [one["locations"][0]["physicalLocation"]["artifactLocation"]["uri"] for one in results]  # type: ignore[index]
-        shards = [uri for uri in uris if uri.endswith(".ckpt")]
-        assert shards
-        assert all((here / uri).exists() for uri in shards)
 
     def test_a_health_file_beside_the_tree_is_named_where_it_is(self, here: Path) -> None:
         SITUATIONS["torn-health-file"](here)
@@ -554,22 +476,13 @@ class TestOneScreen:
         assert len(said.stdout.splitlines()) <= 50
         assert said.stdout.count("\n  fix: ") == MOST_REASONS
         golden("preflight/everything-wrong.txt", said.stdout)
-
-    @pytest.mark.parametrize("form", ["github", "junit", "sarif"])
-    def test_every_other_format_has_all_of_it(self, form: str, here: Path, golden: Golden) -> None:
-        SITUATIONS["whole"](here)
-        said = asked(here, "--format", form, config=self.BAD)
-        golden(f"preflight/everything-wrong.{form}", said.stdout)
         found = codes(asked(here, "--format", "json", config=self.BAD))
-        assert [code for code in found if code not in said.stdout] == []
+        for form in ("github", "junit", "sarif"):
+            whole = asked(here, "--format", form, config=self.BAD).stdout
+            golden(f"preflight/everything-wrong.{form}", whole)
+            assert [code for code in found if code not in whole] == []
 
-    def test_many_notes_are_not_all_shown(self, here: Path) -> None:
-        SITUATIONS["missing-shard"](here)
-        texts = "".join(f"a{n}: None\n" for n in range(20))
-        said = asked(here, *WRITTEN, config=GOOD + texts)
-        assert said.code == 0
-        assert said.stdout.count("\nnote ") <= MOST_NOTES
-
+    @pytest.mark.sample(2)
     @pytest.mark.parametrize("situation", ANSWERS)
     def test_a_narrow_terminal_breaks_nothing(
         self, situation: str, here: Path, monkeypatch: pytest.MonkeyPatch
@@ -581,7 +494,7 @@ class TestOneScreen:
         assert "…" not in said.stdout
 
 
-@pytest.mark.sample(4)
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("name", NAMES.values(), ids=NAMES)
 def test_a_hostile_name_is_shown_without_being_obeyed(name: str, here: Path) -> None:
     tree = TreeBuilder(here).legacy(ranks=2, prefix=name, sparse=True)
@@ -597,23 +510,3 @@ def test_a_hostile_name_is_shown_without_being_obeyed(name: str, here: Path) -> 
         assert [each for each in text if not each.isprintable() and each != "\n"] == []
     sarif_run(told["sarif"])
     junit_suite(told["junit"])
-
-
-def test_the_same_input_gives_the_same_bytes(here: Path) -> None:
-    SITUATIONS["all-damaged"](here)
-    (here / "base.yaml").write_text(GOOD)
-    texts = []
-    for seed in ("0", "1"):
-        assert run("preflight", "output", "--config", "base.yaml", *REPORTS, env={"PYTHONHASHSEED": seed}).code == 11
-        told = [(here / f"report.{form}").read_text() for form in ("junit", "sarif", "github")]
-        texts.append([re.sub(r"[0-9.,]+ (GiB|bytes|inodes)", "", text) for text in told])
-    assert texts[0] == texts[1]
-
-
-def test_the_program_ends_with_the_code_of_the_answer(here: Path) -> None:
-    SITUATIONS["whole"](here)
-    (here / "base.yaml").write_text(GOOD)
-    said = run("preflight", "output", "--config", "base.yaml")
-    assert (said.code, said.stdout.splitlines()[0]) == (0, "GO: a launch now resumes from _1-30_2, step 60")
-    assert said.stderr == "ckpttool: looking at output/checkpoint\n"
-    assert ask("preflight", "output", "--config", "base.yaml", "-q").stderr == ""
