@@ -14,7 +14,6 @@ from ckpttool.domain.finding import Code, Severity, blocking
 from ckpttool.domain.health import Health
 from ckpttool.domain.plan import ResumePlan
 from ckpttool.domain.verdict import Level
-from ckpttool.verify.replicas.beside import Replicas
 from tests.support.trees import Tensor, TreeBuilder, safetensors_bytes, training_scalars
 
 STEPS = (10, 20, 30, 40, 50, 60)
@@ -74,12 +73,6 @@ def test_resolve_goes_before_a_drift_that_verify_has_seen_and_health_says_so(tmp
     }
 
 
-def test_a_training_in_which_nothing_drifted_has_no_such_evidence(tmp_path: Path) -> None:
-    tree = trained(tmp_path)
-    read(tree, "all")
-    assert (chosen(tree), unhealthy(tree)) == (60, [])
-
-
 def test_whoever_ignores_health_takes_a_copy_that_drifted(tmp_path: Path) -> None:
     tree = trained(tmp_path, drifted=(40, 50, 60))
     read(tree, "all")
@@ -87,22 +80,8 @@ def test_whoever_ignores_health_takes_a_copy_that_drifted(tmp_path: Path) -> Non
     assert chosen(tree, api.ResumeQuestion(evidence=Level.CHECKSUM)) == 30
 
 
-def test_no_byte_of_a_tensor_is_read_again_to_say_what_drifted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    tree = trained(tmp_path, drifted=(40, 50, 60))
-    read(tree, "all")
-    monkeypatch.setattr(Replicas, "compare", None)
-    assert (chosen(tree), unhealthy(tree)) == (30, [40, 50, 60])
-
-
 def test_files_that_were_written_anew_are_doubted_no_more(tmp_path: Path) -> None:
     tree = trained(tmp_path, drifted=(40, 50, 60))
     read(tree, "all")
     trained(tmp_path, steps=(40, 50, 60), at=3600)
     assert (chosen(tree), unhealthy(tree)) == (60, [])
-
-
-def test_a_checksum_that_matches_is_no_excuse_for_a_copy_that_drifted(tmp_path: Path) -> None:
-    tree = trained(tmp_path, drifted=(40, 50, 60))
-    list(api.seal(tree, name="all"))
-    read(tree, "all")
-    assert unhealthy(tree) == [40, 50, 60]

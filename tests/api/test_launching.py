@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -12,15 +11,12 @@ import pytest
 import yaml
 
 from ckpttool import api
-from ckpttool.domain.finding import Code, Finding, Severity, blocking
-from ckpttool.domain.launch import Launch, LaunchConfig
-from ckpttool.domain.plan import ResumePlan
+from ckpttool.domain.finding import Code, Finding
+from ckpttool.domain.launch import Launch
 from ckpttool.domain.preflight import Check, Preflight
-from ckpttool.domain.settings import RunConfig
-from ckpttool.errors import CkptToolError, ExitCode, UnsafeError, UsageError
+from ckpttool.errors import ExitCode, UsageError
 from ckpttool.formats.safe_yaml import read_bytes
 from ckpttool.storage.disk import LocalDisk, Room
-from ckpttool.trainers.mindformers.launch import MindFormersLaunch
 from tests.conftest import FIXTURES
 from tests.support.trees import TreeBuilder
 from tests.trainers.mindformers.test_own_start import NEWER, RANK
@@ -44,12 +40,6 @@ def test_ranks_that_do_not_spread_evenly_are_not_started_in_part(run: Path) -> N
     assert not (run / "new.yaml").exists()
 
 
-def test_ranks_that_spread_evenly_are_all_started(run: Path) -> None:
-    launch = launched(run, nodes=2, master_addr="host", strict=True)
-    assert isinstance(launch, Launch)
-    assert [" 4 2 host " in command for command in launch.commands] == [True, True]
-
-
 @pytest.mark.parametrize(("nodes", "devices"), [(2, 8), (1, 1)])
 def test_another_number_of_devices_than_ranks_stops_a_launch_unless_it_is_accepted(
     run: Path, nodes: int, devices: int
@@ -65,14 +55,6 @@ def test_another_number_of_devices_than_ranks_stops_a_launch_unless_it_is_accept
     for strict in (False, True):
         accepted = launched(run, allowed=(Code.CONFIG_DISAGREES,), strict=strict, force=strict, **machines)
         assert isinstance(accepted, Launch)
-
-
-def test_what_was_accepted_is_still_told_as_a_note(run: Path) -> None:
-    accepted = launched(run, devices_per_node=1, allowed=(Code.CONFIG_DISAGREES,))
-    assert isinstance(accepted, Launch)
-    told = [(finding.code, finding.severity) for finding in accepted.plan.findings]
-    assert (Code.CONFIG_DISAGREES, Severity.NOTE) in told
-    assert blocking(accepted.plan.findings) == ()
 
 
 class SomeDisk(LocalDisk):
@@ -110,16 +92,6 @@ def test_a_launch_and_the_preflight_before_it_say_the_same(run: Path) -> None:
         (run / "new.yaml").unlink()
 
 
-def test_a_strict_launch_does_not_fall_back(run: Path) -> None:
-    shard = run / "checkpoint" / "rank_2" / "llama2_7b_rank_2_1-30_2.ckpt"
-    shard.write_bytes(shard.read_bytes()[:-100])
-    assert not isinstance(launched(run, strict=True), Launch)
-    assert not (run / "new.yaml").exists()
-    fallen_back = launched(run)
-    assert isinstance(fallen_back, Launch)
-    assert [one.checkpoint.name for one in fallen_back.plan.point.rejected] == ["_1-30_2"]
-
-
 KEPT_BY_AN_OLDER_LAUNCH = "  data_skip_steps: 60\n  ignore_data_skip: False\n"
 
 
@@ -145,33 +117,6 @@ def test_a_base_that_cannot_start_is_refused(run: Path, keys: str) -> None:
     assert refused.exit_code is ExitCode.DAMAGE
 
 
-@pytest.mark.parametrize(
-    ("content", "error", "reason"),
-    [
-        (b"#" * (1 << 20) + b"\n", UnsafeError, "more than 1048576 bytes"),
-        (b"# \xff\n" + CONFIG.read_bytes(), UsageError, "is not UTF-8"),
-        (None, UsageError, "not a regular file"),
-    ],
-)
-def test_a_library_that_gives_another_base_than_it_read_gets_a_clear_error(
-    run: Path, content: bytes | None, error: type[CkptToolError], reason: str
-) -> None:
-    base = run / "base.yaml"
-    if content is None:
-        os.mkfifo(base)  # nobody will ever write into it
-    else:
-        base.write_bytes(content)
-    with pytest.raises(error, match=reason):
-        launched(run, base=base)
-    assert not (run / "new.yaml").exists()
-
-
-@pytest.mark.parametrize("name", ["\ud800.yaml", "a\0.yaml"])
-def test_a_name_that_no_file_can_have_is_a_clear_error(run: Path, name: str) -> None:
-    with pytest.raises(UsageError, match="cannot read the config"):
-        launched(run, base=Path(name))
-
-
 def test_what_is_launched_is_made_of_the_text_that_was_judged(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     base = run / "base.yaml"
     base.write_bytes(CONFIG.read_bytes())
@@ -185,19 +130,6 @@ def test_what_is_launched_is_made_of_the_text_that_was_judged(run: Path, monkeyp
     assert isinstance(launched(run, base=base), Launch)
     before, after = yaml.safe_load(CONFIG.read_text()), yaml.safe_load((run / "new.yaml").read_text())
     assert after["runner_config"] == before["runner_config"]
-
-
-def test_a_launch_config_is_made_once(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = []
-
-    def counted(self: MindFormersLaunch, base: RunConfig, plan: ResumePlan) -> LaunchConfig:
-        made.append(base.path)
-        return config(self, base, plan)
-
-    config = MindFormersLaunch.config
-    monkeypatch.setattr(MindFormersLaunch, "config", counted)
-    assert isinstance(launched(run), Launch)
-    assert made == [str(CONFIG)]
 
 
 class TestWhatAStartWithTheWrittenConfigLoads:
@@ -242,11 +174,6 @@ class TestWhatAStartWithTheWrittenConfigLoads:
         (tmp_path / "new.yaml").unlink()
         model.unlink()
         assert isinstance(self.launch(tmp_path, text), Launch)
-
-    def test_a_comment_in_the_base_config_allows_it_for_the_launch_too(self, text: str, tmp_path: Path) -> None:
-        (tmp_path / "output/checkpoint/model.safetensors").write_bytes(b"")
-        commented = text.replace("load_checkpoint: ''", "load_checkpoint: ''  # ckpttool: allow start-differs")
-        assert isinstance(self.launch(tmp_path, commented), Launch)
 
     @pytest.mark.parametrize("healthy", [True, False])
     def test_a_health_monitor_that_picks_another_save_stops_a_launch(self, healthy: bool, tmp_path: Path) -> None:

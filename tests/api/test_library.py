@@ -41,26 +41,15 @@ def order(output: str) -> ckpttool.LaunchOrder:
 
 ANSWERS: dict[str, tuple[str, Asked]] = {
     "scan": ("scan output", lambda: ckpttool.scan("output")),
-    "verify": ("verify output", lambda: ckpttool.verify("output")),
     "resolve": ("resolve output", lambda: ckpttool.resolve("output")),
     "nothing to resume": ("resolve bare", lambda: ckpttool.resolve("bare")),
     "health": ("health output", lambda: ckpttool.health("output")),
-    "scale-skip": (
-        "scale-skip --old-gbs 512 --new-gbs 768 --steps 1000",
-        lambda: ckpttool.scale_skip(
-            ckpttool.DataQuestion(old_global_batch=512, new_global_batch=768), steps=ckpttool.Step(1000)
-        ),
-    ),
     "launch": (
         "launch output --config pretrain.yaml --output new.yaml --force",
         lambda: ckpttool.launch(
             "output",
             order=ckpttool.LaunchOrder(base="pretrain.yaml", output="new.yaml", force=True),
         ),
-    ),
-    "a launch that is refused": (
-        "launch output --config pretrain.yaml --output new.yaml --gbs 12",
-        lambda: ckpttool.launch("output", data=ckpttool.DataQuestion(new_global_batch=12), order=order("new.yaml")),
     ),
     "preflight": (
         "preflight output --config pretrain.yaml",
@@ -71,24 +60,15 @@ ANSWERS: dict[str, tuple[str, Asked]] = {
         "prune output --keep-last 1 --grace 0",
         lambda: ckpttool.prune("output", ckpttool.RetentionPolicy(keep_last=1), ckpttool.PruneOrder(grace=0.0)),
     ),
-    "repair-meta": ("repair-meta output", lambda: ckpttool.repair_meta("output")),
     "heal": ("heal output", lambda: ckpttool.heal("output")),
-    "trash list": ("trash list output", lambda: ckpttool.trash("output")),
-    "trash empty": ("trash empty output", lambda: ckpttool.empty_trash("output")),
     "replay": (f"replay {LOG}", lambda: ckpttool.replay(LOG)),
-    "calibrate": (f"calibrate {LOG}", lambda: ckpttool.calibrate(LOG)),
-    "asd check": ("asd check enable:true", lambda: ckpttool.check_asd("enable:true")),
     "asd emit": ("asd emit", lambda: ckpttool.emit_asd(replace(ckpttool.asd_defaults(), enable=True))),
-    "nan list": (f"nan list {NAN}", lambda: ckpttool.list_nan(NAN)),
     "nan inspect": (f"nan inspect {NAN}", lambda: ckpttool.inspect_nan(NAN)),
     "fp8 compare": (
         f"fp8 compare {LOG} {LOG}",
         lambda: ckpttool.fp8_compare(ckpttool.CurvesQuestion(baseline=LOG, candidate=LOG)),
     ),
-    "fp8 probe": ("fp8 probe output", lambda: ckpttool.fp8_probe("output")),
     "explain": ("explain shard-missing", lambda: ckpttool.explain(ckpttool.Code.SHARD_MISSING)),
-    "explain all": ("explain", ckpttool.explain),
-    "lint-config": ("lint-config pretrain.yaml", lambda: ckpttool.lint_config("pretrain.yaml")),
     "inspect": ("inspect output", lambda: ckpttool.inspect("output")),
     "diff": ("diff 10_2 20_2 --tree output", lambda: ckpttool.diff("10_2", "20_2", tree="output")),
 }

@@ -71,6 +71,7 @@ def linked(case: Linked, out: Path, target: Path) -> Path:
     return root
 
 
+@pytest.mark.sample(3)
 @pytest.mark.usefixtures("listed")
 @pytest.mark.parametrize("case", LINKED, ids=lambda case: f"{Path(case.tree).name}-{Path(case.link).name}")
 def test_a_watch_of_a_tree_with_a_link_into_everything_ends_each_poll_and_tells_of_the_good_saves(
@@ -82,7 +83,7 @@ def test_a_watch_of_a_tree_with_a_link_into_everything_ends_each_poll_and_tells_
     assert case.link not in [event.name for event in watching.told if event.kind.value == "good"]
 
 
-@pytest.mark.sample(8)
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("case", LINKED[:4], ids=lambda case: f"{Path(case.tree).name}-{Path(case.link).name}")
 @pytest.mark.parametrize("command", ["resolve", "verify", "seal", "prune", "report", "preflight"])
 def test_no_command_follows_a_link_further_than_the_layout_looks_into_a_save(
@@ -121,7 +122,7 @@ def test_a_watch_looks_at_no_more_names_beside_the_shards_than_its_bound(
     assert len({folder for folder in listed if folder.startswith("checkpoint-12/notes/")}) < 20
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     ("tree", "link", "leads", "old"),
     [

@@ -10,12 +10,9 @@ from pathlib import Path
 import pytest
 
 import ckpttool
-from ckpttool.api.asd import emit_asd
 from ckpttool.cli import progress
-from ckpttool.domain.asd import AsdConfig
 from ckpttool.errors import IncompleteError, UsageError
 from ckpttool.logs.asd_events import detector_events
-from ckpttool.trainers.registry import log_reader
 from tests.support.training_logs import write_log
 from tests.support.trees import TreeBuilder
 
@@ -42,17 +39,6 @@ def test_a_policy_that_there_is_not_is_told_with_those_that_there_are(tmp_path: 
         ckpttool.replay(question)
 
 
-def test_no_log_at_all_is_no_empty_log() -> None:
-    assert log_reader().merged(()) is None
-    with pytest.raises(UsageError, match="give a training log"):
-        ckpttool.calibrate(logs())
-
-
-def test_a_log_that_is_named_twice_is_read_once(tmp_path: Path) -> None:
-    path = str(write_log(tmp_path / "a.log", range(1, 5)))
-    assert log_reader().expand([path, str(tmp_path / "*.log"), path]) == (path,)
-
-
 def test_a_detector_s_log_that_is_cut_short_is_a_problem_and_the_others_are_heard(tmp_path: Path) -> None:
     cut = tmp_path / "cut.gz"
     cut.write_bytes(gzip.compress(b"line\n" * 1000)[:-20])
@@ -61,11 +47,6 @@ def test_a_detector_s_log_that_is_cut_short_is_a_problem_and_the_others_are_hear
     events, problems = detector_events([str(cut), str(good)])
     assert [event.rank for event in events] == [2]
     assert [(problem.source, problem.line) for problem in problems] == [(str(cut), 0)]
-
-
-def test_settings_that_no_parser_reads_are_not_written() -> None:
-    with pytest.raises(UsageError, match="cooldown must be at least 1"):
-        emit_asd(AsdConfig(cooldown=0))
 
 
 @pytest.mark.parametrize(("quiet", "seconds", "shown"), [(False, 0.2, True), (False, 0.0, False), (True, 0.2, False)])

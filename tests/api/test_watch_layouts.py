@@ -93,7 +93,7 @@ def assert_told_once(writer: Writer, watching: Watching) -> None:
     assert watching.notes == []
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("written", TREES, ids=lambda each: each.tree)
 def test_each_save_of_every_trainer_is_told_once_and_nothing_else(written: Written, tmp_path: Path) -> None:
     assert_told_once(*written_and_watched(written, tmp_path, seed=1))

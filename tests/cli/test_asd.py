@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pytest
 
+from tests.conftest import Golden
 from tests.support.commands import ask
-
-if TYPE_CHECKING:
-    from tests.conftest import Golden
 
 FORMATS = {"table": "txt", "json": "json"}
 
@@ -47,22 +43,6 @@ def test_settings_that_do_not_fit_together_are_said_beside_the_string() -> None:
     assert said.code == 10
     assert said.stdout == "NPU_ASD_CONFIG=enable:true,cooldown:500\n"
     assert "a strike-out is impossible" in said.stderr
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (["check", "enable:true", "--dialect", "mindformers"], "mindformers reads no such string"),
-        (["check"], "STRING is missing"),
-        (["emit", "--cooldown", "0"], "--cooldown takes a whole number from 1, not 0"),
-        (["emit", "--upper-thresh1", "2"], "--upper-thresh1 takes a whole number from 3, not 2"),
-        (["chek"], "there is no command 'chek': did you mean check?"),
-    ],
-)
-def test_a_question_that_cannot_be_meant_is_one_line(arguments: list[str], words: str) -> None:
-    said = ask("asd", *arguments)
-    assert (said.code, said.stdout, said.stderr.count("\n")) == (2, "", 1)
-    assert words in said.stderr
 
 
 def test_the_group_alone_shows_its_commands() -> None:

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from ckpttool.formats.safe_yaml import parse_document
+from tests.conftest import Golden
 from tests.support.commands import ask
 from tests.support.training_logs import calm, write_log
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.conftest import Golden
 
 
 def normal(here: Path, steps: int = 400, bad: int = 2) -> None:

@@ -41,6 +41,7 @@ def files(here: Path) -> set[str]:
     return {str(path.relative_to(here)) for path in here.rglob("*")}
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("command", [*WITH_A_TREE, f"preflight --config {CONFIG}", "launch --config b --output o"])
 def test_an_empty_folder_name_is_refused_and_not_the_current_folder(
     command: str, here: Path, monkeypatch: pytest.MonkeyPatch
@@ -54,25 +55,6 @@ def test_an_empty_folder_name_is_refused_and_not_the_current_folder(
     assert files(here) == before
     if command in {"scan", "resolve"}:
         assert ask(command, ".").code == 0
-
-
-@pytest.mark.parametrize(
-    "line",
-    ["resolve --config", "resolve --health-file", "resolve --checkpoint", "verify --checkpoint", "verify --stats",
-     "resolve --health-threshold 1 --log", "replay", "lint-config", "calibrate", "explain",
-     f"preflight --config {CONFIG} --report"],
-)  # fmt: skip
-def test_so_is_every_other_value_that_is_empty(line: str, here: Path) -> None:
-    whole(here)
-    said = ask(*line.split(), "")
-    assert (said.code, said.stdout) == (2, "")
-    assert "it is empty: " in said.stderr
-
-
-def test_a_value_that_means_something_where_it_is_empty_may_be(here: Path) -> None:
-    assert ask("asd", "check", "").code == 0
-    whole(here)
-    assert "no checkpoint has the prefix ''" in ask("resolve", "output", "--prefix", "").stderr
 
 
 @pytest.mark.parametrize("command", ["verify", "seal"])
@@ -99,49 +81,6 @@ def test_a_command_that_chooses_one_refuses_two(command: str, here: Path) -> Non
     assert (said.code, said.stdout) == (2, "")
     assert "--checkpoint is given 2 times (10_2, 15_2), and only one can be chosen" in said.stderr
     assert "given" not in ask(*command.split(), "output", "--checkpoint", "10_2").stderr
-
-
-@pytest.mark.parametrize(
-    ("line", "words"),
-    [
-        ("resolve --gbs 1e3", "--gbs takes a whole number from 1, not '1e3';"),
-        ("resolve --gbs 0", "--gbs takes a whole number from 1, not 0;"),
-        (
-            "prune --keep-last 1 --grace 5x",
-            "--grace: '5x' is no time such as 90s, 5m, 12h or 7d; a bare number is seconds",
-        ),
-        ("prune --keep-last 1 --trash-days -1", "--trash-days: '-1' is less than 0d; "),
-        ("verify --timeout 0", "--timeout: '0' is less than 1s; "),
-        ("verify --subset 0%", "--subset takes N/T, such as 1/7, or 10%, or 50G, not '0%'"),
-        ("verify --subset 101%", "or 10%, or 50G, not '101%'"),
-        ("verify --subset 8/7", "or 10%, or 50G, not '8/7'"),
-        ("health --threshold 1m", "--threshold takes a number from 0, not '1m';"),
-        ("verify --level all", "--level: 'all' is not one of 'structure', 'checksum', 'numerics';"),
-    ],
-)
-def test_a_wrong_value_is_told_in_plain_words(line: str, words: str, here: Path) -> None:
-    whole(here)
-    said = ask(*line.split())
-    assert said.code == 2
-    assert words in said.stderr
-    assert len(said.stderr.splitlines()) == 1
-
-
-def test_a_folder_that_is_not_there_is_a_usage_error_of_launch_too(here: Path) -> None:
-    whole(here)
-    (here / "there").mkdir()
-    line = ["launch", "output", "--config", CONFIG, "--output"]
-    said = ask(*line, "nowhere/new.yaml")
-    assert (said.code, said.stdout) == (2, "")
-    assert said.stderr.endswith("--output 'nowhere/new.yaml': there is no folder 'nowhere'\n")
-    assert ask(*line, "there/new.yaml").code == 0
-    assert ask(*line, "new.yaml").code == 0
-
-
-def test_the_help_of_a_group_tells_each_command_in_a_whole_sentence() -> None:
-    said = ask("asd", "--help").stdout
-    assert "and which of its traps it falls into." in " ".join(said.split())
-    assert "of..." not in said
 
 
 def test_a_bug_says_what_whoever_mends_it_needs(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -184,70 +123,6 @@ def test_a_bug_is_reported_where_the_package_says(
 
 
 @pytest.mark.parametrize(
-    ("line", "words"),
-    [
-        ("resolv", "there is no command 'resolv': did you mean resolve?"),
-        ("zzz", "there is no command 'zzz': `ckpttool --help` lists them"),
-        ("asd emti", "there is no command 'emti': did you mean emit?"),
-        ("verify --chekpoint all", "there is no option --chekpoint: did you mean --checkpoint?"),
-        ("scan --zzz", "there is no option --zzz; ckpttool scan --help shows what there is"),
-        ("scan -x", "there is no option -x; "),
-        ("launch --dry-run", "there is no option --dry-run: `ckpttool preflight` changes nothing; "),
-        ("verify --full", "there is no option --full: --level checksum reads every byte; "),
-        ("diff --deep a b", "there is no option --deep"),
-        ("explain --full", "there is no option --full; "),
-        ("verify --all", "there is no option --all: --checkpoint all means all of them; "),
-        ("resolve --color never", "there is no option --color: NO_COLOR=1 in the environment turns colours off; "),
-        ("resolve --output new.yaml", "there is no option --output: ckpttool launch --output writes a config; "),
-        ("resolve out 15_2", "15_2 is too much here: a checkpoint is named with --checkpoint 15_2; ckpttool resolve "),
-        ("schema plan 15_2", "15_2 is too much here; ckpttool schema --help shows"),
-        (
-            "resolve a.ckptpart b.ckptpart",
-            "b.ckptpart is too much here: parts are given by the folder that holds them;",
-        ),
-        ("schema resolve", "there is no document 'resolve': did you mean plan?"),
-        ("schema zzz", "there is no document 'zzz': `ckpttool schema` lists them"),
-        ("resolve --gbs 8 --new-gbs 9", "--gbs and --new-gbs are one option: give one of them"),
-        ("scale-skip --new-gbs=8 --gbs 8 --steps 1", "--new-gbs and --gbs are one option: give one of them"),
-        ("lint-config nope.yaml no.yaml", "there is no 'nope.yaml' and no 'no.yaml': name the training config"),
-        ("preflight --config nope.yaml", "there is no 'nope.yaml': name the training config"),
-        ("explain 99", "there is no finding '99'"),
-        ("explain ²", "there is no finding '²'"),
-        ("explain unhealthy", "there is no finding 'unhealthy': did you mean marked-unhealthy?"),
-        ("verify --level", "--level needs a value"),
-        ("scan --json=yes", "--json takes no value"),
-    ],
-)
-def test_what_was_meant_is_said(line: str, words: str) -> None:
-    said = ask(*line.split())
-    assert (said.code, said.stdout, said.stderr.count("\n")) == (2, "", 1)
-    assert words in said.stderr
-
-
-@pytest.mark.parametrize(
-    ("line", "words"),
-    [
-        ("inspect --tensor *zzz*", "tensors is called '*zzz*'; without --tensor all are shown"),
-        ("inspect --tensor zzz", "tensors is called 'zzz'; a pattern such as '*norm*' finds more"),
-        ("verify --checkpoint newest", "did you mean latest? There are: _1-30_2,"),
-        ("verify --checkpoint 30_2", "did you mean _1-30_2? There are: _1-30_2,"),
-        ("resolve --checkpoint 30_2", "did you mean _1-30_2? There are: _1-30_2,"),
-        ("resolve --checkpoint 60", "did you mean _1-30_2 (step 60)? There are: _1-30_2,"),
-        (
-            "resolve output output/checkpoint",
-            "too much here: resolve answers about one tree at a time; ",
-        ),
-        ("verify --checkpoint 99_9", "in output/checkpoint; there are: _1-30_2, _1-25_2, 20_2, 15_2, 10_2; or latest"),
-    ],
-)
-def test_which_name_was_meant_is_said(line: str, words: str, here: Path) -> None:
-    whole(here)
-    said = ask(*line.split(), "-q")
-    assert (said.code, said.stdout, said.stderr.count("\n")) == (2, "", 1)
-    assert words in said.stderr
-
-
-@pytest.mark.parametrize(
     ("words", "tree"),
     [
         (["output", "20_2"], "DIR"), (["output:20_2"], "output"), (["output/20_2"], "output"),
@@ -262,13 +137,7 @@ def test_a_checkpoints_name_where_a_tree_belongs_is_told_where_it_goes(words: li
     assert ask("verify", tree.replace("DIR", "output"), "--checkpoint", "20_2", "-q").code == 0
 
 
-@pytest.mark.parametrize("word", ["outputs", "run7", "no/such/20_2"])
-def test_what_is_named_like_no_checkpoint_is_not_asked_about(word: str, here: Path) -> None:
-    whole(here)
-    assert " a checkpoint? " not in ask("verify", word).stderr
-
-
-@pytest.mark.sample(7)
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("command", [*COMMANDS, "asd check"])
 def test_what_is_common_to_all_commands_may_stand_on_either_side(command: str, here: Path) -> None:
     whole(here)
@@ -288,6 +157,7 @@ def test_what_is_common_to_all_commands_may_stand_on_either_side(command: str, h
         assert after.stdout.startswith("{") == before.stdout.startswith("{")
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     "command", ["scan", "resolve", "health", "scale-skip --new-gbs 8", "explain", "guide", "prune --keep-last 1"]
 )
@@ -308,6 +178,7 @@ def test_a_traceback_is_for_those_who_ask_for_it_after_the_command_too(here: Pat
     assert "Traceback" not in ask("scan", str(here / "nowhere")).stderr
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize(
     ("old", "new"),
     [
@@ -346,6 +217,7 @@ def test_what_is_taken_is_said_to_whoever_asks_and_to_nobody_else(here: Path) ->
     assert "settings: --format table\n" in ask("explain", "-v").stderr
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(
     "line",
     [
@@ -370,7 +242,7 @@ def test_what_is_said_to_be_set_can_be_typed_again(line: str, here: Path) -> Non
         assert f"{word} {value}" in said
 
 
-@pytest.mark.parametrize(("share", "parts"), [("10%", 10), ("100%", 1), ("33.4%", 3), ("1T", 1)])
+@pytest.mark.parametrize(("share", "parts"), [("33.4%", 3), ("1T", 1)])
 def test_a_share_is_another_part_every_day_until_all_was_read(
     share: str, parts: int, here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -389,11 +261,11 @@ def test_a_share_is_another_part_every_day_until_all_was_read(
     assert sorted(read) == sorted(shard["path"] for save in whole_tree for shard in save["shards"])
 
 
-@pytest.mark.parametrize("every", [1, 2, 5, 7, 10, 14, 49])
-@pytest.mark.parametrize("parts", [1, 2, 7, 10, 20])
-def test_every_part_has_its_turn_whatever_days_lie_between_two_runs(every: int, parts: int) -> None:
-    days = range(20_000, 20_000 + every * parts * 40, every)
-    assert {part_of(day, parts) for day in days} == set(range(1, parts + 1))
+def test_every_part_has_its_turn_whatever_days_lie_between_two_runs() -> None:
+    for every in (1, 2, 5, 7, 10, 14, 49):
+        for parts in (1, 2, 7, 10, 20):
+            days = range(20_000, 20_000 + every * parts * 40, every)
+            assert {part_of(day, parts) for day in days} == set(range(1, parts + 1)), (every, parts)
 
 
 def test_no_command_was_forgotten_here() -> None:
@@ -401,21 +273,3 @@ def test_no_command_was_forgotten_here() -> None:
     without_a_tree = {"scale-skip", "lint-config", "replay", "calibrate", "asd", "guard", "explain", "guide"}
     without_a_tree |= {"schema", "demo", "nan", "fp8"}
     assert told | without_a_tree == set(COMMANDS)
-
-
-@pytest.mark.parametrize(
-    ("options", "rule"),
-    [
-        ("--old-gbs 8", "(the rule: data_skip_steps = steps * 2 // 3)"),
-        ("", "(the rule: data_skip_steps = steps * old // 12; --old-gbs says the old size)"),
-    ],
-)
-def test_where_nothing_tells_the_steps_the_rule_is_told(options: str, rule: str, here: Path) -> None:
-    assert here.exists()
-    assert rule in ask("scale-skip", "--new-gbs", "12", *options.split()).stderr
-
-
-def test_of_a_tree_without_a_save_preflight_sends_nobody_to_see_why_not(here: Path) -> None:
-    (here / "output/checkpoint/rank_0").mkdir(parents=True)
-    said = " ".join(ask("preflight", "output", "--config", CONFIG).stdout.split())
-    assert "fix: no checkpoint was saved there: name another folder, or start the training anew" in said

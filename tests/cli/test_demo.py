@@ -81,32 +81,14 @@ def test_its_saves_are_as_far_apart_as_those_of_a_run_and_none_is_young(here: Pa
     assert ask("prune", "d/output", "--keep-last", "1").code == 0  # nobody is saving
 
 
-@pytest.mark.parametrize("what", ["folder with a file", "file", "link to an empty folder", "link to nothing"])
-def test_nothing_is_written_over(here: Path, what: str) -> None:
-    place = here / "taken"
-    match what:
-        case "folder with a file":
-            place.mkdir()
-            (place / "mine").write_text("x")
-        case "file":
-            place.write_text("x")
-        case "link to an empty folder":
-            (here / "empty").mkdir()
-            place.symlink_to("empty")
-        case _:
-            place.symlink_to("nowhere")
+def test_nothing_is_written_over(here: Path) -> None:
+    (here / "folder").mkdir()
+    (here / "folder" / "mine").write_text("x")
+    (here / "empty").mkdir()
+    (here / "link").symlink_to("empty")
+    (here / "dangling").symlink_to("nowhere")
     before = sorted(here.rglob("*"))
-    assert_error(
-        ask("demo", "taken"), ExitCode.USAGE, "is there already, and nothing is written over: name a new folder"
-    )
+    for place in ("folder", "folder/mine", "link", "dangling"):
+        words = "is there already, and nothing is written over: name a new folder"
+        assert_error(ask("demo", place), ExitCode.USAGE, words)
     assert sorted(here.rglob("*")) == before
-
-
-def test_an_empty_folder_is_as_good_as_a_new_one(here: Path) -> None:
-    (here / "new").mkdir()
-    assert ask("demo", "new").code == 0
-
-
-def test_a_place_that_cannot_be_written_is_said_in_one_line(here: Path) -> None:
-    (here / "file").write_text("x")
-    assert_error(ask("demo", "file/inside"), ExitCode.FAILED, "file/inside")

@@ -16,12 +16,9 @@ from typer.core import TyperGroup
 from ckpttool import api
 from ckpttool.cli.main import COMMANDS, app
 from ckpttool.errors import ExitCode, NotDurableError
-from ckpttool.trainers.mindformers.health_file import HEALTH_FILE_LIMIT
 from tests.conftest import FIXTURES
 from tests.support.commands import Said, ask, environment, known_exits, run
 from tests.support.situations import SITUATIONS, real, whole
-
-SHARD = "output/checkpoint/rank_0/llama2_7b_rank_0-20_2.ckpt"
 
 
 def assert_error(said: Said, code: ExitCode, words: str) -> None:
@@ -67,15 +64,6 @@ def test_whoever_did_not_ask_for_json_finds_stdout_empty_after_an_error(argument
     assert said.stdout == ""
 
 
-def test_json_that_the_environment_asks_for_is_answered_in_json_and_the_command_line_goes_before_it(
-    here: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    whole(here)
-    monkeypatch.setenv("CKPTTOOL_FORMAT", "json")
-    assert ask("scan", "nosuch").json["schema"] == "ckpttool/error/1"
-    assert ask("scan", "nosuch", "--format", "table").stdout == ""
-
-
 def test_after_a_document_comes_no_second_one_whatever_the_exit_code(here: Path) -> None:
     SITUATIONS["missing-shard"](here)
     assert ask("verify", "--checkpoint", "all", "--json").json["schema"] == "ckpttool/verdicts/1"
@@ -87,12 +75,6 @@ def test_after_a_document_comes_no_second_one_whatever_the_exit_code(here: Path)
     assert unknown.json["schema"] == "ckpttool/preflight/1"
 
 
-def test_0_for_a_whole_tree(here: Path) -> None:
-    whole(here)
-    assert ask("scan").code == ExitCode.OK
-    assert ask("resolve").code == ExitCode.OK
-
-
 def test_0_where_a_newer_one_was_rejected_and_10_with_strict(here: Path) -> None:
     SITUATIONS["missing-shard"](here)
     assert ask("resolve").code == ExitCode.OK
@@ -101,56 +83,10 @@ def test_0_where_a_newer_one_was_rejected_and_10_with_strict(here: Path) -> None
     assert strict.stdout.replace(" (exit 10)", "", 1) == ask("resolve").stdout != strict.stdout
 
 
-def test_strict_does_not_mind_where_nothing_was_rejected(here: Path) -> None:
-    whole(here)
-    assert ask("resolve", "--strict").code == ExitCode.OK
-
-
 def test_1_for_a_fault_of_our_own(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole(here)
     monkeypatch.setattr(api, "scan", lambda question: [][question is None], raising=False)
     assert_error(ask("scan"), ExitCode.FAILED, "ckpttool itself failed (IndexError: list index out of range)")
-
-
-def test_a_traceback_is_for_those_who_ask_for_it(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole(here)
-    monkeypatch.setattr(api, "scan", lambda question: [][question is None], raising=False)
-    said = ask("--debug", "scan")
-    assert said.code == ExitCode.FAILED
-    assert said.stdout == ""
-    assert "Traceback" in said.stderr
-    assert said.stderr.splitlines()[-1].startswith("ckpttool: error: ")
-
-
-def test_the_exit_code_is_the_same_with_a_traceback(here: Path) -> None:
-    said = ask("--debug", "scan", str(here / "nowhere"))
-    assert said.code == ExitCode.UNKNOWN_LAYOUT
-    assert "Traceback" in said.stderr
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (["resolve", "--gsb", "8"], "there is no option --gsb: did you mean --gbs?"),
-        (["resolve", "--gbs", "0"], "--gbs takes a whole number from 1, not 0"),
-        (["scan", "--format", "yaml"], "'yaml' is not one of 'table', 'json'"),
-        (["resolve", "--checkpoint", "99_9"], "there is no checkpoint '99_9' in output/checkpoint; there are: _1-"),
-        (["resolve", "--prefix", "qwen"], "no checkpoint has the prefix 'qwen'"),
-        (["resolve", "--segment", "1000x512"], "--segment takes STEPS:GBS"),
-        (["resolve", "--simulate-mindformers", "9.9"], "9.9"),
-        (["resolve", SHARD, "--checkpoint", "15_2"], "DIR is a part of 20_2"),
-        (["scale-skip"], "--new-gbs N is missing"),
-        (["scale-skip", "--new-gbs", "8", "--steps", "10"], "give --old-gbs"),
-        (["scale-skip", "output", "--new-gbs", "8", "--steps", "10"], "give --steps or DIR, not both"),
-        (["launch", "--config", "absent.yaml", "--output", "new.yaml"], "absent.yaml"),
-        (["explain", "shard-mising"], "did you mean shard-missing"),
-        (["explain", "zzz"], "`ckpttool explain` lists all codes"),
-        (["resolv"], "there is no command 'resolv': did you mean resolve?"),
-    ],
-)  # fmt: skip
-def test_2_for_a_question_that_cannot_be_meant(arguments: list[str], words: str, here: Path) -> None:
-    whole(here)
-    assert_error(ask(*arguments), ExitCode.USAGE, words)
 
 
 @pytest.mark.parametrize("code", ExitCode)
@@ -173,16 +109,6 @@ def test_2_and_the_help_for_no_question_at_all(arguments: list[str], command: st
     assert said.stderr.startswith("Usage: ")
     assert said.stderr == ask(*arguments, "--help").stdout
     assert command in said.stderr
-
-
-def test_every_fault_of_a_command_line_is_of_the_kind_that_the_app_catches() -> None:
-    assert issubclass(typer.BadParameter, typer.TyperException)
-    assert not issubclass(typer.Exit, typer.TyperException)
-
-
-def test_10_for_a_missing_shard(here: Path) -> None:
-    SITUATIONS["missing-shard"](here)
-    assert ask("scan").code == ExitCode.DAMAGE
 
 
 def test_11_where_nothing_can_be_resumed_from(here: Path) -> None:
@@ -235,8 +161,8 @@ def chosen(*arguments: str) -> object:
     return resume["name"]
 
 
-@pytest.mark.parametrize("named", ["base.yaml", "torn.json"])
-def test_14_for_a_health_file_that_was_named_and_is_none(named: str, here: Path) -> None:
+def test_14_for_a_health_file_that_was_named_and_is_none(here: Path) -> None:
+    named = "torn.json"
     real(here, "health_pp2")
     shutil.copy(FIXTURES / "configs" / "pretrain_sink2.yaml", here / "base.yaml")
     (here / "torn.json").write_text('[{"is_health": 0, "ckpt_name": "llama2_7b_rank_0-15_2.ckpt"}, {')
@@ -249,25 +175,6 @@ def test_14_for_a_health_file_that_was_named_and_is_none(named: str, here: Path)
     assert ask("resolve", "--health-file", named, "--ignore-health").code == ExitCode.OK
     assert ask("resolve", "--health-file", "output/health_ckpts.json").code == ExitCode.OK
     assert ask(*launch, "--health-file", "output/health_ckpts.json").code == ExitCode.OK
-
-
-def test_14_for_a_health_file_over_the_limit_that_nobody_named(here: Path) -> None:
-    real(here, "health_pp2")
-    shutil.copy(FIXTURES / "configs" / "pretrain_sink2.yaml", here / "base.yaml")
-    with (here / "output/health_ckpts.json").open("r+b") as file:
-        file.truncate(HEALTH_FILE_LIMIT + 1)
-    assert ask("scan").code == ask("resolve").code == ExitCode.INCOMPLETE
-    assert ask("launch", "--config", "base.yaml", "--output", "new.yaml").code == ExitCode.INCOMPLETE
-    assert not (here / "new.yaml").exists()
-
-
-def test_15_for_a_fifo_under_a_shard_s_name(here: Path) -> None:
-    checkpoint = real(here, "sink2_ckpt")
-    path = checkpoint / "rank_1/llama2_7b_rank_1_1-30_2.ckpt"
-    path.unlink()
-    os.mkfifo(path)
-    assert ask("scan").code == ExitCode.UNSAFE
-    assert ask("resolve").code == ExitCode.OK
 
 
 def test_15_where_nothing_is_left_but_what_was_refused(here: Path) -> None:
@@ -324,20 +231,10 @@ def test_130_for_ctrl_c_while_the_disk_does_not_answer(here: Path) -> None:
     assert (process.returncode, stdout, stderr) == (ExitCode.INTERRUPTED, "", "ckpttool: interrupted\n")
 
 
-@pytest.mark.parametrize(
-    ("situation", "arguments", "code"),
-    [
-        ("whole", ["resolve"], 0),
-        ("whole", ["resolve", "--gbs", "none"], 2),
-        ("missing-shard", ["scan"], 10),
-    ],
-)
-def test_the_program_ends_with_the_code_of_the_answer(
-    situation: str, arguments: list[str], code: int, here: Path
-) -> None:
-    SITUATIONS[situation](here)
-    program, inside = run(*arguments), ask(*arguments)
-    assert program.code == inside.code == code
+def test_the_program_ends_with_the_code_of_the_answer(here: Path) -> None:
+    SITUATIONS["missing-shard"](here)
+    program, inside = run("scan"), ask("scan")
+    assert program.code == inside.code == 10
     assert program.stdout == inside.stdout
 
 
@@ -375,7 +272,7 @@ NUMBERS = {
 }
 
 
-@pytest.mark.sample(12)
+@pytest.mark.sample(5)
 @pytest.mark.usefixtures("here")
 @pytest.mark.parametrize(("command", "option"), [(name, each) for name, options in NUMBERS.items() for each in options])
 def test_2_for_a_number_that_is_none_before_anything_is_looked_at(command: str, option: str) -> None:
@@ -387,7 +284,7 @@ def test_2_for_a_number_that_is_none_before_anything_is_looked_at(command: str, 
         "part": ("--part", "1/2", "--out", "one.ckptpart"),
         "replay": ("log",),
     }
-    for value in ("nan", "inf", "-nan", "1e999"):
+    for value in ("nan", "1e999"):
         said = ask(command, *needed.get(command, ()), f"{option}={value}")
         assert_error(said, ExitCode.USAGE, "is not a finite number")
 

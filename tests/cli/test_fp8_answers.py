@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Iterator
 from decimal import Decimal
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -17,12 +18,7 @@ from tests.logs.test_tensorboard import VERSION, event, record, scalar
 from tests.support.commands import Said, ask, known_exits
 from tests.support.json_schemas import problems_of
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
 TOY = FIXTURES / "fp8"
-TREES = sorted(path for path in (FIXTURES / "layouts").iterdir() if path.is_dir())
 MOST_DIGITS = 6
 
 
@@ -48,58 +44,6 @@ def numbers(value: object) -> Iterator[float]:
 
 def digits(value: float) -> int:
     return len(Decimal(repr(value)).normalize().as_tuple().digits)
-
-
-def lying(folder: Path) -> dict[str, bytes | None]:
-    """Return all that lies in a folder."""
-    return {f"{path}": path.read_bytes() if path.is_file() else None for path in sorted(folder.rglob("*"))}
-
-
-@pytest.mark.parametrize("log", sorted((FIXTURES / "logs").glob("*_*.*")), ids=lambda log: log.name)
-def test_each_trainers_log_gives_an_answer_that_keeps_to_its_schema(log: Path) -> None:
-    said = ask("fp8", "compare", f"{log}", f"{log}", "--json")
-    if said.code == 2:  # nothing that a log of losses is
-        assert said.json["exit"] == 2
-        assert said.stderr.count("\n") == 1
-    else:
-        kept("fp8 compare", said)
-
-
-@pytest.mark.sample(3)
-@pytest.mark.parametrize("tree", TREES, ids=lambda tree: tree.name)
-def test_each_probe_keeps_to_its_schema_and_leaves_the_tree_alone(tree: Path) -> None:
-    before = lying(tree)
-    said = ask("fp8", "probe", f"{tree}", "--json", "--optimizer")
-    if said.json["schema"] == "ckpttool/error/1":
-        assert said.json["exit"] == said.code
-        assert said.code in {2, 11, 12}
-        assert said.stderr.count("\n") == 1
-    else:
-        kept("fp8 probe", said)
-    assert lying(tree) == before
-
-
-@pytest.mark.sample(1)
-@pytest.mark.parametrize("framework", ["te", "megatron", "torchtitan", "torchao"])
-def test_each_plan_and_the_verdicts_of_all_rounds_keep_to_their_schemas(framework: str, here: Path) -> None:
-    shutil.copytree(TOY, here / "fp8")
-    logs = ("--baseline", "fp8/bf16.csv", "--candidate", "fp8/fp8.csv", "--repeat", "fp8/bf16_regrouped.csv")
-    for number in (1, 2, 3):
-        more = (*logs, "--recipe", "delayed") if number == 1 else ("--round", f"{number}")
-        said = ask("fp8", "plan", *more, "--framework", framework, "--output", "plan", "--json")
-        kept("fp8 plan", said)
-        for log in sorted((here / "fp8" / f"round_{number}").glob("*.csv")):
-            if said.code == 0 and (here / "plan" / log.stem).is_dir():
-                shutil.copy(log, here / "plan" / log.stem)
-        before = lying(here)
-        judged = ask("fp8", "verdict", "plan", "--json")
-        kept("fp8 verdict", judged)
-        assert lying(here) == before
-    again = ask(
-        "fp8", "plan", *logs[:2], "--candidate", "fp8/bf16.csv", "--framework", framework, "--output", "no", "--json"
-    )
-    kept("fp8 plan", again)
-    assert (again.code, again.json["experiments"]) == (14, [])
 
 
 def test_the_library_gives_what_the_commands_print(here: Path) -> None:

@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import gzip
 import json
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
+from tests.conftest import Golden
 from tests.decide.fp8.curves import Runs, stepped
 from tests.support.commands import ask
 from tests.support.loss_logs import FORMATS, csv
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.conftest import Golden
 
 
 def write_runs(here: Path, *, seed: int = 3, steps: int = 400) -> Runs:
@@ -78,17 +74,6 @@ def test_a_tolerance_is_a_share_or_a_loss_and_nothing_else(here: Path) -> None:
     assert shares[1:] == [0.01, 0.01]
     for wrong in ("-1%", "nan", "a", "1 %%", ""):
         assert ask("fp8", "compare", "base.csv", "same.csv", "--tolerance", wrong).code == 2
-
-
-def test_what_cannot_be_meant_is_said_in_one_line(here: Path) -> None:
-    write_runs(here)
-    for arguments in (
-        ("base.csv", "nowhere.csv"),
-        ("-", "-"),
-        ("base.csv", "same.csv", "--evals", "no.json", "no.json"),
-    ):
-        said = ask("fp8", "compare", *arguments)
-        assert (said.code, len(said.stderr.splitlines())) == (2, 1)
 
 
 def scores(**tasks: float) -> str:

@@ -3,19 +3,13 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
-from tests.cli.test_answers import lines_too_long
+from tests.conftest import Golden
 from tests.support.commands import ask
-from tests.support.json_schemas import junit_suite, sarif_run
 from tests.trainers.fp8.test_ran import dumped
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.conftest import Golden
 
 GOOD = "torchrun pretrain_gpt.py --fp8-format e4m3 --fp8-recipe blockwise\n"
 BAD = """\
@@ -43,41 +37,12 @@ def files(here: Path) -> Path:
     return here
 
 
-@pytest.mark.parametrize(
-    ("named", "code"),
-    [(["good.sh"], 0), (["good.sh", "bad.sh"], 10), (["bad.sh", "notes.md"], 2), (["none.sh"], 2)],
-)
-@pytest.mark.sample(7)
-@pytest.mark.parametrize("form", ["table", "json", "github", "junit", "sarif", "gitlab", "markdown"])
-def test_the_worst_file_decides(named: list[str], code: int, form: str, files: Path) -> None:
-    said = ask("fp8", "lint", *named, "--format", form)
-    assert said.code == code
-    assert files.exists()
-    if form == "sarif":
-        sarif_run(said.stdout)
-    if form == "junit":
-        junit_suite(said.stdout)
-    if form == "table":
-        assert lines_too_long(said) == []
-
-
 def test_the_answer_is_the_golden_one(files: Path, golden: Golden) -> None:
     assert files.exists()
     three = ("fp8", "lint", "good.sh", "bad.sh", "e4d.yaml", "--te-version", "2.14")
     golden("fp8-lint/three.txt", ask(*three).stdout)
     golden("fp8-lint/three.json", ask(*three, "--format", "json").stdout)
     golden("fp8-lint/three.md", ask(*three, "--format", "markdown").stdout)
-
-
-@pytest.mark.sample(2)
-@pytest.mark.parametrize("form", ["json", "github", "junit", "sarif", "gitlab", "markdown"])
-def test_an_earlier_report_of_the_same_kind_is_replaced(form: str, files: Path) -> None:
-    for named in ("bad.sh", "good.sh"):
-        ask("fp8", "lint", named, "--report", f"{form}=report")
-    first = (files / "report").read_bytes()
-    assert ask("fp8", "lint", "good.sh", "--report", f"{form}=report").code == 0
-    assert (files / "report").read_bytes() == first
-    assert ask("fp8", "lint", "good.sh", "--report", f"{form}=good.sh").code == 2
 
 
 def test_a_finding_that_was_seen_stops_nothing(files: Path) -> None:
@@ -131,14 +96,3 @@ def test_a_file_that_may_switch_fp8_on_in_another_way_is_asked_for_another(name:
     assert said.code == 2
     assert "switched on" not in said.stdout
     assert "fix: give a file that sets FP8" in said.stdout
-
-
-def test_a_file_that_is_not_there_is_said_to_be_missing(here: Path) -> None:
-    assert here.exists()
-    said = ask("fp8", "lint", "none.sh")
-    assert (said.code, said.stdout) == (2, "")
-    assert "there is no 'none.sh': name files that are there" in said.stderr
-    (here / "folder").mkdir()
-    for name in ("none.sh", "folder"):
-        (finding,) = json.loads(ask("fp8", "lint", name, "--json").stdout)["checks"][0]["findings"]
-        assert finding["remedy"] == "name a file that is there"

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import save_file
 
 from ckpttool.errors import ExitCode
+from tests.conftest import Golden
 from tests.support.commands import ask
 from tests.support.situations import real
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.conftest import Golden
 
 FORMS = {"table": "txt", "json": "json"}
 QUESTIONS = {
@@ -161,12 +158,6 @@ def test_gates_whose_unit_is_aligned_are_noted_and_fresh_ones_are_not(fused: boo
     assert pair["gain_over_median"] == pytest.approx(18, abs=1.5)
     assert "swiglu-aligned" in ask("fp8", "probe", "w.safetensors").stdout
     assert told("w.safetensors", "--no-swiglu")["swiglu"] == []
-
-
-@pytest.mark.usefixtures("beside_fixtures")
-def test_a_wide_layer_without_a_gate_is_not_taken_for_one() -> None:
-    save_file({"mlp.linear_fc1.weight": normal(512, 128), "mlp.linear_fc2.weight": normal(128, 512)}, "w.safetensors")
-    assert told("w.safetensors")["swiglu"] == []
 
 
 @pytest.mark.usefixtures("beside_fixtures")

@@ -8,7 +8,9 @@ import os
 import re
 import shutil
 import subprocess
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,10 +21,6 @@ from tests.conftest import FIXTURES
 from tests.support.commands import MODULE, Said, ask
 from tests.support.guard_events import Told, train
 from tests.support.trees import TreeBuilder
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 EVENTS = "output/guard/events-00000.jsonl"
 SPIKE = [*[1.0, 1.1, 0.9, 1.0] * 40, *[50.0] * 3, *[1.0, 1.1, 0.9, 1.0] * 10]  # at steps 161 to 163
@@ -58,23 +56,6 @@ def test_a_dropped_spike_makes_no_checkpoint_suspect_and_an_applied_one_does(her
     assert (applied.code, chosen(applied)) == (0, 100)
 
 
-def test_a_strike_makes_what_was_saved_since_its_first_event_suspect_and_what_came_before_not(here: Path) -> None:
-    tree(here, 100, 150, 200)
-    told: dict[int, list[Told]] = {
-        140: [(GuardEventKind.SDC_EVENT, {"rank": 0, "value": 1e30})],
-        160: [(GuardEventKind.SDC_STRIKE, {"rank": 0, "since_step": 140})],
-    }
-    train(here / "output", [1.0, 1.1] * 100, told=told)
-    said = resolved("--health-timeline", EVENTS)
-    assert chosen(said) == 100
-    codes = {each["name"]: {reason["code"] for reason in each["reasons"]} for each in document(said)["rejected"]}
-    assert codes == {"100_2": {"saved-after-strike"}, "75_2": {"saved-after-strike"}}
-    replayed = document(ask("replay", EVENTS, "--policy", "features", "--format", "json"))
-    assert [(event["kind"], event["step"]) for event in replayed["events"]] == [("sdc-event", 140), ("sdc-strike", 160)]
-    train(here / "output" / "other", [1.0, 1.1] * 100, told={140: told[140]})  # an event alone means nothing
-    assert chosen(resolved("--health-timeline", "output/other/" + EVENTS.partition("/")[2])) == 200
-
-
 def test_after_a_stop_the_newest_is_taken_for_no_dropped_step_touched_it(here: Path) -> None:
     tree(here, 40, 56)
     train(here / "output", [1.0] * 50 + [9.0, math.nan] * 20, policy=SkipPolicy(threshold=3.0))
@@ -82,19 +63,6 @@ def test_after_a_stop_the_newest_is_taken_for_no_dropped_step_touched_it(here: P
     assert (said.code, chosen(said)) == (0, 56)
     advice = document(said)["advice"]
     assert (advice["kind"], advice["stop"], advice["detour"]["skip_batches"]) == ("stop", 60, 4)
-
-
-def test_health_judges_by_the_embedding_norm_of_an_event_file(here: Path) -> None:
-    tree(here, 100)
-    line = '{"kind": "step", "step": 100, "global_norm": 1.0, "embedding_local_norm": %s}\n'
-    folder = here / "output" / "guard"
-    folder.mkdir()
-    run = '{"schema": "ckpttool/events/1", "kind": "run", "step": 0, "rank": 0}\n'
-    for norm, health, code in (("300.5", "unhealthy", 10), ("269.5", "healthy", 0), ('"nan"', "unhealthy", 10)):
-        (here / EVENTS).write_text(run + line % norm)
-        for log in ((), ("--log", EVENTS)):
-            said = ask("health", "--threshold", "270", *log, "--format", "json")
-            assert (said.code, [each["health"] for each in document(said)["checkpoints"]]) == (code, [health])
 
 
 STRIKE = "3 abnormal feature values since 2026-11-20 03:10:00: a strike"
@@ -187,14 +155,6 @@ def test_the_numbers_for_prometheus_replace_the_old_ones_and_are_read_by_its_rul
     assert "nowhere/guard.prom" in said.stderr
 
 
-@pytest.mark.usefixtures("here")
-def test_where_nothing_is_a_report_says_what_it_looked_for() -> None:
-    said = ask("guard", "report", ".")
-    assert (said.code, said.stdout) == (2, "")
-    assert "guard/events-N.jsonl" in said.stderr
-    assert ask("guard", "report", "events.jsonl").code == 2
-
-
 def test_the_next_command_is_about_the_folder_that_was_asked_about_wherever_it_was_moved(
     here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -211,17 +171,3 @@ def test_the_next_command_is_about_the_folder_that_was_asked_about_wherever_it_w
     monkeypatch.chdir(path.parent)
     said = ask("guard", "report", "events-00000.jsonl").stdout
     assert said.splitlines()[-1].endswith("/captures/nan-at-00000002")
-
-
-def test_a_file_that_nobody_may_read_is_14_with_the_reason(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from ckpttool.api import guard_reports
-
-    def refuse(*_: object) -> None:
-        raise PermissionError(13, "Permission denied")
-
-    train(here / "output", [1.0] * 5)
-    monkeypatch.setattr(guard_reports, "open_log", refuse)
-    said = ask("guard", "report", "output")
-    assert said.code == 14
-    assert "cannot be read: Permission denied" in said.stdout
-    assert said.stdout.startswith("The files tell of no guarded training")

@@ -49,15 +49,6 @@ def test_with_apply_it_is_done_and_there_is_nothing_left(here: Path, golden: Gol
     assert ask("heal", "-q").stdout == "20_2: no shard is missing or damaged\noutput/checkpoint\n"
 
 
-def test_while_a_file_is_young_nothing_is_changed(here: Path) -> None:
-    lost(here, "proven")
-    (here / "output/checkpoint/rank_0/llama2_7b_rank_0-20_2.ckpt").touch()
-    said = ask("heal", "--apply", "-q")
-    assert said.code == 14
-    assert said.stdout.startswith("Refused: 20_2 has a proven copy of 1 of 1 shard, and nothing was changed")
-    assert not (here / "output/checkpoint/rank_3/llama2_7b_rank_3-20_2.ckpt").exists()
-
-
 def test_healing_is_the_remedy_of_the_rejection_that_it_would_mend_and_no_note_below(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

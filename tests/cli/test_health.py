@@ -5,10 +5,12 @@ from __future__ import annotations
 import errno
 import json
 import shutil
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
+from ckpttool.domain.checkpoint import Checkpoint
+from ckpttool.storage.base import Kind
 from ckpttool.storage.local import LocalStorage
 from ckpttool.trainers.base import Refusal
 from ckpttool.trainers.mindformers.layouts.rank import MindFormersRank
@@ -17,12 +19,6 @@ from tests.support.commands import Said, ask
 from tests.support.situations import real
 from tests.support.training_logs import write_log
 from tests.support.trees import TreeBuilder
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from ckpttool.domain.checkpoint import Checkpoint
-    from ckpttool.storage.base import Kind
 
 NORMS = {10: 100.0, 20: 269.9, 30: 270.0}
 FILES = [f"llama2_7b_rank_0-{epoch}_2.ckpt" for epoch in (5, 10, 15)]
@@ -80,12 +76,6 @@ def test_logs_of_ranks_behind_the_first_one_without_a_norm_are_not_read(here: Pa
     said = ask("health", "--threshold", "270", "--format", "json")
     assert said.code == 0
     assert said.json["logs"]["sources"] == ["output/log/rank_0/info.log", "output/log/rank_1/info.log"]
-
-
-def test_what_msrun_caught_is_found_where_there_is_no_other_log(here: Path) -> None:
-    tree(here)
-    write_log(here / "output/msrun_log/worker_0.log", range(1, 41), embeddings=NORMS)
-    assert judged(ask("health", "--threshold", "270", "--format", "json"))["15_2"] == ("unhealthy", "log")
 
 
 def test_a_log_that_is_named_is_read_instead_of_those_that_lie_there(here: Path) -> None:
@@ -215,26 +205,6 @@ def test_writing_keeps_what_others_wrote_into_the_file(here: Path) -> None:
     assert after[:2] == [{"is_health": 1, "ckpt_name": FILES[2], "by": "hand"}, entries[1]]
 
 
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        (["--write"], "give the --threshold to judge by"),
-        (["--threshold", "x"], "--threshold takes a number from 0, not 'x'"),
-        (["--threshold", "-1"], "--threshold takes a number from 0, not -1"),
-        (["--log", "absent.log", "--threshold", "1"], "no log matches 'absent.log'"),
-        (["--log", "empty", "--threshold", "1"], "empty holds no guard/events-N.jsonl and no rank_N/info.log"),
-        (["--columns", "stp=x", "--threshold", "1", "--log", "output/log"], "there is no field 'stp'"),
-    ],
-)
-def test_a_question_that_cannot_be_meant_is_one_line(options: list[str], words: str, here: Path) -> None:
-    tree(here)
-    log(here, NORMS)
-    (here / "empty").mkdir()
-    said = ask("health", *options)
-    assert (said.code, said.stdout) == (2, "")
-    assert words in said.stderr
-
-
 def test_a_file_that_is_no_health_file_is_not_overwritten(here: Path) -> None:
     tree(here)
     log(here, NORMS)
@@ -243,20 +213,6 @@ def test_a_file_that_is_no_health_file_is_not_overwritten(here: Path) -> None:
     said = ask("health", "--threshold", "270", "--write")
     assert (said.code, path.read_text()) == (1, '{"a": 1}')
     assert "is no health file" in said.stderr
-
-
-def test_the_newer_layout_is_judged_but_never_written(here: Path) -> None:
-    builder = TreeBuilder(here)
-    for step in (10, 20):
-        builder.iteration(step=step, world=2, ckpt_status=0)
-    log(here, {10: 100.0, 20: 300.0})
-    assert judged(ask("health", "--threshold", "270", "--format", "json")) == {
-        "iteration_00000010": ("healthy", "log"),
-        "iteration_00000020": ("unhealthy", "log"),
-    }
-    said = ask("health", "--threshold", "270", "--write")
-    assert said.code == 2
-    assert "checkpoints are never changed" in said.stderr
 
 
 def test_another_process_that_writes_is_waited_for_and_then_told(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -279,18 +235,3 @@ def test_the_weights_show_a_trend_and_a_stand_in_for_the_norm(here: Path, golden
     assert [round(one["weights"]["embedding_l2"], 3) for one in found] == [0.721, 1.131, 1.634]
     assert [one["weights"]["nonfinite"] for one in found] == [0, 0, 0]
     golden("health/weights.txt", ask("health", "output", "--from-weights").stdout)
-
-
-def test_a_shard_that_cannot_be_read_to_its_end_leaves_the_numbers_incomplete(here: Path) -> None:
-    builder = tree(here, recorded={15: 0})
-    builder.truncate(builder.shard(1, 15, 2), 50)
-    said = ask("health", "--from-weights", "--format", "json")
-    found = said.json["checkpoints"]
-    assert [one["weights"]["read_all"] for one in found] == [True, True, False]
-    assert said.code == 10
-
-
-def test_an_empty_tree_has_nothing_to_judge(here: Path) -> None:
-    (here / "output/checkpoint/rank_0").mkdir(parents=True)
-    said = ask("health")
-    assert (said.code, said.stdout.splitlines()[0]) == (11, "No checkpoint in output/checkpoint")

@@ -38,7 +38,7 @@ def hostile(here: Path, name: str) -> None:
     tree.remove(tree.shard(1, 15, 2)).file(f"checkpoint/{name}")
 
 
-@pytest.mark.sample(7)
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("name", NAMES.values(), ids=NAMES)
 @pytest.mark.parametrize("command", ["scan", "resolve"])
 def test_a_table_shows_it_without_obeying_it(command: str, name: str, here: Path) -> None:
@@ -51,6 +51,7 @@ def test_a_table_shows_it_without_obeying_it(command: str, name: str, here: Path
         assert name in said.stdout.replace("\n    ", "").replace("\n", "")
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("name", NAMES.values(), ids=NAMES)
 def test_json_gives_it_back_as_it_is(name: str, here: Path) -> None:
     hostile(here, name)
@@ -66,6 +67,7 @@ def test_json_gives_it_back_as_it_is(name: str, here: Path) -> None:
     assert [reason["path"] for reason in chosen["rejected"][0]["reasons"]] == [f"rank_1/{name}_rank_1-15_2.ckpt"]
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("name", NAMES.values(), ids=NAMES)
 def test_a_folder_of_that_name_can_be_asked_about(name: str, here: Path) -> None:
     folder = here / name
@@ -79,6 +81,7 @@ def test_a_folder_of_that_name_can_be_asked_about(name: str, here: Path) -> None
     assert missing.stderr.count("\n") == 1
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("locale", ["C", "C.UTF-8"])
 def test_bytes_that_are_no_text_come_through_a_real_process_in_any_locale(locale: str, here: Path) -> None:
     TreeBuilder(here).legacy(prefix=NAMES["no UTF-8"], ranks=2).save(epoch=10, step=2)
@@ -90,6 +93,7 @@ def test_bytes_that_are_no_text_come_through_a_real_process_in_any_locale(locale
     assert os.fsencode(found["resume"]["resume_training"]) == b"x\xff\xfe_rank_0-10_2.ckpt"
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     "tree",
     ["sink2_ckpt", "sink2_safetensors", "nosink_ckpt", "newfmt_4rank", "layouts/hf_ddp2", "layouts/light_single"],

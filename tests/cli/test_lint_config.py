@@ -17,7 +17,6 @@ from tests.cli.test_answers import lines_too_long
 from tests.conftest import FIXTURES, TESTS, Golden
 from tests.support.commands import ask
 from tests.support.json_schemas import junit_suite, sarif_run
-from tests.support.situations import real
 
 ROOT = TESTS.parent
 GOOD = (FIXTURES / "configs" / "pretrain_sink2.yaml").read_text()
@@ -32,7 +31,7 @@ def configs(here: Path) -> Path:
     return here
 
 
-@pytest.mark.sample(7)
+@pytest.mark.sample(4)
 @pytest.mark.parametrize(
     ("files", "code"),
     [(["good.yaml"], 0), (["good.yaml", "bad.yaml"], 10), (["bad.yaml", "torn.yaml"], 2), (["none.yaml"], 2)],
@@ -56,17 +55,6 @@ def test_the_answer_is_the_golden_one(configs: Path, golden: Golden) -> None:
     golden(
         "lint-config/three.json", ask("lint-config", "good.yaml", "bad.yaml", "torn.yaml", "--format", "json").stdout
     )
-
-
-def test_a_file_that_cannot_be_used_is_told_with_its_line(configs: Path) -> None:
-    said = ask("lint-config", "torn.yaml", "--format", "github")
-    assert said.stdout.startswith("::error file=torn.yaml,line=2,title=ckpttool config-unusable::")
-    assert configs.exists()
-
-
-def test_what_is_allowed_stops_nothing(configs: Path) -> None:
-    assert configs.exists()
-    assert ask("lint-config", "bad.yaml", "--allow", "keeps-one-checkpoint").code == 0
 
 
 ALLOWED = BAD.replace(
@@ -131,10 +119,6 @@ class TestFolders:
         assert said.code == code
         assert ("name a folder with some" in said.stdout) is (paths[-1] in {"others", "none"})
 
-    def test_what_cannot_be_read_may_be_a_config_so_it_is_told(self, folder: Path) -> None:
-        (folder / "configs" / "torn.yaml").write_text("use_parallel: 1\nuse_parallel: 2\n")
-        assert ask("lint-config", "configs").code == 2
-
     def test_a_folder_that_cannot_be_listed_is_no_empty_one(
         self, folder: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -176,17 +160,6 @@ class TestComments:
         ]
         assert found[2][:2] == ("keeps-one-checkpoint", 36)
 
-    def test_preflight_and_launch_hold_to_it_too(self, here: Path) -> None:
-        real(here, "sink2_ckpt")
-        bad = GOOD.replace("run_mode: 'train'", "run_mode: 'predict'")
-        allowed = bad.replace("'predict'", "'predict'  # ckpttool: allow not-a-training a test")
-        for text, code in ((bad, 10), (allowed, 0)):
-            (here / "mine.yaml").write_text(text)
-            assert ask("preflight", "output", "--config", "mine.yaml").code == code
-            assert ask("launch", "output", "--config", "mine.yaml", "--output", f"out{code}.yaml").code == code
-        document = ask("preflight", "output", "--config", "mine.yaml", "--json").json
-        assert [each["code"] for each in document["allowed"]] == ["not-a-training"]
-
 
 WRONG = (
     GOOD.replace("eps: 1.0e-8 ", "eps: 1e-8     ").replace("use_parallel: True", 'use_parallel: "True"')
@@ -209,13 +182,6 @@ class TestFix:
         assert (here / "mine.yaml").read_bytes() == expected.encode()
         assert sorted(path.name for path in here.iterdir()) == ["mine.yaml"]
         assert ask("lint-config", "mine.yaml", "--fix", "--json").json["fixed"] == []
-
-    def test_json_names_what_was_written(self, here: Path) -> None:
-        (here / "mine.yaml").write_bytes(WRONG.encode())
-        fixed = json.loads(ask("lint-config", "mine.yaml", "--fix", "--json").stdout)["fixed"]
-        assert {(each["key"], each["value"]) for each in fixed} == {
-            ("use_parallel", "True"), ("runner_config.batch_size", "2"), ("optimizer.eps", "1.0e-8")
-        }  # fmt: skip
 
     def test_a_diff_shows_it_and_writes_nothing(self, here: Path, golden: Golden) -> None:
         (here / "mine.yaml").write_bytes(WRONG.encode())
@@ -242,37 +208,12 @@ class TestFix:
         assert b"eps: 1e-8 #" in (here / "mine.yaml").read_bytes()
         assert b"use_parallel: True" in (here / "mine.yaml").read_bytes()
 
-    def test_what_an_alias_shares_stays(self, here: Path) -> None:
-        text = GOOD + "a: &eps 1e-8\nlr_schedule: {learning_rate: *eps}\nother: &o {lr: 1e-3}\nmore: *o\n"
-        (here / "mine.yaml").write_text(text)
-        assert ask("lint-config", "mine.yaml", "--fix").code == 10
-        assert (here / "mine.yaml").read_text() == text
-
-    def test_a_deep_value_and_one_in_a_list_are_found(self, here: Path) -> None:
-        text = GOOD + "\nfoo:\n  - {a: [{lr: 1e-3}]}\n  - bar:\n      baz: {weight_decay: 2E5}\n"
-        (here / "mine.yaml").write_text("\ufeff" + text)
-        assert ask("lint-config", "mine.yaml", "--fix").code == 0
-        mended = text.replace("1e-3", "1.0e-3").replace("2E5", "2.0e+5")
-        assert (here / "mine.yaml").read_text() == "\ufeff" + mended
-
     def test_a_link_is_not_replaced(self, here: Path) -> None:
         (here / "real.yaml").write_bytes(WRONG.encode())
         (here / "mine.yaml").symlink_to("real.yaml")
         assert ask("lint-config", "mine.yaml", "--fix").code == 15
         assert (here / "mine.yaml").is_symlink()
         assert (here / "real.yaml").read_bytes() == WRONG.encode()
-
-    def test_a_config_that_cannot_be_used_is_told_and_the_others_are_mended(self, here: Path) -> None:
-        (here / "mine.yaml").write_bytes(WRONG.encode())
-        (here / "torn.yaml").write_text("a: 1\na: 2\n")
-        assert ask("lint-config", "torn.yaml", "mine.yaml", "--fix").code == 2
-        assert b"use_parallel: True" in (here / "mine.yaml").read_bytes()
-
-
-def test_2_for_no_file(here: Path) -> None:
-    assert here.exists()
-    said = ask("lint-config")
-    assert (said.code, said.stdout) == (2, "")
 
 
 def test_a_report_is_written_beside_the_result(configs: Path) -> None:
@@ -289,9 +230,8 @@ def test_the_pre_commit_hook_runs_a_command_that_there_is(configs: Path) -> None
     assert (hook["id"], hook["language"], hook["types"]) == ("ckpttool-lint-config", "python", ["yaml"])
     program, *arguments = hook["entry"].split()
     script = Path(sys.executable).parent / program
-    for name, code in (("good.yaml", 0), ("bad.yaml", 10)):
-        done = subprocess.run([script, *arguments, name], cwd=configs, capture_output=True, check=False)
-        assert done.returncode == code
+    done = subprocess.run([script, *arguments, "bad.yaml"], cwd=configs, capture_output=True, check=False)
+    assert done.returncode == 10
 
 
 FOREIGN = {"ci.yaml": "on: push\njobs: {}\n", "two.yaml": "a: 1\n---\nb: 2\n", "list.yaml": "- a\n", "empty.yaml": ""}

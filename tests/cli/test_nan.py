@@ -7,17 +7,14 @@ import runpy
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.conftest import FIXTURES, Golden
 from tests.support.commands import Said, ask
 from tests.support.guard_events import train
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 NAME = "guard/captures/nan-at-00000007"
 ENTRY = ("--entry", "train:replay")
@@ -87,16 +84,6 @@ def test_a_folder_of_captures_is_listed_where_one_was_to_be_looked_at(shipped: P
     assert ask("nan", "inspect", str(output / NAME), "--json").json["schema"] == "ckpttool/nan-capture/1"
     said = ask("nan", "replay", str(output), *ENTRY)
     assert (said.code, "holds 2 captures: name one" in said.stderr) == (2, True)
-
-
-@pytest.mark.parametrize("what", [("list",), ("inspect",), ("replay", *ENTRY)], ids=lambda what: what[0])
-def test_where_there_is_no_capture_the_exit_code_is_12(what: tuple[str, ...], tmp_path: Path) -> None:
-    (tmp_path / "nan-at-7").mkdir()
-    (tmp_path / "nan-at-00000007.bak").mkdir()
-    for folder in (tmp_path, tmp_path / "nowhere"):
-        said = ask("nan", what[0], str(folder), *what[1:])
-        assert (said.code, said.stdout) == (12, "")
-        assert "holds no capture" in said.stderr
 
 
 def damaged(folder: Path, what: str) -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import gzip
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -13,9 +13,6 @@ from tests.conftest import FIXTURES, Golden
 from tests.support.commands import Said, ask
 from tests.support.training_logs import write_log
 from tests.support.trees import TreeBuilder
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 LOGS = FIXTURES / "logs"
 FORMATS = {"table": "txt", "json": "json"}
@@ -82,12 +79,6 @@ def test_a_strike_makes_all_suspect_since_its_first_event_and_not_only_the_last(
     assert states(replayed(log, *earlier)) == ["clear"] * 1 + ["suspect"] * 8
 
 
-def test_without_a_training_log_the_time_of_the_files_tells(here: Path) -> None:
-    hourly(here)
-    log = events_at(here, "09:10", "12:20", "15:50")
-    assert states(replayed(log, "--policy", "features", "--health-timeline", "output")) == ["clear"] * 9
-
-
 @pytest.mark.parametrize("name", ["apart", "ranks"])
 def test_several_logs_are_one_training_after_the_other_or_rank_beside_rank(name: str, here: Path) -> None:
     if name == "apart":
@@ -112,13 +103,6 @@ def test_a_log_comes_from_stdin_gzipped_or_not(here: Path) -> None:
         assert b"6 updates would have been lost" in done.stdout
 
 
-def test_what_cannot_be_read_is_counted_and_shown_with_its_line() -> None:
-    said = ask("replay", str(LOGS / "mindformers_every_form_made.log"))
-    assert said.code == 0
-    assert "2 lines could not be read" in said.stdout
-    assert "made.log:2: global_norm has lost" in " ".join(said.stdout.split())
-
-
 def test_14_where_a_log_cannot_be_read_to_its_end_or_shows_no_step(here: Path) -> None:
     (here / "cut.log.gz").write_bytes(gzip.compress(Path(BLOOM).read_bytes())[:-40])
     (here / "poem.txt").write_text("Full fathom five\nthy father lies\n")
@@ -131,6 +115,7 @@ def test_14_where_a_log_cannot_be_read_to_its_end_or_shows_no_step(here: Path) -
 JUST_LONG_ENOUGH = {"zscore": 65, "zclip": 26, "olmo": 64, "features": 11}
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("policy", JUST_LONG_ENOUGH)
 def test_a_policy_that_never_left_its_warm_up_judges_no_checkpoint(policy: str, here: Path) -> None:
     enough = JUST_LONG_ENOUGH[policy]
@@ -174,32 +159,6 @@ def test_a_log_that_prints_every_tenth_step_speaks_for_the_nine_after_each_and_f
     assert reasons[3] == "not judged: the log ends before it, at step 709"
 
 
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        (["absent.log"], "no log matches 'absent.log'"),
-        ([BLOOM, "--policy", "zclip", "--count", "3"], "--count is no setting of zclip, which has --threshold"),
-        ([BLOOM, "--policy", "features", "--threshold", "3"], "--threshold is no setting of features"),
-        ([BLOOM, "--policy", "zscore", "--nan", "strict"], "--nan is no setting of zscore"),
-        ([BLOOM, "--dialect", "mindspore"], "--dialect is no setting of zscore"),
-        ([BLOOM, "--policy", "features", "--dialect", "jax"], "there is no 'jax'; there are torch-npu"),
-        ([BLOOM, "--policy", "features", "--asd-config", "enable: true"], "the training does not start"),
-        ([BLOOM, "--threshold", "nan"], "--threshold: nan is not a finite number"),
-        ([BLOOM, "--threshold", "0"], "--threshold must be above 0 and finite"),
-        ([BLOOM, "--around-spike", "last"], "--around-spike needs checkpoints: give --every STEPS"),
-        ([BLOOM, "--around-spike", "first", "--every", "5"], "takes a step or the word last"),
-        ([BLOOM, "--every", "100"], "for --around-spike: give that too"),
-        ([BLOOM, "--around-spike", "last", "--every", "100", "--threshold", "5000"], "norm of 5000 or more"),
-        ([], "LOG... is missing"),
-    ],
-)
-def test_a_question_that_cannot_be_meant_is_one_line(options: list[str], words: str, here: Path) -> None:
-    assert here.exists()
-    said = ask("replay", *options)
-    assert (said.code, said.stdout, said.stderr.count("\n")) == (2, "", 1)
-    assert words in said.stderr
-
-
 def test_stdin_is_not_read_twice(here: Path) -> None:
     import subprocess
 
@@ -211,14 +170,6 @@ def test_stdin_is_not_read_twice(here: Path) -> None:
     )
     assert done.returncode == 2
     assert b"give a file instead of -" in done.stderr
-
-
-def test_a_json_answer_waits_for_nothing_heavy(here: Path) -> None:
-    from tests.test_startup import HEAVY, imported
-
-    column(here, [1, 5, 1])
-    modules = imported("-m", "ckpttool", "replay", "norms.csv", "--policy", "skip", "--format", "json", cwd=here)
-    assert modules & HEAVY == set()
 
 
 def test_a_long_story_is_cut_for_people_and_whole_in_json(here: Path) -> None:

@@ -14,19 +14,6 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 TREE = str(ROOT / "fixtures" / "sink2_ckpt" / "output")
 
 
-def test_the_page_is_written_and_the_answer_is_told(tmp_path: Path) -> None:
-    page = tmp_path / "report.html"
-    done = ask("report", TREE, "--output", str(page))
-    assert (done.code, done.stdout) == (0, f"Resume from _1-30_2\nWrote {page}\n")
-    assert page.read_text(encoding="utf-8").startswith("<!doctype html>")
-
-
-def test_markdown_goes_to_stdout_for_a_pipe() -> None:
-    done = ask("report", TREE, "--format", "markdown", "--output", "-")
-    assert done.code == 0
-    assert done.stdout.startswith("<!-- ckpttool report -->\n## ckpttool report: Resume from \\_1-30\\_2\n")
-
-
 def test_a_file_for_markdown_is_markdown_and_a_setting_is_said_once(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     assert ask("report", TREE, "--output", str(page)).code == 0
@@ -62,6 +49,7 @@ def test_an_earlier_report_is_replaced_and_nothing_else(tmp_path: Path) -> None:
     assert other.read_text() == "<!doctype html>\n<html lang='en'>mine"
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("place", ["report.html", "checkpoint/report.html", "checkpoint/rank_0/report.html"])
 def test_nothing_is_written_into_the_tree_and_beside_it_a_file_may_lie(tmp_path: Path, place: str) -> None:
     output = writable_copy("sink2_ckpt", tmp_path / "copy")
@@ -78,14 +66,6 @@ def test_where_nothing_can_be_resumed_from_the_page_says_so_and_the_exit_is_that
     done = ask("report", str(output), "--output", str(page))
     assert done.code == ask("resolve", str(output)).code == 11
     assert "<h1>Nothing to resume from</h1>" in page.read_text(encoding="utf-8")
-
-
-def test_two_results_do_not_go_to_stdout() -> None:
-    assert ask("report", TREE, "--output", "-", "--json").code == 2
-
-
-def test_a_log_is_a_file_for_it_is_read_twice(tmp_path: Path) -> None:
-    assert ask("report", TREE, "--output", str(tmp_path / "report.html"), "--log", "-").code == 2
 
 
 def test_the_threshold_of_the_page_is_that_of_the_answer(tmp_path: Path) -> None:

@@ -39,7 +39,7 @@ def test_every_document_that_is_printed_has_a_schema_and_no_schema_is_left_over(
     assert printed - OUR_OWN_FILES == set(schemas.names())
 
 
-@pytest.mark.sample(10)
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("name", schemas.names())
 def test_a_schema_is_one_and_is_printed_whole(name: str) -> None:
     said = ask("schema", name)
@@ -50,6 +50,7 @@ def test_a_schema_is_one_and_is_printed_whole(name: str) -> None:
     assert set(re.findall(r'"\$ref": "([^"]+)"', said.stdout)) <= {f"#/$defs/{part}" for part in schema["$defs"]}
 
 
+@pytest.mark.sample(25)
 @pytest.mark.parametrize("path", GOLDEN, ids=lambda path: str(path.relative_to(TESTS / "golden")))
 def test_a_golden_document_keeps_to_its_schema(path: Path) -> None:
     assert problems_of(json.loads(path.read_text(encoding="utf-8"))) == []
@@ -65,37 +66,11 @@ def test_a_field_that_is_renamed_is_noticed_wherever_it_stands() -> None:
     assert "'text' was unexpected" in first + second
 
 
-def test_the_list_names_every_document() -> None:
-    said = ask("schema")
-    assert said.code == 0
-    assert tuple(line.split()[0] for line in said.stdout.splitlines()) == schemas.names()
-
-
 def test_the_list_is_json_for_whoever_asks_for_json() -> None:
     listed = ask("schema", "--json").json["schemas"]
     assert [f"{each['name']:{max(map(len, schemas.names())) + 2}}{each['about']}" for each in listed] == ask(
         "schema"
     ).stdout.splitlines()
-
-
-@pytest.mark.parametrize("name", ["plan", "ckpttool/plan/1"])
-def test_a_document_goes_by_its_noun_or_by_its_whole_name(name: str) -> None:
-    assert json.loads(ask("schema", name).stdout)["title"] == "ckpttool/plan/1"
-
-
-@pytest.mark.parametrize(
-    ("name", "why"),
-    [
-        ("plans", "did you mean plan"),
-        ("../plan", "did you mean plan or fp8-plan?"),
-        ("finding", "`ckpttool schema` lists them"),
-        ("", "is a shell variable not set?"),
-    ],
-)
-def test_a_document_that_is_not_there_is_a_usage_error(name: str, why: str) -> None:
-    said = ask("schema", name)
-    assert said.code == 2
-    assert why in said.stderr
 
 
 def fields(node: Any, path: str = "") -> Iterator[tuple[str, dict[str, Any]]]:  # noqa: ANN401  JSON
@@ -106,8 +81,8 @@ def fields(node: Any, path: str = "") -> Iterator[tuple[str, dict[str, Any]]]:  
         yield from fields(inner, path) if isinstance(inner, dict) else ()
 
 
-@pytest.mark.parametrize("name", schemas.names())
-def test_every_field_says_what_it_holds(name: str) -> None:
+def test_every_field_says_what_it_holds() -> None:
     of_itself = {"schema"}  # and a reference to a part, which says it there
-    silent = [path for path, field in fields(schemas.schema(name)) if not {"description", "$ref"} & field.keys()]
-    assert {path for path in silent if path.rpartition(".")[2] not in of_itself} == set()
+    for name in schemas.names():
+        silent = [path for path, field in fields(schemas.schema(name)) if not {"description", "$ref"} & field.keys()]
+        assert {path for path in silent if path.rpartition(".")[2] not in of_itself} == set(), name

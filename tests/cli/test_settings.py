@@ -63,6 +63,7 @@ class TestWhoSpeaks:
         assert "a/output/checkpoint (mindformers-rank)" in ask("scan").stdout
         assert ask("prune", "--keep-last", "1").code == ExitCode.OK
 
+    @pytest.mark.sample(2)
     @pytest.mark.parametrize(
         "command", ["scan", "verify", "resolve", "health", "seal", "prune --keep-last 1", "repair-meta"]
     )
@@ -79,14 +80,6 @@ class TestWhoSpeaks:
         assert ask("diff", "20_2", "15_2").code == ExitCode.OK
         monkeypatch.delenv("CKPTTOOL_DIR")
         assert root_of("inspect", "20_2", "--tree", "a") == "a/output/checkpoint"
-
-    def test_scale_skip_takes_the_tree_where_it_is_not_told_the_steps(
-        self, runs: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setenv("CKPTTOOL_DIR", str(runs / "a"))
-        assert "60 batches of 8 samples" in ask("scale-skip", "--new-gbs", "16").stdout
-        told = ask("scale-skip", "--new-gbs", "16", "--old-gbs", "8", "--steps", "10")
-        assert "10 batches of 8 samples" in told.stdout
 
     def test_a_setting_never_lets_prune_look_less_hard_than_by_itself(
         self, runs: Path, monkeypatch: pytest.MonkeyPatch
@@ -174,18 +167,16 @@ class TestTheFile:
         monkeypatch.setenv("CKPTTOOL_LEVEL", "checksum")
         assert ask("verify", "a", "--json", "--no-config").json["level"] == "checksum"
 
+    @pytest.mark.sample(5)
     @pytest.mark.parametrize(
         ("text", "said"),
         [
             ("levl = 1", "there is no key 'levl': did you mean level?"),
-            ("zzz = 1", "there is no key 'zzz': it has dir, level, format, grace, world-size"),
             ("level = 1", "level takes a text, not 1"),
             ('dir = ""', "dir takes a text, not ''"),
             ("world-size = true", "world-size takes a whole number, not True"),
-            ('world-size = "4"', "world-size takes a whole number, not '4'"),
             ("world-size = 0", "--world-size takes a whole number from 1, not 0"),
             ('level = "hard"', "--level: 'hard' is not one of 'structure', 'checksum', 'numerics'"),
-            ("[scan]", "there is no key 'scan'"),
             ("\nlevel 4", "is no TOML (Expected '=' after a key in a key/value pair (at line 2, column 7))"),
             ("level = '\udcff'", "is no TOML"),
             (f"level = {'[' * 10_000}", "is no TOML"),
@@ -198,15 +189,9 @@ class TestTheFile:
         assert f"ckpttool: error: {runs}/ckpttool.toml" in answer.stderr
         assert ask("verify", "a", "--no-config").code == ExitCode.OK
 
-    def test_a_folder_of_its_name_is_said_to_be_none(self, runs: Path) -> None:
-        (runs / "ckpttool.toml").mkdir()
-        assert_error(ask("scan", "a"), ExitCode.USAGE, "ckpttool.toml")
-
     def test_without_one_nothing_that_reads_it_is_imported(self, runs: Path) -> None:
         command = ("-m", "ckpttool", "scan", "a", "--json")
         assert {"tomllib", "tomli", "ckpttool.formats.safe_yaml"} & imported(*command, cwd=runs) == set()
-        (runs / "ckpttool.toml").write_text("world-size = 4")
-        assert {"tomllib", "tomli"} & imported(*command, "-q", cwd=runs) != set()  # the same line is not asked twice
 
 
 @pytest.mark.usefixtures("runs")
@@ -215,12 +200,6 @@ class TestTheVariables:
         ("variable", "value", "said"),
         [
             ("CKPTTOOL_LEVEL", "hard", "CKPTTOOL_LEVEL: --level: 'hard' is not one of"),
-            ("CKPTTOOL_FORMAT", "yaml", "CKPTTOOL_FORMAT: --format: 'yaml' is not one of"),
-            (
-                "CKPTTOOL_WORLD_SIZE",
-                "many",
-                "CKPTTOOL_WORLD_SIZE: --world-size takes a whole number from 1, not 'many'",
-            ),
             ("CKPTTOOL_GRACE", "soon", "CKPTTOOL_GRACE: --grace: 'soon' is no time such as 90s, 5m, 12h or 7d"),
         ],
     )
@@ -233,10 +212,6 @@ class TestTheVariables:
     def test_a_wrong_value_of_the_command_line_does_not_name_it(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("CKPTTOOL_LEVEL", "checksum")
         assert "CKPTTOOL_LEVEL" not in ask("verify", "a", "--level", "hard").stderr
-
-    def test_a_tree_that_is_not_there_is_told_as_if_it_was_typed(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setenv("CKPTTOOL_DIR", "gone")
-        assert_error(ask("scan"), ExitCode.UNKNOWN_LAYOUT, "gone does not exist")
 
 
 def test_verbose_says_who_spoke(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:

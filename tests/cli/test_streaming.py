@@ -95,39 +95,6 @@ def test_10_where_a_rank_lacks_its_state_though_later_ones_are_there(streaming: 
     assert preflight("--allow", "stream-state-missing").code == ExitCode.OK
 
 
-def test_10_where_a_state_is_torn(streaming: Path) -> None:
-    (streaming / f"states/step_{STEP}/dataset_state_rank2.json").write_text("{")
-    assert (preflight().code, codes(preflight())) == (ExitCode.DAMAGE, [("stream-state-missing", "suspect")])
-
-
-def test_14_where_the_state_cannot_be_read(streaming: Path) -> None:
-    path = streaming / f"states/step_{STEP}/dataset_state_rank2.json"
-    path.unlink()
-    path.mkdir()
-    assert (preflight().code, codes(preflight())) == (ExitCode.INCOMPLETE, [("stream-state-missing", "unknown")])
-
-
-@pytest.mark.parametrize("folder", ["elsewhere", "''"])
-def test_a_relative_folder_that_is_not_here_is_unknown_and_none_at_all_stops_the_start(
-    folder: str, streaming: Path
-) -> None:
-    config(streaming, folder=folder)
-    code = ExitCode.DAMAGE if folder == "''" else ExitCode.INCOMPLETE
-    assert preflight().code == code
-    config(streaming, folder=str(streaming / "elsewhere"))
-    assert preflight().code == ExitCode.DAMAGE
-    config(streaming, folder=str(streaming / "states"))
-    assert preflight().code == ExitCode.OK
-
-
-def test_14_where_nobody_knows_which_ranks_read_data(streaming: Path) -> None:
-    path = streaming / "base.yaml"
-    path.write_text(path.read_text().replace("use_broadcast_data: False", "use_broadcast_data: True"))
-    assert preflight().code == ExitCode.INCOMPLETE
-    path.write_text(path.read_text().replace("parallel_mode: 1", "parallel_mode: 1\n  dataset_strategy: [[4, 1]]"))
-    assert preflight().code == ExitCode.OK
-
-
 @pytest.mark.parametrize(
     ("options", "what"),
     [
@@ -143,10 +110,3 @@ def test_10_for_what_would_move_the_position(options: list[str], what: str, stre
     assert f"{what} would move the data position" in said.stdout
     launched = ask("launch", "output", "--config", "base.yaml", "--output", "new.yaml", *options)
     assert (launched.code, (streaming / "new.yaml").exists()) == (ExitCode.DAMAGE, False)
-
-
-@pytest.mark.usefixtures("streaming")
-@pytest.mark.parametrize("options", [["--gbs", "8"], ["--dataset-changed-at", "0"]])
-def test_0_for_what_would_not(options: list[str]) -> None:
-    said = preflight(*options)
-    assert (said.code, codes(said)) == (ExitCode.OK, [])

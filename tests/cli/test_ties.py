@@ -24,6 +24,7 @@ def two_saves(root: Path, *, alike: bool) -> Path:
     return root
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("command", COMMANDS)
 def test_of_a_save_and_its_copy_under_another_step_no_command_says_that_nothing_is_good(
     tmp_path: Path, command: str

@@ -6,18 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from ckpttool.domain.data_position import Unknown
 from ckpttool.domain.finding import Finding
 from ckpttool.domain.settings import RunConfig, SafeFix, Settings
 from ckpttool.trainers import registry
 from ckpttool.trainers.abilities import ConfigReader
-from ckpttool.trainers.base import Trainer, no_effects
-from tests.conftest import FIXTURES
+from ckpttool.trainers.base import Trainer
 from tests.support.commands import ask
 from tests.support.trees import TreeBuilder
 from tests.trainers import toy
 
-CONFIG = FIXTURES / "configs" / "pretrain_sink2.yaml"
 OF_A_TOY = b"toy\n"
 
 
@@ -92,20 +89,6 @@ def refused(*arguments: str) -> str:
     return sentence
 
 
-@pytest.mark.parametrize("command", ["resolve", "launch", "health"])
-def test_another_trainer_s_config_is_refused(command: str, tree: str, tmp_path: Path) -> None:
-    output = ("--output", str(tmp_path / "new.yaml")) if command == "launch" else ()
-    sentence = refused(command, tree, "--config", str(CONFIG), *output)
-    assert f"{tree} holds checkpoints of Toy, whose configs ckpttool does not read" in sentence
-    assert not (tmp_path / "new.yaml").exists()
-
-
-def test_preflight_says_no_go_and_why(tree: str) -> None:
-    said = ask("preflight", tree, "--config", str(CONFIG), "--format", "json")
-    assert said.code == 2
-    assert "whose configs ckpttool does not read" in said.stdout
-
-
 def test_what_it_would_take_by_itself_is_not_told_by_another_s_rules(tree: str) -> None:
     assert "is a tree of Toy: --simulate own asks that" in refused("resolve", tree, "--simulate-mindformers", "2.1")
     sentence = refused("resolve", tree, "--simulate", "own")
@@ -136,33 +119,3 @@ def test_its_config_is_refused_for_checkpoints_of_another(
     sentence = refused("resolve", str(tmp_path / "run"), "--config", config)
     assert f"{config} is a config for Toy, but" in sentence
     assert "holds checkpoints of MindFormers" in sentence
-
-
-def test_where_its_data_go_on_is_unknown_and_nothing_is_set() -> None:
-    effects = no_effects(toy.Toy.title)
-    assert effects.position == Unknown(why="ckpttool does not know how Toy resumes")
-    assert (effects.settings, effects.findings) == ((), ())
-
-
-def test_its_checkpoint_is_chosen_all_the_same_and_told_in_its_own_settings(tree: str) -> None:
-    document = ask("resolve", tree, "--format", "json").json
-    assert document["load"] == {
-        "trainer": "toy",
-        "path": f"{tree}/step-20",
-        "settings": [{"place": "argument:--load", "value": f"{tree}/step-20"}],
-        "first": [],
-    }
-    assert document["data"] is None
-    told = ask("resolve", tree)
-    assert told.code == 0
-    assert "data position  unknown" in told.stdout
-    assert "load_checkpoint" not in told.stdout
-
-
-def test_a_neighbour_that_is_known_is_served_as_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    known(ReadToy(), monkeypatch)
-    output, new = FIXTURES / "sink2_ckpt" / "output", tmp_path / "new.yaml"
-    assert ask("launch", str(output), "--config", str(CONFIG), "--output", str(new)).code == 0
-    assert new.exists()
-    said = ask("resolve", str(output), "--simulate-mindformers", "2.1", "--format", "json")
-    assert (said.code, said.json["resume"] is None) == (0, False)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.conftest import FIXTURES, Golden
+from tests.conftest import Golden
 from tests.support.commands import Said, ask
 from tests.support.situations import SITUATIONS
 
@@ -73,6 +73,7 @@ def saved_by_torch(path: Path) -> Path:
     return path
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("suffix", [".pt", ".pth", ".bin"])
 def test_a_whole_torch_file_is_verified_by_the_checksums_inside(suffix: str, here: Path) -> None:
     file = saved_by_torch(here / f"model{suffix}")
@@ -93,30 +94,12 @@ def test_a_flipped_bit_in_a_torch_file_is_damage_at_checksum_and_unseen_at_struc
     assert '"checksum-mismatch"' in said.stdout
 
 
-@pytest.mark.parametrize("kept", [0, 100, 5000, -1])
-def test_a_cut_torch_file_is_damage_at_every_level(kept: int, here: Path) -> None:
-    file = saved_by_torch(here / "model.pt")
-    file.write_bytes(file.read_bytes()[:kept])
-    assert ask("verify", "model.pt", "--no-ledger").code == 10
-
-
 def test_nan_in_a_torch_file_is_seen_and_is_no_damage_to_its_checksums(here: Path) -> None:
     torch.save({"weight": torch.full((8,), torch.nan)}, here / "model.pt")
     said = ask("verify", "model.pt", "--level", "numerics", "--no-ledger", "--format", "json")
     assert (said.code, verdicts(said)) == (10, ["suspect"])
     assert "'weight' holds 8 NaN" in said.stdout
     assert ask("verify", "model.pt", "--level", "checksum", "--no-ledger").code == 0
-
-
-def test_a_torch_file_of_finite_numbers_passes_at_every_level(here: Path) -> None:
-    saved_by_torch(here / "model.pt")
-    assert ask("verify", "model.pt", "--level", "numerics", "--no-ledger").code == 0
-
-
-def test_numbers_that_cannot_be_seen_in_a_torch_file_are_not_claimed(here: Path) -> None:
-    torch.save({"weight": torch.full((8,), torch.nan)}, here / "model.pt", _use_new_zipfile_serialization=False)
-    said = ask("verify", "model.pt", "--level", "numerics", "--no-ledger", "--format", "json")
-    assert (said.code, verdicts(said)) == (14, ["unsupported"])
 
 
 def test_a_torch_file_is_sealed_and_a_later_change_of_it_is_found(here: Path) -> None:
@@ -127,13 +110,6 @@ def test_a_torch_file_is_sealed_and_a_later_change_of_it_is_found(here: Path) ->
     torch.save({"model": {"weight": torch.zeros(4096)}, "step": 7}, other)
     shutil.copyfile(other, file)  # whole, with checksums of its own that agree
     assert ask("verify", "model.pt", "--level", "checksum", "--no-ledger").code == 10
-
-
-@pytest.mark.parametrize("name", ["tensors.ckpt", "tensors.safetensors"])
-def test_a_lone_file_that_mindspore_wrote_with_checksums_is_verified(name: str) -> None:
-    said = ask("verify", str(FIXTURES / "crc" / name), "--level", "checksum", "--no-ledger", "--format", "json")
-    assert said.code == 0
-    assert verdicts(said) == ["verified"]
 
 
 def test_what_was_not_looked_at_is_counted(here: Path) -> None:

@@ -10,12 +10,8 @@ from pathlib import Path
 import pytest
 
 from ckpttool import api
-from ckpttool.domain.verdict import ShardReport
 from ckpttool.errors import IncompleteError
-from ckpttool.formats.strict_json import JsonObject
 from ckpttool.records.part import Look, read_parts
-from ckpttool.records.part_looks import read_look
-from ckpttool.storage.recorded import Answers
 from ckpttool.trainers import merged
 from tests.support.answers import writable_copy
 from tests.support.commands import ask
@@ -128,35 +124,6 @@ def test_records_travel_and_nothing_else_that_happens_to_lie_there(output: Path)
     assert said("scan", "parts") == said("scan", "output")
 
 
-def test_each_line_is_read_once_however_many_machines_saw_the_files(
-    output: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A look keeps but a few saves in mind: asked in the order of the files it would read each line for each file."""
-    tree = output / "checkpoint"
-    for epoch in range(16, 24):
-        for rank in range(4):
-            place = tree / f"rank_{rank}"
-            shutil.copy2(place / f"llama2_7b_rank_{rank}-15_2.ckpt", place / f"llama2_7b_rank_{rank}-{epoch}_2.ckpt")
-    for number in (1, 2, 3):
-        looked("output", "parts", "--split", "none", part=f"{number}/3")
-    read = []
-
-    def reading(record: JsonObject, answers: Answers) -> dict[str, ShardReport]:
-        read.append(record)
-        return read_look(record, answers)
-
-    monkeypatch.setattr("ckpttool.records.part.read_look", reading)
-    assert ask("scan", "parts").code in {0, 10}
-    assert 0 < len(read) <= 2 * 11
-
-
-def test_a_part_that_is_given_twice_is_one(output: Path) -> None:
-    del output
-    content = looked("output").read_bytes()
-    Path("twice.ckptpart").write_bytes(content * 2)
-    assert said("resolve", "twice.ckptpart") == said("resolve", "parts")
-
-
 @pytest.mark.parametrize(
     ("change", "why"),
     [
@@ -174,19 +141,6 @@ def test_a_part_that_cannot_be_read_is_named_with_the_missing_one(output: Path, 
     done = ask("resolve", "parts")
     assert done.code == 14
     assert f"of 2 parts 2 is not here; a.00002-of-00002.ckptpart {why}" in " ".join(done.stdout.split())
-
-
-def test_the_machine_of_a_part_that_is_missing_is_named_where_an_older_look_knows_it(
-    output: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    del output
-    for run, numbers in (("old", (1, 2)), ("new", (1,))):
-        for number in numbers:
-            monkeypatch.setattr("socket.gethostname", lambda number=number: f"n{number}")
-            ask("part", "output", "--part", f"{number}/2", "--run-id", run, "--out", "parts/")
-    done = ask("resolve", "parts")
-    assert done.code == 14
-    assert "of 2 parts 2 (n2 in an older look) is not here" in " ".join(done.stdout.split())
 
 
 @pytest.mark.parametrize("is_other", [False, True])

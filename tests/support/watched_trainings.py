@@ -31,7 +31,9 @@ class Clock(Machine):
 
 
 class Trainer:
-    """Saves on eight ranks, each at its own pace, by rename and in place in turn; keeps the last four."""
+    """Saves on eight ranks, each at its own pace, by rename and in place in turn; keeps the last `kept`."""
+
+    kept = 4
 
     def __init__(self, base: Path, seed: int) -> None:
         self._chance = random.Random(seed)  # noqa: S311  a course that can be had again
@@ -61,8 +63,8 @@ class Trainer:
                 self._due.append((at, "whole", data, target))
             else:
                 self._due += [(at, "cut", data[: len(data) // 2], target), (at + 1, "place", data, target)]
-        for rank in range(RANKS if self.saves > 4 else 0):
-            self._due.append((self._chance.randrange(3, 7), "gone", b"", self.file(rank, self.saves - 4)))
+        for rank in range(RANKS if self.saves > self.kept else 0):
+            self._due.append((self._chance.randrange(3, 7), "gone", b"", self.file(rank, self.saves - self.kept)))
 
     def step(self) -> None:
         """Do what is due, and come one poll nearer to the rest."""
