@@ -19,7 +19,7 @@ from ckpttool.formats.safe_yaml import read_bytes
 from ckpttool.storage.disk import LocalDisk, Room
 from tests.conftest import FIXTURES
 from tests.support.trees import TreeBuilder
-from tests.trainers.mindformers.test_own_start import NEWER, RANK
+from tests.trainers.mindformers.test_own_start import RANK
 
 CONFIG = FIXTURES / "configs" / "pretrain_sink2.yaml"
 
@@ -174,18 +174,3 @@ class TestWhatAStartWithTheWrittenConfigLoads:
         (tmp_path / "new.yaml").unlink()
         model.unlink()
         assert isinstance(self.launch(tmp_path, text), Launch)
-
-    @pytest.mark.parametrize("healthy", [True, False])
-    def test_a_health_monitor_that_picks_another_save_stops_a_launch(self, healthy: bool, tmp_path: Path) -> None:
-        tree = TreeBuilder(tmp_path, prefix="llama2_7b").iteration(step=10, ckpt_status=0)
-        tree.iteration(step=20, ckpt_status=0 if healthy else 1)
-        monitor = "use_legacy_format: False\nmonitor_config: {health_checkpoint: {embedding_local_norm_threshold: 1.0}}"
-        (tmp_path / "base.yaml").write_text(NEWER.format(load="''", resume="False", switch=monitor))
-        allowed = (Code.HEALTH_NEEDS_STAGES, Code.HEALTH_NEEDS_SLICES, Code.CONFIG_DISAGREES)
-        order = api.LaunchOrder(base=str(tmp_path / "base.yaml"), output=str(tmp_path / "new.yaml"), allowed=allowed)
-        choice = api.ResumeQuestion(name="iteration_00000020", ignore_health=True)
-        answer = api.launch(api.TreeQuestion(path=str(tmp_path / "output")), choice, order=order)
-        assert isinstance(answer, Launch) is healthy, self.against(answer)
-        if not healthy:
-            found = self.against(answer)
-            assert (found.code, found.actual) == (Code.START_DIFFERS, "iteration_00000010")

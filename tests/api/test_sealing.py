@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import threading
-import zlib
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -23,7 +22,7 @@ from ckpttool.domain.plan import ResumePlan
 from ckpttool.domain.question import CheckQuestion
 from ckpttool.domain.retention import PruneOrder, RetentionPolicy
 from ckpttool.domain.verdict import Level, Verdict
-from ckpttool.errors import LockedError, NotDurableError, UnsafeError
+from ckpttool.errors import LockedError, UnsafeError
 from ckpttool.records.manifest import read_manifest
 from ckpttool.storage.local import LocalStorage
 from ckpttool.trainers.base import ScanOptions
@@ -286,23 +285,6 @@ def test_a_failure_before_the_rename_leaves_the_old_manifest_and_nothing_else(
     with pytest.raises(KeyboardInterrupt):
         sealed(tree.checkpoint, LATER, reseal=True)
     assert snapshot(tree.checkpoint) == before
-
-
-def test_a_folder_that_does_not_reach_the_disk_is_said(tree: TreeBuilder, monkeypatch: pytest.MonkeyPatch) -> None:
-    sealed(tree.checkpoint)
-    flip(shard_of(tree))
-    real, calls = os.fsync, []
-
-    def third_fails(fd: int) -> None:  # our folder's parent, the file, our folder
-        calls.append(fd)
-        if len(calls) == 3:
-            raise OSError(5, "Input/output error")
-        real(fd)
-
-    monkeypatch.setattr(os, "fsync", third_fails)
-    with pytest.raises(NotDurableError):
-        sealed(tree.checkpoint, LATER, reseal=True)
-    assert recorded(tree.checkpoint).sealed_at != FIRST
 
 
 CONVICTED = "rank_2/llama2_7b_rank_2_1-30_2.ckpt"

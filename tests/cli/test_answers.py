@@ -338,30 +338,6 @@ def test_verbose_lists_every_single_finding(command: str) -> None:
     assert (plain.code, {**plain.json, "seconds": 0}) == (verbose.code, {**verbose.json, "seconds": 0})
 
 
-def test_verbose_shows_every_rejected_checkpoint_and_preflight_its_notes(here: Path) -> None:
-    tree = TreeBuilder(here).legacy(ranks=4, sparse=True)
-    for epoch in range(1, 14):
-        tree.save(epoch=epoch, step=2, ranks=range(3) if epoch > 1 else None)
-    (here / "base.yaml").write_text(CONFIG)
-    few, everything = ask("resolve").stdout, ask("resolve", "-v").stdout
-    assert "  and 4 more: -v\n" in few
-    assert [f"\n  {epoch}_2 (step" in few for epoch in (2, 13)] == [False, True]
-    assert all(f"\n  {epoch}_2 (step" in everything for epoch in range(2, 14))
-    no_go, verbose = (ask(*PREFLIGHT.split(), "--gbs", "12", *more).stdout for more in ([], ["-v"]))
-    assert "notes: -v" in no_go
-    assert "notes: -v" not in verbose
-    assert verbose.count("note newer-not-chosen") == 8
-
-
-def test_a_headline_names_all_bad_checkpoints_to_whoever_wants_all(here: Path) -> None:
-    tree = TreeBuilder(here).legacy(ranks=2, sparse=True)
-    for epoch in range(1, 14):
-        tree.save(epoch=epoch, step=2, ranks=[0] if epoch > 1 else None)
-    few, everything = (ask("verify", "--checkpoint", "all", *more).stdout for more in ([], ["-v"]))
-    assert few.splitlines()[0].endswith("6_2, …")
-    assert everything[: everything.index("headers")].split()[-1] == "2_2"
-
-
 def test_each_reason_has_its_remedy_beside_it_and_none_that_does_not_help(here: Path) -> None:
     real(here, "health_pp2")
     path = here / "output/checkpoint/rank_1"
@@ -394,14 +370,6 @@ def test_where_nothing_was_saved_it_is_said_what_to_do(here: Path) -> None:
     assert said.stdout.splitlines()[1].startswith("No checkpoint was saved here: ")
     SITUATIONS["all-damaged"](here / "other")
     assert "No checkpoint was saved here" not in ask("resolve", str(here / "other/output")).stdout
-
-
-def test_a_headline_over_several_checkpoints_names_the_bad_ones_alone(here: Path) -> None:
-    cut(here, 1)
-    said = ask("verify", "output", "--checkpoint", "all").stdout.splitlines()[0]
-    count = len(list((here / "output/checkpoint/rank_0").glob("*.safetensors")))
-    assert said == f"1 of {count} damaged: _1-30_2"
-    assert ask("verify", "output").stdout.splitlines()[0] == "_1-30_2: damaged"
 
 
 def test_unknown_health_is_no_ok_and_stops_no_launch(here: Path) -> None:

@@ -105,8 +105,6 @@ def test_a_bug_says_what_whoever_mends_it_needs(here: Path, monkeypatch: pytest.
             ["Homepage, https://h.invalid", "Issues, https://i.invalid/x"],
             "Please report it at https://i.invalid/x, with what",
         ),
-        (["Bug Tracker, https://b.invalid"], "Please report it at https://b.invalid, with what"),
-        (["Homepage, https://h.invalid"], "Whoever gave you ckpttool wants to see what"),
         (None, "Whoever gave you ckpttool wants to see what"),
     ],
 )

@@ -11,7 +11,7 @@ import pytest
 from tests.conftest import Golden
 from tests.decide.fp8.curves import Runs, stepped
 from tests.support.commands import ask
-from tests.support.loss_logs import FORMATS, csv
+from tests.support.loss_logs import FORMATS, csv, megatron
 
 
 def write_runs(here: Path, *, seed: int = 3, steps: int = 400) -> Runs:
@@ -107,3 +107,16 @@ def test_downstream_tasks_tell_what_a_loss_does_not(
     said = ask(*asked, "--json")
     assert (said.code, said.json["case"], said.json["class"]) == (code, case, "match")
     assert word in " ".join(ask(*asked).stdout.split())
+
+
+def test_validation_losses_are_compared_where_they_are_asked_for(here: Path) -> None:
+    runs = Runs(5, steps=600, wander=0.001)
+    losses = runs.run()
+    (here / "base").write_text(megatron(losses, validated=20))
+    (here / "worse").write_text(megatron(stepped(losses, by=0.1, since=0), validated=20))
+    said = ask("fp8", "compare", "base", "worse", "--metric", "validation", "--json")
+    assert (said.code, said.json["pairs"], said.json["metric"], said.json["class"]) == (10, 30, "validation", "early")
+    (here / "none").write_text(megatron(losses))
+    refused = ask("fp8", "compare", "base", "none", "--metric", "validation")
+    assert refused.code == 14
+    assert "0 pairs of values are too few: 12 are needed" in " ".join(refused.stdout.split())

@@ -68,20 +68,6 @@ def test_a_weight_that_would_be_lost_ends_with_10_and_only_under_the_recipe_that
 
 
 @pytest.mark.usefixtures("beside_fixtures")
-def test_what_no_recipe_puts_into_fp8_is_shown_apart_and_ends_nothing() -> None:
-    path = weights(lm_head=unequal(), embed_tokens=unequal(), good=normal(256, 256), norm=torch.ones(8))
-    said = ask("fp8", "probe", path)
-    assert said.code == ExitCode.OK
-    assert "No FP8 in any recipe: 1 embedding, 1 head, 1 norm." in said.stdout
-    assert {tensor["name"]: tensor["risk"] for tensor in told(path)["tensors"]} == {
-        "lm_head.weight": "lost",
-        "embed_tokens.weight": "lost",
-        "good.weight": "fine",
-        "norm.weight": "fine",
-    }
-
-
-@pytest.mark.usefixtures("beside_fixtures")
 def test_numbers_go_to_a_file_a_line_each_and_never_over_somebody_elses(tmp_path: Path) -> None:
     path = weights(good=normal(64, 64), bad=unequal())
     for _ in range(2):  # its own earlier one may go
@@ -98,22 +84,6 @@ def test_numbers_go_to_a_file_a_line_each_and_never_over_somebody_elses(tmp_path
         assert (said.code, why in said.stderr) == (ExitCode.USAGE, True)
     tree = real(tmp_path, "sink2_ckpt")
     assert ask("fp8", "probe", str(tree), "--stats", str(tree / "x.jsonl")).code == ExitCode.USAGE
-
-
-@pytest.mark.usefixtures("beside_fixtures")
-def test_a_delayed_scale_is_that_of_the_largest_over_the_ranks_and_the_steps_before() -> None:
-    tree = "fixtures/sink2_ckpt/output"
-    alone, back = (told(tree, "--recipe", "delayed", "--optimizer", *more) for more in ([], ["--history", "30"]))
-    assert (alone["history"], back["history"]) == ([], [30, 40, 50])
-    scales: list[dict[str, set[float]]] = [
-        {tensor["name"]: set() for tensor in answer["tensors"]} for answer in (alone, back)
-    ]
-    for answer, found in zip((alone, back), scales, strict=True):
-        for tensor in answer["tensors"]:
-            found[tensor["name"]].add(tensor["recipes"][0]["scale"])
-    assert all(len(each) == 1 for each in scales[0].values())  # ranks share it
-    assert all(max(scales[1][name]) <= max(scales[0][name]) for name in scales[0])
-    assert scales[0] != scales[1]
 
 
 @pytest.mark.usefixtures("beside_fixtures")

@@ -15,7 +15,6 @@ from typing import Any
 import pytest
 
 from ckpttool.decide.policies.robust_z import RobustZPolicy
-from ckpttool.decide.policies.skip import SkipPolicy
 from ckpttool.domain.guarding import GuardEventKind, GuardMode
 from tests.conftest import FIXTURES
 from tests.support.commands import MODULE, Said, ask
@@ -54,15 +53,6 @@ def test_a_dropped_spike_makes_no_checkpoint_suspect_and_an_applied_one_does(her
     train(here / "output", SPIKE, policy=RobustZPolicy(), mode=GuardMode.WATCH)
     applied = resolved("--health-timeline", EVENTS)
     assert (applied.code, chosen(applied)) == (0, 100)
-
-
-def test_after_a_stop_the_newest_is_taken_for_no_dropped_step_touched_it(here: Path) -> None:
-    tree(here, 40, 56)
-    train(here / "output", [1.0] * 50 + [9.0, math.nan] * 20, policy=SkipPolicy(threshold=3.0))
-    said = resolved("--around-spike", "last")  # the file is found by itself
-    assert (said.code, chosen(said)) == (0, 56)
-    advice = document(said)["advice"]
-    assert (advice["kind"], advice["stop"], advice["detour"]["skip_batches"]) == ("stop", 60, 4)
 
 
 STRIKE = "3 abnormal feature values since 2026-11-20 03:10:00: a strike"
@@ -171,3 +161,17 @@ def test_the_next_command_is_about_the_folder_that_was_asked_about_wherever_it_w
     monkeypatch.chdir(path.parent)
     said = ask("guard", "report", "events-00000.jsonl").stdout
     assert said.splitlines()[-1].endswith("/captures/nan-at-00000002")
+
+
+def test_a_file_that_nobody_may_read_is_14_with_the_reason(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from ckpttool.api import guard_reports
+
+    def refuse(*_: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    train(here / "output", [1.0] * 5)
+    monkeypatch.setattr(guard_reports, "open_log", refuse)
+    said = ask("guard", "report", "output")
+    assert said.code == 14
+    assert "cannot be read: Permission denied" in said.stdout
+    assert said.stdout.startswith("The files tell of no guarded training")

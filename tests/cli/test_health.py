@@ -68,16 +68,6 @@ def test_a_norm_at_the_threshold_is_unhealthy_and_one_just_below_it_is_not(here:
     assert (higher.json["newest_healthy"], higher.code) == ("15_2", 0)
 
 
-def test_logs_of_ranks_behind_the_first_one_without_a_norm_are_not_read(here: Path) -> None:
-    tree(here)
-    log(here, dict.fromkeys((10, 20, 30), 100.0))
-    log(here, {30: 0.0}, rank=1)
-    log(here, {30: 900.0}, rank=2)
-    said = ask("health", "--threshold", "270", "--format", "json")
-    assert said.code == 0
-    assert said.json["logs"]["sources"] == ["output/log/rank_0/info.log", "output/log/rank_1/info.log"]
-
-
 def test_a_log_that_is_named_is_read_instead_of_those_that_lie_there(here: Path) -> None:
     tree(here)
     log(here, dict.fromkeys((10, 20, 30), 900.0))
@@ -94,40 +84,6 @@ def test_without_a_log_the_record_speaks_and_the_text_says_that_the_threshold_co
     assert said.code == 14
     assert "the threshold could not be applied" in " ".join(ask("health", "--threshold", "270").stdout.split())
     assert ask("health").code == 0
-
-
-BAD_FROM_25 = {step: 1.0 if step < 25 else 500.0 for step in range(1, 46)}
-GOOD = dict.fromkeys(range(21, 61), 1.0)
-OTHER_NORMS = dict.fromkeys(range(21, 61), 0.7)
-
-
-def went_back(here: Path, *, later: bool = True) -> tuple[Path, Path]:
-    """A training whose first run was bad from step 25 on, and whose second one went on from step 20 and is well."""
-    builder = TreeBuilder(here).legacy(ranks=2)
-    for epoch in (5, 10, 15, 20):
-        builder.save(epoch=epoch, step=2)
-    for epoch in (15, 20, 25, 30) if later else ():
-        builder.save(epoch=epoch, step=2, run=1)
-    first = write_log(here / "first.log", range(1, 46), embeddings=BAD_FROM_25)
-    second = write_log(here / "second.log", range(21, 61), embeddings=GOOD, norms=OTHER_NORMS)
-    return first, second
-
-
-RUN_0 = {"5_2": "healthy", "10_2": "healthy", "15_2": "unhealthy", "20_2": "unhealthy"}
-RUN_1 = dict.fromkeys(("_1-15_2", "_1-20_2", "_1-25_2", "_1-30_2"), "healthy")
-
-
-@pytest.mark.parametrize("files", [1, 2])
-def test_each_run_is_judged_by_its_own_norms_though_both_did_the_same_steps(files: int, here: Path) -> None:
-    first, second = went_back(here)
-    logs = ["--log", "first.log", "--log", "second.log"]
-    if files == 1:
-        (here / "all.log").write_text(first.read_text() + second.read_text())
-        logs = ["--log", "all.log"]
-    said = ask("health", "--threshold", "270", *logs, "--format", "json")
-    assert said.code == 0
-    assert judged(said) == {name: (health, "log") for name, health in {**RUN_0, **RUN_1}.items()}
-    assert said.json["newest_healthy"] == "_1-30_2"
 
 
 def test_writing_marks_what_the_log_shows_and_a_second_time_changes_nothing(here: Path) -> None:

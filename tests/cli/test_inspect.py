@@ -76,19 +76,6 @@ def test_a_missing_rank_and_a_scalar_that_differs_are_said(here: Path) -> None:
     assert "30, but 20 on rank 1" in said.stdout
 
 
-def test_shapes_that_do_not_agree_between_ranks_are_said(here: Path) -> None:
-    tree = real(here, "sink2_safetensors")
-    file = tree / "rank_3" / "llama2_7b_rank_3-15_2.safetensors"
-    save_file({"dense.bias": np.zeros((2, 4), np.float16)}, file)
-    said = ask("inspect", "output:15_2")
-    assert "all 4, but F16 2×4 on rank 3" in said.stdout
-    rows = ask("inspect", "output:15_2", "--format", "json").json["tensors"]
-    (bias,) = [row for row in rows if row["name"] == "dense.bias"]
-    assert bias["differ"] == [{"dtype": "F16", "shape": [2, 4], "ranks": [3]}]
-    (other,) = [row for row in rows if row["name"] == "dense.weight"]
-    assert (other["ranks"], other["differ"]) == ([0, 1, 2], [])
-
-
 def test_names_cannot_act_on_a_terminal(here: Path) -> None:
     save_file({"a\x1b[31mb\n\u202ec": np.ones(1, np.float32)}, here / "a.safetensors")
     said = ask("inspect", "a.safetensors", "--all")

@@ -215,6 +215,13 @@ class TestFix:
         assert (here / "mine.yaml").is_symlink()
         assert (here / "real.yaml").read_bytes() == WRONG.encode()
 
+    def test_a_deep_value_and_one_in_a_list_are_found(self, here: Path) -> None:
+        text = GOOD + "\nfoo:\n  - {a: [{lr: 1e-3}]}\n  - bar:\n      baz: {weight_decay: 2E5}\n"
+        (here / "mine.yaml").write_text("\ufeff" + text)
+        assert ask("lint-config", "mine.yaml", "--fix").code == 0
+        mended = text.replace("1e-3", "1.0e-3").replace("2E5", "2.0e+5")
+        assert (here / "mine.yaml").read_text() == "\ufeff" + mended
+
 
 def test_a_report_is_written_beside_the_result(configs: Path) -> None:
     refused = ask("lint-config", "bad.yaml", "--report", "json=-")

@@ -22,7 +22,7 @@ from tests.conftest import FIXTURES, TESTS, Golden
 from tests.support.commands import Said, ask
 from tests.support.json_schemas import junit_suite, sarif_run
 from tests.support.situations import SITUATIONS, before_morning, real
-from tests.support.trees import TreeBuilder, flip
+from tests.support.trees import TreeBuilder
 
 GOOD = (FIXTURES / "configs" / "pretrain_sink2.yaml").read_text()
 NEWER = """\
@@ -138,15 +138,6 @@ class TestConfig:
     def test_15_for_a_config_that_is_a_bomb(self, here: Path) -> None:
         assert asked(here, config=f"a: {'[' * 1000}").code == ExitCode.UNSAFE
 
-    def test_that_one_save_is_kept_costs_no_start_and_is_a_note(self, here: Path) -> None:
-        SITUATIONS["whole"](here)
-        said = asked(here, "--format", "json", config=GOOD.replace("keep_checkpoint_max: 3", "keep_checkpoint_max: 1"))
-        assert (said.code, codes(said)) == (0, set())
-        assert "keeps-one-checkpoint" in codes(said, blocking=False)
-        launched = ask("launch", "output", "--config", "base.yaml", "--output", "new.yaml")
-        assert (launched.code, (here / "new.yaml").exists()) == (0, True)
-        assert ask("lint-config", "base.yaml").code == 10
-
     @pytest.mark.parametrize(("config", "line"), [("seed: 1\nseed: 2\n", 2), ("a: [\n", 2), ("", None), ("a: !x 1", 1)])
     def test_2_for_a_config_that_cannot_be_used_with_its_line(self, config: str, line: int | None, here: Path) -> None:
         SITUATIONS["whole"](here)
@@ -199,15 +190,6 @@ class TestLaunch:
         SITUATIONS["whole"](here)
         said = asked(here, "--checkpoint", "99_9", "--format", "json")
         assert (said.code, codes(said)) == (2, {"cannot-answer"})
-
-    def test_level_reads_as_deep_as_it_says(self, here: Path) -> None:
-        shard = real(here, "sink2_safetensors") / "rank_2/llama2_7b_rank_2_1-30_2.safetensors"
-        assert ask("seal", "output").code == 0
-        flip(shard, 2000)
-        config = GOOD + "load_ckpt_format: safetensors\n"
-        assert asked(here, "--strict", config=config).code == 0
-        said = asked(here, "--strict", "--level", "checksum", *WRITTEN, "--format", "json", config=config)
-        assert (said.code, codes(said)) == (10, {"newer-not-chosen"})
 
     def test_the_newer_layout(self, here: Path) -> None:
         SITUATIONS["newer-layout"](here)

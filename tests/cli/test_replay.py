@@ -47,36 +47,9 @@ def test_a_detectors_own_log_is_the_golden_one(dialect: str, form: str, here: Pa
     golden(f"replay/{dialect}.{FORMATS[form]}", said.stdout)
 
 
-def events_at(here: Path, *times: str) -> str:
-    """A detector's log with an event at each time."""
-    line = (
-        "[Event][2025-03-01 {}:00] [Rank 3]: A grad-norm spike may happen, param name layer_backward, abnormal value "
-        "1e12, previous value 1.0, history avg 0.1, bp time 412, normal count 400."
-    )
-    (here / "asd.log").write_text("".join(line.format(time) + "\n" for time in times))
-    return "asd.log"
-
-
-def hourly(here: Path) -> None:
-    """A checkpoint every hour from 08:00 to 16:00, and the log that tells their times."""
-    builder = TreeBuilder(here).legacy(ranks=1, sparse=True)
-    for hour in range(9):
-        builder.save(epoch=30 * hour + 1, step=2, true_step=60 * hour + 1)
-    write_log(here / "train.log", range(1, 500))
-
-
 def states(said: Said) -> list[str]:
     marks = said.json["checkpoints"]
     return [mark["state"] for mark in marks]
-
-
-def test_a_strike_makes_all_suspect_since_its_first_event_and_not_only_the_last(here: Path) -> None:
-    hourly(here)
-    log = events_at(here, "09:10", "12:20", "15:50")
-    options = ["train.log", "--policy", "features", "--health-timeline", "output"]
-    assert states(replayed(log, *options)) == ["clear"] * 2 + ["suspect"] * 7
-    earlier = [*options, "--margin", "60"]
-    assert states(replayed(log, *earlier)) == ["clear"] * 1 + ["suspect"] * 8
 
 
 @pytest.mark.parametrize("name", ["apart", "ranks"])
@@ -143,20 +116,6 @@ def test_a_log_is_replayed_by_the_rule_of_its_own_trainer_unless_another_is_name
     assert replayed(BLOOM).json["policy"] == "zscore"
     for setting in (["--threshold", "3.0"], ["--count", "5"], ["--nan", "strict"], ["--policy", "skip"]):
         assert replayed("other.csv", *setting).json["policy"] == "skip"
-
-
-def test_a_log_that_prints_every_tenth_step_speaks_for_the_nine_after_each_and_for_none_beyond(here: Path) -> None:
-    builder = TreeBuilder(here).legacy(ranks=1, sparse=True)
-    for step in (600, 695, 709, 710):
-        builder.save(epoch=1, step=step)
-    write_log(here / "train.log", range(10, 701, 10))
-    said = replayed("train.log", "--policy", "zscore", "--tree", "output")
-    assert states(said) == ["unknown", "clear", "clear", "unknown"]
-    marks = said.json["checkpoints"]
-    reasons = [mark["reason"] for mark in marks]
-    why = "zscore needs 64 steps with a norm before it judges one"
-    assert reasons[0] == f"not judged: step 650 is the first that could be judged: {why}"
-    assert reasons[3] == "not judged: the log ends before it, at step 709"
 
 
 def test_stdin_is_not_read_twice(here: Path) -> None:

@@ -12,10 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from ckpttool.api import trashing
 from ckpttool.errors import ExitCode
-from ckpttool.storage.base import Storage
-from ckpttool.trainers.listing import Listing, list_root
 from ckpttool.write.files import locked
 from tests.cli.test_answers import lines_too_long
 from tests.cli.test_exit_codes import assert_error
@@ -164,19 +161,6 @@ def test_names_are_looked_up_in_the_tree_that_a_variable_names(pruned: Path, mon
     assert ask("trash", "restore", *names, "output", "--grace", "0").code == ExitCode.OK
     monkeypatch.setenv("CKPTTOOL_DIR", "nowhere")
     assert_error(ask("trash", "restore", *names, "--grace", "0"), ExitCode.UNKNOWN_LAYOUT, "nowhere does not exist")
-
-
-@pytest.mark.usefixtures("pruned")
-def test_a_restore_looks_into_no_folder_but_those_that_are_called_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    looked_into: list[str] = []
-
-    def listed(storage: Storage) -> Listing:
-        looked_into.append(Path(storage.root).name.partition("-")[2])
-        return list_root(storage)
-
-    monkeypatch.setattr(trashing, "list_root", listed)
-    ask("trash", "restore", "15_2", "output", "--grace", "0")
-    assert {*looked_into} == {"15_2"}
 
 
 def test_a_checkpoint_is_restored_by_its_own_name_whatever_its_folder_is_called(pruned: Path) -> None:
