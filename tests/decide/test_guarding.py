@@ -108,6 +108,7 @@ def interrupted(policy: Policy | None, log: Sequence[StepMetrics], at: Sequence[
     return found
 
 
+@settings(max_examples=settings().max_examples // 2)
 @given(log=logs(), data=st.data(), scale=st.sampled_from((None, 1.0, 1024.0)))
 def test_a_guard_that_is_restored_from_json_at_any_steps_decides_as_one_that_goes_on(
     log: list[StepMetrics], data: st.DataObject, scale: float

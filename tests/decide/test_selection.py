@@ -339,6 +339,7 @@ class TestDisksAndTimes:
 
 
 class TestNames:
+    @pytest.mark.sample(4)
     @pytest.mark.parametrize(
         ("prefix", "told"),
         [
