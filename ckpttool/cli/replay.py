@@ -101,7 +101,7 @@ Every = Annotated[
     {
         0: "Replayed.",
         12: "--tree names no checkpoint folder.",
-        14: "A log could not be read, or shows nothing.",
+        14: "A log could not be read, or shows nothing that could be judged.",
     }
 )
 @grouped

@@ -107,6 +107,18 @@ def test_a_policy_that_never_left_its_warm_up_judges_no_checkpoint(policy: str, 
     assert ask("replay", "few.log", *options).stdout.startswith("Not judged: ")
 
 
+def test_a_log_too_short_to_judge_says_so_beside_what_it_shows(here: Path) -> None:
+    short = "step,global_norm\n1,1.0\n2,inf\n3,1.0\n"
+    (here / "short.csv").write_text(short)
+    said = ask("replay", "short.csv")
+    assert said.code == 14
+    assert said.stdout.startswith("Noticed: 1 nonfinite\nNot judged: zscore needs 64 steps ")
+    (here / "long.csv").write_text(short + "".join(f"{step},1.0\n" for step in range(4, 101)))
+    said = ask("replay", "long.csv")
+    assert (said.code, said.stdout.splitlines()[0]) == (0, "Noticed: 1 nonfinite")
+    assert "Not judged" not in said.stdout
+
+
 def test_a_log_is_replayed_by_the_rule_of_its_own_trainer_unless_another_is_named(here: Path) -> None:
     write_log(here / "mindformers.log", range(1, 101))
     (here / "other.csv").write_text("step,global_norm\n" + "".join(f"{step},{3.5}\n" for step in range(1, 101)))

@@ -93,7 +93,7 @@ def _time(time: LocalTime | None) -> str | None:
 def table(answer: ReplayAnswer) -> RenderableType:
     """Show what the policy would have done, what it costs, and what follows for the checkpoints."""
     result = answer.result
-    parts: list[RenderableType] = [_headline(result), line(_settings(answer), style="dim")]
+    parts: list[RenderableType] = [*_headlines(result), line(_settings(answer), style="dim")]
     if result.steps_seen:
         parts += [line(), Pairs(_numbers(result))]
     parts += listed("Skipped:", [_span(span) for span in result.spans])
@@ -108,7 +108,16 @@ def table(answer: ReplayAnswer) -> RenderableType:
     return stack(*parts, *reading_parts(answer.reading))
 
 
-def _headline(result: ReplayResult) -> Text:
+def _headlines(result: ReplayResult) -> list[Text]:
+    """Say beside what was noticed that no step was judged: this is why the exit code is 14."""
+    found = _found(result)
+    headlines = [] if found is None else [found]
+    if result.steps_seen and result.judged is not None and result.judged.first is None:
+        headlines.append(line(f"Not judged: {result.judged.why}", style="bold yellow"))
+    return headlines or [line("Nothing to notice", style="bold green")]
+
+
+def _found(result: ReplayResult) -> Text | None:
     if result.stopped_at is not None:
         return line(f"Training would have stopped at step {result.stopped_at}", style="bold red")
     if result.updates_lost:
@@ -124,9 +133,7 @@ def _headline(result: ReplayResult) -> Text:
         return line(f"Noticed: {told}", style="bold red" if grave else "bold yellow")
     if not result.steps_seen:
         return line("The logs show no step", style="bold yellow")
-    if result.judged is not None and result.judged.first is None:
-        return line(f"Not judged: {result.judged.why}", style="bold yellow")
-    return line("Nothing to notice", style="bold green")
+    return None
 
 
 def _settings(answer: ReplayAnswer) -> str:
