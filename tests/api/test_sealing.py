@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import threading
+import zlib
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -22,11 +25,12 @@ from ckpttool.domain.plan import ResumePlan
 from ckpttool.domain.question import CheckQuestion
 from ckpttool.domain.retention import PruneOrder, RetentionPolicy
 from ckpttool.domain.verdict import Level, Verdict
-from ckpttool.errors import LockedError, UnsafeError
+from ckpttool.errors import LockedError, NotDurableError, UnsafeError, WriteFailedError
 from ckpttool.records.manifest import read_manifest
 from ckpttool.storage.local import LocalStorage
 from ckpttool.trainers.base import ScanOptions
 from ckpttool.trainers.locate import locate
+from ckpttool.trainers.mindformers.layouts.names import ITERATION_LAYOUT
 from ckpttool.verify.engines.waiting import WaitingEngine
 from ckpttool.verify.plan import plan_checks
 from ckpttool.verify.report import collect
@@ -36,7 +40,8 @@ from tests.support import trees
 from tests.support.answers import codes
 from tests.support.faulty_storages import layout_of
 from tests.support.inventories import finding
-from tests.support.trees import TreeBuilder
+from tests.support.shard_writers import crc_trailer
+from tests.support.trees import TreeBuilder, training_scalars, weights
 
 FIRST = "2023-11-14T22:13:20Z"
 NOW = 1_700_000_000.9
@@ -108,7 +113,6 @@ def test_a_whole_checkpoint_is_recorded_as_it_is(tree: TreeBuilder) -> None:
     assert (dict(one.scalars)["step_num"], one.first_seen) == (2, FIRST)
 
 
-@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     ("fixture", "below"),
     [
@@ -141,6 +145,14 @@ def test_a_unified_checkpoint_keeps_its_manifest_beside_its_parts(copy_tree: Cal
     assert scanned(root) == inventory
 
 
+def test_to_seal_twice_writes_once(tree: TreeBuilder) -> None:
+    sealed(tree.checkpoint)
+    before = snapshot(tree.checkpoint)
+    answer = sealed(tree.checkpoint, LATER)
+    assert (answer.written, answer.findings, answer.manifest) == (False, (), recorded(tree.checkpoint))
+    assert snapshot(tree.checkpoint) == before
+
+
 def test_what_differs_is_reported_and_the_old_value_stays(tree: TreeBuilder) -> None:
     sealed(tree.checkpoint)
     before = recorded(tree.checkpoint)
@@ -161,6 +173,15 @@ def test_reseal_takes_the_new_value_and_its_age(tree: TreeBuilder) -> None:
     assert sealed(tree.checkpoint, LATER, reseal=True).findings == ()
 
 
+def test_damage_is_not_blessed(tree: TreeBuilder) -> None:
+    tree.truncate(tree.shard(1, 1, 2), 600)
+    before = snapshot(tree.checkpoint)
+    answer = sealed(tree.checkpoint)
+    assert (answer.manifest, answer.written) == (None, False)
+    assert any(one.severity is Severity.DAMAGE for one in answer.findings)
+    assert snapshot(tree.checkpoint) == before
+
+
 @pytest.mark.parametrize("severity", [Severity.SUSPECT, Severity.UNKNOWN, Severity.DAMAGE, Severity.UNSAFE])
 def test_whatever_weighs_more_than_a_note_stands_against_it(tree: TreeBuilder, severity: Severity) -> None:
     inventory = scanned(tree.checkpoint)
@@ -176,6 +197,43 @@ def test_whatever_weighs_more_than_a_note_stands_against_it(tree: TreeBuilder, s
     )
     assert (answer.manifest, answer.findings) == (None, (against,))
     assert not (tree.checkpoint / ".ckpttool").exists()
+
+
+def with_crc(tree: TreeBuilder, *, right: bool) -> None:
+    path = shard_of(tree)
+    body = path.read_bytes()
+    trailer = crc_trailer(body)
+    path.write_bytes(body + (trailer if right else trailer[:-1] + bytes([trailer[-1] ^ 1])))
+    assert zlib.crc32(body) == int.from_bytes(trailer[-10:], "big")
+
+
+def test_a_checksum_inside_that_does_not_match_is_not_blessed(tree: TreeBuilder) -> None:
+    with_crc(tree, right=False)
+    answer = sealed(tree.checkpoint, reseal=True)
+    assert answer.manifest is None
+    assert codes(answer.findings) == {Code.CHECKSUM_MISMATCH}
+    assert not (tree.checkpoint / ".ckpttool").exists()
+
+
+def test_a_checksum_inside_that_matches_is_sealed_over(tree: TreeBuilder) -> None:
+    with_crc(tree, right=True)
+    assert sealed(tree.checkpoint).written
+
+
+def test_a_shard_without_a_digest_is_a_mistake_of_the_caller(tree: TreeBuilder) -> None:
+    inventory = scanned(tree.checkpoint)
+    (checkpoint,) = inventory.checkpoints
+    verdict = collect(
+        checkpoint,
+        reports_of(plan_checks(inventory.root, checkpoint, Level.CHECKSUM), WaitingEngine()),
+        Level.CHECKSUM,
+    )
+    if all(report.digest is None for report in verdict.reports):
+        with pytest.raises(ValueError, match="not hashed"):
+            seal_checkpoint(tree_of(inventory), checkpoint, verdict, now=NOW)
+    without = replace(read_whole(inventory, checkpoint), reports=verdict.reports[:1])
+    with pytest.raises(ValueError, match="not one on all its shards"):
+        seal_checkpoint(tree_of(inventory), checkpoint, without, now=NOW)
 
 
 @pytest.mark.parametrize("harm", [b"", b"{", b"\0" * 100])
@@ -233,6 +291,14 @@ def test_nothing_is_written_through_a_link_that_leaves_the_tree(tmp_path: Path) 
     assert snapshot(elsewhere) == before
 
 
+def test_our_folder_may_be_no_link(tree: TreeBuilder, tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tree.checkpoint / ".ckpttool").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(WriteFailedError, match="symbolic link"):
+        sealed(tree.checkpoint)
+    assert snapshot(tmp_path / "elsewhere") == {}
+
+
 def test_a_sealer_waits_for_another_and_then_says_so(tree: TreeBuilder, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(seal_module, "PATIENCE_SECONDS", 0.0)
     sealed(tree.checkpoint)
@@ -271,6 +337,47 @@ def test_sealers_beside_one_another_lose_nothing(tmp_path: Path) -> None:
     assert len({one.first_seen for one in found.shards}) == ranks
 
 
+_SEAL_IN_ANOTHER_PROCESS = """
+import os, sys
+from pathlib import Path
+from tests.api.test_sealing import LATER, sealed
+fatal = sys.argv[2]
+if fatal:
+    setattr(os, fatal, lambda *_, **__: os._exit(9))
+sealed(Path(sys.argv[1]), LATER + int(sys.argv[3]), reseal=True)
+"""
+
+
+def seal_in_another_process(root: Path, *, killed_at: str = "", later: int = 0) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [sys.executable, "-c", _SEAL_IN_ANOTHER_PROCESS, str(root), killed_at, str(later)],
+        cwd=Path(__file__).parents[2],
+    )
+
+
+def test_processes_that_seal_at_the_same_time_leave_one_whole_manifest(tree: TreeBuilder) -> None:
+    sealed(tree.checkpoint)
+    flip(shard_of(tree))
+    processes = [seal_in_another_process(tree.checkpoint, later=later) for later in range(2)]
+    assert [process.wait(timeout=60) for process in processes] == [0, 0]
+    first, second = recorded(tree.checkpoint).shards
+    # Whoever came first took the new value; to the others nothing was new.
+    assert first.first_seen == FIRST
+    assert second.first_seen in {f"2023-11-14T22:14:2{later}Z" for later in range(2)}
+
+
+@pytest.mark.sample(1)
+@pytest.mark.parametrize("call", ["replace", "fsync", "write"])
+def test_a_kill_before_the_rename_leaves_the_old_manifest(tree: TreeBuilder, call: str) -> None:
+    sealed(tree.checkpoint)
+    before = recorded(tree.checkpoint)
+    flip(shard_of(tree))
+    assert seal_in_another_process(tree.checkpoint, killed_at=call).wait(timeout=60) == 9
+    assert recorded(tree.checkpoint) == before
+    # What the dead one left behind is in nobody's way.
+    assert sealed(tree.checkpoint, LATER, reseal=True).written
+
+
 def test_a_failure_before_the_rename_leaves_the_old_manifest_and_nothing_else(
     tree: TreeBuilder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -285,6 +392,52 @@ def test_a_failure_before_the_rename_leaves_the_old_manifest_and_nothing_else(
     with pytest.raises(KeyboardInterrupt):
         sealed(tree.checkpoint, LATER, reseal=True)
     assert snapshot(tree.checkpoint) == before
+
+
+def test_a_folder_that_does_not_reach_the_disk_is_said(tree: TreeBuilder, monkeypatch: pytest.MonkeyPatch) -> None:
+    sealed(tree.checkpoint)
+    flip(shard_of(tree))
+    real, calls = os.fsync, []
+
+    def third_fails(fd: int) -> None:  # our folder's parent, the file, our folder
+        calls.append(fd)
+        if len(calls) == 3:
+            raise OSError(5, "Input/output error")
+        real(fd)
+
+    monkeypatch.setattr(os, "fsync", third_fails)
+    with pytest.raises(NotDurableError):
+        sealed(tree.checkpoint, LATER, reseal=True)
+    assert recorded(tree.checkpoint).sealed_at != FIRST
+
+
+def test_every_checkpoint_of_a_tree_has_its_own_manifest(tmp_path: Path) -> None:
+    tree = TreeBuilder(tmp_path).legacy(ranks=1)
+    for run in (0, 1):
+        tree.save(epoch=1, step=2, run=run, scalars=training_scalars(epoch=1, true_step=2 + run))
+    tree.save(epoch=2, step=2, tensors=weights(seed=5))
+    for name in ("1_2", "_1-1_2", "2_2"):
+        assert sealed(tree.checkpoint, name=name).written
+    assert sorted(path.name for path in (tree.checkpoint / ".ckpttool").glob("*.json")) == [
+        "llama2_7b-1_2.ckpt.manifest.json",
+        "llama2_7b-2_2.ckpt.manifest.json",
+        "llama2_7b-_1-1_2.ckpt.manifest.json",
+    ]
+
+
+def test_a_manifest_that_vanishes_under_the_lock_is_written_anew(tree: TreeBuilder) -> None:
+    path = tree.checkpoint / sealed(tree.checkpoint).path
+    path.unlink()
+    assert sealed(tree.checkpoint).written
+    assert recorded(tree.checkpoint).sealed_at == FIRST
+
+
+def test_the_newer_layout_keeps_the_manifest_beside_the_shards_and_the_lock_elsewhere(tmp_path: Path) -> None:
+    tree = TreeBuilder(tmp_path, world=2).iteration(step=2)
+    answer = sealed(tree.checkpoint)
+    assert answer.path == "iteration_00000002/ckpttool.manifest.json"
+    assert scanned(tree.checkpoint).layout == ITERATION_LAYOUT
+    assert {path.name for path in (tree.checkpoint / "iteration_00000002").iterdir() if path.suffix == ".lock"} == set()
 
 
 CONVICTED = "rank_2/llama2_7b_rank_2_1-30_2.ckpt"

@@ -105,7 +105,7 @@ FAULTS: tuple[Fault, ...] = (
         {"tests/verify/test_detection.py": "test_zeros_from_anywhere_to_the_end_are_seen_beside_siblings",
          "tests/verify/siblings/test_compare.py::TestZeroTails": (
              "test_a_page_that_was_not_zero_before_is_suspect",
-             "test_moments_of_a_layer_that_is_never_trained_are_left_alone")}),
+             "test_pages_that_all_ranks_lost_are_suspect_and_those_never_trained_are_not")}),
     Fault(7, "a page is zeroed or swapped in the middle of tensor data", "copies on other ranks; a checksum",
         {"hole": "verify output --level checksum -> struct-ok, exit 0",
          "hole-sealed pages-swapped-sealed": "verify output --level checksum -> damaged, exit 10: checksum-mismatch"},
@@ -152,7 +152,7 @@ FAULTS: tuple[Fault, ...] = (
          "large-slices-of-another-rank-sealed":
             "verify output --level checksum -> damaged, exit 10: checksum-mismatch schema-differs"},
         {"tests/verify/test_detection.py": "test_another_ranks_shard_is_seen_beside_siblings_and_by_the_manifest",
-         "tests/verify/siblings/test_compare.py::TestCopies": "test_replicas_and_slices_are_left_alone"}),
+         "tests/verify/siblings/test_compare.py::TestCopies": "test_slices_are_left_alone"}),
     Fault(12, "a file is an older one under the newer name",
         "step and epoch inside, against the name and other ranks; of another run's same step: copies, a manifest",
         {"older-shard": ("verify output -> damaged, exit 10: epoch-disagrees name-disagrees step-disagrees",
@@ -367,7 +367,7 @@ FAULTS: tuple[Fault, ...] = (
          "marker-flipped": "verify output -> damaged, exit 10: trailing-bytes"},
         {"tests/verify/siblings/test_compare.py::TestStrippedChecksums": (
              "test_a_checksum_that_all_others_have_is_missed",
-             "test_checksums_that_were_switched_off_for_all_are_left_alone")}),
+             "test_checksums_switched_on_or_off_for_all_are_left_alone")}),
     Fault(35, "somebody rewrites all copies of a shard and the manifest together",
         "not at all: a manifest is no signature",
         {"shard-and-manifest-rewritten": "verify output --level checksum -> verified, exit 0"},
@@ -378,7 +378,7 @@ FAULTS: tuple[Fault, ...] = (
             "verify output --checkpoint _1-30_2 --level checksum -> verified, exit 0",
             "health output --threshold 1 --log train.log -> unhealthy, exit 10")},
         {"tests/faults/test_faults.py": "test_what_cannot_be_seen_is_said_where_a_user_looks",
-         "tests/cli/test_replay.py": "test_a_strike_makes_all_suspect_since_its_first_event_and_not_only_the_last"}),
+         "tests/decide/test_timeline.py": "test_a_strike_makes_every_checkpoint_suspect_from_its_first_event_on"}),
     Fault(37, "every shard is well, and the trainer would load something else, or not find it",
         "names alone: what lies beside the shards, where they lie, and what the trainer makes of rank 0's name",
         {"shards-gathered-in-one-folder": ("verify output -> missing, exit 10: name-disagrees shard-elsewhere",

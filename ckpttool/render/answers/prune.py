@@ -205,7 +205,7 @@ def _outcome(pruning: Pruning) -> list[Text]:
         lines.append(line(_undo(pruning), no_wrap=True))
     if pruning.elsewhere:
         machine = "" if pruning.elsewhere[0].host is None else " with its machine"
-        return [line(f"Only a plan: nothing is deleted from here. --json names each file{machine}.")]
+        return [line(f"Only a plan: nothing is deleted. --json names each file{machine}.")]
     if not pruning.order.apply and not pruning.refusals and (pruning.plan.going or old):
         lines.append(line("Dry run: nothing was changed. With --apply it is done."))
     return lines

@@ -106,6 +106,14 @@ class TestADeadDisk:
 
         return ThreadEngine(jobs=jobs, timeout=0.1, work=work)
 
+    def test_all_disks_dead_still_ends(self) -> None:
+        release = threading.Event()
+        try:
+            observations = list(self.hanging([str(number) for number in range(4)], release).run(tasks(4)))
+        finally:
+            release.set()
+        assert {observed.report.word for observed in observations} == {VerdictWord.UNREADABLE}
+
     def test_what_comes_after_all_from_a_thread_that_was_given_up_is_dropped(self) -> None:
         release = threading.Event()
         engine = self.hanging(["1"], release, jobs=1)

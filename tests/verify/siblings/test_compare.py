@@ -297,7 +297,7 @@ class TestStrippedChecksums:
         assert compare_siblings([*now[:3], replace(now[3], copies=4, copy_matched=True)], []) == []
         assert compare_siblings([*now[:3], replace(now[3], copies=4)], [])
 
-    def test_checksums_that_were_switched_on_or_off_for_all_or_between_two_starts_are_left_alone(self) -> None:
+    def test_checksums_switched_on_or_off_for_all_are_left_alone(self) -> None:
         assert compare_siblings(ranks(), [before(*ranks(crc=True))]) == []
         assert compare_siblings([report()], [before(report(crc=True), same_run=False)]) == []
         assert compare_siblings(ranks(crc=True), [before(*ranks())]) == []
@@ -308,7 +308,7 @@ class TestZeroTails:
         now = [*ranks(3), report(3, zero_tail=True)]
         assert said(compare_siblings(now, [before(*ranks())])) == [(Code.ZERO_TAIL, Severity.SUSPECT, "rank_3/now")]
 
-    def test_pages_that_all_ranks_lost_in_one_power_cut_are_suspect_and_those_never_trained_are_not(self) -> None:
+    def test_pages_that_all_ranks_lost_are_suspect_and_those_never_trained_are_not(self) -> None:
         now = ranks(zero_tail=True)
         assert [one.severity for one in compare_siblings(now, [before(*ranks())])] == [Severity.SUSPECT] * 4
         assert compare_siblings(now, [before(*now)]) == []
@@ -404,7 +404,7 @@ class TestCopies:
         severities = [one.severity for one in compare_siblings([*ranks(3), report(3, tail="x")], [before(*lost)])]
         assert severities == [Severity.NOTE]
 
-    def test_slices_are_left_alone_untrained_and_trained_and_as_replicas_after_a_new_start(self) -> None:
+    def test_slices_are_left_alone(self) -> None:
         assert compare_siblings(self.slices("b"), [before(*self.slices("a"))]) == []
         assert compare_siblings(self.slices("b"), [before(*ranks())]) == []
         assert compare_siblings(ranks(), [before(*self.slices("a"), same_run=False)]) == []
