@@ -36,13 +36,13 @@ from torch.distributed.checkpoint.metadata import (
 from torch.distributed.checkpoint.state_dict_saver import save
 
 from ckpttool.__main__ import COLLECTIONS
-from ckpttool.domain.shard import FormatName, ShardRole
-from ckpttool.domain.units import ByteCount
-from ckpttool.domain.verdict import CheckTask, Level
-from ckpttool.formats.torch.dcp import MOST_METADATA_BYTES
-from ckpttool.storage import open_storage
+from ckpttool.core.domain.shard import FormatName, ShardRole
+from ckpttool.core.domain.units import ByteCount
+from ckpttool.core.domain.verdict import CheckTask, Level
+from ckpttool.core.formats.torch.dcp import MOST_METADATA_BYTES
+from ckpttool.core.storage import open_storage
+from ckpttool.core.verify.report import check_and_judge
 from ckpttool.trainers.torch_dcp.store import look
-from ckpttool.verify.report import check_and_judge
 
 ROUNDS = 9
 RANKS = 64

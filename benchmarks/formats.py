@@ -31,16 +31,16 @@ from safetensors import safe_open
 from safetensors.numpy import save_file
 
 from ckpttool.__main__ import COLLECTIONS
-from ckpttool.domain.shard import FormatName, ShardRole
-from ckpttool.domain.units import ByteCount, Rank
-from ckpttool.domain.verdict import CheckTask, Level
-from ckpttool.formats import read_header
-from ckpttool.formats.safetensors import shard as safetensors
-from ckpttool.storage.base import ByteSource
-from ckpttool.storage.local import LocalStorage
+from ckpttool.core.domain.shard import FormatName, ShardRole
+from ckpttool.core.domain.units import ByteCount, Rank
+from ckpttool.core.domain.verdict import CheckTask, Level
+from ckpttool.core.formats import read_header
+from ckpttool.core.formats.safetensors import shard as safetensors
+from ckpttool.core.storage.base import ByteSource
+from ckpttool.core.storage.local import LocalStorage
+from ckpttool.core.verify.check import check
+from ckpttool.core.verify.checks.structure import observe_header
 from ckpttool.trainers.mindformers.scalars import FACTS
-from ckpttool.verify.check import check
-from ckpttool.verify.checks.structure import observe_header
 
 ROUNDS = 41
 CALLS = 8

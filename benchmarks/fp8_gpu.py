@@ -24,9 +24,9 @@ from numpy.typing import NDArray
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from ckpttool.domain.fp8 import Fp8Format, Recipe  # noqa: E402  after the path to this checkout
-from ckpttool.trainers.fp8.inspect_log import OperandsSeen  # noqa: E402
-from ckpttool.verify.kernels import fp8_cast  # noqa: E402
+from ckpttool.fp8.frameworks.inspect_log import OperandsSeen  # noqa: E402
+from ckpttool.fp8.model.fp8 import Fp8Format, Recipe  # noqa: E402  after the path to this checkout
+from ckpttool.fp8.read import kernel_cast as fp8_cast  # noqa: E402
 
 Array = NDArray[Any]
 

@@ -20,15 +20,15 @@ from pathlib import Path
 
 import numpy as np
 
-from ckpttool.decide.fp8.risk import is_wanted
-from ckpttool.domain.fp8_probe import ProbeQuestion
-from ckpttool.domain.shard import FormatName, ShardRole
-from ckpttool.domain.units import ByteCount
-from ckpttool.domain.verdict import CheckTask, Level
-from ckpttool.storage import open_storage
-from ckpttool.storage.stream import BLOCK_BYTES, read_blocks
-from ckpttool.verify.check import check
-from ckpttool.verify.fp8_probe import probe_shard
+from ckpttool.core.domain.shard import FormatName, ShardRole
+from ckpttool.core.domain.units import ByteCount
+from ckpttool.core.domain.verdict import CheckTask, Level
+from ckpttool.core.storage import open_storage
+from ckpttool.core.storage.stream import BLOCK_BYTES, read_blocks
+from ckpttool.core.verify.check import check
+from ckpttool.fp8.model.probe import ProbeQuestion
+from ckpttool.fp8.read.probe import probe_shard
+from ckpttool.fp8.rules.risk import is_wanted
 from tests.support.shard_writers import entries_json, safetensors_file
 
 SPEEDS = ((4096, 4096, 5.0), (4096, 11_008, 5.0), (8192, 14_336, 3.0))

@@ -36,7 +36,7 @@ from torch.nn.functional import cross_entropy, gelu, scaled_dot_product_attentio
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from ckpttool.domain.fp8 import OPERANDS, Arithmetic, Gemm, Operand
+from ckpttool.fp8.model.fp8 import OPERANDS, Arithmetic, Gemm, Operand
 
 PAGE = Path(__file__).resolve().parent.parent / "ckpttool" / "guide" / "fp8.md"
 BEGIN, END = "<!-- toy:begin -->", "<!-- toy:end -->"

@@ -23,7 +23,7 @@ import torch.multiprocessing as mp
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from ckpttool.domain.guarding import GuardEventKind
+from ckpttool.core.domain.guarding import GuardEventKind
 from ckpttool.guard import Guard, RobustZPolicy
 from ckpttool.guard.capture.remember import StepMemory
 

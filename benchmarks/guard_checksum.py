@@ -18,7 +18,7 @@ from contextlib import nullcontext
 import torch
 from torch import Tensor, nn
 
-from ckpttool.domain.units import Rank
+from ckpttool.core.domain.units import Rank
 from ckpttool.guard.checksum import MatmulChecksum
 from ckpttool.guard.products import PRODUCTS, Product, suspicious_rows, worst_element
 

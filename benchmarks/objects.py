@@ -55,12 +55,12 @@ def serve(folder: str, delay: str) -> None:
 
 def look(root: str) -> None:
     """Verify a tree's headers, and print seconds and memory."""
-    from ckpttool import api
+    import ckpttool
 
     begun = time.monotonic()
-    tree = api.scan(api.TreeQuestion(path=root))
+    tree = ckpttool.scan(ckpttool.TreeQuestion(path=root))
     scanned = time.monotonic()
-    for _ in api.verify(tree, api.CheckQuestion()):
+    for _ in ckpttool.verify(tree, ckpttool.CheckQuestion()):
         pass
     seconds = time.monotonic() - scanned
     print(json.dumps([scanned - begun, seconds, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024]))

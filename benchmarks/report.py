@@ -26,15 +26,15 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from ckpttool import PageForm, ReportQuestion, TreeQuestion, survey  # noqa: E402  found by the line above
-from ckpttool.api.reports import page  # noqa: E402
-from ckpttool.domain.checkpoint import Checkpoint, Topology  # noqa: E402
-from ckpttool.domain.finding import Code, Finding, damage  # noqa: E402
-from ckpttool.domain.health import Health  # noqa: E402
-from ckpttool.domain.health_events import HealthJudgement  # noqa: E402
-from ckpttool.domain.shard import FormatName  # noqa: E402
-from ckpttool.domain.tree_report import TreeReport  # noqa: E402
-from ckpttool.domain.units import ByteCount, Rank  # noqa: E402
-from ckpttool.domain.verdict import Level, ShardReport, Verdict  # noqa: E402
+from ckpttool.core.domain.checkpoint import Checkpoint, Topology  # noqa: E402
+from ckpttool.core.domain.finding import Code, Finding, damage  # noqa: E402
+from ckpttool.core.domain.health import Health  # noqa: E402
+from ckpttool.core.domain.health_events import HealthJudgement  # noqa: E402
+from ckpttool.core.domain.shard import FormatName  # noqa: E402
+from ckpttool.core.domain.units import ByteCount, Rank  # noqa: E402
+from ckpttool.core.domain.verdict import Level, ShardReport, Verdict  # noqa: E402
+from ckpttool.report.model import TreeReport  # noqa: E402
+from ckpttool.report.verbs import page  # noqa: E402
 from tests.support.inventories import checkpoint, tree  # noqa: E402
 from tests.support.trees import TreeBuilder  # noqa: E402
 

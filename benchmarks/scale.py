@@ -60,10 +60,10 @@ class Base(NamedTuple):
 
 def answer(root: str) -> None:
     """Resolve, and print seconds and memory."""
-    from ckpttool import api
+    import ckpttool
 
     began = time.monotonic()
-    api.resolve(api.TreeQuestion(path=root))
+    ckpttool.resolve(ckpttool.TreeQuestion(path=root))
     print(json.dumps([time.monotonic() - began, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024]))
 
 

@@ -41,10 +41,10 @@ sys.path.insert(0, str(ROOT))
 
 from ckpttool import TreeQuestion, scan  # noqa: E402  found by the line above
 from ckpttool.__main__ import COLLECTIONS  # noqa: E402
-from ckpttool.domain.shard import FileStamp  # noqa: E402
-from ckpttool.storage import fan_out  # noqa: E402
-from ckpttool.storage.base import ByteSource, Entry, Kind, Storage  # noqa: E402
-from ckpttool.storage.local import LocalStorage  # noqa: E402
+from ckpttool.core.domain.shard import FileStamp  # noqa: E402
+from ckpttool.core.storage import fan_out  # noqa: E402
+from ckpttool.core.storage.base import ByteSource, Entry, Kind, Storage  # noqa: E402
+from ckpttool.core.storage.local import LocalStorage  # noqa: E402
 from ckpttool.trainers.base import ScanOptions  # noqa: E402
 from ckpttool.trainers.listing import list_root  # noqa: E402
 from ckpttool.trainers.registry import recognised  # noqa: E402

@@ -34,20 +34,20 @@ import torch
 from isal import isal_zlib
 from xxhash import xxh3_64
 
-from ckpttool.domain.dtype import DType
-from ckpttool.domain.finding import Severity, worst
-from ckpttool.domain.manifest import ShardSeal
-from ckpttool.domain.shard import FormatName, ShardRole, TensorEntry
-from ckpttool.domain.units import ByteCount, Rank
-from ckpttool.domain.verdict import CheckTask, Level
-from ckpttool.formats.torch.zip_directory import read_zip_directory
-from ckpttool.storage.local import LocalStorage
-from ckpttool.storage.stream import BLOCK_BYTES, read_blocks
-from ckpttool.verify.check import check
-from ckpttool.verify.kernels.digest import digest_pass
-from ckpttool.verify.kernels.fold import NumericFold, Scratch
-from ckpttool.verify.kernels.passes import Wants
-from ckpttool.verify.report import judge
+from ckpttool.core.domain.dtype import DType
+from ckpttool.core.domain.finding import Severity, worst
+from ckpttool.core.domain.manifest import ShardSeal
+from ckpttool.core.domain.shard import FormatName, ShardRole, TensorEntry
+from ckpttool.core.domain.units import ByteCount, Rank
+from ckpttool.core.domain.verdict import CheckTask, Level
+from ckpttool.core.formats.torch.zip_directory import read_zip_directory
+from ckpttool.core.storage.local import LocalStorage
+from ckpttool.core.storage.stream import BLOCK_BYTES, read_blocks
+from ckpttool.core.verify.check import check
+from ckpttool.core.verify.kernels.digest import digest_pass
+from ckpttool.core.verify.kernels.fold import NumericFold, Scratch
+from ckpttool.core.verify.kernels.passes import Wants
+from ckpttool.core.verify.report import judge
 from tests.support.shard_writers import crc_trailer, record
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -91,10 +91,10 @@ FIGURES = {
 }
 MANY_CHILD = """
 import random
-from ckpttool.domain.shard import FormatName, ShardRole
-from ckpttool.domain.verdict import Level, ShardReport
-from ckpttool.verify.kernels.tensors import TensorsSeen
-from ckpttool.verify.replicas.compare import SavedTensors, compare_replicas, tensors_of
+from ckpttool.core.domain.shard import FormatName, ShardRole
+from ckpttool.core.domain.verdict import Level, ShardReport
+from ckpttool.core.verify.kernels.tensors import TensorsSeen
+from ckpttool.core.verify.replicas.compare import SavedTensors, compare_replicas, tensors_of
 
 def peak():
     return next(int(line.split()[1]) // 1024 for line in open("/proc/self/status") if line.startswith("VmHWM"))

@@ -12,7 +12,9 @@ from __future__ import annotations
 
 import sys
 
-from ckpttool.domain.answered import Answered
+from ckpttool.core.domain.answered import Answered
+
+ModuleType = type(sys)  # `types` would cost a module
 
 __version__ = "0.1.0"
 
@@ -24,25 +26,11 @@ def _modules_by_name(stub: str) -> dict[str, str]:
     return {name.partition(" as ")[0]: module.removeprefix("from ") for module, name in halves}
 
 
-def _imported(name: str, modules: dict[str, str], package: str) -> object:
-    """Import a name when it is first asked for (PEP 562)."""
-    if name not in modules:
-        raise AttributeError(f"module {package!r} has no attribute {name!r}")
-    from importlib import import_module
-
-    here = vars(sys.modules[package])
-    here[name] = value = getattr(import_module(modules[name]), name)
-    if f"{__name__}.verify" in sys.modules:
-        # The import system has just put the room of that name into this package; the public name is the verb.
-        globals()["verify"] = import_module(_MODULES["verify"]).verify
-    return value
-
-
 def _document_of(answer: Answered) -> object:
     """Make the document of an answer, which `to_dict` returns; what makes texts is not imported before."""
     from importlib import import_module
 
-    return import_module("ckpttool.render.answers").as_read(answer)
+    return import_module("ckpttool.core.render.answers").as_read(answer)
 
 
 Answered.document_of = staticmethod(_document_of)
@@ -52,8 +40,25 @@ _MODULES = _modules_by_name(f"{__file__}i")
 __all__ = sorted({"__version__", *_MODULES})  # noqa: PLE0605  the list is the stub
 
 
+class _Library(ModuleType):
+    """The package itself: a folder that is called like a verb does not take the verb's place when it is imported."""
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if not (name in _MODULES and isinstance(value, ModuleType)):
+            super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Library
+
+
 def __getattr__(name: str) -> object:
-    return _imported(name, _MODULES, __name__)
+    """Import a name when it is first asked for (PEP 562)."""
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    globals()[name] = value = getattr(import_module(_MODULES[name]), name)
+    return value
 
 
 def __dir__() -> list[str]:

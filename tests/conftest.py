@@ -139,3 +139,10 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Make a test's own folder the working directory, so that what is shown does not depend on where it lies."""
     monkeypatch.chdir(tmp_path)
     return tmp_path
+
+
+@pytest.fixture
+def beside_fixtures(here: Path) -> Path:
+    """Make it the working directory, with the fixtures at the same relative paths as in a checkout."""
+    (here / "fixtures").symlink_to(FIXTURES)
+    return here

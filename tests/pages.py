@@ -17,19 +17,19 @@ import typer
 import yaml
 
 import ckpttool
-from ckpttool import errors
-from ckpttool.cli.headings import by_heading
 from ckpttool.cli.main import COMMANDS, app
-from ckpttool.decide.policies.base import Policy, Watch
-from ckpttool.formats.base import ShardFormat
-from ckpttool.logs.base import LogFormat, LogPlaces
-from ckpttool.render import guide, schemas
-from ckpttool.storage.base import ByteSource, Storage
+from ckpttool.core import errors
+from ckpttool.core.commands.headings import by_heading
+from ckpttool.core.decide.policies.base import Policy, Watch
+from ckpttool.core.formats.base import ShardFormat
+from ckpttool.core.logs.base import LogFormat, LogPlaces
+from ckpttool.core.render import guide, schemas
+from ckpttool.core.storage.base import ByteSource, Storage
+from ckpttool.core.verify.observation import Engine
 from ckpttool.trainers.abilities import ConfigReader, HealthFile, LaunchTarget, OwnWords, Simulator
 from ckpttool.trainers.base import Layout, Trainer
 from ckpttool.trainers.mindformers.simulate.versions import KNOWN_VERSIONS, Quirks, quirks_of
 from ckpttool.trainers.registry import TRAINERS, loose_file
-from ckpttool.verify.observation import Engine
 from tests.reliability import figures
 from tests.support import schema_tables
 
@@ -168,8 +168,8 @@ def _trainers(page: Path, _of: str) -> Iterator[str]:
 def _rooms(_page: Path, _of: str) -> Iterator[str]:
     yield from ("| room | what happens there |", "|---|---|")
     for layer in layers():
-        for room in layer.split(" | "):
-            about = inspect.getdoc(import_module(f"ckpttool.{room}")) or ""
+        for room in re.split(r" [|:] ", layer):
+            about = inspect.getdoc(import_module(f"ckpttool.{room.replace('/', '.')}")) or ""
             yield f"| `{room}` | {_cell(about.splitlines()[0])} |"
 
 
@@ -180,7 +180,7 @@ def _layers(_page: Path, _of: str) -> Iterator[str]:
 def layers() -> list[str]:
     """Return the rooms as the rules for imports have them: each sees what comes after it, and no sibling."""
     rules = (ROOT / "pyproject.toml").read_text(encoding="utf-8").partition("\nlayers = [\n")[2].partition("]")[0]
-    return [layer for layer in re.findall(r'"(.*)"', rules) if layer != "__main__"]
+    return [layer.replace("ckpttool.", "").replace(".", "/") for layer in re.findall(r'"(.*)"', rules)]
 
 
 def _seam(_page: Path, of: str) -> Iterator[str]:

@@ -12,8 +12,8 @@ from random import Random
 from unittest import mock
 
 import ckpttool
-from ckpttool.domain.verdict import Level
-from ckpttool.render.answers.event import text
+from ckpttool.core.domain.verdict import Level
+from ckpttool.watch.answers import text
 from tests.nightly.test_report_page import Browser
 from tests.pages import GUIDE
 from tests.support.trees import MINUTE_NS, TreeBuilder

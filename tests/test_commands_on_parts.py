@@ -11,9 +11,9 @@ from random import Random
 
 import pytest
 
-from ckpttool.domain.node import Room
-from ckpttool.domain.verdict import Level
-from ckpttool.storage.disk import LocalDisk
+from ckpttool.core.domain.node import Room
+from ckpttool.core.domain.verdict import Level
+from ckpttool.core.storage.disk import LocalDisk
 from tests.support.commands import ask
 from tests.support.split_trees import aged, parts_of
 from tests.support.trees import FIXTURES, writable

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from ckpttool.storage.base import Entry
-from ckpttool.storage.local import LocalStorage
-from ckpttool.verify.engines.threads import ThreadEngine
-from ckpttool.verify.engines.waiting import WaitingEngine
+from ckpttool.core.storage.base import Entry
+from ckpttool.core.storage.local import LocalStorage
+from ckpttool.core.verify.engines.threads import ThreadEngine
+from ckpttool.core.verify.engines.waiting import WaitingEngine
 from tests.support.answers import writable_copy
 from tests.support.commands import ask
 from tests.support.trees import TreeBuilder, flip

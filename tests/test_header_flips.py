@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from ckpttool.errors import ExitCode
+from ckpttool.core.errors import ExitCode
 from tests.support.answers import FIXTURES
 from tests.support.commands import ask
 from tests.support.trainer_trees import LAYOUTS, layout_of_tree, truths

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from ckpttool.domain.finding import Severity, worst
-from ckpttool.errors import ExitCode
+from ckpttool.core.domain.finding import Severity, worst
+from ckpttool.core.errors import ExitCode
 from ckpttool.trainers.mindformers.load import load_keys, planned_skip
 from ckpttool.trainers.mindformers.scalars import state_of
 from tests.support.answers import chosen, document, names, plan, scanned, without_runs, writable_copy

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from ckpttool.domain.frozen import replace
-from ckpttool.domain.manifest import Manifest
-from ckpttool.domain.shard import FormatName
-from ckpttool.records.manifest import manifest_bytes, read_manifest
-from ckpttool.storage.local import LocalStorage
+from ckpttool.core.domain.frozen import replace
+from ckpttool.core.domain.manifest import Manifest
+from ckpttool.core.domain.shard import FormatName
+from ckpttool.core.records.manifest import manifest_bytes, read_manifest
+from ckpttool.core.storage.local import LocalStorage
 from ckpttool.trainers.mindformers.layouts.rank import seal_place
 from tests.support.commands import ask
 from tests.support.json_schemas import problems_of

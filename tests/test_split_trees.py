@@ -12,11 +12,11 @@ from random import Random
 
 import pytest
 
-from ckpttool import api
-from ckpttool.domain.question import CheckQuestion, ResumeQuestion, TreeQuestion
-from ckpttool.domain.verdict import Level
-from ckpttool.errors import CkptToolError
-from ckpttool.records.part import Look
+import ckpttool
+from ckpttool.core.domain.question import CheckQuestion, ResumeQuestion, TreeQuestion
+from ckpttool.core.domain.verdict import Level
+from ckpttool.core.errors import CkptToolError
+from ckpttool.core.records.part import Look
 from ckpttool.trainers import merged
 from ckpttool.trainers.locate import locate
 from tests.support.commands import ask
@@ -36,11 +36,11 @@ COPIES = "byte [0-9]+, [^)]*"
 
 def answers(path: str, level: Level) -> dict[str, object]:
     questions: dict[str, Callable[[], dict[str, object]]] = {
-        "scan": lambda: api.scan(TreeQuestion(path=path, sizes=True)).to_dict(),
-        "verify": lambda: api.verify(
+        "scan": lambda: ckpttool.scan(TreeQuestion(path=path, sizes=True)).to_dict(),
+        "verify": lambda: ckpttool.verify(
             TreeQuestion(path=path, sizes=True), CheckQuestion(level=level, name="all")
         ).to_dict(),
-        "resolve": lambda: api.resolve(TreeQuestion(path=path), ResumeQuestion(evidence=level)).to_dict(),
+        "resolve": lambda: ckpttool.resolve(TreeQuestion(path=path), ResumeQuestion(evidence=level)).to_dict(),
     }
     found: dict[str, object] = {}
     for name, answered in questions.items():
@@ -67,7 +67,7 @@ def split_answers(
     for name in ("HOME", "XDG_CACHE_HOME"):  # where a machine remembers the damage that it found
         monkeypatch.delenv(name, raising=False)
     if level > Level.STRUCTURE and chance.random() < 0.5:
-        api.seal(TreeQuestion(path=str(tree), sizes=True), chance.choice([None, "all"])).answer()
+        ckpttool.seal(TreeQuestion(path=str(tree), sizes=True), chance.choice([None, "all"])).answer()
     done = damaged(tree, chance, chance.choice([0, 0, 1, 1, 2, 4]))
     whole = answers(str(tree), level)
     looks = looks_at(output, tree, chance.randint(1, 4), chance, level)
@@ -154,13 +154,15 @@ def two_looks(tmp_path: Path) -> list[Look]:
 
 def codes(monkeypatch: pytest.MonkeyPatch, looks: list[Look], **question: object) -> tuple[int, dict[str, str]]:
     """Return how `resolve` would end, and what is said of the tree and the newest save."""
-    from ckpttool.domain.plan import exit_of
+    from ckpttool.core.domain.plan import exit_of
 
     given(monkeypatch, looks)
     asked = TreeQuestion(path="x.ckptpart", sizes=True, **question)  # type: ignore[arg-type]
-    tree = api.scan(asked)
+    tree = ckpttool.scan(asked)
     found = (*tree.inventory.findings, *(each for save in tree.inventory.checkpoints for each in save.findings))
-    return exit_of(api.resolve(asked).decision, strict=False), {each.code.value: each.severity.word for each in found}
+    return exit_of(ckpttool.resolve(asked).decision, strict=False), {
+        each.code.value: each.severity.word for each in found
+    }
 
 
 def test_all_parts_given_one_is_chosen(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -209,7 +211,7 @@ def test_what_no_machine_compared_with_its_record_is_unknown(
         whole.rename(output)
     given(monkeypatch, looks)
     asked = CheckQuestion(level=Level.CHECKSUM, name="latest")
-    (verdict,) = api.verify(TreeQuestion(path="x.ckptpart", sizes=True), asked).answer().verdicts
+    (verdict,) = ckpttool.verify(TreeQuestion(path="x.ckptpart", sizes=True), asked).answer().verdicts
     assert verdict.word.value == word
     uncompared = {each.path for each in verdict.findings if each.code.value == "not-looked-at"}
     assert uncompared == (set() if has_record else {f"rank_{rank}/llama2_7b_rank_{rank}-15_2.ckpt" for rank in (2, 3)})

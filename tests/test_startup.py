@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 import ckpttool
-from ckpttool import api
+from ckpttool import guard
 from ckpttool.__main__ import main
 from ckpttool.trainers.registry import TRAINERS
 from tests.support.commands import environment
@@ -86,26 +86,26 @@ def test_a_start_imports_nothing_heavy(command: Sequence[str], tree: Path) -> No
 SELDOM_NEEDED = {
     "dataclasses",
     "shlex",
-    "ckpttool.domain.retention",
-    "ckpttool.records.hashed_json",
-    "ckpttool.records.journal",
+    "ckpttool.core.domain.retention",
+    "ckpttool.core.records.hashed_json",
+    "ckpttool.core.records.journal",
     "ckpttool.trainers.abilities",
     "ckpttool.trainers.mindformers.counters",
-    "ckpttool.domain.contents",
-    "ckpttool.domain.node",
+    "ckpttool.core.domain.contents",
+    "ckpttool.core.domain.node",
     "ckpttool.trainers.mindformers.train_config",
     "ckpttool.trainers.mindformers.layouts.iteration_records",
-    "ckpttool.formats.safetensors.quick",
-    "ckpttool.records.manifest",
+    "ckpttool.core.formats.safetensors.quick",
+    "ckpttool.core.records.manifest",
     "unicodedata",
     "ckpttool.trainers.mindformers.simulate.legacy",
     "ckpttool.trainers.mindformers.simulate.versions",
     "ckpttool.trainers.mindformers.simulate.view",
-    "ckpttool.storage.mounts",
-    "ckpttool.formats.safe_yaml",
-    "ckpttool.render.findings",
-    "ckpttool.verify.kernels",
-    "ckpttool.records.ledger",
+    "ckpttool.core.storage.mounts",
+    "ckpttool.core.formats.safe_yaml",
+    "ckpttool.core.render.findings",
+    "ckpttool.core.verify.kernels",
+    "ckpttool.core.records.ledger",
 }
 """For trees and questions that this one is not."""
 
@@ -130,9 +130,9 @@ def test_of_other_trainers_a_choice_imports_no_more_than_what_tells_whose_a_tree
 def test_a_choice_imports_what_reads_manifests_and_safetensors_only_where_there_are_some(tmp_path: Path) -> None:
     TreeBuilder(tmp_path).legacy(ranks=2, fmt="safetensors").save(epoch=10, step=2)
     command = ["-m", "ckpttool", "resolve", "--format", "json"]
-    assert imported(*command, cwd=tmp_path) & SELDOM_NEEDED == {"ckpttool.formats.safetensors.quick"}
+    assert imported(*command, cwd=tmp_path) & SELDOM_NEEDED == {"ckpttool.core.formats.safetensors.quick"}
     imported("-m", "ckpttool", "seal", cwd=tmp_path)
-    assert "ckpttool.records.manifest" in imported(*command, ".", cwd=tmp_path)
+    assert "ckpttool.core.records.manifest" in imported(*command, ".", cwd=tmp_path)
 
 
 def allowed(command: Sequence[str]) -> set[str]:
@@ -147,7 +147,7 @@ def test_a_skip_by_numbers_that_are_given_imports_nothing_that_looks_at_a_tree(t
     rooms = {name.split(".")[1] for name in modules if name.startswith("ckpttool.")}
     assert not rooms & {"formats", "records", "storage", "verify"}
     asked = imported("-m", "ckpttool", "scale-skip", "--new-gbs", "768", cwd=tree)
-    assert "ckpttool.storage.local" in asked
+    assert "ckpttool.core.storage.local" in asked
 
 
 def test_a_table_is_drawn_by_rich(tree: Path) -> None:
@@ -155,13 +155,12 @@ def test_a_table_is_drawn_by_rich(tree: Path) -> None:
 
 
 def test_help_loads_no_command_and_no_room_but_its_own(tree: Path) -> None:
-    rooms = {
-        name.split(".")[1] for name in imported("-m", "ckpttool", "--help", cwd=tree) if name.startswith("ckpttool.")
-    }
-    assert rooms <= {"__main__", "cli", "domain", "errors"}
+    modules = {name for name in imported("-m", "ckpttool", "--help", cwd=tree) if name.startswith("ckpttool.")}
+    rooms = {".".join(name.split(".")[1:3]) for name in modules}
+    assert rooms <= {"__main__", "cli", "cli.main", "core", "core.commands", "core.domain", "core.errors"}
 
 
-BARE = {"ckpttool.domain", "ckpttool.domain.answered"}
+BARE = {"ckpttool.core", "ckpttool.core.domain", "ckpttool.core.domain.answered"}
 """What `import ckpttool` loads: the package tells answers what makes their documents, wherever they are made."""
 
 
@@ -173,7 +172,8 @@ def test_the_package_alone_loads_none_of_its_rooms_but_what_all_answers_have_in_
 
 def test_a_noun_loads_no_room_but_the_domain() -> None:
     modules = imported("-c", "from ckpttool import Code, Finding, Severity")
-    assert {name.split(".")[1] for name in modules if name.startswith("ckpttool.")} <= {"domain", "errors"}
+    rooms = {".".join(name.split(".")[1:3]) for name in modules if name.startswith("ckpttool.")}
+    assert rooms <= {"core", "core.domain", "core.errors"}
 
 
 def test_every_public_name_is_there() -> None:
@@ -185,7 +185,7 @@ def test_every_public_name_is_there() -> None:
 
 
 def test_every_name_of_a_stub_is_read_by_the_module_beside_it() -> None:
-    for package in (ckpttool, api):
+    for package in (ckpttool, guard):
         stub = Path(str(package.__file__) + "i").read_text(encoding="utf-8")
         offered = {
             alias.name for node in ast.parse(stub).body if isinstance(node, ast.ImportFrom) for alias in node.names
@@ -230,4 +230,4 @@ def test_a_command_s_help_reads_no_shard_no_log_and_no_layout(command: str, tree
     modules = imported("-m", "ckpttool", command, "--help", cwd=tree)
     for room in ("formats", "logs", "storage", "records", "trainers.mindformers.layouts.rank", "decide.policies.base"):
         assert f"ckpttool.{room}" not in modules
-    assert "ckpttool.cli.options" in modules
+    assert "ckpttool.core.commands.options" in modules

@@ -6,14 +6,14 @@ from typing import Annotated
 
 import typer
 
-from ckpttool import api
-from ckpttool.cli import output
-from ckpttool.cli.answers import show
-from ckpttool.cli.grouped import exits, grouped
-from ckpttool.cli.helped import Command, Group
-from ckpttool.cli.options import DetectorDialect, Format, FormatOpt, Quiet, SampleInterval
-from ckpttool.domain.asd import AsdConfig
-from ckpttool.domain.frozen import dataclass
+import ckpttool
+from ckpttool.core.commands import output
+from ckpttool.core.commands.answers import show
+from ckpttool.core.commands.grouped import exits, grouped
+from ckpttool.core.commands.helped import Command, Group
+from ckpttool.core.commands.options import DetectorDialect, Format, FormatOpt, Quiet, SampleInterval
+from ckpttool.core.domain.asd import AsdConfig
+from ckpttool.core.domain.frozen import dataclass
 
 app = typer.Typer(
     name="asd",
@@ -45,7 +45,7 @@ def check(*, string: Text, dialect: DetectorDialect = None, fmt: FormatOpt = For
 
     Example: ckpttool asd check "enable:true, with_checksum:true"
     """
-    raise typer.Exit(show(api.check_asd(string, dialect), fmt))
+    raise typer.Exit(show(ckpttool.check_asd(string, dialect), fmt))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,7 +100,7 @@ def emit(
 
     Example: ckpttool asd emit --cooldown 10 --strikes-num 4
     """
-    answer = api.emit_asd(settings.over(api.asd_defaults(dialect)), dialect)
+    answer = ckpttool.emit_asd(settings.over(ckpttool.asd_defaults(dialect)), dialect)
     if fmt is Format.JSON:
         raise typer.Exit(show(answer, fmt))
     for finding in () if quiet else answer.findings:

@@ -6,12 +6,12 @@ from typing import Annotated
 
 import typer
 
-from ckpttool import api
-from ckpttool.cli import progress
-from ckpttool.cli.answers import show
-from ckpttool.cli.grouped import exits, grouped
-from ckpttool.cli.log_options import Columns, Logs
-from ckpttool.cli.options import Format, FormatOpt, Quiet
+import ckpttool
+from ckpttool.core.commands import progress
+from ckpttool.core.commands.answers import show
+from ckpttool.core.commands.grouped import exits, grouped
+from ckpttool.core.commands.log_options import Columns, Logs
+from ckpttool.core.commands.options import Format, FormatOpt, Quiet
 
 WarmUp = Annotated[
     int | None,
@@ -42,5 +42,5 @@ def calibrate(
     Example: ckpttool calibrate output/log/rank_0/info.log
     """
     with progress.busy("reading the logs", quiet=quiet):
-        answer = api.calibrate(api.LogQuestion(patterns=tuple(logs), columns=columns), warm_up=warm_up)
+        answer = ckpttool.calibrate(ckpttool.LogQuestion(patterns=tuple(logs), columns=columns), warm_up=warm_up)
     raise typer.Exit(show(answer, fmt))

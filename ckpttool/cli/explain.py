@@ -8,17 +8,17 @@ from typing import Annotated, Any, NamedTuple
 
 import typer
 
-from ckpttool import api
-from ckpttool.cli import completing, output
-from ckpttool.cli.grouped import exits, grouped
-from ckpttool.cli.headings import exits_of
-from ckpttool.cli.options import Format, FormatOpt
-from ckpttool.errors import ExitCode, UsageError, unknown_word
-from ckpttool.render.answers import explanation as texts
-from ckpttool.render.findings import Explanation, explained
-from ckpttool.render.guide import Verdict, verdicts
-from ckpttool.render.json import Document, dumps
-from ckpttool.render.text import WIDTH
+import ckpttool
+from ckpttool.core.commands import completing, output
+from ckpttool.core.commands.grouped import exits, grouped
+from ckpttool.core.commands.headings import exits_of
+from ckpttool.core.commands.options import Format, FormatOpt
+from ckpttool.core.errors import ExitCode, UsageError, unknown_word
+from ckpttool.core.render.answers import explanation as texts
+from ckpttool.core.render.findings import Explanation, explained
+from ckpttool.core.render.guide import Verdict, verdicts
+from ckpttool.core.render.json import Document, dumps
+from ckpttool.core.render.text import WIDTH
 
 CodeArgument = Annotated[
     str | None,
@@ -47,7 +47,7 @@ def explain(code: CodeArgument = None, fmt: FormatOpt = Format.TABLE) -> None:
     if word is not None:
         output.result(dumps(word.document) if fmt is Format.JSON else word.text)
     elif fmt is Format.JSON:
-        output.result(dumps(api.explain(None if one is None else one.code).to_dict()))
+        output.result(dumps(ckpttool.explain(None if one is None else one.code).to_dict()))
     else:
         output.result(texts.list_text(width=width) if one is None else texts.one_text(one, width=width))
 

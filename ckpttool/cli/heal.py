@@ -6,12 +6,12 @@ from typing import Annotated
 
 import typer
 
-from ckpttool import api
-from ckpttool.cli import output, progress
-from ckpttool.cli.answers import show
-from ckpttool.cli.grouped import OF_A_TREE, OF_WRITING, exits, grouped
-from ckpttool.cli.options import Format, FormatOpt, Grace, OneName, Quiet, TreeOptions, one_name
-from ckpttool.domain.units import Rank
+import ckpttool
+from ckpttool.core.commands import output, progress
+from ckpttool.core.commands.answers import show
+from ckpttool.core.commands.grouped import OF_A_TREE, OF_WRITING, exits, grouped
+from ckpttool.core.commands.options import Format, FormatOpt, Grace, OneName, Quiet, TreeOptions, one_name
+from ckpttool.core.domain.units import Rank
 
 From = Annotated[
     int | None,
@@ -67,7 +67,7 @@ def heal(
 
     Example: ckpttool heal ./output/checkpoint --checkpoint 20_2
     """
-    order = api.HealOrder(
+    order = ckpttool.HealOrder(
         checkpoint=one_name(checkpoint),
         donor=None if donor is None else Rank(donor),
         tensor=tensor,
@@ -75,6 +75,6 @@ def heal(
         grace=grace,
     )
     with progress.watched(quiet=quiet):
-        healing = api.heal(tree.question(), order)
+        healing = ckpttool.heal(tree.question(), order)
     output.looking_at(healing.resolved_from, quiet=quiet)
     raise typer.Exit(show(healing, fmt))

@@ -6,16 +6,26 @@ from typing import Annotated
 
 import typer
 
-from ckpttool import api
-from ckpttool.cli import progress
-from ckpttool.cli.answers import show_each
-from ckpttool.cli.grouped import OF_A_TREE, exits, grouped
-from ckpttool.cli.log_options import Columns, LogOpt
-from ckpttool.cli.options import ConfigPath, Format, FormatOpt, MoreDirs, Quiet, TreeOptions, Verbose, finite, say_tree
-from ckpttool.domain.frozen import dataclass
-from ckpttool.domain.log_answer import HealthAnswer
-from ckpttool.domain.verdict import Level, Verdict
-from ckpttool.errors import UsageError
+import ckpttool
+from ckpttool.core.commands import progress
+from ckpttool.core.commands.answers import show_each
+from ckpttool.core.commands.grouped import OF_A_TREE, exits, grouped
+from ckpttool.core.commands.log_options import Columns, LogOpt
+from ckpttool.core.commands.options import (
+    ConfigPath,
+    Format,
+    FormatOpt,
+    MoreDirs,
+    Quiet,
+    TreeOptions,
+    Verbose,
+    finite,
+    say_tree,
+)
+from ckpttool.core.domain.frozen import dataclass
+from ckpttool.core.domain.log_answer import HealthAnswer
+from ckpttool.core.domain.verdict import Level, Verdict
+from ckpttool.core.errors import UsageError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,11 +58,11 @@ class JudgeOptions:
         ),
     ] = False
 
-    def question(self, tree: api.TreeQuestion) -> api.HealthQuestion:
+    def question(self, tree: ckpttool.TreeQuestion) -> ckpttool.HealthQuestion:
         """Ask the library."""
-        return api.HealthQuestion(
+        return ckpttool.HealthQuestion(
             threshold=self.threshold,
-            logs=api.LogQuestion(patterns=tuple(self.log or ()), columns=self.columns),
+            logs=ckpttool.LogQuestion(patterns=tuple(self.log or ()), columns=self.columns),
             health_file=tree.health_file,
             pipeline_stages=tree.config.pipeline_stages if tree.config is not None else None,
             write=self.write,
@@ -90,17 +100,17 @@ def health(
 
     def ask(path: str | None) -> HealthAnswer:
         question = tree.question(config=config, sizes=judge.from_weights, path=path)
-        found = api.scan(question)
+        found = ckpttool.scan(question)
         say_tree(found, quiet=quiet, verbose=verbose)
         verdicts = weighed(found, quiet=quiet) if judge.from_weights else ()
         with progress.busy("reading the logs", quiet=quiet):
-            return api.health(found, judge.question(question), verdicts)
+            return ckpttool.health(found, judge.question(question), verdicts)
 
     raise typer.Exit(show_each(ask, (tree.path, *(more or ())), fmt))
 
 
-def weighed(found: api.Tree, *, quiet: bool) -> list[Verdict]:
+def weighed(found: ckpttool.Tree, *, quiet: bool) -> list[Verdict]:
     """Read every element of every shard, with a bar."""
-    question = api.CheckQuestion(level=Level.NUMERICS, name="all" if found.focus is None else None, jump=0)
+    question = ckpttool.CheckQuestion(level=Level.NUMERICS, name="all" if found.focus is None else None, jump=0)
     with progress.watched(quiet=quiet):
-        return [event for event in api.verify(found, question) if isinstance(event, Verdict)]
+        return [event for event in ckpttool.verify(found, question) if isinstance(event, Verdict)]

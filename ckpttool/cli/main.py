@@ -13,9 +13,9 @@ from typing import Annotated, Any
 import typer
 
 from ckpttool import __version__
-from ckpttool.cli import output
-from ckpttool.cli.helped import Command, Group, in_plain_words
-from ckpttool.errors import CkptToolError, ExitCode
+from ckpttool.core.commands import output
+from ckpttool.core.commands.helped import Command, Group, in_plain_words
+from ckpttool.core.errors import CkptToolError, ExitCode
 
 COMMANDS = {
     "scan": "List the checkpoints: on which ranks, at which true step.",
@@ -48,6 +48,38 @@ COMMANDS = {
     "demo": "Make a small damaged tree to try things on.",
 }
 """Every command and the first line of its help. The module of a command is imported when it is called, not before."""
+
+MODULES = {
+    "scan": "ckpttool.core.commands.scan",
+    "verify": "ckpttool.core.commands.verify",
+    "inspect": "ckpttool.inspect.commands",
+    "diff": "ckpttool.inspect.commands_diff",
+    "resolve": "ckpttool.core.commands.resolve",
+    "health": "ckpttool.cli.health",
+    "scale-skip": "ckpttool.core.commands.scale_skip",
+    "launch": "ckpttool.core.commands.launch",
+    "preflight": "ckpttool.core.commands.preflight",
+    "report": "ckpttool.report.commands",
+    "lint-config": "ckpttool.core.commands.lint_config",
+    "part": "ckpttool.cli.part",
+    "seal": "ckpttool.core.commands.seal",
+    "watch": "ckpttool.watch.commands",
+    "heal": "ckpttool.cli.heal",
+    "prune": "ckpttool.retention.commands",
+    "trash": "ckpttool.retention.commands_trash",
+    "repair-meta": "ckpttool.retention.commands_repair_meta",
+    "replay": "ckpttool.cli.replay",
+    "calibrate": "ckpttool.cli.calibrate",
+    "asd": "ckpttool.cli.asd",
+    "fp8": "ckpttool.fp8.commands",
+    "guard": "ckpttool.guard.commands",
+    "nan": "ckpttool.guard.commands_nan",
+    "explain": "ckpttool.cli.explain",
+    "guide": "ckpttool.core.commands.guide",
+    "schema": "ckpttool.core.commands.schema",
+    "demo": "ckpttool.core.commands.demo",
+}
+"""Where each command is, which is a function of its name there, or an `app` of several."""
 
 TASKS = {
     "scan": "Look",
@@ -108,7 +140,7 @@ class _Group(Group):
         if cmd_name not in COMMANDS:
             return None
         word = cmd_name.replace("-", "_")
-        module = import_module(f"ckpttool.cli.{word}")
+        module = import_module(MODULES[cmd_name])
         if hasattr(module, "app"):  # a group of commands
             return typer.main.get_command(module.app)
         single = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
@@ -226,7 +258,7 @@ def _print_version_document() -> None:
     import platform
     from sysconfig import get_platform
 
-    from ckpttool.render.json import dumps
+    from ckpttool.core.render.json import dumps
 
     python, system = platform.python_version(), get_platform()
     output.result(dumps({"schema": "ckpttool/version/1", "version": __version__, "python": python, "platform": system}))

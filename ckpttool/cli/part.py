@@ -6,17 +6,17 @@ from typing import Annotated
 
 import typer
 
-from ckpttool import api
-from ckpttool.cli import output
-from ckpttool.cli.answers import show
-from ckpttool.cli.engine_options import EngineName, EngineOptions
-from ckpttool.cli.grouped import OF_WRITING, exits, grouped
-from ckpttool.cli.options import Dir, Format, FormatOpt, LayoutOpt, LevelName, LevelOpt, MaxAge, Names, Quiet
-from ckpttool.cli.units import duration
-from ckpttool.domain.frozen import dataclass
-from ckpttool.domain.part import PartQuestion, Split
-from ckpttool.domain.units import Rank
-from ckpttool.errors import ExitCode, IncompleteError, UsageError
+import ckpttool
+from ckpttool.core.commands import output
+from ckpttool.core.commands.answers import show
+from ckpttool.core.commands.engine_options import EngineName, EngineOptions
+from ckpttool.core.commands.grouped import OF_WRITING, exits, grouped
+from ckpttool.core.commands.options import Dir, Format, FormatOpt, LayoutOpt, LevelName, LevelOpt, MaxAge, Names, Quiet
+from ckpttool.core.commands.units import duration
+from ckpttool.core.domain.frozen import dataclass
+from ckpttool.core.domain.part import PartQuestion, Split
+from ckpttool.core.domain.units import Rank
+from ckpttool.core.errors import ExitCode, IncompleteError, UsageError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +58,7 @@ class WhichOptions:
         ),
     ] = None
 
-    def question(self, tree: api.TreeQuestion, check: api.CheckQuestion, *, seal: bool) -> PartQuestion:
+    def question(self, tree: ckpttool.TreeQuestion, check: ckpttool.CheckQuestion, *, seal: bool) -> PartQuestion:
         """Ask the library.
 
         Raises:
@@ -104,9 +104,9 @@ class LookOptions:
         ),
     ] = False
 
-    def question(self) -> api.CheckQuestion:
+    def question(self) -> ckpttool.CheckQuestion:
         """Ask the library."""
-        return api.CheckQuestion(
+        return ckpttool.CheckQuestion(
             level=self.level.level,
             name=tuple(self.checkpoint or ()),
             jobs=self.jobs,
@@ -141,11 +141,11 @@ def part(
 
     Example: ckpttool part ./output --out /shared/parts/ --part 3/16
     """
-    question = which.question(api.TreeQuestion(path=path, layout=layout), look.question(), seal=look.seal)
+    question = which.question(ckpttool.TreeQuestion(path=path, layout=layout), look.question(), seal=look.seal)
     with engine.reading(quiet=quiet):
         if engine.engine is EngineName.RAY:
             raise typer.Exit(_of_nodes(question, fmt))
-        written = api.part(question)
+        written = ckpttool.part(question)
     if written is None:
         output.looking_at(None, quiet=quiet, more="this process only keeps others together: nothing to look at")
     else:
@@ -156,7 +156,7 @@ def part(
 def _of_nodes(question: PartQuestion, fmt: Format) -> ExitCode:
     """Show each node's part as it is written, and say which are missing."""
     code = ExitCode.OK
-    for written in api.parts_of_nodes(question):
+    for written in ckpttool.parts_of_nodes(question):
         if isinstance(written, IncompleteError):
             output.error(str(written))
             code = written.exit_code

@@ -7,12 +7,12 @@ from typing import Annotated
 
 import typer
 
-from ckpttool import api
-from ckpttool.cli import progress
-from ckpttool.cli.answers import show
-from ckpttool.cli.grouped import exits, grouped
-from ckpttool.cli.log_options import AroundSpike, Columns, Logs, Margin, spike
-from ckpttool.cli.options import (
+import ckpttool
+from ckpttool.core.commands import progress
+from ckpttool.core.commands.answers import show
+from ckpttool.core.commands.grouped import exits, grouped
+from ckpttool.core.commands.log_options import AroundSpike, Columns, Logs, Margin, spike
+from ckpttool.core.commands.options import (
     NAN_HELP,
     POLICY_HELP,
     Format,
@@ -23,8 +23,8 @@ from ckpttool.cli.options import (
     finite,
     say_tree,
 )
-from ckpttool.decide.policies.registry import POLICIES
-from ckpttool.domain.frozen import dataclass
+from ckpttool.core.decide.policies.registry import POLICIES
+from ckpttool.core.domain.frozen import dataclass
 from ckpttool.trainers.mindformers.policies import NAN_BY_DEFAULT, NanWord
 
 
@@ -64,9 +64,9 @@ class PolicyOptions:
     ] = None
     margin: Margin = 0.0
 
-    def question(self, logs: api.LogQuestion, around: api.SpikeQuestion | None) -> api.ReplayQuestion:
+    def question(self, logs: ckpttool.LogQuestion, around: ckpttool.SpikeQuestion | None) -> ckpttool.ReplayQuestion:
         """Ask the library."""
-        return api.ReplayQuestion(
+        return ckpttool.ReplayQuestion(
             logs=logs,
             policy=None if self.policy is None else self.policy.value,
             threshold=self.threshold,
@@ -124,11 +124,11 @@ def replay(
 
     Example: ckpttool replay output/log/rank_0/info.log --policy skip --threshold 3.0
     """
-    wanted = api.LogQuestion(patterns=tuple(logs), columns=columns)
+    wanted = ckpttool.LogQuestion(patterns=tuple(logs), columns=columns)
     question = policy.question(wanted, spike(around_spike, every=every))
-    tree = None if health_timeline is None else api.scan(api.TreeQuestion(path=health_timeline, sizes=True))
+    tree = None if health_timeline is None else ckpttool.scan(ckpttool.TreeQuestion(path=health_timeline, sizes=True))
     if tree is not None:
         say_tree(tree, quiet=quiet, verbose=verbose)
     with progress.busy("reading the logs", quiet=quiet):
-        answer = api.replay(question, tree)
+        answer = ckpttool.replay(question, tree)
     raise typer.Exit(show(answer, fmt))

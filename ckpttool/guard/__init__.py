@@ -1,30 +1,44 @@
 """Inside the training process: drop what would poison the weights, and keep what is needed to see why.
 
 >>> from ckpttool.guard import Guard, RobustZPolicy  # doctest: +SKIP
+
+For who trains: `Guard` in `step.py`; for who looks afterwards: `ckpttool guard`, `ckpttool nan`. The public names are
+in `__init__.pyi` and need torch; to read what a guarded training wrote needs none.
 """
 
 from __future__ import annotations
 
-from importlib.util import find_spec
+from ckpttool import _modules_by_name
+from ckpttool.core.render.answers import TEXTS
 
-from ckpttool.errors import UsageError
+TEXTS.update(
+    {
+        "guard-report": "ckpttool.guard.answers.report",
+        "nan-capture": "ckpttool.guard.answers.nan_capture",
+        "nan-captures": "ckpttool.guard.answers.nan_captures",
+        "nan-replay": "ckpttool.guard.answers.nan_replay",
+    }
+)
 
-if find_spec("torch") is None:
-    raise UsageError("the guard needs torch, which is not installed: pip install 'ckpttool[torch]'")
+_MODULES = _modules_by_name(f"{__file__}i")
 
-from ckpttool.decide.asd.detector import FeatureValueDetector as FeatureValueDetector
-from ckpttool.decide.policies.olmo import OlmoPolicy as OlmoPolicy
-from ckpttool.decide.policies.robust_z import RobustZPolicy as RobustZPolicy
-from ckpttool.decide.policies.skip import SkipPolicy as SkipPolicy
-from ckpttool.decide.policies.zclip import ZClipPolicy as ZClipPolicy
-from ckpttool.domain.asd import MINDSPORE as MINDSPORE
-from ckpttool.domain.asd import TORCH_NPU as TORCH_NPU
-from ckpttool.guard.capture.settings import CaptureBudget as CaptureBudget
-from ckpttool.guard.capture.settings import CaptureSettings as CaptureSettings
-from ckpttool.guard.replay.run import ReplayTask as ReplayTask
-from ckpttool.guard.resume import Resumed as Resumed
-from ckpttool.guard.resume import SeededByIndex as SeededByIndex
-from ckpttool.guard.state_tree import Unsaveable as Unsaveable
-from ckpttool.guard.step import Guard as Guard
-from ckpttool.guard.step import GuardStop as GuardStop
-from ckpttool.guard.writer import CheckpointWriter as CheckpointWriter
+__all__ = sorted(_MODULES)  # noqa: PLE0605  the list is the stub
+
+
+def __getattr__(name: str) -> object:
+    """Import a name when it is first asked for.
+
+    Raises:
+        UsageError: torch is not installed.
+    """
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+    from importlib.util import find_spec
+
+    if find_spec("torch") is None:
+        from ckpttool.core.errors import UsageError
+
+        raise UsageError("the guard needs torch, which is not installed: pip install 'ckpttool[torch]'")
+    globals()[name] = value = getattr(import_module(_MODULES[name]), name)
+    return value

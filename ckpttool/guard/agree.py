@@ -13,8 +13,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from ckpttool.domain.frozen import dataclass
-from ckpttool.domain.guarding import Action, Proposal
+from ckpttool.core.domain.frozen import dataclass
+from ckpttool.core.domain.guarding import Action, Proposal
 
 _NO_NORM = -(2**63)
 """Smaller than the bits of any norm and of any negated one: it never is the largest."""

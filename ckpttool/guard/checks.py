@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, TypeVar
 
 from torch.nn.parallel import DistributedDataParallel
 
-from ckpttool.domain.guarding import EventValue, GuardEventKind, GuardMode
-from ckpttool.domain.units import Rank, Step, on_ranks
-from ckpttool.errors import UsageError
+from ckpttool.core.domain.guarding import EventValue, GuardEventKind, GuardMode
+from ckpttool.core.domain.units import Rank, Step, on_ranks
+from ckpttool.core.errors import UsageError
+from ckpttool.core.storage import path_text
 from ckpttool.guard.agree import Ranks
 from ckpttool.guard.capture.settings import CaptureSettings
 from ckpttool.guard.checksum import MatmulChecksum
 from ckpttool.guard.contain import Containment, Part
 from ckpttool.guard.replicas import Disagreement, ReplicaCheck
-from ckpttool.storage import path_text
 
 if TYPE_CHECKING:
     from torch import nn

@@ -9,8 +9,8 @@ from enum import IntEnum
 from time import perf_counter
 from typing import TypeVar
 
-from ckpttool.domain.guarding import Emit, GuardEventKind
-from ckpttool.domain.units import Step
+from ckpttool.core.domain.guarding import Emit, GuardEventKind
+from ckpttool.core.domain.units import Step
 
 T = TypeVar("T")
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import LBFGS, Optimizer
 
-from ckpttool.errors import UsageError
+from ckpttool.core.errors import UsageError
 from ckpttool.guard.norm import is_sharded
 
 _CLIPS_ITSELF = "FullyShardedDataParallel"

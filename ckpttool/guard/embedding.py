@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ckpttool.decide.timeline import SETTLED_AFTER
-from ckpttool.domain.guarding import EventValue, GuardEventKind
-from ckpttool.domain.health import Health
-from ckpttool.domain.units import Step
-from ckpttool.errors import UsageError
+from ckpttool.core.decide.timeline import SETTLED_AFTER
+from ckpttool.core.domain.guarding import EventValue, GuardEventKind
+from ckpttool.core.domain.health import Health
+from ckpttool.core.domain.units import Step
+from ckpttool.core.errors import UsageError
 from ckpttool.guard.capture.facts import unwrapped
 from ckpttool.guard.norm import is_sharded, sum_of_squares
 from ckpttool.guard.objects import Objects

@@ -11,7 +11,7 @@ from contextlib import suppress
 
 import torch
 
-from ckpttool.domain.capture import Difference, Setting
+from ckpttool.guard.model.capture import Difference, Setting
 
 _LIBRARIES = ("accelerate", "lightning", "numpy", "pytorch_lightning", "transformers", "transformer_engine")
 _VARIABLES = ("CUBLAS_WORKSPACE_CONFIG", "NVIDIA_TF32_OVERRIDE", "ATEN_CPU_CAPABILITY", "MKL_CBWR", "OMP_DYNAMIC")

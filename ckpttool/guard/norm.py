@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
-from ckpttool.domain.frozen import dataclass
-from ckpttool.errors import UsageError
+from ckpttool.core.domain.frozen import dataclass
+from ckpttool.core.errors import UsageError
 
 
 def is_sharded(tensor: Tensor) -> bool:

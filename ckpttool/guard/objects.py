@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any, Protocol, cast, runtime_checkable
 import torch
 from torch import Tensor, nn
 
-from ckpttool.domain.frozen import dataclass
-from ckpttool.domain.guarding import EventValue, GuardEventKind
-from ckpttool.domain.units import Step
-from ckpttool.errors import UsageError
+from ckpttool.core.domain.frozen import dataclass
+from ckpttool.core.domain.guarding import EventValue, GuardEventKind
+from ckpttool.core.domain.units import Step
+from ckpttool.core.errors import UsageError
 from ckpttool.guard import randomness
 from ckpttool.guard.capture.facts import unwrapped
 from ckpttool.guard.norm import EmbeddingNorm, is_sharded
@@ -20,8 +20,8 @@ from ckpttool.guard.state_tree import Sharded, Unsaveable
 if TYPE_CHECKING:
     from torch.optim import Optimizer
 
-    from ckpttool.domain.guarding import Emit
-    from ckpttool.formats.strict_json import Json, JsonObject
+    from ckpttool.core.domain.guarding import Emit
+    from ckpttool.core.formats.strict_json import Json, JsonObject
 
 Tree = dict[str, Any]
 

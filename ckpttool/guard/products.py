@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
-from ckpttool.domain.frozen import dataclass
+from ckpttool.core.domain.frozen import dataclass
 
 ALARM = 6.0
 """A row is suspicious where its sum is off by more than this many times what rounding is expected to do."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from ckpttool.domain.frozen import dataclass
+from ckpttool.core.domain.frozen import dataclass
 from ckpttool.guard.agree import Ranks
 
 if TYPE_CHECKING:

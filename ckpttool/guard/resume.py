@@ -11,22 +11,22 @@ from torch import Tensor, distributed
 from torch.utils.data import Dataset
 from xxhash import xxh3_64_intdigest
 
-from ckpttool.domain.frozen import dataclass
-from ckpttool.domain.guarding import GuardEventKind
-from ckpttool.domain.saving import OWN_STATE, SaveLayout, SaveProgress
-from ckpttool.domain.units import ByteCount, Rank
-from ckpttool.errors import CkptToolError, IncompleteError, NothingToResumeError, UsageError
-from ckpttool.formats.strict_json import OWN_MEMORY, ParseError, get_int, get_str, parse_object
+from ckpttool.core.domain.frozen import dataclass
+from ckpttool.core.domain.guarding import GuardEventKind
+from ckpttool.core.domain.saving import OWN_STATE, SaveLayout, SaveProgress
+from ckpttool.core.domain.units import ByteCount, Rank
+from ckpttool.core.errors import CkptToolError, IncompleteError, NothingToResumeError, UsageError
+from ckpttool.core.formats.strict_json import OWN_MEMORY, ParseError, get_int, get_str, parse_object
+from ckpttool.core.records import SealPlace, births_begin
+from ckpttool.core.records.birth import recorded_shard
+from ckpttool.core.storage import open_storage
+from ckpttool.core.write.stream import FileDigest
 from ckpttool.guard import randomness
 from ckpttool.guard.agree import Ranks
 from ckpttool.guard.objects import Objects, Tree
 from ckpttool.guard.state_reading import UnreadableState, read
 from ckpttool.guard.tensor_file import tensors_in
 from ckpttool.guard.writer import STATE_SCHEMA
-from ckpttool.records import SealPlace, births_begin
-from ckpttool.records.birth import recorded_shard
-from ckpttool.storage import open_storage
-from ckpttool.write.stream import FileDigest
 
 Batch_co = TypeVar("Batch_co", covariant=True)
 Item_co = TypeVar("Item_co", covariant=True)

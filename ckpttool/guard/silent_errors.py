@@ -6,13 +6,13 @@ import time
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from ckpttool.decide.asd.detector import FeatureValueDetector
-from ckpttool.decide.policies.registry import settings_of
-from ckpttool.domain.finding import Finding, Severity
-from ckpttool.domain.guarding import GuardEvent, GuardEventKind
-from ckpttool.domain.metrics import LocalTime
-from ckpttool.domain.units import Step
-from ckpttool.formats.strict_json import Json, ParseError, as_object
+from ckpttool.core.decide.asd.detector import FeatureValueDetector
+from ckpttool.core.decide.policies.registry import settings_of
+from ckpttool.core.domain.finding import Finding, Severity
+from ckpttool.core.domain.guarding import GuardEvent, GuardEventKind
+from ckpttool.core.domain.metrics import LocalTime
+from ckpttool.core.domain.units import Step
+from ckpttool.core.formats.strict_json import Json, ParseError, as_object
 from ckpttool.guard.agree import Agreement
 from ckpttool.guard.contain import Containment, Part
 from ckpttool.guard.features import FeatureProbe

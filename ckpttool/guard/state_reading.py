@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 
-from ckpttool.formats.strict_json import (
+from ckpttool.core.formats.strict_json import (
     Json,
     JsonObject,
     ParseError,

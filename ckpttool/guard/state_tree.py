@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 
-from ckpttool.domain.frozen import dataclass
-from ckpttool.formats.strict_json import Json, JsonObject
+from ckpttool.core.domain.frozen import dataclass
+from ckpttool.core.formats.strict_json import Json, JsonObject
 from ckpttool.guard.tensor_file import TYPES
 
 if TYPE_CHECKING:

@@ -12,13 +12,12 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.utils import clip_grad_norm_
 
-from ckpttool.decide.asd.detector import FeatureValueDetector
-from ckpttool.decide.guarding import STOPS_AT, SpikeGuard
-from ckpttool.decide.policies.base import Policy
-from ckpttool.domain.guarding import Action, Emit, EventValue, GuardEventKind, GuardMode
-from ckpttool.domain.units import Step
-from ckpttool.errors import CkptToolError, UsageError
-from ckpttool.formats.strict_json import Json, JsonObject, ParseError, as_object, get_optional_int
+from ckpttool.core.decide.asd.detector import FeatureValueDetector
+from ckpttool.core.decide.policies.base import Policy
+from ckpttool.core.domain.guarding import Action, Emit, EventValue, GuardEventKind, GuardMode
+from ckpttool.core.domain.units import Step
+from ckpttool.core.errors import CkptToolError, UsageError
+from ckpttool.core.formats.strict_json import Json, JsonObject, ParseError, as_object, get_optional_int
 from ckpttool.guard.agree import Agreement, Ranks, Vote
 from ckpttool.guard.buffers import Buffers
 from ckpttool.guard.capture.keeping import Keeping
@@ -29,6 +28,7 @@ from ckpttool.guard.deciding import Decided, Deciding
 from ckpttool.guard.dropping import Closures, Updated, innermost, refuse_undroppable
 from ckpttool.guard.micro_batch import MicroBatch
 from ckpttool.guard.norm import EmbeddingNorm, Losses, clip, full, total_norm
+from ckpttool.guard.rules.guarding import STOPS_AT, SpikeGuard
 from ckpttool.guard.scaling import Scaling
 from ckpttool.guard.silent_errors import SilentErrors
 from ckpttool.guard.telling import Telling

@@ -9,11 +9,11 @@ from collections.abc import Callable, Iterable, Sequence
 
 import torch
 
-from ckpttool.domain.guarding import Emit, EventValue, GuardEvent, GuardEventKind
-from ckpttool.domain.units import Step
+from ckpttool.core.domain.guarding import Emit, EventValue, GuardEvent, GuardEventKind
+from ckpttool.core.domain.units import Step
 from ckpttool.guard.agree import Ranks
 from ckpttool.guard.contain import MOST_FAILURES, one_line
-from ckpttool.records.events import EventFile
+from ckpttool.guard.files.events import EventFile
 
 _ASKED = {
     "decided-too-late": "call guard.clip_ or guard.decide behind scaler.unscale_: else an overflow is seen "

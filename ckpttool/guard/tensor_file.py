@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import torch
 
-from ckpttool.domain.dtype import DType
+from ckpttool.core.domain.dtype import DType
 
 _NAMES = {
     "float64": DType.F64,
@@ -85,7 +85,7 @@ def tensors_in(content: mmap.mmap | memoryview, path: str) -> dict[str, torch.Te
     Raises:
         ValueError: As `open_tensors`.
     """
-    from ckpttool.formats.safetensors.header import parse_strictly
+    from ckpttool.core.formats.safetensors.header import parse_strictly
 
     size, length = len(content), int.from_bytes(content[:8], "little")
     if not 2 <= length <= min(size - 8, _MOST_HEADER):  # noqa: PLR2004  `{}`

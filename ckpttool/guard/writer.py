@@ -17,29 +17,29 @@ import torch
 from torch import Tensor
 
 from ckpttool import __version__
-from ckpttool.domain.dtype import DType
-from ckpttool.domain.frozen import dataclass
-from ckpttool.domain.guarding import GuardEventKind
-from ckpttool.domain.health import Health
-from ckpttool.domain.manifest import Manifest, ShardSeal
-from ckpttool.domain.saving import OWN_STATE, SavedScalar, SaveLabel, SaveLayout, SaveProgress
-from ckpttool.domain.shard import FormatName
-from ckpttool.domain.units import ByteCount, Rank, Step, moment
-from ckpttool.errors import CkptToolError, UsageError
-from ckpttool.formats.base import schema_hash, schema_rows
-from ckpttool.formats.safetensors.header import spelled
-from ckpttool.formats.strict_json import JsonObject
+from ckpttool.core.domain.dtype import DType
+from ckpttool.core.domain.frozen import dataclass
+from ckpttool.core.domain.guarding import GuardEventKind
+from ckpttool.core.domain.health import Health
+from ckpttool.core.domain.manifest import Manifest, ShardSeal
+from ckpttool.core.domain.saving import OWN_STATE, SavedScalar, SaveLabel, SaveLayout, SaveProgress
+from ckpttool.core.domain.shard import FormatName
+from ckpttool.core.domain.units import ByteCount, Rank, Step, moment
+from ckpttool.core.errors import CkptToolError, UsageError
+from ckpttool.core.formats.base import schema_hash, schema_rows
+from ckpttool.core.formats.safetensors.header import spelled
+from ckpttool.core.formats.strict_json import JsonObject
+from ckpttool.core.records import births_begin
+from ckpttool.core.records.birth import birth_path
+from ckpttool.core.records.manifest import manifest_bytes
+from ckpttool.core.verify.kernels.tensors import TensorHashes
+from ckpttool.core.write.files import ensure_folder, locked, remove, replace, sweep
+from ckpttool.core.write.stream import Block, Streamed, stream
 from ckpttool.guard.agree import Ranks
 from ckpttool.guard.embedding import EmbeddingHealth
 from ckpttool.guard.objects import Objects
 from ckpttool.guard.state_tree import Spelled, Unsaveable, spell
 from ckpttool.guard.tensor_file import block, named
-from ckpttool.records import births_begin
-from ckpttool.records.birth import birth_path
-from ckpttool.records.manifest import manifest_bytes
-from ckpttool.verify.kernels.tensors import TensorHashes
-from ckpttool.write.files import ensure_folder, locked, remove, replace, sweep
-from ckpttool.write.stream import Block, Streamed, stream
 
 STATE_SCHEMA = "ckpttool/training-state/1"
 

@@ -5,21 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
-from ckpttool.domain.frozen import dataclass
+from ckpttool.core.domain.frozen import dataclass
 
 if TYPE_CHECKING:
-    from ckpttool.domain.advice import Calibration, SpikeAdvice, StopAdvice, ThresholdSettings, TrainersDetour
-    from ckpttool.domain.checkpoint import Checkpoint, Facts, Inventory
-    from ckpttool.domain.data_position import SkipBatches
-    from ckpttool.domain.finding import Finding
-    from ckpttool.domain.health import Health, HealthBook
-    from ckpttool.domain.launch import LaunchConfig, LaunchJob
-    from ckpttool.domain.plan import JudgedStart, ResumePlan, Simulation, TrainersSkip
-    from ckpttool.domain.preflight import NextSaves
-    from ckpttool.domain.scalars import ScalarRules, Scalars, ScalarValues
-    from ckpttool.domain.settings import RunConfig, SafeFix
-    from ckpttool.domain.verdict import Verdict
-    from ckpttool.storage.base import Storage
+    from ckpttool.core.domain.advice import Calibration, SpikeAdvice, StopAdvice, ThresholdSettings, TrainersDetour
+    from ckpttool.core.domain.checkpoint import Checkpoint, Facts, Inventory
+    from ckpttool.core.domain.data_position import SkipBatches
+    from ckpttool.core.domain.finding import Finding
+    from ckpttool.core.domain.health import Health, HealthBook
+    from ckpttool.core.domain.launch import LaunchConfig, LaunchJob
+    from ckpttool.core.domain.plan import JudgedStart, ResumePlan, Simulation, TrainersSkip
+    from ckpttool.core.domain.preflight import NextSaves
+    from ckpttool.core.domain.scalars import ScalarRules, Scalars, ScalarValues
+    from ckpttool.core.domain.settings import RunConfig, SafeFix
+    from ckpttool.core.domain.verdict import Verdict
+    from ckpttool.core.storage.base import Storage
 
 PolicyWords: TypeAlias = "tuple[tuple[str, str | float], ...]"
 """Settings of a policy, by name."""

@@ -9,27 +9,27 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Protocol
 
-from ckpttool.domain.checkpoint import Checkpoint, Inventory
-from ckpttool.domain.expectation import Evidence, Expected, RankFiles
-from ckpttool.domain.finding import Finding
-from ckpttool.domain.frozen import dataclass
-from ckpttool.domain.units import Rank, Step
-from ckpttool.records import SealPlace
-from ckpttool.storage.base import Storage
+from ckpttool.core.domain.checkpoint import Checkpoint, Inventory
+from ckpttool.core.domain.expectation import Evidence, Expected, RankFiles
+from ckpttool.core.domain.finding import Finding
+from ckpttool.core.domain.frozen import dataclass
+from ckpttool.core.domain.units import Rank, Step
+from ckpttool.core.records import SealPlace
+from ckpttool.core.storage.base import Storage
 from ckpttool.trainers.listing import Listing
 
 if TYPE_CHECKING:
-    from ckpttool.domain.asd import AsdDialect
-    from ckpttool.domain.data_position import DataPosition
-    from ckpttool.domain.load_settings import LoadSettings, TrainerSetting
-    from ckpttool.domain.placement import ReadByAll
-    from ckpttool.domain.plan import ResumePlan
-    from ckpttool.domain.pointer import Pointer, PointerText
-    from ckpttool.domain.question import AskedSizes, DataQuestion
-    from ckpttool.domain.replicas import RecordedSlices
-    from ckpttool.domain.settings import RunConfig
-    from ckpttool.domain.shard import ShardRole
-    from ckpttool.logs.base import LogFormat, LogPlaces
+    from ckpttool.core.domain.asd import AsdDialect
+    from ckpttool.core.domain.data_position import DataPosition
+    from ckpttool.core.domain.load_settings import LoadSettings, TrainerSetting
+    from ckpttool.core.domain.placement import ReadByAll
+    from ckpttool.core.domain.plan import ResumePlan
+    from ckpttool.core.domain.pointer import Pointer, PointerText
+    from ckpttool.core.domain.question import AskedSizes, DataQuestion
+    from ckpttool.core.domain.replicas import RecordedSlices
+    from ckpttool.core.domain.settings import RunConfig
+    from ckpttool.core.domain.shard import ShardRole
+    from ckpttool.core.logs.base import LogFormat, LogPlaces
     from ckpttool.trainers.abilities import ConfigReader, HealthFile, LaunchTarget, OwnScalars, OwnWords, Simulator
 
 
@@ -247,7 +247,7 @@ class Effects:
 
 def no_effects(title: str) -> Effects:
     """Say that nobody knows what a trainer makes of a resume."""
-    from ckpttool.domain.data_position import Unknown  # a scan needs none
+    from ckpttool.core.domain.data_position import Unknown  # a scan needs none
 
     return Effects(position=Unknown(why=f"ckpttool does not know how {title} resumes"), settings=(), findings=())
 

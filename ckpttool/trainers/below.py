@@ -6,10 +6,10 @@ import os
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from ckpttool.errors import IncompleteError
-from ckpttool.records import OWN_FOLDER
-from ckpttool.storage import open_storage
-from ckpttool.storage.base import Kind
+from ckpttool.core.errors import IncompleteError
+from ckpttool.core.records import OWN_FOLDER
+from ckpttool.core.storage import open_storage
+from ckpttool.core.storage.base import Kind
 from ckpttool.trainers.base import Layout
 from ckpttool.trainers.listing import Listing, list_root
 from ckpttool.trainers.others import others_saves

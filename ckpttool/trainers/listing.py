@@ -13,9 +13,9 @@ from heapq import nlargest
 from operator import itemgetter
 from typing import TypeVar
 
-from ckpttool.domain.frozen import dataclass, replace
-from ckpttool.records import OWN_FOLDER
-from ckpttool.storage.base import Entry, Kind, Storage
+from ckpttool.core.domain.frozen import dataclass, replace
+from ckpttool.core.records import OWN_FOLDER
+from ckpttool.core.storage.base import Entry, Kind, Storage
 
 MOST_LOOKED_INTO = 8
 """Folders or files of one kind: a tree may hold thousands of saves, and they look alike."""

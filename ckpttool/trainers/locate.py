@@ -11,12 +11,12 @@ from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from ckpttool.domain.frozen import dataclass, replace
-from ckpttool.domain.question import DEFAULT_DIR
-from ckpttool.errors import IncompleteError, UnknownLayoutError, UsageError
-from ckpttool.records import PART_SUFFIX, STREAM
-from ckpttool.storage import is_folder, open_storage, shortest
-from ckpttool.storage.base import Entry, Kind, LostLinkError, Storage, is_there
+from ckpttool.core.domain.frozen import dataclass, replace
+from ckpttool.core.domain.question import DEFAULT_DIR
+from ckpttool.core.errors import IncompleteError, UnknownLayoutError, UsageError
+from ckpttool.core.records import PART_SUFFIX, STREAM
+from ckpttool.core.storage import is_folder, open_storage, shortest
+from ckpttool.core.storage.base import Entry, Kind, LostLinkError, Storage, is_there
 from ckpttool.trainers.base import Layout, Part, Refusal
 from ckpttool.trainers.common import LOOSE_FILE_LAYOUT
 from ckpttool.trainers.common.tracker_file import TRACKERS, whose_tracker
@@ -27,8 +27,8 @@ from ckpttool.trainers.places_below import places_below
 from ckpttool.trainers.registry import loose_file, meant, recognised, titles, trainer_named, trainer_of
 
 if TYPE_CHECKING:
-    from ckpttool.domain.settings import RunConfig
-    from ckpttool.records.merging import MergedLooks
+    from ckpttool.core.domain.settings import RunConfig
+    from ckpttool.core.records.merging import MergedLooks
     from ckpttool.trainers.below import Below
 
 MOST_NAMED = 5
@@ -111,7 +111,7 @@ def locate_emptied(path: str | None, *, layout: str | None = None) -> Located | 
         UsageError: The trash holds several layouts, and nobody says which is meant.
         IncompleteError: The trash cannot be listed.
     """
-    from ckpttool.records.journal import TRASH, trash_folders
+    from ckpttool.core.records.journal import TRASH, trash_folders
 
     start = DEFAULT_DIR if path is None and is_there(open_storage(DEFAULT_DIR), "") else path or "."
     for root in (shortest(start), *places_below(start)) if is_folder(start) else ():
@@ -168,7 +168,7 @@ def _hint(folder: str) -> str:
     """Name the trees a little below a folder that is none, if there are any: one of them may have been meant."""
     emptied = _emptied(folder)
     if emptied is not None:
-        from ckpttool.render.shell import quote
+        from ckpttool.core.render.shell import quote
 
         return f"; what it held lies in the trash: ckpttool trash list {quote(emptied.storage.root)}"
     try:

@@ -8,20 +8,20 @@ from collections.abc import Iterator
 from functools import cache
 from typing import TYPE_CHECKING, NamedTuple
 
-from ckpttool.domain.part import MOST_PARTS_BYTES
-from ckpttool.domain.units import counted
-from ckpttool.errors import IncompleteError, UnknownLayoutError, UnsafeError
-from ckpttool.records import PART_SUFFIX, STREAM
-from ckpttool.records.merging import MergedLooks, merge
-from ckpttool.records.part import MOST_PARTS, Look, read_parts
-from ckpttool.storage import is_folder, open_storage
-from ckpttool.storage.base import Kind, OverLimitError, Storage
-from ckpttool.storage.recorded import RecordedStorage, inner_of, lend, spelled
+from ckpttool.core.domain.part import MOST_PARTS_BYTES
+from ckpttool.core.domain.units import counted
+from ckpttool.core.errors import IncompleteError, UnknownLayoutError, UnsafeError
+from ckpttool.core.records import PART_SUFFIX, STREAM
+from ckpttool.core.records.merging import MergedLooks, merge
+from ckpttool.core.records.part import MOST_PARTS, Look, read_parts
+from ckpttool.core.storage import is_folder, open_storage
+from ckpttool.core.storage.base import Kind, OverLimitError, Storage
+from ckpttool.core.storage.recorded import RecordedStorage, inner_of, lend, spelled
 from ckpttool.trainers.listing import Listing, list_root
 from ckpttool.trainers.registry import meant, recognised
 
 if TYPE_CHECKING:
-    from ckpttool.domain.settings import RunConfig
+    from ckpttool.core.domain.settings import RunConfig
     from ckpttool.trainers.base import Layout
 
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from ckpttool.domain.frozen import dataclass, replace
-from ckpttool.storage.base import Kind
+from ckpttool.core.domain.frozen import dataclass, replace
+from ckpttool.core.storage.base import Kind
 from ckpttool.trainers.listing import Listing
 
 

@@ -6,8 +6,8 @@ import os
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from ckpttool.storage import is_local, open_storage
-from ckpttool.storage.base import Entry, Kind, Storage
+from ckpttool.core.storage import is_local, open_storage
+from ckpttool.core.storage.base import Entry, Kind, Storage
 from ckpttool.trainers.base import Layout, Part, Refusal
 from ckpttool.trainers.listing import Listing, list_root, show_alone
 from ckpttool.trainers.registry import layouts, recognised

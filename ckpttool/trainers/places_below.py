@@ -6,7 +6,7 @@ import os
 import re
 from collections.abc import Iterator
 
-from ckpttool.storage import is_folder, open_storage, shortest
+from ckpttool.core.storage import is_folder, open_storage, shortest
 from ckpttool.trainers.listing import list_root
 from ckpttool.trainers.registry import places
 

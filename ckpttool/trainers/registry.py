@@ -6,9 +6,9 @@ import re
 from functools import cache, reduce
 from typing import TYPE_CHECKING
 
-from ckpttool.domain.frozen import replace
-from ckpttool.domain.scalars import ShardFacts
-from ckpttool.errors import CkptToolError, ForeignConfigError, UsageError
+from ckpttool.core.domain.frozen import replace
+from ckpttool.core.domain.scalars import ShardFacts
+from ckpttool.core.errors import CkptToolError, ForeignConfigError, UsageError
 from ckpttool.trainers.accelerate import Accelerate
 from ckpttool.trainers.common import LOOSE_FILE_LAYOUT
 from ckpttool.trainers.deepspeed import DeepSpeed
@@ -24,14 +24,14 @@ from ckpttool.trainers.verl import Verl
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
-    from ckpttool.domain.advice import Calibration, SpikeAdvice, StopAdvice, ThresholdSettings
-    from ckpttool.domain.asd import AsdDialect
-    from ckpttool.domain.data_position import SkipBatches
-    from ckpttool.domain.finding import Finding
-    from ckpttool.domain.plan import TrainersSkip
-    from ckpttool.domain.saving import SaveLayout
-    from ckpttool.domain.settings import RunConfig, SafeFix
-    from ckpttool.logs.reading import LogReader
+    from ckpttool.core.domain.advice import Calibration, SpikeAdvice, StopAdvice, ThresholdSettings
+    from ckpttool.core.domain.asd import AsdDialect
+    from ckpttool.core.domain.data_position import SkipBatches
+    from ckpttool.core.domain.finding import Finding
+    from ckpttool.core.domain.plan import TrainersSkip
+    from ckpttool.core.domain.saving import SaveLayout
+    from ckpttool.core.domain.settings import RunConfig, SafeFix
+    from ckpttool.core.logs.reading import LogReader
     from ckpttool.trainers.abilities import HealthFile, OwnWords, PolicyWords
     from ckpttool.trainers.base import Layout, Trainer
     from ckpttool.trainers.listing import Listing
@@ -109,7 +109,7 @@ def log_reader(columns: str | None = None, *, curves: bool = False) -> LogReader
     Raises:
         UsageError: The columns cannot be meant.
     """
-    from ckpttool.logs.reading import LogReader
+    from ckpttool.core.logs.reading import LogReader
 
     formats = [format_ for trainer in TRAINERS for format_ in trainer.log_formats]
     places = [trainer.log_places for trainer in TRAINERS if trainer.log_places is not None]
@@ -191,7 +191,7 @@ def own_policy(formats: Collection[str]) -> str | None:
 
 def asd_dialects() -> tuple[AsdDialect, ...]:
     """Return all detectors of silent errors: those of the frameworks, and of trainers that count for themselves."""
-    from ckpttool.domain.asd import DIALECTS
+    from ckpttool.core.domain.asd import DIALECTS
 
     return (*DIALECTS, *(dialect for trainer in TRAINERS for dialect in trainer.asd_dialects))
 
@@ -307,7 +307,7 @@ def _has_its_own(layout: Layout, listing: Listing, others: Sequence[Layout]) -> 
     Raises:
         OSError: A folder that would tell cannot be listed.
     """
-    from ckpttool.storage.base import Kind
+    from ckpttool.core.storage.base import Kind
 
     own = 0
     for entry in listing.entries:

@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+import re
 from importlib import import_module
-from pkgutil import iter_modules
+from pkgutil import iter_modules, walk_packages
 
 import pytest
 
-from ckpttool import domain
-from ckpttool.domain.answered import Answered
-from ckpttool.render import answers as modules
-from ckpttool.render import schemas
+import ckpttool
+from ckpttool.core import domain
+from ckpttool.core.domain.answered import Answered
+from ckpttool.core.render import answers as modules
+from ckpttool.core.render import schemas
+
+MODELS = [each.name for each in walk_packages(ckpttool.__path__, "ckpttool.")]
 
 
 def of_each_noun() -> dict[str, list[type[Answered]]]:
     """Return every kind of answer by its noun; several kinds may be told as one document."""
     found: dict[str, list[type[Answered]]] = {}
-    for each in iter_modules(domain.__path__):
-        for kind in vars(import_module(f"{domain.__name__}.{each.name}")).values():
+    names = [f"{domain.__name__}.{each.name}" for each in iter_modules(domain.__path__)]
+    names += [name for name in MODELS if re.fullmatch(r"ckpttool\.\w+\.model(\.\w+)?", name)]
+    for name in names:
+        for kind in vars(import_module(name)).values():
             if isinstance(kind, type) and issubclass(kind, Answered) and kind is not Answered:
                 kinds = found.setdefault(kind.NOUN, [])
                 if kind not in kinds:
@@ -30,16 +36,21 @@ KINDS = of_each_noun()
 
 @pytest.mark.parametrize("noun", KINDS)
 def test_an_answer_has_its_document_beside_its_table_and_a_schema_of_its_name(noun: str) -> None:
-    module = import_module(f"{modules.__name__}.{noun.replace('-', '_')}")
+    module = import_module(place_of(noun))
     assert callable(module.document)
     assert callable(module.table)
     assert noun in schemas.names()
 
 
+def place_of(noun: str) -> str:
+    return modules.TEXTS.get(noun) or f"{modules.__name__}.{noun.replace('-', '_')}"
+
+
 def test_no_module_with_a_document_and_a_table_is_left_without_an_answer() -> None:
-    found = (import_module(f"{modules.__name__}.{each.name}") for each in iter_modules(modules.__path__))
-    with_both = {module.__name__.rpartition(".")[2] for module in found if {"document", "table"} <= vars(module).keys()}
-    assert with_both == {noun.replace("-", "_") for noun in KINDS}
+    names = [f"{modules.__name__}.{each.name}" for each in iter_modules(modules.__path__)]
+    names += [name for name in MODELS if re.match(r"ckpttool\.\w+\.answers", name)]
+    with_both = {name for name in names if {"document", "table"} <= vars(import_module(name)).keys()}
+    assert with_both == {*map(place_of, KINDS)}
 
 
 @pytest.mark.parametrize("kind", [kind for kinds in KINDS.values() for kind in kinds])

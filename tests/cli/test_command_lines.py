@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from ckpttool import api
+import ckpttool
 from ckpttool.cli.main import COMMANDS
-from ckpttool.cli.verify import part_of
+from ckpttool.core.commands.verify import part_of
 from tests.conftest import FIXTURES
 from tests.support.commands import ask
 from tests.support.situations import before_morning, whole
@@ -89,7 +89,7 @@ def test_a_bug_says_what_whoever_mends_it_needs(here: Path, monkeypatch: pytest.
     def broken(*_: object, **_options: object) -> None:
         raise ZeroDivisionError("division by zero")
 
-    monkeypatch.setattr(api, "scan", broken)
+    monkeypatch.setattr(ckpttool, "scan", broken)
     said = ask("scan", "output")
     assert said.code == 1
     assert said.stderr == (
@@ -116,7 +116,7 @@ def test_a_bug_is_reported_where_the_package_says(
     for link in links or []:
         told["Project-URL"] = link
     monkeypatch.setattr("importlib.metadata.metadata", lambda _: told)
-    monkeypatch.setattr(api, "scan", lambda *_: 1 // 0)
+    monkeypatch.setattr(ckpttool, "scan", lambda *_: 1 // 0)
     assert f"a bug. {words} `ckpttool --debug …` and" in ask("scan", "output").stderr
 
 

@@ -13,9 +13,9 @@ import pytest
 import typer
 from typer.core import TyperGroup
 
-from ckpttool import api
+import ckpttool
 from ckpttool.cli.main import COMMANDS, app
-from ckpttool.errors import ExitCode, NotDurableError
+from ckpttool.core.errors import ExitCode, NotDurableError
 from tests.conftest import FIXTURES
 from tests.support.commands import Said, ask, environment, known_exits, run
 from tests.support.situations import SITUATIONS, real, whole
@@ -85,7 +85,7 @@ def test_0_where_a_newer_one_was_rejected_and_10_with_strict(here: Path) -> None
 
 def test_1_for_a_fault_of_our_own(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole(here)
-    monkeypatch.setattr(api, "scan", lambda question: [][question is None], raising=False)
+    monkeypatch.setattr(ckpttool, "scan", lambda question: [][question is None], raising=False)
     assert_error(ask("scan"), ExitCode.FAILED, "ckpttool itself failed (IndexError: list index out of range)")
 
 
@@ -197,7 +197,7 @@ def test_16_where_the_disk_did_not_confirm(here: Path, monkeypatch: pytest.Monke
     def launch(*_: object, **__: object) -> None:
         raise NotDurableError(message)
 
-    monkeypatch.setattr(api, "launch", launch, raising=False)
+    monkeypatch.setattr(ckpttool, "launch", launch, raising=False)
     (here / "base.yaml").write_text("seed: 1\n")
     said = ask("launch", "--config", "base.yaml", "--output", "new.yaml")
     assert_error(said, ExitCode.NOT_DURABLE, message)
@@ -207,7 +207,7 @@ SLOW_DISK = """
 import signal, sys, time
 signal.signal(signal.SIGINT, signal.default_int_handler)  # whoever started the tests in the background ignores it
 from ckpttool.__main__ import main
-from ckpttool.storage.local import LocalStorage
+from ckpttool.core.storage.local import LocalStorage
 
 def stuck(self, folder):
     print("waiting", file=sys.stderr, flush=True)
@@ -262,8 +262,7 @@ def numbers() -> list[tuple[str, str]]:
         (name, each.opts[0])
         for name in COMMANDS
         for each in getattr(group.get_command(None, name), "params", [])  # type: ignore[arg-type]  # ours asks no context
-        if getattr(each, "type", None) is not None  # typer 0.29 tells none
-        and each.type.name in {"float", "float range", "parse"}
+        if each.type.name in {"float", "float range", "parse"}
     ]
 
 

@@ -16,10 +16,10 @@ import pytest
 import typer
 
 from ckpttool import __version__
-from ckpttool.cli.headings import HEADINGS, MEANS_NOTHING, OUTPUT, by_heading
-from ckpttool.cli.main import COMMANDS, TASKS, app
-from ckpttool.errors import ExitCode
-from ckpttool.render import guide, schemas
+from ckpttool.cli.main import COMMANDS, MODULES, TASKS, app
+from ckpttool.core.commands.headings import HEADINGS, MEANS_NOTHING, OUTPUT, by_heading
+from ckpttool.core.errors import ExitCode
+from ckpttool.core.render import guide, schemas
 from tests.conftest import TESTS
 from tests.support.commands import ask, known_exits, run
 from tests.support.situations import SITUATIONS, whole
@@ -100,7 +100,7 @@ def test_every_help_text_has_its_parts_and_fits_a_terminal(command: str) -> None
 def test_the_list_of_commands_says_what_each_says_of_itself() -> None:
     for command, what in COMMANDS.items():
         word = command.replace("-", "_")
-        function = getattr(import_module(f"ckpttool.cli.{word}"), word)
+        function = getattr(import_module(MODULES[command]), word)
         assert what == (inspect.getdoc(function) or "").splitlines()[0]
 
 

@@ -11,12 +11,12 @@ from contextlib import contextmanager
 
 import filelock
 
-from ckpttool.domain.verdict import CheckTask
-from ckpttool.storage.base import ByteSource, Entry, Storage
-from ckpttool.storage.local import LocalStorage
-from ckpttool.verify import check
-from ckpttool.verify.observation import Observation
-from ckpttool.write.files import locked
+from ckpttool.core.domain.verdict import CheckTask
+from ckpttool.core.storage.base import ByteSource, Entry, Storage
+from ckpttool.core.storage.local import LocalStorage
+from ckpttool.core.verify import check
+from ckpttool.core.verify.observation import Observation
+from ckpttool.core.write.files import locked
 from tests.faults.scenes import NEWEST, Site, scene
 
 SHARD = f"rank_1/llama2_7b_rank_1{NEWEST}.ckpt"

@@ -6,7 +6,7 @@ import zipfile
 
 import torch
 
-from ckpttool.domain.shard import FormatName
+from ckpttool.core.domain.shard import FormatName
 from tests.faults.scenes import Site, scene
 from tests.support.hostile_files import CORPUS
 

@@ -59,7 +59,7 @@ def seen_from_one_machine_of_two(site: Site) -> None:
     for rank in (2, 3):
         shutil.rmtree(site.checkpoint / f"rank_{rank}")
     site.patch.setenv("SLURM_NNODES", "2")
-    site.patch.setattr("ckpttool.storage.mounts.mount_table", lambda: "1 0 8:1 / / rw - ext4 /dev/sda1 rw\n")
+    site.patch.setattr("ckpttool.core.storage.mounts.mount_table", lambda: "1 0 8:1 / / rw - ext4 /dev/sda1 rw\n")
 
 
 @scene(2, where="rank_3/", words="rank 3")

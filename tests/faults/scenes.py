@@ -11,9 +11,9 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ckpttool.domain.finding import Code, Severity
-from ckpttool.domain.shard import FormatName
-from ckpttool.formats import read_header
+from ckpttool.core.domain.finding import Code, Severity
+from ckpttool.core.domain.shard import FormatName
+from ckpttool.core.formats import read_header
 from ckpttool.trainers.mindformers.scalars import FACTS
 from tests.conftest import FIXTURES
 from tests.support.commands import Said, ask

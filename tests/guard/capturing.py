@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from torch.nn.utils.parametrizations import spectral_norm
 from torch.utils.checkpoint import checkpoint
 
-from ckpttool.domain.capture import RankCapture
 from ckpttool.guard import CaptureSettings, Guard, ReplayTask
+from ckpttool.guard.model.capture import RankCapture
 from tests.guard.loop import Told
 
 WIDTH = 8

@@ -9,9 +9,9 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from ckpttool.decide.policies.base import Policy
-from ckpttool.domain.guarding import EventValue, GuardEventKind
-from ckpttool.domain.units import Step
+from ckpttool.core.decide.policies.base import Policy
+from ckpttool.core.domain.guarding import EventValue, GuardEventKind
+from ckpttool.core.domain.units import Step
 from ckpttool.guard import Guard
 
 Updates = Callable[[list[nn.Parameter]], torch.optim.Optimizer]

@@ -10,9 +10,9 @@ from torch import nn
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
-from ckpttool import api
-from ckpttool.domain.capture import NanQuestion
+import ckpttool
 from ckpttool.guard import CaptureSettings, Guard
+from ckpttool.guard.model.capture import NanQuestion
 from tests.guard.capturing import HardNet, batches, loss_of
 from tests.guard.loop import Told
 
@@ -55,4 +55,4 @@ def replayed_elsewhere(rank: int, *, asked: list[tuple[str, str]]) -> list[dict[
     """On one rank, replay captures with an entry each, after other random numbers than the process that made them."""
     torch.manual_seed(99)
     asked = asked if rank else []
-    return [api.replay_nan(NanQuestion(path=path, entry=entry, exact=True)).to_dict() for path, entry in asked]
+    return [ckpttool.replay_nan(NanQuestion(path=path, entry=entry, exact=True)).to_dict() for path, entry in asked]

@@ -10,7 +10,7 @@ from torch import distributed, nn
 from torch.distributed.tensor import DTensor
 
 import ckpttool
-from ckpttool.errors import CkptToolError, NothingToResumeError
+from ckpttool.core.errors import CkptToolError, NothingToResumeError
 from tests.guard.loop import SmallNet, batches, loss_of
 from tests.guard.resumable import flip
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from xxhash import xxh3_128_hexdigest
 
 import ckpttool
-from ckpttool.decide.policies.robust_z import RobustZPolicy
+from ckpttool.core.decide.policies.robust_z import RobustZPolicy
 from ckpttool.guard import Guard
 from ckpttool.guard.resume import Resumed
 from ckpttool.guard.writer import CheckpointWriter

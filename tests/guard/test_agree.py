@@ -12,7 +12,7 @@ import torch.distributed as dist
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ckpttool.domain.guarding import Action, Proposal
+from ckpttool.core.domain.guarding import Action, Proposal
 from ckpttool.guard.agree import Agreement, Ranks, Vote
 
 ALONE = Ranks(None, torch.device("cpu"))

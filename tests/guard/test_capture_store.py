@@ -13,22 +13,22 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from ckpttool import api
-from ckpttool.domain.capture import Capture, CaptureLevel, NanQuestion
-from ckpttool.domain.finding import Code
-from ckpttool.domain.guarding import GuardEventKind
-from ckpttool.domain.units import ByteCount, Step
+import ckpttool
+from ckpttool.core.domain.finding import Code
+from ckpttool.core.domain.guarding import GuardEventKind
+from ckpttool.core.domain.units import ByteCount, Step
 from ckpttool.guard import CaptureBudget, CaptureSettings, Guard, randomness
 from ckpttool.guard.capture import store as store_module
 from ckpttool.guard.capture import writing
 from ckpttool.guard.capture.remember import Remembered, StepMemory
 from ckpttool.guard.capture.store import CaptureStore, StepFacts
+from ckpttool.guard.model.capture import Capture, CaptureLevel, NanQuestion
 from tests.guard.capturing import HardNet, batches, loss_of, place, train
 from tests.guard.loop import Told
 
 
 def read(path: str) -> Capture:
-    found = api.inspect_nan(path)
+    found = ckpttool.inspect_nan(path)
     assert isinstance(found, Capture)
     return found
 
@@ -232,7 +232,7 @@ def test_the_batches_of_an_accumulated_step_stay_within_their_budget_and_the_cap
     assert left_out[2] is not None
     assert left_out[2].is_over_budget
     assert "float32 6×1000 xxh3-64 " in left_out[2].reason
-    found = api.inspect_nan(place(tmp_path, 1))
+    found = ckpttool.inspect_nan(place(tmp_path, 1))
     assert isinstance(found, Capture)
     (noted,) = [finding for finding in found.findings if finding.code is Code.CAPTURE_INCOMPLETE]
     assert noted.remedy is not None
@@ -299,7 +299,7 @@ def test_of_a_batch_of_own_classes_the_rest_is_kept_and_its_place_is_told(tmp_pa
     left_out = read(path).ranks[0].micro_batches[0].left_out
     assert left_out is not None
     assert (left_out.path, left_out.reason) == ("meta[0]", "tests.guard.test_capture_store.Strange")
-    answer = api.replay_nan(NanQuestion(path=path, entry="tests.guard.capturing:replay", locate=False))
+    answer = ckpttool.replay_nan(NanQuestion(path=path, entry="tests.guard.capturing:replay", locate=False))
     cannot = next(each for each in answer.findings if each.severity)
     assert "its batch was not kept: meta[0] is" in cannot.message
     assert "encode_batch" in str(cannot.remedy)

@@ -9,8 +9,8 @@ import torch
 from torch import nn
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
-from ckpttool.domain.guarding import GuardEventKind
-from ckpttool.errors import UsageError
+from ckpttool.core.domain.guarding import GuardEventKind
+from ckpttool.core.errors import UsageError
 from ckpttool.guard import Guard, GuardStop
 from tests.guard.faulty import FaultyDevice
 from tests.guard.loop import Told

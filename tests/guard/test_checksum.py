@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import DTensor, Replicate
 
-from ckpttool.domain.guarding import EventValue, GuardEventKind
-from ckpttool.domain.units import Rank, Step
+from ckpttool.core.domain.guarding import EventValue, GuardEventKind
+from ckpttool.core.domain.units import Rank, Step
 from ckpttool.guard.checksum import MatmulChecksum
 from tests.guard.faulty import FaultyDevice
 

@@ -10,9 +10,8 @@ from unittest.mock import patch
 import pytest
 from torch import optim
 
-from ckpttool.decide.asd.detector import FeatureValueDetector
-from ckpttool.decide.guarding import SpikeGuard
-from ckpttool.domain.guarding import GuardEventKind
+from ckpttool.core.decide.asd.detector import FeatureValueDetector
+from ckpttool.core.domain.guarding import GuardEventKind
 from ckpttool.guard import contain, step
 from ckpttool.guard.buffers import Buffers
 from ckpttool.guard.capture.keeping import Keeping
@@ -22,9 +21,10 @@ from ckpttool.guard.checksum import MatmulChecksum
 from ckpttool.guard.contain import Containment, Pace, Part
 from ckpttool.guard.dropping import Updated
 from ckpttool.guard.features import FeatureProbe
+from ckpttool.guard.files.events import EventFile
 from ckpttool.guard.norm import Losses
+from ckpttool.guard.rules.guarding import SpikeGuard
 from ckpttool.guard.silent_errors import SilentErrors
-from ckpttool.records.events import EventFile
 from tests.guard.faulty import nth, raising
 from tests.guard.loop import INFINITE, NOT_A_NUMBER, Told, Training, batches
 

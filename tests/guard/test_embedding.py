@@ -11,11 +11,10 @@ import torch
 from torch import nn
 
 import ckpttool
-from ckpttool import api
-from ckpttool.domain.health import Health
-from ckpttool.domain.health_events import HealthReport
-from ckpttool.domain.log_question import HealthQuestion
-from ckpttool.errors import UsageError
+from ckpttool.core.domain.health import Health
+from ckpttool.core.domain.health_events import HealthReport
+from ckpttool.core.domain.log_question import HealthQuestion
+from ckpttool.core.errors import UsageError
 from ckpttool.guard import Guard
 
 THRESHOLD = 270.0
@@ -62,12 +61,12 @@ def trained(
 
 
 def recorded(output: Path) -> list[Health]:
-    return [save.health for save in api.scan(api.TreeQuestion(path=str(output))).inventory.checkpoints]
+    return [save.health for save in ckpttool.scan(ckpttool.TreeQuestion(path=str(output))).inventory.checkpoints]
 
 
 def judged(output: Path, threshold: float | None = None) -> HealthReport:
-    tree = api.scan(api.TreeQuestion(path=str(output)))
-    return api.health(tree, HealthQuestion(threshold=threshold)).report
+    tree = ckpttool.scan(ckpttool.TreeQuestion(path=str(output)))
+    return ckpttool.health(tree, HealthQuestion(threshold=threshold)).report
 
 
 @pytest.mark.parametrize("max_norm", [1.0, 1e9])

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from ckpttool.domain.capture import Setting
 from ckpttool.guard.environment import differences, environment, take_over
+from ckpttool.guard.model.capture import Setting
 
 CPU = torch.device("cpu")
 

@@ -10,7 +10,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from ckpttool.domain.units import Rank, Step
+from ckpttool.core.domain.units import Rank, Step
 from ckpttool.guard.features import FeatureProbe
 
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
-from ckpttool.domain.capture import OriginKind
+from ckpttool.guard.model.capture import OriginKind
 from ckpttool.guard.replay.locate import Event, Locator, far_off
 
 Computes: TypeAlias = "Callable[[Tensor, Net], Tensor]"

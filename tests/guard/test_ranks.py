@@ -19,13 +19,12 @@ from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 import ckpttool
-from ckpttool import api
-from ckpttool.domain.capture import Capture, NanQuestion, NanVerdict
-from ckpttool.domain.finding import Severity
-from ckpttool.domain.plan import ResumePlan
-from ckpttool.domain.verdict import VerdictWord
-from ckpttool.errors import NothingToResumeError, UsageError
+from ckpttool.core.domain.finding import Severity
+from ckpttool.core.domain.plan import ResumePlan
+from ckpttool.core.domain.verdict import VerdictWord
+from ckpttool.core.errors import NothingToResumeError, UsageError
 from ckpttool.guard import CaptureSettings
+from ckpttool.guard.model.capture import Capture, NanQuestion, NanVerdict
 from tests.guard import capturing, rank_captures, rank_errors, rank_saves, rank_steps
 from tests.guard.capturing import place
 from tests.guard.loop import INFINITE, NOT_A_NUMBER, SmallNet
@@ -237,7 +236,7 @@ class TestCaptures:
     @each_of("captures and computes again", "captures")
     @pytest.mark.usefixtures("ran")
     def test_the_mean_of_both_replays_is_the_reduced_gradient_in_every_bit(self, output: Path) -> None:
-        answer = api.replay_nan(NanQuestion(path=place(output), entry=ENTRY, exact=True))
+        answer = ckpttool.replay_nan(NanQuestion(path=place(output), entry=ENTRY, exact=True))
         assert answer.reproduced
         assert [rank.is_finite for rank in answer.ranks] == [True, False]
         assert [rank.gradients_equal == rank.gradients > 10 for rank in answer.ranks] == [True, True]
@@ -251,9 +250,9 @@ class TestCaptures:
         capture = read(here)
         assert [finding.code.value for finding in capture.findings] == ["capture-incomplete"]
         assert [culprit.rank for culprit in capture.culprits] == [1]
-        answer = api.replay_nan(NanQuestion(path=here, entry=ENTRY, ranks=(1,), exact=True, locate=False))
+        answer = ckpttool.replay_nan(NanQuestion(path=here, entry=ENTRY, ranks=(1,), exact=True, locate=False))
         assert answer.reproduced
-        assert not api.replay_nan(NanQuestion(path=here, entry=ENTRY, locate=False)).reproduced
+        assert not ckpttool.replay_nan(NanQuestion(path=here, entry=ENTRY, locate=False)).reproduced
 
     @pytest.mark.parametrize(
         ("ran", "rank", "is_finite"),
@@ -264,21 +263,21 @@ class TestCaptures:
     def test_one_rank_alone_is_held_against_its_own_run(self, rank: int, is_finite: bool, output: Path) -> None:
         knows_its_own = "again" in output.name  # else there are only the reduced ones
         asked = NanQuestion(path=place(output), entry=ENTRY, ranks=(rank,), exact=knows_its_own, locate=False)
-        answer = api.replay_nan(asked)
+        answer = ckpttool.replay_nan(asked)
         assert (answer.reproduced, answer.ranks[0].is_finite) == (True, is_finite)
         assert (answer.ranks[0].gradients > 10, answer.ranks[0].gradients == 0) == (knows_its_own, not knows_its_own)
 
     @each_of("captures its part")
     @pytest.mark.usefixtures("ran")
     def test_sharded_weights_are_put_together_from_all_ranks(self, output: Path, tmp_path: Path) -> None:
-        answer = api.replay_nan(NanQuestion(path=place(output), entry=ENTRY))
+        answer = ckpttool.replay_nan(NanQuestion(path=place(output), entry=ENTRY))
         assert answer.findings == ()
         assert [rank.losses_equal for rank in answer.ranks] == [2, 2]
         assert answer.verdict is NanVerdict.DATA_OR_MODEL
         assert answer.origin is not None
         assert (answer.origin.rank, answer.origin.op) == (1, "sqrt")
         here = of_rank_1_alone(output, tmp_path)
-        answer = api.replay_nan(NanQuestion(path=here, entry=ENTRY, ranks=(1,)))
+        answer = ckpttool.replay_nan(NanQuestion(path=here, entry=ENTRY, ranks=(1,)))
         assert "cannot be put together: 2 parts were saved, and 1 are here" in answer.findings[-1].message
 
     @each_of(REPLAYS)
@@ -303,7 +302,7 @@ def output(request: pytest.FixtureRequest, folder: Path) -> Path:
 
 
 def read(path: str) -> Capture:
-    found = api.inspect_nan(path)
+    found = ckpttool.inspect_nan(path)
     assert isinstance(found, Capture)
     return found
 
@@ -344,7 +343,7 @@ class TestSaves:
     def test_what_two_ranks_saved_is_resumed_by_two_from_both(self, output: Path, tmp_path: Path) -> None:
         model = SmallNet()
         plan = tmp_path / "plan.json"
-        plan.write_text(json.dumps(api.resolve(question(output)).to_dict()), encoding="utf-8")
+        plan.write_text(json.dumps(ckpttool.resolve(question(output)).to_dict()), encoding="utf-8")
         for source, error, message in (
             (output, NothingToResumeError, "has shards of 2 ranks, but 1"),
             (plan, UsageError, "saved on 2 ranks and is to be resumed on 1"),
@@ -355,4 +354,4 @@ class TestSaves:
         alone = tmp_path / "alone"
         shutil.copytree(output, alone)
         shutil.rmtree(alone / "checkpoint/rank_1")
-        assert not isinstance(api.resolve(question(alone)).decision, ResumePlan)
+        assert not isinstance(ckpttool.resolve(question(alone)).decision, ResumePlan)

@@ -8,12 +8,12 @@ from functools import partial
 import pytest
 from torch import Tensor, optim
 
-from ckpttool.decide.policies.base import Policy
-from ckpttool.decide.policies.olmo import OlmoPolicy
-from ckpttool.decide.policies.robust_z import RobustZPolicy
-from ckpttool.decide.policies.skip import SkipPolicy
-from ckpttool.decide.policies.zclip import ZClipPolicy
-from ckpttool.formats.strict_json import Json
+from ckpttool.core.decide.policies.base import Policy
+from ckpttool.core.decide.policies.olmo import OlmoPolicy
+from ckpttool.core.decide.policies.robust_z import RobustZPolicy
+from ckpttool.core.decide.policies.skip import SkipPolicy
+from ckpttool.core.decide.policies.zclip import ZClipPolicy
+from ckpttool.core.formats.strict_json import Json
 from ckpttool.guard import GuardStop
 from tests.guard.loop import INFINITE, NOT_A_NUMBER, Training, batches
 

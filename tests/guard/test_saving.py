@@ -14,16 +14,15 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
 import ckpttool
-from ckpttool import api
-from ckpttool.domain.finding import Severity
-from ckpttool.domain.guarding import GuardEventKind
-from ckpttool.domain.health import Health
-from ckpttool.domain.plan import ResumePlan
-from ckpttool.domain.question import CheckQuestion, TreeQuestion
-from ckpttool.domain.retention import PruneOrder, RetentionPolicy
-from ckpttool.domain.units import Step
-from ckpttool.domain.verdict import Level, Verdict, VerdictWord
-from ckpttool.errors import IncompleteError, NothingToResumeError, UsageError, WriteFailedError
+from ckpttool.core.domain.finding import Severity
+from ckpttool.core.domain.guarding import GuardEventKind
+from ckpttool.core.domain.health import Health
+from ckpttool.core.domain.plan import ResumePlan
+from ckpttool.core.domain.question import CheckQuestion, TreeQuestion
+from ckpttool.core.domain.retention import PruneOrder, RetentionPolicy
+from ckpttool.core.domain.units import Step
+from ckpttool.core.domain.verdict import Level, Verdict, VerdictWord
+from ckpttool.core.errors import IncompleteError, NothingToResumeError, UsageError, WriteFailedError
 from ckpttool.guard import Guard
 from ckpttool.guard.resume import SeededByIndex
 from ckpttool.guard.state_tree import Unsaveable
@@ -45,7 +44,7 @@ def question(output: Path) -> TreeQuestion:
 
 
 def verdicts(output: Path, name: str = "all") -> list[Verdict]:
-    return list(api.verify(question(output), CheckQuestion(level=Level.CHECKSUM, name=name)).answer().verdicts)
+    return list(ckpttool.verify(question(output), CheckQuestion(level=Level.CHECKSUM, name=name)).answer().verdicts)
 
 
 def shard(output: Path, name: str) -> Path:
@@ -58,21 +57,21 @@ def files(output: Path) -> dict[str, bytes]:
 
 def test_what_was_saved_goes_through_every_command(tmp_path: Path) -> None:
     train(tmp_path, 8)
-    newest, *older = api.scan(question(tmp_path)).inventory.checkpoints[::-1]
+    newest, *older = ckpttool.scan(question(tmp_path)).inventory.checkpoints[::-1]
     assert [save.name for save in (newest, *older)] == ["2_1", "1_6", "1_4", "1_2"]
     assert (newest.step, dict(newest.facts)["optimizer_step"], newest.samples) == (8, 7, 32)
     assert (newest.scalars.global_batch_size, newest.health) == (4, Health.HEALTHY)
     for verdict in verdicts(tmp_path):
         assert verdict.word is VerdictWord.VERIFIED
         assert [finding for finding in verdict.findings if finding.severity > Severity.NOTE] == []
-    assert all(sealing.written and not sealing.findings for sealing in api.seal(question(tmp_path), "all"))
-    decision = api.resolve(question(tmp_path)).decision
+    assert all(sealing.written and not sealing.findings for sealing in ckpttool.seal(question(tmp_path), "all"))
+    decision = ckpttool.resolve(question(tmp_path)).decision
     assert isinstance(decision, ResumePlan)
     assert (decision.point.checkpoint.name, decision.findings) == ("2_1", ())
     order = PruneOrder(apply=True, trash_days=0, grace=0)
-    assert api.prune(question(tmp_path), RetentionPolicy(keep_last=1), order).applied
+    assert ckpttool.prune(question(tmp_path), RetentionPolicy(keep_last=1), order).applied
     assert [path.name for path in (tmp_path / "checkpoint/.ckpttool/birth").iterdir()] == ["run-2_1.r0.json"]
-    assert [save.name for save in api.scan(question(tmp_path)).inventory.checkpoints] == ["2_1"]
+    assert [save.name for save in ckpttool.scan(question(tmp_path)).inventory.checkpoints] == ["2_1"]
 
 
 @pytest.mark.parametrize("stop", [4, EPOCH + 1, 2 * EPOCH], ids=["in an epoch", "behind its begin", "at its end"])
@@ -97,14 +96,14 @@ def test_a_flipped_bit_is_found_by_the_birth_certificate_alone(tmp_path: Path) -
     assert [verdict.word for verdict in verdicts(tmp_path)] == [VerdictWord.DAMAGED, VerdictWord.VERIFIED]
     assert Training().resume(tmp_path).step == 2, "what a check found damaged is remembered"
     plan = tmp_path / "plan.json"
-    answer = api.resolve(question(tmp_path), api.ResumeQuestion(evidence=Level.CHECKSUM))
+    answer = ckpttool.resolve(question(tmp_path), ckpttool.ResumeQuestion(evidence=Level.CHECKSUM))
     plan.write_text(json.dumps(answer.to_dict()), encoding="utf-8")
     assert Training().resume(plan).step == 2
 
 
 def test_what_a_plan_leaves_out_is_passed_over_and_nothing_else(tmp_path: Path) -> None:
     train(tmp_path, 4)
-    answer = api.resolve(question(tmp_path), api.ResumeQuestion()).to_dict()
+    answer = ckpttool.resolve(question(tmp_path), ckpttool.ResumeQuestion()).to_dict()
     handed: dict[int, list[Tensor]] = {}
     for left_out in (0, 2, 9):
         detour = {"checkpoint_step": 4, "skip_batches": left_out}
@@ -288,7 +287,7 @@ def test_a_save_in_a_spike_that_was_applied_is_unhealthy_until_it_is_over(tmp_pa
             if number == 3:
                 guard.tell(GuardEventKind.SPIKE, step=Step(number), dropped=False)
             marks[writer.save()] = number
-    found = {marks[save.name]: save.health for save in api.scan(question(tmp_path)).inventory.checkpoints}
+    found = {marks[save.name]: save.health for save in ckpttool.scan(question(tmp_path)).inventory.checkpoints}
     assert [step for step, health in found.items() if health is Health.UNHEALTHY] == list(range(3, 14))
     assert {found[step] for step in (1, 2, 14, 15)} == {Health.UNKNOWN}
 

@@ -14,7 +14,7 @@ import torch
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from ckpttool.formats.strict_json import Json, parse_json
+from ckpttool.core.formats.strict_json import Json, parse_json
 from ckpttool.guard.state_reading import UnreadableState, read
 from ckpttool.guard.state_tree import MAX_DEPTH, Sharded, Unsaveable, spell
 

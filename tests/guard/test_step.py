@@ -15,15 +15,15 @@ import pytest
 import torch
 from torch import Tensor, nn, optim
 
-from ckpttool.api import inspect_nan
-from ckpttool.decide.policies.base import Policy
-from ckpttool.decide.policies.skip import SkipPolicy
-from ckpttool.decide.policies.zclip import ZClipPolicy
-from ckpttool.domain.capture import Capture
-from ckpttool.domain.guarding import GuardEventKind
-from ckpttool.errors import UsageError
+from ckpttool import inspect_nan
+from ckpttool.core.decide.policies.base import Policy
+from ckpttool.core.decide.policies.skip import SkipPolicy
+from ckpttool.core.decide.policies.zclip import ZClipPolicy
+from ckpttool.core.domain.guarding import GuardEventKind
+from ckpttool.core.errors import UsageError
 from ckpttool.guard import Guard, GuardStop
 from ckpttool.guard.capture.settings import CaptureSettings
+from ckpttool.guard.model.capture import Capture
 from tests.guard.loop import INFINITE, NOT_A_NUMBER, SmallNet, Told, Training, batches, bits, loss_of
 from tests.guard.optimizers import every_way
 
@@ -336,7 +336,8 @@ def test_without_torch_one_line_says_what_is_missing() -> None:
         "import sys; sys.modules['torch'] = None\n"
         "import importlib.util as util; found = util.find_spec\n"
         "util.find_spec = lambda name, *rest: None if name == 'torch' else found(name, *rest)\n"
-        "import ckpttool.guard"
+        "import ckpttool.guard.commands\n"  # to look at what a guarded training wrote needs none
+        "from ckpttool.guard import Guard"
     )
     done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True)
     assert done.stderr.splitlines()[-1].endswith("pip install 'ckpttool[torch]'")

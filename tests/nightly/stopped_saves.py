@@ -17,11 +17,11 @@ from pathlib import Path
 
 import torch
 
-from ckpttool import api
-from ckpttool.domain.plan import ResumePlan
-from ckpttool.domain.question import CheckQuestion, TreeQuestion
-from ckpttool.domain.verdict import Level, VerdictWord
-from ckpttool.errors import CkptToolError
+import ckpttool
+from ckpttool.core.domain.plan import ResumePlan
+from ckpttool.core.domain.question import CheckQuestion, TreeQuestion
+from ckpttool.core.domain.verdict import Level, VerdictWord
+from ckpttool.core.errors import CkptToolError
 from ckpttool.guard.resume import Resumed
 from ckpttool.guard.writer import CheckpointWriter
 from tests.guard.resumable import Training, train
@@ -127,12 +127,12 @@ class Bench:
         met = any("(INJECTED)" in call.line for call in calls) or code < 0
         if code not in {0, REFUSED, -9}:
             yield f"exit {code}"
-        decision = api.resolve(TreeQuestion(path=str(self.output))).decision
+        decision = ckpttool.resolve(TreeQuestion(path=str(self.output))).decision
         if not isinstance(decision, ResumePlan):
             yield "nothing can be resumed from"
             return
         question = CheckQuestion(level=Level.CHECKSUM, name="all")
-        for verdict in api.verify(TreeQuestion(path=str(self.output)), question).answer().verdicts:
+        for verdict in ckpttool.verify(TreeQuestion(path=str(self.output)), question).answer().verdicts:
             if verdict.word not in {VerdictWord.VERIFIED, VerdictWord.STRUCT_OK}:
                 yield f"{verdict.name} is {verdict.word.value}"
         left = [path.name for path in self.output.rglob("*.tmp")]

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from ckpttool import api
-from ckpttool.domain.data_position import GoesOn
-from ckpttool.domain.plan import ResumePlan
-from ckpttool.domain.verdict import Level
+import ckpttool
+from ckpttool.core.domain.data_position import GoesOn
+from ckpttool.core.domain.plan import ResumePlan
+from ckpttool.core.domain.verdict import Level
 from tests.support.trainer_trees import damaged, faults, healthy
 
 nightly = pytest.mark.skipif("not config.getoption('--nightly')", reason="loads with torch: --nightly")
@@ -76,7 +76,7 @@ class Loop:
 
 
 def plan(root: Path, level: Level) -> ResumePlan:
-    decision = api.resolve(api.TreeQuestion(path=str(root)), api.ResumeQuestion(evidence=level)).decision
+    decision = ckpttool.resolve(ckpttool.TreeQuestion(path=str(root)), ckpttool.ResumeQuestion(evidence=level)).decision
     assert isinstance(decision, ResumePlan)
     return decision
 

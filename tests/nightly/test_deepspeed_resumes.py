@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from ckpttool.domain.data_position import GoesOn
+from ckpttool.core.domain.data_position import GoesOn
 from tests.support.answers import plan
 
 SCRIPT = Path(__file__).with_name("train_deepspeed.py")

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from ckpttool import api
-from ckpttool.domain.finding import Code, Finding, Severity, blocking
-from ckpttool.domain.verdict import Level, Verdict
+import ckpttool
+from ckpttool.core.domain.finding import Code, Finding, Severity, blocking
+from ckpttool.core.domain.verdict import Level, Verdict
 from tests.nightly.drift_training import FLIPPED
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -34,8 +34,8 @@ def trained(folder: Path, odd: int, at: int) -> Path:
 
 
 def said(folder: Path, level: Level) -> dict[int, list[Finding]]:
-    question = api.CheckQuestion(level=level, name="all")
-    verdicts = [event for event in api.verify(str(folder), question) if isinstance(event, Verdict)]
+    question = ckpttool.CheckQuestion(level=level, name="all")
+    verdicts = [event for event in ckpttool.verify(str(folder), question) if isinstance(event, Verdict)]
     return {verdict.step or 0: list(blocking(verdict.findings)) for verdict in verdicts}
 
 

@@ -10,16 +10,16 @@ from pathlib import Path
 
 import pytest
 
-from ckpttool.decide.fp8.experiments import first_round, next_round
-from ckpttool.domain.fp8 import OPERANDS, Arithmetic, Gemm, Recipe
-from ckpttool.domain.fp8_plan import Change, Outcome, Trial, VerdictKind
-from ckpttool.domain.frozen import replace
-from ckpttool.trainers.fp8 import torchao, transformer_engine
-from ckpttool.trainers.fp8.frameworks import Setting
-from ckpttool.trainers.fp8.lint import version as read
-from tests.decide.fp8.test_experiments import found
+from ckpttool.core.domain.frozen import replace
+from ckpttool.fp8.frameworks import torchao, transformer_engine
+from ckpttool.fp8.frameworks.frameworks import Setting
+from ckpttool.fp8.frameworks.lint import version as read
+from ckpttool.fp8.model.fp8 import OPERANDS, Arithmetic, Gemm, Recipe
+from ckpttool.fp8.model.plan import Change, Outcome, Trial, VerdictKind
+from ckpttool.fp8.rules.experiments import first_round, next_round
+from tests.fp8.frameworks.test_fragments import setting
+from tests.fp8.rules.test_experiments import found
 from tests.support.fp8_runs import known
-from tests.trainers.fp8.test_fragments import setting
 
 pytestmark = pytest.mark.skipif("not config.getoption('--nightly')", reason="real packages: --nightly")
 

@@ -17,16 +17,16 @@ from typing import Any
 
 import pytest
 
-from ckpttool.decide.fp8.experiments import first_round, next_round
-from ckpttool.domain.fp8 import Arithmetic, Gemm, Recipe
-from ckpttool.domain.fp8_curves import CurveClass
-from ckpttool.domain.fp8_plan import AsPlanned, Change, Outcome, Products, Trial, VerdictKind
-from ckpttool.domain.frozen import replace
-from ckpttool.trainers.fp8.frameworks import Framework, Setting, framework_of
-from tests.decide.fp8.test_experiments import found
+from ckpttool.core.domain.frozen import replace
+from ckpttool.fp8.frameworks.frameworks import Framework, Setting, framework_of
+from ckpttool.fp8.model.curves import CurveClass
+from ckpttool.fp8.model.fp8 import Arithmetic, Gemm, Recipe
+from ckpttool.fp8.model.plan import AsPlanned, Change, Outcome, Products, Trial, VerdictKind
+from ckpttool.fp8.rules.experiments import first_round, next_round
+from tests.fp8.frameworks.test_fragments import printed as seen
+from tests.fp8.frameworks.test_fragments import setting
+from tests.fp8.rules.test_experiments import found
 from tests.support.fp8_runs import experiment, known
-from tests.trainers.fp8.test_fragments import printed as seen
-from tests.trainers.fp8.test_fragments import setting
 
 pytestmark = pytest.mark.skipif("not config.getoption('--nightly')", reason="real packages: --nightly")
 

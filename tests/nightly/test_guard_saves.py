@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 import torch
 
-from ckpttool import api
-from ckpttool.domain.plan import NoResumePoint
-from ckpttool.domain.question import CheckQuestion, TreeQuestion
-from ckpttool.domain.verdict import Level, VerdictWord
-from ckpttool.errors import CkptToolError
+import ckpttool
+from ckpttool.core.domain.plan import NoResumePoint
+from ckpttool.core.domain.question import CheckQuestion, TreeQuestion
+from ckpttool.core.domain.verdict import Level, VerdictWord
+from ckpttool.core.errors import CkptToolError
 from tests.guard.resumable import Training
 from tests.nightly.borrowing import told, trainer_python
 from tests.reliability.disks import PAGE, in_memory, why_not
@@ -101,11 +101,11 @@ def test_however_little_room_a_disk_has_the_save_before_is_whole(saved_first: Tr
             except CkptToolError:
                 second = None
             question = TreeQuestion(path=str(disk))
-            decision = api.resolve(question).decision
+            decision = ckpttool.resolve(question).decision
             assert not isinstance(decision, NoResumePoint)
             assert decision.point.checkpoint.name in {first, second or "1_4"}
             check = CheckQuestion(level=Level.CHECKSUM, name="all")
-            words = {verdict.word for verdict in api.verify(question, check).answer().verdicts}
+            words = {verdict.word for verdict in ckpttool.verify(question, check).answer().verdicts}
             assert words <= {VerdictWord.VERIFIED, VerdictWord.AGREED, VerdictWord.STRUCT_OK}
             assert list(disk.rglob("*.tmp")) == []
             outcomes.add(second)

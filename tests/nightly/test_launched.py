@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from ckpttool.domain.node import Process
-from ckpttool.records.part import Look, read_parts
+from ckpttool.core.domain.node import Process
+from ckpttool.core.records.part import Look, read_parts
 from ckpttool.trainers.common.processes import process_of
 from tests.conftest import FIXTURES
 from tests.nightly.clusters import Slurm, needs, on_nodes, plain_environment, slurm

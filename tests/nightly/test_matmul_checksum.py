@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from ckpttool.domain.guarding import EventValue, GuardEventKind
-from ckpttool.domain.units import Rank, Step
+from ckpttool.core.domain.guarding import EventValue, GuardEventKind
+from ckpttool.core.domain.units import Rank, Step
 from ckpttool.guard.checksum import MatmulChecksum
 from ckpttool.guard.products import Product, suspicious_rows, worst_element
 from tests.guard.faulty import INTEGERS, clean_products, flip, product

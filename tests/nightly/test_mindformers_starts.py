@@ -15,12 +15,12 @@ from pathlib import Path
 
 import pytest
 
-from ckpttool import api
-from ckpttool.domain.finding import Code, blocking
-from ckpttool.domain.shard import FormatName
-from ckpttool.domain.verdict import Level
-from ckpttool.formats import read_header
-from ckpttool.storage import open_storage
+import ckpttool
+from ckpttool.core.domain.finding import Code, blocking
+from ckpttool.core.domain.shard import FormatName
+from ckpttool.core.domain.verdict import Level
+from ckpttool.core.formats import read_header
+from ckpttool.core.storage import open_storage
 from tests.conftest import FIXTURES
 from tests.nightly.real_mindformers import PLACE, Row, Trace, Training, config, home_of
 
@@ -85,14 +85,14 @@ def flip_and_heal(rank: int, name: str) -> Damage:
         shard.chmod(0o600)
         shard.write_bytes(content)
         save = f"{shard.stem.rpartition('-')[2]}"
-        question = api.CheckQuestion(level=Level.CHECKSUM, name=save)
-        (found,) = api.verify(str(training.checkpoints), question).answer().verdicts
+        question = ckpttool.CheckQuestion(level=Level.CHECKSUM, name=save)
+        (found,) = ckpttool.verify(str(training.checkpoints), question).answer().verdicts
         (odd,) = [finding for finding in found.findings if finding.code is Code.REPLICA_DIFFERS]
         assert (odd.ranks, odd.tensor) == ((rank,), weight.name)
-        healing = api.heal(str(training.checkpoints), api.HealOrder(checkpoint=save, grace=0, apply=True))
+        healing = ckpttool.heal(str(training.checkpoints), ckpttool.HealOrder(checkpoint=save, grace=0, apply=True))
         assert healing.applied
         assert shard.read_bytes() == original
-        (found,) = api.verify(str(training.checkpoints), question).answer().verdicts
+        (found,) = ckpttool.verify(str(training.checkpoints), question).answer().verdicts
         assert blocking(found.findings) == ()
 
     return act
@@ -105,7 +105,9 @@ def lose_and_heal(rank: int, name: str) -> Damage:
         shard = training.shard(rank, name)
         save = f"{shard.stem.rpartition('-')[2]}"
         shard.unlink()
-        assert api.heal(str(training.checkpoints), api.HealOrder(checkpoint=save, grace=0, apply=True)).applied
+        assert ckpttool.heal(
+            str(training.checkpoints), ckpttool.HealOrder(checkpoint=save, grace=0, apply=True)
+        ).applied
 
     return act
 

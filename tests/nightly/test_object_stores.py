@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from ckpttool.errors import ExitCode
-from ckpttool.storage import look_anew, open_storage
-from ckpttool.storage.base import ReplacedError
+from ckpttool.core.errors import ExitCode
+from ckpttool.core.storage import look_anew, open_storage
+from ckpttool.core.storage.base import ReplacedError
+from tests.core.storage.test_storage_sees_all import QUESTIONS, TREES, plain
 from tests.nightly.object_servers import Server, server
-from tests.storage.test_storage_sees_all import QUESTIONS, TREES, plain
 from tests.support.answers import FIXTURES
 from tests.support.commands import Said, ask, shard_words
 
@@ -36,7 +36,7 @@ def rclone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 @pytest.fixture(autouse=True)
 def known(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    from ckpttool.storage import objects
+    from ckpttool.core.storage import objects
 
     store: Server = request.getfixturevalue("store" if "store" in request.fixturenames else "rclone")
     for name, value in store.environment.items():
@@ -154,7 +154,7 @@ def test_rclone_without_such_a_bucket_is_no_tree_and_with_a_wrong_secret_unknown
 ) -> None:
     assert ask("resolve", "s3://another/tree").code == ExitCode.UNKNOWN_LAYOUT
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "not-the-secret")
-    monkeypatch.setattr("ckpttool.storage.objects._STORES", {})
+    monkeypatch.setattr("ckpttool.core.storage.objects._STORES", {})
     said = ask("resolve", f"{rclone.url}/{TREES[0]}")
     assert said.code == ExitCode.INCOMPLETE
     assert "403" in said.stderr

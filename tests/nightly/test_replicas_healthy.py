@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from ckpttool.domain.finding import blocking
-from ckpttool.domain.verdict import Level
+from ckpttool.core.domain.finding import blocking
+from ckpttool.core.domain.verdict import Level
+from tests.core.verify.replicas.test_healthy import BY_REPLICAS, said
 from tests.support.healthy_trees import alarms
 from tests.support.parallel_trainings import drawn, parallel_tree
-from tests.verify.replicas.test_healthy import BY_REPLICAS, said
 
 pytestmark = pytest.mark.skipif("not config.getoption('--nightly')", reason="ten minutes: --nightly")
 

@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 import pytest
 
 import ckpttool
-from tests.render.page.test_page import DARK, LIGHT, contrast
+from tests.report.page.test_page import DARK, LIGHT, contrast
 from tests.support.trainer_trees import damaged
 from tests.support.trees import TreeBuilder
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ckpttool.domain.verdict import Level
+from ckpttool.core.domain.verdict import Level
 from tests.test_split_trees import split_answers
 
 nightly = pytest.mark.skipif("not config.getoption('--nightly')", reason="takes minutes: --nightly")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ckpttool.storage.base import Kind
+from ckpttool.core.storage.base import Kind
 from ckpttool.trainers import registry
 from ckpttool.trainers.below import trees_below
 from ckpttool.trainers.locate import locate

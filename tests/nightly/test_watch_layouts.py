@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.api.test_watch_layouts import TREES, Written, assert_told_once, written_and_watched
+from tests.watch.test_watch_layouts import TREES, Written, assert_told_once, written_and_watched
 
 pytestmark = pytest.mark.skipif("not config.getoption('--nightly')", reason="writes each tree five times: --nightly")
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ckpttool.domain.verdict import Level
+from ckpttool.core.domain.verdict import Level
 from tests.support.watched_trainings import Trainer, Watching, assert_told_and_nothing_else, course
 
 pytestmark = pytest.mark.skipif("not config.getoption('--nightly')", reason="watches ten thousand times: --nightly")

@@ -7,8 +7,8 @@ import shutil
 import zipfile
 from collections.abc import Callable, Sequence
 
-from ckpttool.domain.shard import FormatName
-from ckpttool.formats import read_header
+from ckpttool.core.domain.shard import FormatName
+from ckpttool.core.formats import read_header
 from ckpttool.trainers.mindformers.scalars import FACTS
 from tests.reliability.big_tree import EPOCHS, STAGES, BigTree, Planted, Spot, right_scalars
 from tests.support.shard_writers import MemorySource

@@ -159,7 +159,7 @@ def _become(job: Mapping[str, Any], out: str, gate: int, *, unlocked: bool) -> N
 
 def take_locks_away() -> None:
     """Let everybody in, wherever the lock was imported to; a slow disk makes sure that they meet."""
-    from ckpttool.write import files
+    from ckpttool.core.write import files
 
     real: Callable[..., object] = files.locked
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 
-from ckpttool.errors import ExitCode
-from ckpttool.storage import open_storage
+from ckpttool.core.errors import ExitCode
+from ckpttool.core.storage import open_storage
 from tests.support.answers import FIXTURES
 from tests.support.commands import Said, ask
 from tests.support.trainer_trees import LAYOUTS
@@ -220,8 +220,8 @@ def in_weights(path: Path, random: Random) -> int:
 
 def spans_of(path: Path) -> list[tuple[str, tuple[int, int]]]:
     """Return where each tensor lies."""
-    from ckpttool.domain.shard import FormatName
-    from ckpttool.formats import read_header
+    from ckpttool.core.domain.shard import FormatName
+    from ckpttool.core.formats import read_header
 
     with open_storage(str(path.parent)).open(path.name) as source:
         entries = read_header(source, named=FormatName.SAFETENSORS).entries

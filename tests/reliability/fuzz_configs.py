@@ -6,9 +6,9 @@ from typing import Any
 
 import yaml
 
-from ckpttool.errors import CkptToolError, UnsafeError, UsageError
-from ckpttool.formats.safe_yaml import MAX_DEPTH, parse_document, settings_of
-from ckpttool.render.yaml_edit import spell
+from ckpttool.core.errors import CkptToolError, UnsafeError, UsageError
+from ckpttool.core.formats.safe_yaml import MAX_DEPTH, parse_document, settings_of
+from ckpttool.core.render.yaml_edit import spell
 from ckpttool.trainers.mindformers.config import train_config_of
 from ckpttool.trainers.mindformers.launch import render_config
 from ckpttool.trainers.mindformers.lint import BEFORE_A_START, lint

@@ -8,25 +8,25 @@ import re
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
-from ckpttool.decide.guard_report import MOST, GuardTally
-from ckpttool.domain.asd import AsdEvent
-from ckpttool.domain.log_answer import LogReading
-from ckpttool.domain.log_question import STDIN
-from ckpttool.domain.metrics import LogItem, LogNote, LogProblem, StepMetrics
-from ckpttool.errors import UsageError
-from ckpttool.logs.asd_events import read_asd_events, without_relayed
-from ckpttool.logs.base import EXCERPT_CHARS, LogFormat, LogSource, UnreadableError, number
-from ckpttool.logs.columns import Csv, JsonLines
-from ckpttool.logs.fields import ALIASES, parse_columns
-from ckpttool.logs.guard_events import EventLine, GuardEvents, event_lines
-from ckpttool.logs.merge import merge
-from ckpttool.logs.tensorboard import TensorBoard
-from ckpttool.render.answers.guard_report import prometheus
+from ckpttool.core.domain.asd import AsdEvent
+from ckpttool.core.domain.log_answer import LogReading
+from ckpttool.core.domain.log_question import STDIN
+from ckpttool.core.domain.metrics import LogItem, LogNote, LogProblem, StepMetrics
+from ckpttool.core.errors import UsageError
+from ckpttool.core.logs.asd_events import read_asd_events, without_relayed
+from ckpttool.core.logs.base import EXCERPT_CHARS, LogFormat, LogSource, UnreadableError, number
+from ckpttool.core.logs.columns import Csv, JsonLines
+from ckpttool.core.logs.fields import ALIASES, parse_columns
+from ckpttool.core.logs.guard_events import EventLine, GuardEvents, event_lines
+from ckpttool.core.logs.merge import merge
+from ckpttool.core.logs.tensorboard import TensorBoard
+from ckpttool.guard.answers.report import prometheus
+from ckpttool.guard.rules.report import MOST, GuardTally
 from ckpttool.trainers.huggingface.log import HfTrainer
 from ckpttool.trainers.megatron.log import Megatron
 from ckpttool.trainers.mindformers.logs.text import MindFormers
 from ckpttool.trainers.registry import log_reader
-from tests.logs.reading import Dribble
+from tests.core.logs.reading import Dribble
 from tests.reliability.fuzz_records import assert_short
 from tests.support.json_schemas import problems_of
 

@@ -6,10 +6,10 @@ import io
 import pickle
 from contextlib import suppress
 
-from ckpttool.formats.torch.pickle_names import Trust, modern, trust
-from ckpttool.formats.torch.pickle_objects import GETATTR
-from ckpttool.formats.torch.pickle_opcodes import Name
-from ckpttool.formats.torch.pickle_scan import MOST_NAME_BYTES, PickleReader
+from ckpttool.core.formats.torch.pickle_names import Trust, modern, trust
+from ckpttool.core.formats.torch.pickle_objects import GETATTR
+from ckpttool.core.formats.torch.pickle_opcodes import Name
+from ckpttool.core.formats.torch.pickle_scan import MOST_NAME_BYTES, PickleReader
 from tests.support.shard_writers import MemorySource
 
 _TUPLES = (b"t", b"\x85", b"\x86", b"\x87")

@@ -11,17 +11,17 @@ from functools import cache
 from pathlib import PurePosixPath
 from typing import Any, NoReturn
 
-from ckpttool.api.evidence import timeline_in
-from ckpttool.domain.finding import Severity
-from ckpttool.domain.health import Health
-from ckpttool.domain.shard import FileStamp, FormatName
-from ckpttool.errors import IncompleteError, UsageError
-from ckpttool.formats.strict_json import MAX_DEPTH, ParseError, parse_json
-from ckpttool.records import JOURNAL, SealPlace, ledger
-from ckpttool.records.hashed_json import closed, is_whole
-from ckpttool.records.journal import TRASH, journal_bytes, read_journal
-from ckpttool.records.manifest import ManifestProblem, manifest_bytes, read_manifest
-from ckpttool.storage.base import Entry, Kind, OverLimitError
+from ckpttool.core.domain.finding import Severity
+from ckpttool.core.domain.health import Health
+from ckpttool.core.domain.shard import FileStamp, FormatName
+from ckpttool.core.errors import IncompleteError, UsageError
+from ckpttool.core.formats.strict_json import MAX_DEPTH, ParseError, parse_json
+from ckpttool.core.records import JOURNAL, SealPlace, ledger
+from ckpttool.core.records.hashed_json import closed, is_whole
+from ckpttool.core.records.journal import TRASH, journal_bytes, read_journal
+from ckpttool.core.records.manifest import ManifestProblem, manifest_bytes, read_manifest
+from ckpttool.core.storage.base import Entry, Kind, OverLimitError
+from ckpttool.core.verbs.evidence import timeline_in
 from ckpttool.trainers.mindformers.health_file import read_health, updated_health_json
 from ckpttool.trainers.mindformers.layouts.iteration_records import parse_common, parse_metadata_files
 from ckpttool.trainers.mindformers.layouts.names import RANK_LAYOUT

@@ -12,17 +12,17 @@ from typing import Any, NamedTuple
 
 import safetensors
 
-from ckpttool.domain.dtype import DType
-from ckpttool.domain.finding import Finding, Severity
-from ckpttool.domain.shard import FormatName
-from ckpttool.formats import read_header
-from ckpttool.formats.base import MAX_FINDINGS, Header
-from ckpttool.formats.mindspore.records import BadRecordError
-from ckpttool.formats.mindspore.shard import read_trailer
-from ckpttool.formats.safetensors.header import parse_strictly
-from ckpttool.formats.safetensors.quick import parse_quickly
-from ckpttool.formats.safetensors.shard import forget_headers
-from ckpttool.formats.torch.zip_directory import read_zip_directory
+from ckpttool.core.domain.dtype import DType
+from ckpttool.core.domain.finding import Finding, Severity
+from ckpttool.core.domain.shard import FormatName
+from ckpttool.core.formats import read_header
+from ckpttool.core.formats.base import MAX_FINDINGS, Header
+from ckpttool.core.formats.mindspore.records import BadRecordError
+from ckpttool.core.formats.mindspore.shard import read_trailer
+from ckpttool.core.formats.safetensors.header import parse_strictly
+from ckpttool.core.formats.safetensors.quick import parse_quickly
+from ckpttool.core.formats.safetensors.shard import forget_headers
+from ckpttool.core.formats.torch.zip_directory import read_zip_directory
 from ckpttool.trainers.mindformers.scalars import FACTS
 from tests.support.shard_writers import MemorySource
 

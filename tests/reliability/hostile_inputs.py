@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from ckpttool.errors import ExitCode
+from ckpttool.core.errors import ExitCode
 from tests.reliability import hostile_configs, hostile_logs, hostile_names, hostile_records, hostile_shards
 from tests.reliability.hostile_situation import Situation
 

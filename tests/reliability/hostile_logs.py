@@ -7,7 +7,7 @@ import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
-from ckpttool.errors import ExitCode
+from ckpttool.core.errors import ExitCode
 from tests.reliability.hostile_situation import NO_FILES, Ask, Maker, Situation, ask, sound_tree, sparse, text
 from tests.support.training_logs import step_lines
 

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from ckpttool.errors import ExitCode
+from ckpttool.core.errors import ExitCode
 from tests.reliability.hostile_situation import CONFIG, Maker, Situation, ask, outside, sound_tree
 from tests.support.trees import TreeBuilder
 

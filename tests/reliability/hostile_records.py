@@ -6,8 +6,8 @@ import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from ckpttool.errors import ExitCode
-from ckpttool.records.hashed_json import closed
+from ckpttool.core.errors import ExitCode
+from ckpttool.core.records.hashed_json import closed
 from tests.reliability.hostile_situation import (
     CONFIG,
     LOST_LINKS,

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
 
-from ckpttool.errors import ExitCode
+from ckpttool.core.errors import ExitCode
 from tests.reliability.hostile_situation import (
     LINKS,
     LOST_LINKS,

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from queue import SimpleQueue
 
-from ckpttool.errors import ExitCode
+from ckpttool.core.errors import ExitCode
 from tests.reliability.traced import ERRNOS, KILL, Call, Point, Run, traced, untraced
 from tests.reliability.warm import Warm
 from tests.reliability.writers import TEMPORARY, State, Writer, newest_good, same, state, torn, without_trash

@@ -16,11 +16,11 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from ckpttool import api
-from ckpttool.domain import verdict
-from ckpttool.domain.plan import NoResumePoint
-from ckpttool.domain.question import TreeQuestion
-from ckpttool.domain.retention import PruneOrder, Pruning, RetentionPolicy, Why
+import ckpttool
+from ckpttool.core.domain import verdict
+from ckpttool.core.domain.plan import NoResumePoint
+from ckpttool.core.domain.question import TreeQuestion
+from ckpttool.core.domain.retention import PruneOrder, Pruning, RetentionPolicy, Why
 from tests.reliability.model import WORLD, Level, Model, Save, readings, right_picks, seen_at
 from tests.support.prunable_trees import Stop, files, outside_trash
 from tests.support.reference_choice import evidence, lost
@@ -105,8 +105,10 @@ class Judged(RuleBasedStateMachine, Generic[M]):
 
     def resolved(self, level: Level, *, ignore: bool = False, require: bool = False) -> Answer:
         """Return the name of what `resolve` chooses and the steps that are lost; None where it finds nothing."""
-        choice = api.ResumeQuestion(evidence=verdict.Level[level.upper()], ignore_health=ignore, require_health=require)
-        decision = api.resolve(self.question(), choice, api.DataQuestion()).decision
+        choice = ckpttool.ResumeQuestion(
+            evidence=verdict.Level[level.upper()], ignore_health=ignore, require_health=require
+        )
+        decision = ckpttool.resolve(self.question(), choice, ckpttool.DataQuestion()).decision
         if isinstance(decision, NoResumePoint):
             return None
         return decision.point.checkpoint.name, decision.point.lost_steps
@@ -176,7 +178,7 @@ class Judged(RuleBasedStateMachine, Generic[M]):
 
     @rule(everything=st.booleans())
     def seal(self, *, everything: bool) -> None:
-        list(api.seal(api.scan(self.question(sizes=True)), "all" if everything else "latest"))
+        list(ckpttool.seal(ckpttool.scan(self.question(sizes=True)), "all" if everything else "latest"))
         doubtful = self.model.doubtful()
         for row in self.model.rows():
             save = row.run, row.step
@@ -240,7 +242,7 @@ class Judged(RuleBasedStateMachine, Generic[M]):
         )
         level = None if wish.looked == "auto" else verdict.Level[wish.looked.upper()]
         question = self.question() if where is None else replace(self.question(), path=str(where))
-        return api.prune(question, policy, PruneOrder(apply=True, level=level, trash_days=days, grace=0.0))
+        return ckpttool.prune(question, policy, PruneOrder(apply=True, level=level, trash_days=days, grace=0.0))
 
     def judged_prune(self, wish: Wish, named: Save | None, prune: Callable[[], Pruning]) -> None:
         rows, doubtful = self.model.rows(), self.model.doubtful()
@@ -313,7 +315,7 @@ class Judged(RuleBasedStateMachine, Generic[M]):
     @rule()
     def repair(self) -> None:
         before = outside_trash(files(self.model.tree))
-        done = api.repair_meta(self.question(), api.ResumeQuestion(), grace=0.0, apply=True)
+        done = ckpttool.repair_meta(self.question(), ckpttool.ResumeQuestion(), grace=0.0, apply=True)
         after = outside_trash(files(self.model.tree))
         changed = {path for path in before | after if before.get(path) != after.get(path)}
         assert all(self.is_record(path) for path in changed), f"changed {changed}"

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 
-from ckpttool.errors import ExitCode
+from ckpttool.core.errors import ExitCode
 from tests.reliability.beside import Beside
 from tests.reliability.crowd import Crowd, End, Job
 from tests.support.shard_writers import crc_trailer

@@ -9,13 +9,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 
-from ckpttool.errors import ExitCode
-from ckpttool.records import SealPlace
-from ckpttool.records.hashed_json import is_whole
-from ckpttool.records.ledger import ledger_place
-from ckpttool.records.manifest import ManifestProblem, read_manifest
-from ckpttool.storage.local import LocalStorage
-from ckpttool.storage.mounts import boot_id, disk_identity, mount_table
+from ckpttool.core.errors import ExitCode
+from ckpttool.core.records import SealPlace
+from ckpttool.core.records.hashed_json import is_whole
+from ckpttool.core.records.ledger import ledger_place
+from ckpttool.core.records.manifest import ManifestProblem, read_manifest
+from ckpttool.core.storage.local import LocalStorage
+from ckpttool.core.storage.mounts import boot_id, disk_identity, mount_table
 from ckpttool.trainers.mindformers.layouts.names import RANK_LAYOUT
 from ckpttool.trainers.mindformers.layouts.pointers import parse_meta
 from tests.reliability.beside import Beside

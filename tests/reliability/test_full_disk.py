@@ -37,7 +37,7 @@ class Disk(Bench):
         template.mkdir()
         self.writer.make(template)
         for reserve in template.rglob(".ckpttool/reserve"):
-            reserve.unlink()  # with it there is no shortage: tests/changes/test_prune_full_disk.py
+            reserve.unlink()  # with it there is no shortage: tests/retention/test_prune_full_disk.py
         place = self.folder / "disk" / "tree"
         with in_memory(place.parent, pages=SPARE, inodes=SPARE):
             shutil.copytree(template, place)

@@ -14,9 +14,9 @@ from random import Random
 
 import pytest
 
-from ckpttool.formats.torch.pickle_opcodes import PickleNames
-from ckpttool.formats.torch.pickle_scan import PickleReader
-from ckpttool.logs.base import UnreadableError, number
+from ckpttool.core.formats.torch.pickle_opcodes import PickleNames
+from ckpttool.core.formats.torch.pickle_scan import PickleReader
+from ckpttool.core.logs.base import UnreadableError, number
 from tests.reliability import fuzzing
 from tests.reliability.figures import Figure, Programme
 from tests.reliability.fuzz_targets import TARGETS, TOKENS, planted

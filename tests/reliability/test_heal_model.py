@@ -12,13 +12,13 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
-from ckpttool import api
-from ckpttool.domain.finding import Severity
-from ckpttool.domain.healing import Healing, HealOrder
-from ckpttool.domain.units import Rank
-from ckpttool.domain.verdict import Level, Verdict
-from ckpttool.errors import CkptToolError
-from ckpttool.records import HEAL_JOURNAL
+import ckpttool
+from ckpttool.core.domain.finding import Severity
+from ckpttool.core.domain.healing import Healing, HealOrder
+from ckpttool.core.domain.units import Rank
+from ckpttool.core.domain.verdict import Level, Verdict
+from ckpttool.core.errors import CkptToolError
+from ckpttool.core.records import HEAL_JOURNAL
 from tests.support.prunable_trees import WAYS, files, stopped
 from tests.support.trees import TreeBuilder, weights
 
@@ -161,7 +161,7 @@ class Healed(RuleBasedStateMachine):
     def healed(self, epoch: int, donor: int | None, *, apply: bool) -> Healing | None:
         order = HealOrder(checkpoint=f"{epoch}_2", donor=None if donor is None else Rank(donor), grace=0, apply=apply)
         try:
-            return api.heal(api.TreeQuestion(path=str(self.tree.checkpoint), world_size=WORLD), order)
+            return ckpttool.heal(ckpttool.TreeQuestion(path=str(self.tree.checkpoint), world_size=WORLD), order)
         except CkptToolError:
             return None
 
@@ -179,10 +179,10 @@ class Healed(RuleBasedStateMachine):
     @rule(epoch=SAVES)
     def verify(self, epoch: int) -> None:
         """A save that is right is not called damaged."""
-        question = api.CheckQuestion(level=Level.CHECKSUM, name=f"{epoch}_2")
-        tree = api.scan(api.TreeQuestion(path=str(self.tree.checkpoint), world_size=WORLD, sizes=True))
+        question = ckpttool.CheckQuestion(level=Level.CHECKSUM, name=f"{epoch}_2")
+        tree = ckpttool.scan(ckpttool.TreeQuestion(path=str(self.tree.checkpoint), world_size=WORLD, sizes=True))
         if all(content == self.content(rank, epoch) for rank, content in self.rights(epoch)):
-            for event in api.verify(tree, question):
+            for event in ckpttool.verify(tree, question):
                 if isinstance(event, Verdict):
                     assert max((finding.severity for finding in event.findings), default=0) < Severity.DAMAGE
 
@@ -192,7 +192,7 @@ class Healed(RuleBasedStateMachine):
     @invariant()
     def no_temporary_is_taken_for_a_shard(self) -> None:
         if self.right:
-            api.scan(str(self.tree.checkpoint))
+            ckpttool.scan(str(self.tree.checkpoint))
 
 
 @pytest.mark.slow

@@ -15,7 +15,7 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from ckpttool.errors import ExitCode
+from ckpttool.core.errors import ExitCode
 from tests.reliability.figures import Figure, Programme
 from tests.reliability.hostile_inputs import CHANGING, SWEEPS, sensible, situations
 from tests.reliability.hostile_runner import STARTED_SOMETHING, WROTE_OUTSIDE, Done, Runner

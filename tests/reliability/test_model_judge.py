@@ -10,22 +10,22 @@ from types import SimpleNamespace
 import pytest
 from hypothesis import Phase, settings
 
-from ckpttool import api
-from ckpttool.api import Answer, DataQuestion, ResumeQuestion, TreeQuestion
-from ckpttool.domain.plan import NoResumePoint
-from ckpttool.domain.retention import PruneOrder, Pruning, RetentionPolicy, Why
-from ckpttool.domain.verdict import Level
+import ckpttool
+from ckpttool import Answer, DataQuestion, ResumeQuestion, TreeQuestion
+from ckpttool.core.domain.plan import NoResumePoint
+from ckpttool.core.domain.retention import PruneOrder, Pruning, RetentionPolicy, Why
+from ckpttool.core.domain.verdict import Level
 from tests.reliability.model import Kind, Shard
 from tests.reliability.model_machine import Tally
 from tests.reliability.test_model import PLAIN, LegacyTraining, NewerTraining, run
 from tests.support.reference_retention import Wish
 
-resolve, prune = api.resolve, api.prune
+resolve, prune = ckpttool.resolve, ckpttool.prune
 
 
 def newest_by_name(question: TreeQuestion, *_: object) -> SimpleNamespace:
     """What a loader does that opens nothing."""
-    newest = max(api.scan(question).inventory.checkpoints, key=lambda one: (one.run, one.step or 0, one.name))
+    newest = max(ckpttool.scan(question).inventory.checkpoints, key=lambda one: (one.run, one.step or 0, one.name))
     return SimpleNamespace(decision=SimpleNamespace(point=SimpleNamespace(checkpoint=newest, lost_steps=0)))
 
 
@@ -78,7 +78,7 @@ def finding_nothing(*_: object) -> SimpleNamespace:
 def test_a_wrong_choice_is_noticed_by_chance(
     wrong: Callable[..., object], words: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(api, "resolve", wrong)
+    monkeypatch.setattr(ckpttool, "resolve", wrong)
     quick = settings(
         PLAIN, max_examples=60, derandomize=True, database=None, phases=[Phase.generate], report_multiple_bugs=False
     )
@@ -130,7 +130,7 @@ def test_a_wrong_answer_is_noticed(
     wish = Wish(last=2)
     try:
         machine.exactly_the_right_one_is_chosen()
-        machine.patch.setattr(api, verb, wrong)
+        machine.patch.setattr(ckpttool, verb, wrong)
         with pytest.raises(AssertionError, match=words):  # noqa: PT012  one of the two says it
             machine.exactly_the_right_one_is_chosen()
             machine.judged_prune(wish, None, lambda: machine.pruned(wish, None, 0.0))

@@ -12,7 +12,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from ckpttool.errors import NothingToResumeError
+from ckpttool.core.errors import NothingToResumeError
 from tests.support.prunable_trees import Stop, pruned, resumes_from, seal
 from tests.support.trees import TreeBuilder
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from ckpttool.errors import ExitCode
+from ckpttool.core.errors import ExitCode
 from tests.reliability.big_tree import EPOCHS, STAGES, BigTree, Planted, Spot
 from tests.reliability.big_tree_faults import CKPT_ONLY, IN_LISTINGS, IN_SHARDS, SEALED_ONLY, Fault, companions
 from tests.reliability.figures import Figure, Programme

@@ -14,7 +14,7 @@ from queue import SimpleQueue
 
 import pytest
 
-from ckpttool.errors import ExitCode
+from ckpttool.core.errors import ExitCode
 from tests.conftest import FIXTURES
 from tests.reliability.figures import Figure, Programme
 from tests.reliability.traced import Point, Run, traced, works

@@ -9,7 +9,7 @@ from contextlib import closing
 from pathlib import Path
 from random import Random
 
-from ckpttool.errors import ExitCode
+from ckpttool.core.errors import ExitCode
 from tests.reliability.crowd import Crowd, End, Job
 from tests.reliability.figures import Figure, Programme
 from tests.reliability.saving import (

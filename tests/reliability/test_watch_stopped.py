@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from ckpttool.errors import ExitCode
-from ckpttool.records.watch_state import read_state
+from ckpttool.core.errors import ExitCode
+from ckpttool.watch.state import read_state
 from tests.reliability.figures import Programme
 from tests.reliability.injection import changes_the_disk
 from tests.reliability.traced import KILL, Call, Point, Run, calls_of, traced, untraced, works

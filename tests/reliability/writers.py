@@ -10,9 +10,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ckpttool import api
-from ckpttool.domain.plan import NoResumePoint
-from ckpttool.domain.question import DataQuestion, ResumeQuestion, TreeQuestion
+import ckpttool
+from ckpttool.core.domain.plan import NoResumePoint
+from ckpttool.core.domain.question import DataQuestion, ResumeQuestion, TreeQuestion
 from tests.conftest import FIXTURES
 from tests.support.prunable_trees import newer, seal
 from tests.support.trees import TreeBuilder
@@ -168,7 +168,7 @@ def _verified_before(folder: Path) -> None:
 
 def newest_good(folder: Path) -> str | None:
     """The checkpoint that `resolve` takes."""
-    answer = api.resolve(TreeQuestion(path=str(folder / "output")), ResumeQuestion(), DataQuestion())
+    answer = ckpttool.resolve(TreeQuestion(path=str(folder / "output")), ResumeQuestion(), DataQuestion())
     return None if isinstance(answer.decision, NoResumePoint) else answer.decision.point.checkpoint.name
 
 
@@ -206,7 +206,7 @@ def _ledger(path: str, content: bytes) -> object:
     """A ledger names inodes and times, which no two trees share, and leaves out what could not be read: it is whole."""
     if "cache/" not in path or path.endswith(" mode"):
         return content
-    from ckpttool.records.hashed_json import is_whole
+    from ckpttool.core.records.hashed_json import is_whole
 
     assert is_whole(content), f"{path} is torn"
     return "whole"

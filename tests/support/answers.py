@@ -7,15 +7,15 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from ckpttool import api
-from ckpttool.domain.checkpoint import Checkpoint, Inventory
-from ckpttool.domain.data_position import GoesOn
-from ckpttool.domain.finding import Code, Finding
-from ckpttool.domain.plan import NoResumePoint, ResumePlan, Simulation
-from ckpttool.domain.preflight import Check, Preflight, exit_of
-from ckpttool.domain.retention import PruneOrder, RetentionPolicy
-from ckpttool.domain.verdict import Level, Verdict
-from ckpttool.errors import ExitCode
+import ckpttool
+from ckpttool.core.domain.checkpoint import Checkpoint, Inventory
+from ckpttool.core.domain.data_position import GoesOn
+from ckpttool.core.domain.finding import Code, Finding
+from ckpttool.core.domain.plan import NoResumePoint, ResumePlan, Simulation
+from ckpttool.core.domain.preflight import Check, Preflight, exit_of
+from ckpttool.core.domain.retention import PruneOrder, RetentionPolicy
+from ckpttool.core.domain.verdict import Level, Verdict
+from ckpttool.core.errors import ExitCode
 from tests.support import trees
 from tests.support.commands import ask
 
@@ -28,21 +28,21 @@ cli = ask
 def decide(
     path: Path | str,
     *,
-    tree: api.TreeQuestion | None = None,
-    choice: api.ResumeQuestion | None = None,
-    data: api.DataQuestion | None = None,
+    tree: ckpttool.TreeQuestion | None = None,
+    choice: ckpttool.ResumeQuestion | None = None,
+    data: ckpttool.DataQuestion | None = None,
 ) -> ResumePlan | NoResumePoint:
     """Resolve a tree."""
-    question = tree or api.TreeQuestion(path=str(path))
-    return api.resolve(question, choice or api.ResumeQuestion(), data or api.DataQuestion()).decision
+    question = tree or ckpttool.TreeQuestion(path=str(path))
+    return ckpttool.resolve(question, choice or ckpttool.ResumeQuestion(), data or ckpttool.DataQuestion()).decision
 
 
 def plan(
     path: Path | str,
     *,
-    tree: api.TreeQuestion | None = None,
-    choice: api.ResumeQuestion | None = None,
-    data: api.DataQuestion | None = None,
+    tree: ckpttool.TreeQuestion | None = None,
+    choice: ckpttool.ResumeQuestion | None = None,
+    data: ckpttool.DataQuestion | None = None,
 ) -> ResumePlan:
     """Resolve a tree in which there is something to resume from."""
     decision = decide(path, tree=tree, choice=choice, data=data)
@@ -51,7 +51,7 @@ def plan(
 
 
 def refusal(
-    path: Path | str, *, tree: api.TreeQuestion | None = None, choice: api.ResumeQuestion | None = None
+    path: Path | str, *, tree: ckpttool.TreeQuestion | None = None, choice: ckpttool.ResumeQuestion | None = None
 ) -> NoResumePoint:
     """Resolve a tree in which there is nothing to resume from."""
     decision = decide(path, tree=tree, choice=choice)
@@ -67,15 +67,15 @@ def preflighted(
     **tree: Any,  # noqa: ANN401  as the test gives them
 ) -> tuple[ExitCode, list[Finding]]:
     """How a preflight of what `launch` would write ends, and what stands against the launch."""
-    question = api.PreflightQuestion(
+    question = ckpttool.PreflightQuestion(
         config=str(config),
-        tree=api.TreeQuestion(path=str(path), **tree),
-        choice=api.ResumeQuestion(),
-        data=api.DataQuestion(),
+        tree=ckpttool.TreeQuestion(path=str(path), **tree),
+        choice=ckpttool.ResumeQuestion(),
+        data=ckpttool.DataQuestion(),
         devices=devices,
         allowed=(Code.START_DIFFERS,),
     )
-    checks = api.preflight(question).checks
+    checks = ckpttool.preflight(question).checks
     against = [reason.finding for check in checks for reason in check.reasons if reason.blocks]
     return exit_of(checks), against
 
@@ -120,7 +120,7 @@ def goes_on(answer: ResumePlan) -> GoesOn:
 
 def simulated(path: Path | str, *, world: int | None = None) -> Simulation:
     """What the trainer of a tree takes by itself."""
-    return api.simulate(api.resolve(api.TreeQuestion(path=str(path), world_size=world)), None)
+    return ckpttool.simulate(ckpttool.resolve(ckpttool.TreeQuestion(path=str(path), world_size=world)), None)
 
 
 def start_check(answer: Preflight) -> Check:
@@ -131,21 +131,21 @@ def start_check(answer: Preflight) -> Check:
 
 def verdict(path: Path | str, name: str | None = None, level: Level = Level.STRUCTURE) -> Verdict:
     """The verdict on the newest save of a tree, or on the one of this name."""
-    events = api.verify(
-        api.scan(api.TreeQuestion(path=str(path), sizes=True)), api.CheckQuestion(level=level, name=name)
+    events = ckpttool.verify(
+        ckpttool.scan(ckpttool.TreeQuestion(path=str(path), sizes=True)), ckpttool.CheckQuestion(level=level, name=name)
     )
     return next(event for event in events if isinstance(event, Verdict))
 
 
 def going(path: Path | str) -> set[str]:
     """The saves that a prune takes where one is to be kept."""
-    pruning = api.prune(str(path), RetentionPolicy(keep_last=1), PruneOrder(grace=0.0))
+    pruning = ckpttool.prune(str(path), RetentionPolicy(keep_last=1), PruneOrder(grace=0.0))
     return {save.name for save in pruning.plan.going}
 
 
-def scanned(path: Path | str, *, tree: api.TreeQuestion | None = None) -> Inventory:
+def scanned(path: Path | str, *, tree: ckpttool.TreeQuestion | None = None) -> Inventory:
     """List a tree."""
-    return api.scan(tree or api.TreeQuestion(path=str(path))).inventory
+    return ckpttool.scan(tree or ckpttool.TreeQuestion(path=str(path))).inventory
 
 
 def names(inventory: Inventory) -> list[str]:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 
-from ckpttool.domain.capture import (
+from ckpttool.core.domain.units import ByteCount, Rank, Step
+from ckpttool.guard.files.capture import shard_name
+from ckpttool.guard.model.capture import (
     CaptureLevel,
     GradientFacts,
     LossBits,
@@ -14,8 +16,6 @@ from ckpttool.domain.capture import (
     Rerun,
     ShardFile,
 )
-from ckpttool.domain.units import ByteCount, Rank, Step
-from ckpttool.records.capture import shard_name
 
 DIGEST = "0123456789abcdef" * 2
 

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from types import ModuleType
 from typing import Any, TypeVar
 
-from ckpttool.domain.frozen import Packed, unpacked
+from ckpttool.core.domain.frozen import Packed, unpacked
 
 T = TypeVar("T")
 

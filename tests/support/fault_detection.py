@@ -12,23 +12,23 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 
-from ckpttool import api
-from ckpttool.domain.checkpoint import Checkpoint
-from ckpttool.domain.finding import Finding, Severity, blocking, worst
-from ckpttool.domain.manifest import ShardSeal
-from ckpttool.domain.shard import FileStamp, FormatName, ShardRole, TensorEntry
-from ckpttool.domain.units import ByteCount
-from ckpttool.domain.verdict import CheckTask, Level, ShardReport
-from ckpttool.formats import read_header
-from ckpttool.storage.base import ByteSource, Entry, Kind
+import ckpttool
+from ckpttool.core.domain.checkpoint import Checkpoint
+from ckpttool.core.domain.finding import Finding, Severity, blocking, worst
+from ckpttool.core.domain.manifest import ShardSeal
+from ckpttool.core.domain.shard import FileStamp, FormatName, ShardRole, TensorEntry
+from ckpttool.core.domain.units import ByteCount
+from ckpttool.core.domain.verdict import CheckTask, Level, ShardReport
+from ckpttool.core.formats import read_header
+from ckpttool.core.storage.base import ByteSource, Entry, Kind
+from ckpttool.core.verify.check import check
+from ckpttool.core.verify.kernels.digest import digest_pass
+from ckpttool.core.verify.kernels.passes import Wants
+from ckpttool.core.verify.replicas.compare import SavedTensors, compare_replicas, tensors_of
+from ckpttool.core.verify.report import collect, judge
+from ckpttool.core.verify.siblings.compare import compare_siblings
+from ckpttool.core.verify.siblings.neighbours import Neighbours, Sibling
 from ckpttool.trainers.mindformers.scalars import FACTS
-from ckpttool.verify.check import check
-from ckpttool.verify.kernels.digest import digest_pass
-from ckpttool.verify.kernels.passes import Wants
-from ckpttool.verify.replicas.compare import SavedTensors, compare_replicas, tensors_of
-from ckpttool.verify.report import collect, judge
-from ckpttool.verify.siblings.compare import compare_siblings
-from ckpttool.verify.siblings.neighbours import Neighbours, Sibling
 from tests.support.shard_writers import crc_trailer
 from tests.support.trees import Tensor, ckpt_bytes, safetensors_bytes
 
@@ -228,7 +228,7 @@ def scene(root: Path, name: str, *, change: Change = unchanged, rank: int = 0) -
         change: What is done to every shard first: it gets a checksum, or a megabyte.
         rank: Whose shard is to be broken.
     """
-    inventory = api.scan(api.TreeQuestion(path=str(root))).inventory
+    inventory = ckpttool.scan(ckpttool.TreeQuestion(path=str(root))).inventory
     checkpoint = next(one for one in inventory.checkpoints if one.name == name)
     others = Neighbours(inventory.checkpoints).siblings(checkpoint)
     files = {

@@ -7,10 +7,10 @@ import os
 from contextlib import AbstractContextManager
 from random import Random
 
-from ckpttool.domain.checkpoint import Inventory
-from ckpttool.domain.shard import FileStamp
-from ckpttool.storage.base import ByteSource, Entry, Kind, Storage
-from ckpttool.storage.local import LocalStorage
+from ckpttool.core.domain.checkpoint import Inventory
+from ckpttool.core.domain.shard import FileStamp
+from ckpttool.core.storage.base import ByteSource, Entry, Kind, Storage
+from ckpttool.core.storage.local import LocalStorage
 from ckpttool.trainers.base import Layout, ScanOptions
 from ckpttool.trainers.listing import list_root
 from ckpttool.trainers.registry import layouts, loose_file, recognised

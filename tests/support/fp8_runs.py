@@ -7,12 +7,10 @@ from collections.abc import Iterable, Mapping
 from functools import cache
 from random import Random
 
-from ckpttool.decide.fp8.experiments import Known, first_round
-from ckpttool.decide.fp8.horizon import window
-from ckpttool.decide.fp8.measure import Run
-from ckpttool.domain.fp8 import Recipe
-from ckpttool.domain.fp8_curves import Curve, CurveClass, FloorFrom, Onset
-from ckpttool.domain.fp8_plan import (
+from ckpttool.core.domain.units import Step
+from ckpttool.fp8.model.curves import Curve, CurveClass, FloorFrom, Onset
+from ckpttool.fp8.model.fp8 import Recipe
+from ckpttool.fp8.model.plan import (
     AsPlanned,
     Change,
     Evidence,
@@ -22,7 +20,9 @@ from ckpttool.domain.fp8_plan import (
     Suspicion,
     Trial,
 )
-from ckpttool.domain.units import Step
+from ckpttool.fp8.rules.experiments import Known, first_round
+from ckpttool.fp8.rules.horizon import window
+from ckpttool.fp8.rules.measure import Run
 
 START = Step(100)
 STEPS = 600

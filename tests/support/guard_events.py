@@ -6,12 +6,12 @@ import math
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from ckpttool.decide.guarding import SpikeGuard
-from ckpttool.decide.policies.base import Policy
-from ckpttool.domain.guarding import Action, EventValue, GuardEventKind, GuardMode
-from ckpttool.domain.metrics import StepMetrics
-from ckpttool.domain.units import Step
-from ckpttool.records.events import EventFile
+from ckpttool.core.decide.policies.base import Policy
+from ckpttool.core.domain.guarding import Action, EventValue, GuardEventKind, GuardMode
+from ckpttool.core.domain.metrics import StepMetrics
+from ckpttool.core.domain.units import Step
+from ckpttool.guard.files.events import EventFile
+from ckpttool.guard.rules.guarding import SpikeGuard
 
 Told = tuple[GuardEventKind, Mapping[str, EventValue]]
 

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 
-from ckpttool import api
-from ckpttool.domain.finding import Finding, blocking
-from ckpttool.domain.verdict import Level, Verdict
+import ckpttool
+from ckpttool.core.domain.finding import Finding, blocking
+from ckpttool.core.domain.verdict import Level, Verdict
 from tests.support.fault_detection import with_crc
 from tests.support.trees import (
     Fmt,
@@ -214,9 +214,9 @@ def healthy_tree(base: Path, seed: int) -> tuple[Path, str]:
 
 def alarms(folder: Path, level: Level) -> Sequence[Finding]:
     """Verify every checkpoint of a tree; return all that weighs more than a note."""
-    tree = api.scan(api.TreeQuestion(path=str(folder), sizes=True))
-    question = api.CheckQuestion(level=level, name="all", jobs=1)
-    verdicts = [event for event in api.verify(tree, question) if isinstance(event, Verdict)]
+    tree = ckpttool.scan(ckpttool.TreeQuestion(path=str(folder), sizes=True))
+    question = ckpttool.CheckQuestion(level=level, name="all", jobs=1)
+    verdicts = [event for event in ckpttool.verify(tree, question) if isinstance(event, Verdict)]
     assert verdicts
     found = [finding for verdict in verdicts for finding in verdict.findings]
     return blocking([*tree.inventory.findings, *found])

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
-from ckpttool.decide.completeness import believable, compare
-from ckpttool.domain.checkpoint import (
+from ckpttool.core.decide.completeness import believable, compare
+from ckpttool.core.domain.checkpoint import (
     Checkpoint,
     CommitState,
     Content,
@@ -16,12 +16,12 @@ from ckpttool.domain.checkpoint import (
     Topology,
     Tracked,
 )
-from ckpttool.domain.expectation import Evidence, WorldEvidence
-from ckpttool.domain.finding import Code, Finding, Severity
-from ckpttool.domain.health import Health
-from ckpttool.domain.shard import FormatName, Shard, ShardRole
-from ckpttool.domain.units import Rank, Step
-from ckpttool.domain.verdict import Level, Verdict
+from ckpttool.core.domain.expectation import Evidence, WorldEvidence
+from ckpttool.core.domain.finding import Code, Finding, Severity
+from ckpttool.core.domain.health import Health
+from ckpttool.core.domain.shard import FormatName, Shard, ShardRole
+from ckpttool.core.domain.units import Rank, Step
+from ckpttool.core.domain.verdict import Level, Verdict
 from ckpttool.trainers.mindformers.layouts.names import RANK_LAYOUT
 from ckpttool.trainers.mindformers.scalars import RULES, EpochStep, TrainState
 from tests.support.faulty_storages import layout_of

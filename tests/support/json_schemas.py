@@ -13,8 +13,8 @@ from xml.etree import ElementTree as ET
 import jsonschema
 import xmlschema
 
-from ckpttool.render import schemas
-from ckpttool.render.json import Document
+from ckpttool.core.render import schemas
+from ckpttool.core.render.json import Document
 from tests.conftest import TESTS
 
 SCHEMAS = TESTS / "schemas"

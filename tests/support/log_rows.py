@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from ckpttool.domain.metrics import StepMetrics
-from ckpttool.domain.units import Step
+from ckpttool.core.domain.metrics import StepMetrics
+from ckpttool.core.domain.units import Step
 
 NAN = float("nan")
 INF = float("inf")

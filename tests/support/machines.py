@@ -13,10 +13,10 @@ from random import Random
 
 import pytest
 
-from ckpttool import api
-from ckpttool.domain.part import PartQuestion
-from ckpttool.domain.question import CheckQuestion, TreeQuestion
-from ckpttool.domain.verdict import Level
+import ckpttool
+from ckpttool.core.domain.part import PartQuestion
+from ckpttool.core.domain.question import CheckQuestion, TreeQuestion
+from ckpttool.core.domain.verdict import Level
 from tests.support.split_trees import split
 
 OURS = re.compile(r"\.ckpttool/(prune\.lock|seal\.lock|reserve|trash)")
@@ -78,7 +78,7 @@ class Fleet:
         """Be one of the machines."""
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(socket, "gethostname", lambda: f"node{number}")
-            patch.setattr("ckpttool.api.parts.disk_id", lambda _: self.disk_of[number])
+            patch.setattr("ckpttool.core.verbs.parts.disk_id", lambda _: self.disk_of[number])
             self.disks[number].rename(self.output)
             try:
                 yield
@@ -93,7 +93,7 @@ class Fleet:
         shards = 0
         for number in range(self.of):
             with self.on(number):
-                written = api.part(
+                written = ckpttool.part(
                     PartQuestion(
                         tree=TreeQuestion(path=str(self.tree)),
                         check=CheckQuestion(level=self.level, name="all"),
@@ -129,7 +129,7 @@ class Fleet:
             folders = sorted(trash.iterdir()) if trash.is_dir() else []
             if folders:
                 names = [folder.name for folder in folders]
-                api.restore(TreeQuestion(path=str(self.tree)), *names, grace=0.0)
+                ckpttool.restore(TreeQuestion(path=str(self.tree)), *names, grace=0.0)
 
 
 def files_in(folder: Path) -> dict[str, bytes]:

@@ -8,12 +8,12 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from ckpttool.domain.checkpoint import Checkpoint, CommitState, Content, StepSource, Topology
-from ckpttool.domain.manifest import CHUNK_BYTES, Manifest, ShardSeal
-from ckpttool.domain.scalars import Scalars
-from ckpttool.domain.shard import FormatName
-from ckpttool.domain.units import ByteCount
-from ckpttool.records.hashed_json import closed
+from ckpttool.core.domain.checkpoint import Checkpoint, CommitState, Content, StepSource, Topology
+from ckpttool.core.domain.manifest import CHUNK_BYTES, Manifest, ShardSeal
+from ckpttool.core.domain.scalars import Scalars
+from ckpttool.core.domain.shard import FormatName
+from ckpttool.core.domain.units import ByteCount
+from ckpttool.core.records.hashed_json import closed
 from ckpttool.trainers.mindformers.layouts.names import RANK_LAYOUT
 from ckpttool.trainers.mindformers.scalars import TrainState
 from ckpttool.trainers.registry import layout_names

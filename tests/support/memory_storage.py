@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from zlib import crc32
 
-from ckpttool.domain.shard import FileStamp
-from ckpttool.domain.units import ByteCount
-from ckpttool.storage.base import ByteSource, Entry, Kind, NotRegularError, OverLimitError, Storage
+from ckpttool.core.domain.shard import FileStamp
+from ckpttool.core.domain.units import ByteCount
+from ckpttool.core.storage.base import ByteSource, Entry, Kind, NotRegularError, OverLimitError, Storage
 from tests.support.shard_writers import MemorySource
 
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ckpttool.domain.checkpoint import Checkpoint, CommitState, Content, StepSource, Topology
-from ckpttool.domain.data_position import SkipBatches
-from ckpttool.domain.plan import ResumePlan, ResumePoint
-from ckpttool.domain.shard import FormatName, Shard, ShardRole
-from ckpttool.domain.units import Rank, Step
-from ckpttool.domain.verdict import Level, VerdictWord
+from ckpttool.core.domain.checkpoint import Checkpoint, CommitState, Content, StepSource, Topology
+from ckpttool.core.domain.data_position import SkipBatches
+from ckpttool.core.domain.plan import ResumePlan, ResumePoint
+from ckpttool.core.domain.shard import FormatName, Shard, ShardRole
+from ckpttool.core.domain.units import Rank, Step
+from ckpttool.core.domain.verdict import Level, VerdictWord
 from ckpttool.trainers.mindformers.load import LoadKeys, data_settings
 from ckpttool.trainers.mindformers.scalars import RULES, EpochStep, TrainState
 

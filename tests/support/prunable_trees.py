@@ -12,12 +12,12 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from ckpttool import api
-from ckpttool.domain.finding import Finding
-from ckpttool.domain.plan import NoResumePoint
-from ckpttool.domain.question import TreeQuestion
-from ckpttool.domain.retention import PruneOrder, Pruning, RetentionPolicy
-from ckpttool.errors import CkptToolError
+import ckpttool
+from ckpttool.core.domain.finding import Finding
+from ckpttool.core.domain.plan import NoResumePoint
+from ckpttool.core.domain.question import TreeQuestion
+from ckpttool.core.domain.retention import PruneOrder, Pruning, RetentionPolicy
+from ckpttool.core.errors import CkptToolError
 from tests.support.trees import TreeBuilder
 
 OURS = {".ckpttool/prune.lock", ".ckpttool/seal.lock", ".ckpttool/reserve"}
@@ -54,7 +54,7 @@ def small(folder: Path) -> TreeBuilder:
 
 
 def seal(tree: TreeBuilder) -> None:
-    list(api.seal(api.scan(TreeQuestion(path=str(tree.checkpoint), sizes=True)), "all"))
+    list(ckpttool.seal(ckpttool.scan(TreeQuestion(path=str(tree.checkpoint), sizes=True)), "all"))
 
 
 LAYOUTS: dict[str, Callable[[Path], TreeBuilder]] = {"legacy": legacy, "newer": newer}
@@ -74,7 +74,7 @@ def pruned(
     """Prune as the command does."""
     order = PruneOrder(apply=apply, trash_days=trash_days, grace=grace, wait=wait)
     policy = RetentionPolicy(keep_last=last, keep=keep)
-    return api.prune(TreeQuestion(path=str(tree.checkpoint)), policy, order, waiting=waiting)
+    return ckpttool.prune(TreeQuestion(path=str(tree.checkpoint)), policy, order, waiting=waiting)
 
 
 def names_and_inodes(tree: TreeBuilder) -> dict[str, tuple[int, int]]:
@@ -104,16 +104,18 @@ def outside_trash(found: dict[str, bytes]) -> dict[str, bytes]:
 
 def resumes_from(tree: TreeBuilder) -> str | None:
     """The checkpoint that `resolve` chooses."""
-    answer = api.resolve(TreeQuestion(path=str(tree.checkpoint)), api.ResumeQuestion(), api.DataQuestion())
+    answer = ckpttool.resolve(
+        TreeQuestion(path=str(tree.checkpoint)), ckpttool.ResumeQuestion(), ckpttool.DataQuestion()
+    )
     return None if isinstance(answer.decision, NoResumePoint) else answer.decision.point.checkpoint.name
 
 
 def whole(tree: TreeBuilder) -> set[str]:
     """The checkpoints that look whole to us, each on all the ranks that it should have."""
     names = set()
-    for name in [one.name for one in api.scan(TreeQuestion(path=str(tree.checkpoint))).inventory.checkpoints]:
-        question = api.ResumeQuestion(name=name, ignore_health=True)
-        answer = api.resolve(TreeQuestion(path=str(tree.checkpoint)), question, api.DataQuestion())
+    for name in [one.name for one in ckpttool.scan(TreeQuestion(path=str(tree.checkpoint))).inventory.checkpoints]:
+        question = ckpttool.ResumeQuestion(name=name, ignore_health=True)
+        answer = ckpttool.resolve(TreeQuestion(path=str(tree.checkpoint)), question, ckpttool.DataQuestion())
         if not isinstance(answer.decision, NoResumePoint):
             names.add(name)
     return names

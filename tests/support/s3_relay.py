@@ -258,7 +258,7 @@ def relay_over(folder: Path, monkeypatch: pytest.MonkeyPatch | None = None) -> I
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
     thread.start()
     if monkeypatch is not None:
-        from ckpttool.storage import objects
+        from ckpttool.core.storage import objects
 
         for name, value in relay.environment().items():
             monkeypatch.setenv(name, value)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict
 
-from ckpttool.domain.scalars import ScalarValues
+from ckpttool.core.domain.scalars import ScalarValues
 from ckpttool.trainers.mindformers.scalars import TrainState
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from ckpttool.render import schemas
+from ckpttool.core.render import schemas
 
 Schema = Mapping[str, Any]
 

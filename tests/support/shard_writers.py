@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ckpttool.domain.shard import FileStamp
+from ckpttool.core.domain.shard import FileStamp
 
 
 @dataclass(slots=True)

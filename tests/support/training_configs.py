@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from ckpttool import api
+import ckpttool
 from ckpttool.trainers.mindformers.train_config import TrainConfig, own
 
 
 def read_train_config(path: str) -> TrainConfig:
-    return own(api.read_config(path))
+    return own(ckpttool.read_config(path))

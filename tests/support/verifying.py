@@ -8,14 +8,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from ckpttool import api
-from ckpttool.domain.finding import Code, Finding, Severity, blocking
-from ckpttool.domain.manifest import ShardSeal
-from ckpttool.domain.shard import FileStamp, FormatName, ShardRole
-from ckpttool.domain.units import ByteCount, Rank
-from ckpttool.domain.verdict import CheckTask, Level, ShardReport, Verdict
-from ckpttool.storage.base import ByteSource, Entry, Kind
-from ckpttool.storage.local import LocalStorage
+import ckpttool
+from ckpttool.core.domain.finding import Code, Finding, Severity, blocking
+from ckpttool.core.domain.manifest import ShardSeal
+from ckpttool.core.domain.shard import FileStamp, FormatName, ShardRole
+from ckpttool.core.domain.units import ByteCount, Rank
+from ckpttool.core.domain.verdict import CheckTask, Level, ShardReport, Verdict
+from ckpttool.core.storage.base import ByteSource, Entry, Kind
+from ckpttool.core.storage.local import LocalStorage
 from ckpttool.trainers.mindformers.scalars import FACTS, TrainState
 from tests.conftest import FIXTURES
 from tests.support.scalars import values
@@ -103,14 +103,16 @@ def verdicts(
     max_age: float | None = None,
 ) -> list[Verdict]:
     """Verify checkpoints of a tree, newest first."""
-    tree = api.scan(api.TreeQuestion(path=str(folder), sizes=True))
-    question = api.CheckQuestion(level=level, name=name, bucket=bucket, jump=jump, replicas=replicas, max_age=max_age)
-    return [event for event in api.verify(tree, question) if isinstance(event, Verdict)]
+    tree = ckpttool.scan(ckpttool.TreeQuestion(path=str(folder), sizes=True))
+    question = ckpttool.CheckQuestion(
+        level=level, name=name, bucket=bucket, jump=jump, replicas=replicas, max_age=max_age
+    )
+    return [event for event in ckpttool.verify(tree, question) if isinstance(event, Verdict)]
 
 
 def seal_whole(folder: Path | str, name: str = "all") -> None:
     """Seal checkpoints of a tree, all of which must be whole."""
-    assert all(one.written for one in api.seal(str(folder), name))
+    assert all(one.written for one in ckpttool.seal(str(folder), name))
 
 
 def flip(path: Path, at: int, bits: int = 1) -> None:

@@ -6,11 +6,11 @@ import random
 from contextlib import ExitStack
 from pathlib import Path
 
-from ckpttool.api.watch_clock import Machine
-from ckpttool.api.watches import Watch
-from ckpttool.domain.question import TreeQuestion
-from ckpttool.domain.verdict import Level
-from ckpttool.domain.watching import WatchEvent, WatchQuestion, WatchRule
+from ckpttool.core.domain.question import TreeQuestion
+from ckpttool.core.domain.verdict import Level
+from ckpttool.watch.clock import Machine
+from ckpttool.watch.model import WatchEvent, WatchQuestion, WatchRule
+from ckpttool.watch.verbs import Watch
 from tests.support.trees import TreeBuilder, ckpt_bytes, training_scalars, weights
 
 RANKS = 8

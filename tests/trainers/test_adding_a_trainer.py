@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from ckpttool.domain.checkpoint import Checkpoint, Inventory
-from ckpttool.domain.finding import Code
-from ckpttool.domain.load_settings import LoadSettings
-from ckpttool.errors import ExitCode
+from ckpttool.core.domain.checkpoint import Checkpoint, Inventory
+from ckpttool.core.domain.finding import Code
+from ckpttool.core.domain.load_settings import LoadSettings
+from ckpttool.core.errors import ExitCode
 from ckpttool.trainers import registry
 from ckpttool.trainers.base import Members, Refusal
 from tests.support.answers import chosen, cli, document, plan, refusal, scanned, why_not
@@ -24,7 +24,9 @@ FOREIGN = ("MindFormers", "load_checkpoint", "resume_training", "data_skip_steps
 
 @pytest.fixture(autouse=True)
 def _registered(monkeypatch: pytest.MonkeyPatch) -> None:
-    import_module("ckpttool.cli.options")  # its help is made once: pages are compared with it, and know no toy
+    import_module(
+        "ckpttool.core.commands.options"
+    )  # its help is made once: pages are compared with it, and know no toy
     monkeypatch.setattr(registry, "TRAINERS", (toy.TOY, *registry.TRAINERS))
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from ckpttool.domain.finding import Code, Finding, Severity
-from ckpttool.errors import ConfigError, ForeignConfigError
+from ckpttool.core.domain.finding import Code, Finding, Severity
+from ckpttool.core.errors import ConfigError, ForeignConfigError
 from ckpttool.trainers import registry
 from tests.support.commands import ask
 from tests.support.trainer_trees import healthy

@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from ckpttool import api
-from ckpttool.decide.steps import left_by_name, read_name
-from ckpttool.domain.checkpoint import Checkpoint
-from ckpttool.domain.finding import Code, blocking
-from ckpttool.domain.question import TreeQuestion
-from ckpttool.domain.retention import PruneOrder, RetentionPolicy
-from ckpttool.errors import ExitCode
+import ckpttool
+from ckpttool.core.decide.steps import left_by_name, read_name
+from ckpttool.core.domain.checkpoint import Checkpoint
+from ckpttool.core.domain.finding import Code, blocking
+from ckpttool.core.domain.question import TreeQuestion
+from ckpttool.core.domain.retention import PruneOrder, RetentionPolicy
+from ckpttool.core.errors import ExitCode
 from ckpttool.trainers.verl.scan import _is_confirmed
 from tests.support.answers import chosen, cli, codes, going, plan, refusal, scanned, why_not
 from tests.support.inventories import checkpoint
@@ -50,7 +50,7 @@ def test_a_copy_with_a_higher_number(case: tuple[str, str, str, str, tuple[str, 
     assert code in dict(why_not(answer))[copy]
     own = next(save for save in scanned(root).checkpoints if save.name == copy)
     assert code in codes(blocking(own.findings))
-    pruning = api.prune(TreeQuestion(path=str(root)), RetentionPolicy(keep_last=1), PruneOrder(grace=0.0))
+    pruning = ckpttool.prune(TreeQuestion(path=str(root)), RetentionPolicy(keep_last=1), PruneOrder(grace=0.0))
     assert not {copy, newest[0]} & {save.name for save in pruning.plan.going}
     assert [save.name for save in pruning.plan.good][:1] == [newest[0]]
 
@@ -76,7 +76,7 @@ def test_two_verl_saves_that_are_one_are_chosen_only_by_name(tmp_path: Path) -> 
         data.unlink()
     both = {"global_step_1": {Code.DUPLICATE_CHECKPOINT}, "global_step_9": {Code.DUPLICATE_CHECKPOINT}}
     assert dict(why_not(refusal(root))) == both
-    named = plan(root, choice=api.ResumeQuestion(name="global_step_1"))
+    named = plan(root, choice=ckpttool.ResumeQuestion(name="global_step_1"))
     assert chosen(named) == ("global_step_1", 1)
 
 
@@ -101,9 +101,9 @@ class TestANumberBeyondTheTracker:
         assert dict(why_not(answer)) == {"global_step_99": {Code.STEP_DISAGREES}}
         assert "further is not known" in cli("resolve", str(root)).output
         assert going(root) == {"global_step_2"}
-        repair = api.repair_meta(str(root), grace=0.0)
+        repair = ckpttool.repair_meta(str(root), grace=0.0)
         assert (repair.fixes, codes(repair.refusals)) == ((), {Code.STEP_DISAGREES})
-        (sealing,) = api.seal(str(root), "global_step_99")
+        (sealing,) = ckpttool.seal(str(root), "global_step_99")
         assert not sealing.written
 
     @pytest.mark.parametrize("data", [True, False])
@@ -161,9 +161,9 @@ class TestNamesThatWereExchanged:
         )
         assert cli("resolve", str(root)).exit_code == ExitCode.INCOMPLETE
         assert going(root) == set()
-        (sealing,) = api.seal(str(root), "global_step_3")
+        (sealing,) = ckpttool.seal(str(root), "global_step_3")
         assert not sealing.written
-        named = api.ResumeQuestion(name="global_step_3")
+        named = ckpttool.ResumeQuestion(name="global_step_3")
         assert chosen(plan(root, choice=named)) == ("global_step_3", 3)
 
     @pytest.mark.parametrize(
@@ -216,7 +216,7 @@ class TestWithoutATracker:
         assert "no tracker" in refused.output
         assert dict(why_not(refusal(root))) == {"global_step_99": {Code.STEP_DISAGREES}}
         assert going(root) <= {"global_step_2"}
-        assert chosen(plan(root, choice=api.ResumeQuestion(name="global_step_99"))) == ("global_step_99", 99)
+        assert chosen(plan(root, choice=ckpttool.ResumeQuestion(name="global_step_99"))) == ("global_step_99", 99)
 
     @pytest.mark.sample(2)
     @pytest.mark.parametrize(
@@ -263,11 +263,11 @@ class TestWhatAPersonNamed:
         shutil.copyfile(root / "epoch=0-step=4.ckpt", root / "precious.ckpt")
         shutil.copyfile(root / "epoch=0-step=8.ckpt", root / "a.ckpt")
         order = PruneOrder(grace=0.0, apply=True)
-        pruning = api.prune(str(root), RetentionPolicy(keep_last=1), order)
+        pruning = ckpttool.prune(str(root), RetentionPolicy(keep_last=1), order)
         assert {save.name for save in pruning.plan.going} == {"epoch=0-step=4.ckpt", "epoch=0-step=8.ckpt"}
         kept = {"precious.ckpt", "a.ckpt", "last.ckpt", "epoch=1-step=12.ckpt"}
         assert {path.name for path in root.glob("*.ckpt")} == kept
-        api.prune(str(root), RetentionPolicy(keep_last=1), order)
+        ckpttool.prune(str(root), RetentionPolicy(keep_last=1), order)
         assert {path.name for path in root.glob("*.ckpt")} == kept
 
     @pytest.mark.sample(2)

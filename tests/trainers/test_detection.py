@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from ckpttool.errors import UnknownLayoutError, UsageError
-from ckpttool.storage.base import Entry, Kind
+from ckpttool.core.errors import UnknownLayoutError, UsageError
+from ckpttool.core.storage.base import Entry, Kind
 from ckpttool.trainers import registry
 from ckpttool.trainers.common import LOOSE_FILE_LAYOUT
 from ckpttool.trainers.listing import HEAD_BYTES, Listing

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from ckpttool import api
-from ckpttool.domain.finding import Code, Finding
-from ckpttool.domain.node import Node
-from ckpttool.domain.plan import NoResumePoint, ResumePlan, exit_of
-from ckpttool.domain.preflight import Outcome
-from ckpttool.errors import ExitCode
+import ckpttool
+from ckpttool.core.domain.finding import Code, Finding
+from ckpttool.core.domain.node import Node
+from ckpttool.core.domain.plan import NoResumePoint, ResumePlan, exit_of
+from ckpttool.core.domain.preflight import Outcome
+from ckpttool.core.errors import ExitCode
 from ckpttool.trainers.locate import locate
 from tests.conftest import FIXTURES
 from tests.support.answers import coded
@@ -64,8 +64,8 @@ def node(disk: str = LOCAL, environment: dict[str, str] | None = None) -> Node:
 
 
 def resolved(tree: Path, here: Node) -> ResumePlan | NoResumePoint:
-    choice = api.ResumeQuestion(allow_weights_only=True)
-    return api.resolve(api.TreeQuestion(path=str(tree)), choice, node=here).decision
+    choice = ckpttool.ResumeQuestion(allow_weights_only=True)
+    return ckpttool.resolve(ckpttool.TreeQuestion(path=str(tree)), choice, node=here).decision
 
 
 def told(decision: ResumePlan | NoResumePoint) -> tuple[Finding, ...]:
@@ -122,13 +122,13 @@ def test_an_older_save_of_one_machine_is_not_taken_for_the_newest_of_two(tmp_pat
 
 
 def test_preflight_on_one_machine_of_two_is_no_word_to_start_anew(tmp_path: Path) -> None:
-    question = api.PreflightQuestion(
+    question = ckpttool.PreflightQuestion(
         config=None,
-        tree=api.TreeQuestion(path=str(machine(tmp_path, "hf_fsdp2ranks", 1))),
-        choice=api.ResumeQuestion(),
-        data=api.DataQuestion(),
+        tree=ckpttool.TreeQuestion(path=str(machine(tmp_path, "hf_fsdp2ranks", 1))),
+        choice=ckpttool.ResumeQuestion(),
+        data=ckpttool.DataQuestion(),
     )
-    answer = api.preflight(question, node=node())
+    answer = ckpttool.preflight(question, node=node())
     assert answer.exit_code is ExitCode.INCOMPLETE
     (check,) = [each for each in answer.checks if each.name == "checkpoint"]
     assert check.outcome is Outcome.UNKNOWN
@@ -184,8 +184,8 @@ def as_seen(monkeypatch: pytest.MonkeyPatch, *trees: Path) -> ExitCode:
         looks.append(look_at(seat(number, len(trees), Path(locate(str(place)).storage.root))))
         place.rename(tree)
     given(monkeypatch, looks)
-    choice = api.ResumeQuestion(allow_weights_only=True)
-    return exit_of(api.resolve(api.TreeQuestion(path="x.ckptpart"), choice).decision, strict=False)
+    choice = ckpttool.ResumeQuestion(allow_weights_only=True)
+    return exit_of(ckpttool.resolve(ckpttool.TreeQuestion(path="x.ckptpart"), choice).decision, strict=False)
 
 
 @pytest.mark.sample(3)

@@ -14,12 +14,12 @@ from typing import NamedTuple
 
 import pytest
 
-from ckpttool.domain.checkpoint import Checkpoint, CommitState, Inventory
-from ckpttool.domain.finding import Code, Severity, blocking
-from ckpttool.domain.load_settings import LoadSettings
-from ckpttool.domain.plan import ResumePlan
-from ckpttool.errors import UnknownLayoutError
-from ckpttool.storage import open_storage
+from ckpttool.core.domain.checkpoint import Checkpoint, CommitState, Inventory
+from ckpttool.core.domain.finding import Code, Severity, blocking
+from ckpttool.core.domain.load_settings import LoadSettings
+from ckpttool.core.domain.plan import ResumePlan
+from ckpttool.core.errors import UnknownLayoutError
+from ckpttool.core.storage import open_storage
 from ckpttool.trainers import registry
 from ckpttool.trainers.base import WHOLE_TREE, Layout, Members, Part, Refusal, ScanOptions, Trainer
 from ckpttool.trainers.common import LOOSE_FILE_LAYOUT

@@ -11,7 +11,7 @@ import pytest
 from ckpttool.trainers.huggingface import log as hf_trainer
 from ckpttool.trainers.huggingface.log import HfTrainer
 from ckpttool.trainers.huggingface.places import HfLogs
-from tests.logs.reading import log, problems, read, steps
+from tests.core.logs.reading import log, problems, read, steps
 from tests.support.trainer_trees import healthy
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ckpttool.domain.node import Job
+from ckpttool.core.domain.node import Job
 from ckpttool.trainers.common.launchers import VARIABLES, jobs_of
 
 ODD_WORDS = "2(x2) -2 +2 0 00 two 2.0 1e1 2,2 0x2 ² ٣"

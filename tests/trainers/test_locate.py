@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ckpttool.errors import ExitCode, IncompleteError, UnknownLayoutError
+from ckpttool.core.errors import ExitCode, IncompleteError, UnknownLayoutError
 from ckpttool.trainers.common import LOOSE_FILE_LAYOUT
 from ckpttool.trainers.locate import locate
 from ckpttool.trainers.mindformers.layouts.names import RANK_LAYOUT

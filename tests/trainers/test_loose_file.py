@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from ckpttool.domain.shard import FormatName
-from ckpttool.errors import CkptToolError, ExitCode, UnknownLayoutError
+from ckpttool.core.domain.shard import FormatName
+from ckpttool.core.errors import CkptToolError, ExitCode, UnknownLayoutError
 from ckpttool.trainers.common import LOOSE_FILE_LAYOUT
 from tests.support.answers import FIXTURES, cli, plan, scanned
 from tests.support.trainer_trees import LAYOUTS, flip

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from ckpttool import api
-from ckpttool.domain.data_position import DataEffect
-from ckpttool.domain.finding import Code, Finding
-from ckpttool.domain.plan import Outcome
-from ckpttool.domain.verdict import Level, Verdict, VerdictWord
-from ckpttool.formats import ocdbt
-from ckpttool.formats.ocdbt import OverLimitError, Store
+import ckpttool
+from ckpttool.core.domain.data_position import DataEffect
+from ckpttool.core.domain.finding import Code, Finding
+from ckpttool.core.domain.plan import Outcome
+from ckpttool.core.domain.verdict import Level, Verdict, VerdictWord
+from ckpttool.core.formats import ocdbt
+from ckpttool.core.formats.ocdbt import OverLimitError, Store
 from tests.support.answers import (
     FIXTURES,
     chosen,
@@ -103,7 +103,9 @@ class TestWhatASaveIs:
             return answer
 
         monkeypatch.setattr(ocdbt, "read_store", read)
-        verdicts = api.verify(api.scan(api.TreeQuestion(path=str(tree))), api.CheckQuestion(name="30"))
+        verdicts = ckpttool.verify(
+            ckpttool.scan(ckpttool.TreeQuestion(path=str(tree))), ckpttool.CheckQuestion(name="30")
+        )
         assert code in {found.code for each in verdicts if isinstance(each, Verdict) for found in each.findings}
 
     def test_files_below_further_folders_that_a_store_refers_to_are_looked_for(
@@ -134,7 +136,7 @@ class TestWhereTheDataGoOn:
 
         data = goes_on(plan(tree))
         assert (data.effect, data.where) == (DataEffect.EXACT, f"{tree}/30/loader")
-        other = goes_on(plan(tree, data=api.DataQuestion(old_global_batch=8, new_global_batch=16)))
+        other = goes_on(plan(tree, data=ckpttool.DataQuestion(old_global_batch=8, new_global_batch=16)))
         assert other.effect is DataEffect.UNKNOWN
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ckpttool.errors import ExitCode, UnknownLayoutError
+from ckpttool.core.errors import ExitCode, UnknownLayoutError
 from ckpttool.trainers.below import trees_below
 from ckpttool.trainers.locate import locate
 from ckpttool.trainers.registry import TRAINERS

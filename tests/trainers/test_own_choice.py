@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from ckpttool.domain.plan import Outcome
+from ckpttool.core.domain.plan import Outcome
 from ckpttool.trainers import registry
 from tests.support.answers import scanned, simulated
 from tests.support.trainer_trees import LAYOUTS, damaged, faults, layout_of_tree, truths

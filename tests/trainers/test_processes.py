@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ckpttool.domain.node import Process
-from ckpttool.errors import UsageError
+from ckpttool.core.domain.node import Process
+from ckpttool.core.errors import UsageError
 from ckpttool.trainers.common.processes import VARIABLES, process_of
 from tests.conftest import FIXTURES
 

@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from ckpttool import api
-from ckpttool.api.changes import whole_tree
-from ckpttool.domain.checkpoint import Content
-from ckpttool.domain.finding import Code, Finding, blocking
-from ckpttool.domain.plan import NoResumePoint, ResumePlan
-from ckpttool.domain.verdict import Level
+import ckpttool
+from ckpttool.core.domain.checkpoint import Content
+from ckpttool.core.domain.finding import Code, Finding, blocking
+from ckpttool.core.domain.plan import NoResumePoint, ResumePlan
+from ckpttool.core.domain.verdict import Level
+from ckpttool.core.verbs.changes import whole_tree
 from ckpttool.trainers import registry
 from ckpttool.trainers.base import Members
 from tests.support.answers import decide, scanned
@@ -77,22 +77,22 @@ class TestWhole:
     @pytest.mark.sample(3)
     def test_a_tree_is_looked_after_though_none_of_its_saves_may_go(self, tree: str, tmp_path: Path) -> None:
         """One save is left, and a tracker, `latest` or last.ckpt names it."""
-        question = api.TreeQuestion(path=str(healthy(tree, tmp_path)))
-        for save in api.scan(question).inventory.checkpoints[:-1]:
-            members = api.scan(question).layout.members(save)
+        question = ckpttool.TreeQuestion(path=str(healthy(tree, tmp_path)))
+        for save in ckpttool.scan(question).inventory.checkpoints[:-1]:
+            members = ckpttool.scan(question).layout.members(save)
             assert isinstance(members, Members)
             for path in members.paths:
-                _remove(Path(api.scan(question).inventory.root, path))
+                _remove(Path(ckpttool.scan(question).inventory.root, path))
         (left,) = whole_tree(question).inventory.checkpoints
-        assert left.name == api.scan(question).inventory.checkpoints[-1].name
-        assert api.trash(question).content == ()
+        assert left.name == ckpttool.scan(question).inventory.checkpoints[-1].name
+        assert ckpttool.trash(question).content == ()
 
     def test_the_right_save_is_resumed_from(self, tree: str) -> None:
         assert taken(decide(LAYOUTS / tree)) == truths()[tree]["should_resume"]
 
     @pytest.mark.sample(2)
     def test_checksums_change_nothing_of_that(self, tree: str) -> None:
-        answer = decide(LAYOUTS / tree, choice=api.ResumeQuestion(evidence=Level.CHECKSUM))
+        answer = decide(LAYOUTS / tree, choice=ckpttool.ResumeQuestion(evidence=Level.CHECKSUM))
         assert taken(answer) == truths()[tree]["should_resume"]
 
 
@@ -117,14 +117,14 @@ class TestDamaged:
 @pytest.mark.sample(4)
 @pytest.mark.parametrize("fault", [fault for fault in FAULTS if "should_resume_at_checksum" in faults()[fault]])
 def test_who_asks_for_checksums_passes_over_what_they_convict(fault: str, tmp_path: Path) -> None:
-    answer = decide(damaged(fault, tmp_path), choice=api.ResumeQuestion(evidence=Level.CHECKSUM))
+    answer = decide(damaged(fault, tmp_path), choice=ckpttool.ResumeQuestion(evidence=Level.CHECKSUM))
     assert taken(answer) == faults()[fault]["should_resume_at_checksum"]
 
 
 @pytest.mark.sample(4)
 @pytest.mark.parametrize("fault", [fault for fault in FAULTS if "should_resume_at_checksum" not in faults()[fault]])
 def test_checksums_change_no_other_choice(fault: str, tmp_path: Path) -> None:
-    answer = decide(damaged(fault, tmp_path), choice=api.ResumeQuestion(evidence=Level.CHECKSUM))
+    answer = decide(damaged(fault, tmp_path), choice=ckpttool.ResumeQuestion(evidence=Level.CHECKSUM))
     assert taken(answer) == faults()[fault]["should_resume"]
 
 

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from ckpttool import api
-from ckpttool.domain.checkpoint import Checkpoint, Content, Inventory
-from ckpttool.domain.finding import Code, damage
-from ckpttool.domain.retention import RetentionPolicy
-from ckpttool.domain.units import ByteCount
-from ckpttool.storage.base import Storage
+import ckpttool
+from ckpttool.core.domain.checkpoint import Checkpoint, Content, Inventory
+from ckpttool.core.domain.finding import Code, damage
+from ckpttool.core.domain.retention import RetentionPolicy
+from ckpttool.core.domain.units import ByteCount
+from ckpttool.core.storage.base import Storage
 from ckpttool.trainers import registry
 from ckpttool.trainers.base import Members, ScanOptions
 from ckpttool.trainers.listing import Listing
@@ -71,7 +71,7 @@ def test_weights_alone_are_passed_over_unless_asked_for(tree: Path, newest_is: C
     assert chosen(plan(tree)) == ("step-20", 20)
     assert codes(reasons(plan(tree), "step-30")) == {Code.WEIGHTS_ONLY}
     assert is_whole(tree, "step-30")
-    assert chosen(plan(tree, choice=api.ResumeQuestion(allow_weights_only=True))) == ("step-30", 30)
+    assert chosen(plan(tree, choice=ckpttool.ResumeQuestion(allow_weights_only=True))) == ("step-30", 30)
 
 
 @pytest.mark.parametrize("content", [Content.WEIGHTS_ONLY, Content.FULL])
@@ -80,7 +80,7 @@ def test_nothing_goes_because_weights_alone_are_newer(
 ) -> None:
     monkeypatch.setattr(toy.ToyLayout, "members", lambda _self, save: Members(paths=(save.name,)))
     newest_is(lambda newest: replace(newest, content=content))
-    answer = api.prune(api.TreeQuestion(path=str(tree)), RetentionPolicy(keep_last=1))
+    answer = ckpttool.prune(ckpttool.TreeQuestion(path=str(tree)), RetentionPolicy(keep_last=1))
     going = [checkpoint.name for checkpoint in answer.plan.going]
     assert going == ([] if content is Content.WEIGHTS_ONLY else ["step-20"])
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from ckpttool.domain.plan import ResumePlan
+from ckpttool.core.domain.plan import ResumePlan
 from tests.support.answers import decide, named, reasons, scanned, why_not
 from tests.support.trainer_trees import edit, healthy
 

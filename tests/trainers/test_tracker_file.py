@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from ckpttool.domain.units import Step
-from ckpttool.formats.strict_json import ParseError
-from ckpttool.storage.local import LocalStorage
+from ckpttool.core.domain.units import Step
+from ckpttool.core.formats.strict_json import ParseError
+from ckpttool.core.storage.local import LocalStorage
 from ckpttool.trainers.common.tracker_file import TRACKER, tracked_step, tracker_naming, tracker_pointer
 
 

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from ckpttool.decide.data_effects import against_size, by_step, consumed, effect_findings
-from ckpttool.domain.checkpoint import Checkpoint, Inventory
-from ckpttool.domain.finding import Finding, blocking
-from ckpttool.domain.load_settings import LoadSettings, Place, TrainerSetting
-from ckpttool.domain.plan import JudgedStart, Outcome, ResumePlan, Simulation
-from ckpttool.domain.question import AskedSizes
-from ckpttool.domain.scalars import Scalars
-from ckpttool.errors import ExitCode
+from ckpttool.core.decide.data_effects import against_size, by_step, consumed, effect_findings
+from ckpttool.core.domain.checkpoint import Checkpoint, Inventory
+from ckpttool.core.domain.finding import Finding, blocking
+from ckpttool.core.domain.load_settings import LoadSettings, Place, TrainerSetting
+from ckpttool.core.domain.plan import JudgedStart, Outcome, ResumePlan, Simulation
+from ckpttool.core.domain.question import AskedSizes
+from ckpttool.core.domain.scalars import Scalars
+from ckpttool.core.errors import ExitCode
 from ckpttool.trainers import registry
 from ckpttool.trainers.abilities import OwnStart, Simulator
 from ckpttool.trainers.base import Effects, Layout, Refusal, Resume
@@ -99,7 +99,9 @@ class Speaking(toy.Toy):
 
 @pytest.fixture(autouse=True)
 def _registered(monkeypatch: pytest.MonkeyPatch) -> None:
-    import_module("ckpttool.cli.options")  # its help is made once: pages are compared with it, and know no toy
+    import_module(
+        "ckpttool.core.commands.options"
+    )  # its help is made once: pages are compared with it, and know no toy
     monkeypatch.setattr(registry, "TRAINERS", (Speaking(), *registry.TRAINERS))
 
 

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from ckpttool import api
-from ckpttool.domain.finding import Finding
-from ckpttool.domain.settings import RunConfig, SafeFix, Settings
-from ckpttool.errors import ConfigError, ExitCode, IncompleteError, UnknownLayoutError, UsageError
+import ckpttool
+from ckpttool.core.domain.finding import Finding
+from ckpttool.core.domain.settings import RunConfig, SafeFix, Settings
+from ckpttool.core.errors import ConfigError, ExitCode, IncompleteError, UnknownLayoutError, UsageError
 from ckpttool.trainers import registry
 from ckpttool.trainers.abilities import ConfigReader
 from ckpttool.trainers.base import Layout, Part, Refusal
@@ -117,7 +117,9 @@ class Twin(toy.Toy):
 
 @pytest.fixture(autouse=True)
 def _registered(monkeypatch: pytest.MonkeyPatch) -> None:
-    import_module("ckpttool.cli.options")  # its help is made once: pages are compared with it, and know no toy
+    import_module(
+        "ckpttool.core.commands.options"
+    )  # its help is made once: pages are compared with it, and know no toy
     monkeypatch.setattr(registry, "TRAINERS", (toy.TOY, Twin(), Files(), Any(), *registry.TRAINERS))
 
 
@@ -313,14 +315,14 @@ class TestByTheConfig:
         config = mixed.parent / "run.yaml"
         config.write_text("use_parallel: True\n")
         with pytest.raises(UsageError, match=re.escape(why.replace("run.yaml", str(config)))):
-            locate(str(mixed), config=api.read_config(str(config)))
+            locate(str(mixed), config=ckpttool.read_config(str(config)))
 
     def test_a_tree_beside_another_trainers_is_its_own_configs(self, tmp_path: Path) -> None:
         tree = TreeBuilder(tmp_path).legacy().save(epoch=10, step=2)
         toy.save(tree.checkpoint, 20)
         config = tmp_path / "run.yaml"
         config.write_text("use_legacy_format: False\n")  # its next saves lie otherwise: still the only ones of its own
-        assert locate(str(tree.checkpoint), config=api.read_config(str(config))).layout.name == "mindformers-rank"
+        assert locate(str(tree.checkpoint), config=ckpttool.read_config(str(config))).layout.name == "mindformers-rank"
 
 
 FOREIGN = {

@@ -11,23 +11,31 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
-from ckpttool.domain.asd import AsdDialect
-from ckpttool.domain.checkpoint import Checkpoint, CommitState, Content, Inventory, RunSummary, StepSource, Topology
-from ckpttool.domain.expectation import Evidence, Expectation, Expected, FilesByPath, RankFiles
-from ckpttool.domain.finding import Code, Finding, damage, note
-from ckpttool.domain.load_settings import LoadSettings, Place, TrainerSetting
-from ckpttool.domain.placement import ReadByAll
-from ckpttool.domain.pointer import Pointer, PointerText
-from ckpttool.domain.question import AskedSizes
-from ckpttool.domain.replicas import RecordedSlices
-from ckpttool.domain.scalars import Scalars
-from ckpttool.domain.settings import RunConfig
-from ckpttool.domain.shard import FormatName, Shard, ShardRole
-from ckpttool.domain.units import Rank, Step
-from ckpttool.formats.strict_json import ParseError, get_int, get_list, parse_object
-from ckpttool.logs.base import LogFormat, LogPlaces
-from ckpttool.records import OWN_FOLDER, SealPlace
-from ckpttool.storage.base import Kind, Storage
+from ckpttool.core.domain.asd import AsdDialect
+from ckpttool.core.domain.checkpoint import (
+    Checkpoint,
+    CommitState,
+    Content,
+    Inventory,
+    RunSummary,
+    StepSource,
+    Topology,
+)
+from ckpttool.core.domain.expectation import Evidence, Expectation, Expected, FilesByPath, RankFiles
+from ckpttool.core.domain.finding import Code, Finding, damage, note
+from ckpttool.core.domain.load_settings import LoadSettings, Place, TrainerSetting
+from ckpttool.core.domain.placement import ReadByAll
+from ckpttool.core.domain.pointer import Pointer, PointerText
+from ckpttool.core.domain.question import AskedSizes
+from ckpttool.core.domain.replicas import RecordedSlices
+from ckpttool.core.domain.scalars import Scalars
+from ckpttool.core.domain.settings import RunConfig
+from ckpttool.core.domain.shard import FormatName, Shard, ShardRole
+from ckpttool.core.domain.units import Rank, Step
+from ckpttool.core.formats.strict_json import ParseError, get_int, get_list, parse_object
+from ckpttool.core.logs.base import LogFormat, LogPlaces
+from ckpttool.core.records import OWN_FOLDER, SealPlace
+from ckpttool.core.storage.base import Kind, Storage
 from ckpttool.trainers.abilities import (
     ConfigReader,
     HealthFile,

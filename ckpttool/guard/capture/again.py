@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, TypeAlias
 
-from ckpttool.domain.capture import Rerun
 from ckpttool.guard import randomness
 from ckpttool.guard.capture.facts import gradients_of, loss_bits
 from ckpttool.guard.capture.remember import Remembered
+from ckpttool.guard.model.capture import Rerun
 
 if TYPE_CHECKING:
     from torch import Tensor, nn

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from xxhash import xxh3_128_hexdigest
 
-from ckpttool.domain.capture import GradientFacts, LossBits
+from ckpttool.guard.model.capture import GradientFacts, LossBits
 from ckpttool.guard.norm import is_sharded
 from ckpttool.guard.tensor_file import block
 

@@ -10,8 +10,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from ckpttool.domain.units import Step
-from ckpttool.formats.strict_json import Json
+from ckpttool.core.domain.units import Step
+from ckpttool.core.formats.strict_json import Json
 from ckpttool.guard.buffers import Buffers
 from ckpttool.guard.capture.remember import StepMemory
 from ckpttool.guard.capture.settings import CaptureBudget, CaptureSettings

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from ckpttool.domain.units import ByteCount
+from ckpttool.core.domain.units import ByteCount
 from ckpttool.guard import randomness
 from ckpttool.guard.environment import comes_from_compiled
 from ckpttool.guard.tensor_file import TYPES, block

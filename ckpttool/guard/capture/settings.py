@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ckpttool.domain.frozen import dataclass
-from ckpttool.domain.guarding import EventValue
-from ckpttool.domain.units import ByteCount
+from ckpttool.core.domain.frozen import dataclass
+from ckpttool.core.domain.guarding import EventValue
+from ckpttool.core.domain.units import ByteCount
 from ckpttool.guard.capture.again import LossFunction
 from ckpttool.guard.capture.remember import DEVICE_BATCHES, HOST_BATCHES
 

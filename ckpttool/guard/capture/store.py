@@ -11,21 +11,21 @@ from typing import TYPE_CHECKING, cast
 import torch
 from torch import Tensor, nn
 
-from ckpttool.domain.capture import CaptureLevel, LeftOut, MicroBatch, RankCapture, Rerun, ShardFile
-from ckpttool.domain.frozen import dataclass
-from ckpttool.domain.guarding import Emit, EventValue, GuardEventKind
-from ckpttool.domain.units import ByteCount, Rank, Step
-from ckpttool.errors import WriteFailedError
+from ckpttool.core.domain.frozen import dataclass
+from ckpttool.core.domain.guarding import Emit, EventValue, GuardEventKind
+from ckpttool.core.domain.units import ByteCount, Rank, Step
+from ckpttool.core.errors import WriteFailedError
+from ckpttool.core.write.files import ensure_folder
 from ckpttool.guard.capture.again import compute_again
 from ckpttool.guard.capture.facts import digests_of, gradients_of, loss_bits, named_gradients, unwrapped
 from ckpttool.guard.capture.remember import Remembered, StepMemory
 from ckpttool.guard.capture.settings import CaptureSettings
 from ckpttool.guard.capture.writing import ShardWriter
 from ckpttool.guard.environment import COMPILED, environment
+from ckpttool.guard.files.capture import folder_name, record_name, shard_name
+from ckpttool.guard.model.capture import CaptureLevel, LeftOut, MicroBatch, RankCapture, Rerun, ShardFile
 from ckpttool.guard.norm import is_sharded
 from ckpttool.guard.state_tree import Spelled, Unsaveable, spell
-from ckpttool.records.capture import folder_name, record_name, shard_name
-from ckpttool.write.files import ensure_folder
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer

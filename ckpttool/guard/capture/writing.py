@@ -11,16 +11,16 @@ from contextlib import suppress
 import torch
 from torch import Tensor
 
-from ckpttool.domain.capture import RankCapture, ShardFile
-from ckpttool.domain.frozen import replace
-from ckpttool.domain.units import ByteCount, moment
-from ckpttool.errors import WriteFailedError
-from ckpttool.formats.safetensors.header import spelled
+from ckpttool.core.domain.frozen import replace
+from ckpttool.core.domain.units import ByteCount, moment
+from ckpttool.core.errors import WriteFailedError
+from ckpttool.core.formats.safetensors.header import spelled
+from ckpttool.core.write.files import ensure_folder
+from ckpttool.core.write.files import replace as replace_file
+from ckpttool.core.write.stream import stream
+from ckpttool.guard.files.capture import HEAD, CaptureHead, head_bytes, rank_bytes, record_name, shard_name
+from ckpttool.guard.model.capture import RankCapture, ShardFile
 from ckpttool.guard.tensor_file import block, named
-from ckpttool.records.capture import HEAD, CaptureHead, head_bytes, rank_bytes, record_name, shard_name
-from ckpttool.write.files import ensure_folder
-from ckpttool.write.files import replace as replace_file
-from ckpttool.write.stream import stream
 
 _WAIT = 0.05  # seconds between two looks at the writer
 

@@ -21,8 +21,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ckpttool.domain.capture import OriginKind
-from ckpttool.domain.frozen import dataclass
+from ckpttool.core.domain.frozen import dataclass
+from ckpttool.guard.model.capture import OriginKind
 from ckpttool.guard.modules import ModuleTrace, current_node
 
 MOST_EVENTS = 2000
@@ -87,7 +87,7 @@ _INNER = re.compile(r"_?(?P<name>\w+?)(?:_forward)?_?")
 _NODE = re.compile(r"(?P<name>\w+?)Backward(?P<built_in>[0-9]+)?")
 _HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 _HERE = Path(__file__).parents[2]
-_OURS = (str(Path(torch.__file__).parent), *(str(_HERE / part) for part in ("guard", "api", "cli", "__main__.py")))
+_OURS = (str(Path(torch.__file__).parent), *(str(_HERE / part) for part in ("guard", "core", "cli", "__main__.py")))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

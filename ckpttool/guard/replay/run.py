@@ -9,7 +9,12 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from ckpttool.domain.capture import (
+from ckpttool.core.domain.frozen import dataclass
+from ckpttool.guard import randomness
+from ckpttool.guard.capture.again import unscale
+from ckpttool.guard.capture.facts import digests_of, gradients_of, loss_bits, named_gradients, unwrapped
+from ckpttool.guard.environment import comes_from_compiled
+from ckpttool.guard.model.capture import (
     Difference,
     GradientFacts,
     LossBits,
@@ -18,11 +23,6 @@ from ckpttool.domain.capture import (
     OriginKind,
     RankCapture,
 )
-from ckpttool.domain.frozen import dataclass
-from ckpttool.guard import randomness
-from ckpttool.guard.capture.again import unscale
-from ckpttool.guard.capture.facts import digests_of, gradients_of, loss_bits, named_gradients, unwrapped
-from ckpttool.guard.environment import comes_from_compiled
 from ckpttool.guard.replay.locate import Event, FarOff, Locator, far_off, named_tensors
 from ckpttool.guard.replay.whole import put_together
 from ckpttool.guard.state_reading import UnreadableState, read

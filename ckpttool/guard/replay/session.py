@@ -13,8 +13,13 @@ from types import FrameType
 import torch
 from torch import Tensor
 
-from ckpttool.decide.nan_diagnosis import compared, is_reproduced, verdict
-from ckpttool.domain.capture import (
+from ckpttool.core.domain.finding import Code, Finding, Severity, note, unknown
+from ckpttool.core.domain.frozen import dataclass
+from ckpttool.core.domain.units import Rank
+from ckpttool.core.errors import IncompleteError, UsageError
+from ckpttool.guard.capture.facts import facts_of
+from ckpttool.guard.environment import COMPILED, differences, environment, take_over
+from ckpttool.guard.model.capture import (
     Capture,
     CaptureLevel,
     Difference,
@@ -28,13 +33,8 @@ from ckpttool.domain.capture import (
     RankReplay,
     is_finite,
 )
-from ckpttool.domain.finding import Code, Finding, Severity, note, unknown
-from ckpttool.domain.frozen import dataclass
-from ckpttool.domain.units import Rank
-from ckpttool.errors import IncompleteError, UsageError
-from ckpttool.guard.capture.facts import facts_of
-from ckpttool.guard.environment import COMPILED, differences, environment, take_over
 from ckpttool.guard.replay.run import OF_MODEL, Content, EntryDoesNotFit, RankRun, ReplayTask
+from ckpttool.guard.rules.nan_diagnosis import compared, is_reproduced, verdict
 from ckpttool.guard.state_reading import UnreadableState
 from ckpttool.guard.state_tree import Sharded
 

@@ -10,10 +10,10 @@ import re
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from ckpttool.domain.checkpoint import Checkpoint, Inventory
-from ckpttool.domain.expectation import RankFiles
-from ckpttool.records import SealPlace
-from ckpttool.storage.base import Storage
+from ckpttool.core.domain.checkpoint import Checkpoint, Inventory
+from ckpttool.core.domain.expectation import RankFiles
+from ckpttool.core.records import SealPlace
+from ckpttool.core.storage.base import Storage
 from ckpttool.trainers.accelerate import Accelerate
 from ckpttool.trainers.accelerate.names import FOLDER, NUMBERED, RANK_STATE, folder_of
 from ckpttool.trainers.base import WHOLE_TREE, Members, Part, Refusal, ScanOptions
@@ -22,8 +22,8 @@ from ckpttool.trainers.hf_saves.save_folder import closer, is_unfinished
 from ckpttool.trainers.listing import MOST_LOOKED_INTO, Listing
 
 if TYPE_CHECKING:
-    from ckpttool.domain.load_settings import LoadSettings
-    from ckpttool.domain.placement import ReadByAll
+    from ckpttool.core.domain.load_settings import LoadSettings
+    from ckpttool.core.domain.placement import ReadByAll
 
 
 class AccelerateLayout(Untracked):

@@ -6,7 +6,7 @@ Source: `utils/constants.py`, `checkpointing.py` and `Accelerator.save_state` of
 import re
 from collections.abc import Iterable
 
-from ckpttool.domain.shard import Shard
+from ckpttool.core.domain.shard import Shard
 
 FOLDER = "checkpoints"
 """In the project's folder, where saves are numbered by themselves."""

@@ -9,16 +9,16 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from ckpttool.decide.data_effects import stray_taken
-from ckpttool.domain.checkpoint import Checkpoint
-from ckpttool.domain.finding import Code, Finding, Severity, note, worst
-from ckpttool.domain.plan import Outcome
+from ckpttool.core.decide.data_effects import stray_taken
+from ckpttool.core.domain.checkpoint import Checkpoint
+from ckpttool.core.domain.finding import Code, Finding, Severity, note, worst
+from ckpttool.core.domain.plan import Outcome
 from ckpttool.trainers.accelerate import Accelerate
 from ckpttool.trainers.accelerate.names import FOLDER, RANK_STATE, first_number
 from ckpttool.trainers.common.own_choice import Choice, NotTold, said
 
 if TYPE_CHECKING:
-    from ckpttool.storage.base import Storage
+    from ckpttool.core.storage.base import Storage
     from ckpttool.trainers.abilities import OwnStart
 
 _CALL = "load_state() without a folder"

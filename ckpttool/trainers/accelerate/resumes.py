@@ -11,11 +11,11 @@ from __future__ import annotations
 
 import re
 
-from ckpttool.decide.data_effects import consumed, effect_findings
-from ckpttool.domain.checkpoint import Checkpoint, Inventory
-from ckpttool.domain.data_position import DataEffect, GoesOn
-from ckpttool.domain.frozen import replace
-from ckpttool.domain.load_settings import LoadSettings, Place, TrainerSetting
+from ckpttool.core.decide.data_effects import consumed, effect_findings
+from ckpttool.core.domain.checkpoint import Checkpoint, Inventory
+from ckpttool.core.domain.data_position import DataEffect, GoesOn
+from ckpttool.core.domain.frozen import replace
+from ckpttool.core.domain.load_settings import LoadSettings, Place, TrainerSetting
 from ckpttool.trainers.accelerate import Accelerate
 from ckpttool.trainers.accelerate.names import LOADER, NUMBERED, first_number, folder_of
 from ckpttool.trainers.base import Effects, Resume

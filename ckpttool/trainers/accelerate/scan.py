@@ -7,16 +7,16 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from ckpttool.decide.steps import read_name
-from ckpttool.domain.checkpoint import Checkpoint, CommitState, Content, Inventory, NamedStep, StepSource, Topology
-from ckpttool.domain.finding import Code, Finding, in_order, suspect
-from ckpttool.domain.frozen import replace
-from ckpttool.domain.scalars import Scalars
-from ckpttool.domain.shard import ShardRole
-from ckpttool.domain.units import Rank, Step, counted
-from ckpttool.formats.torch.plain import whole_at
-from ckpttool.storage.base import Kind, Storage
-from ckpttool.storage.fan_out import map_waiting
+from ckpttool.core.decide.steps import read_name
+from ckpttool.core.domain.checkpoint import Checkpoint, CommitState, Content, Inventory, NamedStep, StepSource, Topology
+from ckpttool.core.domain.finding import Code, Finding, in_order, suspect
+from ckpttool.core.domain.frozen import replace
+from ckpttool.core.domain.scalars import Scalars
+from ckpttool.core.domain.shard import ShardRole
+from ckpttool.core.domain.units import Rank, Step, counted
+from ckpttool.core.formats.torch.plain import whole_at
+from ckpttool.core.storage.base import Kind, Storage
+from ckpttool.core.storage.fan_out import map_waiting
 from ckpttool.trainers.accelerate import Accelerate
 from ckpttool.trainers.accelerate.names import FOLDER, LOADER, NUMBERED, RANK_STATE, folder_of
 from ckpttool.trainers.accelerate.own_choice import traps

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ckpttool.domain.finding import Code, Finding, suspect
+from ckpttool.core.domain.finding import Code, Finding, suspect
 
 if TYPE_CHECKING:
-    from ckpttool.decide.lint_engine import View
+    from ckpttool.core.decide.lint_engine import View
     from ckpttool.trainers.base import Resume
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from ckpttool.domain.node import Job
+    from ckpttool.core.domain.node import Job
 
 VARIABLES = (
     "LOCAL_WORLD_SIZE",
@@ -38,7 +38,7 @@ def jobs_of(environment: Mapping[str, str]) -> tuple[Job, ...]:
 
 
 def _jobs(environment: Mapping[str, str]) -> Iterator[Job]:
-    from ckpttool.domain.node import Job
+    from ckpttool.core.domain.node import Job
 
     for name in ("SLURM_JOB_NUM_NODES", "SLURM_NNODES"):
         nodes = _count(environment, name)

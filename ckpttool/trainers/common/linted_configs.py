@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from ckpttool.decide.lint_engine import Rule, View, findings, problems
-from ckpttool.domain.frozen import dataclass
-from ckpttool.domain.settings import RunConfig
-from ckpttool.formats.config_text import parse_config
-from ckpttool.formats.safe_yaml import settings_of
+from ckpttool.core.decide.lint_engine import Rule, View, findings, problems
+from ckpttool.core.domain.frozen import dataclass
+from ckpttool.core.domain.settings import RunConfig
+from ckpttool.core.formats.config_text import parse_config
+from ckpttool.core.formats.safe_yaml import settings_of
 
 if TYPE_CHECKING:
-    from ckpttool.domain.finding import Finding
-    from ckpttool.domain.settings import SafeFix
+    from ckpttool.core.domain.finding import Finding
+    from ckpttool.core.domain.settings import SafeFix
 
 
 def _not_told(view: View) -> None:

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from ckpttool.domain.checkpoint import Checkpoint, Inventory, RunSummary, Tracked
-from ckpttool.domain.expectation import Expectation, Expected, FilesByPath
-from ckpttool.domain.finding import Code, Finding, Severity, damage, note
-from ckpttool.domain.frozen import replace
-from ckpttool.domain.progress import Progress
-from ckpttool.domain.shard import FileStamp, Shard
-from ckpttool.domain.units import Rank, Step
-from ckpttool.storage.base import Kind, Storage, unreadable
-from ckpttool.storage.fan_out import map_waiting
+from ckpttool.core.domain.checkpoint import Checkpoint, Inventory, RunSummary, Tracked
+from ckpttool.core.domain.expectation import Expectation, Expected, FilesByPath
+from ckpttool.core.domain.finding import Code, Finding, Severity, damage, note
+from ckpttool.core.domain.frozen import replace
+from ckpttool.core.domain.progress import Progress
+from ckpttool.core.domain.shard import FileStamp, Shard
+from ckpttool.core.domain.units import Rank, Step
+from ckpttool.core.storage.base import Kind, Storage, unreadable
+from ckpttool.core.storage.fan_out import map_waiting
 from ckpttool.trainers.base import Members, Refusal
 from ckpttool.trainers.listing import Listing
 

@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from ckpttool.domain.checkpoint import (
+from ckpttool.core.domain.checkpoint import (
     Checkpoint,
     CommitState,
     Content,
@@ -19,14 +19,14 @@ from ckpttool.domain.checkpoint import (
     StepSource,
     Topology,
 )
-from ckpttool.domain.expectation import Evidence, Expectation, Expected, FilesByPath, RankFiles
-from ckpttool.domain.scalars import ScalarRules, Scalars, ScalarValues, ShardFacts
-from ckpttool.domain.shard import FORMAT_OF_SUFFIX, TORCH_FORMATS, FormatName, Shard, ShardRole
-from ckpttool.domain.units import Rank, Step
-from ckpttool.formats import FORMATS, read_header
-from ckpttool.formats.front import HEAD_BYTES
-from ckpttool.records import SealPlace, own_path
-from ckpttool.storage.base import Entry, Kind, Storage
+from ckpttool.core.domain.expectation import Evidence, Expectation, Expected, FilesByPath, RankFiles
+from ckpttool.core.domain.scalars import ScalarRules, Scalars, ScalarValues, ShardFacts
+from ckpttool.core.domain.shard import FORMAT_OF_SUFFIX, TORCH_FORMATS, FormatName, Shard, ShardRole
+from ckpttool.core.domain.units import Rank, Step
+from ckpttool.core.formats import FORMATS, read_header
+from ckpttool.core.formats.front import HEAD_BYTES
+from ckpttool.core.records import SealPlace, own_path
+from ckpttool.core.storage.base import Entry, Kind, Storage
 from ckpttool.trainers.abilities import OwnScalars
 from ckpttool.trainers.base import Members, Part, Refusal, ScanOptions
 from ckpttool.trainers.common import LOOSE_FILE_LAYOUT
@@ -34,10 +34,10 @@ from ckpttool.trainers.common.listed import one_save
 from ckpttool.trainers.listing import Listing
 
 if TYPE_CHECKING:
-    from ckpttool.domain.load_settings import LoadSettings
-    from ckpttool.domain.placement import ReadByAll
-    from ckpttool.domain.pointer import Pointer, PointerText
-    from ckpttool.domain.replicas import RecordedSlices
+    from ckpttool.core.domain.load_settings import LoadSettings
+    from ckpttool.core.domain.placement import ReadByAll
+    from ckpttool.core.domain.pointer import Pointer, PointerText
+    from ckpttool.core.domain.replicas import RecordedSlices
 
 SHARD_SUFFIXES = {
     **FORMAT_OF_SUFFIX,
@@ -154,7 +154,7 @@ class LooseFile:
 
     def read_by_all(self, checkpoint: Checkpoint) -> ReadByAll:
         """Name none: nothing starts from it."""
-        from ckpttool.domain.placement import ReadByAll
+        from ckpttool.core.domain.placement import ReadByAll
 
         return ReadByAll()
 

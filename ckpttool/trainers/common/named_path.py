@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 
-from ckpttool.domain.plan import Outcome
-from ckpttool.storage import is_local
+from ckpttool.core.domain.plan import Outcome
+from ckpttool.core.storage import is_local
 
 
 def inside(root: str, path: str) -> str | None:

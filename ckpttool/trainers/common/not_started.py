@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from ckpttool.domain.expectation import Evidence
+from ckpttool.core.domain.expectation import Evidence
 
 if TYPE_CHECKING:
-    from ckpttool.domain.settings import RunConfig
-    from ckpttool.storage.base import Storage
+    from ckpttool.core.domain.settings import RunConfig
+    from ckpttool.core.storage.base import Storage
 
 
 class NotStarted:

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeAlias
 
-from ckpttool.decide.lint_engine import View
-from ckpttool.domain.frozen import dataclass
-from ckpttool.domain.plan import JudgedStart, Outcome, Simulation
+from ckpttool.core.decide.lint_engine import View
+from ckpttool.core.domain.frozen import dataclass
+from ckpttool.core.domain.plan import JudgedStart, Outcome, Simulation
 from ckpttool.trainers.common.named_path import started_in
 
 if TYPE_CHECKING:
-    from ckpttool.domain.checkpoint import Checkpoint
-    from ckpttool.domain.finding import Finding
-    from ckpttool.domain.plan import ResumePlan
+    from ckpttool.core.domain.checkpoint import Checkpoint
+    from ckpttool.core.domain.finding import Finding
+    from ckpttool.core.domain.plan import ResumePlan
     from ckpttool.trainers.abilities import OwnStart
     from ckpttool.trainers.base import Trainer
 

@@ -6,9 +6,9 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import NoReturn
 
-from ckpttool.domain.frozen import dataclass
-from ckpttool.domain.node import Process
-from ckpttool.errors import UsageError
+from ckpttool.core.domain.frozen import dataclass
+from ckpttool.core.domain.node import Process
+from ckpttool.core.errors import UsageError
 
 _Environment = Mapping[str, str]
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from ckpttool.domain.finding import Code, Finding, suspect
-from ckpttool.domain.units import STEP_DIGITS
-from ckpttool.formats.torch.pickle_objects import BrokenPickleError
-from ckpttool.formats.torch.plain import plain_values, whole_at
-from ckpttool.storage.base import Storage
+from ckpttool.core.domain.finding import Code, Finding, suspect
+from ckpttool.core.domain.units import STEP_DIGITS
+from ckpttool.core.formats.torch.pickle_objects import BrokenPickleError
+from ckpttool.core.formats.torch.plain import plain_values, whole_at
+from ckpttool.core.storage.base import Storage
 
 _TRIED = 4
 """Files that are asked, where the first one is torn: what is wrong with them is for `verify`."""

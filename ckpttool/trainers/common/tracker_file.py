@@ -6,12 +6,12 @@ import re
 from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING
 
-from ckpttool.domain.units import STEP_DIGITS, Step
-from ckpttool.formats.strict_json import ParseError
-from ckpttool.storage.base import Storage
+from ckpttool.core.domain.units import STEP_DIGITS, Step
+from ckpttool.core.formats.strict_json import ParseError
+from ckpttool.core.storage.base import Storage
 
 if TYPE_CHECKING:
-    from ckpttool.domain.pointer import Pointer, PointerText
+    from ckpttool.core.domain.pointer import Pointer, PointerText
 
 TRACKER = "latest_checkpointed_iteration.txt"
 
@@ -71,7 +71,7 @@ def tracker_pointer(storage: Storage, folder_of: Callable[[Step], str], *, word:
         folder_of: Returns what the trainer calls the save of a step.
         word: What may stand there instead of a step, and names a folder that is called so.
     """
-    from ckpttool.domain.pointer import Pointer  # a scan needs none
+    from ckpttool.core.domain.pointer import Pointer  # a scan needs none
 
     try:
         text = _text(storage)
@@ -90,7 +90,7 @@ def tracker_pointer(storage: Storage, folder_of: Callable[[Step], str], *, word:
 
 def tracker_naming(folder: str, step: Step | None) -> dict[str, PointerText]:
     """Spell the tracker as it is when the save in a folder was the last; by its own name where that is of no step."""
-    from ckpttool.domain.pointer import PointerText  # a scan needs none
+    from ckpttool.core.domain.pointer import PointerText  # a scan needs none
 
     return {TRACKER: PointerText(name=folder, content=folder.encode("ascii") if step is None else _bytes(step))}
 

@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Final
 
-from ckpttool.domain.expectation import Evidence, Expected, RankFiles
-from ckpttool.records import SealPlace
+from ckpttool.core.domain.expectation import Evidence, Expected, RankFiles
+from ckpttool.core.records import SealPlace
 from ckpttool.trainers.base import Refusal
 from ckpttool.trainers.common.listed import by_own_records
 
 if TYPE_CHECKING:
-    from ckpttool.domain.checkpoint import Checkpoint, Inventory
-    from ckpttool.domain.pointer import Pointer, PointerText
-    from ckpttool.domain.replicas import RecordedSlices
-    from ckpttool.domain.shard import ShardRole
-    from ckpttool.domain.units import Rank
-    from ckpttool.storage.base import Storage
+    from ckpttool.core.domain.checkpoint import Checkpoint, Inventory
+    from ckpttool.core.domain.pointer import Pointer, PointerText
+    from ckpttool.core.domain.replicas import RecordedSlices
+    from ckpttool.core.domain.shard import ShardRole
+    from ckpttool.core.domain.units import Rank
+    from ckpttool.core.storage.base import Storage
 
 
 class WrittenTogether:

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ckpttool.decide.lint_engine import Problem, Rule, View, note
-from ckpttool.domain.finding import Code
+from ckpttool.core.decide.lint_engine import Problem, Rule, View, note
+from ckpttool.core.domain.finding import Code
 from ckpttool.trainers.common.linted_configs import LintedConfigs
 from ckpttool.trainers.deepspeed import DeepSpeed
 

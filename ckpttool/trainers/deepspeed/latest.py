@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ckpttool.records import leads_out
-from ckpttool.storage.base import Storage
+from ckpttool.core.records import leads_out
+from ckpttool.core.storage.base import Storage
 from ckpttool.trainers.deepspeed.names import LATEST
 
 if TYPE_CHECKING:
-    from ckpttool.domain.pointer import Pointer
+    from ckpttool.core.domain.pointer import Pointer
 
 _LIMIT = 1024
 
@@ -28,7 +28,7 @@ def latest_tag(storage: Storage, record: str = LATEST) -> str:
 
 def latest_pointer(storage: Storage, record: str = LATEST) -> Pointer:
     """Read `latest`, or `latest_universal`."""
-    from ckpttool.domain.pointer import Pointer  # a scan needs none
+    from ckpttool.core.domain.pointer import Pointer  # a scan needs none
 
     try:
         tag = latest_tag(storage, record)

@@ -6,10 +6,10 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from ckpttool.domain.checkpoint import Checkpoint, Inventory
-from ckpttool.domain.shard import ShardRole
-from ckpttool.domain.units import Rank
-from ckpttool.storage.base import Storage
+from ckpttool.core.domain.checkpoint import Checkpoint, Inventory
+from ckpttool.core.domain.shard import ShardRole
+from ckpttool.core.domain.units import Rank
+from ckpttool.core.storage.base import Storage
 from ckpttool.trainers.base import WHOLE_TREE, Members, Part, Refusal, ScanOptions
 from ckpttool.trainers.common.listed import own_folder
 from ckpttool.trainers.common.written_together import WrittenTogether
@@ -18,9 +18,9 @@ from ckpttool.trainers.deepspeed.names import DEFAULT_TAG, LATEST, StatesFile, p
 from ckpttool.trainers.listing import Listing
 
 if TYPE_CHECKING:
-    from ckpttool.domain.load_settings import LoadSettings
-    from ckpttool.domain.placement import ReadByAll
-    from ckpttool.domain.pointer import Pointer, PointerText
+    from ckpttool.core.domain.load_settings import LoadSettings
+    from ckpttool.core.domain.placement import ReadByAll
+    from ckpttool.core.domain.pointer import Pointer, PointerText
 
 
 class DeepSpeedTags(WrittenTogether):
@@ -79,7 +79,7 @@ class DeepSpeedTags(WrittenTogether):
         Source:
             `_get_all_ckpt_names` of `deepspeed/runtime/engine.py` counts all of them on each machine; DeepSpeed 0.19.
         """
-        from ckpttool.domain.placement import ReadByAll
+        from ckpttool.core.domain.placement import ReadByAll
 
         files = [(shard.path, parse(shard.path.rpartition("/")[2])) for shard in checkpoint.shards]
         return ReadByAll(
@@ -95,14 +95,14 @@ class DeepSpeedTags(WrittenTogether):
 
     def pointing_to(self, checkpoint: Checkpoint) -> Mapping[str, PointerText]:
         """Spell `latest`."""
-        from ckpttool.domain.pointer import PointerText
+        from ckpttool.core.domain.pointer import PointerText
         from ckpttool.trainers.deepspeed.latest import tag_bytes
 
         return {LATEST: PointerText(name=checkpoint.name, content=tag_bytes(checkpoint.name))}
 
     def load(self, inventory: Inventory, checkpoint: Checkpoint) -> LoadSettings | Refusal:
         """Name the folder and the tag: without one, DeepSpeed goes by `latest`."""
-        from ckpttool.domain.load_settings import LoadSettings, Place, TrainerSetting
+        from ckpttool.core.domain.load_settings import LoadSettings, Place, TrainerSetting
 
         said = (
             ("code:load_checkpoint(load_dir)", inventory.root),

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-from ckpttool.domain.shard import ShardRole
+from ckpttool.core.domain.shard import ShardRole
 
 LATEST = "latest"
 LATEST_UNIVERSAL = "latest_universal"

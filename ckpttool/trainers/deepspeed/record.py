@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from ckpttool.domain.frozen import dataclass
-from ckpttool.domain.scalars import Scalars
-from ckpttool.domain.units import Rank
-from ckpttool.formats.torch.plain import value_at
+from ckpttool.core.domain.frozen import dataclass
+from ckpttool.core.domain.scalars import Scalars
+from ckpttool.core.domain.units import Rank
+from ckpttool.core.formats.torch.plain import value_at
 from ckpttool.trainers.common.saved_values import count_at
 from ckpttool.trainers.deepspeed.names import StatesFile, model_file, optimizer_file
 

@@ -9,22 +9,22 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ckpttool.decide.data_effects import against_size, consumed
-from ckpttool.domain.data_position import DataEffect, GoesOn
-from ckpttool.domain.finding import blocking
-from ckpttool.domain.plan import Outcome
-from ckpttool.domain.question import AskedSizes
-from ckpttool.domain.shard import ShardRole
+from ckpttool.core.decide.data_effects import against_size, consumed
+from ckpttool.core.domain.data_position import DataEffect, GoesOn
+from ckpttool.core.domain.finding import blocking
+from ckpttool.core.domain.plan import Outcome
+from ckpttool.core.domain.question import AskedSizes
+from ckpttool.core.domain.shard import ShardRole
 from ckpttool.trainers.base import Effects, Resume
 from ckpttool.trainers.common.own_choice import Choice, NotTold, Told, said
 from ckpttool.trainers.deepspeed.latest import latest_pointer
 from ckpttool.trainers.deepspeed.names import LATEST_UNIVERSAL, parse
 
 if TYPE_CHECKING:
-    from ckpttool.decide.lint_engine import View
-    from ckpttool.domain.checkpoint import Checkpoint
-    from ckpttool.domain.finding import Finding
-    from ckpttool.domain.pointer import Pointer
+    from ckpttool.core.decide.lint_engine import View
+    from ckpttool.core.domain.checkpoint import Checkpoint
+    from ckpttool.core.domain.finding import Finding
+    from ckpttool.core.domain.pointer import Pointer
     from ckpttool.trainers.abilities import OwnStart
 
 _UNIVERSAL, _STAGE = "checkpoint.load_universal", "zero_optimization.stage"

@@ -5,15 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from ckpttool.domain.checkpoint import Checkpoint
-    from ckpttool.domain.finding import Finding
-    from ckpttool.domain.question import AskedSizes
+    from ckpttool.core.domain.checkpoint import Checkpoint
+    from ckpttool.core.domain.finding import Finding
+    from ckpttool.core.domain.question import AskedSizes
 
 
 def objections(checkpoint: Checkpoint, asked: AskedSizes) -> tuple[Finding, ...]:
     """Say nothing against a save: whole files load on any number of ranks, and slices are cut anew."""
-    from ckpttool.decide.data_effects import against_size
-    from ckpttool.domain.question import AskedSizes
+    from ckpttool.core.decide.data_effects import against_size
+    from ckpttool.core.domain.question import AskedSizes
 
     saved = AskedSizes(world=checkpoint.topology.world_size)
     return tuple(against_size(checkpoint, asked, saved=saved, refuses=None))

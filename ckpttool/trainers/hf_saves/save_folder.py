@@ -13,20 +13,20 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
-from ckpttool.domain.checkpoint import Checkpoint, CommitState
-from ckpttool.domain.finding import Code, Finding, damage, note, suspect, unsafe
-from ckpttool.domain.frozen import replace
-from ckpttool.domain.remedies import helped
-from ckpttool.domain.shard import FormatName, Shard, ShardRole
-from ckpttool.domain.units import MAX_RANKS, Rank
-from ckpttool.formats import read_header
-from ckpttool.formats.base import quoted
-from ckpttool.formats.strict_json import ParseError, as_str, get_object, parse_object
-from ckpttool.storage.base import Kind, OverLimitError, Storage, unreadable
+from ckpttool.core.domain.checkpoint import Checkpoint, CommitState
+from ckpttool.core.domain.finding import Code, Finding, damage, note, suspect, unsafe
+from ckpttool.core.domain.frozen import replace
+from ckpttool.core.domain.remedies import helped
+from ckpttool.core.domain.shard import FormatName, Shard, ShardRole
+from ckpttool.core.domain.units import MAX_RANKS, Rank
+from ckpttool.core.formats import read_header
+from ckpttool.core.formats.base import quoted
+from ckpttool.core.formats.strict_json import ParseError, as_str, get_object, parse_object
+from ckpttool.core.storage.base import Kind, OverLimitError, Storage, unreadable
 from ckpttool.trainers.common.listed import by_rank, listed_damage, listed_shard
 
 if TYPE_CHECKING:
-    from ckpttool.domain.placement import ReadByAll
+    from ckpttool.core.domain.placement import ReadByAll
     from ckpttool.trainers.torch_dcp.store import DcpStore
 
 _SUFFIXES = {"safetensors": FormatName.SAFETENSORS}
@@ -170,7 +170,7 @@ def read_by_all(folder: str, shards: Iterable[Shard]) -> ReadByAll:
         folder: The save's.
         shards: Of it.
     """
-    from ckpttool.domain.placement import ReadByAll
+    from ckpttool.core.domain.placement import ReadByAll
 
     shared = [shard for shard in shards if shard.rank is None]
     slices = [shard.path for shard in shared if shard.role is ShardRole.DATA]

@@ -14,14 +14,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from ckpttool.decide.data_effects import Consumed, by_step, consumed, effect_findings, restarting
-from ckpttool.decide.lint_engine import View
-from ckpttool.domain.data_position import DataEffect, GoesOn, SampleSource
-from ckpttool.domain.finding import Code, Finding, note
-from ckpttool.domain.frozen import replace
-from ckpttool.domain.load_settings import Place, TrainerSetting
-from ckpttool.formats.strict_json import ParseError, parse_object
-from ckpttool.storage.base import Storage
+from ckpttool.core.decide.data_effects import Consumed, by_step, consumed, effect_findings, restarting
+from ckpttool.core.decide.lint_engine import View
+from ckpttool.core.domain.data_position import DataEffect, GoesOn, SampleSource
+from ckpttool.core.domain.finding import Code, Finding, note
+from ckpttool.core.domain.frozen import replace
+from ckpttool.core.domain.load_settings import Place, TrainerSetting
+from ckpttool.core.formats.strict_json import ParseError, parse_object
+from ckpttool.core.storage.base import Storage
 from ckpttool.trainers.base import Effects, Resume
 from ckpttool.trainers.common.complete import complete
 from ckpttool.trainers.common.saved_values import first_told
@@ -318,6 +318,6 @@ def _notes(resume: Resume, arguments: Arguments) -> Iterator[Finding]:
 
 
 def _updates(told: object) -> int | None:
-    from ckpttool.formats.torch.plain import whole_at
+    from ckpttool.core.formats.torch.plain import whole_at
 
     return whole_at(told, "last_epoch")

@@ -9,10 +9,10 @@ import re
 from itertools import islice
 from typing import NamedTuple
 
-from ckpttool.domain.finding import Code, Finding, unsafe
-from ckpttool.domain.shard import FormatName, Shard, ShardRole
-from ckpttool.formats.torch.plain import whole_at
-from ckpttool.storage.base import Storage, unreadable
+from ckpttool.core.domain.finding import Code, Finding, unsafe
+from ckpttool.core.domain.shard import FormatName, Shard, ShardRole
+from ckpttool.core.formats.torch.plain import whole_at
+from ckpttool.core.storage.base import Storage, unreadable
 from ckpttool.trainers.common.listed import listed_damage, listed_shard
 from ckpttool.trainers.common.saved_values import first_told
 from ckpttool.trainers.hf_saves.save_folder import SaveFolder, absent

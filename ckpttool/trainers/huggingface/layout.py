@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from ckpttool.domain.checkpoint import Checkpoint, Inventory
-from ckpttool.storage.base import Storage
+from ckpttool.core.domain.checkpoint import Checkpoint, Inventory
+from ckpttool.core.storage.base import Storage
 from ckpttool.trainers.base import Members, Part, Refusal, ScanOptions
 from ckpttool.trainers.common.written_together import Untracked
 from ckpttool.trainers.hf_saves.save_folder import WEIGHTS, closer, is_unfinished
@@ -16,8 +16,8 @@ from ckpttool.trainers.huggingface.names import ARGUMENTS, SAVE, STATE, number_i
 from ckpttool.trainers.listing import Listing
 
 if TYPE_CHECKING:
-    from ckpttool.domain.load_settings import LoadSettings
-    from ckpttool.domain.placement import ReadByAll
+    from ckpttool.core.domain.load_settings import LoadSettings
+    from ckpttool.core.domain.placement import ReadByAll
 
 _OWN = rf"{re.escape(STATE)}|{re.escape(ARGUMENTS)}|rng_state(?:_[0-9]{{1,9}})?\.pth|global_step[0-9]+"
 """What lies in a save and in no other trainer's folder of such a name."""
@@ -94,7 +94,7 @@ class HfTrainerLayout(Untracked):
             `Trainer._inner_training_loop`, `_load_from_checkpoint` and `_load_optimizer_and_scheduler` of
             transformers 5.23: each process looks for these in the folder itself, and begins anew what it does not find.
         """
-        from ckpttool.domain.placement import ReadByAll
+        from ckpttool.core.domain.placement import ReadByAll
         from ckpttool.trainers.hf_saves.save_folder import read_by_all
 
         state, tag = f"{checkpoint.name}/{STATE}", f"{checkpoint.name}/global_step"
@@ -108,7 +108,7 @@ class HfTrainerLayout(Untracked):
 
     def load(self, inventory: Inventory, checkpoint: Checkpoint) -> LoadSettings | Refusal:
         """Name the save's folder: `True` would take the highest number, whatever is in it."""
-        from ckpttool.domain.load_settings import LoadSettings, Place, TrainerSetting
+        from ckpttool.core.domain.load_settings import LoadSettings, Place, TrainerSetting
 
         path = inventory.path_of(checkpoint.name)
         on_line = Place.parsed("argument:--resume_from_checkpoint")

@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from ckpttool.domain.metrics import LogItem
-from ckpttool.domain.units import ByteCount
-from ckpttool.formats.strict_json import ParseError, get_list, parse_object
-from ckpttool.logs.base import LogSource, problem
-from ckpttool.logs.fields import json_row, steps_of
+from ckpttool.core.domain.metrics import LogItem
+from ckpttool.core.domain.units import ByteCount
+from ckpttool.core.formats.strict_json import ParseError, get_list, parse_object
+from ckpttool.core.logs.base import LogSource, problem
+from ckpttool.core.logs.fields import json_row, steps_of
 
 STATE_LIMIT = ByteCount(64 << 20)
 """Over a hundred thousand log entries; the file is one JSON document, so it has to be in memory whole."""

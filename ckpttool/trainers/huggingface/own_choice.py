@@ -8,16 +8,16 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from ckpttool.domain.checkpoint import Checkpoint, Content
-from ckpttool.domain.finding import Code, Severity, worst
-from ckpttool.domain.plan import Outcome
-from ckpttool.storage.base import Kind, LostLinkError
+from ckpttool.core.domain.checkpoint import Checkpoint, Content
+from ckpttool.core.domain.finding import Code, Severity, worst
+from ckpttool.core.domain.plan import Outcome
+from ckpttool.core.storage.base import Kind, LostLinkError
 from ckpttool.trainers.common.named_path import elsewhere, inside
 from ckpttool.trainers.common.own_choice import Choice, NotTold, Told, said
 from ckpttool.trainers.huggingface.names import AUTOMATIC, OUTPUT, RESUME, number_in
 
 if TYPE_CHECKING:
-    from ckpttool.decide.lint_engine import View
+    from ckpttool.core.decide.lint_engine import View
     from ckpttool.trainers.abilities import OwnStart
 
 _LOADS_WITHOUT = {Code.CHECKSUM_MISMATCH, Code.STEP_DISAGREES}

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from contextlib import suppress
 
-from ckpttool.logs.base import RankLogs
-from ckpttool.storage import open_storage
+from ckpttool.core.logs.base import RankLogs
+from ckpttool.core.storage import open_storage
 from ckpttool.trainers.huggingface.names import SAVE, STATE
 
 _LAST_BYTES = 16

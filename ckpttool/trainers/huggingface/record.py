@@ -14,7 +14,7 @@ from contextlib import suppress
 from itertools import islice
 from typing import NamedTuple
 
-from ckpttool.formats.strict_json import (
+from ckpttool.core.formats.strict_json import (
     JsonObject,
     ParseError,
     get_int,
@@ -23,7 +23,7 @@ from ckpttool.formats.strict_json import (
     get_optional_str,
     parse_object,
 )
-from ckpttool.storage.base import ByteSource, OverLimitError, Storage
+from ckpttool.core.storage.base import ByteSource, OverLimitError, Storage
 from ckpttool.trainers.huggingface.log import STATE_LIMIT
 
 _SMALL, _END = 64 << 10, 16 << 10
@@ -283,8 +283,8 @@ class ArgumentsReader:
 
 
 def _arguments(source: ByteSource) -> Arguments:
-    from ckpttool.formats.torch.pickle_objects import BrokenPickleError
-    from ckpttool.formats.torch.plain import plain_values, value_at, whole_at
+    from ckpttool.core.formats.torch.pickle_objects import BrokenPickleError
+    from ckpttool.core.formats.torch.plain import plain_values, value_at, whole_at
 
     try:
         told = plain_values(source)

@@ -8,15 +8,15 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
-from ckpttool.domain.checkpoint import Checkpoint, CommitState, Content, Inventory, StepSource, Topology
-from ckpttool.domain.finding import Code, Finding, damage, in_order, suspect, unknown
-from ckpttool.domain.frozen import replace
-from ckpttool.domain.scalars import Scalars
-from ckpttool.domain.shard import ShardRole
-from ckpttool.domain.units import Rank, Step, counted
-from ckpttool.formats.strict_json import ParseError, parse_object
-from ckpttool.storage.base import LostLinkError, Storage, unreadable
-from ckpttool.storage.fan_out import map_waiting
+from ckpttool.core.domain.checkpoint import Checkpoint, CommitState, Content, Inventory, StepSource, Topology
+from ckpttool.core.domain.finding import Code, Finding, damage, in_order, suspect, unknown
+from ckpttool.core.domain.frozen import replace
+from ckpttool.core.domain.scalars import Scalars
+from ckpttool.core.domain.shard import ShardRole
+from ckpttool.core.domain.units import Rank, Step, counted
+from ckpttool.core.formats.strict_json import ParseError, parse_object
+from ckpttool.core.storage.base import LostLinkError, Storage, unreadable
+from ckpttool.core.storage.fan_out import map_waiting
 from ckpttool.trainers.base import ScanOptions
 from ckpttool.trainers.common.listed import by_rank, listed_damage, one_run, stray, tracked_by
 from ckpttool.trainers.hf_saves.save_folder import (

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ckpttool.decide.lint_engine import View
-from ckpttool.domain.settings import Nested
+from ckpttool.core.decide.lint_engine import View
+from ckpttool.core.domain.settings import Nested
 
 _CALLBACK = "ModelCheckpoint"
 

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ckpttool.decide.data_effects import Consumed, consumed, effect_findings
-from ckpttool.decide.lint_engine import View
-from ckpttool.domain.data_position import DataEffect, GoesOn
-from ckpttool.domain.finding import Finding
-from ckpttool.domain.frozen import replace
+from ckpttool.core.decide.data_effects import Consumed, consumed, effect_findings
+from ckpttool.core.decide.lint_engine import View
+from ckpttool.core.domain.data_position import DataEffect, GoesOn
+from ckpttool.core.domain.finding import Finding
+from ckpttool.core.domain.frozen import replace
 from ckpttool.trainers.base import Effects, Resume
 from ckpttool.trainers.common.complete import complete
 from ckpttool.trainers.lightning import Lightning

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from ckpttool.domain.checkpoint import Checkpoint, Inventory
-from ckpttool.records import SealPlace, own_path
-from ckpttool.storage.base import Storage
+from ckpttool.core.domain.checkpoint import Checkpoint, Inventory
+from ckpttool.core.records import SealPlace, own_path
+from ckpttool.core.storage.base import Storage
 from ckpttool.trainers.base import Members, Part, Refusal, ScanOptions
 from ckpttool.trainers.common.written_together import Untracked
 from ckpttool.trainers.lightning import Lightning
@@ -15,8 +15,8 @@ from ckpttool.trainers.lightning.names import META, SUFFIX, VERSION, is_bare, is
 from ckpttool.trainers.listing import Listing
 
 if TYPE_CHECKING:
-    from ckpttool.domain.load_settings import LoadSettings
-    from ckpttool.domain.placement import ReadByAll
+    from ckpttool.core.domain.load_settings import LoadSettings
+    from ckpttool.core.domain.placement import ReadByAll
 
 
 class LightningLayout(Untracked):
@@ -80,7 +80,7 @@ class LightningLayout(Untracked):
 
     def load(self, inventory: Inventory, checkpoint: Checkpoint) -> LoadSettings | Refusal:
         """Name the file or folder, never `last`: in the code, or on the command line of a LightningCLI."""
-        from ckpttool.domain.load_settings import LoadSettings, Place, TrainerSetting
+        from ckpttool.core.domain.load_settings import LoadSettings, Place, TrainerSetting
 
         path = inventory.path_of(checkpoint.name)
         in_code, on_line = Place.parsed("code:trainer.fit(..., ckpt_path)"), Place.parsed("argument:--ckpt_path")

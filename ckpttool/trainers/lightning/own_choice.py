@@ -10,11 +10,11 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from ckpttool.domain.checkpoint import Checkpoint, Content
-from ckpttool.domain.finding import Code, Finding, blocking, note
-from ckpttool.domain.plan import Outcome
-from ckpttool.storage import is_local
-from ckpttool.storage.base import Entry, Kind, NotRegularError, Storage
+from ckpttool.core.domain.checkpoint import Checkpoint, Content
+from ckpttool.core.domain.finding import Code, Finding, blocking, note
+from ckpttool.core.domain.plan import Outcome
+from ckpttool.core.storage import is_local
+from ckpttool.core.storage.base import Entry, Kind, NotRegularError, Storage
 from ckpttool.trainers.common.named_path import elsewhere, inside
 from ckpttool.trainers.common.own_choice import Choice, NotTold, Told, said
 from ckpttool.trainers.lightning.callbacks import fit_prefix, items_of, saving_callbacks
@@ -22,7 +22,7 @@ from ckpttool.trainers.lightning.names import hpc_number, is_last
 from ckpttool.trainers.lightning.record import is_torn
 
 if TYPE_CHECKING:
-    from ckpttool.decide.lint_engine import View
+    from ckpttool.core.decide.lint_engine import View
     from ckpttool.trainers.abilities import OwnStart
 
 _START = "a start with ckpt_path='last'"

@@ -7,13 +7,13 @@ Source:
 
 from __future__ import annotations
 
-from ckpttool.domain.checkpoint import Content
-from ckpttool.domain.finding import Finding, Severity
-from ckpttool.domain.frozen import dataclass, replace
-from ckpttool.domain.remedies import helped
-from ckpttool.formats.torch.pickle_objects import BrokenPickleError
-from ckpttool.formats.torch.plain import plain_values, value_at
-from ckpttool.storage.base import ByteSource, NotRegularError, Storage
+from ckpttool.core.domain.checkpoint import Content
+from ckpttool.core.domain.finding import Finding, Severity
+from ckpttool.core.domain.frozen import dataclass, replace
+from ckpttool.core.domain.remedies import helped
+from ckpttool.core.formats.torch.pickle_objects import BrokenPickleError
+from ckpttool.core.formats.torch.plain import plain_values, value_at
+from ckpttool.core.storage.base import ByteSource, NotRegularError, Storage
 from ckpttool.trainers.common.saved_values import count_at
 
 _FIT = ("loops", "fit_loop")
@@ -97,8 +97,8 @@ def cut(source: ByteSource, path: str) -> tuple[Finding, ...]:
     Raises:
         OSError: The disk did not answer.
     """
-    from ckpttool.formats.torch.zip_directory import read_zip_directory
-    from ckpttool.formats.torch.zip_end import archive_begin
+    from ckpttool.core.formats.torch.zip_directory import read_zip_directory
+    from ckpttool.core.formats.torch.zip_end import archive_begin
 
     if archive_begin(source, source.stamp.size)[0] == 0 or not source.read(0, len(_ZIP)).startswith(_ZIP):
         return ()

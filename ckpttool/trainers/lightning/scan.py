@@ -6,15 +6,15 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from ckpttool.domain.checkpoint import Checkpoint, CommitState, Inventory, StepSource, Topology
-from ckpttool.domain.finding import Code, Finding, in_order, note
-from ckpttool.domain.frozen import dataclass, replace
-from ckpttool.domain.scalars import Scalars
-from ckpttool.domain.shard import FileStamp, FormatName, Shard, ShardRole
-from ckpttool.domain.units import Step
-from ckpttool.records import MANIFEST_NAME, OWN_FOLDER
-from ckpttool.storage.base import Entry, Kind, Storage, unreadable
-from ckpttool.storage.fan_out import map_waiting
+from ckpttool.core.domain.checkpoint import Checkpoint, CommitState, Inventory, StepSource, Topology
+from ckpttool.core.domain.finding import Code, Finding, in_order, note
+from ckpttool.core.domain.frozen import dataclass, replace
+from ckpttool.core.domain.scalars import Scalars
+from ckpttool.core.domain.shard import FileStamp, FormatName, Shard, ShardRole
+from ckpttool.core.domain.units import Step
+from ckpttool.core.records import MANIFEST_NAME, OWN_FOLDER
+from ckpttool.core.storage.base import Entry, Kind, Storage, unreadable
+from ckpttool.core.storage.fan_out import map_waiting
 from ckpttool.trainers.base import ScanOptions
 from ckpttool.trainers.common.listed import UNFINISHED_MARK, marked_unfinished, not_finished, one_run, stray
 from ckpttool.trainers.lightning import Lightning

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 from ckpttool.trainers.common.not_started import NotStarted
 
 if TYPE_CHECKING:
-    from ckpttool.domain.advice import Calibration, SpikeAdvice, StopAdvice, ThresholdSettings, TrainersDetour
-    from ckpttool.domain.checkpoint import Checkpoint, Inventory
-    from ckpttool.domain.data_position import SkipBatches
-    from ckpttool.domain.finding import Finding
-    from ckpttool.domain.plan import TrainersSkip
-    from ckpttool.domain.question import AskedSizes
-    from ckpttool.logs.base import LogFormat
+    from ckpttool.core.domain.advice import Calibration, SpikeAdvice, StopAdvice, ThresholdSettings, TrainersDetour
+    from ckpttool.core.domain.checkpoint import Checkpoint, Inventory
+    from ckpttool.core.domain.data_position import SkipBatches
+    from ckpttool.core.domain.finding import Finding
+    from ckpttool.core.domain.plan import TrainersSkip
+    from ckpttool.core.domain.question import AskedSizes
+    from ckpttool.core.logs.base import LogFormat
     from ckpttool.trainers.abilities import OwnWords, PolicyWords, Simulator
     from ckpttool.trainers.base import Effects, Layout, Resume
 
@@ -77,7 +77,7 @@ class MegatronWords:
 
         After a stop it can do what one number of steps cannot: train the good batches before the bad ones.
         """
-        from ckpttool.domain.advice import StopAdvice, TrainersDetour
+        from ckpttool.core.domain.advice import StopAdvice, TrainersDetour
 
         detour = advice.detour
         if detour is None:

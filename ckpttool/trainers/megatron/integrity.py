@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import re
 
-from ckpttool.domain.checkpoint import Checkpoint
-from ckpttool.domain.finding import Code, Finding, note, unsafe
-from ckpttool.domain.frozen import replace
-from ckpttool.formats.base import quoted
-from ckpttool.formats.strict_json import ParseError, as_str, get_object, get_str, parse_object
-from ckpttool.records import leads_out
-from ckpttool.storage.base import Storage
+from ckpttool.core.domain.checkpoint import Checkpoint
+from ckpttool.core.domain.finding import Code, Finding, note, unsafe
+from ckpttool.core.domain.frozen import replace
+from ckpttool.core.formats.base import quoted
+from ckpttool.core.formats.strict_json import ParseError, as_str, get_object, get_str, parse_object
+from ckpttool.core.records import leads_out
+from ckpttool.core.storage.base import Storage
 from ckpttool.trainers.megatron.names import INTEGRITY
 
 _LIMIT = 64 << 20

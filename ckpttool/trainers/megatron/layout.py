@@ -6,9 +6,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain
 from typing import TYPE_CHECKING
 
-from ckpttool.domain.checkpoint import Checkpoint, Inventory
-from ckpttool.domain.units import Rank
-from ckpttool.storage.base import Storage, is_there
+from ckpttool.core.domain.checkpoint import Checkpoint, Inventory
+from ckpttool.core.domain.units import Rank
+from ckpttool.core.storage.base import Storage, is_there
 from ckpttool.trainers.base import WHOLE_TREE, Members, Part, Refusal, ScanOptions
 from ckpttool.trainers.common.listed import own_folder
 from ckpttool.trainers.common.tracker_file import TRACKER, tracker_naming, tracker_pointer
@@ -30,9 +30,9 @@ from ckpttool.trainers.megatron.names import (
 )
 
 if TYPE_CHECKING:
-    from ckpttool.domain.load_settings import LoadSettings
-    from ckpttool.domain.placement import ReadByAll
-    from ckpttool.domain.pointer import Pointer, PointerText
+    from ckpttool.core.domain.load_settings import LoadSettings
+    from ckpttool.core.domain.placement import ReadByAll
+    from ckpttool.core.domain.pointer import Pointer, PointerText
 
 
 class MegatronIterations(WrittenTogether):
@@ -82,7 +82,7 @@ class MegatronIterations(WrittenTogether):
             `_load_base_checkpoint` of `megatron/training/checkpointing.py`, branch core_r0.16.0; without a tracker a
             rank begins anew.
         """
-        from ckpttool.domain.placement import ReadByAll
+        from ckpttool.core.domain.placement import ReadByAll
         from ckpttool.trainers.torch_dcp.store import read_by_all
 
         sizes = dict(checkpoint.scalars.rest)
@@ -97,7 +97,7 @@ class MegatronIterations(WrittenTogether):
     def pointers(self, storage: Storage, ranks: Iterable[Rank]) -> Iterator[Pointer]:
         """Read the tracker; where Megatron-Bridge goes by another file, that is not read, and nobody writes it."""
         if is_there(storage, BRIDGE_TRACKER):
-            from ckpttool.domain.pointer import Pointer
+            from ckpttool.core.domain.pointer import Pointer
 
             return iter((Pointer(path=BRIDGE_TRACKER, trouble="is read by Megatron-Bridge alone", unknown=True),))
         return iter((tracker_pointer(storage, iteration_folder, word=RELEASE),))

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ckpttool.domain.frozen import replace
-from ckpttool.domain.load_settings import LoadSettings, Place, SettingValue, TrainerSetting
-from ckpttool.domain.shard import ShardRole
+from ckpttool.core.domain.frozen import replace
+from ckpttool.core.domain.load_settings import LoadSettings, Place, SettingValue, TrainerSetting
+from ckpttool.core.domain.shard import ShardRole
 from ckpttool.trainers.base import Refusal
 from ckpttool.trainers.common.tracker_file import TRACKER
 from ckpttool.trainers.megatron import Megatron
 from ckpttool.trainers.megatron.names import BRIDGE_TRACKER, RELEASE, TRAIN_STATE, iteration_of
 
 if TYPE_CHECKING:
-    from ckpttool.domain.checkpoint import Checkpoint, Inventory
+    from ckpttool.core.domain.checkpoint import Checkpoint, Inventory
 
 
 def settings(inventory: Inventory, checkpoint: Checkpoint) -> LoadSettings | Refusal:

@@ -6,11 +6,11 @@ import math
 import re
 from collections.abc import Iterator
 
-from ckpttool.domain.frozen import replace
-from ckpttool.domain.metrics import LogItem, LogProblem, StepMetrics
-from ckpttool.domain.units import Step
-from ckpttool.logs.base import Block, LogSource, UnreadableError, blocks, number, problem, rewind
-from ckpttool.logs.fields import CURVES
+from ckpttool.core.domain.frozen import replace
+from ckpttool.core.domain.metrics import LogItem, LogProblem, StepMetrics
+from ckpttool.core.domain.units import Step
+from ckpttool.core.logs.base import Block, LogSource, UnreadableError, blocks, number, problem, rewind
+from ckpttool.core.logs.fields import CURVES
 
 _ITERATION = re.compile(rb"\biteration +(\d{1,18})/ *\d+ \|([^\n]*)")
 _VALIDATION = (

@@ -11,7 +11,7 @@ import re
 from enum import Enum
 from typing import NamedTuple
 
-from ckpttool.domain.units import Step
+from ckpttool.core.domain.units import Step
 
 ITERATION = r"iter_([0-9]{7,18})"
 RELEASE = "release"

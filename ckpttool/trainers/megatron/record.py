@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from ckpttool.domain.frozen import dataclass
-from ckpttool.domain.scalars import Scalars
-from ckpttool.domain.units import Rank, Step
-from ckpttool.formats.torch.plain import text_at, value_at
+from ckpttool.core.domain.frozen import dataclass
+from ckpttool.core.domain.scalars import Scalars
+from ckpttool.core.domain.units import Rank, Step
+from ckpttool.core.formats.torch.plain import text_at, value_at
 from ckpttool.trainers.common.saved_values import count_at
 from ckpttool.trainers.megatron.names import Part
 

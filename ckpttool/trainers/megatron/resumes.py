@@ -10,16 +10,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ckpttool.decide.data_effects import against_size, by_samples, consumed, effect_findings
-from ckpttool.domain.data_position import DataEffect, GoesOn, Unknown
-from ckpttool.domain.finding import Code, Finding, blocking, note, suspect, unknown
-from ckpttool.domain.frozen import replace
-from ckpttool.domain.plan import Outcome
-from ckpttool.domain.question import AskedSizes
-from ckpttool.domain.shard import ShardRole
-from ckpttool.formats.torch.plain import text_at, value_at, whole_at
-from ckpttool.render.shell import quote
-from ckpttool.storage.base import is_there
+from ckpttool.core.decide.data_effects import against_size, by_samples, consumed, effect_findings
+from ckpttool.core.domain.data_position import DataEffect, GoesOn, Unknown
+from ckpttool.core.domain.finding import Code, Finding, blocking, note, suspect, unknown
+from ckpttool.core.domain.frozen import replace
+from ckpttool.core.domain.plan import Outcome
+from ckpttool.core.domain.question import AskedSizes
+from ckpttool.core.domain.shard import ShardRole
+from ckpttool.core.formats.torch.plain import text_at, value_at, whole_at
+from ckpttool.core.render.shell import quote
+from ckpttool.core.storage.base import is_there
 from ckpttool.trainers.base import Effects, Resume
 from ckpttool.trainers.common.own_choice import Choice, said
 from ckpttool.trainers.common.saved_values import first_told
@@ -41,9 +41,9 @@ from ckpttool.trainers.megatron.names import (
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ckpttool.domain.checkpoint import Checkpoint
-    from ckpttool.domain.pointer import Pointer
-    from ckpttool.storage.base import Storage
+    from ckpttool.core.domain.checkpoint import Checkpoint
+    from ckpttool.core.domain.pointer import Pointer
+    from ckpttool.core.storage.base import Storage
     from ckpttool.trainers.abilities import OwnStart
 
 

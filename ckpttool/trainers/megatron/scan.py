@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from heapq import nlargest
 from typing import NamedTuple
 
-from ckpttool.domain.checkpoint import (
+from ckpttool.core.domain.checkpoint import (
     Checkpoint,
     CommitState,
     Content,
@@ -16,15 +16,15 @@ from ckpttool.domain.checkpoint import (
     Topology,
     Tracked,
 )
-from ckpttool.domain.finding import Code, Finding, blocking, in_order, note
-from ckpttool.domain.pointer import Pointer
-from ckpttool.domain.scalars import Scalars
-from ckpttool.domain.shard import FormatName, Shard, ShardRole
-from ckpttool.domain.units import Rank
-from ckpttool.formats.strict_json import ParseError, get_optional_str, get_str, parse_object
-from ckpttool.records import MANIFEST_NAME, OWN_FOLDER
-from ckpttool.storage.base import Entry, Kind, Storage, unreadable
-from ckpttool.storage.fan_out import map_waiting
+from ckpttool.core.domain.finding import Code, Finding, blocking, in_order, note
+from ckpttool.core.domain.pointer import Pointer
+from ckpttool.core.domain.scalars import Scalars
+from ckpttool.core.domain.shard import FormatName, Shard, ShardRole
+from ckpttool.core.domain.units import Rank
+from ckpttool.core.formats.strict_json import ParseError, get_optional_str, get_str, parse_object
+from ckpttool.core.records import MANIFEST_NAME, OWN_FOLDER
+from ckpttool.core.storage.base import Entry, Kind, Storage, unreadable
+from ckpttool.core.storage.fan_out import map_waiting
 from ckpttool.trainers.base import ScanOptions
 from ckpttool.trainers.common.listed import (
     by_rank,

@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from ckpttool.domain.asd import AsdDialect
-    from ckpttool.domain.checkpoint import Checkpoint, Inventory
-    from ckpttool.domain.expectation import Evidence
-    from ckpttool.domain.finding import Finding
-    from ckpttool.domain.question import AskedSizes
-    from ckpttool.domain.settings import RunConfig
-    from ckpttool.logs.base import LogFormat, LogPlaces
-    from ckpttool.storage.base import Storage
+    from ckpttool.core.domain.asd import AsdDialect
+    from ckpttool.core.domain.checkpoint import Checkpoint, Inventory
+    from ckpttool.core.domain.expectation import Evidence
+    from ckpttool.core.domain.finding import Finding
+    from ckpttool.core.domain.question import AskedSizes
+    from ckpttool.core.domain.settings import RunConfig
+    from ckpttool.core.logs.base import LogFormat, LogPlaces
+    from ckpttool.core.storage.base import Storage
     from ckpttool.trainers.abilities import ConfigReader, HealthFile, LaunchTarget, OwnScalars, OwnWords, Simulator
     from ckpttool.trainers.base import Effects, Layout, Resume
 

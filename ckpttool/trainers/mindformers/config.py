@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ckpttool.decide.lint_engine import as_the_file_has_them
-from ckpttool.errors import ConfigError
-from ckpttool.formats.config_text import TOML
-from ckpttool.formats.safe_yaml import Document, parse_document, settings_of
+from ckpttool.core.decide.lint_engine import as_the_file_has_them
+from ckpttool.core.errors import ConfigError
+from ckpttool.core.formats.config_text import TOML
+from ckpttool.core.formats.safe_yaml import Document, parse_document, settings_of
 from ckpttool.trainers.mindformers.layouts.names import ITERATION_LAYOUT, RANK_LAYOUT
 from ckpttool.trainers.mindformers.lint import BEFORE_A_START, WHEN_READ, lint, safe_fixes
 from ckpttool.trainers.mindformers.lint.types import KNOWN_KEYS, WHOLE_DATA_SET
@@ -24,8 +24,8 @@ from ckpttool.trainers.mindformers.train_config import (
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from ckpttool.domain.finding import Finding
-    from ckpttool.domain.settings import RunConfig, SafeFix
+    from ckpttool.core.domain.finding import Finding
+    from ckpttool.core.domain.settings import RunConfig, SafeFix
 
 Section = dict[str, object]
 

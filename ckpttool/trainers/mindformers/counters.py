@@ -5,12 +5,12 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator, Sequence
 
-from ckpttool.decide.data_position import exact_batches_near
-from ckpttool.domain.checkpoint import Checkpoint
-from ckpttool.domain.finding import Code, Finding, note, suspect
-from ckpttool.domain.frozen import dataclass
-from ckpttool.domain.scalars import Scalars
-from ckpttool.domain.units import counted
+from ckpttool.core.decide.data_position import exact_batches_near
+from ckpttool.core.domain.checkpoint import Checkpoint
+from ckpttool.core.domain.finding import Code, Finding, note, suspect
+from ckpttool.core.domain.frozen import dataclass
+from ckpttool.core.domain.scalars import Scalars
+from ckpttool.core.domain.units import counted
 from ckpttool.trainers.mindformers.scalars import epoch_step, state_of
 
 

@@ -5,22 +5,22 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from ckpttool.decide.data_position import batches_seen, next_step, with_config
-from ckpttool.domain.data_position import DataEffect, DataPosition, GoesOn, SkipBatches
-from ckpttool.domain.frozen import replace
-from ckpttool.errors import IncompleteError
-from ckpttool.formats import read_header
+from ckpttool.core.decide.data_position import batches_seen, next_step, with_config
+from ckpttool.core.domain.data_position import DataEffect, DataPosition, GoesOn, SkipBatches
+from ckpttool.core.domain.frozen import replace
+from ckpttool.core.errors import IncompleteError
+from ckpttool.core.formats import read_header
 from ckpttool.trainers.base import Effects, Resume
 from ckpttool.trainers.mindformers.load import counts_data_itself, data_settings, load_keys, planned_skip
 from ckpttool.trainers.mindformers.loaded_instead import Start, loaded_instead
 from ckpttool.trainers.mindformers.scalars import same_run, state_of
 
 if TYPE_CHECKING:
-    from ckpttool.domain.checkpoint import Checkpoint, Inventory
-    from ckpttool.domain.finding import Finding
-    from ckpttool.domain.plan import ResumePlan
-    from ckpttool.domain.question import DataQuestion
-    from ckpttool.storage.base import Storage
+    from ckpttool.core.domain.checkpoint import Checkpoint, Inventory
+    from ckpttool.core.domain.finding import Finding
+    from ckpttool.core.domain.plan import ResumePlan
+    from ckpttool.core.domain.question import DataQuestion
+    from ckpttool.core.storage.base import Storage
     from ckpttool.trainers.mindformers.train_config import TrainConfig
 
 

@@ -6,11 +6,11 @@ import json
 import re
 from collections.abc import Iterable, Iterator
 
-from ckpttool.domain.finding import Code, Finding, suspect, unknown
-from ckpttool.domain.frozen import replace
-from ckpttool.domain.health import Health, HealthBook, HealthRecord, worst_health
-from ckpttool.domain.units import ByteCount
-from ckpttool.formats.strict_json import (
+from ckpttool.core.domain.finding import Code, Finding, suspect, unknown
+from ckpttool.core.domain.frozen import replace
+from ckpttool.core.domain.health import Health, HealthBook, HealthRecord, worst_health
+from ckpttool.core.domain.units import ByteCount
+from ckpttool.core.formats.strict_json import (
     MOST_MEMORY,
     Json,
     ParseError,
@@ -21,7 +21,7 @@ from ckpttool.formats.strict_json import (
     memory_of,
     parse_json,
 )
-from ckpttool.storage.base import OverLimitError, Storage
+from ckpttool.core.storage.base import OverLimitError, Storage
 
 HEALTH_FILE_LIMIT = ByteCount(64 << 20)
 """More than a hundred thousand saves fit; the file is never pruned, but no training saves that often."""

@@ -7,16 +7,16 @@ from collections.abc import Iterable
 from collections.abc import Mapping as Dict
 from contextlib import suppress
 
-from ckpttool.domain.checkpoint import Inventory
-from ckpttool.domain.finding import Finding
-from ckpttool.domain.launch import ConfigChange, LaunchConfig, LaunchJob
-from ckpttool.domain.plan import ResumePlan
-from ckpttool.domain.preflight import NextSaves
-from ckpttool.domain.settings import RunConfig, Settings
-from ckpttool.domain.units import Rank
-from ckpttool.errors import CkptToolError, UsageError
-from ckpttool.render.shell import join, join_for_eval, quote_for_eval
-from ckpttool.render.yaml_edit import Editor, Mapping, Scalar, Value, spell
+from ckpttool.core.domain.checkpoint import Inventory
+from ckpttool.core.domain.finding import Finding
+from ckpttool.core.domain.launch import ConfigChange, LaunchConfig, LaunchJob
+from ckpttool.core.domain.plan import ResumePlan
+from ckpttool.core.domain.preflight import NextSaves
+from ckpttool.core.domain.settings import RunConfig, Settings
+from ckpttool.core.domain.units import Rank
+from ckpttool.core.errors import CkptToolError, UsageError
+from ckpttool.core.render.shell import join, join_for_eval, quote_for_eval
+from ckpttool.core.render.yaml_edit import Editor, Mapping, Scalar, Value, spell
 from ckpttool.trainers.mindformers.load import load_keys
 from ckpttool.trainers.mindformers.train_config import KEPT_CHECKPOINTS, LEGACY_SWITCHES, ConfigView
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from ckpttool.domain.checkpoint import Checkpoint
-from ckpttool.domain.data_position import GoesOn
-from ckpttool.domain.finding import Code, Finding, note, suspect
-from ckpttool.domain.plan import ResumePlan
-from ckpttool.domain.settings import RunConfig, dotted
+from ckpttool.core.domain.checkpoint import Checkpoint
+from ckpttool.core.domain.data_position import GoesOn
+from ckpttool.core.domain.finding import Code, Finding, note, suspect
+from ckpttool.core.domain.plan import ResumePlan
+from ckpttool.core.domain.settings import RunConfig, dotted
 from ckpttool.trainers.mindformers.counters import mindformers_counters
 from ckpttool.trainers.mindformers.load import load_keys, planned_skip
 from ckpttool.trainers.mindformers.train_config import TrainConfig

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from ckpttool.domain.checkpoint import Rename
-from ckpttool.domain.data_position import DataPosition, GoesOn, SkipBatches, Unknown, skip_of
-from ckpttool.domain.frozen import dataclass
-from ckpttool.domain.load_settings import LoadSettings, Place, SettingValue, TrainerSetting
-from ckpttool.domain.plan import ResumePlan
-from ckpttool.domain.question import DataQuestion
-from ckpttool.domain.scalars import Scalars
-from ckpttool.domain.shard import FormatName
+from ckpttool.core.domain.checkpoint import Rename
+from ckpttool.core.domain.data_position import DataPosition, GoesOn, SkipBatches, Unknown, skip_of
+from ckpttool.core.domain.frozen import dataclass
+from ckpttool.core.domain.load_settings import LoadSettings, Place, SettingValue, TrainerSetting
+from ckpttool.core.domain.plan import ResumePlan
+from ckpttool.core.domain.question import DataQuestion
+from ckpttool.core.domain.scalars import Scalars
+from ckpttool.core.domain.shard import FormatName
 
 LOAD_FORMAT = {FormatName.MINDSPORE_CKPT: "ckpt", FormatName.SAFETENSORS: "safetensors"}
 

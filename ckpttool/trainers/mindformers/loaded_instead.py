@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, TypeAlias
 
-from ckpttool.domain.checkpoint import Inventory
-from ckpttool.domain.finding import Code, Finding, Severity, brief, suspect
-from ckpttool.domain.frozen import dataclass
-from ckpttool.domain.plan import ResumePlan
-from ckpttool.domain.shard import ShardRole
-from ckpttool.domain.units import Rank
+from ckpttool.core.domain.checkpoint import Inventory
+from ckpttool.core.domain.finding import Code, Finding, Severity, brief, suspect
+from ckpttool.core.domain.frozen import dataclass
+from ckpttool.core.domain.plan import ResumePlan
+from ckpttool.core.domain.shard import ShardRole
+from ckpttool.core.domain.units import Rank
 from ckpttool.trainers.mindformers.layouts.names import ITERATION_LAYOUT, RANK_LAYOUT
 from ckpttool.trainers.mindformers.load import LoadKeys, load_keys
 from ckpttool.trainers.mindformers.run_length import length_findings

@@ -11,12 +11,12 @@ from __future__ import annotations
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from ckpttool.domain.asd import AsdDialect, StrikeCount
+from ckpttool.core.domain.asd import AsdDialect, StrikeCount
 
 if TYPE_CHECKING:
-    from ckpttool.domain.advice import Calibration, SpikeAdvice, StopAdvice, ThresholdSettings, TrainersDetour
-    from ckpttool.domain.data_position import SkipBatches
-    from ckpttool.domain.plan import TrainersSkip
+    from ckpttool.core.domain.advice import Calibration, SpikeAdvice, StopAdvice, ThresholdSettings, TrainersDetour
+    from ckpttool.core.domain.data_position import SkipBatches
+    from ckpttool.core.domain.plan import TrainersSkip
     from ckpttool.trainers.abilities import PolicyWords
 
 MONITOR = AsdDialect(name="mindformers", counts=StrikeCount.STEPS, checksum_minutes=5, pauses_from_stop=True)
@@ -39,7 +39,7 @@ class MindFormersWords:
 
     def detour(self, advice: SpikeAdvice | StopAdvice) -> TrainersDetour | None:
         """Count the batches from the start of the data; never 0, which would mean 'not set'."""
-        from ckpttool.domain.advice import TrainersDetour
+        from ckpttool.core.domain.advice import TrainersDetour
         from ckpttool.trainers.mindformers.train_config import TRAINER
 
         if advice.detour is None:
@@ -49,7 +49,7 @@ class MindFormersWords:
 
     def skip(self, skip: SkipBatches) -> TrainersSkip | None:
         """Begin the data anew where nothing is to be skipped: its setting has no zero."""
-        from ckpttool.domain.plan import TrainersSkip
+        from ckpttool.core.domain.plan import TrainersSkip
 
         sinks = "as MindSpore does"
         if skip.batches:
@@ -73,8 +73,8 @@ class MindFormersWords:
         MindFormers demands floats, and norms at all only with `local_norm` and `use_clip_grad`, which its documentation
         leaves out in part.
         """
-        from ckpttool.domain.advice import Threshold, ThresholdSettings
-        from ckpttool.render.yaml_edit import yaml_float
+        from ckpttool.core.domain.advice import Threshold, ThresholdSettings
+        from ckpttool.core.render.yaml_edit import yaml_float
 
         lines: list[str] = []
         norm, embedding = calibration.global_norm, calibration.embedding_local_norm

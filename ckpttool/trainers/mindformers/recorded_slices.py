@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
-from ckpttool.domain.checkpoint import Checkpoint
-from ckpttool.domain.replicas import RecordedSlices
-from ckpttool.domain.units import Rank
-from ckpttool.formats.strict_json import ParseError
-from ckpttool.storage import above, open_storage
-from ckpttool.storage.base import Storage
+from ckpttool.core.domain.checkpoint import Checkpoint
+from ckpttool.core.domain.replicas import RecordedSlices
+from ckpttool.core.domain.units import Rank
+from ckpttool.core.formats.strict_json import ParseError
+from ckpttool.core.storage import above, open_storage
+from ckpttool.core.storage.base import Storage
 from ckpttool.trainers.mindformers.strategy import STRATEGY_FOLDER, strategy_files
 from ckpttool.trainers.mindformers.strategy_file import SavedLayout, StageStrategy, parse_strategy
 

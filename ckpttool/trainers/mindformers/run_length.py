@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from ckpttool.domain.checkpoint import Checkpoint, Inventory
-from ckpttool.domain.data_position import GoesOn
-from ckpttool.domain.finding import Code, Finding, note, suspect, unknown
-from ckpttool.domain.frozen import dataclass, replace
-from ckpttool.domain.plan import ResumePlan
-from ckpttool.domain.units import counted
+from ckpttool.core.domain.checkpoint import Checkpoint, Inventory
+from ckpttool.core.domain.data_position import GoesOn
+from ckpttool.core.domain.finding import Code, Finding, note, suspect, unknown
+from ckpttool.core.domain.frozen import dataclass, replace
+from ckpttool.core.domain.plan import ResumePlan
+from ckpttool.core.domain.units import counted
 from ckpttool.trainers.mindformers.load import load_keys, planned_skip
 from ckpttool.trainers.mindformers.scalars import epoch_step, same_run, state_of
 

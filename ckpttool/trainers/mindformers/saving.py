@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from ckpttool.domain.dtype import DType
-from ckpttool.domain.health import Health
-from ckpttool.domain.saving import SavedScalar, SaveLabel, SaveProgress
-from ckpttool.domain.shard import FormatName
-from ckpttool.domain.units import Rank, Step
+from ckpttool.core.domain.dtype import DType
+from ckpttool.core.domain.health import Health
+from ckpttool.core.domain.saving import SavedScalar, SaveLabel, SaveProgress
+from ckpttool.core.domain.shard import FormatName
+from ckpttool.core.domain.units import Rank, Step
 from ckpttool.trainers.mindformers.health_file import MindFormersHealthFile, updated_health_json
 from ckpttool.trainers.mindformers.layouts.names import (
     RANK_LAYOUT,

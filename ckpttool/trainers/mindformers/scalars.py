@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
-from ckpttool.domain.checkpoint import Checkpoint, Facts, Inventory
-from ckpttool.domain.finding import Code, Severity
-from ckpttool.domain.frozen import dataclass
-from ckpttool.domain.scalars import AgreedScalar, AskedScalar, NameClaim, ScalarRules, Scalars, ScalarValues, ShardFacts
-from ckpttool.domain.shard import ShardRole
-from ckpttool.domain.units import Step
+from ckpttool.core.domain.checkpoint import Checkpoint, Facts, Inventory
+from ckpttool.core.domain.finding import Code, Severity
+from ckpttool.core.domain.frozen import dataclass
+from ckpttool.core.domain.scalars import (
+    AgreedScalar,
+    AskedScalar,
+    NameClaim,
+    ScalarRules,
+    Scalars,
+    ScalarValues,
+    ShardFacts,
+)
+from ckpttool.core.domain.shard import ShardRole
+from ckpttool.core.domain.units import Step
 
 RULES = ScalarRules(
     asked=(

@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from ckpttool.domain.expectation import Evidence, WorldEvidence
-from ckpttool.domain.units import Rank
-from ckpttool.storage.base import Storage
+from ckpttool.core.domain.expectation import Evidence, WorldEvidence
+from ckpttool.core.domain.units import Rank
+from ckpttool.core.storage.base import Storage
 
 if TYPE_CHECKING:
-    from ckpttool.domain.settings import RunConfig
+    from ckpttool.core.domain.settings import RunConfig
     from ckpttool.trainers.mindformers.train_config import TrainConfig
 
 _STRATEGY = r"ckpt_strategy_rank_(?P<rank>[0-9]{1,9})\.(?:ckpt|json)"

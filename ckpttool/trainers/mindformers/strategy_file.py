@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from math import prod
 from typing import NamedTuple, TypeVar
 
-from ckpttool.formats.protobuf import WireError, fields, signed, varints
-from ckpttool.formats.strict_json import (
+from ckpttool.core.formats.protobuf import WireError, fields, signed, varints
+from ckpttool.core.formats.strict_json import (
     JsonObject,
     ParseError,
     as_int,

@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, Sequence
 
-from ckpttool.domain.finding import Code, Finding, suspect, unknown
-from ckpttool.domain.frozen import dataclass, replace
-from ckpttool.domain.plan import ResumePlan
-from ckpttool.domain.question import DataQuestion
-from ckpttool.domain.units import ByteCount, Rank
-from ckpttool.formats.strict_json import ParseError, get_object, parse_object
-from ckpttool.storage import is_folder, open_storage
+from ckpttool.core.domain.finding import Code, Finding, suspect, unknown
+from ckpttool.core.domain.frozen import dataclass, replace
+from ckpttool.core.domain.plan import ResumePlan
+from ckpttool.core.domain.question import DataQuestion
+from ckpttool.core.domain.units import ByteCount, Rank
+from ckpttool.core.formats.strict_json import ParseError, get_object, parse_object
+from ckpttool.core.storage import is_folder, open_storage
 from ckpttool.trainers.mindformers.load import planned_skip
 from ckpttool.trainers.mindformers.train_config import StreamingData, TrainConfig
 

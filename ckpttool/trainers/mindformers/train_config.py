@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from ckpttool.decide.lint_engine import View
-from ckpttool.domain.frozen import dataclass, replace
-from ckpttool.domain.settings import RunConfig, dotted
-from ckpttool.errors import UsageError
+from ckpttool.core.decide.lint_engine import View
+from ckpttool.core.domain.frozen import dataclass, replace
+from ckpttool.core.domain.settings import RunConfig, dotted
+from ckpttool.core.errors import UsageError
 
 TRAINER = "mindformers"
 """Its name: in JSON, and where a config or a plan says whose it is."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ckpttool.domain.checkpoint import Checkpoint, Inventory
-from ckpttool.storage.base import Storage
+from ckpttool.core.domain.checkpoint import Checkpoint, Inventory
+from ckpttool.core.storage.base import Storage
 from ckpttool.trainers.base import Members, Part, Refusal, ScanOptions
 from ckpttool.trainers.common.written_together import Untracked
 from ckpttool.trainers.listing import Listing
@@ -13,8 +13,8 @@ from ckpttool.trainers.orbax import Orbax
 from ckpttool.trainers.orbax.names import RECORD, SAVE, is_unfinished, prefix_and_step
 
 if TYPE_CHECKING:
-    from ckpttool.domain.load_settings import LoadSettings
-    from ckpttool.domain.placement import ReadByAll
+    from ckpttool.core.domain.load_settings import LoadSettings
+    from ckpttool.core.domain.placement import ReadByAll
 
 
 class OrbaxLayout(Untracked):
@@ -59,8 +59,8 @@ class OrbaxLayout(Untracked):
 
     def read_by_all(self, checkpoint: Checkpoint) -> ReadByAll:
         """Name the record and the stores' manifests; each process reads its part of the arrays from the data files."""
-        from ckpttool.domain.placement import ReadByAll
-        from ckpttool.domain.shard import ShardRole
+        from ckpttool.core.domain.placement import ReadByAll
+        from ckpttool.core.domain.shard import ShardRole
 
         manifests = tuple(shard.path for shard in checkpoint.shards if shard.role is ShardRole.INDEX)
         data = tuple(shard.path for shard in checkpoint.shards if shard.role is ShardRole.DATA)

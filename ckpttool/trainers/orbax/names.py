@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 
-from ckpttool.domain.units import STEP_DIGITS, Step
+from ckpttool.core.domain.units import STEP_DIGITS, Step
 
 RECORD = "_CHECKPOINT_METADATA"
 """Names the items of a save."""

@@ -7,19 +7,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ckpttool.decide.data_effects import consumed
-from ckpttool.domain.data_position import DataEffect, GoesOn, Unknown
-from ckpttool.domain.finding import Severity, blocking
-from ckpttool.domain.load_settings import LoadSettings, Place, TrainerSetting
-from ckpttool.domain.plan import Outcome
-from ckpttool.formats.strict_json import ParseError, parse_object
+from ckpttool.core.decide.data_effects import consumed
+from ckpttool.core.domain.data_position import DataEffect, GoesOn, Unknown
+from ckpttool.core.domain.finding import Severity, blocking
+from ckpttool.core.domain.load_settings import LoadSettings, Place, TrainerSetting
+from ckpttool.core.domain.plan import Outcome
+from ckpttool.core.formats.strict_json import ParseError, parse_object
 from ckpttool.trainers.base import Effects, Resume
 from ckpttool.trainers.common.own_choice import Choice, said
 from ckpttool.trainers.orbax import Orbax
 from ckpttool.trainers.orbax.names import RECORD, RECORD_LIMIT
 
 if TYPE_CHECKING:
-    from ckpttool.domain.checkpoint import Checkpoint, Inventory
+    from ckpttool.core.domain.checkpoint import Checkpoint, Inventory
     from ckpttool.trainers.abilities import OwnStart
 
 _NO_ITEM = "no item of the save tells where the data stood"

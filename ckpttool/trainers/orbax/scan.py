@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from ckpttool.domain.checkpoint import Checkpoint, CommitState, Content, Inventory, NamedStep, StepSource, Topology
-from ckpttool.domain.finding import Code, Finding, in_order, note, suspect, unsafe
-from ckpttool.domain.frozen import dataclass
-from ckpttool.domain.scalars import Scalars
-from ckpttool.domain.shard import FormatName, Shard, ShardRole
-from ckpttool.formats.base import quoted
-from ckpttool.formats.ocdbt import MANIFEST
-from ckpttool.formats.strict_json import ParseError, parse_object
-from ckpttool.records import MANIFEST_NAME, OWN_FOLDER, leads_out
-from ckpttool.storage.base import Kind, Storage, unreadable
-from ckpttool.storage.fan_out import map_waiting
+from ckpttool.core.domain.checkpoint import Checkpoint, CommitState, Content, Inventory, NamedStep, StepSource, Topology
+from ckpttool.core.domain.finding import Code, Finding, in_order, note, suspect, unsafe
+from ckpttool.core.domain.frozen import dataclass
+from ckpttool.core.domain.scalars import Scalars
+from ckpttool.core.domain.shard import FormatName, Shard, ShardRole
+from ckpttool.core.formats.base import quoted
+from ckpttool.core.formats.ocdbt import MANIFEST
+from ckpttool.core.formats.strict_json import ParseError, parse_object
+from ckpttool.core.records import MANIFEST_NAME, OWN_FOLDER, leads_out
+from ckpttool.core.storage.base import Kind, Storage, unreadable
+from ckpttool.core.storage.fan_out import map_waiting
 from ckpttool.trainers.base import ScanOptions
 from ckpttool.trainers.common.listed import in_order_of_progress, listed_damage, one_run, stamp_if_there, stray
 from ckpttool.trainers.listing import Listing

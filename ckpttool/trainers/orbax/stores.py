@@ -5,21 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from ckpttool.domain.finding import Code, Finding, damage, suspect, unsafe
-from ckpttool.domain.frozen import replace
-from ckpttool.domain.remedies import helped
-from ckpttool.domain.shard import Shard, ShardRole
-from ckpttool.domain.units import ByteCount
-from ckpttool.formats.base import MAX_FINDINGS, over_limit, quoted
-from ckpttool.formats.strict_json import ParseError, as_object, get_object, parse_object
-from ckpttool.records import leads_out
-from ckpttool.storage.base import Storage, unreadable
+from ckpttool.core.domain.finding import Code, Finding, damage, suspect, unsafe
+from ckpttool.core.domain.frozen import replace
+from ckpttool.core.domain.remedies import helped
+from ckpttool.core.domain.shard import Shard, ShardRole
+from ckpttool.core.domain.units import ByteCount
+from ckpttool.core.formats.base import MAX_FINDINGS, over_limit, quoted
+from ckpttool.core.formats.strict_json import ParseError, as_object, get_object, parse_object
+from ckpttool.core.records import leads_out
+from ckpttool.core.storage.base import Storage, unreadable
 from ckpttool.trainers.common.listed import stamp_if_there
 from ckpttool.trainers.orbax.names import TREE
 
 if TYPE_CHECKING:
-    from ckpttool.domain.checkpoint import Checkpoint
-    from ckpttool.formats.ocdbt import Store
+    from ckpttool.core.domain.checkpoint import Checkpoint
+    from ckpttool.core.formats.ocdbt import Store
 
 _TREE_LIMIT = 64 << 20
 _MOST_READ = 64 << 20
@@ -40,7 +40,7 @@ def followed(storage: Storage, checkpoint: Checkpoint) -> Checkpoint:
 
 
 def _followed(storage: Storage, checkpoint: Checkpoint, folder: str) -> Checkpoint:
-    from ckpttool.formats.ocdbt import BrokenStoreError, OverLimitError, read_store
+    from ckpttool.core.formats.ocdbt import BrokenStoreError, OverLimitError, read_store
 
     def read(path: str, offset: int, length: int | None) -> bytes | None:
         if leads_out(path):

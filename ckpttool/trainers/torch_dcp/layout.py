@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from ckpttool.domain.checkpoint import Checkpoint, Content, Inventory
-from ckpttool.domain.finding import Code, Finding, unknown
-from ckpttool.domain.frozen import replace
-from ckpttool.domain.load_settings import LoadSettings, Place, TrainerSetting
-from ckpttool.domain.scalars import Scalars
-from ckpttool.records import OWN_FOLDER
-from ckpttool.storage.base import Kind, Storage
+from ckpttool.core.domain.checkpoint import Checkpoint, Content, Inventory
+from ckpttool.core.domain.finding import Code, Finding, unknown
+from ckpttool.core.domain.frozen import replace
+from ckpttool.core.domain.load_settings import LoadSettings, Place, TrainerSetting
+from ckpttool.core.domain.scalars import Scalars
+from ckpttool.core.records import OWN_FOLDER
+from ckpttool.core.storage.base import Kind, Storage
 from ckpttool.trainers.base import Members, Part, Refusal, ScanOptions
 from ckpttool.trainers.common.tracker_file import TRACKER, TRACKERS, lacks_its_saves
 from ckpttool.trainers.common.written_together import Untracked
@@ -20,7 +20,7 @@ from ckpttool.trainers.torch_dcp import TorchDcp
 from ckpttool.trainers.torch_dcp.names import COMPOSER_TIME, METADATA, UNFINISHED, is_store
 
 if TYPE_CHECKING:
-    from ckpttool.domain.placement import ReadByAll
+    from ckpttool.core.domain.placement import ReadByAll
     from ckpttool.trainers.torch_dcp.saves import Told
     from ckpttool.trainers.torch_dcp.store import DcpStore
 
@@ -116,7 +116,7 @@ def _saves(listing: Listing) -> Iterator[str]:
 
 def _told(storage: Storage, name: str, store: DcpStore) -> Told:
     """Look for counters under the names that applications give them; what else is in it is the application's."""
-    from ckpttool.decide.steps import read_name
+    from ckpttool.core.decide.steps import read_name
     from ckpttool.trainers.torch_dcp.saves import BATCHES, SAMPLES, STEPS, Told, progress
 
     words: dict[str, Iterable[str]] = {"step": STEPS, "samples": SAMPLES, "batch": BATCHES}

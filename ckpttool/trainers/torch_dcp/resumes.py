@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ckpttool.decide.data_effects import batches_read, consumed
-from ckpttool.domain.data_position import DataEffect, GoesOn, Unknown
+from ckpttool.core.decide.data_effects import batches_read, consumed
+from ckpttool.core.domain.data_position import DataEffect, GoesOn, Unknown
 from ckpttool.trainers.base import Effects, Resume
 from ckpttool.trainers.common.own_choice import NotTold
 

@@ -7,8 +7,8 @@ from functools import partial
 from heapq import nlargest
 from typing import TYPE_CHECKING, Protocol
 
-from ckpttool.decide.steps import NAME_REMEDY
-from ckpttool.domain.checkpoint import (
+from ckpttool.core.decide.steps import NAME_REMEDY
+from ckpttool.core.domain.checkpoint import (
     Checkpoint,
     CommitState,
     Content,
@@ -18,14 +18,14 @@ from ckpttool.domain.checkpoint import (
     StepSource,
     Topology,
 )
-from ckpttool.domain.finding import Finding, in_order
-from ckpttool.domain.frozen import dataclass, replace
-from ckpttool.domain.scalars import Scalars
-from ckpttool.domain.shard import FormatName
-from ckpttool.domain.units import Step
-from ckpttool.records import OWN_FOLDER
-from ckpttool.storage.base import Storage, unreadable
-from ckpttool.storage.fan_out import map_waiting
+from ckpttool.core.domain.finding import Finding, in_order
+from ckpttool.core.domain.frozen import dataclass, replace
+from ckpttool.core.domain.scalars import Scalars
+from ckpttool.core.domain.shard import FormatName
+from ckpttool.core.domain.units import Step
+from ckpttool.core.records import OWN_FOLDER
+from ckpttool.core.storage.base import Storage, unreadable
+from ckpttool.core.storage.fan_out import map_waiting
 from ckpttool.trainers.common.listed import UNFINISHED_MARK, marked_unfinished, not_finished, one_run, stray
 from ckpttool.trainers.listing import numbers_in
 from ckpttool.trainers.torch_dcp.store import AT_A_SCAN, OF_THE_NEWEST, DcpStore, look, value_slices, values_of

@@ -17,23 +17,23 @@ from math import prod
 from operator import add, gt
 from typing import TYPE_CHECKING
 
-from ckpttool.domain.checkpoint import Checkpoint, CommitState
-from ckpttool.domain.finding import Code, Finding, damage, suspect, unknown, unsafe
-from ckpttool.domain.frozen import dataclass, replace
-from ckpttool.domain.remedies import helped
-from ckpttool.domain.shard import FormatName, Shard, ShardRole
-from ckpttool.domain.units import ByteCount, Rank, counted
-from ckpttool.formats.base import MAX_FINDINGS, over_limit, quoted
-from ckpttool.formats.torch.pickle_objects import BrokenPickleError
-from ckpttool.records import leads_out
-from ckpttool.storage.base import Kind, OverLimitError, Storage, is_there, unreadable
+from ckpttool.core.domain.checkpoint import Checkpoint, CommitState
+from ckpttool.core.domain.finding import Code, Finding, damage, suspect, unknown, unsafe
+from ckpttool.core.domain.frozen import dataclass, replace
+from ckpttool.core.domain.remedies import helped
+from ckpttool.core.domain.shard import FormatName, Shard, ShardRole
+from ckpttool.core.domain.units import ByteCount, Rank, counted
+from ckpttool.core.formats.base import MAX_FINDINGS, over_limit, quoted
+from ckpttool.core.formats.torch.pickle_objects import BrokenPickleError
+from ckpttool.core.records import leads_out
+from ckpttool.core.storage.base import Kind, OverLimitError, Storage, is_there, unreadable
 from ckpttool.trainers.common.listed import stamp_if_there, stray
 from ckpttool.trainers.torch_dcp.names import METADATA, OF_RANK, UNFINISHED, WRITER, is_committed
 
 if TYPE_CHECKING:
-    from ckpttool.domain.placement import ReadByAll
-    from ckpttool.formats.torch.dcp import DcpMetadata, SplitTensor
-    from ckpttool.formats.torch.slice_machine import Slice
+    from ckpttool.core.domain.placement import ReadByAll
+    from ckpttool.core.formats.torch.dcp import DcpMetadata, SplitTensor
+    from ckpttool.core.formats.torch.slice_machine import Slice
 
 AT_A_SCAN = 64 << 10
 """Bytes of a record that is read of every save of a tree: some 300 slices, and tens of milliseconds."""
@@ -130,7 +130,7 @@ def read_by_all(checkpoint: Checkpoint) -> ReadByAll:
         `dcp.load` of torch 2.13 reads `.metadata` on every rank; a value that is saved once, such as a counter, lies
         in the file of whichever rank wrote it.
     """
-    from ckpttool.domain.placement import ReadByAll
+    from ckpttool.core.domain.placement import ReadByAll
 
     slices = [shard.path for shard in checkpoint.shards if shard.role is ShardRole.DATA]
     beside = [shard.path for shard in checkpoint.shards if shard.role is not ShardRole.DATA and shard.rank is None]
@@ -172,7 +172,7 @@ def _records(
     storage: Storage, folder: str, files: Sequence[str], most: int
 ) -> tuple[DcpMetadata | None, tuple[Finding, ...]]:
     """Read the one record, or those of all ranks; none where one is too large, none with findings where it is bad."""
-    from ckpttool.formats.torch.dcp import DcpMetadata, read_dcp_metadata  # a tree of names alone needs neither
+    from ckpttool.core.formats.torch.dcp import DcpMetadata, read_dcp_metadata  # a tree of names alone needs neither
 
     names = [METADATA] if METADATA in files else [name for name in files if OF_RANK.fullmatch(name)]
     parts: list[DcpMetadata] = []
@@ -199,7 +199,7 @@ def _records(
 
 
 def _most_ever() -> int:
-    from ckpttool.formats.torch.dcp import MOST_METADATA_BYTES
+    from ckpttool.core.formats.torch.dcp import MOST_METADATA_BYTES
 
     return MOST_METADATA_BYTES
 
@@ -312,7 +312,7 @@ class _Files:
 
 
 def _unsafe(record: str, found: DcpMetadata) -> Iterator[Finding]:
-    from ckpttool.formats.torch.pickle_names import Trust, trust
+    from ckpttool.core.formats.torch.pickle_names import Trust, trust
 
     runs = [f"{module}.{name}" for module, name in found.calls if trust(module, name) is Trust.RUNS]
     if runs:
@@ -404,7 +404,7 @@ def values_of(storage: Storage, folder: str, slices: Mapping[str, Slice]) -> dic
     Returns:
         Plain values by name, with inert objects for what would be made of classes; what cannot be read is left out.
     """
-    from ckpttool.formats.torch.plain import plain_values
+    from ckpttool.core.formats.torch.plain import plain_values
 
     found: dict[str, object] = {}
     for name, each in sorted(slices.items()):

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 from ckpttool.trainers.common.not_started import NotStarted
 
 if TYPE_CHECKING:
-    from ckpttool.domain.checkpoint import Checkpoint, Inventory
-    from ckpttool.domain.finding import Finding
-    from ckpttool.domain.question import AskedSizes
-    from ckpttool.logs.base import LogFormat
+    from ckpttool.core.domain.checkpoint import Checkpoint, Inventory
+    from ckpttool.core.domain.finding import Finding
+    from ckpttool.core.domain.question import AskedSizes
+    from ckpttool.core.logs.base import LogFormat
     from ckpttool.trainers.abilities import ConfigReader, Simulator
     from ckpttool.trainers.base import Effects, Layout, Resume
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ckpttool.decide.lint_engine import Problem, Rule, View, note, suspect
-from ckpttool.domain.finding import Code
+from ckpttool.core.decide.lint_engine import Problem, Rule, View, note, suspect
+from ckpttool.core.domain.finding import Code
 from ckpttool.trainers.common.linted_configs import LintedConfigs
 from ckpttool.trainers.torchtitan import Torchtitan
 from ckpttool.trainers.torchtitan.names import LEFT_OUT, ON, SECTION

@@ -10,20 +10,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ckpttool.decide.data_effects import against_size, consumed, effect_findings
-from ckpttool.decide.lint_engine import View
-from ckpttool.domain.checkpoint import Content
-from ckpttool.domain.data_position import DataEffect, GoesOn
-from ckpttool.domain.finding import Code, suspect
-from ckpttool.domain.question import AskedSizes
+from ckpttool.core.decide.data_effects import against_size, consumed, effect_findings
+from ckpttool.core.decide.lint_engine import View
+from ckpttool.core.domain.checkpoint import Content
+from ckpttool.core.domain.data_position import DataEffect, GoesOn
+from ckpttool.core.domain.finding import Code, suspect
+from ckpttool.core.domain.question import AskedSizes
 from ckpttool.trainers.base import Effects, Resume
 from ckpttool.trainers.torchtitan import Torchtitan
 from ckpttool.trainers.torchtitan.config import left_out
 from ckpttool.trainers.torchtitan.names import DP
 
 if TYPE_CHECKING:
-    from ckpttool.domain.checkpoint import Checkpoint
-    from ckpttool.domain.finding import Finding
+    from ckpttool.core.domain.checkpoint import Checkpoint
+    from ckpttool.core.domain.finding import Finding
 
 _REFUSES = (
     "torchtitan does not share a loader's state out anew (--checkpoint.exclude_from_loading dataloader leaves it out, "

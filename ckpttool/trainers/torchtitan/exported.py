@@ -6,13 +6,13 @@ Source:
 
 from __future__ import annotations
 
-from ckpttool.domain.checkpoint import CommitState
-from ckpttool.domain.finding import Code, Finding, damage, unsafe
-from ckpttool.domain.shard import FormatName, Shard, ShardRole
-from ckpttool.formats.base import quoted
-from ckpttool.formats.strict_json import ParseError
-from ckpttool.records import leads_out
-from ckpttool.storage.base import Kind, Storage, unreadable
+from ckpttool.core.domain.checkpoint import CommitState
+from ckpttool.core.domain.finding import Code, Finding, damage, unsafe
+from ckpttool.core.domain.shard import FormatName, Shard, ShardRole
+from ckpttool.core.formats.base import quoted
+from ckpttool.core.formats.strict_json import ParseError
+from ckpttool.core.records import leads_out
+from ckpttool.core.storage.base import Kind, Storage, unreadable
 from ckpttool.trainers.common.listed import stamp_if_there
 from ckpttool.trainers.hf_saves.save_folder import read_index
 from ckpttool.trainers.torch_dcp.names import METADATA

@@ -10,13 +10,13 @@ import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from ckpttool.domain.checkpoint import Checkpoint, CommitState, Content, Inventory, NamedStep
-from ckpttool.domain.finding import in_order
-from ckpttool.domain.frozen import replace
-from ckpttool.domain.scalars import Scalars
-from ckpttool.domain.shard import FormatName
-from ckpttool.domain.units import Step
-from ckpttool.storage.base import Storage
+from ckpttool.core.domain.checkpoint import Checkpoint, CommitState, Content, Inventory, NamedStep
+from ckpttool.core.domain.finding import in_order
+from ckpttool.core.domain.frozen import replace
+from ckpttool.core.domain.scalars import Scalars
+from ckpttool.core.domain.shard import FormatName
+from ckpttool.core.domain.units import Step
+from ckpttool.core.storage.base import Storage
 from ckpttool.trainers.base import Part, Refusal, ScanOptions
 from ckpttool.trainers.listing import Listing
 from ckpttool.trainers.torch_dcp.layout import FoldersOfSlices
@@ -25,7 +25,7 @@ from ckpttool.trainers.torchtitan import Torchtitan
 from ckpttool.trainers.torchtitan.names import DP, INDEX, SAVE, STATE
 
 if TYPE_CHECKING:
-    from ckpttool.domain.load_settings import LoadSettings
+    from ckpttool.core.domain.load_settings import LoadSettings
     from ckpttool.trainers.torch_dcp.saves import Told
     from ckpttool.trainers.torch_dcp.store import DcpStore
 
@@ -69,7 +69,7 @@ class TorchtitanLayout(FoldersOfSlices):
 
     def load(self, inventory: Inventory, checkpoint: Checkpoint) -> LoadSettings | Refusal:
         """Name the step, of the folder that the config names already; weights alone by their path."""
-        from ckpttool.domain.load_settings import LoadSettings, Place, TrainerSetting
+        from ckpttool.core.domain.load_settings import LoadSettings, Place, TrainerSetting
 
         path = inventory.path_of(checkpoint.name)
         if checkpoint.content is Content.WEIGHTS_ONLY:

@@ -6,10 +6,10 @@ import re
 from collections import OrderedDict
 from collections.abc import Iterator
 
-from ckpttool.domain.frozen import replace
-from ckpttool.domain.metrics import LogItem, LogProblem, StepMetrics
-from ckpttool.domain.units import Step
-from ckpttool.logs.base import Block, LogSource, UnreadableError, blocks, number, problem, rewind
+from ckpttool.core.domain.frozen import replace
+from ckpttool.core.domain.metrics import LogItem, LogProblem, StepMetrics
+from ckpttool.core.domain.units import Step
+from ckpttool.core.logs.base import Block, LogSource, UnreadableError, blocks, number, problem, rewind
 
 _COLOUR = rb"(?:\x1b\[[\d;]*m)*"
 _LINE = re.compile(

@@ -12,12 +12,12 @@ import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from ckpttool.decide.data_effects import stray_taken
-from ckpttool.domain.checkpoint import Content
-from ckpttool.domain.finding import blocking
-from ckpttool.domain.frozen import replace
-from ckpttool.domain.plan import Outcome
-from ckpttool.storage.base import Kind
+from ckpttool.core.decide.data_effects import stray_taken
+from ckpttool.core.domain.checkpoint import Content
+from ckpttool.core.domain.finding import blocking
+from ckpttool.core.domain.frozen import replace
+from ckpttool.core.domain.plan import Outcome
+from ckpttool.core.storage.base import Kind
 from ckpttool.trainers.common.named_path import inside
 from ckpttool.trainers.common.own_choice import Choice, NotTold, Told
 from ckpttool.trainers.listing import list_root
@@ -27,9 +27,9 @@ from ckpttool.trainers.torchtitan.config import left_out
 from ckpttool.trainers.torchtitan.names import INDEX, LEFT_OUT, ON, SECTION
 
 if TYPE_CHECKING:
-    from ckpttool.decide.lint_engine import View
-    from ckpttool.domain.checkpoint import Checkpoint
-    from ckpttool.domain.finding import Finding
+    from ckpttool.core.decide.lint_engine import View
+    from ckpttool.core.domain.checkpoint import Checkpoint
+    from ckpttool.core.domain.finding import Finding
     from ckpttool.trainers.abilities import OwnStart
     from ckpttool.trainers.listing import Listing
 

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 from ckpttool.trainers.common.not_started import WithoutLogs
 
 if TYPE_CHECKING:
-    from ckpttool.domain.checkpoint import Checkpoint, Inventory
-    from ckpttool.domain.finding import Finding
-    from ckpttool.domain.question import AskedSizes
+    from ckpttool.core.domain.checkpoint import Checkpoint, Inventory
+    from ckpttool.core.domain.finding import Finding
+    from ckpttool.core.domain.question import AskedSizes
     from ckpttool.trainers.abilities import Simulator
     from ckpttool.trainers.base import Effects, Layout, Resume
 

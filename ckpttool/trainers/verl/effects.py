@@ -10,21 +10,21 @@ from __future__ import annotations
 import posixpath
 from typing import TYPE_CHECKING
 
-from ckpttool.decide.data_effects import against_size, consumed, effect_findings
-from ckpttool.domain.data_position import DataEffect, GoesOn, Unknown
-from ckpttool.domain.frozen import replace
-from ckpttool.domain.question import AskedSizes
-from ckpttool.domain.units import counted
-from ckpttool.formats.torch.pickle_objects import BrokenPickleError
-from ckpttool.formats.torch.plain import plain_values
+from ckpttool.core.decide.data_effects import against_size, consumed, effect_findings
+from ckpttool.core.domain.data_position import DataEffect, GoesOn, Unknown
+from ckpttool.core.domain.frozen import replace
+from ckpttool.core.domain.question import AskedSizes
+from ckpttool.core.domain.units import counted
+from ckpttool.core.formats.torch.pickle_objects import BrokenPickleError
+from ckpttool.core.formats.torch.plain import plain_values
 from ckpttool.trainers.base import Effects, Resume
 from ckpttool.trainers.verl import Verl
 from ckpttool.trainers.verl.loader import batches_in
 from ckpttool.trainers.verl.names import DATA, holds_a_model, is_data
 
 if TYPE_CHECKING:
-    from ckpttool.domain.checkpoint import Checkpoint
-    from ckpttool.domain.finding import Finding
+    from ckpttool.core.domain.checkpoint import Checkpoint
+    from ckpttool.core.domain.finding import Finding
 
 _NO_STATE = "the save holds no data.pt, so the loader begins with its first batch"
 _OTHER_BATCHES = "data.pt counts batches of the old size"

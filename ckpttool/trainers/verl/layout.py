@@ -6,9 +6,9 @@ import posixpath
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from ckpttool.domain.checkpoint import Checkpoint, Inventory
-from ckpttool.domain.units import Rank
-from ckpttool.storage.base import Storage
+from ckpttool.core.domain.checkpoint import Checkpoint, Inventory
+from ckpttool.core.domain.units import Rank
+from ckpttool.core.storage.base import Storage
 from ckpttool.trainers.base import WHOLE_TREE, Members, Part, Refusal, ScanOptions
 from ckpttool.trainers.common.tracker_file import TRACKER, tracker_naming, tracker_pointer
 from ckpttool.trainers.common.written_together import WrittenTogether
@@ -17,9 +17,9 @@ from ckpttool.trainers.verl import Verl
 from ckpttool.trainers.verl.names import ROLES, SAVE, folder_of, holds_a_model, is_data, step_of
 
 if TYPE_CHECKING:
-    from ckpttool.domain.load_settings import LoadSettings
-    from ckpttool.domain.placement import ReadByAll
-    from ckpttool.domain.pointer import Pointer, PointerText
+    from ckpttool.core.domain.load_settings import LoadSettings
+    from ckpttool.core.domain.placement import ReadByAll
+    from ckpttool.core.domain.pointer import Pointer, PointerText
 
 
 class VerlLayout(WrittenTogether):
@@ -61,7 +61,7 @@ class VerlLayout(WrittenTogether):
 
     def read_by_all(self, checkpoint: Checkpoint) -> ReadByAll:
         """Name none: each rank reads its own files, and one process the tracker and the data's place."""
-        from ckpttool.domain.placement import ReadByAll
+        from ckpttool.core.domain.placement import ReadByAll
 
         return ReadByAll()
 
@@ -76,7 +76,7 @@ class VerlLayout(WrittenTogether):
 
     def load(self, inventory: Inventory, checkpoint: Checkpoint) -> LoadSettings | Refusal:
         """Name the save's folder, and say that it is named: `resume_mode` is `auto` otherwise."""
-        from ckpttool.domain.load_settings import LoadSettings, Place, TrainerSetting
+        from ckpttool.core.domain.load_settings import LoadSettings, Place, TrainerSetting
 
         path = inventory.path_of(checkpoint.name)
         return LoadSettings(

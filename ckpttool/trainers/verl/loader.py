@@ -5,7 +5,7 @@ Source: stateful_dataloader.py of torchdata 0.11; a loader with processes of its
 
 from __future__ import annotations
 
-from ckpttool.formats.torch.plain import whole_at
+from ckpttool.core.formats.torch.plain import whole_at
 
 
 def batches_in(state: object) -> int | None:

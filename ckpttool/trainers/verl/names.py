@@ -9,8 +9,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from ckpttool.domain.shard import ShardRole
-from ckpttool.domain.units import STEP_DIGITS, Step
+from ckpttool.core.domain.shard import ShardRole
+from ckpttool.core.domain.units import STEP_DIGITS, Step
 
 ROLES = ("actor", "critic")
 """Folders of a save, one for each model that is trained; any other that holds a rank's file is one, too."""

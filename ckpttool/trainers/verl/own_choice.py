@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ckpttool.domain.finding import Code, blocking
-from ckpttool.domain.plan import Outcome
-from ckpttool.formats.strict_json import ParseError
+from ckpttool.core.domain.finding import Code, blocking
+from ckpttool.core.domain.plan import Outcome
+from ckpttool.core.formats.strict_json import ParseError
 from ckpttool.trainers.common.own_choice import Choice, said
 from ckpttool.trainers.common.tracker_file import tracked_step
 from ckpttool.trainers.verl.names import folder_of
 
 if TYPE_CHECKING:
-    from ckpttool.domain.checkpoint import Checkpoint
+    from ckpttool.core.domain.checkpoint import Checkpoint
     from ckpttool.trainers.abilities import OwnStart
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import pairwise
 
-from ckpttool.domain.checkpoint import (
+from ckpttool.core.domain.checkpoint import (
     Checkpoint,
     CommitState,
     Content,
@@ -20,15 +20,15 @@ from ckpttool.domain.checkpoint import (
     Topology,
     Tracked,
 )
-from ckpttool.domain.finding import Code, Finding, in_order, note, suspect, unknown
-from ckpttool.domain.frozen import dataclass, replace
-from ckpttool.domain.scalars import Scalars
-from ckpttool.domain.shard import FormatName, Shard, ShardRole
-from ckpttool.domain.units import MAX_RANKS, Rank, Step, counted
-from ckpttool.formats.strict_json import ParseError
-from ckpttool.records import MANIFEST_NAME, OWN_FOLDER
-from ckpttool.storage.base import Kind, Storage, unreadable
-from ckpttool.storage.fan_out import map_waiting
+from ckpttool.core.domain.finding import Code, Finding, in_order, note, suspect, unknown
+from ckpttool.core.domain.frozen import dataclass, replace
+from ckpttool.core.domain.scalars import Scalars
+from ckpttool.core.domain.shard import FormatName, Shard, ShardRole
+from ckpttool.core.domain.units import MAX_RANKS, Rank, Step, counted
+from ckpttool.core.formats.strict_json import ParseError
+from ckpttool.core.records import MANIFEST_NAME, OWN_FOLDER
+from ckpttool.core.storage.base import Kind, Storage, unreadable
+from ckpttool.core.storage.fan_out import map_waiting
 from ckpttool.trainers.base import ScanOptions
 from ckpttool.trainers.common.listed import (
     listed_damage,
@@ -414,7 +414,7 @@ def _identity(storage: Storage, save: Checkpoint) -> str | None:
 
 
 def _checksums(storage: Storage, path: str) -> str | None:
-    from ckpttool.formats.torch.zip_directory import read_zip_directory
+    from ckpttool.core.formats.torch.zip_directory import read_zip_directory
 
     try:
         with storage.open(path) as source:

@@ -13,7 +13,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments
 
-from ckpttool import api
+import ckpttool
 from ckpttool.guard.adapters.huggingface import attach
 
 warnings.simplefilter("ignore")
@@ -67,5 +67,5 @@ if __name__ == "__main__":
         train(*sys.argv[2:])
         print("{}")
     else:
-        question = api.NanQuestion(path=sys.argv[2], entry="nan_hf:replay", exact=True)
-        print(json.dumps(api.replay_nan(question).to_dict()))
+        question = ckpttool.NanQuestion(path=sys.argv[2], entry="nan_hf:replay", exact=True)
+        print(json.dumps(ckpttool.replay_nan(question).to_dict()))

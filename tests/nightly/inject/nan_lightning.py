@@ -16,7 +16,7 @@ from torch import nn
 from torch.nn.utils.parametrizations import spectral_norm
 from torch.utils.data import DataLoader, TensorDataset
 
-from ckpttool import api
+import ckpttool
 from ckpttool.guard.adapters.lightning import LightningGuard
 
 warnings.simplefilter("ignore")
@@ -70,5 +70,5 @@ if __name__ == "__main__":
         train(*sys.argv[2:])
         print("{}")
     else:
-        question = api.NanQuestion(path=sys.argv[2], entry="nan_lightning:replay", exact=True)
-        print(json.dumps(api.replay_nan(question).to_dict()))
+        question = ckpttool.NanQuestion(path=sys.argv[2], entry="nan_lightning:replay", exact=True)
+        print(json.dumps(ckpttool.replay_nan(question).to_dict()))

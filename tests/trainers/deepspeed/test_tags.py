@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from ckpttool import api
-from ckpttool.domain.checkpoint import Content
-from ckpttool.domain.finding import Code, Severity, blocking
-from ckpttool.domain.question import AskedSizes
-from ckpttool.domain.shard import ShardRole
+import ckpttool
+from ckpttool.core.domain.checkpoint import Content
+from ckpttool.core.domain.finding import Code, Severity, blocking
+from ckpttool.core.domain.question import AskedSizes
+from ckpttool.core.domain.shard import ShardRole
 from ckpttool.trainers.deepspeed.names import StatesFile, parse
 from ckpttool.trainers.deepspeed.record import tag_record
 from tests.support.answers import chosen, cli, codes, plan, refusal, scanned
@@ -199,11 +199,11 @@ class TestAStartWithoutZero:
         return zero1
 
     def test_with_other_ranks_loads_it_and_it_is_said(self, plain: Path) -> None:
-        told = plan(plain, choice=api.ResumeQuestion(sizes=AskedSizes(world=4)))
+        told = plan(plain, choice=ckpttool.ResumeQuestion(sizes=AskedSizes(world=4)))
         assert Code.WORLD_SIZE_DIFFERS in codes(told.findings)
 
     def test_with_another_cut_of_the_model_is_refused(self, plain: Path) -> None:
-        refused = refusal(plain, choice=api.ResumeQuestion(sizes=AskedSizes(world=4, tensor=2)))
+        refused = refusal(plain, choice=ckpttool.ResumeQuestion(sizes=AskedSizes(world=4, tensor=2)))
         assert refused.rejected
 
 
@@ -219,7 +219,7 @@ class TestAStartWithoutZero:
 def test_batches_that_the_trainer_fills_in_are_a_note(text: str, found: list[Code], tmp_path: Path) -> None:
     config = tmp_path / "ds.json"
     config.write_text(text)
-    (check,) = api.lint_config(str(config)).checks
+    (check,) = ckpttool.lint_config(str(config)).checks
     assert [reason.finding.code for reason in check.reasons] == found
     if found == [Code.BATCH_SIZE_UNKNOWN]:
         (reason,) = check.reasons

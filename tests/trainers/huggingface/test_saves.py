@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from ckpttool import api
-from ckpttool.domain.checkpoint import CommitState, Content
-from ckpttool.domain.finding import Code, blocking
-from ckpttool.domain.plan import Outcome
-from ckpttool.domain.retention import PruneOrder, RetentionPolicy
-from ckpttool.errors import ExitCode
-from ckpttool.storage import local
+import ckpttool
+from ckpttool.core.domain.checkpoint import CommitState, Content
+from ckpttool.core.domain.finding import Code, blocking
+from ckpttool.core.domain.plan import Outcome
+from ckpttool.core.domain.retention import PruneOrder, RetentionPolicy
+from ckpttool.core.errors import ExitCode
+from ckpttool.core.storage import local
 from ckpttool.trainers.huggingface import record
 from tests.support.answers import chosen, cli, codes, going, named, plan, refusal, scanned, simulated, verdict, why_not
 from tests.support.trainer_trees import edit_json, healthy
@@ -200,7 +200,7 @@ class TestTwoRunsInOneFolder:
         answer = refusal(single)
         assert {code for _, found in why_not(answer) for code in found} == {Code.RUN_MIXED}
         assert cli("resolve", str(single)).exit_code == ExitCode.INCOMPLETE
-        named_one = plan(single, choice=api.ResumeQuestion(name="checkpoint-12"))
+        named_one = plan(single, choice=ckpttool.ResumeQuestion(name="checkpoint-12"))
         assert chosen(named_one) == ("checkpoint-12", 12)
 
     def test_a_run_rewound_to_the_lowest_save_contradicts_the_run_before(self, single: Path) -> None:
@@ -208,7 +208,7 @@ class TestTwoRunsInOneFolder:
         log = [{**each, "loss": each["loss"] + (each["step"] > 4)} for each in record["log_history"]]
         edit_json(single / "checkpoint-8" / "trainer_state.json", log_history=log)
         assert {code for _, found in why_not(refusal(single)) for code in found} == {Code.RUN_MIXED}
-        pruning = api.prune(str(single), RetentionPolicy(keep_last=1), PruneOrder(grace=0.0))
+        pruning = ckpttool.prune(str(single), RetentionPolicy(keep_last=1), PruneOrder(grace=0.0))
         assert pruning.plan.going == ()
         assert not any("not whole" in fate.because for fate in pruning.plan.fates)
 
@@ -220,9 +220,9 @@ class TestTwoRunsInOneFolder:
 
     def test_to_name_a_save_of_two_runs_seals_it(self, single: Path) -> None:
         of_another_run(single, "checkpoint-1000", step=1000)
-        (unnamed,) = api.seal(str(single))
+        (unnamed,) = ckpttool.seal(str(single))
         assert (unnamed.written, codes(unnamed.findings)) == (False, {Code.RUN_MIXED})
-        (sealing,) = api.seal(str(single), NEWEST)
+        (sealing,) = ckpttool.seal(str(single), NEWEST)
         assert (sealing.written, sealing.findings) == (True, ())
 
     def test_a_run_that_logs_more_often_from_some_step_on_is_one_run(self, single: Path) -> None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 
-from ckpttool.domain.metrics import NoteKind
+from ckpttool.core.domain.metrics import NoteKind
 from ckpttool.trainers.megatron.log import Megatron
-from tests.logs.reading import LOGS, log, notes, problems, read, steps
+from tests.core.logs.reading import LOGS, log, notes, problems, read, steps
 from tests.support.log_rows import BLOOM
 
 

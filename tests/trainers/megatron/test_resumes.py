@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from ckpttool import api
-from ckpttool.domain.finding import Code, Severity
-from ckpttool.errors import ExitCode
+import ckpttool
+from ckpttool.core.domain.finding import Code, Severity
+from ckpttool.core.errors import ExitCode
 from tests.support.answers import cli, codes, goes_on, plan, scanned
 from tests.support.trainer_trees import LAYOUTS, healthy, recount
 
@@ -26,7 +26,7 @@ class TestWhole:
             if file.name in {"common.pt", "model_optim_rng.pt"}:
                 recount(file, "consumed_train_samples", 24, 30)
         for size in (None, 8):
-            position = goes_on(plan(root, data=api.DataQuestion(new_global_batch=size)))
+            position = goes_on(plan(root, data=ckpttool.DataQuestion(new_global_batch=size)))
             assert (position.samples, position.batches) == (30, None)
         assert "taken for read" not in cli("resolve", str(root)).output
 
@@ -35,7 +35,7 @@ class TestTrackerMixes:
     """Of a legacy save the optimizer's state is read from where the tracker points, whatever `--ckpt-step` says."""
 
     def mixed(self, root: Path, name: str | None = None) -> list[str | None]:
-        found = plan(root, choice=api.ResumeQuestion(name=name)).findings
+        found = plan(root, choice=ckpttool.ResumeQuestion(name=name)).findings
         return [finding.actual for finding in found if finding.code is Code.TRACKER_MIXES]
 
     def test_another_iteration_than_the_tracker_s_is_a_mixture(self, tmp_path: Path) -> None:
@@ -59,8 +59,8 @@ class TestTrackerMixes:
         root = healthy(tree, tmp_path)
         (root / TRACKER).unlink()
         (root / TRACKER).mkdir()
-        question = api.PreflightQuestion(config=None, tree=api.TreeQuestion(path=str(root)))
-        reasons = [reason.finding for check in api.preflight(question).checks for reason in check.reasons]
+        question = ckpttool.PreflightQuestion(config=None, tree=ckpttool.TreeQuestion(path=str(root)))
+        reasons = [reason.finding for check in ckpttool.preflight(question).checks for reason in check.reasons]
         told = {finding.code: finding for finding in reasons}
         assert told.keys() >= {Code.TRACKER_MIXES, Code.START_UNKNOWN}
         assert {finding.severity for finding in reasons} <= {Severity.UNKNOWN, Severity.NOTE}
@@ -68,13 +68,13 @@ class TestTrackerMixes:
 
     def test_preflight_is_no_go_until_the_tracker_names_it(self, tmp_path: Path) -> None:
         root = healthy("mcore_legacy_tp2dp2", tmp_path)
-        question = api.PreflightQuestion(
-            config=None, tree=api.TreeQuestion(path=str(root)), choice=api.ResumeQuestion(name="iter_0000003")
+        question = ckpttool.PreflightQuestion(
+            config=None, tree=ckpttool.TreeQuestion(path=str(root)), choice=ckpttool.ResumeQuestion(name="iter_0000003")
         )
-        assert not api.preflight(question).go
+        assert not ckpttool.preflight(question).go
         (root / TRACKER).write_text("3")
         assert Code.TRACKER_MIXES not in {
-            reason.finding.code for check in api.preflight(question).checks for reason in check.reasons
+            reason.finding.code for check in ckpttool.preflight(question).checks for reason in check.reasons
         }
 
     def test_a_save_between_the_saves_is_said_to_go_before(self, tmp_path: Path) -> None:

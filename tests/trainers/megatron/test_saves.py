@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from ckpttool import api
-from ckpttool.domain.checkpoint import CommitState, Content, StepSource
-from ckpttool.domain.finding import Code, Finding, blocking
-from ckpttool.domain.plan import NoResumePoint
-from ckpttool.domain.verdict import Level
-from ckpttool.errors import ExitCode
+import ckpttool
+from ckpttool.core.domain.checkpoint import CommitState, Content, StepSource
+from ckpttool.core.domain.finding import Code, Finding, blocking
+from ckpttool.core.domain.plan import NoResumePoint
+from ckpttool.core.domain.verdict import Level
+from ckpttool.core.errors import ExitCode
 from ckpttool.trainers.megatron.names import Part, SaveKind, kind_of
 from ckpttool.trainers.megatron.record import save_record
 from tests.support.answers import chosen, cli, plan, scanned, verdict
@@ -123,7 +123,7 @@ class TestRelease:
         (distributed / TRACKER).write_text("release")
         saves = {save.name: save for save in scanned(distributed).checkpoints}
         assert saves["release"].content is Content.WEIGHTS_ONLY
-        choice = api.ResumeQuestion(name="release", allow_weights_only=True)
+        choice = ckpttool.ResumeQuestion(name="release", allow_weights_only=True)
         said = [(str(each.place), each.value) for each in plan(distributed, choice=choice).load.settings]
         assert said == [
             (f"file:{TRACKER}", "release"),
@@ -135,7 +135,7 @@ class TestRelease:
 class TestIterationZero:
     def test_it_cannot_be_named_and_says_so(self, legacy: Path) -> None:
         (legacy / "iter_0000003").rename(legacy / "iter_0000000")
-        load = api.scan(str(legacy)).layout.load(scanned(legacy), scanned(legacy).checkpoints[0])
+        load = ckpttool.scan(str(legacy)).layout.load(scanned(legacy), scanned(legacy).checkpoints[0])
         assert "--ckpt-step 0 counts as not given" in str(load)
 
 
@@ -215,7 +215,7 @@ class TestManySaves:
             file.unlink()
         shutil.rmtree(many / "iter_0000006")
         shutil.copytree(many / "iter_0000003", many / "iter_0000006")
-        decision = api.resolve(api.TreeQuestion(path=str(many))).decision
+        decision = ckpttool.resolve(ckpttool.TreeQuestion(path=str(many))).decision
         assert isinstance(decision, NoResumePoint)
         for rejection in decision.rejected:
             assert Code.SHARD_MISSING in {reason.code for reason in rejection.reasons}

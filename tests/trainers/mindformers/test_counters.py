@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ckpttool.domain.finding import Code, Severity
+from ckpttool.core.domain.finding import Code, Severity
 from ckpttool.trainers.mindformers.counters import MindFormersCounters, mindformers_counters
 from ckpttool.trainers.mindformers.scalars import TrainState
 

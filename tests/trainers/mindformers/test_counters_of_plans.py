@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 import pytest
 
-from ckpttool.api import DataQuestion
-from ckpttool.domain.finding import Code
+from ckpttool import DataQuestion
+from ckpttool.core.domain.finding import Code
 from ckpttool.trainers.mindformers.load import planned_skip
 from tests.support.answers import cli, notes, plan
 from tests.support.trees import TreeBuilder

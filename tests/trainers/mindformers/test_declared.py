@@ -10,13 +10,13 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ckpttool import api
-from ckpttool.decide.data_position import plan_data
-from ckpttool.domain.finding import Code, Severity
-from ckpttool.domain.plan import NoResumePoint, ResumePlan
-from ckpttool.domain.units import Step
-from ckpttool.errors import ExitCode
-from ckpttool.formats.safe_yaml import parse_document
+import ckpttool
+from ckpttool.core.decide.data_position import plan_data
+from ckpttool.core.domain.finding import Code, Severity
+from ckpttool.core.domain.plan import NoResumePoint, ResumePlan
+from ckpttool.core.domain.units import Step
+from ckpttool.core.errors import ExitCode
+from ckpttool.core.formats.safe_yaml import parse_document
 from ckpttool.trainers.mindformers.config import train_config_of
 from ckpttool.trainers.mindformers.load import load_keys
 from tests.support.answers import chosen, coded, decide, notes, plan, why_not
@@ -48,13 +48,13 @@ def config(folder: Path, *, dp: int = 4, trans: bool = False, mode: int = 1, pre
 
 
 def resolved(
-    tree: TreeBuilder, path: str | None, choice: api.ResumeQuestion | None = None
+    tree: TreeBuilder, path: str | None, choice: ckpttool.ResumeQuestion | None = None
 ) -> ResumePlan | NoResumePoint:
-    train = None if path is None else api.read_config(path)
-    return decide(tree.output, tree=api.TreeQuestion(path=str(tree.output), config=train), choice=choice)
+    train = None if path is None else ckpttool.read_config(path)
+    return decide(tree.output, tree=ckpttool.TreeQuestion(path=str(tree.output), config=train), choice=choice)
 
 
-def planned(tree: TreeBuilder, path: str | None, choice: api.ResumeQuestion | None = None) -> ResumePlan:
+def planned(tree: TreeBuilder, path: str | None, choice: ckpttool.ResumeQuestion | None = None) -> ResumePlan:
     decision = resolved(tree, path, choice)
     assert isinstance(decision, ResumePlan), why_not(decision)
     return decision
@@ -79,7 +79,7 @@ class TestSmallerWorld:
             answer = planned(tree, path)
             assert chosen(answer) == ("10_2", 20)
             assert why_not(answer) == [("_1-15_2", {Code.WORLD_SIZE_DIFFERS})]
-        declared = api.TreeQuestion(path=str(tree.output), world_size=4)
+        declared = ckpttool.TreeQuestion(path=str(tree.output), world_size=4)
         assert chosen(plan(tree.output, tree=declared)) == ("_1-15_2", 30)
 
     def test_a_config_that_re_slices_is_no_word_on_what_was_saved(self, tmp_path: Path) -> None:
@@ -107,7 +107,7 @@ class TestPrefix:
 
     def test_an_option_outranks_it_and_the_next_save_is_told_of(self, two: TreeBuilder, tmp_path: Path) -> None:
         path = config(tmp_path, prefix="beta")
-        answer = planned(two, path, api.ResumeQuestion(prefix="alpha"))
+        answer = planned(two, path, ckpttool.ResumeQuestion(prefix="alpha"))
         assert load_keys(answer.load).resume_training == "alpha_rank_0-10_2.ckpt"
         assert [one.line for one in coded(answer.findings, Code.PREFIX_DIFFERS)] == [10]
 
@@ -198,7 +198,9 @@ def test_on_any_devices_no_sample_is_lost(ranks: int, devices: int, batch: int, 
     before, now = (train_config_of(document, path="c", devices=each) for each in (ranks, devices))
     assert now.world_size == devices
     assert now == before.started_on(devices)
-    plan = plan_data(Step(step), before.global_batch_size, api.DataQuestion(new_global_batch=now.global_batch_size))
+    plan = plan_data(
+        Step(step), before.global_batch_size, ckpttool.DataQuestion(new_global_batch=now.global_batch_size)
+    )
     assert 0 <= step * batch * ranks - plan.batches * batch * devices < batch * devices
 
 

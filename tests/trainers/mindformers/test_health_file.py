@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ckpttool.domain.finding import Code, Severity
-from ckpttool.domain.health import Health, HealthBook
-from ckpttool.storage.local import LocalStorage
+from ckpttool.core.domain.finding import Code, Severity
+from ckpttool.core.domain.health import Health, HealthBook
+from ckpttool.core.storage.local import LocalStorage
 from ckpttool.trainers.mindformers import health_file as health_json
 from ckpttool.trainers.mindformers.health_file import read_health, updated_health_json
 from tests.conftest import FIXTURES

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from ckpttool.domain.finding import Code, Severity
-from ckpttool.domain.plan import ResumePlan
-from ckpttool.domain.settings import Setting, Settings
+from ckpttool.core.domain.finding import Code, Severity
+from ckpttool.core.domain.plan import ResumePlan
+from ckpttool.core.domain.settings import Setting, Settings
 from ckpttool.trainers.mindformers.launch_check import check, other_devices
 from ckpttool.trainers.mindformers.load import LoadKeys
 from ckpttool.trainers.mindformers.scalars import TrainState

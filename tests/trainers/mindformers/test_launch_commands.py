@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from ckpttool.domain.launch import LaunchJob
-from ckpttool.errors import UsageError
+from ckpttool.core.domain.launch import LaunchJob
+from ckpttool.core.errors import UsageError
 from ckpttool.trainers.mindformers.launch import launch_commands
 
 # The launcher's way with its arguments: how many it takes, and the unquoted eval at the end.

@@ -11,10 +11,10 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ckpttool.domain.plan import ResumePlan
-from ckpttool.errors import CkptToolError, UsageError
-from ckpttool.render import yaml_edit
-from ckpttool.render.yaml_edit import spell
+from ckpttool.core.domain.plan import ResumePlan
+from ckpttool.core.errors import CkptToolError, UsageError
+from ckpttool.core.render import yaml_edit
+from ckpttool.core.render.yaml_edit import spell
 from ckpttool.trainers.mindformers.launch import render_config
 from ckpttool.trainers.mindformers.load import LoadKeys, load_keys, planned_skip
 from tests.support.plans import NEWER_LOAD, resume_plan

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from ckpttool.domain.finding import Code, Finding, Severity
-from ckpttool.formats.safe_yaml import parse_document, settings_of
+from ckpttool.core.domain.finding import Code, Finding, Severity
+from ckpttool.core.formats.safe_yaml import parse_document, settings_of
 from ckpttool.trainers.mindformers.lint import BEFORE_A_START, lint
 from tests.conftest import FIXTURES, TESTS
 

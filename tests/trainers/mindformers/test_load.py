@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ckpttool.domain.checkpoint import Checkpoint, Inventory, Rename
-from ckpttool.domain.load_settings import LoadSettings
-from ckpttool.domain.shard import FormatName
+from ckpttool.core.domain.checkpoint import Checkpoint, Inventory, Rename
+from ckpttool.core.domain.load_settings import LoadSettings
+from ckpttool.core.domain.shard import FormatName
 from ckpttool.trainers.mindformers.layouts.names import ITERATION_LAYOUT, UNIFIED_LAYOUT
 from ckpttool.trainers.mindformers.load import LoadKeys, load_keys
 from tests.support.faulty_storages import layout_of

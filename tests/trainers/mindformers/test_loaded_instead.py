@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from ckpttool.decide.preflight import CHECK_OF
-from ckpttool.domain.checkpoint import Rename
-from ckpttool.domain.finding import Code, Finding, Severity
-from ckpttool.domain.shard import ShardRole
-from ckpttool.domain.units import Rank
+from ckpttool.core.decide.preflight import CHECK_OF
+from ckpttool.core.domain.checkpoint import Rename
+from ckpttool.core.domain.finding import Code, Finding, Severity
+from ckpttool.core.domain.shard import ShardRole
+from ckpttool.core.domain.units import Rank
 from ckpttool.trainers.common import LOOSE_FILE_LAYOUT
 from ckpttool.trainers.mindformers.layouts.names import ITERATION_LAYOUT, RANK_LAYOUT, UNIFIED_LAYOUT
 from ckpttool.trainers.mindformers.load import LoadKeys

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from ckpttool import api
-from ckpttool.domain.finding import Code, Severity
-from ckpttool.domain.verdict import VerdictWord
-from ckpttool.errors import ExitCode
+import ckpttool
+from ckpttool.core.domain.finding import Code, Severity
+from ckpttool.core.domain.verdict import VerdictWord
+from ckpttool.core.errors import ExitCode
 from tests.support.answers import (
     FIXTURES,
     chosen,
@@ -236,7 +236,7 @@ class TestBehindAGo:
     def test_one_that_is_saved_without_as_the_config_says_is_taken(self, card: TreeBuilder) -> None:
         card.remove(f"checkpoint/{LAST}/llama2_7b-opt-0000000-0000001.safetensors")
         path = self.config(card, more="checkpoint:\n  no_save_optim: True\n")
-        question = api.TreeQuestion(path=str(card.output), config=api.read_config(path))
+        question = ckpttool.TreeQuestion(path=str(card.output), config=ckpttool.read_config(path))
         answer = plan(card.output, tree=question)
         assert chosen(answer) == (LAST, 20)
         assert Code.OPTIMIZER_MISSING in notes(answer)

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from ckpttool import api
-from ckpttool.domain.finding import Code, Finding, Severity
+import ckpttool
+from ckpttool.core.domain.finding import Code, Finding, Severity
 from ckpttool.trainers.mindformers.logs import epochs
 from ckpttool.trainers.mindformers.logs.epochs import logged_epoch
 from tests.support.answers import FIXTURES, coded, plan
@@ -35,7 +35,7 @@ def found(tree: TreeBuilder, more: str = "") -> tuple[Finding, ...]:
     base = tree.output / "base.yaml"
     base.write_text(CONFIG + more)
     path = str(tree.checkpoint)
-    return plan(path, tree=api.TreeQuestion(path=path, config=api.read_config(str(base)))).findings
+    return plan(path, tree=ckpttool.TreeQuestion(path=path, config=ckpttool.read_config(str(base)))).findings
 
 
 @pytest.fixture

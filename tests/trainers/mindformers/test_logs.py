@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ckpttool.domain.metrics import LogItem, NoteKind, StepMetrics
-from ckpttool.logs.base import BLOCK_BYTES, LONGEST_LINE, LogSource
+from ckpttool.core.domain.metrics import LogItem, NoteKind, StepMetrics
+from ckpttool.core.logs.base import BLOCK_BYTES, LONGEST_LINE, LogSource
 from ckpttool.trainers.mindformers.logs.text import MindFormers
-from tests.logs.reading import LOGS, Dribble, notes, problems, read, steps
+from tests.core.logs.reading import LOGS, Dribble, notes, problems, read, steps
 
 
 def log(name: str) -> list[LogItem]:

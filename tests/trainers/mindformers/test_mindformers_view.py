@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from ckpttool.domain.shard import FileStamp
-from ckpttool.storage.local import LocalStorage
+from ckpttool.core.domain.shard import FileStamp
+from ckpttool.core.storage.local import LocalStorage
 from ckpttool.trainers.mindformers.simulate.view import (
     MetaView,
     MindFormersSettings,

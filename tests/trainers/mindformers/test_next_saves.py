@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from ckpttool.domain.preflight import NextSaves
-from ckpttool.formats.safe_yaml import parse_document, settings_of
+from ckpttool.core.domain.preflight import NextSaves
+from ckpttool.core.formats.safe_yaml import parse_document, settings_of
 from ckpttool.trainers.mindformers.launch import next_saves
 
 MONITOR = "callbacks: [{{type: MFLossMonitor}}, {{type: CheckpointMonitor, {0}}}]\n"

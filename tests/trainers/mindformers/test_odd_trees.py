@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from ckpttool.domain.finding import Code, Severity
-from ckpttool.domain.health import Health
-from ckpttool.errors import ExitCode
+from ckpttool.core.domain.finding import Code, Severity
+from ckpttool.core.domain.health import Health
+from ckpttool.core.errors import ExitCode
 from tests.support.answers import (
     chosen,
     cli,

@@ -12,13 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from ckpttool import api
-from ckpttool.api.starting import judged_start
-from ckpttool.domain.finding import Code
-from ckpttool.domain.launch import Launch
-from ckpttool.domain.plan import JudgedStart, Outcome, ResumePlan
-from ckpttool.domain.preflight import Outcome as Ended
-from ckpttool.errors import ExitCode
+import ckpttool
+from ckpttool.core.domain.finding import Code
+from ckpttool.core.domain.launch import Launch
+from ckpttool.core.domain.plan import JudgedStart, Outcome, ResumePlan
+from ckpttool.core.domain.preflight import Outcome as Ended
+from ckpttool.core.errors import ExitCode
+from ckpttool.core.verbs.starting import judged_start
 from tests.support.answers import start_check
 from tests.support.healthy_trees import unified_tree
 from tests.support.trees import TreeBuilder
@@ -98,17 +98,17 @@ MODES = {
 }
 
 
-def asked(folder: Path, text: str) -> api.PreflightQuestion:
+def asked(folder: Path, text: str) -> ckpttool.PreflightQuestion:
     path = folder / "train.yaml"
     path.write_text(text)
-    return api.PreflightQuestion(config=str(path), tree=api.TreeQuestion(path=str(folder / "output")))
+    return ckpttool.PreflightQuestion(config=str(path), tree=ckpttool.TreeQuestion(path=str(folder / "output")))
 
 
 def judged(folder: Path, text: str) -> JudgedStart:
     path = folder / "train.yaml"
     path.write_text(text)
-    question = api.TreeQuestion(path=str(folder / "output"), config=api.read_config(str(path)))
-    start = judged_start(api.resolve(question))
+    question = ckpttool.TreeQuestion(path=str(folder / "output"), config=ckpttool.read_config(str(path)))
+    start = judged_start(ckpttool.resolve(question))
     assert start is not None
     return start
 
@@ -130,7 +130,7 @@ def test_go_is_said_only_of_a_start_that_loads_what_was_chosen(fault: str, mode:
     spoil, chosen, by_itself = FAULTS[fault]
     spoil(whole(tmp_path))
     load, resume = MODES[mode]
-    answer = api.preflight(asked(tmp_path, RANK.format(load=load, resume=resume, fmt="ckpt")))
+    answer = ckpttool.preflight(asked(tmp_path, RANK.format(load=load, resume=resume, fmt="ckpt")))
     assert isinstance(answer.decision, ResumePlan)
     assert answer.decision.point.checkpoint.name == chosen
     takes = {"named": "20_2" if chosen == "20_2" else None, "chosen by itself": by_itself}.get(mode)
@@ -148,9 +148,9 @@ def test_go_is_said_only_of_a_start_that_loads_what_was_chosen(fault: str, mode:
 def test_what_launch_writes_is_go(fault: str, tmp_path: Path) -> None:
     FAULTS[fault][0](whole(tmp_path))
     question, new = asked(tmp_path, RANK.format(load="''", resume="False", fmt="ckpt")), tmp_path / "new.yaml"
-    order = api.LaunchOrder(base=str(question.config), output=str(new))
-    assert isinstance(api.launch(question.tree, order=order), Launch)
-    answer = api.preflight(replace(question, config=str(new)))
+    order = ckpttool.LaunchOrder(base=str(question.config), output=str(new))
+    assert isinstance(ckpttool.launch(question.tree, order=order), Launch)
+    answer = ckpttool.preflight(replace(question, config=str(new)))
     assert answer.go, answer.checks
 
 
@@ -160,10 +160,10 @@ def test_the_cure_that_is_offered_cures(fault: str, tmp_path: Path) -> None:
     spoil, name, _ = FAULTS[fault]
     spoil(whole(tmp_path))
     question = asked(tmp_path, RANK.format(load=DIR, resume="True", fmt="ckpt"))
-    (reason,) = start_check(api.preflight(question)).reasons
+    (reason,) = start_check(ckpttool.preflight(question)).reasons
     assert "repair-meta" in (reason.finding.remedy or "")
-    api.repair_meta(str(tmp_path / "output"), api.ResumeQuestion(name=name), grace=0, apply=True)
-    assert start_check(api.preflight(question)).outcome is Ended.PASSED
+    ckpttool.repair_meta(str(tmp_path / "output"), ckpttool.ResumeQuestion(name=name), grace=0, apply=True)
+    assert start_check(ckpttool.preflight(question)).outcome is Ended.PASSED
 
 
 @pytest.mark.parametrize(
@@ -234,18 +234,18 @@ class TestWhereItIsStarted:
         whole(tmp_path / "one")
         whole(tmp_path / "two")
         monkeypatch.chdir(tmp_path / "two")
-        check = start_check(api.preflight(asked(tmp_path / "one", self.CONFIG)))
+        check = start_check(ckpttool.preflight(asked(tmp_path / "one", self.CONFIG)))
         assert check.outcome is Ended.FAILED
         assert "another folder" in check.reasons[0].finding.message
         monkeypatch.chdir(tmp_path / "one")
-        check = start_check(api.preflight(asked(tmp_path / "one", self.CONFIG)))
+        check = start_check(ckpttool.preflight(asked(tmp_path / "one", self.CONFIG)))
         assert (check.outcome, check.summary) == (Ended.PASSED, "as it stands, it takes 20_2")
 
     def test_a_path_to_nowhere_is_go_from_another_folder(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (tmp_path / "empty").mkdir()
         whole(tmp_path)
         monkeypatch.chdir(tmp_path / "empty")
-        check = start_check(api.preflight(asked(tmp_path, self.CONFIG)))
+        check = start_check(ckpttool.preflight(asked(tmp_path, self.CONFIG)))
         assert check.outcome is Ended.PASSED
         assert check.summary == f"as it stands, it takes 20_2, if started in {tmp_path}"
 
@@ -269,7 +269,7 @@ class TestTypes:
     )
     def test_steps_to_skip_that_are_no_count_are_no_go(self, skip: str, words: str | None, tmp_path: Path) -> None:
         whole(tmp_path)
-        check = start_check(api.preflight(asked(tmp_path, f"{self.CONFIG}data_skip_steps: {skip}\n")))
+        check = start_check(ckpttool.preflight(asked(tmp_path, f"{self.CONFIG}data_skip_steps: {skip}\n")))
         assert check.outcome is (Ended.FAILED if words else Ended.PASSED)
         assert [words in reason.finding.message for reason in check.reasons if words] == [True] * len(check.reasons)
 
@@ -327,12 +327,12 @@ class TestItsLine:
         whole(tmp_path)
         text = RANK.format(load=DIR, resume="True", fmt="ckpt")
         text = text.replace(by, setting) if by in text else f"{text}{setting}\n"
-        check = start_check(api.preflight(asked(tmp_path, text)))
+        check = start_check(ckpttool.preflight(asked(tmp_path, text)))
         (line,) = [reason.finding.line for reason in check.reasons]
         assert line is not None
         assert text.split("\n")[line - 1] == setting
         commented = text.replace(setting, f"{setting}  # ckpttool: allow start-differs")
-        check = start_check(api.preflight(asked(tmp_path, commented)))
+        check = start_check(ckpttool.preflight(asked(tmp_path, commented)))
         assert (check.outcome, [reason.finding.code for reason in check.allowed]) == (
             Ended.PASSED,
             [Code.START_DIFFERS],
@@ -408,10 +408,10 @@ class TestNewerLayout:
     def test_it_stops_unless_the_config_says_safetensors(self, line: str, tmp_path: Path) -> None:
         text = NEWER.format(load=DIR, resume="True", switch="use_legacy_format: False")
         question = asked(tmp_path, text.replace("load_ckpt_format: safetensors\n", line))
-        check = start_check(api.preflight(question))
+        check = start_check(ckpttool.preflight(question))
         assert check.outcome is Ended.FAILED
         assert "needs `load_ckpt_format: safetensors`" in check.reasons[0].finding.message
-        assert start_check(api.preflight(asked(tmp_path, text))).outcome is Ended.PASSED
+        assert start_check(ckpttool.preflight(asked(tmp_path, text))).outcome is Ended.PASSED
 
 
 class TestModelInTheWay:
@@ -420,18 +420,18 @@ class TestModelInTheWay:
     def test_moving_it_out_is_the_cure_for_what_a_launch_config_would_name_too(self, tmp_path: Path) -> None:
         whole(tmp_path).file("checkpoint/model.safetensors")
         question = asked(tmp_path, RANK.format(load=DIR, resume="True", fmt="ckpt"))
-        (reason,) = start_check(api.preflight(question)).reasons
+        (reason,) = start_check(ckpttool.preflight(question)).reasons
         model = tmp_path / "output/checkpoint/model.safetensors"
         assert reason.finding.remedy == f"move {model} out of its folder, and ask again"
         model.unlink()
-        assert start_check(api.preflight(question)).outcome is Ended.PASSED
+        assert start_check(ckpttool.preflight(question)).outcome is Ended.PASSED
 
 
 def of_merged(here: Path, folder: Path, text: str) -> tuple[JudgedStart, str]:
     """Return what a start would do, and the name of what was chosen."""
     path = here / "train.yaml"
     path.write_text(text.format(load=folder, resume="True", fmt="safetensors"))
-    answer = api.resolve(api.TreeQuestion(path=str(folder), config=api.read_config(str(path))))
+    answer = ckpttool.resolve(ckpttool.TreeQuestion(path=str(folder), config=ckpttool.read_config(str(path))))
     start = judged_start(answer)
     assert isinstance(answer.decision, ResumePlan)
     assert start is not None
@@ -449,7 +449,9 @@ def test_what_another_file_may_say_is_not_judged(tmp_path: Path) -> None:
 
 def test_without_a_config_it_is_not_judged_and_no_go(tmp_path: Path) -> None:
     whole(tmp_path)
-    answer = api.preflight(api.PreflightQuestion(config=None, tree=api.TreeQuestion(path=str(tmp_path / "output"))))
+    answer = ckpttool.preflight(
+        ckpttool.PreflightQuestion(config=None, tree=ckpttool.TreeQuestion(path=str(tmp_path / "output")))
+    )
     assert [check.name for check in answer.checks] == ["checkpoint", "health", "launch", "start", "disk"]
     assert {check.summary for check in answer.checks} >= {"not judged: no --config"}
     assert answer.exit_code is ExitCode.INCOMPLETE

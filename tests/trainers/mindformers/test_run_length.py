@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ckpttool.domain.checkpoint import Checkpoint, Inventory
-from ckpttool.domain.finding import Code, Finding, Severity
-from ckpttool.domain.plan import ResumePlan
-from ckpttool.domain.units import Step
+from ckpttool.core.domain.checkpoint import Checkpoint, Inventory
+from ckpttool.core.domain.finding import Code, Finding, Severity
+from ckpttool.core.domain.plan import ResumePlan
+from ckpttool.core.domain.units import Step
 from ckpttool.trainers.mindformers.run_length import length_findings, run_length
 from ckpttool.trainers.mindformers.scalars import EpochStep, TrainState
 from ckpttool.trainers.mindformers.train_config import TrainConfig

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from ckpttool.domain.saving import SaveLabel, SaveProgress
-from ckpttool.domain.shard import FormatName
-from ckpttool.domain.units import Rank, Step
-from ckpttool.formats import read_header
-from ckpttool.storage.local import LocalStorage
+from ckpttool.core.domain.saving import SaveLabel, SaveProgress
+from ckpttool.core.domain.shard import FormatName
+from ckpttool.core.domain.units import Rank, Step
+from ckpttool.core.formats import read_header
+from ckpttool.core.storage.local import LocalStorage
 from ckpttool.trainers.mindformers.saving import RankSaves
 
 REAL = Path(__file__).resolve().parents[3] / "fixtures" / "sink2_safetensors" / "output" / "checkpoint"

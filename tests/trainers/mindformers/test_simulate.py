@@ -14,10 +14,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ckpttool.domain.plan import Outcome
-from ckpttool.errors import UsageError
-from ckpttool.formats.strict_json import DEFAULT_LIMIT
-from ckpttool.storage.local import LocalStorage
+from ckpttool.core.domain.plan import Outcome
+from ckpttool.core.errors import UsageError
+from ckpttool.core.formats.strict_json import DEFAULT_LIMIT
+from ckpttool.core.storage.local import LocalStorage
 from ckpttool.trainers.mindformers.simulate import simulate
 from ckpttool.trainers.mindformers.simulate.names import checkpoint_name
 from ckpttool.trainers.mindformers.simulate.versions import KNOWN_VERSIONS

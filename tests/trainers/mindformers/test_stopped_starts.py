@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-from ckpttool import api
-from ckpttool.domain.finding import Code
-from ckpttool.domain.launch import Launch
-from ckpttool.errors import ExitCode
+import ckpttool
+from ckpttool.core.domain.finding import Code
+from ckpttool.core.domain.launch import Launch
+from ckpttool.core.errors import ExitCode
 from tests.support.answers import FIXTURES, preflighted
 from tests.support.commands import ask
 from tests.support.training_configs import read_train_config
@@ -111,8 +111,10 @@ class TestThe17SpellingOfTheSwitch:
         base.write_text("ckpt_use_legacy_format: False\nload_ckpt_format: safetensors\nrunner_config: {batch_size: 2}")
         read = read_train_config(str(base))
         assert (read.use_legacy_format, read.legacy_switch) == (False, "ckpt_use_legacy_format")
-        order = api.LaunchOrder(base=str(base), output=str(new), allowed=tuple(Code))
-        launch = api.launch(api.TreeQuestion(path=str(tree)), api.ResumeQuestion(), api.DataQuestion(), order=order)
+        order = ckpttool.LaunchOrder(base=str(base), output=str(new), allowed=tuple(Code))
+        launch = ckpttool.launch(
+            ckpttool.TreeQuestion(path=str(tree)), ckpttool.ResumeQuestion(), ckpttool.DataQuestion(), order=order
+        )
         assert isinstance(launch, Launch)
         assert yaml.safe_load(new.read_text())["ckpt_use_legacy_format"] is False
         assert "use_legacy_format" not in yaml.safe_load(new.read_text())

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from ckpttool.domain.finding import Code
-from ckpttool.storage.local import LocalStorage
+from ckpttool.core.domain.finding import Code
+from ckpttool.core.storage.local import LocalStorage
 from ckpttool.trainers.mindformers.strategy import strategy_world
 from tests.support.answers import chosen, plan, refusal, why_not
 from tests.support.trees import TreeBuilder

@@ -8,7 +8,7 @@ from random import Random
 
 import pytest
 
-from ckpttool.formats.strict_json import ParseError
+from ckpttool.core.formats.strict_json import ParseError
 from ckpttool.trainers.mindformers.strategy_file import MOST_PARAMETERS, SavedLayout, parse_strategy
 from tests.conftest import FIXTURES
 from tests.support.strategy_files import Lies, item, layout, message, number, strategy

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from ckpttool.decide.detour import advise_spike
-from ckpttool.domain.advice import Spike
-from ckpttool.domain.plan import BatchSegment, ResumePlan
-from ckpttool.domain.question import DataQuestion
-from ckpttool.domain.units import Rank, Step
+from ckpttool.core.decide.detour import advise_spike
+from ckpttool.core.domain.advice import Spike
+from ckpttool.core.domain.plan import BatchSegment, ResumePlan
+from ckpttool.core.domain.question import DataQuestion
+from ckpttool.core.domain.units import Rank, Step
 from ckpttool.trainers.mindformers import streaming
 from ckpttool.trainers.mindformers.streaming import not_movable, read_states, state_folder, unusable_states, writers
 from ckpttool.trainers.mindformers.train_config import StreamingData

@@ -9,9 +9,9 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ckpttool.domain.finding import Code, Finding, Severity
-from ckpttool.errors import CkptToolError, UsageError
-from ckpttool.formats.safe_yaml import parse_document
+from ckpttool.core.domain.finding import Code, Finding, Severity
+from ckpttool.core.errors import CkptToolError, UsageError
+from ckpttool.core.formats.safe_yaml import parse_document
 from ckpttool.trainers.mindformers.config import train_config_of
 from ckpttool.trainers.mindformers.train_config import TrainConfig
 from tests.support.training_configs import read_train_config

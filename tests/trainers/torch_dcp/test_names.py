@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from ckpttool import api
-from ckpttool.domain.finding import Code
-from ckpttool.domain.question import ResumeQuestion, TreeQuestion
-from ckpttool.domain.retention import PruneOrder, Pruning, RetentionPolicy, Why
+import ckpttool
+from ckpttool.core.domain.finding import Code
+from ckpttool.core.domain.question import ResumeQuestion, TreeQuestion
+from ckpttool.core.domain.retention import PruneOrder, Pruning, RetentionPolicy, Why
 from tests.support.answers import chosen, codes, going, plan, reasons, refusal, scanned, why_not
 from tests.support.trainer_trees import healthy
 
@@ -32,7 +32,7 @@ NAMES = (
 
 def prune(root: Path, *, apply: bool = False) -> Pruning:
     order = PruneOrder(apply=apply, grace=0.0)
-    return api.prune(TreeQuestion(path=str(root)), RetentionPolicy(keep_last=1), order)
+    return ckpttool.prune(TreeQuestion(path=str(root)), RetentionPolicy(keep_last=1), order)
 
 
 def beside(root: Path, name: str, tmp_path: Path) -> Path:
@@ -80,11 +80,11 @@ def test_a_base_model_beside_the_training_costs_no_save(tmp_path: Path) -> None:
 
 def test_what_only_a_name_tells_in_a_mixed_tree_is_not_sealed(tmp_path: Path) -> None:
     root = beside(tmp_path / "run", "step_50", tmp_path)
-    assert not next(iter(api.seal(str(root), "step_50"))).findings
+    assert not next(iter(ckpttool.seal(str(root), "step_50"))).findings
     shutil.rmtree(root / ".ckpttool")
     (root / "step_50" / "ckpttool.json").unlink(missing_ok=True)
     shutil.copytree(root / "step_50", root / "base-7b")
-    (sealing,) = api.seal(str(root), "step_50")
+    (sealing,) = ckpttool.seal(str(root), "step_50")
     assert codes(sealing.findings) == {Code.STEP_UNKNOWN}
     assert not sealing.written
 

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from ckpttool.domain.checkpoint import CommitState
-from ckpttool.domain.finding import Code, Severity
-from ckpttool.storage import open_storage
+from ckpttool.core.domain.checkpoint import CommitState
+from ckpttool.core.domain.finding import Code, Severity
+from ckpttool.core.storage import open_storage
 from ckpttool.trainers.torch_dcp import store
 from ckpttool.trainers.torch_dcp.names import is_store
 from ckpttool.trainers.torch_dcp.store import DcpStore, look, value_slices, values_of
@@ -108,7 +108,7 @@ def test_a_large_record_is_left_for_a_closer_look(save: Path, monkeypatch: pytes
     found = looked(save, most=100)
     assert (found.metadata, found.findings, found.commit) == (None, (), CommitState.COMMITTED)
     assert found.expected == tuple(shard.path for shard in found.shards)
-    monkeypatch.setattr("ckpttool.formats.torch.dcp.MOST_METADATA_BYTES", 100)
+    monkeypatch.setattr("ckpttool.core.formats.torch.dcp.MOST_METADATA_BYTES", 100)
     assert codes(looked(save, most=100)) == [Code.OVER_LIMIT]
 
 

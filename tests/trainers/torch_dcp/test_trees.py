@@ -5,8 +5,8 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from ckpttool.domain.checkpoint import Content
-from ckpttool.domain.finding import Code
+from ckpttool.core.domain.checkpoint import Content
+from ckpttool.core.domain.finding import Code
 from tests.support.answers import FIXTURES, going, plan, refusal, scanned, why_not
 from tests.support.trainer_trees import healthy
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
-from ckpttool.domain.metrics import NoteKind
+from ckpttool.core.domain.metrics import NoteKind
 from ckpttool.trainers.torchtitan.log import TorchtitanLog
-from tests.logs.reading import notes, problems, read, read_log, steps
+from tests.core.logs.reading import notes, problems, read, read_log, steps
 
 PLAIN = """\
 [rank0]:[titan] 2026-11-20 10:00:0{step},123 - root - INFO - step:  {step}  loss:  {loss}  grad_norm:  8.0625  \

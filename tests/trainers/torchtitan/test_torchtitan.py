@@ -8,17 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from ckpttool import api
-from ckpttool.domain.checkpoint import Checkpoint, CommitState, Content
-from ckpttool.domain.finding import Code, Severity, blocking
-from ckpttool.domain.plan import Outcome, ResumePlan
+import ckpttool
+from ckpttool.core.domain.checkpoint import Checkpoint, CommitState, Content
+from ckpttool.core.domain.finding import Code, Severity, blocking
+from ckpttool.core.domain.plan import Outcome, ResumePlan
 from tests.support.answers import codes, scanned, simulated
 from tests.support.trainer_trees import healthy
 from tests.support.trees import floats, safetensors_bytes
 
 
-def answered(root: Path, **asked: bool) -> api.Answer:
-    return api.resolve(api.TreeQuestion(path=str(root)), api.ResumeQuestion(**asked))  # type: ignore[arg-type]
+def answered(root: Path, **asked: bool) -> ckpttool.Answer:
+    return ckpttool.resolve(ckpttool.TreeQuestion(path=str(root)), ckpttool.ResumeQuestion(**asked))  # type: ignore[arg-type]
 
 
 def saves(root: Path) -> dict[str, Checkpoint]:
@@ -147,9 +147,9 @@ class TestWhoseTreeItIs:
     @pytest.mark.parametrize("name", ["titan_4ranks", "titan_last_model_only"])
     def test_a_tree_of_torchtitan_is_its_own(self, name: str, tmp_path: Path) -> None:
         root = healthy(name, tmp_path) / "checkpoint"
-        assert api.scan(api.TreeQuestion(path=str(root))).layout.name == "torchtitan"
+        assert ckpttool.scan(ckpttool.TreeQuestion(path=str(root))).layout.name == "torchtitan"
         for save in root.iterdir():
             if save.name != "step-7":
                 shutil.rmtree(save)
         if (root / "step-7").exists():
-            assert api.scan(api.TreeQuestion(path=str(root))).layout.name == "torchtitan"
+            assert ckpttool.scan(ckpttool.TreeQuestion(path=str(root))).layout.name == "torchtitan"

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from ckpttool.domain.checkpoint import Checkpoint, Inventory
-from ckpttool.domain.expectation import Evidence, Expected, RankFiles
-from ckpttool.domain.units import Rank
-from ckpttool.records import SealPlace
-from ckpttool.storage.base import Storage
+from ckpttool.core.domain.checkpoint import Checkpoint, Inventory
+from ckpttool.core.domain.expectation import Evidence, Expected, RankFiles
+from ckpttool.core.domain.units import Rank
+from ckpttool.core.records import SealPlace
+from ckpttool.core.storage.base import Storage
 from ckpttool.trainers.base import WHOLE_TREE, Members, Part, Refusal, ScanOptions
 from ckpttool.trainers.common.listed import holds_its_mark
 from ckpttool.trainers.common.tracker_file import TRACKER, tracker_naming, tracker_pointer
@@ -27,11 +27,11 @@ from ckpttool.trainers.mindformers.layouts.names import (
 )
 
 if TYPE_CHECKING:
-    from ckpttool.domain.load_settings import LoadSettings
-    from ckpttool.domain.placement import ReadByAll
-    from ckpttool.domain.pointer import Pointer, PointerText
-    from ckpttool.domain.replicas import RecordedSlices
-    from ckpttool.domain.shard import ShardRole
+    from ckpttool.core.domain.load_settings import LoadSettings
+    from ckpttool.core.domain.placement import ReadByAll
+    from ckpttool.core.domain.pointer import Pointer, PointerText
+    from ckpttool.core.domain.replicas import RecordedSlices
+    from ckpttool.core.domain.shard import ShardRole
 
 
 class MindFormersIteration:
@@ -96,7 +96,7 @@ class MindFormersIteration:
 
     def read_by_all(self, checkpoint: Checkpoint) -> ReadByAll:
         """Name none: which of them a rank reads is told by its own slices."""
-        from ckpttool.domain.placement import ReadByAll
+        from ckpttool.core.domain.placement import ReadByAll
 
         return ReadByAll()
 

@@ -9,8 +9,8 @@ from collections.abc import Set as AbstractSet
 from functools import partial
 from typing import NamedTuple, Protocol, TypeVar
 
-from ckpttool.domain.checkpoint import Checkpoint, Inventory
-from ckpttool.domain.expectation import (
+from ckpttool.core.domain.checkpoint import Checkpoint, Inventory
+from ckpttool.core.domain.expectation import (
     Evidence,
     Expectation,
     Expected,
@@ -19,12 +19,12 @@ from ckpttool.domain.expectation import (
     FilesByRank,
     WorldSize,
 )
-from ckpttool.domain.finding import Code, Finding, damage, note, unknown, unsafe
-from ckpttool.domain.health import Health
-from ckpttool.domain.replicas import RecordedSlices
-from ckpttool.domain.shard import Shard, ShardRole
-from ckpttool.domain.units import Rank
-from ckpttool.formats.strict_json import (
+from ckpttool.core.domain.finding import Code, Finding, damage, note, unknown, unsafe
+from ckpttool.core.domain.health import Health
+from ckpttool.core.domain.replicas import RecordedSlices
+from ckpttool.core.domain.shard import Shard, ShardRole
+from ckpttool.core.domain.units import Rank
+from ckpttool.core.formats.strict_json import (
     MOST_MEMORY,
     ParseError,
     as_list,
@@ -36,7 +36,7 @@ from ckpttool.formats.strict_json import (
     get_str,
     parse_object,
 )
-from ckpttool.storage.base import LOST_LINK_REMEDY, LostLinkError, OverLimitError, Storage
+from ckpttool.core.storage.base import LOST_LINK_REMEDY, LostLinkError, OverLimitError, Storage
 from ckpttool.trainers.common.listed import listed_damage
 from ckpttool.trainers.mindformers.scalars import TrainState
 

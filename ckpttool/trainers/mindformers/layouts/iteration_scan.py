@@ -7,18 +7,18 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from ckpttool.domain.checkpoint import Checkpoint, CommitState, Content, Inventory, StepSource, Topology
-from ckpttool.domain.finding import Code, Finding, Severity, in_order, note, suspect
-from ckpttool.domain.frozen import replace
-from ckpttool.domain.health import Health
-from ckpttool.domain.progress import Progress
-from ckpttool.domain.scalars import Scalars
-from ckpttool.domain.shard import FormatName, Shard, ShardRole
-from ckpttool.domain.units import MAX_RANKS, Rank, Step
-from ckpttool.formats.strict_json import ParseError
-from ckpttool.records import MANIFEST_NAME, OWN_FOLDER
-from ckpttool.storage.base import Entry, Kind, LostLinkError, Storage
-from ckpttool.storage.fan_out import map_waiting
+from ckpttool.core.domain.checkpoint import Checkpoint, CommitState, Content, Inventory, StepSource, Topology
+from ckpttool.core.domain.finding import Code, Finding, Severity, in_order, note, suspect
+from ckpttool.core.domain.frozen import replace
+from ckpttool.core.domain.health import Health
+from ckpttool.core.domain.progress import Progress
+from ckpttool.core.domain.scalars import Scalars
+from ckpttool.core.domain.shard import FormatName, Shard, ShardRole
+from ckpttool.core.domain.units import MAX_RANKS, Rank, Step
+from ckpttool.core.formats.strict_json import ParseError
+from ckpttool.core.records import MANIFEST_NAME, OWN_FOLDER
+from ckpttool.core.storage.base import Entry, Kind, LostLinkError, Storage
+from ckpttool.core.storage.fan_out import map_waiting
 from ckpttool.trainers.base import ScanOptions
 from ckpttool.trainers.common.listed import (
     in_order_of_progress,

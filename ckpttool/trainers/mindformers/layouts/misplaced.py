@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 
-from ckpttool.domain.checkpoint import Inventory
-from ckpttool.domain.finding import Code, Finding, damage
-from ckpttool.domain.frozen import dataclass
-from ckpttool.domain.units import MAX_RANKS, Rank
-from ckpttool.formats import FORMATS
-from ckpttool.formats.front import HEAD_BYTES
-from ckpttool.storage.base import Storage
+from ckpttool.core.domain.checkpoint import Inventory
+from ckpttool.core.domain.finding import Code, Finding, damage
+from ckpttool.core.domain.frozen import dataclass
+from ckpttool.core.domain.units import MAX_RANKS, Rank
+from ckpttool.core.formats import FORMATS
+from ckpttool.core.formats.front import HEAD_BYTES
+from ckpttool.core.storage.base import Storage
 
 _MOST_OPENED = 256
 """Files of other ranks' names, those of the highest ranks: they decide how many ranks there are."""

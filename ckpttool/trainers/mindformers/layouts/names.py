@@ -11,8 +11,8 @@ from enum import Enum
 from functools import lru_cache
 from typing import NamedTuple
 
-from ckpttool.domain.shard import FORMAT_OF_SUFFIX, FormatName
-from ckpttool.domain.units import MAX_RANKS, Step
+from ckpttool.core.domain.shard import FORMAT_OF_SUFFIX, FormatName
+from ckpttool.core.domain.units import MAX_RANKS, Step
 from ckpttool.trainers.mindformers.scalars import EpochStep
 
 RANK_LAYOUT, ITERATION_LAYOUT, UNIFIED_LAYOUT = "mindformers-rank", "mindformers-iteration", "mindformers-unified"

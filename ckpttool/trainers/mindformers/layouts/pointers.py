@@ -9,15 +9,15 @@ import json
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from ckpttool.domain.checkpoint import Checkpoint
-from ckpttool.domain.frozen import dataclass
-from ckpttool.domain.units import Rank
-from ckpttool.formats.strict_json import ParseError, get_int, get_str, parse_object
-from ckpttool.storage.base import Storage
+from ckpttool.core.domain.checkpoint import Checkpoint
+from ckpttool.core.domain.frozen import dataclass
+from ckpttool.core.domain.units import Rank
+from ckpttool.core.formats.strict_json import ParseError, get_int, get_str, parse_object
+from ckpttool.core.storage.base import Storage
 from ckpttool.trainers.mindformers.scalars import EpochStep, epoch_step
 
 if TYPE_CHECKING:
-    from ckpttool.domain.pointer import Pointer, PointerText
+    from ckpttool.core.domain.pointer import Pointer, PointerText
 
 META_LIMIT = 64 * 1024
 """Bytes. A real meta.json has about 90; whatever is larger was not written by MindFormers."""
@@ -58,7 +58,7 @@ def meta_pointers(storage: Storage, ranks: Iterable[Rank]) -> Iterator[Pointer]:
 
 def metas_naming(checkpoint: Checkpoint) -> dict[str, PointerText]:
     """Spell the meta.json of every rank that has a shard of a checkpoint, as it is when that was saved last."""
-    from ckpttool.domain.pointer import PointerText  # a scan needs none
+    from ckpttool.core.domain.pointer import PointerText  # a scan needs none
 
     position = epoch_step(checkpoint)
     if position is None:
@@ -71,7 +71,7 @@ def metas_naming(checkpoint: Checkpoint) -> dict[str, PointerText]:
 
 
 def _meta_pointer(storage: Storage, rank: Rank) -> Pointer:
-    from ckpttool.domain.pointer import Pointer  # a scan needs none
+    from ckpttool.core.domain.pointer import Pointer  # a scan needs none
 
     path = f"rank_{rank}/meta.json"
     try:

@@ -6,12 +6,12 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from ckpttool.domain.checkpoint import Checkpoint, Inventory
-from ckpttool.domain.expectation import Evidence, Expected, RankFiles
-from ckpttool.domain.shard import FormatName
-from ckpttool.domain.units import Rank
-from ckpttool.records import SealPlace, births_begin, own_path
-from ckpttool.storage.base import Storage
+from ckpttool.core.domain.checkpoint import Checkpoint, Inventory
+from ckpttool.core.domain.expectation import Evidence, Expected, RankFiles
+from ckpttool.core.domain.shard import FormatName
+from ckpttool.core.domain.units import Rank
+from ckpttool.core.records import SealPlace, births_begin, own_path
+from ckpttool.core.storage.base import Storage
 from ckpttool.trainers.base import WHOLE_TREE, Members, Part, Refusal, ScanOptions
 from ckpttool.trainers.common.tracker_file import TRACKER
 from ckpttool.trainers.listing import Listing
@@ -26,11 +26,11 @@ from ckpttool.trainers.mindformers.layouts.names import (
 )
 
 if TYPE_CHECKING:
-    from ckpttool.domain.load_settings import LoadSettings
-    from ckpttool.domain.placement import ReadByAll
-    from ckpttool.domain.pointer import Pointer, PointerText
-    from ckpttool.domain.replicas import RecordedSlices
-    from ckpttool.domain.shard import ShardRole
+    from ckpttool.core.domain.load_settings import LoadSettings
+    from ckpttool.core.domain.placement import ReadByAll
+    from ckpttool.core.domain.pointer import Pointer, PointerText
+    from ckpttool.core.domain.replicas import RecordedSlices
+    from ckpttool.core.domain.shard import ShardRole
 
 
 class MindFormersRank:
@@ -110,7 +110,7 @@ class MindFormersRank:
 
     def read_by_all(self, checkpoint: Checkpoint) -> ReadByAll:
         """Name none: each rank reads what lies in its own folder."""
-        from ckpttool.domain.placement import ReadByAll
+        from ckpttool.core.domain.placement import ReadByAll
 
         return ReadByAll()
 

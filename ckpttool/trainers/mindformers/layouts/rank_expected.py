@@ -6,12 +6,12 @@ from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from ckpttool.domain.checkpoint import Checkpoint, Inventory, RunSummary, Topology
-from ckpttool.domain.expectation import Evidence, Expectation, Expected, FilesByRank, WorldEvidence, WorldSize
-from ckpttool.domain.finding import Code, Finding, note, suspect, unknown
-from ckpttool.domain.frozen import dataclass, replace
-from ckpttool.domain.shard import Shard, ShardRole
-from ckpttool.domain.units import Rank
+from ckpttool.core.domain.checkpoint import Checkpoint, Inventory, RunSummary, Topology
+from ckpttool.core.domain.expectation import Evidence, Expectation, Expected, FilesByRank, WorldEvidence, WorldSize
+from ckpttool.core.domain.finding import Code, Finding, note, suspect, unknown
+from ckpttool.core.domain.frozen import dataclass, replace
+from ckpttool.core.domain.shard import Shard, ShardRole
+from ckpttool.core.domain.units import Rank
 
 if TYPE_CHECKING:
     from ckpttool.trainers.mindformers.layouts.misplaced import Misplaced

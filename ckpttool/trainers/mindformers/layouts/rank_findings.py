@@ -6,10 +6,10 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
-from ckpttool.domain.finding import Code, Finding, Severity, note
-from ckpttool.domain.units import MAX_RANKS, Rank, on_ranks
-from ckpttool.formats.strict_json import ParseError
-from ckpttool.records import OWN_FOLDER
+from ckpttool.core.domain.finding import Code, Finding, Severity, note
+from ckpttool.core.domain.units import MAX_RANKS, Rank, on_ranks
+from ckpttool.core.formats.strict_json import ParseError
+from ckpttool.core.records import OWN_FOLDER
 from ckpttool.trainers.mindformers.layouts.names import (
     RANK_MARK,
     FileKind,

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from functools import lru_cache, partial
 from typing import NamedTuple
 
-from ckpttool.domain.finding import Code, Finding, Severity, note, unknown
-from ckpttool.domain.shard import FileStamp
-from ckpttool.domain.units import Rank
-from ckpttool.storage.base import Entry, Kind, Storage, remedy_of
-from ckpttool.storage.fan_out import map_waiting
+from ckpttool.core.domain.finding import Code, Finding, Severity, note, unknown
+from ckpttool.core.domain.shard import FileStamp
+from ckpttool.core.domain.units import Rank
+from ckpttool.core.storage.base import Entry, Kind, Storage, remedy_of
+from ckpttool.core.storage.fan_out import map_waiting
 from ckpttool.trainers.common.listed import lost_link
 from ckpttool.trainers.listing import Listing
 from ckpttool.trainers.mindformers.layouts.names import RANK_MARK, FileKind, parse_shape, rank_of_folder, shape_of

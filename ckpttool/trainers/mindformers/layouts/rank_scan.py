@@ -8,11 +8,11 @@ from itertools import chain, count, repeat
 from operator import attrgetter
 from typing import NamedTuple
 
-from ckpttool.domain.checkpoint import Checkpoint, CommitState, Content, Inventory, Rename, RunSummary, Topology
-from ckpttool.domain.finding import Finding, in_order
-from ckpttool.domain.frozen import many
-from ckpttool.domain.shard import FormatName, Shard, ShardRole
-from ckpttool.storage.base import Storage
+from ckpttool.core.domain.checkpoint import Checkpoint, CommitState, Content, Inventory, Rename, RunSummary, Topology
+from ckpttool.core.domain.finding import Finding, in_order
+from ckpttool.core.domain.frozen import many
+from ckpttool.core.domain.shard import FormatName, Shard, ShardRole
+from ckpttool.core.storage.base import Storage
 from ckpttool.trainers.base import ScanOptions
 from ckpttool.trainers.common.listed import stamped
 from ckpttool.trainers.listing import Listing

@@ -15,12 +15,12 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
-from ckpttool.domain.checkpoint import StepSource
-from ckpttool.domain.frozen import dataclass, replace
-from ckpttool.domain.saving import OWN_STATE
-from ckpttool.domain.units import Step
-from ckpttool.formats import read_header
-from ckpttool.storage.base import Storage
+from ckpttool.core.domain.checkpoint import StepSource
+from ckpttool.core.domain.frozen import dataclass, replace
+from ckpttool.core.domain.saving import OWN_STATE
+from ckpttool.core.domain.units import Step
+from ckpttool.core.formats import read_header
+from ckpttool.core.storage.base import Storage
 from ckpttool.trainers.base import ScanOptions
 from ckpttool.trainers.mindformers.layouts.names import FileKind, FileName, parse_shape
 from ckpttool.trainers.mindformers.layouts.rank_folders import RankFolder

@@ -5,14 +5,22 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from ckpttool.domain.checkpoint import Checkpoint, CommitState, Content, Inventory, RunSummary, StepSource, Topology
-from ckpttool.domain.expectation import Evidence, Expected, RankFiles
-from ckpttool.domain.finding import Code, Finding, unsafe
-from ckpttool.domain.shard import FormatName, Shard, ShardRole
-from ckpttool.domain.units import Rank, Step
-from ckpttool.formats.strict_json import ParseError, as_object, as_str, parse_object
-from ckpttool.records import MANIFEST_NAME, SealPlace
-from ckpttool.storage.base import Kind, Storage
+from ckpttool.core.domain.checkpoint import (
+    Checkpoint,
+    CommitState,
+    Content,
+    Inventory,
+    RunSummary,
+    StepSource,
+    Topology,
+)
+from ckpttool.core.domain.expectation import Evidence, Expected, RankFiles
+from ckpttool.core.domain.finding import Code, Finding, unsafe
+from ckpttool.core.domain.shard import FormatName, Shard, ShardRole
+from ckpttool.core.domain.units import Rank, Step
+from ckpttool.core.formats.strict_json import ParseError, as_object, as_str, parse_object
+from ckpttool.core.records import MANIFEST_NAME, SealPlace
+from ckpttool.core.storage.base import Kind, Storage
 from ckpttool.trainers.base import WHOLE_TREE, Members, Part, Refusal, ScanOptions
 from ckpttool.trainers.common.listed import by_own_records, holds_its_mark, listed_damage, one_save, stamp_if_there
 from ckpttool.trainers.listing import Listing
@@ -20,10 +28,10 @@ from ckpttool.trainers.mindformers.layouts.names import BESIDE_THE_SAVES, UNIFIE
 from ckpttool.trainers.mindformers.scalars import FACTS, RULES, EpochStep, TrainState, state_in
 
 if TYPE_CHECKING:
-    from ckpttool.domain.load_settings import LoadSettings
-    from ckpttool.domain.placement import ReadByAll
-    from ckpttool.domain.pointer import Pointer, PointerText
-    from ckpttool.domain.replicas import RecordedSlices
+    from ckpttool.core.domain.load_settings import LoadSettings
+    from ckpttool.core.domain.placement import ReadByAll
+    from ckpttool.core.domain.pointer import Pointer, PointerText
+    from ckpttool.core.domain.replicas import RecordedSlices
 
 SCALARS_FILE = "hyper_param.safetensors"
 MAP_FILE = "param_name_map.json"
@@ -106,7 +114,7 @@ class MindFormersUnified:
 
     def read_by_all(self, checkpoint: Checkpoint) -> ReadByAll:
         """Name none: which of them a rank reads is told by its own slices."""
-        from ckpttool.domain.placement import ReadByAll
+        from ckpttool.core.domain.placement import ReadByAll
 
         return ReadByAll()
 
@@ -140,7 +148,7 @@ class MindFormersUnified:
 
 
 def _state(storage: Storage) -> TrainState:
-    from ckpttool.formats import read_header  # to tell that a folder is of another layout takes names alone
+    from ckpttool.core.formats import read_header  # to tell that a folder is of another layout takes names alone
 
     try:
         with storage.open(SCALARS_FILE) as source:

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from ckpttool.decide.lint_engine import Problem, Rule, findings, problems
-from ckpttool.domain.finding import Finding
-from ckpttool.domain.settings import SafeFix, Settings
+from ckpttool.core.decide.lint_engine import Problem, Rule, findings, problems
+from ckpttool.core.domain.finding import Finding
+from ckpttool.core.domain.settings import SafeFix, Settings
 from ckpttool.trainers.mindformers.lint.monitors import MONITORS
 from ckpttool.trainers.mindformers.lint.places import PLACES
 from ckpttool.trainers.mindformers.lint.training import SAVING, STARTING

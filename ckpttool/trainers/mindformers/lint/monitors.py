@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ckpttool.decide.lint_engine import Problem, Rule, note, suspect
-from ckpttool.domain.finding import Code
-from ckpttool.domain.frozen import replace
-from ckpttool.domain.settings import Value
+from ckpttool.core.decide.lint_engine import Problem, Rule, note, suspect
+from ckpttool.core.domain.finding import Code
+from ckpttool.core.domain.frozen import replace
+from ckpttool.core.domain.settings import Value
 from ckpttool.trainers.mindformers.train_config import ConfigView
 
 _SKIP = "use_skip_data_by_global_norm"

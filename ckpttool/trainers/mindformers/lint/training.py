@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ckpttool.decide.lint_engine import Problem, Rule, note, suspect
-from ckpttool.domain.finding import Code
-from ckpttool.domain.settings import Nested
+from ckpttool.core.decide.lint_engine import Problem, Rule, note, suspect
+from ckpttool.core.domain.finding import Code
+from ckpttool.core.domain.settings import Nested
 from ckpttool.trainers.mindformers.train_config import KEPT_CHECKPOINTS, ConfigView
 
 _TRAINS = frozenset({"train", "finetune"})

@@ -9,9 +9,9 @@ import re
 from collections.abc import Iterator
 from difflib import get_close_matches
 
-from ckpttool.decide.lint_engine import Problem, Rule, note, suspect
-from ckpttool.domain.finding import Code, Severity
-from ckpttool.domain.settings import dotted
+from ckpttool.core.decide.lint_engine import Problem, Rule, note, suspect
+from ckpttool.core.domain.finding import Code, Severity
+from ckpttool.core.domain.settings import dotted
 from ckpttool.trainers.mindformers.train_config import LEGACY_SWITCHES, TOP_ONLY, ConfigView
 
 WHOLE_DATA_SET = -1  # as a sink size

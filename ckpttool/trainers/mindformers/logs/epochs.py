@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from contextlib import suppress
 
-from ckpttool.storage import open_storage
+from ckpttool.core.storage import open_storage
 from ckpttool.trainers.mindformers.logs.places import MindFormersLogs
 from ckpttool.trainers.mindformers.logs.text import POSITION
 

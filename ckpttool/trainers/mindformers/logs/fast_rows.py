@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import repeat
 from typing import cast
 
-from ckpttool.domain.metrics import StepMetrics
+from ckpttool.core.domain.metrics import StepMetrics
 
 
 def _setter(field: str) -> Callable[[StepMetrics, object], None]:

@@ -7,8 +7,8 @@ import re
 from collections.abc import Iterator
 from contextlib import suppress
 
-from ckpttool.logs.base import RankLogs
-from ckpttool.storage import above, open_storage
+from ckpttool.core.logs.base import RankLogs
+from ckpttool.core.storage import above, open_storage
 
 _RANK_FOLDER = re.compile(r"rank_(\d+)")
 _INFO_LOG = re.compile(r"info\.log(?:\.(\d+))?")

@@ -9,9 +9,9 @@ from functools import partial
 from itertools import compress, repeat
 from operator import add, attrgetter, itemgetter, lt
 
-from ckpttool.domain.metrics import LogItem, LogNote, LogProblem, NoteKind, StepMetrics
-from ckpttool.domain.units import Step
-from ckpttool.logs.base import Block, LogSource, UnreadableError, blocks, number, problem
+from ckpttool.core.domain.metrics import LogItem, LogNote, LogProblem, NoteKind, StepMetrics
+from ckpttool.core.domain.units import Step
+from ckpttool.core.logs.base import Block, LogSource, UnreadableError, blocks, number, problem
 from ckpttool.trainers.mindformers.logs.fast_rows import fill_embedding_norm, fill_skip, step_rows
 
 _Match = re.Match[bytes]

@@ -7,17 +7,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ckpttool.domain.frozen import replace
-from ckpttool.domain.plan import Outcome, Simulation
-from ckpttool.domain.progress import newest_first
-from ckpttool.domain.shard import FormatName
-from ckpttool.storage import above, open_storage
+from ckpttool.core.domain.frozen import replace
+from ckpttool.core.domain.plan import Outcome, Simulation
+from ckpttool.core.domain.progress import newest_first
+from ckpttool.core.domain.shard import FormatName
+from ckpttool.core.storage import above, open_storage
 from ckpttool.trainers.mindformers.simulate.names import Pick, StopsError, UnreadError
 
 if TYPE_CHECKING:
-    from ckpttool.domain.checkpoint import Checkpoint
-    from ckpttool.domain.plan import JudgedStart, ResumePlan
-    from ckpttool.storage.base import Storage
+    from ckpttool.core.domain.checkpoint import Checkpoint
+    from ckpttool.core.domain.plan import JudgedStart, ResumePlan
+    from ckpttool.core.storage.base import Storage
     from ckpttool.trainers.abilities import OwnStart
     from ckpttool.trainers.mindformers.simulate.versions import Quirks
     from ckpttool.trainers.mindformers.simulate.view import MindFormersView

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from ckpttool.domain.plan import Outcome
+from ckpttool.core.domain.plan import Outcome
 from ckpttool.trainers.mindformers.simulate.names import (
     Pick,
     StopsError,

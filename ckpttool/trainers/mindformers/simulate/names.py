@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import re
 
-from ckpttool.domain.frozen import dataclass
-from ckpttool.domain.plan import Outcome
+from ckpttool.core.domain.frozen import dataclass
+from ckpttool.core.domain.plan import Outcome
 
 
 class StopsError(Exception):

@@ -11,14 +11,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ckpttool.domain.checkpoint import Checkpoint
-from ckpttool.domain.data_position import GoesOn
-from ckpttool.domain.finding import blocking
-from ckpttool.domain.frozen import dataclass, replace
-from ckpttool.domain.plan import JudgedStart, Outcome, ResumePlan, Simulation
-from ckpttool.domain.settings import Nested
-from ckpttool.storage import is_local, open_storage
-from ckpttool.storage.base import Kind, Storage
+from ckpttool.core.domain.checkpoint import Checkpoint
+from ckpttool.core.domain.data_position import GoesOn
+from ckpttool.core.domain.finding import blocking
+from ckpttool.core.domain.frozen import dataclass, replace
+from ckpttool.core.domain.plan import JudgedStart, Outcome, ResumePlan, Simulation
+from ckpttool.core.domain.settings import Nested
+from ckpttool.core.storage import is_local, open_storage
+from ckpttool.core.storage.base import Kind, Storage
 from ckpttool.trainers.common.named_path import inside, is_gone, started_in
 from ckpttool.trainers.mindformers.counters import mindformers_counters
 from ckpttool.trainers.mindformers.layouts.names import UNIFIED_LAYOUT
@@ -29,7 +29,7 @@ from ckpttool.trainers.mindformers.simulate.versions import KNOWN_VERSIONS
 from ckpttool.trainers.mindformers.train_config import LEGACY_SWITCHES, ConfigView, TrainConfig, own
 
 if TYPE_CHECKING:
-    from ckpttool.domain.settings import Value
+    from ckpttool.core.domain.settings import Value
     from ckpttool.trainers.abilities import OwnStart
 
 _LOAD, _SECTION_LOAD, _RESUME = "load_checkpoint", "checkpoint.load_path", "resume_training"

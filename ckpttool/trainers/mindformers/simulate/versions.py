@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 
-from ckpttool.errors import UsageError
+from ckpttool.core.errors import UsageError
 
 _COMMON_1_7 = frozenset({"epoch_num", "step_num", "global_step", "loss_scale", "global_batch_size"})
 _COMMON_1_9 = _COMMON_1_7 | {"ckpt_status"}

@@ -8,7 +8,7 @@ from random import Random
 
 import pytest
 
-from ckpttool.storage.local import LocalStorage
+from ckpttool.core.storage.local import LocalStorage
 from tests.support.answers import named, writable_copy
 from tests.support.faulty_storages import DENIED, FaultyStorage, scan
 from tests.support.healthy_trees import unified_tree

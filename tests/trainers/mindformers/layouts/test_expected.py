@@ -7,13 +7,13 @@ from dataclasses import replace
 
 import pytest
 
-from ckpttool.decide.completeness import MOST_NAMED
-from ckpttool.domain.checkpoint import Checkpoint, Inventory, Topology
-from ckpttool.domain.expectation import WorldEvidence
-from ckpttool.domain.finding import Code, Severity
-from ckpttool.domain.shard import FormatName, Shard, ShardRole
-from ckpttool.domain.units import Rank
-from ckpttool.errors import UsageError
+from ckpttool.core.decide.completeness import MOST_NAMED
+from ckpttool.core.domain.checkpoint import Checkpoint, Inventory, Topology
+from ckpttool.core.domain.expectation import WorldEvidence
+from ckpttool.core.domain.finding import Code, Severity
+from ckpttool.core.domain.shard import FormatName, Shard, ShardRole
+from ckpttool.core.domain.units import Rank
+from ckpttool.core.errors import UsageError
 from ckpttool.trainers.mindformers.layouts.names import ITERATION_LAYOUT, UNIFIED_LAYOUT
 from tests.support.inventories import checkpoint, expect_ranks, tree
 

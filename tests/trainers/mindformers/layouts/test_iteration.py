@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from ckpttool.domain.checkpoint import CommitState, Inventory
-from ckpttool.domain.finding import Code, Finding, Severity
-from ckpttool.domain.health import Health
-from ckpttool.domain.scalars import Scalars
-from ckpttool.domain.shard import ShardRole
-from ckpttool.storage.local import LocalStorage
+from ckpttool.core.domain.checkpoint import CommitState, Inventory
+from ckpttool.core.domain.finding import Code, Finding, Severity
+from ckpttool.core.domain.health import Health
+from ckpttool.core.domain.scalars import Scalars
+from ckpttool.core.domain.shard import ShardRole
+from ckpttool.core.storage.local import LocalStorage
 from ckpttool.trainers.common.tracker_file import TRACKER
 from ckpttool.trainers.listing import list_root
 from ckpttool.trainers.mindformers.layouts.iteration import MindFormersIteration

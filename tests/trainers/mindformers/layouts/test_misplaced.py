@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ckpttool.domain.plan import ResumePlan
-from ckpttool.domain.units import MAX_RANKS
-from ckpttool.storage import open_storage
+from ckpttool.core.domain.plan import ResumePlan
+from ckpttool.core.domain.units import MAX_RANKS
+from ckpttool.core.storage import open_storage
 from ckpttool.trainers.mindformers.layouts.misplaced import mere_names, misplaced_shards, ranks_found_elsewhere
 from tests.support.answers import chosen, decide, plan, scanned, writable_copy
 from tests.support.inventories import checkpoint, tree

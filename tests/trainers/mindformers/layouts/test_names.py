@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ckpttool.domain.shard import FormatName
+from ckpttool.core.domain.shard import FormatName
 from ckpttool.trainers.mindformers.layouts.names import (
     RANK_MARK,
     FileKind,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ckpttool.domain.units import Rank
-from ckpttool.storage.local import LocalStorage
+from ckpttool.core.domain.units import Rank
+from ckpttool.core.storage.local import LocalStorage
 from ckpttool.trainers.mindformers.layouts.pointers import (
     meta_pointers,
     metas_naming,

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from ckpttool.domain.finding import Code, blocking
-from ckpttool.errors import ExitCode
+from ckpttool.core.domain.finding import Code, blocking
+from ckpttool.core.errors import ExitCode
 from tests.support.answers import FIXTURES, cli, codes, document, named, scanned
 from tests.support.trainer_trees import edit_json
 

@@ -9,11 +9,11 @@ from random import Random
 
 import pytest
 
-from ckpttool.domain.checkpoint import Inventory
-from ckpttool.domain.finding import Code, Severity
-from ckpttool.domain.shard import FormatName
-from ckpttool.storage.base import LOST_LINK_REMEDY, Entry, Kind
-from ckpttool.storage.local import LocalStorage
+from ckpttool.core.domain.checkpoint import Inventory
+from ckpttool.core.domain.finding import Code, Severity
+from ckpttool.core.domain.shard import FormatName
+from ckpttool.core.storage.base import LOST_LINK_REMEDY, Entry, Kind
+from ckpttool.core.storage.local import LocalStorage
 from ckpttool.trainers.listing import list_root
 from ckpttool.trainers.mindformers.layouts.pointers import META_LIMIT
 from ckpttool.trainers.mindformers.layouts.rank import MindFormersRank

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ckpttool.domain.shard import FileStamp
-from ckpttool.storage.base import ByteSource, Entry, Kind
+from ckpttool.core.domain.shard import FileStamp
+from ckpttool.core.storage.base import ByteSource, Entry, Kind
 from ckpttool.trainers.listing import Listing, list_root
 from ckpttool.trainers.mindformers.layouts import rank_folders
 from ckpttool.trainers.mindformers.layouts.names import ITERATION_LAYOUT, RANK_LAYOUT, UNIFIED_LAYOUT, shape_of

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ckpttool.domain.units import Rank, Step
-from ckpttool.storage.local import LocalStorage
+from ckpttool.core.domain.units import Rank, Step
+from ckpttool.core.storage.local import LocalStorage
 from ckpttool.trainers.mindformers.layouts.rank_folders import RankFolder
 from ckpttool.trainers.mindformers.layouts.runs import MOST_ASKED, Place, align_runs, cohorts_of
 from ckpttool.trainers.mindformers.scalars import EpochStep

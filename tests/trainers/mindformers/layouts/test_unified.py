@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from ckpttool.domain.checkpoint import CommitState, Inventory
-from ckpttool.domain.finding import Code, Finding, Severity
-from ckpttool.domain.scalars import Scalars
-from ckpttool.domain.shard import ShardRole
-from ckpttool.storage.local import LocalStorage
+from ckpttool.core.domain.checkpoint import CommitState, Inventory
+from ckpttool.core.domain.finding import Code, Finding, Severity
+from ckpttool.core.domain.scalars import Scalars
+from ckpttool.core.domain.shard import ShardRole
+from ckpttool.core.storage.local import LocalStorage
 from ckpttool.trainers.listing import list_root
 from ckpttool.trainers.mindformers.layouts.unified import MindFormersUnified
 from tests.support.answers import chosen, plan, refusal, why_not

@@ -1,0 +1,84 @@
+"""The one way in which an answer is shown, and how a command that gives it ends.
+
+A new command is `cli/NAME.py`, its line in `main.COMMANDS`, a noun in `domain` that says its exit code, a module of
+the noun's name in `render/answers` (with `document` for JSON and `table` for people; the noun also names the document's
+JSON Schema), and a module in `api`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from ckpttool.core.commands import output
+from ckpttool.core.commands.options import Format
+from ckpttool.core.domain.exits import of_trees
+from ckpttool.core.errors import CkptToolError, ExitCode
+from ckpttool.core.render.answers import texts_of
+from ckpttool.core.render.escape import shown
+
+if TYPE_CHECKING:
+    from ckpttool.core.domain.answered import Answered
+    from ckpttool.core.render.json import Document
+
+
+def show(answer: Answered, fmt: Format) -> ExitCode:
+    """Write an answer in the format that was asked for, and return how the command ends.
+
+    Raises:
+        WriteFailedError: It could not be written.
+    """
+    match fmt:
+        case Format.JSON:
+            from ckpttool.core.render.json import pieces
+
+            output.result(*pieces(texts_of(answer).document(answer)))
+        case Format.TABLE:
+            output.table(texts_of(answer).table(answer))
+    return answer.exit_code
+
+
+def show_each(ask: Callable[[str | None], Answered], paths: Sequence[str | None], fmt: Format) -> ExitCode:
+    """Ask about each tree, show all answers as one, and return the worst exit code; of one tree just as `show` does.
+
+    Raises:
+        CkptToolError: There is one tree, and no answer.
+        WriteFailedError: The answer could not be written.
+    """
+    return show(ask(paths[0]), fmt) if len(paths) == 1 else show_trees(ask, paths, fmt)
+
+
+def show_trees(ask: Callable[[str | None], Answered | None], paths: Iterable[str | None], fmt: Format) -> ExitCode:
+    """As `show_each`, but as one document whatever their number.
+
+    What stops the question about one tree is said, and does not stop the others. An answer of None is left out.
+
+    Raises:
+        WriteFailedError: The answer could not be written.
+    """
+    told: list[dict[str, Document]] = []
+    codes: list[ExitCode] = []
+    for path in paths:
+        try:
+            answer = ask(path)
+        except CkptToolError as error:
+            told_path = str(error).startswith(f"{path} ")
+            output.error(str(error) if told_path else f"{path}: {error}")
+            codes.append(error.exit_code)
+            told.append({"path": path, "exit_code": codes[-1], "error": str(error), "result": None})
+            continue
+        if answer is None:
+            continue
+        codes.append(answer.exit_code)
+        if fmt is Format.JSON:
+            told.append(
+                {"path": path, "exit_code": codes[-1], "error": None, "result": texts_of(answer).document(answer)}
+            )
+            continue
+        output.result("" if len(codes) == 1 else "\n", f"{shown(str(path))}:")
+        output.table(texts_of(answer).table(answer))
+    if fmt is Format.JSON:
+        from ckpttool.core.render.json import pieces
+
+        output.result(*pieces({"schema": "ckpttool/trees/1", "trees": told}))
+    return of_trees(codes)

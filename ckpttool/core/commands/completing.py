@@ -1,0 +1,99 @@
+"""What the shell offers after TAB. A prompt waits for it: it imports little, ends soon, and says nothing of faults."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from functools import wraps
+from typing import NoReturn
+
+import typer
+
+from ckpttool.core.domain.finding import Code
+
+PATIENCE = 1.0
+"""Seconds after which nothing is offered: a disk that does not answer must not hold a prompt."""
+
+Completer = Callable[[typer.Context, str], "list[str]"]
+
+
+def _offered(words: Callable[[typer.Context], Iterable[str]]) -> Completer:
+    @wraps(words)
+    def offer(ctx: typer.Context, incomplete: str) -> list[str]:
+        try:
+            with _in_time():
+                return [word for word in words(ctx) if word.startswith(incomplete)]
+        except Exception:  # noqa: BLE001  no tree, no rights, no time: then nothing is offered
+            return []
+
+    # typer asks by these what to hand over.
+    offer.__annotations__ = {"ctx": typer.Context, "incomplete": str}
+    del vars(offer)["__wrapped__"]
+    return offer
+
+
+@contextmanager
+def _in_time() -> Iterator[None]:
+    def late(*_: object) -> NoReturn:
+        raise TimeoutError
+
+    before = signal.signal(signal.SIGALRM, late)
+    signal.setitimer(signal.ITIMER_REAL, PATIENCE)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+@_offered
+def checkpoints(ctx: typer.Context) -> Iterable[str]:
+    """Offer the names in the tree that the command line has so far, newest first."""
+    import ckpttool
+    from ckpttool.core.commands.settings import variable_of
+
+    given = ctx.params.get("tree") or ctx.params.get("path") or ctx.params.get("what")
+    variable = variable_of("path", str(ctx.info_name))
+    place = given or (os.environ.get(variable) if variable else None)
+    question = ckpttool.TreeQuestion(path=place, layout=ctx.params.get("layout"), environment=os.environ)
+    return [checkpoint.name for checkpoint in reversed(ckpttool.scan(question).inventory.checkpoints)]
+
+
+@_offered
+def codes(_: typer.Context) -> Iterable[str]:
+    """Offer every finding's code."""
+    return [code.value for code in Code]
+
+
+@_offered
+def layouts(_: typer.Context) -> Iterable[str]:
+    """Offer every layout."""
+    from ckpttool.trainers.registry import layout_names
+
+    return layout_names()
+
+
+@_offered
+def simulated(_: typer.Context) -> Iterable[str]:
+    """Offer every trainer whose own choice is known."""
+    from ckpttool.trainers.registry import TRAINERS
+
+    return ["own", *(trainer.name for trainer in TRAINERS if trainer.simulator is not None)]
+
+
+@_offered
+def topics(_: typer.Context) -> Iterable[str]:
+    """Offer the manual's pages, and commands."""
+    from ckpttool.core.render.guide import topics
+
+    return topics()
+
+
+@_offered
+def documents(_: typer.Context) -> Iterable[str]:
+    """Offer what has a schema."""
+    from ckpttool.core.render.schemas import names
+
+    return names()

@@ -1,0 +1,30 @@
+"""`ckpttool demo`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+import ckpttool
+from ckpttool.core.commands.answers import show
+from ckpttool.core.commands.grouped import exits, grouped
+from ckpttool.core.commands.options import Format, FormatOpt
+
+Folder = Annotated[
+    str,
+    typer.Argument(metavar="[FOLDER]", help="Where to: a new folder, or an empty one.", rich_help_panel="Arguments"),
+]
+
+
+@exits({0: "Written."})
+@grouped
+def demo(folder: Folder = "ckpttool-demo", fmt: FormatOpt = Format.TABLE) -> None:
+    """Make a small damaged tree to try things on.
+
+    A real run of 4 ranks whose newest save is cut short on two, with its config, and what to try there. Nothing is
+    written over.
+
+    Example: ckpttool demo
+    """
+    raise typer.Exit(show(ckpttool.demo(folder), fmt))

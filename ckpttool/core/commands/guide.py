@@ -1,0 +1,48 @@
+"""`ckpttool guide`."""
+
+from __future__ import annotations
+
+import shutil
+from typing import Annotated
+
+import typer
+
+from ckpttool.core.commands import completing, output
+from ckpttool.core.commands.grouped import exits, grouped
+from ckpttool.core.commands.options import Format, FormatOpt
+from ckpttool.core.errors import unknown_word
+from ckpttool.core.render import guide as pages
+from ckpttool.core.render.json import dumps
+from ckpttool.core.render.text import WIDTH
+
+TopicArgument = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="[TOPIC]",
+        autocompletion=completing.topics,
+        help="A page, or a command; all pages where left out.",
+        rich_help_panel="Arguments",
+    ),
+]
+
+
+@exits({0: "Shown."})
+@grouped
+def guide(topic: TopicArgument = None, fmt: FormatOpt = Format.TABLE) -> None:
+    """Show a page of the manual, which needs no network.
+
+    Laid out on a terminal, as Markdown elsewhere. Without TOPIC: every page that there is, in a line.
+
+    Example: ckpttool guide verify
+    """
+    # As a link on a page spells it, too.
+    name = None if topic is None else topic.strip().lower().replace("_", "-").partition(".md")[0]
+    found = None if name is None else pages.page(name)
+    if topic is not None and found is None:
+        raise unknown_word("page", topic, pages.topics(), "`ckpttool guide` lists all pages")
+    if fmt is Format.JSON:
+        output.result(dumps(pages.document(name)))
+    elif found is not None:
+        output.page(found)
+    else:
+        output.result(pages.list_text(width=min(WIDTH, shutil.get_terminal_size().columns)))

@@ -1,0 +1,92 @@
+"""What a command's help shows under which heading, and how the command can end."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ckpttool.core.commands.settings import variable_of
+
+OUTPUT = "Output"
+"""The heading of all that names none."""
+
+HEADINGS = ("Arguments", "Which tree", "Which checkpoint", "Evidence")
+"""Those that many commands have, in the order in which help shows them. A command's own come next, `OUTPUT` last."""
+
+_LAST = ("--verbose", "--quiet", "--no-config", "--debug", "--help")
+"""What every command has comes behind its own."""
+
+MEANS_NOTHING = {command: {"--health-file"} for command in ("seal", "trash")}
+"""Accepted as ever, and shown no more: there they change no answer."""
+
+_EVERYWHERE = ("1, 2, 130", "ckpttool failed; a wrong command line; interrupted.")
+
+
+def by_heading(command: Any, name: str, ctx: Any) -> dict[str, list[tuple[str, str]]]:  # noqa: ANN401  typer's own
+    """Return each option and argument of a command as (`-q, --quiet`, what it does), by its `rich_help_panel`."""
+    found: dict[str, list[tuple[str, str]]] = {heading: [] for heading in HEADINGS}
+    last: list[tuple[str, str]] = []
+    for param in sorted(command.get_params(ctx), key=_place):
+        if param.hidden or _word(param) in MEANS_NOTHING.get(name, ()):
+            continue
+        heading = param.rich_help_panel or OUTPUT
+        rows = last if heading == OUTPUT else found.setdefault(heading, [])
+        rows.append((_form(param), _about(param, name)))
+    found[OUTPUT] = last
+    return {heading: rows for heading, rows in found.items() if rows}
+
+
+def _place(param: Any) -> int:  # noqa: ANN401  as above
+    """Return where it stands under its heading; what is equal stays in the order of the command's declaration."""
+    word = _word(param)
+    if param.param_type_name == "argument" or word in {"--format", "--json"}:
+        return 0
+    return 2 + _LAST.index(word) if word in _LAST else 1
+
+
+def ends(ctx: Any) -> list[tuple[str, str]]:  # noqa: ANN401  typer's own
+    """Return every exit code of a command, or of one in a group (`trash list`), with what it means there."""
+    exits = exits_of(ctx.command) or exits_of(ctx.parent.command)
+    return [*((str(code), text) for code, text in sorted(exits.items())), _EVERYWHERE]
+
+
+def exits_of(command: Any) -> Mapping[int, str]:  # noqa: ANN401  typer's own
+    """Return what `exits` says of a command; nothing of one in a group that ends as the group does."""
+    found: Mapping[int, str] = getattr(command.callback, "exits", {})
+    return found
+
+
+def _word(param: Any) -> str:  # noqa: ANN401  as above
+    """Return what a parameter is found by."""
+    if param.param_type_name == "argument":
+        return str(param.metavar or param.name).strip("[]")
+    return str(next((each for each in param.opts if each.startswith("--")), param.opts[0]))
+
+
+def _form(param: Any) -> str:  # noqa: ANN401  as above
+    """Spell it as it is typed, without its other names."""
+    if param.param_type_name == "argument":
+        return str(param.metavar or param.name).strip("[]")
+    short = [each for each in param.opts if not each.startswith("--")]
+    text = ", ".join([*short, _word(param)])
+    if param.is_flag:
+        return " / ".join([text, *param.secondary_opts])
+    return f"{text} {param.metavar}"
+
+
+def _about(param: Any, command: str) -> str:  # noqa: ANN401  as above
+    """Say what it does, and what it is where it is left out."""
+    variable = variable_of(param.name, command)
+    return " ".join([_with_default(param), *([] if variable is None else [f" [env:{variable}]"])])
+
+
+def _with_default(param: Any) -> str:  # noqa: ANN401  as above
+    shown, default = param.show_default, param.default
+    if isinstance(shown, str):
+        shown, default = True, shown
+    text = str(param.help or "")
+    if param.required and param.param_type_name == "option":
+        return f"{text}  [required]"
+    if not shown or default is None or default is False or callable(default):
+        return text
+    return f"{text}  [default: {getattr(default, 'value', default)}]"

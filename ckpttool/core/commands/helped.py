@@ -1,0 +1,222 @@
+"""Commands that speak as the rest of ckpttool does: help is a result, and a wrong option is told in plain words."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+from ckpttool.core.commands import output
+from ckpttool.core.commands.settings import Settings
+from ckpttool.core.errors import UsageError, unknown_word
+
+_MAY_BE_EMPTY = frozenset({"prefix", "string", "asd_config"})
+"""Values that mean something where they are empty. Whatever else is empty is a shell variable that was not set."""
+
+_NO_NUMBER = r"(?s:(?P<value>.+) is not (?:a valid (?:int|integer|float)(?: range)?|in the range .+)\.?)"
+
+_OF_EVERY_COMMAND = re.compile(r"-[qv]+|--quiet|--verbose|--json|--no-config|--format(?:=.*)?")
+"""What may stand before a command as well as after it."""
+
+_COLUMN = 28
+"""Where what an option does begins, at most; a longer option has a line of its own."""
+
+_OTHERWISE = {
+    "--full --deep": "--level checksum reads every byte",
+    "--all": "--checkpoint all means all of them",
+    "--rank --ranks": "ckpttool inspect takes one rank's file",
+    "--color --no-color --colour --no-colour": "NO_COLOR=1 in the environment turns colours off",
+    "--output": "ckpttool launch --output writes a config",
+    "--dry-run": "`ckpttool preflight` changes nothing",
+}
+"""What people type for what is no option of that name, and how it is done."""
+
+
+class _Helped:
+    def get_help_option(self, ctx: Any) -> Any:  # noqa: ANN401  the base class's signature
+        option = super().get_help_option(ctx)  # type: ignore[misc]
+        if option is not None:
+            option.callback = _show_help
+        return option
+
+    def format_epilog(self, ctx: Any, formatter: Any) -> None:  # noqa: ANN401  as above
+        """Say how it ends, and where more is told."""
+        from ckpttool.core.commands.headings import ends
+
+        with formatter.section("Exit codes"):
+            formatter.write_dl(ends(ctx))
+        formatter.write_paragraph()
+        pages = "" if _top(ctx) == "guide" else f" {_top(ctx)}, ckpttool guide exits"
+        formatter.write_text(f"More: ckpttool guide{pages}")
+
+
+class Command(_Helped, TyperCommand):
+    """A command."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:  # noqa: ANN401  as above
+        """Refuse what is empty: an empty DIR would be the current folder, and `prune` would let its checkpoints go.
+
+        Raises:
+            BadParameter: A value is empty.
+            UsageError: What the environment or a file says is wrong.
+        """
+        if ctx.resilient_parsing:  # a shell asks what can follow: an option without its value would hide DIR
+            return super().parse_args(ctx, args[:-1] if args and args[-1].startswith("-") else args)
+        own = args[: args.index("--") if "--" in args else None]
+        settings = Settings(ctx, with_file="--no-config" not in own)
+        ctx.default_map = settings
+        try:
+            left: list[str] = super().parse_args(ctx, args)
+        except typer.BadParameter as error:
+            param: Any = error.param
+            if param is None or param.name not in settings.places:
+                raise
+            raise UsageError(f"{settings.places[param.name]}: {in_plain_words(error).rstrip('.')}") from None
+        typed = {word.partition("=")[0] for word in own}
+        for param in self.params:
+            names = [word for word in param.opts if word in typed]
+            if len(names) > 1 and not (param.multiple or getattr(param, "is_flag", False)):
+                raise UsageError(f"{' and '.join(names)} are one option: give one of them")
+            value = ctx.params.get(str(param.name))
+            if param.name not in _MAY_BE_EMPTY and "" in (value if isinstance(value, (list, tuple)) else [value]):
+                raise typer.BadParameter("it is empty: is a shell variable not set?", ctx=ctx, param=param)
+        return left
+
+    def invoke(self, ctx: Any) -> Any:  # noqa: ANN401  as above
+        """Say which file is not obeyed; with `--verbose`, where it was said what was not on the command line."""
+        settings = ctx.default_map
+        told = [settings.told()] if ctx.params.get("verbose") else []
+        for text in () if ctx.params.get("quiet") else (*settings.passed_over, *filter(None, told)):
+            output.note(text)
+        return super().invoke(ctx)
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:  # noqa: ANN401  as above
+        """Show what there is in groups, all in the same two columns."""
+        from ckpttool.core.commands.headings import by_heading
+
+        found = by_heading(self, _top(ctx), ctx)
+        longest = max((len(form) for rows in found.values() for form, _ in rows if len(form) <= _COLUMN), default=0)
+        for heading, rows in found.items():
+            with formatter.section(heading):
+                for form, text in rows:
+                    _write_row(formatter, form, text, column=2 + longest + 2)
+
+
+class Group(_Helped, TyperGroup):
+    """A group of commands."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:  # noqa: ANN401  as above
+        """Hand on to the command what is common to all: `ckpttool -q scan` is `ckpttool scan -q`."""
+        own: list[str] = []
+        common: list[str] = []
+        rest = list(args)
+        while rest and rest[0].startswith("-") and rest[0] != "--":
+            word = rest.pop(0)
+            (common if _OF_EVERY_COMMAND.fullmatch(word) else own).append(word)
+            if word == "--format" and rest:
+                common.append(rest.pop(0))
+        left: list[str] = super().parse_args(ctx, [*own, *rest[:1], *(common if rest else ()), *rest[1:]])
+        return left
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:  # noqa: ANN401  as above
+        """Find the command.
+
+        Raises:
+            UsageError: There is none of that name; what was meant is said.
+        """
+        known = self.list_commands(ctx)
+        if args[0] not in known and not ctx.resilient_parsing:
+            from difflib import get_close_matches
+
+            meant = get_close_matches(args[0].lower(), known, n=2, cutoff=0.75)
+            raise unknown_word("command", args[0], known, f"`{ctx.command_path} --help` lists them", meant)
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ANN401  as above
+        """Show each command's first sentence whole; typer cuts it at 45 columns."""
+        with formatter.section("Commands"):
+            formatter.write_dl(
+                [
+                    (name, (command.help or "").partition("\n")[0])
+                    for name, command in ((name, self.get_command(ctx, name)) for name in self.list_commands(ctx))
+                    if command is not None
+                ]
+            )
+
+
+def _write_row(formatter: Any, form: str, text: str, *, column: int) -> None:  # noqa: ANN401  as above
+    """Write what an option does beside it, or below; typer would break `mindformers-rank` at its hyphen."""
+    import textwrap
+
+    lines = textwrap.wrap(text, max(formatter.width - column, 20), break_on_hyphens=False)
+    first = f"  {form}"
+    beside = bool(lines) and len(first) + 2 <= column
+    formatter.write(f"{first:{column}}{lines.pop(0)}\n" if beside else f"{first}\n")
+    for line in lines:
+        formatter.write(f"{'':{column}}{line}\n")
+
+
+def _top(ctx: Any) -> str:  # noqa: ANN401  as above
+    """Return the name under which the manual knows a command: `asd` of `ckpttool asd check`."""
+    return str([*ctx.command_path.split(), ""][1])
+
+
+def in_plain_words(error: typer.TyperException) -> str:
+    """Say what is wrong with a command line: which option, what it takes, and what it was given."""
+    fault: Any = error
+    param = getattr(fault, "param", None)
+    if hasattr(fault, "possibilities"):
+        return _unknown_option(fault.option_name, fault.ctx)
+    if hasattr(fault, "option_name"):
+        return f"{fault.option_name} {'takes no' if 'not take' in error.message else 'needs a'} value"
+    if param is None:
+        return _too_many(fault)
+    word = next((each for each in param.opts if each.startswith("--")), None) or str(param.metavar).strip("[]")
+    if hasattr(fault, "param_type"):
+        return f"{' '.join(filter(None, (word, param.metavar if word.startswith('--') else None)))} is missing"
+    found = re.fullmatch(_NO_NUMBER, error.message)
+    if found is None:  # also in typer 0.29, whose own words tell no value
+        return f"{word}: {error.message}"
+    noun = "number" if "float" in param.type.name else "whole number"
+    low, high = getattr(param.type, "min", None), getattr(param.type, "max", None)
+    limits = "".join(f" {side} {end}" for side, end in (("from", low), ("to", high)) if end is not None)
+    return f"{word} takes a {noun}{limits}, not {found['value']}"
+
+
+def _too_many(fault: Any) -> str:  # noqa: ANN401  as above
+    """Say that a word is too many, and how a checkpoint is named where it may be one; else what typer says."""
+    extra = re.fullmatch(r"(?s:Got unexpected extra arguments?(?:\(s\))? \((?P<words>.+)\)\.?)", fault.message)
+    if extra is None or fault.ctx is None:
+        return str(fault.format_message())
+    words, params = extra["words"], fault.ctx.command.get_params(fault.ctx)
+    takes = any("--checkpoint" in param.opts for param in params)
+    from pathlib import Path
+
+    from ckpttool.core.records import PART_SUFFIX
+
+    if words.endswith(PART_SUFFIX):
+        return f"{words} is too much here: parts are given by the folder that holds them"
+    if takes and Path(words.partition(" ")[0]).is_dir():
+        return f"{words} is too much here: {_top(fault.ctx)} answers about one tree at a time"
+    return f"{words} is too much here" + (f": a checkpoint is named with --checkpoint {words}" if takes else "")
+
+
+def _unknown_option(word: str, ctx: Any) -> str:  # noqa: ANN401  as above
+    """Say that there is no such option, and which one was meant."""
+    from difflib import get_close_matches
+
+    known = [each for param in ctx.command.get_params(ctx) for each in (*param.opts, *param.secondary_opts)]
+    otherwise = next((way for words, way in _OTHERWISE.items() if word in words.split()), None)
+    option = str(otherwise).partition(" ")[0]
+    if otherwise is not None and (not option.startswith("--") or option in known):
+        return f"there is no option {word}: {otherwise}"
+    meant = get_close_matches(word, [each for each in known if each.startswith("--")], n=2, cutoff=0.65)
+    return f"there is no option {word}" + (f": did you mean {' or '.join(meant)}?" if meant else "")
+
+
+def _show_help(ctx: Any, _option: Any, wanted: bool) -> None:  # noqa: ANN401  as typer calls it
+    if wanted and not ctx.resilient_parsing:
+        output.result(ctx.get_help())
+        ctx.exit()

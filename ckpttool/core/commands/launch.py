@@ -1,0 +1,149 @@
+"""`ckpttool launch`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+import ckpttool
+from ckpttool.core.commands import progress
+from ckpttool.core.commands.answers import show
+from ckpttool.core.commands.grouped import OF_A_TREE, OF_WRITING, exits, grouped
+from ckpttool.core.commands.log_options import EvidenceOptions
+from ckpttool.core.commands.options import (
+    ChoiceOptions,
+    DataOptions,
+    EntryScript,
+    Format,
+    FormatOpt,
+    Quiet,
+    TreeOptions,
+    ViewOptions,
+)
+from ckpttool.core.commands.output import error, looking_at
+from ckpttool.core.commands.output_files import assert_folder
+from ckpttool.core.commands.reports import Allow, codes
+from ckpttool.core.domain.frozen import dataclass, replace
+from ckpttool.core.domain.preflight import Preflight
+from ckpttool.core.domain.view import View
+from ckpttool.core.errors import UsageError
+
+Base = Annotated[
+    str | None,
+    typer.Option(
+        "--config",
+        metavar="BASE.yaml",
+        help="The training config to start from, and to edit.",
+        rich_help_panel="Launch",
+    ),
+]
+Output = Annotated[
+    str | None,
+    typer.Option("--output", metavar="NEW.yaml", help="Where to write the launch config.", rich_help_panel="Launch"),
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobOptions:
+    """Which machines, and how careful."""
+
+    nodes: Annotated[
+        int, typer.Option(min=1, help="Nodes; one command is printed for each.", rich_help_panel="Launch")
+    ] = 1
+    devices_per_node: Annotated[
+        int | None,
+        typer.Option(min=1, help="Default: the world size, spread evenly over the nodes.", rich_help_panel="Launch"),
+    ] = None
+    master_addr: Annotated[
+        str | None, typer.Option(metavar="ADDRESS", help="Node 0, where there are several.", rich_help_panel="Launch")
+    ] = None
+    script: EntryScript = None
+    force: Annotated[
+        bool, typer.Option("--force", help="Replace NEW.yaml; the old one stays as .bak.", rich_help_panel="Launch")
+    ] = False
+    strict: Annotated[
+        bool,
+        typer.Option(
+            "--strict",
+            help="Write nothing, exit 10, where a newer checkpoint was rejected.",
+            rich_help_panel="Which checkpoint",
+        ),
+    ] = False
+    allow: Allow = None
+    load_checkpoint: Annotated[
+        str | None,
+        typer.Option(
+            metavar="LOCALDIR", help="Where a tree of an object store was copied to.", rich_help_panel="Launch"
+        ),
+    ] = None
+
+    def order(self, base: str, output: str, view: View) -> ckpttool.LaunchOrder:
+        """Ask the library."""
+        return ckpttool.LaunchOrder(
+            base=base,
+            output=output,
+            force=self.force,
+            strict=self.strict,
+            nodes=self.nodes,
+            devices_per_node=self.devices_per_node,
+            master_addr=self.master_addr,
+            script=self.script,
+            allowed=codes(self.allow),
+            view=view,
+            load_checkpoint=self.load_checkpoint,
+        )
+
+
+@exits(
+    {
+        0: "The config is written.",
+        10: "A start would not do what it should: nothing is written.",
+        11: "Nothing can be resumed from.",
+        **OF_A_TREE,
+        16: OF_WRITING[16],
+    }
+)
+@grouped
+def launch(
+    *,
+    tree: TreeOptions,
+    choice: ChoiceOptions,
+    logs: EvidenceOptions,
+    data: DataOptions,
+    job: JobOptions,
+    look: ViewOptions,
+    config: Base = None,
+    output: Output = None,
+    fmt: FormatOpt = Format.TABLE,
+    quiet: Quiet = False,
+) -> None:
+    """Write the config, and print the command, that resume there.
+
+    Comments are kept; where to resume is what `resolve` says. Nothing is written where `preflight` says no-go. The
+    batch size is the one that BASE.yaml makes. Without --config: what to tell a trainer whose configs are not edited.
+
+    Example: ckpttool launch --config pretrain.yaml --output resume.yaml
+    """
+    wanted, position = choice.question(logs.question()), data.question(sink_size=tree.sink_size)
+    if config is None or output is None:
+        _assert_neither(config, output)
+        with progress.watched(quiet=quiet):
+            told = ckpttool.fragment(tree.question(), wanted, position, strict=job.strict)
+        raise typer.Exit(show(replace(told, view=look.view()), fmt))
+    assert_folder(output, option="--output")
+    with progress.watched(quiet=quiet):
+        answer = ckpttool.launch(tree.question(), wanted, position, order=job.order(config, output, look.view()))
+    if isinstance(answer, Preflight):
+        looking_at(answer.resolved_from, quiet=quiet)
+    code = show(answer, fmt)
+    if isinstance(answer, Preflight):
+        error(f"{output} was not written: what stands against it is in the result")
+    raise typer.Exit(code)
+
+
+def _assert_neither(config: str | None, output: str | None) -> None:
+    if config is not None or output is not None:
+        missing = "--config BASE.yaml" if config is None else "--output NEW.yaml"
+        why = "one config is read and another one written"
+        raise UsageError(f"give {missing}, too: {why}; or neither, where a trainer's configs are not edited")

@@ -1,0 +1,61 @@
+"""`ckpttool lint-config`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+import ckpttool
+from ckpttool.core.commands import output, reports
+from ckpttool.core.commands.grouped import OF_A_TREE, exits, grouped
+from ckpttool.core.commands.options import Verbose
+from ckpttool.core.commands.reports import ReportOptions
+from ckpttool.core.domain.frozen import replace
+from ckpttool.core.domain.view import View
+from ckpttool.core.render.answers import preflight as texts
+
+Files = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="FILE|DIR...", help="Training configs, and folders with some at any depth.", rich_help_panel="Arguments"
+    ),
+]
+Fix = Annotated[bool, typer.Option("--fix", help="Write what is safe to mend, and say what is left.")]
+SkipForeign = Annotated[
+    bool, typer.Option("--skip-foreign", help="Pass over a FILE that is no training config.", rich_help_panel="Launch")
+]
+Diff = Annotated[bool, typer.Option("--diff", help="Show what --fix would change, and write nothing.")]
+
+
+@exits({0: "Nothing to say against it.", 10: "A start would not do what it should.", 14: OF_A_TREE[14]})
+@grouped
+def lint_config(
+    *,
+    files: Files,
+    report: ReportOptions,
+    fix: Fix = False,
+    diff: Diff = False,
+    skip_foreign: SkipForeign = False,
+    verbose: Verbose = False,
+) -> None:
+    """Say what in training configs is found wrong late or never.
+
+    Looks at no checkpoint. Made for a pre-commit hook; `ckpttool preflight` does the same and looks at the
+    checkpoints as well. A comment in the config, `# ckpttool: allow CODE`, on the line or above it, silences a finding.
+
+    With --fix it writes what one value mends and nothing else can be meant, `eps: 1e-8` say; every other byte stays.
+
+    Example: ckpttool lint-config pretrain.yaml
+    """
+    reports.assert_reports_replaceable(report.files(), inputs=report.existing(*files))
+    allowed, view = report.allowed(), View(everything=verbose)
+    answer = ckpttool.lint_config(files, allowed=allowed, skip_foreign=skip_foreign, view=view)
+    if diff:
+        output.result(texts.diff(ckpttool.fix_config(answer, allowed=allowed)))
+        raise typer.Exit(answer.exit_code)
+    if fix and (fixed := ckpttool.fix_config(answer, allowed=allowed, apply=True)):
+        answer = replace(
+            ckpttool.lint_config(files, allowed=allowed, skip_foreign=skip_foreign, view=view), fixed=fixed
+        )
+    raise typer.Exit(reports.show(answer, report))

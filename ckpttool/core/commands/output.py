@@ -1,0 +1,187 @@
+"""stdout is the result and nothing else; everything for people's eyes goes to stderr."""
+
+from __future__ import annotations
+
+import errno
+import os
+import sys
+from codecs import getincrementalencoder
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, NoReturn, TextIO
+
+from ckpttool.core.errors import WriteFailedError
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+_CHUNK = 1 << 20
+"""Characters that are encoded at once."""
+
+
+class Ending:
+    """What a command line has said when it ends: a script that asked for JSON is owed some, whatever happened."""
+
+    result_begun = False
+    error: str | None = None
+    """The last one, in one line."""
+
+
+ending = Ending()
+"""Of the command line that runs; a process runs them one after the other."""
+
+
+def result(*pieces: str) -> None:
+    """Write the result, all of which is there before its first byte is written.
+
+    Raises:
+        WriteFailedError: It could not be written: a full disk, say. A reader who has left is no failure.
+    """
+    ending.result_begun = True
+    with _failure_told():
+        _write(sys.stdout, *pieces, "\n")
+
+
+def table(renderable: RenderableType) -> None:
+    """Write a result that is laid out for people; markup in names is text."""
+    from rich.console import Console
+
+    console = Console(markup=False, highlight=False, emoji=False, width=_width())
+    with _failure_told(), console.capture() as captured:
+        console.print(renderable, crop=False)
+    # rich pads every line of a table to its width; nobody who greps or pastes the result wants that.
+    result("\n".join(line.rstrip() for line in captured.get().rstrip("\n").split("\n")))
+
+
+def page(markdown: str) -> None:
+    """Write a page of the manual: laid out for people on a terminal, elsewhere as it was written."""
+    if sys.stdout is None or not sys.stdout.isatty():
+        result(markdown.rstrip("\n"))
+        return
+    from ckpttool.core.render.laid_out import laid_out
+
+    table(laid_out(markdown))
+
+
+def _width() -> int | None:
+    """Return how wide a result may be; None where rich can tell it: on a terminal, or where somebody said so.
+
+    Elsewhere a line ends where it ends: whoever greps wants all of it, and rich would take the width of stdin.
+    """
+    from ckpttool.core.render.text import UNLIMITED
+
+    asked = os.environ.get("COLUMNS", "")
+    if asked.isdigit() and int(asked):
+        return int(asked)
+    return None if sys.stdout is not None and sys.stdout.isatty() else UNLIMITED
+
+
+@contextmanager
+def _failure_told() -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise WriteFailedError(f"the result could not be written: {error.strerror or error}") from None
+
+
+def note(message: str) -> None:
+    """Say something beside the result."""
+    from ckpttool.core.render.escape import shown
+
+    _say(f"ckpttool: {shown(message)}\n")
+
+
+def looking_at(place: str | None, *, quiet: bool, more: str | None = None) -> None:
+    """Say what is looked at instead of the path that was given, if anything is; and more for whoever asked for it."""
+    for text in () if quiet else (None if place is None else f"looking at {place}", more):
+        if text is not None:
+            note(text)
+
+
+def error(message: str) -> None:
+    """Say in one line why there is no result; a terminal gets it wrapped between words."""
+    from ckpttool.core.render.escape import shown
+
+    ending.error = " ".join(message.split())
+    text = f"ckpttool: error: {shown(ending.error)}"
+    if sys.stderr is not None and sys.stderr.isatty():
+        from shutil import get_terminal_size
+        from textwrap import fill
+
+        columns = get_terminal_size().columns
+        text = fill(text, columns, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
+    if _coloured():
+        text = text.replace("error:", "\x1b[1;31merror:\x1b[0m", 1)
+    _say(f"{text}\n")
+
+
+def _coloured() -> bool:
+    """Tell whether stderr is a terminal that shows colours, to somebody who wants them."""
+    plain = os.environ.get("NO_COLOR") or os.environ.get("TERM", "dumb").lower() in {"", "dumb", "unknown"}
+    return not plain and sys.stderr is not None and sys.stderr.isatty()
+
+
+def usage(text: str) -> None:
+    """Show how to ask, to whoever asked nothing."""
+    _say(text.rstrip("\n") + "\n")
+
+
+def _say(text: str) -> None:
+    try:
+        _write(sys.stderr, text)
+    except OSError:  # nobody is left to tell
+        return
+
+
+def _write(stream: TextIO | None, *pieces: str) -> None:
+    """Write and flush, so that what goes wrong goes wrong here; None is a stream that was closed before we began."""
+    if stream is None:
+        return
+    try:
+        if hasattr(stream, "buffer"):
+            _write_whole(stream, pieces)
+        else:  # a text in memory, whatever a program put in place of stdout
+            stream.write("".join(pieces))
+    except BrokenPipeError:
+        _abandon(stream)  # the reader has seen enough (`| head -1`); the exit code stays the answer's
+    except OSError:
+        _abandon(stream)
+        raise
+
+
+def _abandon(stream: TextIO) -> None:
+    """Let all that is still to be written go nowhere: a buffer keeps what failed, and fails again at the very end."""
+    with suppress(OSError, ValueError):  # a text in memory has no file behind it
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, stream.fileno())
+        os.close(nowhere)
+
+
+def _write_whole(stream: TextIO, pieces: Iterable[str]) -> None:
+    """Write all of a text, a megabyte at a time: without a buffer (`python -u`) a write(2) takes 2 GiB at most."""
+    stream.flush()
+    encode = getincrementalencoder(stream.encoding or "utf-8")(stream.errors or "strict").encode
+    for chunk in _chunks(pieces):
+        left = memoryview(encode(chunk))
+        while left:
+            # None is a stream that does not wait, and is full.
+            left = left[stream.buffer.write(left) or _full() :]
+    stream.buffer.flush()
+
+
+def _chunks(pieces: Iterable[str]) -> Iterator[str]:
+    """Put small pieces together and take large ones apart."""
+    waiting: list[str] = []
+    length = 0
+    for piece in pieces:
+        for start in range(0, len(piece), _CHUNK):
+            waiting.append(piece[start : start + _CHUNK])
+            length += len(waiting[-1])
+            if length >= _CHUNK:
+                yield "".join(waiting)
+                waiting, length = [], 0
+    yield "".join(waiting)
+
+
+def _full() -> NoReturn:
+    raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))

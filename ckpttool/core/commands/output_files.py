@@ -1,0 +1,118 @@
+"""Files that a command writes beside its answer, never over anything but an earlier one of the same kind.
+
+What an earlier one is told by is said beside the command.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ckpttool.core.domain.units import ByteCount
+from ckpttool.core.errors import CkptToolError, UsageError
+from ckpttool.core.storage.base import ByteSource
+from ckpttool.core.storage.local import LocalStorage
+from ckpttool.trainers.locate import locate
+
+if TYPE_CHECKING:
+    from ckpttool.core.domain.question import TreeQuestion
+
+_LIMIT = 64 << 20
+"""Bytes. A report on 10,000 ranks that each lost a shard fits."""
+
+_FIRST_LINE = ByteCount(1 << 20)
+"""Bytes. A line takes 300 and the name of a tensor."""
+
+
+def assert_folder(path: str, *, option: str) -> None:
+    """Refuse a target whose folder is not there: a slip of the pen, and no fault of the disk.
+
+    Raises:
+        UsageError: It is not.
+    """
+    folder = Path(path).parent
+    if not folder.is_dir():
+        raise UsageError(f"{option} {path!r}: there is no folder {str(folder)!r}")
+
+
+def assert_replaceable(path: str, *, option: str, is_ours: Callable[[ByteSource], bool], what: str) -> None:
+    """Refuse a target that is not ours, before anything is done for what cannot be written.
+
+    Args:
+        path: The target.
+        option: Whose it is.
+        is_ours: Tells from the content of a file that holds some.
+        what: We write there, in the plural.
+
+    Raises:
+        UsageError: Its folder is not there, or something else stands in its place.
+    """
+    target = Path(path)
+    assert_folder(path, option=option)
+    if os.path.lexists(path) and not _is_ours(target, is_ours):
+        raise UsageError(f"{option} {path!r} exists and holds no {what} of ours; name a new file")
+
+
+def root_of(tree: TreeQuestion) -> str | None:
+    """Return the folder that is looked at; None where there is none, which the report itself then says."""
+    try:
+        found = locate(tree.path, layout=tree.layout, config=tree.config)
+    except UsageError:  # several trees: nothing is changed in any
+        return tree.path or os.curdir
+    except CkptToolError:
+        return None
+    return found.storage.root if found.layout.is_tree else None
+
+
+def whole(judge: Callable[[str], bool]) -> Callable[[ByteSource], bool]:
+    """Return what judges a file by all of its text; one that is larger than any report is none."""
+
+    def is_ours(source: ByteSource) -> bool:
+        size = source.stamp.size
+        return size <= _LIMIT and judge(source.read(0, size).decode("utf-8"))
+
+    return is_ours
+
+
+def first_line(source: ByteSource) -> Any:  # noqa: ANN401  whatever stands there
+    """Return what the first line of JSON in a file holds.
+
+    Raises:
+        ValueError: It is no JSON.
+    """
+    return json.loads(source.read(0, min(source.stamp.size, _FIRST_LINE)).partition(b"\n")[0])
+
+
+def lies_under(path: str, root: str) -> bool:
+    """Tell whether a path is in a tree, by its name or by where links lead."""
+    by_name = Path(os.path.abspath(path)).is_relative_to(os.path.abspath(root))  # noqa: PTH100  links as they are
+    return by_name or _resolved(path).is_relative_to(_resolved(root))
+
+
+def same_file(one: str, other: str) -> bool:
+    """Tell whether two paths are one file, which need not be there yet."""
+    try:
+        return Path(one).samefile(other)
+    except OSError:
+        return _resolved(one) == _resolved(other)
+
+
+def _resolved(path: str) -> Path:
+    try:
+        return Path(path).resolve()
+    except (OSError, RuntimeError):  # a loop of links, which what stands in the target's place is then told for
+        return Path(os.path.abspath(path))  # noqa: PTH100  as above
+
+
+def _is_ours(target: Path, is_ours: Callable[[ByteSource], bool]) -> bool:
+    """Tell whether a file begins with one of our lines; an empty one holds nothing that could be lost."""
+    if target.is_symlink():
+        return False
+    try:
+        with LocalStorage(str(target.parent)).open(target.name) as source:
+            return source.stamp.size == 0 or is_ours(source)
+    except (OSError, ValueError, RecursionError):
+        return False

@@ -1,0 +1,72 @@
+"""`ckpttool preflight`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+import ckpttool
+from ckpttool.core.commands import output, reports
+from ckpttool.core.commands.engine_options import EngineOptions
+from ckpttool.core.commands.grouped import OF_A_TREE, exits, grouped
+from ckpttool.core.commands.log_options import EvidenceOptions
+from ckpttool.core.commands.options import ChoiceOptions, DataOptions, Quiet, TreeOptions, ViewOptions
+from ckpttool.core.commands.reports import ReportOptions
+
+Base = Annotated[
+    str | None,
+    typer.Option(
+        "--config",
+        metavar="BASE.yaml",
+        help="The training config to start from, where the trainer has one.",
+        rich_help_panel="Launch",
+    ),
+]
+Devices = Annotated[
+    int | None, typer.Option(min=1, help="Devices that will be started, over all nodes.", rich_help_panel="Launch")
+]
+Strict = Annotated[
+    bool,
+    typer.Option("--strict", help="No-go where a newer checkpoint was rejected.", rich_help_panel="Which checkpoint"),
+]
+
+
+@exits({0: "Go.", 10: "No-go.", 11: "No-go: nothing can be resumed from.", **OF_A_TREE})
+@grouped
+def preflight(
+    *,
+    tree: TreeOptions,
+    choice: ChoiceOptions,
+    logs: EvidenceOptions,
+    data: DataOptions,
+    look: ViewOptions,
+    engine: EngineOptions,
+    report: ReportOptions,
+    config: Base = None,
+    devices: Devices = None,
+    strict: Strict = False,
+    quiet: Quiet = False,
+) -> None:
+    """Say go or no-go before a launch. Changes nothing.
+
+    Checks checkpoint, health, config, launch, start and disk. Exit 0 only if this start, with its config as it is,
+    resumes where it says; --allow start-differs asks for what `launch` would write instead.
+
+    Example: ckpttool preflight ./output/checkpoint --config pretrain.yaml
+    """
+    question = ckpttool.PreflightQuestion(
+        config=config,
+        tree=tree.question(),
+        choice=choice.question(logs.question()),
+        data=data.question(sink_size=tree.sink_size),
+        devices=devices,
+        strict=strict,
+        allowed=report.allowed(),
+        view=look.view(),
+    )
+    reports.assert_reports_replaceable(report.files(), inputs=report.existing(config), tree=question.tree)
+    with engine.reading(quiet=quiet):
+        answer = ckpttool.preflight(question)
+    output.looking_at(answer.resolved_from, quiet=quiet)
+    raise typer.Exit(reports.show(answer, report))

@@ -1,0 +1,148 @@
+"""What people see on stderr while it takes long: a bar on a terminal, elsewhere a line now and then."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from ckpttool.core.commands import output
+from ckpttool.core.domain.units import counted
+from ckpttool.core.render.escape import size
+
+if TYPE_CHECKING:
+    from threading import Timer
+
+    from rich.status import Status
+
+    from ckpttool.core.verify.meter import Meter
+
+PATIENCE_SECONDS = 1.0
+"""Nobody needs a bar for less."""
+REFRESH_SECONDS = 0.2
+"""Of the bar."""
+HEARTBEAT_SECONDS = 30.0
+"""Between two lines where no terminal shows a bar: so that nobody takes a job that works for one that hangs."""
+
+
+@contextmanager
+def watched(*, quiet: bool) -> Iterator[None]:
+    """Show how far the reading inside has come, and say it where somebody interrupts it.
+
+    Args:
+        quiet: Show nothing; what an interrupt is told stays.
+
+    Raises:
+        KeyboardInterrupt: As it came, with what was done until then.
+    """
+    from ckpttool.core.verbs import verifying  # a scan verifies nothing
+    from ckpttool.core.verify.meter import Meter
+
+    meter, ended, show = Meter(), threading.Event(), _bar if _can_draw() else _heartbeat
+    # A daemon: where the terminal itself hangs, the result need not wait for it.
+    watcher = threading.Thread(target=show, args=(meter, ended.wait), daemon=True)
+    try:
+        with verifying.watched(meter):
+            if not quiet:
+                watcher.start()
+            yield
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(_until_now(meter)) from None
+    finally:
+        ended.set()
+        if not quiet:
+            watcher.join()
+
+
+def _can_draw() -> bool:
+    """Tell whether stderr is a terminal that can write over what it shows."""
+    is_terminal = sys.stderr is not None and sys.stderr.isatty()
+    return is_terminal and os.environ.get("TERM", "").lower() not in {"dumb", "unknown"}
+
+
+def _until_now(meter: Meter) -> str:
+    if not meter.shards_total:
+        return ""
+    them = "them" if meter.shards_kept == meter.shards_done else f"{meter.shards_kept} of these"
+    kept = f"; the ledger keeps {them}" if meter.shards_kept else ""
+    shards = counted(meter.shards_total, "shard")
+    return f"after {meter.shards_done} of {shards}, {size(meter.bytes_done)}{kept}"
+
+
+def _heartbeat(meter: Meter, wait: Callable[[float], bool]) -> None:
+    """Say a line every half minute."""
+    began = time.monotonic()
+    while not wait(HEARTBEAT_SECONDS):
+        if not meter.shards_total:
+            continue
+        rate = meter.bytes_done / (time.monotonic() - began)
+        left = (meter.bytes_total - meter.bytes_done) / rate if rate else None
+        output.note(
+            f"{size(meter.bytes_done)} of {size(meter.bytes_total)} read, {meter.shards_done} of "
+            f"{counted(meter.shards_total, 'shard')}; {size(int(rate))}/s" + ("" if left is None else _about(left))
+        )
+
+
+def _about(seconds: float) -> str:
+    """Say how long it will still take."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    if hours:
+        return f", about {hours} h {minutes} min left"
+    return f", about {minutes} min left" if minutes else f", about {rest} s left"
+
+
+def _bar(meter: Meter, wait: Callable[[float], bool]) -> None:
+    """Draw a bar that moves inside a shard, from when it takes long enough to matter."""
+    if wait(PATIENCE_SECONDS):
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn, TransferSpeedColumn
+
+    bar = Progress(
+        BarColumn(),
+        DownloadColumn(binary_units=True),
+        TransferSpeedColumn(),
+        TimeRemainingColumn(),
+        console=Console(stderr=True),
+        transient=True,
+        auto_refresh=False,
+    )
+    while not wait(REFRESH_SECONDS):
+        if not meter.bytes_total:
+            continue
+        if not bar.task_ids:
+            bar.add_task("", total=meter.bytes_total)
+            bar.start()
+        bar.update(bar.task_ids[0], completed=meter.bytes_done, total=meter.bytes_total, refresh=True)
+    bar.stop()
+
+
+@contextmanager
+def busy(what: str, *, quiet: bool) -> Iterator[None]:
+    """Show that something is going on whose end nobody knows, where it takes long enough to matter."""
+    if quiet or sys.stderr is None or not sys.stderr.isatty():
+        yield
+        return
+    timer, status = _spinner(what)
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+        timer.join()
+        status.stop()
+
+
+def _spinner(what: str) -> tuple[Timer, Status]:
+    """Return a spinner, and the timer that starts it when patience is at an end."""
+    from threading import Timer
+
+    from rich.console import Console
+
+    status = Console(stderr=True).status(what)
+    return Timer(PATIENCE_SECONDS, status.start), status

@@ -1,0 +1,277 @@
+"""Go or no-go in the formats that were asked for: for people, scripts and CI services."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Callable, Iterable, Sequence
+from enum import Enum
+from itertools import combinations
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ckpttool import __version__
+from ckpttool.core.commands import answers, completing, output
+from ckpttool.core.commands.options import Format
+from ckpttool.core.commands.output_files import assert_replaceable, lies_under, root_of, same_file, whole
+from ckpttool.core.domain.finding import Code
+from ckpttool.core.domain.frozen import dataclass
+from ckpttool.core.domain.preflight import Lint, Preflight
+from ckpttool.core.errors import CkptToolError, ExitCode, UsageError
+
+if TYPE_CHECKING:
+    from ckpttool.core.domain.question import TreeQuestion
+
+Allow = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="CODE",
+        autocompletion=completing.codes,
+        help="A finding that you have seen and that shall stop nothing; repeat it.",
+        rich_help_panel="Launch",
+    ),
+]
+
+
+class ReportFormat(str, Enum):
+    """How a report is written."""
+
+    TABLE = "table"
+    JSON = "json"
+    GITHUB = "github"
+    JUNIT = "junit"
+    SARIF = "sarif"
+    GITLAB = "gitlab"
+    MARKDOWN = "markdown"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReportOptions:
+    """In which forms, and what is accepted."""
+
+    fmt: Annotated[
+        ReportFormat, typer.Option("--format", help="For people, scripts, logs of GitHub, CI servers, pages of jobs.")
+    ] = ReportFormat.TABLE
+    report: Annotated[
+        list[str] | None,
+        typer.Option(metavar="FORMAT=FILE", help="Also to a file, new or an earlier report: junit=out.xml; repeat it."),
+    ] = None
+    allow: Allow = None
+
+    def allowed(self) -> tuple[Code, ...]:
+        """Return `codes` of the `--allow` options."""
+        return codes(self.allow)
+
+    def existing(self, *configs: str | None, advice: str = "name the training config") -> list[str]:
+        """Return files that were named if all are there: only what others read needs a report of one that is not.
+
+        Raises:
+            UsageError: One is not there, and nobody asked for anything but a table.
+        """
+        named = [path for path in configs if path]
+        missing = [path for path in named if not os.path.lexists(path)]
+        if missing and self.fmt is ReportFormat.TABLE and not self.report:
+            raise UsageError(f"there is no {' and no '.join(map(repr, missing))}: {advice}")
+        return named
+
+    def files(self) -> tuple[tuple[ReportFormat, str], ...]:
+        """Parse `--report FORMAT=FILE`; call it before anything is looked at.
+
+        Raises:
+            UsageError: One of them has no format that a file can have, or no file.
+        """
+        return tuple(_file(text) for text in self.report or ())
+
+
+def codes(texts: list[str] | None) -> tuple[Code, ...]:
+    """Parse `--allow CODE`.
+
+    Raises:
+        UsageError: One of them is no finding's code, or says that there is nothing to launch.
+    """
+    return tuple(_code(text) for text in texts or ())
+
+
+def _code(text: str) -> Code:
+    from ckpttool.core.decide.preflight import NEVER_ALLOWED
+
+    known = [code.value for code in Code if code not in NEVER_ALLOWED]
+    if text in known:
+        return Code(text)
+    from difflib import get_close_matches
+
+    close = get_close_matches(text, known, n=2)
+    advice = f"did you mean {' or '.join(close)}?" if close else "`ckpttool explain` lists all codes"
+    raise UsageError(f"--allow {text}: no finding that can be allowed has that code; {advice}")
+
+
+def _file(text: str) -> tuple[ReportFormat, str]:
+    word, _, path = text.partition("=")
+    known = [each.value for each in ReportFormat if each is not ReportFormat.TABLE]
+    if word not in known or not path:
+        raise UsageError(
+            f"--report takes FORMAT=FILE with one of {', '.join(known)}, such as junit=out.xml, not {text!r}"
+        )
+    if path == "-":
+        raise UsageError(f"--report {text}: it takes a file; --format {word} writes to stdout")
+    return ReportFormat(word), path
+
+
+def show(answer: Preflight | Lint, options: ReportOptions) -> ExitCode:
+    """Write the files, then the result: whoever reads it can count on them, unless an error comes after it.
+
+    Raises:
+        CkptToolError: A file could not be written. The result is no worse for it, and is shown before.
+    """
+    failed = None
+    for fmt, path in options.files():
+        from ckpttool.core.write.files import append, replace
+
+        content = (_text(answer, fmt) + "\n").encode("utf-8")
+        try:
+            if is_appended(fmt, path):
+                append(path, b"\n" + content)  # a paragraph that was not ended would take the heading in
+            else:
+                replace(path, content, overwrite=True, backup=False)
+        except CkptToolError as error:
+            failed = failed or error
+    if options.fmt is ReportFormat.TABLE:
+        answers.show(answer, Format.TABLE)
+    else:
+        output.result(_text(answer, options.fmt))
+    if failed is not None:
+        raise failed
+    return answer.exit_code
+
+
+def _text(answer: Preflight | Lint, fmt: ReportFormat) -> str:
+    """Spell a report in any format but a table, which is drawn for a terminal."""
+    from ckpttool.core.render.answers.preflight import document, ranks_of, verdict
+    from ckpttool.core.render.json import dumps
+
+    if fmt is ReportFormat.JSON:
+        return dumps(document(answer))
+    if fmt is ReportFormat.GITHUB:
+        from ckpttool.core.render.github import annotate
+
+        return annotate(
+            answer.checks, verdict(answer), is_file=os.path.isfile, world=ranks_of(answer), view=answer.view
+        )
+    if fmt is ReportFormat.JUNIT:
+        from ckpttool.core.render.junit import junit
+
+        name = "preflight" if isinstance(answer, Preflight) else answer.command
+        return junit(answer.checks, f"ckpttool {name}", view=answer.view)
+    if fmt is ReportFormat.GITLAB:
+        from ckpttool.core.render.gitlab import code_quality
+
+        return dumps(code_quality(answer.checks, place=_place(answer)))
+    if fmt is ReportFormat.MARKDOWN:
+        from ckpttool.core.render.markdown import summary
+
+        return summary(answer)
+    from ckpttool.core.render.sarif import sarif
+
+    return dumps(sarif(answer.checks, place=_place(answer), version=__version__))
+
+
+def _place(answer: Preflight | Lint) -> str:
+    """Return where results are shown that are about no file of their own."""
+    return answer.root or answer.config or "." if isinstance(answer, Preflight) else answer.checks[0].name
+
+
+# --- which files may be written over ---------------------------------------------------------------------------------
+
+_SCHEMAS = ("ckpttool/preflight/", "ckpttool/lint/")
+_SUITE = re.compile(
+    r"""<\?xml [^>]*>\s*<testsuites name="ckpttool"[^>]*>\s*<testsuite name="ckpttool [a-z0-9 -]+"[^>]*>"""
+)
+_ANNOTATION = re.compile(r"::(error|notice) (file=[^,]*,)?(line=[0-9]+,)?title=ckpttool ")
+_SUMMARY = re.compile(r"## ckpttool (preflight|lint-config|fp8 lint): [^\n]*\n\n\| \| check \| what was seen \|\n")
+_ROW = re.compile(r"\||and [0-9]+ other kinds$|$")
+_VERDICT = re.compile(r"(NO-GO|GO): |[0-9]+ configs?: nothing that stops")
+
+
+def assert_reports_replaceable(
+    files: Sequence[tuple[ReportFormat, str]], *, inputs: Iterable[str], tree: TreeQuestion | None = None
+) -> None:
+    """Refuse a report's file that is not ours, before an hour of checking is spent on what cannot be written.
+
+    Args:
+        files: Format and path of each.
+        inputs: Files that the question is about.
+        tree: Which tree is looked at, if any.
+
+    Raises:
+        UsageError: One lies in the tree or is a file that was asked about, its folder is not there, something else
+            stands in its place, or two are one file.
+    """
+    for (_, one), (_, other) in combinations(files, 2):
+        if same_file(one, other):
+            raise UsageError(f"two reports cannot be in one file: --report …={other}")
+    asked = tuple(inputs)
+    root = root_of(tree) if tree is not None and files else None
+    for fmt, target in files:
+        form = fmt.value
+        if any(same_file(target, one) for one in asked):
+            raise UsageError(f"--report {form}={target} is a file that is asked about; name another")
+        if root is not None and lies_under(target, root):
+            raise UsageError(f"--report {form}={target} lies in the checkpoint tree, in which nothing is changed")
+        if not is_appended(fmt, target):
+            assert_replaceable(target, option=f"--report {form}", is_ours=whole(_IS_OURS[fmt]), what=f"{form} report")
+
+
+def is_appended(fmt: ReportFormat, path: str) -> bool:
+    """Tell whether a report goes behind what there is: into the file that GitHub gives a step for its summary.
+
+    Whatever else the step says there stays. It is ours to add to, as no other file is.
+    """
+    given = os.environ.get("GITHUB_STEP_SUMMARY", "")
+    return fmt is ReportFormat.MARKDOWN and given != "" and same_file(path, given)
+
+
+def _is_json(text: str) -> bool:
+    document = json.loads(text)
+    return isinstance(document, dict) and str(document.get("schema")).startswith(_SCHEMAS)
+
+
+def _is_sarif(text: str) -> bool:
+    """Several runs are what somebody else has put together."""
+    document: Any = json.loads(text)
+    try:
+        (run,) = document["runs"]
+        return bool(run["tool"]["driver"]["name"] == "ckpttool")
+    except (KeyError, TypeError):
+        return False
+
+
+def _is_junit(text: str) -> bool:
+    return _SUITE.match(text) is not None and text.count("<testsuite ") == 1
+
+
+def _is_gitlab(text: str) -> bool:
+    document: Any = json.loads(text)
+    return isinstance(document, list) and all(
+        isinstance(each, dict) and str(each.get("check_name")).startswith("ckpttool/") for each in document
+    )
+
+
+def _is_markdown(text: str) -> bool:
+    return _SUMMARY.match(text) is not None and all(_ROW.match(line) for line in text.split("\n")[1:])
+
+
+def _is_github(text: str) -> bool:
+    *annotations, verdict = text.rstrip("\n").split("\n")
+    return _VERDICT.match(verdict) is not None and all(_ANNOTATION.match(line) for line in annotations)
+
+
+_IS_OURS: dict[ReportFormat, Callable[[str], bool]] = {
+    ReportFormat.JSON: _is_json,
+    ReportFormat.GITHUB: _is_github,
+    ReportFormat.JUNIT: _is_junit,
+    ReportFormat.SARIF: _is_sarif,
+    ReportFormat.GITLAB: _is_gitlab,
+    ReportFormat.MARKDOWN: _is_markdown,
+}

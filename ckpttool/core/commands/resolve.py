@@ -1,0 +1,181 @@
+"""`ckpttool resolve`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from enum import Enum
+from pathlib import Path
+from time import time as clock
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+import ckpttool
+from ckpttool.core.commands import output
+from ckpttool.core.commands.answers import show
+from ckpttool.core.commands.engine_options import EngineOptions
+from ckpttool.core.commands.grouped import OF_A_TREE, exits, grouped
+from ckpttool.core.commands.log_options import EvidenceOptions
+from ckpttool.core.commands.options import (
+    ChoiceOptions,
+    ConfigPath,
+    DataOptions,
+    Format,
+    Quiet,
+    Simulate,
+    SimulateMindFormers,
+    TreeOptions,
+    ViewOptions,
+    say_tree,
+)
+from ckpttool.core.domain.frozen import dataclass, replace
+from ckpttool.core.domain.plan import NoResumePoint, Resolution, ResumePlan, Simulation
+from ckpttool.core.errors import ExitCode, UsageError, unknown_word
+from ckpttool.core.verbs.starting import with_start
+from ckpttool.trainers.registry import FIRST, trainer_names
+
+if TYPE_CHECKING:
+    from ckpttool.core.render.json import Document
+
+Strict = Annotated[
+    bool,
+    typer.Option("--strict", help="Exit 10 where a newer checkpoint was rejected.", rich_help_panel="Which checkpoint"),
+]
+
+
+class PlanFormat(str, Enum):
+    """How a plan is written."""
+
+    TABLE = "table"
+    JSON = "json"
+    YAML = "yaml"
+
+
+PlanFormatOpt = Annotated[PlanFormat, typer.Option("--format", help="For people, scripts, or the training's config.")]
+Field = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--print", metavar="FIELD", help="One value of the JSON alone: resume_training, data.samples; repeat it."
+    ),
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SimulateOptions:
+    """Whose own choice is to be told, too."""
+
+    simulate: Simulate = None
+    version: SimulateMindFormers = None
+
+    def simulation(self, answer: ckpttool.Answer) -> Simulation | None:
+        """Ask the library, where it is asked for.
+
+        Raises:
+            UsageError: Both options are given, there is no such trainer, or the tree is another's.
+        """
+        if self.simulate is None:
+            return None if self.version is None else ckpttool.simulate(answer, self.version, trainer=FIRST)
+        if self.version is not None:
+            raise UsageError("--simulate and --simulate-mindformers ask the same: give one")
+        name, _, version = self.simulate.partition("@")
+        if name not in {OWN, *trainer_names()}:
+            raise unknown_word("trainer", name, trainer_names(), f"they are {OWN}, {', '.join(trainer_names())}")
+        return ckpttool.simulate(answer, version or None, trainer=None if name == OWN else name)
+
+
+OWN = "own"
+"""Whosever tree it is."""
+
+
+@exits(
+    {
+        0: "One was chosen, even if newer ones were passed over.",
+        10: "A newer one was passed over, with --strict; or more is lost than --max-lost-… allows.",
+        11: "Nothing can be resumed from.",
+        **OF_A_TREE,
+    }
+)
+@grouped
+def resolve(
+    *,
+    tree: TreeOptions,
+    choice: ChoiceOptions,
+    logs: EvidenceOptions,
+    data: DataOptions,
+    look: ViewOptions,
+    engine: EngineOptions,
+    config: ConfigPath = None,
+    fmt: PlanFormatOpt = PlanFormat.TABLE,
+    field: Field = None,
+    strict: Strict = False,
+    own: SimulateOptions,
+    quiet: Quiet = False,
+) -> None:
+    """Choose the newest checkpoint that is whole on every rank.
+
+    Says for every newer one why not, and how many data steps to skip. Reads headers, newest first, and stops at the
+    first good one; of a small newer one that lacks shards also every byte, to say whether heal would mend it.
+
+    Example: ckpttool resolve ./output/checkpoint --gbs 768
+    """
+    question = tree.question(config=config)
+    with engine.reading(quiet=quiet):
+        answer = ckpttool.resolve(question, choice.question(logs.question()), data.question(sink_size=tree.sink_size))
+    say_tree(answer.tree, quiet=quiet, verbose=look.verbose)
+    resolution = Resolution(
+        decision=with_start(answer), simulation=own.simulation(answer), strict=strict, now=clock(), view=look.view()
+    )
+    if field:
+        raise typer.Exit(_print(resolution, field))
+    if fmt is PlanFormat.YAML:
+        raise typer.Exit(_paste(resolution))
+    raise typer.Exit(show(resolution, Format(fmt.value)))
+
+
+def _print(answer: Resolution, names: Sequence[str]) -> ExitCode:
+    """Write a value a line, as asked for; nothing without a checkpoint, for then a script must not go on.
+
+    Raises:
+        UsageError: There is no such field, or it is no line.
+    """
+    from ckpttool.core.render.answers.plan import document
+    from ckpttool.core.render.json import members
+
+    code = answer.exit_code
+    if isinstance(answer.decision, NoResumePoint):
+        output.error(f"nothing in {answer.decision.root} can be resumed from: without --print the answer says why")
+        return code
+    found = dict(members(document(answer)))
+    output.result("\n".join([_value(found, name) for name in names]))
+    return code
+
+
+def _value(found: Mapping[str, Document], name: str) -> str:
+    """Return the line of a field by its dotted name or its last word.
+
+    Raises:
+        UsageError: There is no such field, or it is no line.
+    """
+    from ckpttool.core.render.json import one_line
+
+    # A last word alone is meant where it stands but once; of what is in a list there are as many as there are.
+    alike = [place for place in found if place.endswith(f".{name}") and not re.search(r"\.[0-9]+\.", place)]
+    place = name if name in found or len(alike) != 1 else alike[0]
+    if place not in found:
+        raise unknown_word("field", name, list(found), "--format json shows them", meant=alike)
+    line = one_line(found[place])
+    if line is None:
+        raise UsageError(f"--print {place}: it is more than a line of text; --format json has it")
+    return line
+
+
+def _paste(answer: Resolution) -> ExitCode:
+    """Write the settings as YAML; a config does not lie where ckpttool was started, so the path is told in full."""
+    from ckpttool.core.render.answers.plan import yaml
+
+    plan = answer.decision
+    if isinstance(plan, ResumePlan):
+        plan = replace(plan, load=plan.load.at(str(Path(plan.load.path).absolute())))
+    output.result(yaml(replace(answer, decision=plan)))
+    return answer.exit_code

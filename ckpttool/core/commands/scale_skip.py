@@ -1,0 +1,70 @@
+"""`ckpttool scale-skip`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+import ckpttool
+from ckpttool.core.commands.answers import show
+from ckpttool.core.commands.grouped import OF_A_TREE, exits, grouped
+from ckpttool.core.commands.options import Format, FormatOpt, Segments, segments
+
+OldGbs = Annotated[
+    int | None, typer.Option(min=1, help="Samples a batch over all ranks, before.", rich_help_panel="Data position")
+]
+NewGbs = Annotated[
+    int,
+    typer.Option(
+        "--new-gbs",
+        "--gbs",
+        min=1,
+        metavar="N",
+        help="Samples a batch over all ranks, from now on.",
+        rich_help_panel="Data position",
+    ),
+]
+Steps = Annotated[
+    int | None,
+    typer.Option(
+        "--steps",
+        "--step",
+        min=0,
+        help="Batches consumed; DIR's resume point where left out.",
+        rich_help_panel="Data position",
+    ),
+]
+Sink = Annotated[
+    int | None, typer.Option(min=1, help="Batches a data sink in the resumed run.", rich_help_panel="Data position")
+]
+Place = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="[DIR]",
+        help="Take steps and old batch size from this tree's resume point.",
+        rich_help_panel="Which tree",
+    ),
+]
+
+
+@exits({0: "Computed.", 11: "Nothing in DIR can be resumed from.", **OF_A_TREE})
+@grouped
+def scale_skip(
+    *,
+    new_gbs: NewGbs,
+    path: Place = None,
+    old_gbs: OldGbs = None,
+    steps: Steps = None,
+    segment: Segments = None,
+    sink_size: Sink = None,
+    fmt: FormatOpt = Format.TABLE,
+) -> None:
+    """Compute data_skip_steps after the global batch size changed.
+
+    Example: ckpttool scale-skip --old-gbs 512 --new-gbs 768 --steps 1000
+    """
+    question = ckpttool.DataQuestion(
+        new_global_batch=new_gbs, old_global_batch=old_gbs, sink_size=sink_size, segments=segments(segment)
+    )
+    raise typer.Exit(show(ckpttool.scale_skip(question, steps=steps, path=path), fmt))

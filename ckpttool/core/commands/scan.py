@@ -1,0 +1,72 @@
+"""`ckpttool scan`."""
+
+from __future__ import annotations
+
+import os
+from time import time as clock
+from typing import Annotated
+
+import typer
+
+import ckpttool
+from ckpttool.core.commands import progress
+from ckpttool.core.commands.answers import show_each, show_trees
+from ckpttool.core.commands.grouped import OF_A_TREE, exits, grouped
+from ckpttool.core.commands.options import Format, FormatOpt, MoreDirs, Quiet, TreeOptions, ViewOptions, say_tree
+from ckpttool.core.domain.checkpoint import Listing
+from ckpttool.core.errors import ExitCode, UnknownLayoutError
+from ckpttool.core.verbs.scanning import with_note_of_others
+
+Limit = Annotated[int | None, typer.Option(min=1, metavar="N", help="Only the newest N in the table; JSON has all.")]
+Below = Annotated[
+    bool,
+    typer.Option(
+        "--all", help="Every tree in and below DIR (the current folder), as one document.", rich_help_panel="Which tree"
+    ),
+]
+
+
+@exits(
+    {
+        0: "Listed; nothing is missing.",
+        10: "A shard is missing or damaged, by name or header.",
+        **OF_A_TREE,
+    }
+)
+@grouped
+def scan(
+    *,
+    tree: TreeOptions,
+    more: MoreDirs = None,
+    below: Below = False,
+    look: ViewOptions,
+    limit: Limit = None,
+    fmt: FormatOpt = Format.TABLE,
+    quiet: Quiet = False,
+) -> None:
+    """List the checkpoints: on which ranks, at which true step.
+
+    Opens one header for each save, no further. Newest first in the table, oldest first in JSON.
+
+    Example: ckpttool scan ./output/checkpoint
+    """
+
+    def ask(path: str | None) -> Listing:
+        question = tree.question(sizes=True, path=path)
+        found = with_note_of_others(ckpttool.scan(question), question)
+        say_tree(found, quiet=quiet, verbose=look.verbose)
+        return Listing(inventory=found.inventory, now=clock(), limit=limit, view=look.view())
+
+    if not below:
+        raise typer.Exit(show_each(ask, (tree.path, *(more or ())), fmt))
+    roots = (tree.path or os.curdir, *(more or ()))
+    with progress.busy("looking for trees", quiet=quiet):
+        paths = dict.fromkeys(path for root in roots for path in ckpttool.trees_below(root, layout=tree.layout))
+    if not paths:
+        raise UnknownLayoutError(f"no tree that ckpttool knows lies below {' or '.join(roots)}")
+    raise typer.Exit(show_trees(lambda path: _unless_bare(ask(path)), paths, fmt))
+
+
+def _unless_bare(answer: Listing) -> Listing | None:
+    """Return None of a folder that has but the names of a tree, as that of the ranks' logs has."""
+    return answer if answer.inventory.checkpoints or answer.exit_code is not ExitCode.OK else None

@@ -1,0 +1,52 @@
+"""`ckpttool schema`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from ckpttool.core.commands import completing, output
+from ckpttool.core.commands.grouped import exits, grouped
+from ckpttool.core.commands.options import Format, FormatOpt
+from ckpttool.core.errors import unknown_word
+from ckpttool.core.render import schemas
+from ckpttool.core.render.json import dumps
+
+NameArgument = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="[NAME]",
+        autocompletion=completing.documents,
+        help="The noun in a document's `schema`; all where left out.",
+        rich_help_panel="Arguments",
+    ),
+]
+
+_OF_COMMAND = {
+    "resolve": "plan",
+    "scan": "inventory",
+    "verify": "verdicts",
+    "inspect": "contents",
+    "diff": "difference",
+}
+"""The document of a command that is called otherwise."""
+
+
+@exits({0: "Shown."})
+@grouped
+def schema(name: NameArgument = None, fmt: FormatOpt = Format.TABLE) -> None:
+    """Print the JSON Schema of what a command prints.
+
+    That is what --format json gives. Without NAME: every document that there is, in a line; with --json as a list.
+
+    Example: ckpttool schema plan
+    """
+    if name is None:
+        output.result(dumps(schemas.list_document()) if fmt is Format.JSON else schemas.list_text())
+        return
+    noun = name.removeprefix("ckpttool/").removesuffix("/1")
+    if noun not in schemas.names():
+        meant = [_OF_COMMAND[noun]] if noun in _OF_COMMAND else ()
+        raise unknown_word("document", name, schemas.names(), "`ckpttool schema` lists them", meant)
+    output.result(dumps(schemas.schema(noun)))

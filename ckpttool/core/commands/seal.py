@@ -1,0 +1,65 @@
+"""`ckpttool seal`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+import ckpttool
+from ckpttool.core.commands.answers import show_each
+from ckpttool.core.commands.engine_options import EngineOptions
+from ckpttool.core.commands.grouped import OF_A_TREE, OF_WRITING, exits, grouped
+from ckpttool.core.commands.options import Format, FormatOpt, MoreDirs, Names, Quiet, TreeOptions, Verbose, say_tree
+from ckpttool.core.domain.manifest import Sealed
+
+Reseal = Annotated[
+    bool,
+    typer.Option(
+        "--reseal",
+        help="Take what is on the disk now, where it differs from what was sealed.",
+        rich_help_panel="What stays",
+    ),
+]
+Jobs = Annotated[
+    int | None, typer.Option(min=1, help="Threads that read; default: one a core.", rich_help_panel="Evidence")
+]
+
+
+@exits(
+    {
+        0: "Sealed.",
+        10: "One is not whole, or not what was sealed before.",
+        11: "There is no checkpoint to seal.",
+        **OF_A_TREE,
+        **OF_WRITING,
+    }
+)
+@grouped
+def seal(
+    *,
+    tree: TreeOptions,
+    more: MoreDirs = None,
+    checkpoint: Names = None,
+    reseal: Reseal = False,
+    jobs: Jobs = None,
+    engine: EngineOptions,
+    fmt: FormatOpt = Format.TABLE,
+    verbose: Verbose = False,
+    quiet: Quiet = False,
+) -> None:
+    """Record a checksum of every shard: later damage is seen.
+
+    Only a checkpoint that is whole is sealed. What was sealed before is kept where it differs, and reported.
+
+    Example: ckpttool seal ./output/checkpoint --checkpoint all
+    """
+
+    def ask(path: str | None) -> Sealed:
+        found = ckpttool.scan(tree.question(sizes=True, path=path))
+        say_tree(found, quiet=quiet, verbose=verbose)
+        with engine.reading(quiet=quiet):
+            sealings = tuple(ckpttool.seal(found, tuple(checkpoint or ()), reseal=reseal, jobs=jobs))
+        return Sealed(inventory=found.inventory, sealings=sealings)
+
+    raise typer.Exit(show_each(ask, (tree.path, *(more or ())), fmt))

@@ -1,0 +1,150 @@
+"""What the command line leaves out: from the environment, else from a `ckpttool.toml` beside the runs."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ckpttool.core.errors import UsageError, unknown_word
+
+FILE = "ckpttool.toml"
+
+KEYS: dict[str, tuple[tuple[type, ...], str]] = {
+    "dir": ((str,), "a text"),
+    "level": ((str,), "a text"),
+    "format": ((str,), "a text"),
+    "grace": ((str, int, float), 'a time such as "5m", or seconds'),
+    "world-size": ((int,), "a whole number"),
+}
+"""By the file's key: of which types it is, and that in words. A variable is called after its key: CKPTTOOL_DIR."""
+
+_KEY_OF = {
+    "path": "dir",
+    "what": "dir",
+    "tree": "dir",
+    "level": "level",
+    "fmt": "format",
+    "grace": "grace",
+    "world_size": "world-size",
+}
+"""By the parameter's name, in every command that has it."""
+
+_WITHOUT = frozenset({"explain", "guide", "schema"})
+"""Commands for people who may be here because a setting is wrong."""
+
+
+def variable_of(param: str, command: str) -> str | None:
+    """Return the variable that stands for a parameter of a command; None where there is none."""
+    key = None if command in _WITHOUT else _KEY_OF.get(param)
+    return None if key is None else f"CKPTTOOL_{key.upper().replace('-', '_')}"
+
+
+class Settings(dict[str, Any]):
+    """Tells typer each value that the command line does not, and remembers who said it.
+
+    Nothing is looked for before it is asked for: `--help` needs none of it.
+    """
+
+    def __init__(self, ctx: Any, *, with_file: bool) -> None:  # noqa: ANN401  typer's own
+        """Take the command that is parsed, whose DIR tells where the file is looked for."""
+        super().__init__()
+        self.places: dict[str, str] = {}
+        """By the parameter's name: the variable, or the file, that said it."""
+        self.passed_over: list[str] = []
+        """Why files that lie nearer are not obeyed."""
+        self._ctx = ctx
+        self._file: Mapping[str, Any] | None = None if with_file else {}
+        self._place = ""
+
+    def get(self, key: str, default: Any = None) -> Any:  # noqa: ANN401  the base class's signature
+        """Return what a parameter is to be; the default where nobody says it."""
+        command = self._ctx.info_name
+        variable = variable_of(key, command)
+        # scale-skip takes a tree where it is not told the steps.
+        if variable is None or (key == "path" and self._ctx.params.get("steps") is not None):
+            return default
+        name = _KEY_OF[key]
+        value, place = os.environ.get(variable), variable
+        if not value:
+            if self._file is None:
+                self._file = self._read()
+            value, place = self._file.get(name), self._place
+        # By itself prune compares checksums: a setting for all commands must not let it look less hard.
+        if value is None or (command == "prune" and name == "level" and value == "structure"):
+            return default
+        self.places[key] = place
+        return str(value)
+
+    def told(self) -> str:
+        """Say which settings come from where."""
+        places = dict.fromkeys(self.places.values())
+        keys = {place: [_KEY_OF[key] for key, where in self.places.items() if where == place] for place in places}
+        return "; ".join(f"{', '.join(dict.fromkeys(names))} from {place}" for place, names in keys.items())
+
+    def _read(self) -> Mapping[str, Any]:
+        """Read the nearest file in or above all trees that are named, else the current folder."""
+        params = self._ctx.params
+        named = [params.get(key) for key in ("path", "tree", "what")] + list(params.get("more") or ())
+        try:
+            here = Path.cwd()
+        except OSError:  # it is gone
+            return {}
+        folder = Path(os.path.commonpath([os.path.normpath(here / path) for path in named if path] or [str(here)]))
+        place = next(filter(self._is_ours, (each / FILE for each in (folder, *folder.parents))), None)
+        if place is None:
+            return {}
+        self._place = str(place)
+        found = dict(_checked(self._place))
+        if place.parent != here:  # further below, the tree in which somebody stands is meant
+            found.pop("dir", None)
+        return found
+
+    def _is_ours(self, place: Path) -> bool:
+        """Tell whether a file is there and nobody else can have written it; `prune` goes by what it says."""
+        try:
+            link, file = place.lstat(), place.stat()
+        except OSError:  # it may be there all the same: whoever reads it says what is wrong
+            return os.path.lexists(place)
+        owners = {link.st_uid, file.st_uid} - {0, os.geteuid()}
+        if not owners and not file.st_mode & stat.S_IWOTH:
+            return True
+        why = f"it belongs to another user (uid {min(owners)})" if owners else "everybody may write it"
+        self.passed_over.append(f"{place} is not obeyed: {why}; say it by variables, --no-config looks for none")
+        return False
+
+
+def _checked(path: str) -> Mapping[str, Any]:
+    """Read a file and see that it says nothing but what can be said there.
+
+    Raises:
+        UsageError: It does, or it cannot be read.
+    """
+    table = _parsed(path)
+    for key, value in table.items():
+        if key not in KEYS:
+            where = f"it has {', '.join(KEYS)}"
+            raise UsageError(f"{path}: {unknown_word('key', key, list(KEYS), where)}")
+        types, words = KEYS[key]
+        if not isinstance(value, types) or isinstance(value, bool) or value == "":
+            raise UsageError(f"{path}: {key} takes {words}, not {value!r}")
+    return table
+
+
+def _parsed(path: str) -> Mapping[str, Any]:
+    import sys
+
+    from ckpttool.core.formats.safe_yaml import read_bytes
+
+    if sys.version_info >= (3, 11):
+        import tomllib
+    else:
+        import tomli as tomllib
+    content = read_bytes(path)
+    try:
+        table: Mapping[str, Any] = tomllib.loads(content.decode("utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"{path} is no TOML ({error}); --no-config goes without it") from None
+    return table

@@ -1,0 +1,300 @@
+"""`ckpttool verify`."""
+
+from __future__ import annotations
+
+import re
+import sys
+import time
+from functools import partial
+from math import ceil
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+import ckpttool
+from ckpttool.core.commands import output
+from ckpttool.core.commands.answers import show_each
+from ckpttool.core.commands.engine_options import EngineOptions
+from ckpttool.core.commands.grouped import OF_A_TREE, exits, grouped
+from ckpttool.core.commands.options import (
+    Format,
+    FormatOpt,
+    LevelName,
+    LevelOpt,
+    MaxAge,
+    MoreDirs,
+    Names,
+    Quiet,
+    TreeOptions,
+    ViewOptions,
+    finite,
+    say_tree,
+)
+from ckpttool.core.commands.output_files import assert_replaceable, first_line, lies_under
+from ckpttool.core.commands.units import duration, share
+from ckpttool.core.domain.forecast import Forecast
+from ckpttool.core.domain.frozen import dataclass, replace
+from ckpttool.core.domain.verdict import Verdict, Verification
+from ckpttool.core.errors import UsageError
+from ckpttool.core.render.escape import size
+from ckpttool.core.storage import is_local
+from ckpttool.core.verbs.scanning import with_note_of_others
+from ckpttool.core.verbs.verifying import bytes_to_read
+
+if TYPE_CHECKING:
+    from fractions import Fraction
+
+    from ckpttool.core.storage.base import ByteSource
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckOptions:
+    """Which shards, and how hard to look at them."""
+
+    level: LevelOpt = LevelName.STRUCTURE
+    checkpoint: Names = None
+    subset: Annotated[
+        str | None,
+        typer.Option(
+            metavar="N/T|10%|50G",
+            help="Read the n-th of t parts, by name; or about so much, another part every day, until all was read.",
+            rich_help_panel="Evidence",
+        ),
+    ] = None
+    jobs: Annotated[
+        int | None, typer.Option(min=1, help="Threads that read; default: one a core.", rich_help_panel="Evidence")
+    ] = None
+    timeout: Annotated[
+        float,
+        typer.Option(
+            parser=duration("s", least=1),
+            metavar="TIME",
+            show_default="10m",
+            help="When a read counts as hung (10m, or seconds).",
+            rich_help_panel="Evidence",
+        ),
+    ] = 600.0
+    jump: Annotated[
+        float | None,
+        typer.Option(
+            callback=finite,
+            min=0,
+            metavar="FACTOR",
+            help="Norm change that is suspect, as a factor; default: 1000; 0: do not compare.",
+            rich_help_panel="Evidence",
+        ),
+    ] = None
+    max_age: MaxAge = 24.0
+    stats: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Write each tensor's numbers as JSON lines (numerics).")
+    ] = None
+    no_ledger: Annotated[
+        bool,
+        typer.Option("--no-ledger", help="Read everything again, whatever was checked.", rich_help_panel="Evidence"),
+    ] = False
+    no_replicas: Annotated[
+        bool,
+        typer.Option(
+            "--no-replicas",
+            help="Read no other checkpoint to tell which ranks hold copies.",
+            rich_help_panel="Evidence",
+        ),
+    ] = False
+    dry_run: Annotated[
+        bool,
+        typer.Option(
+            "--dry-run", help="Say what would be read: bytes, tasks, a store's requests.", rich_help_panel="Evidence"
+        ),
+    ] = False
+    yes: Annotated[
+        bool,
+        typer.Option(
+            "--yes", help="Read more than 1 TiB from an object store though nobody watches.", rich_help_panel="Evidence"
+        ),
+    ] = False
+
+    def question(self, *, trees: int) -> ckpttool.CheckQuestion:
+        """Ask the library about so many trees.
+
+        Raises:
+            UsageError: An option's value makes no sense.
+        """
+        if self.jump is not None and not (self.jump == 0 or self.jump > 1):
+            raise UsageError(f"--jump takes a factor above 1, or 0 for no comparison, not {self.jump:g}")
+        if self.stats is not None and self.level is not LevelName.NUMERICS:
+            raise UsageError("--stats writes numbers, and only --level numerics looks at them")
+        if self.stats is not None and trees > 1:
+            raise UsageError("--stats takes the numbers of one tree: give one DIR")
+        subset = None if self.subset is None else bucket(self.subset)
+        return ckpttool.CheckQuestion(
+            level=self.level.level,
+            name=tuple(self.checkpoint or ()),
+            bucket=subset if isinstance(subset, tuple) else None,
+            jobs=self.jobs,
+            timeout=self.timeout,
+            jump=self.jump,
+            max_age=None if self.no_ledger else self.max_age * 3600,
+            replicas=not self.no_replicas,
+        )
+
+    def today(self, question: ckpttool.CheckQuestion, tree: ckpttool.Tree, *, quiet: bool) -> ckpttool.CheckQuestion:
+        """Turn a share of all bytes into the part whose turn it is: another one every day, until all was read."""
+        subset = None if self.subset is None else bucket(self.subset)
+        if subset is None or isinstance(subset, tuple):
+            return question
+        parts = max(1, -(-bytes_to_read(tree, question) // subset) if isinstance(subset, int) else ceil(1 / subset))
+        number = part_of(int(time.time() // 86400), parts)
+        if not quiet:
+            output.note(f"--subset {self.subset} is {number}/{parts} today, and another part on other days")
+        return replace(question, bucket=(number, parts))
+
+
+_DEAR_BYTES = 1 << 40
+"""What leaves a region is paid for: 92 $ for so much, at 0.09 $ a GB."""
+
+
+def part_of(day: int, parts: int) -> int:
+    """Return which part is read on a day, from 1: each one in its turn, whatever days there are between two runs.
+
+    The day's number alone, by the remainder, gives a run of every 7th day one of 7 parts for ever. The sum of its
+    digits to the base of `parts` does not: along every arithmetic progression it takes all remainders alike (Gelfond,
+    1968), and on `parts` days in a row from a multiple of it, each one once.
+    """
+    total = 0
+    while day and parts > 1:
+        day, digit = divmod(day, parts)
+        total += digit
+    return total % parts + 1
+
+
+def bucket(text: str) -> tuple[int, int] | Fraction | int:
+    """Parse `--subset`: N/T, a fraction of all bytes, or a number of them.
+
+    Raises:
+        UsageError: It is none of these, or no two whole numbers with 1 <= N <= T.
+    """
+    if (part := share(text)) is not None:
+        return part
+    match = re.fullmatch(r"([0-9]{1,9})/([0-9]{1,9})", text)
+    if match is not None and 1 <= int(match[1]) <= int(match[2]):
+        return int(match[1]), int(match[2])
+    raise UsageError(f"--subset takes N/T, such as 1/7, or 10%, or 50G, not {text!r}")
+
+
+@exits(
+    {
+        0: "Every shard that was looked at is whole.",
+        10: "Damage, or something suspect.",
+        11: "There is no checkpoint to look at.",
+        **OF_A_TREE,
+    }
+)
+@grouped
+def verify(
+    *,
+    tree: TreeOptions,
+    more: MoreDirs = None,
+    check: CheckOptions,
+    look: ViewOptions,
+    engine: EngineOptions,
+    fmt: FormatOpt = Format.TABLE,
+    quiet: Quiet = False,
+) -> None:
+    """Tell whether every shard is whole: headers, bytes, elements.
+
+    Without a checksum (ckpttool seal writes them), and without copies on other ranks, changed tensor data is not seen
+    at any level, nor is a zeroed page in the middle, another rank's shard of the same shape, or an older shard that was
+    saved at the same step.
+
+    Example: ckpttool verify ./output/checkpoint --level checksum --checkpoint all
+    """
+    asked, paths = check.question(trees=1 + len(more or ())), (tree.path, *(more or ()))
+    with_stats: list[Verification] = []
+
+    def ask(path: str | None) -> Verification:
+        found = _found(tree, path, quiet=quiet, verbose=look.verbose)
+        answer = replace(_verified(found, asked, check, engine, quiet=quiet), view=look.view())
+        with_stats.extend([answer] if check.stats is not None else [])
+        return answer
+
+    foresee = partial(_foreseen, tree, asked, check, quiet=quiet)
+    code = show_each(foresee, paths, fmt) if check.dry_run else show_each(ask, paths, fmt)
+    for answer in with_stats:
+        _write_stats(str(check.stats), answer)
+    raise typer.Exit(code)
+
+
+def _found(tree: TreeOptions, path: str | None, *, quiet: bool, verbose: bool) -> ckpttool.Tree:
+    question = tree.question(sizes=True, path=path)
+    found = with_note_of_others(ckpttool.scan(question), question)
+    say_tree(found, quiet=quiet, verbose=verbose)
+    return found
+
+
+def _foreseen(
+    tree: TreeOptions, asked: ckpttool.CheckQuestion, check: CheckOptions, path: str | None, *, quiet: bool
+) -> Forecast:
+    found = _found(tree, path, quiet=quiet, verbose=False)
+    return ckpttool.forecast(found, check.today(asked, found, quiet=quiet))
+
+
+def _assert_watched(found: ckpttool.Tree, question: ckpttool.CheckQuestion, *, yes: bool) -> None:
+    """See that somebody means it where so much leaves a store that it costs.
+
+    Raises:
+        UsageError: Nobody does.
+    """
+    if yes or is_local(found.inventory.root) or (sys.stderr is not None and sys.stderr.isatty()):
+        return
+    nbytes = bytes_to_read(found, question)
+    if nbytes > _DEAR_BYTES:
+        raise UsageError(
+            f"{size(nbytes)} would leave {found.inventory.root}, and nobody watches: --yes, or --dry-run first"
+        )
+
+
+def _verified(
+    found: ckpttool.Tree, asked: ckpttool.CheckQuestion, check: CheckOptions, engine: EngineOptions, *, quiet: bool
+) -> Verification:
+    """Check what is asked for, and take the time."""
+    question = check.today(asked, found, quiet=quiet)
+    if check.stats is not None:
+        _assert_stats_replaceable(check.stats, found)
+    _assert_watched(found, question, yes=check.yes)
+    started = time.monotonic()
+    with engine.reading(quiet=quiet):
+        verdicts = [event for event in ckpttool.verify(found, question) if isinstance(event, Verdict)]
+    return Verification(
+        inventory=found.inventory,
+        verdicts=tuple(verdicts),
+        level=question.level,
+        seconds=time.monotonic() - started,
+    )
+
+
+def _assert_stats_replaceable(path: str, tree: ckpttool.Tree) -> None:
+    """Refuse a target that is not ours, before hours of reading are spent on what cannot be written.
+
+    Raises:
+        UsageError: It lies in the tree, its folder is not there, or something else stands in its place.
+    """
+    if tree.layout.is_tree and lies_under(path, tree.inventory.root):
+        raise UsageError(f"--stats {path!r} lies in the checkpoint tree, in which verify changes nothing")
+    assert_replaceable(path, option="--stats", is_ours=_holds_numbers, what="numbers")
+
+
+def _holds_numbers(source: ByteSource) -> bool:
+    first = first_line(source)
+    return isinstance(first, dict) and {"checkpoint", "tensor"} <= first.keys()
+
+
+def _write_stats(path: str, answer: Verification) -> None:
+    """Write each tensor's numbers to a file.
+
+    Raises:
+        CkptToolError: It could not be written.
+    """
+    from ckpttool.core.render.answers.verdicts import stats_lines
+    from ckpttool.core.write.files import replace
+
+    replace(path, stats_lines(answer.verdicts).encode("ascii"), overwrite=True, backup=False)

@@ -1,0 +1,87 @@
+"""What must be known before a tree is changed, and what its own records shall name then.
+
+Nobody may be writing to it meanwhile; and the trainer's pointers shall name the newest whole checkpoint, never one that
+is gone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+from ckpttool.core.domain.checkpoint import Checkpoint
+from ckpttool.core.domain.finding import Code, Finding, unknown
+from ckpttool.core.domain.pointer import Pointer, PointerFix, PointerText
+from ckpttool.core.domain.units import moment_if_any
+
+NamingIt = Callable[[Checkpoint], Mapping[str, PointerText]]
+"""Says by path what each record holds when a checkpoint was saved last; a record that cannot name it is not there."""
+
+
+def signs_of_writing(
+    unfinished: Iterable[str], written: Iterable[tuple[str, float]], *, now: float, grace: float
+) -> Iterator[Finding]:
+    """Report files that are not finished, and the youngest file where it is younger than the grace time.
+
+    Args:
+        unfinished: Paths of files under a temporary name.
+        written: Paths of what saves write, with their mtimes in Unix seconds.
+        now: Unix seconds.
+        grace: Seconds. A time so far in the future says nothing but that a clock was wrong.
+    """
+    for path in sorted(unfinished):
+        yield unknown(
+            Code.IN_PROGRESS,
+            "a temporary file: a save is under way, or was cut off",
+            path=path,
+            remedy="wait for the save; where no training runs, remove the file",
+        )
+    age, path, at = min(((abs(now - mtime), path, mtime) for path, mtime in written), default=(grace, "", now))
+    if age < grace:
+        yield unknown(
+            Code.IN_PROGRESS,
+            f"written {age:.0f} s ago: somebody may still be saving (--grace {grace:g})",
+            path=path,
+            actual=moment_if_any(at),
+            remedy="wait; where no training runs, --grace 0",
+        )
+
+
+def left_behind(
+    pointers: Sequence[Pointer], going: Iterable[Checkpoint], staying: Iterable[Checkpoint], naming: NamingIt
+) -> Iterator[PointerFix]:
+    """Find the records that name what goes; each shall name the best that stays and that it can name.
+
+    Args:
+        pointers: As they are.
+        going: The checkpoints that go.
+        staying: Whole ones that stay, best first.
+        naming: Of the tree's layout.
+    """
+    going = tuple(going)
+    gone = {shard.path for checkpoint in going for shard in checkpoint.shards}
+    gone |= {checkpoint.name for checkpoint in going}
+    stale = [pointer for pointer in pointers if pointer.target in gone]
+    best: dict[str, PointerText] = {}
+    for checkpoint in staying:
+        if all(pointer.path in best for pointer in stale):
+            break
+        best = {**naming(checkpoint), **best}
+    for pointer in stale:
+        if pointer.path in best:
+            trouble = f"names {pointer.name}, which goes"
+            yield PointerFix(path=pointer.path, trouble=trouble, text=best[pointer.path])
+
+
+def repairs(pointers: Iterable[Pointer], checkpoint: Checkpoint, naming: NamingIt) -> Iterator[PointerFix]:
+    """Find the records that do not name this checkpoint, and say what is wrong with each.
+
+    Args:
+        pointers: As they are.
+        checkpoint: The one that they shall name.
+        naming: Of the tree's layout.
+    """
+    texts = naming(checkpoint)
+    for pointer in pointers:
+        text = texts.get(pointer.path)
+        if text is not None and text.content != pointer.content:
+            yield PointerFix(path=pointer.path, trouble=pointer.trouble or f"names {pointer.name}", text=text)

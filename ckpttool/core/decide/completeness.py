@@ -1,0 +1,207 @@
+"""Is a save whole, as far as names and sizes tell? What its layout expects, against what is there."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ckpttool.core.decide.lineage import Course
+from ckpttool.core.decide.recorded_health import attach_health
+from ckpttool.core.domain.checkpoint import Checkpoint, CommitState, Inventory
+from ckpttool.core.domain.expectation import (
+    Evidence,
+    Expectation,
+    Expected,
+    ExpectedFiles,
+    FilesByPath,
+    FilesByRank,
+    cut_short,
+)
+from ckpttool.core.domain.finding import Code, Finding, blocking, damage, in_order, note, unknown
+from ckpttool.core.domain.frozen import replace
+from ckpttool.core.domain.health import HealthBook
+from ckpttool.core.domain.remedies import helped
+from ckpttool.core.domain.units import MAX_RANKS, Rank, counted
+from ckpttool.core.errors import UsageError
+
+MOST_NAMED = 4096
+"""Missing files of a checkpoint that get a finding each; the rest is one number."""
+
+
+def believable(evidence: Evidence) -> Evidence:
+    """Return the same.
+
+    Raises:
+        UsageError: Somebody speaks of more ranks than any training has.
+    """
+    for one in evidence.worlds:
+        if one.world_size > MAX_RANKS:
+            raise UsageError(f"{one.world_size} ranks, for {one.source}: more ranks than any training has")
+    return evidence
+
+
+def without_effect(world_size: int | None, expected: Expected) -> list[Finding]:
+    """Say that the number of ranks that the user gave changes nothing about some of the saves.
+
+    Args:
+        world_size: As the user gave it.
+        expected: What the layout made of all evidence, that number included.
+    """
+    answers = [
+        each
+        for each in expected.checkpoints
+        if each.topology.world_size != world_size
+        and all(finding.code is not Code.WORLD_SIZE_DIFFERS for finding in (*each.doubts, *each.notes))
+    ]
+    if world_size is None or not answers:
+        return []
+    shared = all(each.topology.shared for each in answers)
+    why = "all ranks load the same files" if shared else "which files belong to a save is not told by ranks here"
+    return [
+        note(
+            Code.WORLD_SIZE_DIFFERS,
+            f"--world-size {world_size} has no effect on {counted(len(answers), 'checkpoint')}: {why}",
+            remedy="leave it out",
+        )
+    ]
+
+
+def assess(inventory: Inventory, expected: Expected, book: HealthBook, names: Sequence[str | None]) -> Inventory:
+    """Say of every save what is missing, empty, not committed or recorded, and of the tree where it was rewound.
+
+    Args:
+        inventory: As scanned.
+        expected: What must be there of each save.
+        book: What the trainer's health file says.
+        names: Under which it has each save; None where the record is inside the save.
+    """
+    inventory = attach_health(compare(inventory, expected), book, names)
+    return replace(inventory, findings=(*Course(inventory).rewinds(), *inventory.findings))
+
+
+def compare(inventory: Inventory, expected: Expected) -> Inventory:
+    """Say of every save what is missing of it, and what its listing shows besides."""
+    pairs = zip(inventory.checkpoints, expected.checkpoints, strict=True)
+    return replace(
+        inventory,
+        checkpoints=tuple(_compared(checkpoint, expectation) for checkpoint, expectation in pairs),
+        runs=expected.runs,
+        findings=in_order((*inventory.findings, *expected.findings)),
+    )
+
+
+def _compared(checkpoint: Checkpoint, expectation: Expectation) -> Checkpoint:
+    findings = (
+        *checkpoint.findings,
+        *_uncommitted(checkpoint),
+        *expectation.doubts,
+        *_missing(checkpoint, expectation),
+        *expectation.notes,
+    )
+    if not _names_any(expectation.files) and not blocking(findings):
+        findings = (*findings, _nothing_tells(checkpoint))
+    listed = {shard.path: shard.stamp for shard in checkpoint.shards if shard.stamp is not None}
+    return replace(
+        checkpoint,
+        topology=expectation.topology,
+        findings=(*findings, *_empty(checkpoint), *cut_short(checkpoint.shards, listed)),
+    )
+
+
+def _uncommitted(checkpoint: Checkpoint) -> list[Finding]:
+    """Say that a save was never finished, or nobody knows, where the scan has not named what it lacks for that."""
+    if blocking(checkpoint.findings):
+        return []
+    if checkpoint.commit is CommitState.UNKNOWN:
+        message = "the record that the trainer writes last cannot be read: nobody knows whether the save was finished"
+        return [unknown(Code.UNCOMMITTED_SAVE, message, path=checkpoint.name)]
+    if checkpoint.commit is not CommitState.UNCOMMITTED:
+        return []
+    return [
+        damage(
+            Code.UNCOMMITTED_SAVE,
+            "the save was not finished: the record that the trainer writes last is not there, or does not cover it",
+            path=checkpoint.name,
+            remedy="resume from an older checkpoint; where a save is under way, wait for it",
+        )
+    ]
+
+
+def _names_any(files: ExpectedFiles | None) -> bool:
+    """Tell whether any file must be there: what asks for none is met by an empty folder, too."""
+    match files:
+        case FilesByPath():
+            return bool(files.paths)
+        case FilesByRank():
+            return files.size.world > 0 and bool(files.roles)
+        case None:  # pragma: no branch  mypy proves that there is no other
+            return False
+
+
+def _nothing_tells(checkpoint: Checkpoint) -> Finding:
+    return unknown(
+        Code.METADATA_INCOMPLETE,
+        "nothing tells which files belong to this save, so nobody knows whether it is whole",
+        path=checkpoint.name,
+    )
+
+
+def _missing(checkpoint: Checkpoint, expectation: Expectation) -> list[Finding]:
+    match expectation.files:
+        case FilesByPath() as files:
+            return _missing_paths(checkpoint, files)
+        case FilesByRank() as files:
+            return _missing_ranks(checkpoint, files)
+        case None:  # pragma: no branch  mypy proves that there is no other
+            return []
+
+
+def _missing_paths(checkpoint: Checkpoint, files: FilesByPath) -> list[Finding]:
+    present = {shard.path for shard in checkpoint.shards}
+    lacking = [path for path in files.paths if path not in present]
+    named = [
+        helped(
+            damage(
+                Code.SHARD_MISSING,
+                "the checkpoint's own record names this file, but it is not there",
+                path=path,
+                ranks=(files.ranks[path],) if path in files.ranks else (),
+            )
+        )
+        for path in lacking[:MOST_NAMED]
+    ]
+    if len(lacking) > MOST_NAMED:
+        more = f"{len(lacking) - MOST_NAMED} more files that the checkpoint's own record names are not there"
+        named.append(helped(damage(Code.SHARD_MISSING, more, path=checkpoint.name)))
+    return named
+
+
+def _missing_ranks(checkpoint: Checkpoint, files: FilesByRank) -> list[Finding]:
+    wanted = range(files.size.world)
+    present = {role: {shard.rank for shard in checkpoint.shards if shard.role is role} for role in files.roles}
+    lacking = sorted((rank, role) for role in files.roles for rank in set(wanted) - present[role])
+    named = [files.absent(Rank(rank), role) for rank, role in lacking[:MOST_NAMED]]
+    return named + _and_more(checkpoint.name, [rank for rank, _ in lacking[MOST_NAMED:]], files)
+
+
+def _and_more(name: str, ranks: Sequence[int], files: FilesByRank) -> list[Finding]:
+    """Say in one finding what is missing beyond those that are named."""
+    if not ranks:
+        return []
+    what = f"{len(ranks)} more shards are not there, of ranks {ranks[0]} to {ranks[-1]}"
+    return [files.size.missing(what, Code.SHARD_MISSING, name, sorted(set(ranks)))]
+
+
+def _empty(checkpoint: Checkpoint) -> list[Finding]:
+    """Report shards that have no bytes, where the listing took sizes: the commonest trace of a power cut."""
+    return [
+        helped(
+            damage(
+                Code.SHARD_EMPTY,
+                "the file has no bytes",
+                path=shard.path,
+                ranks=() if shard.rank is None else (shard.rank,),
+            )
+        )
+        for shard in checkpoint.shards
+        if shard.stamp is not None and shard.stamp.size == 0
+    ]

@@ -1,0 +1,327 @@
+"""What proves that two ranks' shards are copies: a record of the layout, or what other checkpoints show of them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from functools import partial
+from typing import NamedTuple
+
+from ckpttool.core.domain.finding import Code, Severity, worst
+from ckpttool.core.domain.healing import Place, SavedShards, Sealed
+from ckpttool.core.domain.replicas import Proof, RecordedSlices
+from ckpttool.core.domain.shard import ShardRole
+from ckpttool.core.domain.units import Rank, counted
+from ckpttool.core.domain.verdict import ShardReport
+
+MIN_WITNESSES = 2
+"""Other checkpoints that must show two ranks equal: at one alone, they may be equal by chance, as at the start."""
+
+_BEGINNING = 0
+"""The step at which slices may be equal that are no copies: nothing was trained yet."""
+
+
+_BY_COPIES = frozenset({Code.REPLICA_DIFFERS, Code.REPLICA_STALE, Code.REPLICA_DRIFTED})
+"""What is said of a shard only for its copies' sake."""
+
+_OF_NUMBERS = frozenset({Code.NONFINITE_VALUES, Code.NORM_JUMP, Code.ALL_ZERO_TENSOR})
+"""What speaks against one of two that differ, however light it is by itself."""
+
+
+class CopyProof(NamedTuple):
+    """Why two shards are known to hold the same."""
+
+    proof: Proof
+    record: str | None = None
+    witnesses: tuple[str, ...] = ()
+    rest_agrees: bool = False
+
+
+class _Held(NamedTuple):
+    """What a shard holds."""
+
+    schema: str | None
+    held: Mapping[str, bytes]
+
+
+class _Equal(NamedTuple):
+    """Another checkpoint at which a shard was what a donor's was."""
+
+    saved: SavedShards
+    held: Mapping[str, bytes]
+
+
+class _BorneOut(NamedTuple):
+    """What the whole shards of a checkpoint show of a record."""
+
+    is_shown: bool
+    """Whether some that are copies by it are equal, and all that are."""
+    shared: frozenset[str]
+    """Tensors that all of them hold alike, so that any other one would, too."""
+
+
+class Evidence(NamedTuple):
+    """All there is to tell which shards are copies."""
+
+    others: Sequence[SavedShards]
+    recorded: RecordedSlices | None
+    tensor: str | None
+    """The one that is to be replaced; None: all must be the same."""
+    now: Mapping[Place, ShardReport]
+    doubted: Collection[Place]
+    steady: dict[tuple[str, ShardRole, str | None], bool]
+    """What `_is_steady` found before: thousands of donors ask the same."""
+    sealed: Mapping[Place, Sealed]
+    """What was sealed of the shards in question."""
+    borne_out: dict[tuple[ShardRole, str | None], _BorneOut]
+    """What `_borne_out` found before."""
+
+    def held(self, report: ShardReport) -> dict[str, bytes] | None:
+        """Return the digests that count; None where one of them is not known."""
+        if self.tensor is None:
+            return _all_held(report)
+        found = {} if report.tensor_digests is None else report.tensor_digests.by_name
+        return {self.tensor: found[self.tensor]} if self.tensor in found else None
+
+    def of(self, sick: Place, other: Place, now: ShardReport) -> CopyProof | str:
+        """Return what proves that two shards are copies, or say why nothing does."""
+        held_now = self.held(now) or {}
+        if self.is_as_sealed(sick, now):
+            return CopyProof(Proof.SEALED, record=self.sealed[sick].record)
+        told = self._recorded(sick, other, now.schema_hash, held_now)
+        return self._learned(sick, other, now, held_now) if told is None else told
+
+    def is_as_sealed(self, sick: Place, report: ShardReport) -> bool:
+        """Tell whether a shard holds what the manifest has of another one, in all that counts."""
+        then, now = self.sealed.get(sick), self.held(report)
+        if then is None or now is None:
+            return False
+        if self.tensor is not None:
+            return then.tensors.by_name.get(self.tensor) == now[self.tensor]
+        return (then.schema_hash, then.tensors.by_name) == (report.schema_hash, now)
+
+    def blamed(self, sick: Place, copies: Mapping[Place, ShardReport]) -> tuple[dict[Place, ShardReport], int]:
+        """Return who is doubted for nothing but that copies differ, and count who may be a copy and says nothing.
+
+        Args:
+            sick: Which shard's copies, it among them.
+            copies: Those that are proven and not doubted.
+        """
+        like = next(iter(copies.values()))
+        blamed: dict[Place, ShardReport] = {}
+        silent = 0
+        for place in {*self.now, *self.doubted} - copies.keys():
+            report = self.now.get(place)
+            if place[1] is not sick[1] or not self._may_be_copy(sick, place):
+                continue
+            if report is None or not _is_only_outvoted(report) or self.held(report) is None:
+                silent += 1
+            elif report.schema_hash == like.schema_hash and not self.is_older_than(place, like):
+                blamed[place] = report
+        return blamed, silent
+
+    def _may_be_copy(self, sick: Place, other: Place) -> bool:
+        """Tell whether nothing speaks against it that a shard is, or was, a copy."""
+        slices = {} if self.recorded is None else self.recorded.slices
+        if any(sick[0] in ranks and ranks[sick[0]] != ranks.get(other[0]) for ranks in slices.values()):
+            return False
+        then = ((self._sound(saved, sick), self._sound(saved, other)) for saved in self.others if saved.same_run)
+        return all(ours is None or theirs is None or ours == theirs for ours, theirs in then)
+
+    def is_older_than(self, place: Place, other: ShardReport) -> bool:
+        """Tell whether a shard's tensors are most of them not another's, and its own at another save of the run."""
+        report = self.now[place]
+        ours, theirs = self.held(report) or {}, self.held(other) or {}
+        differing = [name for name in ours if ours[name] != theirs.get(name)]
+        if 2 * len(differing) <= len(ours):
+            return False
+        then = (self._sound(saved, place) for saved in self.others if saved.same_run)
+        return any(
+            saved is not None and 2 * sum(saved.held.get(name) == ours[name] for name in differing) > len(differing)
+            for saved in then
+        )
+
+    def _recorded(
+        self, sick: Place, other: Place, schema: str | None, tensors: Collection[str]
+    ) -> CopyProof | str | None:
+        """Return what a record proves or says against it; None where it does not tell of all tensors.
+
+        One that was not written with the save proves nothing alone: another checkpoint of the run, or other copies in
+        this one, must bear it out. What it does not tell of is the same slice where all whole shards hold the same.
+        """
+        if self.recorded is None:
+            return None
+        slices = self.recorded.slices
+        for name in sorted(slices) if self.tensor is None else tensors:
+            held = slices.get(name, {})
+            if held.get(sick[0]) != held.get(other[0]):
+                return f"rank {other[0]} holds another slice of {name} by {self.recorded.source}"
+        untold = {name for name in tensors if not {sick[0], other[0]} <= slices.get(name, {}).keys()}
+        if not self.recorded.is_of_save:
+            borne_out = self._borne_out(other[1], schema, slices)
+            untold -= borne_out.shared
+            if not borne_out.is_shown and not any(map(partial(self._were_equal, sick, other), self.others)):
+                return None
+        return None if untold else CopyProof(Proof.RECORDED, record=self.recorded.source)
+
+    def _were_equal(self, sick: Place, other: Place, saved: SavedShards) -> bool:
+        ours = self._sound(saved, sick)
+        return saved.same_run and ours is not None and ours == self._sound(saved, other)
+
+    def _borne_out(self, role: ShardRole, schema: str | None, slices: Mapping[str, Mapping[Rank, int]]) -> _BorneOut:
+        """Tell what the whole shards of a kind show of a record."""
+        if (role, schema) not in self.borne_out:
+            whole = [
+                (tuple(ranks.get(place[0]) for ranks in slices.values()), report, held)
+                for place, report in self.now.items()
+                if place[1] is role and place not in self.doubted and is_sound(report)
+                if report.schema_hash == schema and (held := self.held(report)) is not None
+            ]
+            firsts: dict[tuple[int | None, ...], tuple[ShardReport, Mapping[str, bytes]]] = {}
+            for slots, report, held in whole:
+                firsts.setdefault(slots, (report, held))
+            is_shown = any(are_two_files(report, firsts[slots][0]) for slots, report, _ in whole)
+            is_shown = is_shown and all(held == firsts[slots][1] for slots, _, held in whole)
+            is_shown = is_shown and self._hold_what_is_told(role, slices)
+            every = [set(held.items()) for _, _, held in whole]
+            shared = {name for name, _ in set.intersection(*every)} if len(every) > 1 else set()
+            self.borne_out[role, schema] = _BorneOut(is_shown, frozenset(shared))
+        return self.borne_out[role, schema]
+
+    def _hold_what_is_told(self, role: ShardRole, slices: Mapping[str, Mapping[Rank, int]]) -> bool:
+        """Tell whether every whole shard has the tensors that a record says its rank has.
+
+        Not what it says of another tensor's states: accumulators are never saved, and moments not always.
+        """
+        states = {name for name in slices if any(name[at + 1 :] in slices for at in _dots(name))}
+        told: dict[int, tuple[Mapping[Rank, int], list[str]]] = {}
+        for name in slices.keys() - states:
+            told.setdefault(id(slices[name]), (slices[name], []))[1].append(name)
+        return all(
+            held.keys() >= {name for ranks, names in told.values() if place[0] in ranks for name in names}
+            for place, report in self.now.items()
+            if place[1] is role and place not in self.doubted and is_sound(report)
+            if (held := _all_held(report)) is not None
+        )
+
+    def _learned(self, sick: Place, other: Place, now: ShardReport, held_now: Mapping[str, bytes]) -> CopyProof | str:
+        equal: list[_Equal] = []
+        elsewhere: list[_Equal] = []
+        for saved in self.others:
+            ours, theirs = self._sound(saved, sick), self._sound(saved, other)
+            if ours is None or theirs is None:
+                continue
+            is_alike = theirs.schema == now.schema_hash
+            if ours != theirs:
+                if saved.same_run or is_alike:
+                    return f"rank {other[0]} {_differs_in(ours.held, theirs.held)} at {saved.name}"
+            elif is_alike:
+                (equal if saved.same_run else elsewhere).append(_Equal(saved, ours.held))
+        if len(equal) < MIN_WITNESSES:
+            kept = [each for each in (*equal, *elsewhere) if self._is_steady(each.saved, other[1], now.schema_hash)]
+            if equal and equal[0] in kept and self._rest_agrees(sick, now, equal[0].saved.shards[other]):
+                return CopyProof(Proof.LEARNED, witnesses=(equal[0].saved.name,), rest_agrees=True)
+            if not equal or equal[0] not in kept or len(kept) < MIN_WITNESSES:
+                return f"rank {other[0]} was equal at {counted(len(equal), 'other checkpoint')} of the run"
+            equal = kept
+        if (still := _never_changed(held_now, [each.held for each in equal])) is not None:
+            return f"{still} did not change where rank {other[0]} was equal, and has changed since"
+        return CopyProof(Proof.LEARNED, witnesses=tuple(each.saved.name for each in equal))
+
+    def _sound(self, saved: SavedShards, place: Place) -> _Held | None:
+        """Return what a shard held at another checkpoint; None where that is not known, or in doubt."""
+        report = saved.shards.get(place)
+        held = None if report is None or not is_sound(report) else self.held(report)
+        return None if report is None or held is None else _Held(report.schema_hash, held)
+
+    def _is_steady(self, saved: SavedShards, role: ShardRole, schema: str | None) -> bool:
+        """Tell whether those who held the same of a tensor at another checkpoint, and no others, do so now.
+
+        Between two starts of a training ranks may change places, and what nobody trained yet is equal by chance: both
+        show in the ranks that can still be asked.
+        """
+        asked = saved.name, role, schema
+        if asked not in self.steady:
+            pairs = [
+                (now, then.held)
+                for place, report in self.now.items()
+                if place[1] is role and place not in self.doubted and is_sound(report)
+                if (now := self.held(report)) is not None and (then := self._sound(saved, place)) is not None
+                if report.schema_hash == then.schema == schema
+            ]
+            columns = ({(now[name], then[name]) for now, then in pairs} for name in (pairs[0][0] if pairs else ()))
+            self.steady[asked] = saved.step != _BEGINNING and all(
+                len(both) == len({now for now, _ in both}) == len({then for _, then in both}) for both in columns
+            )
+        return self.steady[asked]
+
+    def _rest_agrees(self, sick: Place, now: ShardReport, then: ShardReport) -> bool:
+        """Tell whether what is whole of a damaged file changed as the donor's did, since a witness of the same run.
+
+        Only where most ranks are whole: those who hold another slice are then among them, and would show.
+        """
+        own = self.now.get(sick)
+        doubted = sum(place[1] is sick[1] for place in self.doubted)
+        whole = sum(
+            place[1] is sick[1] and report.schema_hash == now.schema_hash and place not in self.doubted
+            for place, report in self.now.items()
+        )
+        if own is None or own.schema_hash != now.schema_hash or doubted >= whole:
+            return False
+        ours, theirs, before = map(_all_held, (own, now, then))
+        if ours is None or theirs is None or before is None:
+            return False
+        differing = sum(ours[name] != theirs[name] for name in theirs)
+        changed = sum(ours[name] == theirs[name] != before[name] for name in theirs)
+        return changed > differing
+
+
+def _dots(name: str) -> Iterator[int]:
+    at = name.find(".")
+    while at >= 0:
+        yield at
+        at = name.find(".", at + 1)
+
+
+def _all_held(report: ShardReport) -> dict[str, bytes] | None:
+    """Return the digests of all tensors; None where one of them is not known."""
+    known = report.tensor_digests
+    return None if known is None or len(known) != report.tensors else known.by_name
+
+
+def _is_only_outvoted(report: ShardReport) -> bool:
+    """Tell whether all that speaks against a shard is that its copies differ from it."""
+    against = {
+        finding.code
+        for finding in report.findings
+        if finding.severity >= Severity.SUSPECT or finding.code in _OF_NUMBERS
+    }
+    return bool(against) and against <= _BY_COPIES
+
+
+def are_two_files(report: ShardReport, other: ShardReport) -> bool:
+    """Tell whether they are no two names of one file, which is no copy of itself."""
+    return report is not other and (report.stamp is None or report.stamp != other.stamp)
+
+
+def is_sound(report: ShardReport) -> bool:
+    """Tell whether nothing speaks against a shard."""
+    return worst(report.findings) < Severity.SUSPECT
+
+
+def _differs_in(a: Mapping[str, bytes], b: Mapping[str, bytes]) -> str:
+    if a.keys() != b.keys():
+        return "held other tensors"
+    first = next((name for name in a if a[name] != b[name]), None)
+    return "held tensors of other shapes" if first is None else f"differed in {first}"
+
+
+def _never_changed(now: Mapping[str, bytes], then: Sequence[Mapping[str, bytes]]) -> str | None:
+    """Return a tensor that was the same at all witnesses and is another now: that it was equal taught nothing."""
+    return next(
+        (
+            name
+            for name, digest in now.items()
+            if len(found := {held[name] for held in then}) == 1 and {digest} != found
+        ),
+        None,
+    )

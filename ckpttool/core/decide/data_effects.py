@@ -1,0 +1,239 @@
+"""What becomes of the samples where a trainer goes on by itself: whole numbers, from facts that the trainer states."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ckpttool.core.decide.data_position import batches_seen
+from ckpttool.core.domain.data_position import DataEffect, GoesOn, SampleSource
+from ckpttool.core.domain.finding import Code, Finding, note, suspect
+from ckpttool.core.domain.frozen import dataclass
+from ckpttool.core.domain.units import counted
+
+if TYPE_CHECKING:
+    from ckpttool.core.domain.checkpoint import Checkpoint, Inventory
+    from ckpttool.core.domain.plan import ResumePlan
+    from ckpttool.core.domain.question import AskedSizes, DataQuestion
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Consumed:
+    """What a save tells of the samples that were read before it."""
+
+    samples: int | None
+    """None: nothing tells."""
+    source: SampleSource | None
+    """None where `samples` is."""
+    old_batch: int | None
+    """Samples a batch over all ranks when it was saved; None: nothing tells."""
+    new_batch: int | None
+    """The same in the run that resumes: as it was, unless somebody says otherwise."""
+
+    @property
+    def changes(self) -> bool:
+        """Whether the batches are of another size, or may be: one is asked for, and nothing tells the old."""
+        return self.new_batch != self.old_batch
+
+
+def consumed(plan: ResumePlan, inventory: Inventory, question: DataQuestion) -> Consumed:
+    """Count the samples that were read before a save: as it says itself, else by its step and batch size.
+
+    Args:
+        plan: What is resumed.
+        inventory: The whole tree: the saves before it tell of batch sizes.
+        question: What the user changes, with what the config says.
+
+    Raises:
+        UsageError: The question contradicts the checkpoint.
+    """
+    scalars = plan.point.checkpoint.scalars
+    old = scalars.global_batch_size if scalars.global_batch_size is not None else question.old_global_batch
+    new = question.new_global_batch if question.new_global_batch is not None else old
+    if scalars.samples is not None:
+        return Consumed(samples=scalars.samples, source=SampleSource.CONTENT, old_batch=old, new_batch=new)
+    if old is None and not question.segments:
+        return Consumed(samples=None, source=None, old_batch=None, new_batch=new)
+    samples = batches_seen(plan, inventory, question).samples
+    return Consumed(samples=samples, source=SampleSource.COMPUTED, old_batch=old, new_batch=new)
+
+
+def by_samples(step: int, read: Consumed, *, why: str) -> GoesOn:
+    """Go on behind the samples that were read, however large the batches are: nothing is repeated or lost.
+
+    Args:
+        step: Steps done when it was saved.
+        read: What the save tells.
+        why: How the trainer does it, in one sentence.
+    """
+    if read.samples is None:
+        return GoesOn(effect=DataEffect.UNKNOWN, why=why)
+    return GoesOn(
+        effect=DataEffect.EXACT,
+        why=why,
+        samples=read.samples,
+        source=read.source,
+        batches=batches_read(step, read),
+        repeated=0,
+        lost=0,
+    )
+
+
+def batches_read(step: int, read: Consumed) -> int | None:
+    """Return how many batches of the new size the samples make; None where that number would say nothing.
+
+    Where the size changed during the run, as by a schedule, batches of one size are not what its steps took.
+
+    Args:
+        step: Steps done when it was saved.
+        read: What the save tells.
+    """
+    if read.samples is None or read.new_batch is None:
+        return None
+    if read.old_batch is not None and read.samples != step * read.old_batch:
+        return None
+    return read.samples // read.new_batch
+
+
+def place(step: int, *, batch: int, epoch_steps: int | None, epoch_samples: int | None) -> int:
+    """Return the sample, counted from the beginning over all epochs, that a run reads next after so many steps.
+
+    Args:
+        step: Steps done, or taken for done.
+        batch: Samples a step over all ranks.
+        epoch_steps: Steps an epoch; None: the data have no end.
+        epoch_samples: Samples an epoch; the last step of one may have fewer than a batch.
+
+    Raises:
+        ValueError: A size is below 1, or the step is negative.
+    """
+    if step < 0 or min(batch, epoch_steps or 1, epoch_samples or 1) < 1:
+        raise ValueError(f"need a step >= 0 and sizes >= 1: {step}, {batch}, {epoch_steps}, {epoch_samples}")
+    if epoch_steps is None or epoch_samples is None:
+        return step * batch
+    epochs, rest = divmod(step, epoch_steps)
+    return epochs * epoch_samples + min(rest * batch, epoch_samples)
+
+
+def by_step(
+    step: int, read: Consumed, *, epoch_steps: int | None, epoch_samples: int | None = None, why: str
+) -> GoesOn:
+    """Recompute the place from the step as if all steps had had the new size: right only where that did not change.
+
+    Compared is with the place that the run itself held when it saved: by its own size, whatever it had been before.
+
+    Args:
+        step: Steps done when it was saved; the new run passes over as many of its own.
+        read: What the save tells.
+        epoch_steps: Steps an epoch at the old size; None: the data have no end, or nothing tells.
+        epoch_samples: Samples an epoch; None: as many as its steps would have if the last one was a full one.
+        why: How the trainer does it, in one sentence.
+    """
+    old, new = read.old_batch, read.new_batch
+    if old is None or new is None:
+        effect = DataEffect.EXACT if new is None else DataEffect.UNKNOWN
+        return GoesOn(effect=effect, why=why, samples=read.samples, source=read.source, batches=step)
+    epoch = epoch_samples
+    if epoch is None and epoch_steps is not None:
+        epoch = epoch_steps * old
+    before = place(step, batch=old, epoch_steps=epoch_steps, epoch_samples=epoch)
+    steps = None if epoch is None else -(-epoch // new)
+    ahead = place(step, batch=new, epoch_steps=steps, epoch_samples=epoch) - before
+    effect = DataEffect.EXACT if ahead == 0 else DataEffect.LOSES if ahead > 0 else DataEffect.REPEATS
+    return GoesOn(
+        effect=effect,
+        why=why,
+        samples=before if read.samples is None else read.samples,
+        source=read.source or SampleSource.COMPUTED,
+        batches=step,
+        repeated=max(0, -ahead),
+        lost=max(0, ahead),
+    )
+
+
+def restarting(read: Consumed, *, epoch_samples: int | None, why: str) -> GoesOn:
+    """Read the epoch from its beginning while the counters go on: as many samples as it reads again it never reaches.
+
+    Args:
+        read: What the save tells.
+        epoch_samples: Samples an epoch; None: nothing tells.
+        why: How it comes, in one sentence.
+    """
+    again = None if read.samples is None or epoch_samples is None else read.samples % epoch_samples
+    return GoesOn(
+        effect=DataEffect.EXACT if again == 0 else DataEffect.RESTARTS,
+        why=why,
+        samples=read.samples,
+        source=read.source,
+        batches=0,
+        repeated=again,
+        lost=again,
+    )
+
+
+def effect_findings(position: GoesOn, *, title: str, remedy: str | None = None) -> tuple[Finding, ...]:
+    """Say as a finding what a reader of the plan must not miss.
+
+    Args:
+        position: Where the data go on.
+        title: Of the trainer, for sentences.
+        remedy: What to do about it.
+    """
+    why = "" if position.why is None else f": {position.why}"
+    match position.effect:
+        case DataEffect.RESTARTS:
+            return (
+                suspect(Code.DATA_RESTARTS, f"{title} reads the data from their beginning again{why}", remedy=remedy),
+            )
+        case DataEffect.REORDERS:
+            return (note(Code.DATA_REORDERED, f"{title} goes on in another order of the data{why}", remedy=remedy),)
+        case DataEffect.LOSES:
+            return (suspect(Code.DATA_MISPLACED, f"{title} leaves out {_samples(position.lost)}{why}", remedy=remedy),)
+        case DataEffect.REPEATS:
+            again = _samples(position.repeated)
+            return (suspect(Code.DATA_MISPLACED, f"{title} reads {again} again{why}", remedy=remedy),)
+        case DataEffect.REFUSES:
+            return (suspect(Code.WORLD_SIZE_REFUSED, f"{title} stops at its data{why}", remedy=remedy),)
+        case _:
+            return ()
+
+
+def _samples(number: int | None) -> str:
+    return "samples, nobody knows how many," if number is None else counted(number, "sample")
+
+
+def against_size(checkpoint: Checkpoint, asked: AskedSizes, *, saved: AskedSizes, refuses: str | None) -> list[Finding]:
+    """Hold other sizes than a save was made with against it, where its trainer cannot load it so; else say so.
+
+    Args:
+        checkpoint: The save.
+        asked: What the user, or the config, says of the resumed run.
+        saved: What the save tells of its own.
+        refuses: Why it cannot be loaded on others, in words that finish "…, and "; None where it can.
+    """
+    differing = asked.differing(saved)
+    if not differing:
+        return []
+    sizes = " and ".join(f"{name} {now}, not {before}" for name, now, before in differing)
+    message = f"the save was made on other sizes than are asked for ({sizes})"
+    if refuses is None:
+        message = f"{message}, for which it is cut anew when it is loaded"
+        return [note(Code.WORLD_SIZE_DIFFERS, message, path=checkpoint.name)]
+    way = ", ".join(f"{name} {before}" for name, _, before in differing)
+    return [
+        suspect(Code.WORLD_SIZE_REFUSED, f"{message}, and {refuses}", path=checkpoint.name, remedy=f"start with {way}")
+    ]
+
+
+def stray_taken(path: str, *, title: str, instead: str, remedy: str, stops: bool = False) -> Finding:
+    """Say of what is no checkpoint that its trainer's own search would take it for the newest.
+
+    Args:
+        path: Relative to the root.
+        title: Of the trainer, for sentences.
+        instead: What comes of it: "and load a copy of step 300".
+        remedy: What to do about it.
+        stops: Whether it does harm even where a checkpoint is named.
+    """
+    found = suspect if stops else note
+    message = f"{title} by itself would take it for the newest save, {instead}"
+    return found(Code.STRAY_TAKES_OVER, message, path=path, remedy=remedy)

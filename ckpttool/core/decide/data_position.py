@@ -1,0 +1,269 @@
+"""Where the data loader starts, in integers: a float rounds a step away."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from ckpttool.core.domain.data_position import SkipBatches
+from ckpttool.core.domain.frozen import replace
+from ckpttool.core.domain.plan import BatchSegment, PastSizes
+from ckpttool.core.domain.question import DataQuestion
+from ckpttool.core.domain.units import Step
+from ckpttool.core.errors import UsageError
+
+if TYPE_CHECKING:
+    from ckpttool.core.domain.checkpoint import Inventory
+    from ckpttool.core.domain.plan import ResumePlan
+    from ckpttool.core.domain.settings import RunConfig
+
+_NO_PAST = PastSizes()
+
+_MOST_TRIED = 2_000_000
+"""Sizes that are tried as divisors: a fraction of a second."""
+
+
+def skip_seen_data(
+    segments: Sequence[BatchSegment], *, new_global_batch: int, sink_size: int | None = None
+) -> SkipBatches:
+    """Count the batches to drop so that the resumed run loses no sample.
+
+    The samples of all segments are summed first and divided once. Where that is no whole number of new batches
+    (and of sinks: trainers that sink round down to one by themselves), rounding down repeats the remainder; rounding up
+    would lose it.
+
+    Args:
+        segments: Batches consumed, by the global batch size they had.
+        new_global_batch: Samples a batch over all ranks, in the run that resumes.
+        sink_size: Batches a data sink in the run that resumes; None without data sinking.
+
+    Returns:
+        Batches of `new_global_batch` samples, and the samples that are seen twice.
+
+    Raises:
+        ValueError: A batch or sink size is below 1, or a number of steps negative.
+
+    Source:
+        Trainers scale the step by a ratio in floating point and truncate; here it is exact and the remainder is told.
+    """
+    sizes = [new_global_batch, *(segment.global_batch_size for segment in segments)]
+    if min(sizes) < 1 or (sink_size is not None and sink_size < 1) or any(segment.steps < 0 for segment in segments):
+        raise ValueError(f"need steps >= 0, batch and sink sizes >= 1: {segments}, {new_global_batch}, {sink_size}")
+    samples = sum(segment.steps * segment.global_batch_size for segment in segments)
+    batches = samples // new_global_batch
+    if sink_size is not None:
+        batches -= batches % sink_size
+    return SkipBatches(
+        batches=batches,
+        repeated_samples=samples - batches * new_global_batch,
+        samples=samples,
+        global_batch_size=new_global_batch,
+        sink_size=sink_size,
+    )
+
+
+def plan_data(
+    step: Step, recorded_global_batch: int | None, question: DataQuestion, past: PastSizes = _NO_PAST
+) -> SkipBatches:
+    """Say where the data starts after resuming at `step`.
+
+    Args:
+        step: True global step of the checkpoint.
+        recorded_global_batch: Samples a batch as the checkpoint's shards have it; None where they have none.
+        question: What the user changes.
+        past: What the saves before it tell of batch sizes.
+
+    Raises:
+        UsageError: The batch size of the past is needed and nobody told it, or the question contradicts the checkpoint.
+    """
+    old = recorded_global_batch if recorded_global_batch is not None else question.old_global_batch
+    if question.old_global_batch not in {None, old}:
+        raise UsageError(
+            f"--old-gbs says {question.old_global_batch}, but the checkpoint says {old} samples a batch; leave it out, "
+            f"or overrule the checkpoint with --segment {step}:{question.old_global_batch}"
+        )
+    new = question.new_global_batch if question.new_global_batch is not None else old
+    if new is None:
+        return _without_batch_size(step, question)
+    if recorded_global_batch is not None:
+        _assert_untold(step, recorded_global_batch, question, past)
+    changed_at = _checked(step, _in_own_batches(old, question, past))
+    stretches = _since(_past(step, old, new, question, past), changed_at)
+    since = skip_seen_data(stretches, new_global_batch=new, sink_size=question.sink_size)
+    if question.new_dataset:
+        return replace(since, batches=0, repeated_samples=0, begins_anew=True)
+    return since
+
+
+def batches_seen(plan: ResumePlan, inventory: Inventory, question: DataQuestion) -> SkipBatches:
+    """Count what a trainer that skips batches has to skip: those consumed, and those that an advice goes around.
+
+    Args:
+        plan: What is resumed, and the advice that it follows, if any.
+        inventory: The whole tree: the saves before it tell of batch sizes.
+        question: What the user changes, with what the config says.
+
+    Raises:
+        UsageError: As `plan_data`.
+    """
+    from ckpttool.core.decide.lineage import Course  # the arithmetic alone asks no tree
+
+    point, advice = plan.point, plan.advice
+    recorded = point.checkpoint.scalars.global_batch_size
+    past = Course(inventory).past(point.checkpoint)
+    skip = plan_data(point.step, recorded, question, past)
+    if advice is None or advice.detour is None or not advice.followed:
+        return skip
+    return moved_on(skip, plan_data(advice.detour.last_skipped, recorded, question, past))
+
+
+def moved_on(skip: SkipBatches, further: SkipBatches) -> SkipBatches:
+    """Go on further than the checkpoint stands: what lies between is left out on purpose."""
+    size = further.global_batch_size
+    if skip.samples is None or size is None:
+        return replace(further, lost_samples=None)
+    return replace(further, lost_samples=max(0, further.batches * size - skip.samples))
+
+
+def with_config(question: DataQuestion, config: RunConfig | None) -> DataQuestion:
+    """Return what is asked of the data, with what the config says where the user says nothing."""
+    if config is None:
+        return question
+    return replace(
+        question,
+        new_global_batch=question.new_global_batch or config.global_batch_size,
+        sink_size=question.sink_size or config.sink_size,
+    )
+
+
+def next_step(step: Step, recorded_global_batch: int | None, question: DataQuestion) -> Step:
+    """Say which step is done first, counted in batches of the new size: segments do not move it.
+
+    Args:
+        step: True global step of the checkpoint.
+        recorded_global_batch: Samples a batch as the checkpoint's shards have it.
+        question: What the user changes.
+    """
+    old = recorded_global_batch if recorded_global_batch is not None else question.old_global_batch
+    new = question.new_global_batch
+    return Step((step if old is None or new is None else step * old // new) + 1)
+
+
+def _without_batch_size(step: Step, question: DataQuestion) -> SkipBatches:
+    """Count in batches alone: nothing says how large they are, and nothing says that it changes."""
+    if question.segments:
+        raise UsageError("--segment needs the new global batch size: give --gbs")
+    since = step - _checked(step, _in_own_batches(None, question, _NO_PAST))
+    batches = 0 if question.new_dataset else since
+    repeated = batches % (question.sink_size or 1)
+    batches -= repeated
+    return SkipBatches(
+        batches=batches,
+        repeated_samples=None if repeated else 0,
+        samples=None,
+        global_batch_size=None,
+        sink_size=question.sink_size,
+        begins_anew=question.new_dataset,
+    )
+
+
+def _past(step: Step, old: int | None, new: int, question: DataQuestion, told_by: PastSizes) -> list[BatchSegment]:
+    told = sum(segment.steps for segment in question.segments)
+    if told > step:
+        raise UsageError(f"the --segment options tell of {told} steps, but the checkpoint is at step {step}")
+    past = list(question.segments)
+    if told < step:
+        if old is None:
+            why = "" if told_by.why_unrecorded is None else f" ({told_by.why_unrecorded})"
+            raise UsageError(
+                f"the checkpoint does not hold its global batch size{why}, so "
+                f"{step - told} steps cannot be turned into batches of {new}: give --old-gbs"
+            )
+        past.append(BatchSegment(steps=step - told, global_batch_size=old))
+    return past
+
+
+def _assert_untold(step: Step, recorded: int, question: DataQuestion, past: PastSizes) -> None:
+    """Refuse to be told what the shards record; one segment that covers it all overrules a record that is wrong."""
+    told = sum(segment.steps for segment in question.segments)
+    overrules = len(question.segments) == 1 and told == step
+    if question.segments and not overrules and told > past.unrecorded_steps:
+        raise UsageError(
+            f"--segment is for steps of which no shard records a batch size: step {step} counts batches of {recorded} "
+            f"samples whatever was trained before, which is {step * recorded} samples; leave it out, or overrule the "
+            f"record as a whole with --segment {step}:GBS"
+        )
+
+
+def _in_own_batches(own: int | None, question: DataQuestion, past: PastSizes) -> Step | None:
+    """Return the step of the change of data as the checkpoint's own step would count it.
+
+    A trainer scales a step down to a whole one at each change of the batch size, so that is done here, too.
+    """
+    step, batch = question.dataset_changed_at, question.dataset_changed_batch
+    if not step:
+        return step
+    if batch is not None:
+        if own is None or question.segments:
+            raise UsageError(
+                f"--dataset-changed-at {step}:{batch} needs to know how many samples a batch of the checkpoint has: "
+                "give --old-gbs, or beside --segment the step alone"
+            )
+        return Step(step * batch // own)
+    others = [size for size in past.batch_sizes if size != own]
+    if own is not None and others:
+        ways = " or ".join(f"--dataset-changed-at {step}:{size}" for size in (*others, own))
+        raise UsageError(
+            f"the checkpoint counts batches of {own} samples, and runs before it batches of "
+            f"{', '.join(map(str, others))}, so step {step} can mean several places: give {ways}"
+        )
+    return step
+
+
+def _checked(step: Step, changed_at: Step | None) -> int:
+    if changed_at is None:
+        return 0
+    if not 0 <= changed_at <= step:
+        raise UsageError(f"--dataset-changed-at {changed_at} is not between 0 and the checkpoint's step {step}")
+    return changed_at
+
+
+def _since(past: Sequence[BatchSegment], changed_at: int) -> list[BatchSegment]:
+    """Drop the first `changed_at` steps: their data set is gone."""
+    left = changed_at
+    kept = []
+    for segment in past:
+        dropped = min(left, segment.steps)
+        left -= dropped
+        kept.append(replace(segment, steps=segment.steps - dropped))
+    return kept
+
+
+def exact_batches_near(samples: int, global_batch: int, *, sink_size: int | None = None) -> tuple[int, ...]:
+    """Return the global batch sizes next to `global_batch` at which no sample would be seen twice.
+
+    Args:
+        samples: Samples consumed.
+        global_batch: The size wished for, in samples.
+        sink_size: Batches a data sink: the skip must be a multiple of it too.
+
+    Returns:
+        The next smaller and the next larger one, where they exist (larger: up to 8 times the wish).
+    """
+    unit = sink_size or 1
+    if samples % unit:
+        return ()
+    if samples == 0:  # every size is exact
+        return (global_batch - 1,) if global_batch > 1 else ()
+    sizes = _divisors(samples // unit)
+    smaller = max((size for size in sizes if size < global_batch), default=None)
+    larger = min((size for size in sizes if global_batch < size <= 8 * global_batch), default=None)
+    return tuple(size for size in (smaller, larger) if size is not None)
+
+
+def _divisors(number: int) -> set[int]:
+    """Return the divisors of a positive number; of one beyond 10**12, those that a short search finds."""
+    most = min(math.isqrt(number), _MOST_TRIED)
+    small = [size for size in range(1, most + 1) if number % size == 0]
+    return {*small, *(number // size for size in small)}

@@ -1,0 +1,75 @@
+"""What a copy of the weights that drifted says of the checkpoints around the one in which that was found."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from ckpttool.core.domain.checkpoint import Checkpoint, Inventory
+from ckpttool.core.domain.finding import Code, Finding, suspect
+from ckpttool.core.domain.frozen import dataclass, replace
+from ckpttool.core.domain.shard import Shard
+from ckpttool.core.domain.units import Step, at_step
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drift:
+    """A shard of which it is known that it drifted from its replicas."""
+
+    checkpoint: Checkpoint
+    shard: Shard
+    since: Step
+    """Of the first save that is known to differ."""
+
+
+def with_drift(inventory: Inventory, drifts: Iterable[Drift]) -> Inventory:
+    """Hold a drift against each save of its run from the first that differs on: what went wrong stays in the weights.
+
+    Not against one that was saved after the training went back behind the one in which the drift was found.
+
+    Args:
+        inventory: With what was found in each save itself.
+        drifts: What was found.
+    """
+    for drift in drifts:
+        checkpoints = tuple(_held_against(save, drift, inventory) for save in inventory.checkpoints)
+        inventory = replace(inventory, checkpoints=checkpoints)
+    return inventory
+
+
+def _held_against(save: Checkpoint, drift: Drift, inventory: Inventory) -> Checkpoint:
+    mine = (shard for shard in save.shards if (shard.rank, shard.role) == (drift.shard.rank, drift.shard.role))
+    shard = next(mine, None)
+    known = {finding.path for finding in save.findings if finding.code is Code.REPLICA_DRIFTED}
+    if shard is None or shard.path in known or not _has_it(save, drift, inventory):
+        return save
+    return replace(save, findings=(*save.findings, _inherited(shard, drift)))
+
+
+def _has_it(save: Checkpoint, drift: Drift, inventory: Inventory) -> bool:
+    found = drift.checkpoint
+    if not _same_run(save, found) or save.step is None or found.step is None or save.step < drift.since:
+        return False
+    if save.step <= found.step:
+        return not _is_after(save, found)
+    return not any(
+        _same_run(other, found) and other.step is not None and other.step < found.step and _is_after(other, found)
+        for other in inventory.checkpoints
+    )
+
+
+def _same_run(save: Checkpoint, other: Checkpoint) -> bool:
+    return (save.prefix, save.run, save.format) == (other.prefix, other.run, other.format)
+
+
+def _is_after(save: Checkpoint, other: Checkpoint) -> bool:
+    """Tell whether its files say that it was saved after another; where they do not tell, the steps are believed."""
+    return save.saved_ns is not None and other.saved_ns is not None and save.saved_ns > other.saved_ns
+
+
+def _inherited(shard: Shard, drift: Drift) -> Finding:
+    message = (
+        f"not read: {drift.checkpoint.name} ({at_step(drift.checkpoint.step)}) of the same run is known to differ from "
+        f"its replicas from step {drift.since} on, and what went wrong stays in the weights"
+    )
+    ranks = () if shard.rank is None else (shard.rank,)
+    return suspect(Code.REPLICA_DRIFTED, message, path=shard.path, ranks=ranks)

@@ -1,0 +1,360 @@
+"""Which shard another one may be rebuilt from: proven to be a copy of it, and itself beyond doubt."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from shlex import quote
+
+from ckpttool.core.decide.copy_proof import CopyProof, Evidence, are_two_files, is_sound
+from ckpttool.core.domain.checkpoint import Checkpoint
+from ckpttool.core.domain.finding import Code, Finding, Severity, blocking, note, unknown
+from ckpttool.core.domain.frozen import replace
+from ckpttool.core.domain.healing import (
+    Donor,
+    Healing,
+    HealOrder,
+    Place,
+    SavedShards,
+    ShardHealing,
+    Sick,
+)
+from ckpttool.core.domain.manifest import ShardSeal
+from ckpttool.core.domain.plan import NoResumePoint, Rejection, ResumePoint
+from ckpttool.core.domain.replicas import Proof, RecordedSlices, TensorDigests, Trust, believed
+from ckpttool.core.domain.shard import Shard, ShardRole
+from ckpttool.core.domain.units import Rank, counted, on_ranks
+from ckpttool.core.domain.verdict import MIN_COPIES, ShardReport, Verdict
+
+_MISSING = frozenset({Code.RANK_MISSING, Code.SHARD_MISSING})
+
+_TO_PROVE = (
+    "two other whole checkpoints on which all tensors of both ranks are equal, at least one of them of the same run, "
+    "or a record of the layout beside the checkpoints, would prove it"
+)
+
+
+def sick_shards(checkpoint: Checkpoint, verdict: Verdict, path_of: Callable[[Place], str | None]) -> tuple[Sick, ...]:
+    """Find the shards that are missing or damaged, by rank and path.
+
+    Args:
+        checkpoint: With its expected ranks.
+        verdict: On all of its shards.
+        path_of: Says where a rank's shard would lie; None where nobody knows.
+    """
+    wrong: dict[str | None, list[Finding]] = defaultdict(list)
+    for finding in verdict.findings:
+        if finding.severity is Severity.DAMAGE:
+            wrong[finding.path].append(finding)
+    sick = [
+        Sick(rank=shard.rank, role=shard.role, path=shard.path, is_missing=False, findings=tuple(wrong[shard.path]))
+        for shard in checkpoint.shards
+        if shard.rank is not None and wrong[shard.path]
+    ]
+    missing = [finding for finding in verdict.findings if finding.code in _MISSING]
+    there = {(shard.rank, shard.role) for shard in checkpoint.shards}
+    roles = sorted({shard.role for shard in checkpoint.shards if shard.rank is not None})
+    named = {rank for finding in missing for rank in finding.ranks}
+    for rank in sorted({*named, *map(Rank, range(checkpoint.topology.world_size or 0))}) if missing else ():
+        for role in roles:
+            path = None if (rank, role) in there else path_of((rank, role))
+            if path is not None:
+                said = tuple(finding for finding in missing if finding.path == path)
+                said = said or tuple(finding for finding in missing if rank in finding.ranks)
+                sick.append(Sick(rank=rank, role=role, path=path, is_missing=True, findings=said or tuple(missing)))
+    return tuple(sorted(sick, key=lambda each: (each.rank, each.path)))
+
+
+def stays_lost(verdict: Verdict, sick: Sequence[Sick]) -> tuple[Finding, ...]:
+    """Return what is wrong with a checkpoint beside its sick shards."""
+    told = {finding for each in sick for finding in each.findings}
+    return tuple(finding for finding in blocking(verdict.findings) if finding not in told)
+
+
+def find_donors(
+    sick: Sequence[Sick],
+    now: Mapping[Place, ShardReport],
+    others: Sequence[SavedShards],
+    recorded: RecordedSlices | None,
+    order: HealOrder,
+) -> tuple[ShardHealing, ...]:
+    """Say for each shard which other one it may be rebuilt from, or why there is none.
+
+    Args:
+        sick: The shards.
+        now: All that could be read of the checkpoint, every element, with what was found about each.
+        others: Other checkpoints, those of the same run first, nearest first.
+        recorded: What the training's own record says of the ranks' slices; None: there is none.
+        order: What was asked for.
+    """
+    doubted = {each.place for each in sick}
+    sound = {place: report for place, report in now.items() if place not in doubted}
+    sealed = {each.place: each.sealed for each in sick if each.sealed is not None}
+    held = {role: _digests(sound, role) for role in {each.role for each in sick}}
+    recorded = recorded if all(believed(recorded, each) for each in held.values()) else None
+    evidence = Evidence(others, recorded, order.tensor, now, doubted, {}, sealed, {})
+    return tuple(_healing(each, sound, evidence, order) for each in sick)
+
+
+def _digests(now: Mapping[Place, ShardReport], role: ShardRole) -> dict[Rank, TensorDigests]:
+    return {
+        place[0]: report.tensor_digests
+        for place, report in now.items()
+        if place[1] is role and report.tensor_digests is not None
+    }
+
+
+def _healing(sick: Sick, now: Mapping[Place, ShardReport], evidence: Evidence, order: HealOrder) -> ShardHealing:
+    others = {place: each for place, each in sorted(now.items()) if place[1] is sick.role and place[0] != sick.rank}
+    if order.donor is not None and order.donor not in {rank for rank, _ in others}:
+        has = (
+            f"leave --from out, or take one that has: {on_ranks([rank for rank, _ in others])}" if others else _TO_PROVE
+        )
+        return _refused(sick, f"rank {order.donor} has no such shard", has)
+    proofs: dict[Place, CopyProof] = {}
+    against: list[str] = []
+    for place, report in others.items():
+        if not is_sound(report):
+            why = max(report.findings, key=lambda finding: finding.severity).message
+            against.append(f"rank {place[0]} is doubted itself: {why}")
+        elif evidence.held(report) is None:
+            what = "its tensors could not all be read" if order.tensor is None else f"it has no tensor {order.tensor}"
+            against.append(f"rank {place[0]} tells nothing: {what}")
+        elif isinstance(proof := evidence.of(sick.place, place, report), str):
+            against.append(proof)
+        else:
+            proofs[place] = proof
+    if order.donor is not None and proofs and not any(rank == order.donor for rank, _ in proofs):
+        said = [why for why in against if why.startswith(f"rank {order.donor} ")]
+        ranks = on_ranks(sorted(rank for rank, _ in proofs))
+        remedy = f"leave --from out, or name one that is proven: {ranks}"
+        return _refused(sick, "; ".join(said), remedy)
+    if not proofs:
+        return _refused(sick, _in_short(against), _TO_PROVE)
+    copies = {place: others[place] for place in proofs}
+    believed = _believed(sick, copies, evidence)
+    if isinstance(believed, str):
+        return _refused(sick, believed, "a checksum of one of them from before, or more copies, would tell")
+    meant = [place for place in believed if order.donor in {None, place[0]}]
+    if not meant:
+        return _refused(sick, f"rank {order.donor} differs from the other copies", "take another donor, or none")
+    chosen = min(meant, key=lambda place: (not others[place].checksum_matched, place))
+    agrees = next((place[0] for place in believed if are_two_files(others[place], others[chosen])), None)
+    donor = _donor(chosen[0], others[chosen], proofs[chosen], agrees)
+    return ShardHealing(sick=sick, donor=donor, tensor=order.tensor)
+
+
+def _donor(rank: Rank, report: ShardReport, proof: CopyProof, agrees: Rank | None) -> Donor:
+    """Say what speaks for a donor; at the least that its numbers were looked at, and none was odd."""
+    trust = Trust.NUMERICS if agrees is None else Trust.COPY
+    if report.checksum_matched or proof.proof is Proof.SEALED:
+        trust, agrees = Trust.CHECKSUM, None
+    return Donor(
+        rank=rank,
+        path=report.path,
+        proof=proof.proof,
+        record=proof.record,
+        witnesses=proof.witnesses,
+        rest_agrees=proof.rest_agrees,
+        trust=trust,
+        agrees=agrees,
+    )
+
+
+def _believed(sick: Sick, copies: Mapping[Place, ShardReport], evidence: Evidence) -> tuple[Place, ...] | str:
+    """Return those of several copies that are to be believed, or say why none is.
+
+    Where copies differ, those that are blamed for it counted, a checksum decides. Without one, so many must agree as
+    are proof elsewhere, and they must be most of all that there ever were: two that were damaged alike, as by copying
+    one over the other, would outvote the last that is whole. Two are enough if there never were more than three.
+    """
+    blamed, lost = evidence.blamed(sick.place, copies)
+    alike: dict[tuple[str | None, tuple[tuple[str, bytes], ...]], list[Place]] = defaultdict(list)
+    heard = {**copies, **blamed}
+    for place, report in heard.items():
+        alike[report.schema_hash, tuple(sorted((evidence.held(report) or {}).items()))].append(place)
+    groups = sorted(alike.values(), key=len, reverse=True)
+    verified = [group for group in groups if any(evidence.is_as_sealed(sick.place, heard[place]) for place in group)]
+    verified = verified or [group for group in groups if any(heard[place].checksum_matched for place in group)]
+    if len(groups) == 1 or len(verified) == 1:
+        return tuple(place for place in (verified or groups)[0] if place in copies)
+    ranks = sorted(place[0] for place in heard)
+    files = [_files(heard[place] for place in group) for group in groups]
+    believed = tuple(place for place in groups[0] if place in copies)
+    every = sum(files) + lost
+    enough = MIN_COPIES - 1 if every == MIN_COPIES else MIN_COPIES
+    if verified or files[0] < enough or 2 * files[0] <= every or not believed:
+        return f"{on_ranks(ranks)} hold the same slices and differ: which of them is right, nothing tells"
+    if any(evidence.is_older_than(believed[0], heard[group[0]]) for group in groups[1:]):
+        return f"{on_ranks([place[0] for place in believed])} agree, but hold an older step's tensors"
+    return believed
+
+
+def _files(reports: Iterable[ShardReport]) -> int:
+    """Count files, each once whatever its names."""
+    stamps = [report.stamp for report in reports]
+    return len({stamp for stamp in stamps if stamp is not None}) + stamps.count(None)
+
+
+def _in_short(against: Sequence[str]) -> str:
+    most = 3
+    if not against:
+        return "no other rank has a shard of this kind"
+    more = f"; and {counted(len(against) - most, 'other rank')}" if len(against) > most else ""
+    return "; ".join(against[:most]) + more
+
+
+def contradicted(shard: ShardHealing, tensor: str) -> ShardHealing:
+    """Refuse a donor that nobody vouches for, whose data are not those of a file of which the header alone is broken.
+
+    Args:
+        shard: With the donor.
+        tensor: One in which they differ.
+    """
+    rank = None if shard.donor is None else shard.donor.rank
+    why = f"the data of this file and of rank {rank}'s differ in {tensor}: which of them is right, nothing tells"
+    return _refused(shard.sick, why, "a checksum of one of them from before, or a third copy, would tell")
+
+
+def _refused(sick: Sick, why: str, remedy: str) -> ShardHealing:
+    refusal = unknown(Code.NO_DONOR, f"no donor is proven: {why}", path=sick.path, remedy=remedy, ranks=(sick.rank,))
+    return ShardHealing(sick=sick, donor=None, refusal=refusal)
+
+
+def metadata_of(
+    donor: Sequence[tuple[str, str]], own_then: Sequence[tuple[str, str]], donor_then: Sequence[tuple[str, str]]
+) -> tuple[tuple[str, str], ...]:
+    """Return a header's text pairs: what the donor says now, but what each rank says of itself.
+
+    Args:
+        donor: What the donor says now.
+        own_then: What the rank itself said at another checkpoint, whose order is kept.
+        donor_then: What the donor said there.
+    """
+    now, then = dict(donor), dict(donor_then)
+    mine = dict(own_then)
+    pairs = {name: now[name] if name in now and then.get(name) == value else value for name, value in own_then}
+    return tuple({**pairs, **{name: value for name, value in donor if name not in mine and name not in then}}.items())
+
+
+def with_shards(healing: Healing) -> Checkpoint:
+    """Return a checkpoint as it is when all that can be rebuilt is."""
+    checkpoint = healing.checkpoint
+    added = tuple(
+        Shard(path=shard.sick.path, rank=shard.sick.rank, role=shard.sick.role, format=checkpoint.format)
+        for shard in healing.healable
+        if shard.sick.is_missing
+    )
+    return replace(checkpoint, shards=(*checkpoint.shards, *added))
+
+
+def is_held_back_by(healing: Healing, point: ResumePoint | NoResumePoint) -> bool:
+    """Tell whether a checkpoint that can be mended is the newest whole one then.
+
+    Args:
+        healing: All that is wrong with it can be mended.
+        point: What would be chosen as things are.
+    """
+    key = healing.checkpoint.key
+    if isinstance(point, ResumePoint) and point.checkpoint.key == key:
+        return True
+    paths = {shard.sick.path for shard in healing.shards}
+    found = {finding.code for shard in healing.shards for finding in shard.sick.findings}
+    reasons = next((each.reasons for each in point.rejected if each.checkpoint.key == key), None)
+    return reasons is not None and all(reason.path in paths or reason.code in found for reason in reasons)
+
+
+def is_about_shards(checkpoint: Checkpoint, reasons: Sequence[Finding]) -> bool:
+    """Tell whether all that is against a checkpoint is that ranks' shards are missing or damaged."""
+    paths = {shard.path for shard in checkpoint.shards if shard.rank is not None}
+    return bool(paths and reasons) and all(
+        reason.severity is Severity.DAMAGE
+        and (reason.path in paths or (reason.code in _MISSING and bool(reason.ranks)))
+        for reason in reasons
+    )
+
+
+def heal_advice(
+    point: ResumePoint | NoResumePoint, checkpoint: Checkpoint, *, root: str, is_proven: bool
+) -> Finding | None:
+    """Say what healing a checkpoint would save; None where it saves nothing.
+
+    Args:
+        point: What was chosen without it.
+        checkpoint: One that was passed over.
+        root: Of the tree.
+        is_proven: Whether all of it was looked at and has proven copies; else some rank's files were like the others'.
+    """
+    command = f"ckpttool heal {quote(root)} --checkpoint {quote(checkpoint.name)}"
+    gain = f"make {checkpoint.name} whole"
+    if isinstance(point, ResumePoint):
+        saved = None if checkpoint.step is None else checkpoint.step - point.step
+        if saved is not None and saved <= 0:
+            return None
+        gain = "save what was done since" if saved is None else f"save {counted(saved, 'step')}"
+    if is_proven:
+        message = f"{command} would {gain}: other ranks hold proven copies of all that is missing or damaged"
+    else:
+        message = f"what is missing or damaged may lie on other ranks as well, and to heal it would {gain}"
+    remedy = f"{command} --apply" if is_proven else f"run {command} to see"
+    return note(Code.CAN_BE_HEALED, message, path=checkpoint.name, remedy=remedy)
+
+
+def with_healing(rejected: Iterable[Rejection], advice: Iterable[Finding]) -> tuple[Rejection, ...]:
+    """Name healing as the remedy of what is against a checkpoint, if that is what would mend it.
+
+    Args:
+        rejected: What was not chosen.
+        advice: What healing would save, by `heal_advice`.
+    """
+    ways = {finding.path: finding for finding in advice}
+    return tuple(
+        replace(one, reasons=tuple(_healed_by(ways[one.checkpoint.name], reason) for reason in one.reasons))
+        if one.checkpoint.name in ways
+        else one
+        for one in rejected
+    )
+
+
+def _healed_by(way: Finding, reason: Finding) -> Finding:
+    if reason.severity is Severity.NOTE:
+        return reason
+    command, would = str(way.remedy), way.message
+    is_proven = would.startswith(command.removesuffix(" --apply"))
+    remedy = would.replace(command.removesuffix(" --apply"), command, 1) if is_proven else f"{command}: {would}"
+    return replace(reason, remedy=remedy)
+
+
+_PROVEN = {Proof.RECORDED: "the record of the layout says so", Proof.SEALED: "as it was sealed"}
+_TRUSTED = {
+    Trust.CHECKSUM: "and was verified by a checksum",
+    Trust.COPY: "and another rank held the same",
+    Trust.NUMERICS: "and was whole, its numbers sound",
+}
+
+
+def healed_notes(checkpoint: Checkpoint, seals: Iterable[ShardSeal]) -> Iterator[Finding]:
+    """Say which of a checkpoint's shards were rebuilt, from whom, by which proof, and when."""
+    ranks = {shard.path: shard.rank for shard in checkpoint.shards}
+    for seal in seals:
+        rank, healed = ranks.get(seal.path), seal.healed
+        if rank is not None and healed is not None:
+            what = "" if healed.tensor is None else f"its tensor {healed.tensor} was "
+            same = _PROVEN.get(healed.proof, "they were equal at other checkpoints")
+            message = (
+                f"{what}rebuilt on {healed.at} from rank {healed.rank}'s, which holds the same ({same}) "
+                f"{_TRUSTED[healed.trust]}"
+            )
+            yield note(Code.HEALED, message, path=seal.path, ranks=(rank,))
+
+
+def witnesses_for(checkpoint: Checkpoint, others: Sequence[Checkpoint]) -> Iterator[Checkpoint]:
+    """Yield the other checkpoints of the same run, then those of other starts of it: each nearest first."""
+    kin = [each for each in others if _kind(each) == _kind(checkpoint)]
+    at = next((index for index, each in enumerate(kin) if each.key == checkpoint.key), len(kin))
+    nearest = sorted(range(len(kin)), key=lambda index: (kin[index].run != checkpoint.run, abs(index - at), index > at))
+    return (kin[index] for index in nearest if index != at)
+
+
+def _kind(checkpoint: Checkpoint) -> tuple[object, ...]:
+    return checkpoint.prefix, checkpoint.format, checkpoint.topology.world_size

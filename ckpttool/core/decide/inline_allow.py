@@ -1,0 +1,98 @@
+"""Findings that a config's author accepts where they stand: `# ckpttool: allow CODE`, on the line or above it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from difflib import get_close_matches
+from typing import NamedTuple
+
+from ckpttool.core.decide.preflight import NEVER_ALLOWED
+from ckpttool.core.domain.finding import Code, Finding, note
+from ckpttool.core.domain.frozen import dataclass
+
+_COMMENT = re.compile(r"(?:^|(?<=\s))#\s*ckpttool:\s*allow\b(?:\s+(?P<codes>[^\s,#]+(?:\s*,\s*[^\s,#]+)*))?")
+"""What stands behind the codes, with a space before it, may say why."""
+
+_OF_A_START = (Code.START_DIFFERS.value, Code.START_UNKNOWN.value)
+"""What is found only where a start is judged, so that a comment about it is in place without it."""
+
+_ALLOWABLE = tuple(code.value for code in Code if code not in NEVER_ALLOWED)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Allowed:
+    """Findings about a config, parted by its comments."""
+
+    findings: tuple[Finding, ...]
+    """What nobody accepted, and a note for every word of a comment that silences nothing."""
+    silenced: tuple[Finding, ...]
+
+
+class _Word(NamedTuple):
+    """One code that a comment names."""
+
+    code: str
+    at: int
+    """The line of the comment, from 1."""
+    line: int
+    """The line that it speaks of."""
+
+
+def part(findings: Sequence[Finding], text: str, *, path: str) -> Allowed:
+    """Take out of the findings about a config what its comments allow.
+
+    Args:
+        findings: About this config, in any order.
+        text: The whole file.
+        path: As the user gave it.
+    """
+    words = tuple(_words(text))
+    by_place = _places(words)
+    silenced = _silenced(findings, by_place)
+    used = {_place(finding) for finding in silenced}
+    left = [finding for finding in findings if finding not in silenced]
+    used |= {place for place in by_place if place[0] in _OF_A_START}
+    left += (_unused(word, path) for word in words if (word.code, word.line) not in used)
+    return Allowed(findings=tuple(sorted(left, key=lambda finding: finding.line or 0)), silenced=silenced)
+
+
+def allowed_in(text: str, findings: Sequence[Finding]) -> tuple[Finding, ...]:
+    """Return those of the findings about a config that its comments allow."""
+    return _silenced(findings, _places(_words(text)))
+
+
+def _places(words: Iterable[_Word]) -> frozenset[tuple[str, int | None]]:
+    return frozenset((word.code, word.line) for word in words)
+
+
+def _silenced(findings: Sequence[Finding], places: frozenset[tuple[str, int | None]]) -> tuple[Finding, ...]:
+    return tuple(each for each in findings if _place(each) in places and each.code not in NEVER_ALLOWED)
+
+
+def _place(finding: Finding) -> tuple[str, int | None]:
+    return finding.code.value, finding.line
+
+
+def _words(text: str) -> Iterator[_Word]:
+    """Yield the codes of all comments; one on a line of its own speaks of the next line that is no comment."""
+    waiting: list[tuple[str, int]] = []
+    for number, line in enumerate(text.split("\n"), 1):
+        found = _COMMENT.search(line)
+        codes = [] if found is None else re.split(r"\s*,\s*", found["codes"] or "")
+        waiting += [(code, number) for code in codes]
+        if line.lstrip().startswith("#"):
+            continue
+        yield from (_Word(code, at, number) for code, at in waiting)
+        waiting = []
+    yield from (_Word(code, at, at) for code, at in waiting)
+
+
+def _unused(word: _Word, path: str) -> Finding:
+    if word.code in _ALLOWABLE:
+        why, remedy = f"line {word.line} has no finding {word.code}", "take it out of the comment"
+    else:
+        why = f"no finding that can be allowed is called {word.code!r}"
+        close = get_close_matches(word.code, _ALLOWABLE, n=1)
+        remedy = f"did you mean {close[0]}?" if close else "`ckpttool explain` lists all codes"
+    return note(Code.ALLOW_UNUSED, f"the comment allows nothing: {why}", path=path, line=word.at, remedy=remedy)

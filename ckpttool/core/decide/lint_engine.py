@@ -1,0 +1,153 @@
+"""What a rule about configs sees, and what it says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Generic, TypeVar
+
+from ckpttool.core.domain.finding import Code, Finding, Severity, brief
+from ckpttool.core.domain.frozen import dataclass
+from ckpttool.core.domain.settings import Nested, Setting, Settings, Value, dotted
+
+_V = TypeVar("_V", bound="View")
+
+
+class View:
+    """A config to look things up in, by dotted keys: `section.key`, `list.1.key`."""
+
+    def __init__(self, settings: Settings) -> None:
+        """Index a config once for all rules."""
+        self.entries = settings.entries
+        self._by_key = {dotted(entry.key): entry for entry in settings.entries}
+        self._inside: dict[str, list[Setting]] = {}
+        for entry in settings.entries:
+            self._inside.setdefault(dotted(entry.key[:-1]), []).append(entry)
+
+    def get(self, key: str) -> Value:
+        """Return a value; None where it is not set, and where nothing stands after the colon."""
+        entry = self._by_key.get(key)
+        return None if entry is None else entry.value
+
+    def setting(self, key: str) -> Setting | None:
+        """Return a setting with its line and spelling; None where the config has no such key."""
+        return self._by_key.get(key)
+
+    def raw(self, key: str) -> object:
+        """Return a value with all that is in it: mappings and lists as such; None where it is not set."""
+        value = self.get(key)
+        if value is Nested.MAPPING:
+            return {str(entry.key[-1]): self.raw(dotted(entry.key)) for entry in self.inside(key)}
+        if value is Nested.LIST:
+            return [self.raw(dotted(entry.key)) for entry in self.inside(key)]
+        return value
+
+    def is_on(self, key: str) -> bool:
+        """Tell whether a switch is True; text that looks like it is another rule's business."""
+        return self.get(key) is True
+
+    def is_section(self, key: str) -> bool:
+        """Tell whether there are settings under a key."""
+        return self.get(key) is Nested.MAPPING and key in self._inside
+
+    def inside(self, key: str) -> Sequence[Setting]:
+        """Return the settings directly under a key, in the order of the file."""
+        return self._inside.get(key, ())
+
+    def count(self, key: str, default: int = 1) -> int:
+        """Return a whole number; the trainer's default where it is not set or is none."""
+        value = self.get(key)
+        return value if isinstance(value, int) and not isinstance(value, bool) else default
+
+    def at(self, key: str, otherwise: str) -> str:
+        """Return where to look for a setting that may be missing: itself, its section, or what demands it."""
+        return key if self.line(key) is not None else otherwise
+
+    def line(self, key: str) -> int | None:
+        """Return the line of a setting; where it is not set, of the section that should have it."""
+        while key:
+            entry = self._by_key.get(key)
+            if entry is not None and entry.line is not None:
+                return entry.line
+            key = key.rpartition(".")[0]
+        return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem:
+    """What a rule found."""
+
+    severity: Severity
+    key: str
+    """Where to look: dotted, and there or in a section that is there."""
+    message: str
+    remedy: str
+    """The change that mends it."""
+    expected: str | None = None
+    """What belongs there, where one thing does."""
+    actual: str | None = None
+    """What is there instead."""
+    fix: str | None = None
+    """What to write as the value of `key`, as YAML, where that is all there is to do and can mean nothing else."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rule(Generic[_V]):
+    """One thing that a config can get wrong."""
+
+    code: Code
+    check: Callable[[_V], Iterator[Problem]]
+    needs_all: bool = True
+    """Whether a setting that is missing may be held against the config, so that all of it must be known."""
+
+
+def suspect(key: str, message: str, remedy: str, *, expected: str | None = None, actual: str | None = None) -> Problem:
+    """Make a problem that stops a launch."""
+    return Problem(severity=Severity.SUSPECT, key=key, message=message, remedy=remedy, expected=expected, actual=actual)
+
+
+def note(key: str, message: str, remedy: str, *, expected: str | None = None, actual: str | None = None) -> Problem:
+    """Make a problem that is only worth knowing."""
+    return Problem(severity=Severity.NOTE, key=key, message=message, remedy=remedy, expected=expected, actual=actual)
+
+
+def problems(view: _V, rules: Iterable[Rule[_V]], *, is_part: bool = False) -> Iterator[tuple[Rule[_V], Problem]]:
+    """Yield what rules find in a config.
+
+    Args:
+        view: The config.
+        rules: Those to ask.
+        is_part: Whether the rest stands in another file, which nobody has read.
+    """
+    for rule in rules:
+        if not (is_part and rule.needs_all):
+            yield from ((rule, problem) for problem in rule.check(view))
+
+
+def findings(view: View, found: Iterable[tuple[Rule[_V], Problem]], *, path: str) -> tuple[Finding, ...]:
+    """Return what was found in a config as findings, in the order of the file and then of the words.
+
+    Args:
+        view: The config.
+        found: Each problem with the rule that found it.
+        path: The config, as the user gave it.
+    """
+    return as_the_file_has_them(
+        brief(
+            Finding(
+                code=rule.code,
+                severity=problem.severity,
+                message=problem.message,
+                path=path,
+                expected=problem.expected,
+                actual=problem.actual,
+                remedy=problem.remedy,
+                line=view.line(problem.key),
+            )
+        )
+        for rule, problem in found
+    )
+
+
+def as_the_file_has_them(findings: Iterable[Finding]) -> tuple[Finding, ...]:
+    """Order findings about a config by line, code and words."""
+    return tuple(sorted(findings, key=lambda finding: (finding.line or 0, finding.code.value, finding.message)))

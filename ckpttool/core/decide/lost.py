@@ -1,0 +1,169 @@
+"""What a choice loses: the steps that are done again, how long they took, and whether that is more than may be."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from ckpttool.core.decide.lineage import Course
+from ckpttool.core.decide.steps import is_out_of_place
+from ckpttool.core.domain.checkpoint import Checkpoint
+from ckpttool.core.domain.finding import Code, Finding, note, suspect, unknown
+from ckpttool.core.domain.frozen import replace
+from ckpttool.core.domain.plan import LostTime, LostTimeSource, Rejection, ResumePoint
+from ckpttool.core.domain.question import ResumeQuestion
+from ckpttool.core.domain.units import Step, counted, lasting
+
+if TYPE_CHECKING:
+    from ckpttool.core.domain.metrics import LogAttempt, StepMetrics
+
+Written = Callable[[Checkpoint], "tuple[int, int] | None"]
+"""When the first and the last of a save's shards were written, in nanoseconds since 1970; None: not known."""
+
+LEAST_SECONDS = 60.0
+"""Between two saves lies more. Files with less between them may be copies, whose times were set anew."""
+
+LEAST_GAP = 2
+"""As many times as long as a save takes to be written, nothing is written between two. A copy has no such pause."""
+
+_NS = 1e9
+
+
+def lost_steps(checkpoint: Checkpoint, course: Course) -> tuple[int, int | None]:
+    """Count what lies between a checkpoint and the furthest one that the training did not leave.
+
+    Returns:
+        Steps of the checkpoint's own batch size, rounded up; and samples, None where no batch size is known.
+    """
+    progress = course.progress
+    alike = _on_course(checkpoint, course)
+    places = [place for save in alike if (place := progress.of(save)) is not None]
+    ahead = max(0, max(places, default=0) - (progress.of(checkpoint) or 0))
+    size = progress.batch_size(checkpoint)
+    if not progress.counts_samples(checkpoint.prefix):
+        return ahead, None if size is None else ahead * size
+    if size is None:  # a trainer that counts samples need not record one
+        steps = [save.step for save in alike if save.step is not None]
+        return max(0, max(steps, default=0) - (checkpoint.step or 0)), ahead
+    return -(-ahead // size), ahead
+
+
+def _on_course(checkpoint: Checkpoint, course: Course) -> list[Checkpoint]:
+    """Return the saves of a checkpoint's training that it did not leave; copies under a higher number are none."""
+    saves = (save for save in course.inventory.checkpoints if save is checkpoint or not is_out_of_place(save))
+    return [save for save in saves if save.prefix == checkpoint.prefix and course.abandoned(save) is None]
+
+
+def perhaps_lost(newer: Sequence[Rejection]) -> list[Finding]:
+    """Say that the count of lost steps leaves out what is newer and does not tell its step."""
+    return [
+        note(
+            Code.STEP_UNKNOWN,
+            f"{one.checkpoint.name} {'is newer by its label, but' if one.checkpoint.label else 'may be newer, but'} "
+            "no shard tells its step: more may be lost",
+            path=next((shard.path for shard in one.checkpoint.shards), one.checkpoint.name),
+        )
+        for one in newer
+        if one.checkpoint.step is None
+    ]
+
+
+def with_log(point: ResumePoint, attempts: Sequence[LogAttempt], home: int) -> ResumePoint:
+    """Count what a log shows after the chosen save, too, and say by its times how long it took.
+
+    Args:
+        point: As the saves tell it.
+        attempts: Each start of the training, in the order of time.
+        home: The one that saved the chosen checkpoint.
+    """
+    step, size = point.step, point.checkpoint.scalars.global_batch_size
+    attempt = attempts[home]
+    if home == len(attempts) - 1 and attempt.last - step > point.lost_steps:
+        steps = attempt.last - step
+        point = replace(point, lost_steps=steps, lost_samples=None if size is None else steps * size)
+    since = [row for row in attempt.rows if row.step >= step]
+    pace = pace_of(since) or pace_of(attempt.rows)
+    if pace is None or not point.lost_steps:
+        return point
+    return replace(point, lost_time=LostTime(seconds=pace * point.lost_steps, source=LostTimeSource.LOG))
+
+
+def pace_of(rows: Sequence[StepMetrics]) -> float | None:
+    """Return the seconds that a step took, from the first line that tells its time to the last; None: not told."""
+    from ckpttool.core.domain.metrics import local_time_of  # where a log was read it is there
+
+    timed = [(row.step, time) for row in rows if (time := local_time_of(row.time)) is not None]
+    if len(timed) < 2 or timed[-1][1] <= timed[0][1]:  # noqa: PLR2004  a stretch has two ends
+        return None
+    return (timed[-1][1] - timed[0][1]) / (timed[-1][0] - timed[0][0])
+
+
+def with_saves(point: ResumePoint, course: Course, written: Written) -> ResumePoint:
+    """Say by the saves' times how long the lost steps took, where a log did not and the times can be meant.
+
+    They can where a training's pause lies between two saves: a copy writes one file after the other, without one. Of
+    saves of one file each nobody can tell a pause from the copying of a file.
+    """
+    if point.lost_time is not None or not point.lost_steps:
+        return point
+    for earlier, later in _pairs(point.checkpoint, course):
+        before, after = written(earlier), written(later)
+        steps = (later.step or 0) - (earlier.step or 0)
+        if before is None or after is None or before[1] >= after[0] or steps <= 0:
+            continue
+        seconds = (after[1] - before[1]) / _NS
+        if seconds >= LEAST_SECONDS and len(later.shards) > 1 and _paused(before, after):
+            is_it = earlier is point.checkpoint and steps == point.lost_steps
+            pace = None if is_it else (earlier.step or Step(0), later.step or Step(0))
+            took = LostTime(seconds=seconds * point.lost_steps / steps, source=LostTimeSource.SAVES, pace=pace)
+            return replace(point, lost_time=took)
+    return point
+
+
+def _paused(before: tuple[int, int], after: tuple[int, int]) -> bool:
+    return after[0] - before[1] >= LEAST_GAP * max(before[1] - before[0], after[1] - after[0])
+
+
+def _pairs(chosen: Checkpoint, course: Course) -> Iterator[tuple[Checkpoint, Checkpoint]]:
+    """Yield saves of one run each, between which nothing but training lay; the best to go by first."""
+    ahead = [(place, save) for save in _on_course(chosen, course) if (place := course.progress.of(save)) is not None]
+    ordered = [save for _, save in sorted(ahead, key=lambda pair: pair[0])]
+    furthest = ordered[-1]
+    first_of_run = next(save for save in ordered if save.run == furthest.run)
+    if furthest.run == chosen.run:
+        yield chosen, furthest
+    elif first_of_run is not furthest:
+        yield first_of_run, furthest
+    own = [save for save in ordered if save.run == chosen.run]
+    if own[0] is not chosen:
+        yield own[0], chosen
+
+
+def beyond_limits(point: ResumePoint, question: ResumeQuestion) -> tuple[Finding, ...]:
+    """Find that a choice loses more than the user allows, or that nobody knows whether it does."""
+    lost, took, name = point.lost_steps, point.lost_time, point.checkpoint.name
+    steps, seconds = question.max_lost_steps, question.max_lost_seconds
+    by_steps = "" if steps is None else f"--max-lost-steps allows {steps}"
+    by_time = "" if seconds is None else f"--max-lost-time allows {lasting(seconds)}"
+    beyond = [by_steps] if steps is not None and lost > steps else []
+    beyond += [by_time] if seconds is not None and took is not None and took.seconds > seconds else []
+    if beyond:
+        about = "" if took is None else f", about {took.words},"
+        return (
+            suspect(
+                Code.TOO_MUCH_LOST,
+                f"from {name} on {counted(lost, 'step')}{about} are done again, and {' and '.join(beyond)}",
+                remedy="ckpttool resolve says what stands against each newer one: bring one back, or allow more",
+            ),
+        )
+    if by_time and lost and took is None:
+        message = f"{by_time}, and nothing tells how long it took to do what {name} does not hold"
+        remedy = "give the training log with --log; copied files do not tell when they were saved"
+    elif point.may_lose_more and (by_steps or by_time):
+        message = f"{by_steps or by_time}, and something newer than {name} does not tell its step"
+        silent = (each.checkpoint for each in point.rejected if each.checkpoint.step is None)
+        ways = [f"; {each.step_remedy}" for each in silent if each.step_remedy is not None]
+        remedy = f"ckpttool resolve says which{next(iter(ways), '')}"
+    else:
+        return ()
+    return (unknown(Code.TOO_MUCH_LOST, message, remedy=remedy),)

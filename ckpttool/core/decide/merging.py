@@ -1,0 +1,312 @@
+"""What it means for each save that several machines looked: one may be missing, too early, or see another file."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+
+from ckpttool.core.decide.machine_copies import differing
+from ckpttool.core.domain.checkpoint import Checkpoint, Inventory
+from ckpttool.core.domain.finding import Code, Finding, Severity, blocking, in_order, note, unknown
+from ckpttool.core.domain.frozen import replace
+from ckpttool.core.domain.merge import BREAK_NS, Merge, Seat
+from ckpttool.core.domain.parts_given import PartsGiven
+from ckpttool.core.domain.plan import NoResumePoint
+from ckpttool.core.domain.units import counted
+
+SKEW_SECONDS = 60.0
+"""By how much the clocks of machines may differ."""
+
+_MOST_NAMED = 8
+"""Numbers of parts that one line holds."""
+
+
+def with_merge(inventory: Inventory, merge: Merge, *, declared: Collection[int | None], skew: float) -> Inventory:
+    """Say of a tree that several machines saw, and of each save, what is not known and where they disagree.
+
+    Args:
+        inventory: All that they saw, as if it lay on one disk.
+        merge: Who looked, and when.
+        declared: World sizes that the user or the config states, if any: what is whole on as many ranks lacks none.
+        skew: Seconds by which the machines' clocks may differ.
+    """
+    judge = _Judge(inventory, merge, declared, int(skew * 1e9))
+    checkpoints = tuple(map(judge.judged, inventory.checkpoints))
+    given = PartsGiven(
+        given=len(merge.seats) + len(merge.blind),
+        of=merge.of,
+        missing=merge.missing,
+        stale=tuple(sorted(judge.stale)),
+        nodes=tuple(sorted({seat.host for seat in merge.seats})),
+    )
+    own = judge.of_tree(checkpoints)
+    findings = in_order((*inventory.findings, *own)) if own else inventory.findings
+    return replace(inventory, root=merge.root, checkpoints=checkpoints, findings=findings, parts=given)
+
+
+def with_doubt(decision: NoResumePoint, merge: Merge) -> NoResumePoint:
+    """Say that nobody knows where all that stands against a save is that machines saw different things of it.
+
+    Else a script would take it for a word that there is nothing to resume from, and start afresh.
+    """
+    doubtful = next((one for one in decision.rejected if _is_doubtful(one.reasons, merge)), None)
+    if doubtful is None:
+        return decision
+    finding = unknown(
+        Code.NODES_DISAGREE,
+        f"{doubtful.checkpoint.name} may be whole: against it stands no more than that machines saw different things",
+        path=doubtful.checkpoint.name,
+        remedy="run ckpttool part again on all machines while nothing is saved, and remove what a former rank left",
+    )
+    return replace(decision, findings=(finding, *decision.findings))
+
+
+def _is_doubtful(reasons: Sequence[Finding], merge: Merge) -> bool:
+    """Tell whether a save was rejected for what looks disagree about, and for nothing that is known."""
+    against = blocking(reasons)
+    apart = [each for each in against if each.code in _OF_LOOKS or each.path in merge.different]
+    return bool(apart) and all(each in apart or each.severity is Severity.UNKNOWN for each in against)
+
+
+_OF_LOOKS = frozenset({Code.CHANGED_WHILE_READING, Code.NODES_DISAGREE, Code.RANK_ON_SEVERAL_NODES})
+
+
+class _Judge:
+    def __init__(self, inventory: Inventory, merge: Merge, declared: Collection[int | None], skew_ns: int) -> None:
+        self._merge, self._declared, self._skew_ns = merge, declared, skew_ns
+        self._unseen = tuple(sorted({*merge.missing, *merge.blind}))
+        self.stale: set[int] = set()
+        self._homes: dict[int, set[int]] = {}
+        """In which seats a rank has files, over all saves."""
+        self._times: Counter[tuple[int, frozenset[int]]] = Counter()
+        """Of how many saves a seat has files of exactly these ranks."""
+        for checkpoint in inventory.checkpoints:
+            for at, ranks in self._ranks_of(checkpoint).items():
+                self._times[at, ranks] += 1
+                for rank in ranks:
+                    self._homes.setdefault(rank, set()).add(at)
+        self._divided = () if self._unseen else tuple(_divided(merge.seats))
+        self._apart = {} if self._unseen else _seen_apart(merge)
+        held = {at for each in inventory.checkpoints for shard in each.shards for at in merge.held.get(shard.path, ())}
+        self._empty = tuple(_empty(merge.seats, held))
+
+    def judged(self, checkpoint: Checkpoint) -> Checkpoint:
+        """Return a save with what is to be said of the looks at it."""
+        copies = self._merge.copies
+        several = (shard.path for shard in checkpoint.shards if shard.path in copies)
+        own = [finding for path in several for finding in differing(path, copies[path])]
+        is_open = not self._is_complete(checkpoint)
+        late = self._late(checkpoint) if is_open else ()
+        if late:
+            self.stale |= {seat.number for seat in late}
+            own.append(_part_stale(checkpoint, late))
+        if is_open and self._unseen:
+            own.append(_part_missing(checkpoint.name, self._merge, self._unseen))
+        if is_open and self._empty and checkpoint.ranks and not any(map(is_of_absent, checkpoint.findings)):
+            own.append(_part_empty(checkpoint, self._empty))
+        if is_open and self._divided:
+            own.append(_of_share(checkpoint.name, self._divided))
+        apart = self._looked_apart(checkpoint) if is_open else ()
+        if apart:
+            own.append(_of_apart(checkpoint.name, apart))
+        if not own:
+            return checkpoint
+        findings = checkpoint.findings
+        if is_open and (late or self._unseen or self._divided or apart):
+            findings = tuple(_open(each) if is_of_absent(each) else each for each in findings)
+        return replace(checkpoint, findings=(*findings, *own))
+
+    def _is_complete(self, checkpoint: Checkpoint) -> bool:
+        """Tell whether no other machine can have more of a save: all that must be there is there, by a word for it."""
+        if any(is_of_absent(finding) for finding in checkpoint.findings):
+            return False
+        return checkpoint.expected is not None or len(checkpoint.ranks) in self._declared
+
+    def _looked_apart(self, checkpoint: Checkpoint) -> tuple[Seat, ...]:
+        """Return who shared files out that may be of a save, and saw other ones."""
+        own = {"", *(shard.path.partition("/")[0] for shard in checkpoint.shards)}
+        return next((seats for folder, seats in self._apart.items() if folder.partition("/")[0] in own), ())
+
+    def _late(self, checkpoint: Checkpoint) -> tuple[Seat, ...]:
+        """Return which machines may have got files of a save since they looked."""
+        saved = checkpoint.saved_ns
+        if saved is None:
+            return ()
+        seats = self._merge.seats
+        has = {at for shard in checkpoint.shards for at in self._merge.held.get(shard.path, ())}
+        absent = {rank for each in checkpoint.findings if is_of_absent(each) for rank in each.ranks}
+        homes = {at for rank in absent for at in self._homes.get(rank, ())}
+        may_lack = {at for at in range(len(seats)) if at not in has} | homes | self._begun(checkpoint)
+        if absent and not homes:
+            may_lack = set(range(len(seats)))
+        return tuple(seats[at] for at in sorted(may_lack) if saved > seats[at].began_ns - self._skew_ns)
+
+    def _begun(self, checkpoint: Checkpoint) -> set[int]:
+        """Return who saw files of a save, and of no other save those of the same ranks: more of them may come."""
+        return {at for at, ranks in self._ranks_of(checkpoint).items() if self._times[at, ranks] == 1}
+
+    def _ranks_of(self, checkpoint: Checkpoint) -> dict[int, frozenset[int]]:
+        """Return the ranks of which a seat has files of a save, for each that has any."""
+        found: dict[int, set[int]] = {}
+        for shard in checkpoint.shards:
+            if shard.rank is not None:
+                for at in self._merge.held.get(shard.path, ()):
+                    found.setdefault(at, set()).add(shard.rank)
+        return {at: frozenset(ranks) for at, ranks in found.items()}
+
+    def of_tree(self, checkpoints: Sequence[Checkpoint]) -> list[Finding]:
+        """Return what is to be said of the whole."""
+        merge, found = self._merge, []
+        if self._unseen:
+            lacking = _part_missing(None, merge, self._unseen)
+            is_known = bool(checkpoints) and all(map(self._is_complete, checkpoints))
+            found.append(replace(lacking, severity=Severity.NOTE) if is_known else lacking)
+        if self._divided and not (checkpoints and all(map(self._is_complete, checkpoints))):
+            found.append(_of_share(None, self._divided))
+        if self._apart:
+            different = _of_apart(None, next(iter(self._apart.values())))
+            is_known = bool(checkpoints) and all(map(self._is_complete, checkpoints))
+            found.append(replace(different, severity=Severity.NOTE) if is_known else different)
+        for name, why in merge.unread:
+            message = f"is no part that can be read ({why}): what it held is not in the answer"
+            remedy = "run ckpttool part again on its machine, or remove it if it is of another look"
+            found.append(unknown(Code.PART_MISSING, message, path=name, remedy=remedy))
+        found.extend(_long_before(merge.seats))
+        for seat in merge.left_out:
+            message = f"{seat.name} is of an older look or another run than the newest, and was left out"
+            found.append(note(Code.PART_STALE, message, remedy="remove it from what is given"))
+        return found
+
+
+def _long_before(seats: Sequence[Seat]) -> Iterator[Finding]:
+    """Note which parts of a look are older than the others: one that was not written anew stays where it was."""
+    before: list[Seat] = []
+    ended = late = 0
+    for number, seat in enumerate(ordered := sorted(seats, key=lambda seat: seat.began_ns)):
+        if number and seat.began_ns > ended + BREAK_NS:
+            before, late = ordered[:number], seat.began_ns - ended
+        ended = max(ended, seat.ended_ns)
+    if before:
+        names = ", ".join(seat.name for seat in sorted(before, key=lambda seat: seat.number)[:_MOST_NAMED])
+        more = f" and {len(before) - _MOST_NAMED} more" if len(before) > _MOST_NAMED else ""
+        message = (
+            f"{names}{more} looked {counted(late // BREAK_NS, 'hour')} and more before the others of the same name: "
+            "what became of the files there since is not known"
+        )
+        yield note(
+            Code.PART_STALE, message, remedy="run ckpttool part there again, and give each look a name of its own"
+        )
+
+
+def _empty(seats: Sequence[Seat], held: AbstractSet[int]) -> Iterator[Seat]:
+    """Yield who saw no shard of any save on a disk of their own: lost, of another folder, or never any rank's.
+
+    Where the processes of a machine shared its files out, one of them may well have none. Those of two machines that
+    call themselves and their disks alike, as containers may, tell which they are by their shares: each is there twice.
+
+    Args:
+        seats: Who looked.
+        held: Places in `seats` of those who saw a shard.
+    """
+    machines: dict[tuple[str, str], list[int]] = {}
+    for at, seat in enumerate(seats):
+        machines.setdefault((seat.host, seat.disk), []).append(at)
+    for group in machines.values():
+        shares = [seats[at].share for at in group]
+        is_one = None not in shares and len({*shares}) == len(shares)
+        for at in group:
+            if not seats[at].shared and (held.isdisjoint(group) if is_one else at not in held):
+                yield seats[at]
+
+
+def is_of_absent(finding: Finding) -> bool:
+    """Tell whether something is missing that a machine may have which was not asked, or not late enough."""
+    codes = {Code.RANK_MISSING, Code.SHARD_MISSING, Code.UNCOMMITTED_SAVE, Code.METADATA_INCOMPLETE}
+    return finding.code in codes and finding.severity >= Severity.UNKNOWN
+
+
+def _open(finding: Finding) -> Finding:
+    """Say of what is missing that it may be there: then nothing is to be restored yet."""
+    return replace(finding, severity=Severity.UNKNOWN, remedy="it may lie where nobody looked: look there first")
+
+
+def _part_missing(path: str | None, merge: Merge, unseen: Sequence[int]) -> Finding:
+    return unknown(
+        Code.PART_MISSING,
+        f"{merge.lacking}: nobody knows what {'its machine has' if len(unseen) == 1 else 'their machines have'}",
+        path=path,
+        expected=str(merge.of),
+        actual=str(merge.of - len(unseen)),
+        remedy=f"run on that machine: ckpttool part --part {unseen[0]}/{merge.of}, and give its file, too",
+    )
+
+
+def _divided(seats: Sequence[Seat]) -> Iterator[Seat]:
+    """Yield who looked at a share of a disk of which nobody looked at the rest; what all see counts as one disk."""
+    disks: dict[str | None, list[Seat]] = {}
+    for seat in seats:
+        disks.setdefault(None if seat.shared else seat.disk, []).append(seat)
+    for group in disks.values():
+        shares = {seat.share for seat in group}
+        of = Counter(share.partition("/")[2] for share in shares if share is not None)
+        if None not in shares and not any(str(times) == count for count, times in of.items()):
+            yield from group
+
+
+def _of_share(path: str | None, seats: Sequence[Seat]) -> Finding:
+    names = ", ".join(seat.name for seat in seats[:_MOST_NAMED])
+    message = f"{names} looked at a share of a disk, and nobody at the rest of it: what lies there is not known"
+    remedy = "run ckpttool part --split none again on all machines"
+    return unknown(Code.NOT_LOOKED_AT, message, path=path, remedy=remedy)
+
+
+def _seen_apart(merge: Merge) -> dict[str, tuple[Seat, ...]]:
+    """Return folders whose files were shared out among looks that saw other names there, and two such looks of each.
+
+    So it is with all of a tree whose folder is another one on another disk, whatever names it has.
+    """
+    disks: dict[str | None, list[tuple[Seat, Mapping[str, str]]]] = {}
+    for seat, folders in zip(merge.seats, merge.divided, strict=False):
+        if seat.share is not None:
+            disks.setdefault(None if seat.shared else seat.disk, []).append((seat, folders))
+    apart: dict[str, tuple[Seat, ...]] = {}
+    for group in disks.values():
+        first, known = group[0]
+        elsewhere = next((seat for seat, _ in group if _is_another_folder(first, seat)), None)
+        if elsewhere is not None:
+            apart.setdefault("", (first, elsewhere))
+        for folder in sorted({folder for _, folders in group for folder in folders}):
+            other = next((seat for seat, folders in group if folders.get(folder) != known.get(folder)), None)
+            if other is not None:
+                apart.setdefault(folder, (first, other))
+    return apart
+
+
+def _is_another_folder(one: Seat, other: Seat) -> bool:
+    """Tell two exports from one that is mounted by two addresses; some mounts number a folder as they like."""
+    return one.disk != other.disk and None not in {one.inode, other.inode} and one.inode != other.inode
+
+
+def _of_apart(path: str | None, seats: Sequence[Seat]) -> Finding:
+    names = " and ".join(seat.name for seat in seats)
+    message = (
+        f"{names} shared files out as if they saw one disk, and saw other names there: what each left to the other "
+        "nobody may have looked at"
+    )
+    remedy = "run ckpttool part --split none again on all machines; or again when nothing is being saved"
+    return unknown(Code.NOT_LOOKED_AT, message, path=path, remedy=remedy)
+
+
+def _part_empty(checkpoint: Checkpoint, empty: Sequence[Seat]) -> Finding:
+    names = ", ".join(seat.name for seat in empty[:_MOST_NAMED])
+    message = f"{names} saw no shard of any save: whether the last ranks belong there is not known"
+    remedy = "run ckpttool part there on the right folder; where no rank belongs there, say --world-size"
+    return unknown(Code.PART_MISSING, message, path=checkpoint.name, remedy=remedy)
+
+
+def _part_stale(checkpoint: Checkpoint, late: Sequence[Seat]) -> Finding:
+    names = ", ".join(seat.name for seat in late[:_MOST_NAMED])
+    message = f"{names} looked before the last file of this save was written: what is missing may be there by now"
+    remedy = "run ckpttool part again on all machines; where their clocks differ by more, say --skew"
+    return unknown(Code.PART_STALE, message, path=checkpoint.name, remedy=remedy)

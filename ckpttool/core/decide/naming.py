@@ -1,0 +1,94 @@
+"""What a checkpoint's name means, wherever somebody gives one."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+
+from ckpttool.core.domain.checkpoint import Checkpoint
+from ckpttool.core.domain.units import STEP_DIGITS
+from ckpttool.core.errors import UsageError
+
+LATEST = "latest"
+"""As a name: the same as to give none."""
+
+_NUMBERED = r"(?s:.*[^0-9])([0-9]+)"
+"""A save that is called by its step: `iteration_00000030`, `step-30`."""
+
+
+def named(checkpoints: Iterable[Checkpoint], name: str) -> list[Checkpoint]:
+    """Find the checkpoints that a name means; more than one only where trainings share a folder.
+
+    Args:
+        checkpoints: In any order, which stays.
+        name: What a table calls it, another name of it, its bare number where it is called by its step, or a shard's
+            file name, with or without folders before it and the extension behind.
+    """
+    *folders, own = name.rstrip("/").split("/")
+    every = list(checkpoints)
+    # What is spelled out goes first: a lone file may be called like another one without its extension.
+    by_name = [checkpoint for checkpoint in every if checkpoint.name == own]
+    by_alias = (checkpoint for checkpoint in every if own in checkpoint.aliases)
+    # Files of all saves may be called alike: then the folder says which save is meant.
+    by_folder = (checkpoint for checkpoint in every if checkpoint.name in folders)
+    by_file = (checkpoint for checkpoint in every if own in _files(checkpoint))
+    found = by_name or list(by_alias) or list(by_folder) or list(by_file)
+    return found or [checkpoint for checkpoint in every if _is_short(checkpoint, own)]
+
+
+def none_called(name: str, newest: Sequence[Checkpoint], root: str, *, also: str = "") -> UsageError:
+    """Say that no checkpoint has this name, which one is meant, and which there are, newest first.
+
+    Args:
+        name: As it was given.
+        newest: Those that there are, newest first.
+        root: The tree.
+        also: Words that stand for some.
+    """
+    ends = [each.name for each in newest if each.name.endswith(f"-{name}")]
+    at_step = [each.name for each in newest if each.step is not None and str(each.step) == name]
+    close = [LATEST] if also and name in {"newest", "last"} else (ends or at_step)[:2]
+    close = [f"{each} (step {name})" for each in close] if close and close[0] in at_step else close
+    meant = f": did you mean {' or '.join(close)}? There" if close else "; there"
+    known = ", ".join(each.name for each in newest[:8]) + (", …" if len(newest) > 8 else "")  # noqa: PLR2004  a line
+    return UsageError(f"there is no checkpoint {name!r} in {root}{meant} are: {known or 'none'}{also}")
+
+
+def focused(checkpoints: Sequence[Checkpoint], focus: str, name: str | None) -> list[Checkpoint]:
+    """Find the checkpoints that a path and a name beside it mean together.
+
+    Args:
+        checkpoints: Of the tree.
+        focus: Name of the checkpoint that the path is a part of, or of its file.
+        name: What `--checkpoint` says.
+
+    Raises:
+        UsageError: They mean different ones. A trainer may ignore a name beside a file, we do not.
+    """
+    meant = named(checkpoints, focus)
+    if name in {None, LATEST}:
+        return meant
+    also = list(checkpoints) if name == "all" else named(checkpoints, name or "")
+    both = [checkpoint for checkpoint in meant if checkpoint in also]
+    if not both or (name == "all" and both != also):
+        own = meant[0].name if meant else focus
+        raise UsageError(f"DIR is a part of {own}, but --checkpoint says {name}; leave one of them out")
+    return both
+
+
+def _files(checkpoint: Checkpoint) -> Iterator[str]:
+    return (shard.path.rpartition("/")[2] for shard in checkpoint.shards)
+
+
+def _is_short(checkpoint: Checkpoint, name: str) -> bool:
+    """Tell whether a name is a shard's without its extension, or the bare number of one that is called by its step."""
+    return any(file.rpartition(".")[0] == name for file in _files(checkpoint) if name) or (
+        checkpoint.label is None
+        and (numbered := re.fullmatch(_NUMBERED, checkpoint.name)) is not None
+        and _number(name) is not None
+        and _number(numbered[1]) == _number(name)
+    )
+
+
+def _number(text: str) -> int | None:
+    return int(text) if text.isascii() and text.isdigit() and len(text) <= STEP_DIGITS else None

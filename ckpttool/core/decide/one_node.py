@@ -1,0 +1,183 @@
+"""Is all of the training here, or only what one of several machines wrote to its own disk?"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from ckpttool.core.domain.checkpoint import Checkpoint, Inventory
+from ckpttool.core.domain.expectation import RankFiles
+from ckpttool.core.domain.finding import Code, Finding, Severity, blocking, unknown
+from ckpttool.core.domain.frozen import replace
+from ckpttool.core.domain.node import Job, Mount, Reach, Surroundings
+from ckpttool.core.domain.plan import NoResumePoint, Rejection, ResumePlan
+from ckpttool.core.domain.units import Rank
+
+
+def judge_one_node(
+    decision: ResumePlan | NoResumePoint, inventory: Inventory, around: Surroundings
+) -> ResumePlan | NoResumePoint:
+    """Add to a decision that it rests on one machine of several, where it may be so.
+
+    Args:
+        decision: What was chosen from the files that are seen here.
+        inventory: These files.
+        around: What tells of others.
+    """
+    if isinstance(decision, NoResumePoint):
+        # Where all ranks write to one folder, a launcher's word alone tells that a disk is one of several.
+        is_unseen = around.files is not RankFiles.TOGETHER or bool(around.jobs)
+        is_unseen = is_unseen and around.mount.reach is not Reach.SHARED
+        return _nothing_here(decision, inventory, around) if is_unseen else decision
+    finding = whole_here_alone(decision.point.checkpoint, around) or _newer_elsewhere(decision, inventory, around)
+    return decision if finding is None else replace(decision, findings=(finding, *decision.findings))
+
+
+def _newer_elsewhere(plan: ResumePlan, inventory: Inventory, around: Surroundings) -> Finding | None:
+    """Say that a newer save may be whole, of which nothing is known to be wrong but what other machines may have."""
+    if around.mount.reach is Reach.SHARED:
+        return None
+    seen = _seen_ranks(inventory)
+    job = _job_beyond(around, len(seen))
+    newer = [one.checkpoint.name for one in plan.point.rejected if _lacks_folders_alone(one, seen)]
+    if job is None or not newer:
+        return None
+    return unknown(
+        Code.ONE_NODE_ONLY,
+        f"{job.said_by} speaks of more machines, and what {newer[0]} lacks on {_on(around.mount)} may lie on theirs: "
+        "nobody knows from here whether it is whole",
+        path=newer[0],
+        remedy=_together(around),
+    )
+
+
+def whole_here_alone(checkpoint: Checkpoint, around: Surroundings) -> Finding | None:
+    """Say that of a checkpoint which is whole here other machines may have more; None where they have not."""
+    if around.mount.reach is Reach.SHARED or around.files is RankFiles.TOGETHER:
+        return None
+    if checkpoint.expected is not None and around.files is not RankFiles.UNCOUNTED:
+        return None  # its own record names every file, wherever it was written, and all are here
+    seen = checkpoint.ranks
+    if len(seen) in around.declared or any(job.counts_ranks and job.ranks == len(seen) for job in around.jobs):
+        return None
+    job = _job_beyond(around, len(seen))
+    if job is None:
+        return None
+    return unknown(
+        Code.ONE_NODE_ONLY,
+        f"{job.said_by} speaks of more machines than this one, and {_ranks(seen)} lie on {_on(around.mount)}: nobody "
+        "knows from here whether there are more",
+        actual=f"{len(seen)} ranks seen",
+        remedy=_together(around) + _if_all_here(seen),
+    )
+
+
+def _together(around: Surroundings) -> str:
+    what = f"all {around.sign.rstrip('/')}" if around.files is RankFiles.APART else "all files"
+    parts = "run ckpttool part DIR --out FOLDER/ on every machine (srun --ntasks-per-node=1), then ask about FOLDER"
+    return f"{parts}; or run it with {what} gathered on a disk that the machines share"
+
+
+def _nothing_here(decision: NoResumePoint, inventory: Inventory, around: Surroundings) -> NoResumePoint:
+    """Turn what is missing of ranks that have nothing here into unknown, where another machine may have it.
+
+    Else a script would take it for a word that there is nothing to resume from, and start afresh.
+    """
+    seen = _seen_ranks(inventory)
+    job = _job_beyond(around, len(seen))
+    worlds = {_world(one) for one in decision.rejected if _lacks_folders_alone(one, seen)}
+    elsewhere = {
+        world for world in worlds if (_is_one_nodes(seen, world) if seen and world is not None else job is not None)
+    }
+    if job is None and (not elsewhere or len(seen) == 1 or around.mount.reach is not Reach.LOCAL):
+        return decision  # a single rank is as likely what is left of a tree that lost the others
+    if not elsewhere and inventory.checkpoints:
+        return decision
+    known = [world for world in elsewhere if world is not None]
+    where = _seen(seen) if elsewhere else "no checkpoint lies here"
+    if known:
+        where = f"of {max(known)} ranks only {where}"
+    why = "as one machine's share would" if job is None else f"and {job.said_by} speaks of more machines"
+    finding = unknown(
+        Code.ONE_NODE_ONLY,
+        f"{where}, on {_on(around.mount)}, {why}: nobody knows from here what others have",
+        actual=f"{len(seen)} ranks seen",
+        remedy=_together(around) + ("" if None in elsewhere else _if_all_here(seen)),
+    )
+    rejected = tuple(_unknown(one, seen) if _world(one) in elsewhere else one for one in decision.rejected)
+    # That restoring them would help, which `choose` may have said, is not known either.
+    others = tuple(one for one in decision.findings if one.code is not Code.RANKS_TO_RESTORE)
+    return replace(decision, rejected=rejected, findings=(finding, *others))
+
+
+def _seen_ranks(inventory: Inventory) -> list[Rank]:
+    return sorted({*inventory.folder_ranks, *(rank for one in inventory.checkpoints for rank in one.ranks)})
+
+
+def _job_beyond(around: Surroundings, seen: int) -> Job | None:
+    """Return the first launcher that speaks of more machines than one, or of more ranks than are seen here."""
+    return next((job for job in around.jobs if job.several or (job.ranks or 0) > seen), None)
+
+
+def _world(rejection: Rejection) -> int | None:
+    return rejection.checkpoint.topology.world_size
+
+
+def _lacks_folders_alone(rejection: Rejection, seen: Sequence[Rank]) -> bool:
+    """Tell whether nothing else stands against a checkpoint: what is damaged here is so wherever one looks from."""
+    reasons = blocking(rejection.reasons)
+    is_elsewhere = all(_is_elsewhere(reason, seen) for reason in reasons)
+    return bool(reasons) and is_elsewhere and set(rejection.checkpoint.ranks) >= set(seen)
+
+
+def _is_elsewhere(reason: Finding, seen: Collection[Rank]) -> bool:
+    """Tell whether something is missing of a rank that has nothing here, or of nobody knows whom."""
+    if reason.code in {Code.RANK_MISSING, Code.SHARD_MISSING}:
+        return not reason.ranks or not set(reason.ranks).issubset(seen)
+    return reason.code in {Code.UNCOMMITTED_SAVE, Code.METADATA_INCOMPLETE}  # the record is of one rank alone
+
+
+def _is_one_nodes(seen: Sequence[Rank], world: int) -> bool:
+    """Tell whether ranks are what one of several equal machines has: a row that begins where such a row does."""
+    count, first, last = len(seen), seen[0], seen[-1]
+    return last - first + 1 == count and world % count == 0 and first % count == 0
+
+
+def _unknown(rejection: Rejection, seen: Collection[Rank]) -> Rejection:
+    return replace(
+        rejection,
+        reasons=tuple(_open(reason) if _is_elsewhere(reason, seen) else reason for reason in rejection.reasons),
+    )
+
+
+def _open(reason: Finding) -> Finding:
+    """Say of what is not here that another machine may have it: then nobody knows that the save was not finished."""
+    if reason.code is not Code.UNCOMMITTED_SAVE:
+        return replace(reason, severity=Severity.UNKNOWN)
+    message = "the record that the trainer writes last is not on this machine"
+    return replace(reason, severity=Severity.UNKNOWN, message=message, remedy=None)
+
+
+def _on(mount: Mount) -> str:
+    if mount.reach is Reach.LOCAL:
+        return f"this machine's own disk ({mount.kind} on {mount.source})"
+    if mount.kind:
+        return f"{mount.kind}, which ckpttool does not know for a file system that other machines see"
+    return "a disk of which nothing tells whether other machines see it"
+
+
+def _seen(ranks: Sequence[Rank]) -> str:
+    """Say what lies here; where ranks write to one folder, a file need not be any rank's."""
+    return f"{_ranks(ranks)} lie here" if ranks else "a part of a save lies here"
+
+
+def _ranks(ranks: Sequence[Rank]) -> str:
+    if not ranks:
+        return "files of unknown ranks"
+    return f"ranks {ranks[0]} to {ranks[-1]}" if len(ranks) > 1 else f"rank {ranks[0]}"
+
+
+def _if_all_here(seen: Sequence[Rank]) -> str:
+    """Say what to declare where these can be all; ranks from 2 on never are."""
+    count = len(seen)
+    is_first = count > 0 and seen[-1] == count - 1
+    return f"; if the training has no more ranks than these {count}, say --world-size {count}" if is_first else ""

@@ -1,0 +1,232 @@
+"""Go or no-go: what stands against a launch, and under which check it is told."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from ckpttool.core.domain.finding import NOT_SEEN, Code, Finding, Severity, damage, suspect, told, unknown, unsafe
+from ckpttool.core.domain.frozen import replace
+from ckpttool.core.domain.plan import MOST_REJECTED, NoResumePoint, ResumePlan
+from ckpttool.core.domain.preflight import DiskNeed
+from ckpttool.core.domain.settings import RunConfig
+from ckpttool.core.domain.units import at_step, counted, in_gib
+from ckpttool.core.domain.view import USUAL, View
+from ckpttool.core.errors import ExitCode
+
+_OF_HEALTH = frozenset({
+    Code.MARKED_UNHEALTHY, Code.HEALTH_UNKNOWN, Code.HEALTH_UNREADABLE, Code.HEALTH_CONTRADICTORY,
+    Code.HEALTH_NAMES_NOTHING, Code.HEALTH_UNHEARD, Code.LOG_UNREADABLE, Code.NORM_ABOVE_THRESHOLD, Code.SAVED_IN_SPIKE,
+    Code.SAVED_AFTER_STRIKE, Code.REWOUND_PAST,
+})  # fmt: skip
+_OF_LAUNCH = frozenset({
+    Code.CONFIG_DISAGREES, Code.PREFIX_DIFFERS, Code.BATCH_SIZE_UNKNOWN, Code.COUNTER_ROUNDED, Code.SINK_SIZE_CHANGED,
+    Code.EPOCH_COUNTER_SHIFTS, Code.STREAM_STATE_MISSING, Code.STREAM_POSITION_FIXED, Code.CKPT_BESIDE_RANKS,
+    Code.PREFIX_HOLDS_RANK, Code.PATH_IS_PATTERN, Code.RANK_FOLDER_ON_ONE_DEVICE, Code.RESLICING_PICKS,
+    Code.RESLICING_STOPS, Code.OPTIMIZER_MISSING, Code.FAULT_TOLERANCE_PICKS, Code.REDUNDANCY_NOT_LOADABLE,
+    Code.TRAINING_COMPLETE, Code.SKIP_BEYOND_DATA, Code.DATA_END_EARLY, Code.ENDS_ELSEWHERE, Code.DEVICES_UNKNOWN,
+    Code.DATA_RESTARTS, Code.DATA_REORDERED, Code.DATA_MISPLACED, Code.WORLD_SIZE_REFUSED,
+    Code.TRACKER_MIXES,
+})  # fmt: skip
+CHECK_OF = {**dict.fromkeys(_OF_HEALTH, "health"), **dict.fromkeys(_OF_LAUNCH, "launch")}
+"""Under which check a finding about a decision is told. Every other one is about the checkpoint."""
+
+NEVER_ALLOWED = frozenset({Code.NOTHING_TO_RESUME, Code.CANNOT_ANSWER, Code.CONFIG_UNUSABLE, Code.DEVICES_UNKNOWN})
+"""Findings that no user can accept: they say that there is nothing to launch, or nobody knows on how many devices."""
+
+
+def allow(findings: Iterable[Finding], allowed: Iterable[Code]) -> tuple[Finding, ...]:
+    """Make notes of what the user has seen and accepts."""
+    accepted = frozenset(allowed) - NEVER_ALLOWED
+    return tuple(
+        replace(finding, severity=Severity.NOTE) if finding.code in accepted else finding for finding in findings
+    )
+
+
+def by_check(
+    decision: ResumePlan | NoResumePoint,
+    config: RunConfig | None,
+    *,
+    strict: bool,
+    of_devices: Iterable[Finding] = (),
+    view: View = USUAL,
+) -> dict[str, tuple[Finding, ...]]:
+    """Return what is known about a decision under the check that it belongs to; what is wrong with the config is not.
+
+    Args:
+        decision: As `resolve` gave it, with this config.
+        config: The base config, whose own check tells its findings; None where there is none.
+        strict: Whether a newer checkpoint that was not chosen stands against a launch.
+        of_devices: What the trainer says of the devices that will be started.
+        view: Whether ranks are told by machines, too.
+    """
+    found: dict[str, list[Finding]] = {"checkpoint": [*_chosen_or_not(decision, view, strict=strict)]}
+    found |= {"health": [], "launch": []}
+    for finding in (*decision.findings, *of_devices):
+        if config is None or finding not in config.findings:
+            found[CHECK_OF.get(finding.code, "checkpoint")].append(finding)
+    return {name: tuple(findings) for name, findings in found.items()}
+
+
+def devices_unknown(decision: ResumePlan | NoResumePoint, config: RunConfig) -> tuple[Finding, ...]:
+    """Say where nothing tells how many devices a launch would start."""
+    if isinstance(decision, NoResumePoint):
+        return ()
+    checkpoint = decision.point.checkpoint
+    if config.world_size is not None or checkpoint.topology.world_size is not None:
+        return ()
+    return (
+        unknown(
+            Code.DEVICES_UNKNOWN,
+            f"neither the config nor {checkpoint.name} tells how many devices to start",
+            path=config.path,
+            remedy="preflight --devices N, launch --devices-per-node N",
+        ),
+    )
+
+
+def stopped(message: str, code: ExitCode) -> Finding:
+    """Say what kept a question from being answered."""
+    if code is ExitCode.UNSAFE:
+        return unsafe(Code.CANNOT_ANSWER, message)
+    return unknown(Code.CANNOT_ANSWER, message)
+
+
+def unusable(message: str, path: str, line: int | None, remedy: str | None = None) -> Finding:
+    """Say why a config cannot be used at all, by its trainer either."""
+    return damage(
+        Code.CONFIG_UNUSABLE,
+        message,
+        path=path,
+        remedy=remedy or "mend the file, or give another: its trainer reads it no better",
+        line=line,
+    )
+
+
+def _chosen_or_not(decision: ResumePlan | NoResumePoint, view: View, *, strict: bool) -> tuple[Finding, ...]:
+    if isinstance(decision, NoResumePoint):
+        nothing = (_nothing(decision, view),) if decision.is_sure else ()
+        return (*nothing, *_rejected_reasons(decision))
+    return (*decision.point.findings, *_passed_over(decision, Severity.SUSPECT if strict else Severity.NOTE, view))
+
+
+def not_editable(message: str, path: str) -> Finding:
+    """Say that no launch config can be made of the base config."""
+    return suspect(
+        Code.CONFIG_DISAGREES,
+        f"`ckpttool launch` cannot make a launch config of it: {message}",
+        path=path,
+        remedy="write the settings that it names in the plain form `key: value`",
+    )
+
+
+def _nothing(decision: NoResumePoint, view: View) -> Finding:
+    seen = len(decision.rejected)
+    message = f"there is no checkpoint in {decision.root} that can be resumed from"
+    remedy = "ckpttool resolve says for each why not; restore what is missing, or start anew"
+    if not decision.rejected:
+        remedy = "no checkpoint was saved there: name another folder, or start the training anew"
+    remedy = decision.where_else or remedy
+    if seen:
+        message = f"none of the {seen} checkpoints in {decision.root} can be resumed from"
+    if decision.is_named:
+        message = f"{decision.rejected[0].checkpoint.name} in {decision.root} cannot be resumed from"
+    for way in decision.findings:
+        if way.code is Code.RANKS_TO_RESTORE:
+            message, remedy = f"{message}: {told([way], view=view)}", way.remedy or remedy
+    # What the config asks for is the cause where the tree has another number of ranks, whatever else is damaged.
+    for why in decision.rejected[0].reasons if seen else ():
+        if why.code in {Code.WORLD_SIZE_DIFFERS, Code.WORLD_SIZE_REFUSED}:
+            message, remedy = f"{message}: {why.message}", why.remedy or remedy
+    return damage(Code.NOTHING_TO_RESUME, message, remedy=remedy)
+
+
+def _rejected_reasons(decision: NoResumePoint) -> Iterator[Finding]:
+    """Give every reason against the newest, which is the one to repair, and the gravest against each of the others.
+
+    That the training left some is a note beside the finding that this may be wrong.
+    """
+    is_open = any(one.code is Code.ABANDONED_BRANCH for one in decision.findings)
+    for place, one in enumerate(decision.rejected[:MOST_REJECTED]):
+        gravest = max(one.reasons, key=lambda reason: reason.severity)
+        for reason in one.reasons if place == 0 else [gravest]:
+            is_doubted = is_open and reason.code is Code.ABANDONED_BRANCH
+            yield replace(reason, severity=Severity.NOTE) if is_doubted else reason
+
+
+def _passed_over(plan: ResumePlan, severity: Severity, view: View) -> Iterator[Finding]:
+    """Tell of newer ones. One that could not be looked at may be whole: its steps would be done again for nothing."""
+    healed = {finding.path: finding.remedy for finding in plan.findings if finding.code is Code.CAN_BE_HEALED}
+    for place, one in enumerate(plan.point.rejected):
+        why = max(one.reasons, key=lambda reason: reason.severity)
+        alike = [reason for reason in one.reasons if reason.code is why.code]
+        not_seen = why.code in NOT_SEEN or why.is_tie
+        if place >= MOST_REJECTED and not not_seen:
+            continue
+        yield Finding(
+            code=Code.NEWER_NOT_CHOSEN,
+            severity=Severity.UNKNOWN if not_seen else severity,
+            message=f"{one.checkpoint.name} ({at_step(one.checkpoint.step)}) is newer and was not chosen: "
+            f"{why.code.value}, {told(alike, one.checkpoint.topology.world_size, view)}",
+            path=why.path,
+            remedy=healed.get(one.checkpoint.name, why.remedy),
+        )
+
+
+def disk_findings(need: DiskNeed) -> tuple[Finding, ...]:
+    """Say what the next saves lack."""
+    return (*_space(need), *_inodes(need), *_rights(need))
+
+
+def _space(need: DiskNeed) -> Iterator[Finding]:
+    wanted = need.saves * need.save_bytes
+    of_older = f" ({need.stays})" if need.stays is not None else ""
+    if need.free_bytes < wanted:
+        fits = need.free_bytes // need.save_bytes
+        yield suspect(
+            Code.DISK_SPACE_LOW,
+            f"{counted(need.saves, 'save')} of {in_gib(need.save_bytes)} need {in_gib(wanted)}, but "
+            f"{in_gib(need.free_bytes)} are free{_on(need)}: {counted(fits, 'more save')} would fit",
+            path=need.folder,
+            expected=str(wanted),
+            actual=str(need.free_bytes),
+            remedy=f"make room{of_older}: ckpttool prune, then ckpttool trash empty; or keep fewer",
+        )
+
+
+def _inodes(need: DiskNeed) -> Iterator[Finding]:
+    wanted = need.saves * need.save_files
+    if need.free_files is not None and need.free_files < wanted:
+        yield suspect(
+            Code.DISK_INODES_LOW,
+            f"{counted(need.saves, 'save')} of {counted(need.save_files, 'file')} need {wanted:,} inodes, but "
+            f"{need.free_files:,} are free{_on(need)}",
+            path=need.folder,
+            expected=str(wanted),
+            actual=str(need.free_files),
+            remedy="remove many small files, or save to another file system",
+        )
+
+
+def _rights(need: DiskNeed) -> Iterator[Finding]:
+    for folder in need.unwritable:
+        yield suspect(
+            Code.FOLDER_NOT_WRITABLE,
+            f"this user may not write to {folder}{_on(need)}, where the next save goes",
+            path=folder,
+            remedy="start as the user who owns it, or mend its mode; --allow folder-not-writable where another user "
+            "starts the training",
+        )
+
+
+def _on(need: DiskNeed) -> str:
+    return "" if need.host is None else f" on {need.host}"
+
+
+def disk_unknown(folder: str, why: str) -> Finding:
+    """Say that nobody knows whether the next saves fit."""
+    return unknown(
+        Code.DISK_UNKNOWN,
+        f"how much room the next saves have in {folder} cannot be told: {why}",
+        path=folder,
+        remedy="look at the mount, or accept it with --allow disk-unknown",
+    )

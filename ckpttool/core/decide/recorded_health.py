@@ -1,0 +1,131 @@
+"""What the trainer recorded about a checkpoint's health, and what that is worth."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from ckpttool.core.domain.checkpoint import Checkpoint, Inventory
+from ckpttool.core.domain.finding import Code, Finding, Severity, blocking, in_order, note, suspect, unknown
+from ckpttool.core.domain.frozen import replace
+from ckpttool.core.domain.health import Health, HealthBook, worst_health
+
+IGNORE_HEALTH = "--ignore-health takes it all the same"
+"""What to do about a checkpoint that nothing but its health speaks against; whoever says it looks at the rest."""
+
+IGNORED_WITH_HEALTH = frozenset(
+    {
+        Code.MARKED_UNHEALTHY,
+        Code.NORM_ABOVE_THRESHOLD,
+        Code.SAVED_AFTER_STRIKE,
+        Code.SAVED_IN_SPIKE,
+        Code.REPLICA_DRIFTED,
+    }
+)
+"""What it ignores."""
+
+
+def attach_health(inventory: Inventory, book: HealthBook, names: Sequence[str | None]) -> Inventory:
+    """Give every checkpoint the health that was recorded for it; unknown where nothing was.
+
+    A trainer may record one rank's file alone. A mark of another rank's file, whoever wrote it, is about the same save,
+    and the worst of all counts.
+
+    Args:
+        inventory: Of the tree.
+        book: The trainer's health file.
+        names: Under which it has each of the checkpoints, in their order; None where the record is inside the
+            checkpoint: what `scan` read there stands.
+    """
+    findings = [*inventory.findings, *book.findings]
+    recorded = {record.name: record.health for record in book.records}
+    others = recorded.keys() - set(names)
+    checkpoints, found = [], set()
+    for checkpoint, name in zip(inventory.checkpoints, names, strict=True):
+        if name is None:
+            checkpoints.append(checkpoint)
+            continue
+        own = {shard.path.rpartition("/")[2] for shard in checkpoint.shards} & others if others else set()
+        found |= own
+        marks = [recorded[each] for each in sorted({name, *own} & recorded.keys())]
+        checkpoints.append(replace(checkpoint, health=worst_health(marks) if marks else Health.UNKNOWN))
+    ghosts = sorted(others - found)
+    if ghosts and None not in names:
+        findings.append(_ghosts(ghosts, book.path))
+    return replace(inventory, checkpoints=tuple(checkpoints), findings=in_order(findings))
+
+
+def _ghosts(names: list[str], path: str | None) -> Finding:
+    more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+    return note(
+        Code.HEALTH_NAMES_NOTHING,
+        f"the health file has an entry for {names[0]}{more} but there is no such checkpoint: pruned, or never written",
+        path=path,
+    )
+
+
+def against(findings: Iterable[Finding], *, ignore: bool) -> list[Finding]:
+    """Return what is against a checkpoint: of a copy that drifted, which is whole, its health alone.
+
+    Args:
+        findings: Of the checkpoint, or of its shards.
+        ignore: Health is no reason.
+    """
+    return [finding for finding in blocking(findings) if not ignore or finding.code not in IGNORED_WITH_HEALTH]
+
+
+def health_reason(checkpoint: Checkpoint, *, require: bool, ignore: bool) -> Finding | None:
+    """Say why a checkpoint's health forbids resuming from it; None where it does not.
+
+    Args:
+        checkpoint: With its recorded health.
+        require: Unknown is not good enough.
+        ignore: Nothing is bad enough.
+    """
+    if ignore:
+        return None
+    if checkpoint.health is Health.UNHEALTHY:
+        return suspect(
+            Code.MARKED_UNHEALTHY,
+            f"{checkpoint.name} was recorded as unhealthy when it was saved",
+            remedy=IGNORE_HEALTH,
+        )
+    if checkpoint.health is Health.UNKNOWN and require:
+        return suspect(
+            Code.HEALTH_UNKNOWN,
+            f"nothing is recorded about the health of {checkpoint.name}, and --require-health asks for it",
+            remedy="judge it from the training log with ckpttool health, or leave --require-health out",
+        )
+    return None
+
+
+def record_without_answer(book: HealthBook, *, named: bool, health: Health) -> tuple[Finding, ...]:
+    """Say that a choice was made without a health file that was to have a say in it.
+
+    One that is torn still tells its bad news, but the end that nobody has seen is about the newest. Whoever names a
+    file means all of it.
+
+    Args:
+        book: What could be read of the file.
+        named: Whether the user named it.
+        health: Of what was chosen: what a log or the save itself tells need not be told by the file.
+    """
+    unread = any(finding.severity is Severity.UNKNOWN for finding in book.findings)
+    if not book.over_limit and not (unread and (named or health is Health.UNKNOWN)):
+        return ()
+    over_limit = "is too large to be read to its end" if book.over_limit else "cannot be read to its end"
+    why = "was to have a say and cannot be read" if named else over_limit
+    return (
+        unknown(
+            Code.HEALTH_UNHEARD,
+            f"the health file {why}: a checkpoint that it calls unhealthy may have been chosen",
+            path=book.path,
+            remedy="give one that can be read with --health-file, or say with --allow-unknown-health that what is not "
+            "known to be unhealthy will do",
+        ),
+    )
+
+
+def accepted(findings: Sequence[Finding]) -> tuple[Finding, ...]:
+    """Make notes of what is unknown of health, if unknown health will do."""
+    codes = {Code.HEALTH_UNREADABLE, Code.HEALTH_UNKNOWN}
+    return tuple(replace(finding, severity=Severity.NOTE) if finding.code in codes else finding for finding in findings)

@@ -1,0 +1,235 @@
+"""What a policy would have done over a log."""
+
+from __future__ import annotations
+
+import math
+from array import array
+from collections.abc import Iterable, Iterator, Sequence
+from typing import cast
+
+from ckpttool.core.decide.detour import (
+    Stop,
+    advise_after_stop,
+    advise_spike,
+    ended_in_skips,
+    loss_after,
+    sample_clock,
+    spike_to_pass,
+)
+from ckpttool.core.decide.policies.base import Coverage, Policy, judge
+from ckpttool.core.decide.policies.skip import SkipPolicy
+from ckpttool.core.decide.timeline import Courses, mark_checkpoints, timeline, without_skipped
+from ckpttool.core.domain.advice import SampleClock, SpikeAdvice, StopAdvice
+from ckpttool.core.domain.frozen import replace
+from ckpttool.core.domain.health_events import (
+    LOSES_UPDATE,
+    CheckpointMark,
+    EventKind,
+    HealthEvent,
+    HealthTimeline,
+    JudgedSteps,
+    MarkState,
+    ReplayResult,
+    SavedCheckpoint,
+    SkippedSpan,
+)
+from ckpttool.core.domain.log_answer import ReplayAnswer
+from ckpttool.core.domain.log_question import SpikeQuestion
+from ckpttool.core.domain.metrics import LogAttempt, StepMetrics
+from ckpttool.core.domain.units import Step
+from ckpttool.core.errors import UsageError
+
+ONLY_AN_OBSERVATION = (
+    "from step {step} on the log is only an observation: the training that wrote it applied that update, so with this "
+    "policy every later norm would have been another one"
+)
+
+
+class Trace:
+    """What is kept of the steps that pass by: their numbers, and the samples that they count."""
+
+    def __init__(self) -> None:
+        """Begin before the first step."""
+        self.steps: array[int] | list[int] = array("q")
+        self._losses = array("d")  # of each step; NaN if it shows none
+        self.skipped: set[Step] = set()
+        """Those that the trainer says it skipped."""
+        self.skipped_at_end = 0
+        """So many of the last steps were, and not for an overflow."""
+        self.clock: SampleClock | None = None
+        self.unseen = 0
+        self.without_norm = 0
+        self._counted: StepMetrics | None = None  # the last row that shows the samples consumed
+
+    def watch(self, metrics: Iterable[StepMetrics]) -> Iterator[StepMetrics]:
+        """Yield the steps on, as they are."""
+        last: Step | None = None
+        for row in metrics:
+            if last is not None and row.step > last + 1:
+                self.unseen += row.step - last - 1
+            last = row.step
+            try:
+                self.steps.append(row.step)
+            except OverflowError:  # nobody trains that long, but a log may say it
+                self.steps = [*self.steps, row.step]
+            self._losses.append(math.nan if row.loss is None else row.loss)
+            self.without_norm += row.global_norm is None
+            if row.skipped:
+                self.skipped.add(row.step)
+            self.skipped_at_end = self.skipped_at_end + 1 if row.skipped and not row.overflow else 0
+            if self.clock is None and row.consumed_samples is not None:
+                self.clock = sample_clock([row] if self._counted is None else [self._counted, row])
+                self._counted = row
+            yield row
+
+    @property
+    def newest(self) -> Step:
+        """The last step of the training; 0 where none is shown."""
+        return Step(max(self.steps, default=0))
+
+    def losses(self) -> Iterator[tuple[Step, float]]:
+        """Yield the losses that are numbers, by ascending step."""
+        for step, loss in sorted(zip(self.steps, self._losses, strict=True)):
+            if math.isfinite(loss):
+                yield Step(step), loss
+
+    def ascending(self) -> Sequence[Step]:
+        """Return the steps in order: a log goes back where training was resumed."""
+        ordered = all(self.steps[index] < self.steps[index + 1] for index in range(len(self.steps) - 1))
+        return cast("Sequence[Step]", self.steps if ordered else sorted(self.steps))
+
+
+def replay(policy: Policy, metrics: Iterable[StepMetrics], trace: Trace | None = None) -> ReplayResult:
+    """Return what the policy notices, what it costs, and how far the log can tell.
+
+    Args:
+        policy: The rule.
+        metrics: In the order of the log; consumed once, in bounded memory.
+        trace: Keeps what is needed of the steps.
+    """
+    trace = Trace() if trace is None else trace
+    coverage = Coverage(policy)
+    events = tuple(judge(policy, trace.watch(metrics), coverage))
+    return _told(policy.name, events, trace, coverage.steps())
+
+
+def logged(policy: str, events: Iterable[HealthEvent]) -> ReplayResult:
+    """Return what a policy notices in what was logged beside the steps, of which none is judged.
+
+    Args:
+        policy: What users call it.
+        events: What it notices.
+    """
+    return _told(policy, tuple(events), Trace())
+
+
+def _told(
+    policy: str, events: tuple[HealthEvent, ...], trace: Trace, judged: JudgedSteps | None = None
+) -> ReplayResult:
+    lost = [(event.step, event.value) for event in events if event.kind in LOSES_UPDATE and event.step is not None]
+    stop = next((event.step for event in events if event.kind is EventKind.STOP), None)
+    first_lost = lost[0][0] if lost else None
+    last = Step(trace.steps[-1]) if trace.steps else None
+    index = None if last is None else last - len({step for step, _ in lost})
+    return ReplayResult(
+        policy=policy,
+        first_step=Step(trace.steps[0]) if trace.steps else None,
+        last_step=last,
+        steps_seen=len(trace.steps),
+        steps_unseen=trace.unseen,
+        spans=_spans(lost),
+        stopped_at=stop,
+        updates_lost=len(lost),
+        learning_rate_index=index,
+        events=events,
+        notes=tuple(_notes(trace, events, first_lost)),
+        judged=judged,
+    )
+
+
+def _notes(trace: Trace, events: tuple[HealthEvent, ...], first_lost: Step | None) -> Iterator[str]:
+    if first_lost is not None and first_lost not in trace.skipped:
+        yield ONLY_AN_OBSERVATION.format(step=first_lost)
+    if trace.unseen:
+        yield f"the log does not show {trace.unseen} of the steps between; what is in a row there cannot be decided"
+    if trace.without_norm:
+        yield f"{trace.without_norm} steps show no norm; they are judged as if they were not in the log"
+    if trace.steps and trace.steps[0] > 1:
+        yield f"the log begins at step {trace.steps[0]}: updates lost before are not known"
+    yield from (event.message for event in events if event.kind in {EventKind.UNDECIDED, EventKind.RESTART})
+
+
+def _spans(lost: list[tuple[Step, float | None]]) -> tuple[SkippedSpan, ...]:
+    """Return neighbouring steps together."""
+    spans: list[SkippedSpan] = []
+    for step, norm in lost:
+        peak = norm if norm is not None and math.isfinite(norm) else None
+        if spans and step == spans[-1].last + 1:
+            before = spans.pop()
+            peaks = [norm for norm in (before.peak, peak) if norm is not None]
+            first, updates = before.first, before.updates + 1
+            spans.append(SkippedSpan(first=first, last=step, updates=updates, peak=max(peaks, default=None)))
+        else:
+            spans.append(SkippedSpan(first=step, last=step, updates=1, peak=peak))
+    return tuple(spans)
+
+
+def courses_of(
+    policy: Policy | None, whole: HealthTimeline, attempts: Sequence[LogAttempt] | None, margin_minutes: float
+) -> Courses:
+    """Return what the policy makes suspect on the course of each start of the training.
+
+    Args:
+        policy: The rule; None where what is suspect is told by times, whichever start it was.
+        whole: What it makes suspect over all logs.
+        attempts: What they show.
+        margin_minutes: How much earlier than its first event a strike's damage may have begun.
+    """
+
+    def judged(rows: Sequence[StepMetrics]) -> HealthTimeline:
+        if policy is None:
+            return whole
+        coverage = Coverage(policy)
+        events = without_skipped(judge(policy, rows, coverage), {row.step for row in rows if row.skipped})
+        shown = [row.step for row in rows]
+        return timeline(events, shown, margin_minutes=margin_minutes, judged=coverage.steps())
+
+    return Courses(whole, attempts, judged, on_any=whole if policy is None else HealthTimeline(intervals=()))
+
+
+def advise(wish: SpikeQuestion, policy: Policy, answer: ReplayAnswer, trace: Trace) -> SpikeAdvice | StopAdvice:
+    """Return the way around a spike, or on after a stop.
+
+    Args:
+        wish: Which spike, and which checkpoints there are.
+        policy: The rule.
+        answer: What it would have done.
+        trace: The steps.
+
+    Raises:
+        UsageError: There is none, or no checkpoints are told.
+        IncompleteError: Whether there is one cannot be known.
+    """
+    known = _checkpoints(wish, answer, trace)
+    stop = None
+    if answer.result.stopped_at is not None and isinstance(policy, SkipPolicy):
+        stop = Stop(step=answer.result.stopped_at, count=policy.count_threshold)
+    elif wish.around is None:
+        stop = ended_in_skips(answer.reading.notes, trace.newest, trace.skipped_at_end)
+    if stop is not None:
+        good = [mark.step for mark in known if mark.step is not None]
+        return advise_after_stop(stop.step, good, count=stop.count, clock=trace.clock, skipped=stop.skipped)
+    threshold = policy.threshold if isinstance(policy, SkipPolicy) else None
+    spike = spike_to_pass(answer.timeline, wish.around, answer.reading, threshold, sorted(trace.skipped))
+    good = [mark.step for mark in known if mark.state is not MarkState.SUSPECT and mark.step is not None]
+    spike = replace(spike, loss=loss_after(spike, trace.losses()))
+    return advise_spike(spike, good, newest=trace.newest, clock=trace.clock)
+
+
+def _checkpoints(wish: SpikeQuestion, answer: ReplayAnswer, trace: Trace) -> tuple[CheckpointMark, ...]:
+    if wish.every is not None:
+        steps = range(wish.every, trace.newest + 1, wish.every)
+        return mark_checkpoints(answer.timeline, (SavedCheckpoint(name=str(step), step=Step(step)) for step in steps))
+    if answer.marks is None:
+        raise UsageError("--around-spike needs checkpoints: give --every STEPS, or --tree DIR")
+    return answer.marks

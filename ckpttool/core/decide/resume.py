@@ -1,0 +1,466 @@
+"""Which checkpoint to load: the newest that is whole, healthy and on the training's last course."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+from ckpttool.core.decide.lineage import Course
+from ckpttool.core.decide.lost import lost_steps, perhaps_lost
+from ckpttool.core.decide.mixed_runs import told_apart, two_runs_in
+from ckpttool.core.decide.naming import LATEST, named, none_called
+from ckpttool.core.decide.recorded_health import IGNORED_WITH_HEALTH, against, health_reason
+from ckpttool.core.decide.steps import (
+    doubtful,
+    is_left_to_the_user,
+    is_named_beyond,
+    is_out_of_place,
+    leaves_newest_open,
+    untold,
+)
+from ckpttool.core.domain.checkpoint import Checkpoint, CheckpointKey, Content, Inventory
+from ckpttool.core.domain.finding import Code, Finding, Severity, blocking, note, seen_in_part, suspect, unknown
+from ckpttool.core.domain.frozen import replace
+from ckpttool.core.domain.plan import NoResumePoint, Rejection, ResumePoint
+from ckpttool.core.domain.progress import newest_first
+from ckpttool.core.domain.question import ResumeQuestion
+from ckpttool.core.domain.units import Rank, Step, counted, on_ranks
+from ckpttool.core.domain.verdict import Verdict
+from ckpttool.core.errors import UsageError
+
+
+def against_refused(inventory: Inventory, refusals: Mapping[CheckpointKey, str]) -> Inventory:
+    """Hold against each checkpoint that its layout says of no way to load it.
+
+    Args:
+        inventory: The tree.
+        refusals: By checkpoint, in words that follow its name.
+    """
+    return replace(
+        inventory,
+        checkpoints=tuple(
+            replace(checkpoint, findings=(*checkpoint.findings, _not_loadable(checkpoint, refusals[checkpoint.key])))
+            if checkpoint.key in refusals
+            else checkpoint
+            for checkpoint in inventory.checkpoints
+        ),
+    )
+
+
+def objected(inventory: Inventory, objections: Callable[[Checkpoint], Sequence[Finding]]) -> Inventory:
+    """Hold against each checkpoint what its trainer says against the sizes that are asked for.
+
+    Args:
+        inventory: The tree.
+        objections: Of one checkpoint.
+    """
+    told = [(checkpoint, tuple(objections(checkpoint))) for checkpoint in inventory.checkpoints]
+    if not any(found for _, found in told):
+        return inventory
+    return replace(
+        inventory,
+        checkpoints=tuple(
+            replace(checkpoint, findings=(*checkpoint.findings, *found)) if found else checkpoint
+            for checkpoint, found in told
+        ),
+    )
+
+
+_TAKEN_WITH = {**dict.fromkeys(IGNORED_WITH_HEALTH, "--ignore-health"), Code.WEIGHTS_ONLY: "--allow-weights-only"}
+"""What stands against a checkpoint until an option says that it shall not, and that option."""
+
+
+def choose(
+    inventory: Inventory, question: ResumeQuestion, verdict_of: Callable[[Checkpoint], Verdict]
+) -> ResumePoint | NoResumePoint:
+    """Choose from the newest checkpoint down, and stop at the first good one: nothing older is looked at.
+
+    Args:
+        inventory: With expected ranks and recorded health.
+        question: What is asked for.
+        verdict_of: Checks one checkpoint's shards; called only where names alone do not rule it out.
+
+    Raises:
+        UsageError: A name or prefix was given that is not there.
+    """
+    prefix, by_config = _prefix_meant(inventory, question)
+    course = Course(inventory)
+    tree_findings = [*course.rewinds(), *by_config]
+    is_named = question.name not in {None, LATEST}
+    if is_named:
+        candidates = _named(inventory, question.name or "", prefix, question.before)
+    else:
+        candidates = newest_first(_of_prefix(inventory, prefix))
+        mixed = _mixed_prefixes(candidates, question.saves_as)
+        if mixed is not None:
+            return _nothing(inventory, question, (), (mixed, *tree_findings), verdict_of)
+        tree_findings += _passed_over(candidates)
+        late = [checkpoint for checkpoint in candidates if _is_beyond(checkpoint, question.before)]
+        candidates = [checkpoint for checkpoint in candidates if not _is_beyond(checkpoint, question.before)]
+        tree_findings += _all_beyond(late, question.before) if late and not candidates else []
+    rejected: list[Rejection] = []
+    for checkpoint in course.best_first(candidates):
+        reasons = _reasons_by_name(checkpoint, course, question)
+        if not reasons:
+            verdict = verdict_of(checkpoint)
+            reasons = _reasons_by_content(checkpoint, question, verdict)
+            if not reasons and _is_open(rejected, inventory):
+                return _nothing(inventory, question, _in_order_of(candidates, rejected), tree_findings, verdict_of)
+            if not reasons and checkpoint.step is not None:
+                rejected = _newest_in_full(rejected, question, verdict_of)
+                lost, samples = lost_steps(checkpoint, course)
+                known = (*rejected, *_branches(checkpoint, candidates, rejected, course))
+                said = (*course.overlaps(checkpoint, is_named=is_named), *course.rewinds(), *_passed_over(candidates))
+                said += tuple(replace(tie, severity=Severity.NOTE) for tie in verdict.findings if tie.is_tie)
+                return ResumePoint(
+                    checkpoint=checkpoint,
+                    step=checkpoint.step,
+                    evidence=verdict.level,
+                    verdict=verdict.word,
+                    lost_steps=lost,
+                    lost_samples=samples,
+                    rejected=_in_order_of(candidates, known),
+                    findings=(
+                        *doubtful(checkpoint),
+                        *said,
+                        *told_apart(verdict),
+                        *perhaps_lost(rejected),
+                        *by_config,
+                    ),
+                )
+        elif any(reason.code in _TAKEN_WITH for reason in reasons):
+            reasons = _with_true_remedies(checkpoint, question, reasons, verdict_of)
+        rejected.append(Rejection(checkpoint=checkpoint, reasons=tuple(reasons)))
+    return _nothing(inventory, question, _in_order_of(candidates, rejected), tree_findings, verdict_of)
+
+
+def _nothing(
+    inventory: Inventory,
+    question: ResumeQuestion,
+    rejected: Sequence[Rejection],
+    findings: Sequence[Finding],
+    verdict_of: Callable[[Checkpoint], Verdict],
+) -> NoResumePoint:
+    """Say that there is nothing, and what would have to be brought back: for the newest, headers are opened to know."""
+    opened = not question.evidence.reads_content
+    if rejected and opened:
+        rejected = [_in_full(rejected[0], question, verdict_of), *rejected[1:]]
+    left = _only_left(rejected, inventory, question, verdict_of)
+    return NoResumePoint(
+        root=inventory.root,
+        evidence=question.evidence,
+        rejected=tuple(rejected),
+        findings=(*ranks_to_restore(rejected, opened=opened), *left, *findings),
+        is_named=question.name not in {None, LATEST},
+    )
+
+
+def _only_left(
+    rejected: Iterable[Rejection],
+    inventory: Inventory,
+    question: ResumeQuestion,
+    verdict_of: Callable[[Checkpoint], Verdict],
+) -> Iterator[Finding]:
+    """Say that one may be good against which stands no more than that the training left it: what says so may be wrong.
+
+    Headers are opened to know; every byte of what is not chosen is not read for that.
+    """
+    for one in rejected:
+        save = one.checkpoint
+        is_left = {why.code for why in one.reasons} == {Code.ABANDONED_BRANCH}
+        if not is_left:
+            continue
+        if not question.evidence.reads_content and _reasons_by_content(save, question, verdict_of(save)):
+            continue
+        message = f"nothing is known against {save.name} but that the training left it, and what it went on to is lost"
+        remedy = f"--checkpoint {save.name} takes it"
+        if inventory.tracked is not None:
+            is_there = inventory.named(inventory.tracked.name) is not None
+            which = "which is not whole" if is_there else "which is not there"
+            message = (
+                f"the tracker names {inventory.tracked.name}, {which}, and nothing else is known against {save.name}"
+            )
+            from shlex import quote  # most trees need none
+
+            repair = f"ckpttool repair-meta {quote(inventory.root)} --checkpoint {save.name} --apply"
+            remedy += f"; {repair} lets the tracker name it"
+        yield unknown(Code.ABANDONED_BRANCH, message, path=save.name, remedy=remedy)
+        return
+
+
+def _is_open(rejected: Iterable[Rejection], inventory: Inventory) -> bool:
+    """Tell whether nobody knows which of those passed over, and of the others, is the newest."""
+    doubted = {one.checkpoint.name for one in rejected if is_out_of_place(one.checkpoint)}
+    is_tracked = inventory.tracked is not None and inventory.tracked.name not in doubted
+    return any(leaves_newest_open(one.checkpoint, one.reasons, is_tracked=is_tracked) for one in rejected)
+
+
+def _newest_in_full(
+    rejected: list[Rejection], question: ResumeQuestion, verdict_of: Callable[[Checkpoint], Verdict]
+) -> list[Rejection]:
+    """Say all that is wrong with a newest save that lacks files, so that who brings these back has it whole.
+
+    Headers are opened for that; to read every byte of what will not be chosen would cost too much.
+    """
+    if not rejected or question.evidence.reads_content or not list(blocking(rejected[0].checkpoint.findings)):
+        return rejected
+    return [_in_full(rejected[0], question, verdict_of), *rejected[1:]]
+
+
+def _in_full(rejection: Rejection, question: ResumeQuestion, verdict_of: Callable[[Checkpoint], Verdict]) -> Rejection:
+    """Add to what is against a checkpoint what its headers tell."""
+    found = _reasons_by_content(rejection.checkpoint, question, verdict_of(rejection.checkpoint))
+    return replace(rejection, reasons=(*rejection.reasons, *_not_said(found, rejection.reasons)))
+
+
+def _in_order_of(candidates: Sequence[Checkpoint], rejected: Sequence[Rejection]) -> tuple[Rejection, ...]:
+    place = {checkpoint.key: index for index, checkpoint in enumerate(candidates)}
+    return tuple(sorted(rejected, key=lambda rejection: place[rejection.checkpoint.key]))
+
+
+def _reasons_by_name(checkpoint: Checkpoint, course: Course, question: ResumeQuestion) -> list[Finding]:
+    """Collect what rules a checkpoint out before any of its shards is opened. Of a named one no doubt is asked."""
+    reasons = against(checkpoint.findings, ignore=question.ignore_health)
+    if question.name not in {None, LATEST}:
+        reasons = _without_doubts(reasons, checkpoint)
+    else:
+        reasons += _doubts(checkpoint, course, course.abandoned(checkpoint))
+    if checkpoint.content is Content.WEIGHTS_ONLY and not question.allow_weights_only:
+        reasons.append(_weights_only(checkpoint))
+    health = health_reason(checkpoint, require=question.require_health, ignore=question.ignore_health)
+    if health is not None:
+        reasons.append(health)
+    return reasons
+
+
+def _doubts(checkpoint: Checkpoint, course: Course, branch: Finding | None) -> list[Finding]:
+    """Say what speaks against a checkpoint by itself. To name it takes a doubtful one, but never a damaged one."""
+    doubts = [doubt for doubt in (branch, two_runs_in(checkpoint, course.inventory)) if doubt is not None]
+    is_damaged = bool(list(blocking(checkpoint.findings)))
+    return [replace(doubt, remedy=None) for doubt in doubts] if is_damaged else doubts
+
+
+def _without_doubts(reasons: Iterable[Finding], checkpoint: Checkpoint) -> list[Finding]:
+    """Leave out the doubts of which of several is meant: it was named."""
+    doubts = {finding for finding in checkpoint.findings if is_left_to_the_user(finding)}
+    return [reason for reason in reasons if reason not in doubts]
+
+
+def _with_true_remedies(
+    checkpoint: Checkpoint,
+    question: ResumeQuestion,
+    reasons: Sequence[Finding],
+    verdict_of: Callable[[Checkpoint], Verdict],
+) -> list[Finding]:
+    """Promise that an option takes a checkpoint only where nothing else is against it.
+
+    Headers are opened for that. To read every byte of what will not be chosen would cost too much for a promise.
+    """
+    unread = ", if its shards are whole: they were not read"
+    if not question.evidence.reads_content:
+        unread = ""
+        reasons = [*reasons, *_not_said(_reasons_by_content(checkpoint, question, verdict_of(checkpoint)), reasons)]
+    options = sorted({_TAKEN_WITH[reason.code] for reason in reasons if reason.code in _TAKEN_WITH})
+    others = {reason.code for reason in reasons} - _TAKEN_WITH.keys()
+    if others == {Code.ABANDONED_BRANCH}:
+        options = [f"--checkpoint {checkpoint.name}", *options]
+    promise = None if others - {Code.ABANDONED_BRANCH} else f"{' '.join(options)} takes it all the same{unread}"
+    return [replace(reason, remedy=promise) if reason.code in _TAKEN_WITH else reason for reason in reasons]
+
+
+def _not_said(found: Iterable[Finding], said: Iterable[Finding]) -> list[Finding]:
+    """Return what is new; what the listing said comes again with a remedy that it may have lacked."""
+    known = {(one.code, one.path, one.message) for one in said}
+    return [one for one in found if (one.code, one.path, one.message) not in known]
+
+
+def _reasons_by_content(checkpoint: Checkpoint, question: ResumeQuestion, verdict: Verdict) -> list[Finding]:
+    reasons = against(verdict.findings, ignore=question.ignore_health)
+    if question.name not in {None, LATEST}:
+        reasons = [reason for reason in _without_doubts(reasons, checkpoint) if not reason.is_tie]
+    if not reasons and checkpoint.step is None:  # where shards are damaged, that is why none tells
+        reasons.append(untold(checkpoint))
+    if not reasons and checkpoint.renames and not question.allow_renames:
+        reasons.append(_needs_renames(checkpoint))
+    return reasons
+
+
+def _branches(
+    checkpoint: Checkpoint, candidates: Sequence[Checkpoint], rejected: Sequence[Rejection], course: Course
+) -> list[Rejection]:
+    """Return what else a reader might have expected: branches that the training left, and names of higher steps."""
+    passed = {checkpoint.key, *(rejection.checkpoint.key for rejection in rejected)}
+    keys = [candidate.key for candidate in candidates]
+    newer = frozenset(keys[: keys.index(checkpoint.key)])
+    branches = []
+    for candidate in candidates:
+        branch = course.abandoned(candidate) or (course.done_again(candidate) if candidate.key in newer else None)
+        if candidate.key not in passed and branch is not None:
+            reasons = tuple(_doubts(candidate, course, branch))
+            branches.append(Rejection(checkpoint=candidate, reasons=reasons))
+        elif candidate.key not in passed and is_named_beyond(candidate, checkpoint):
+            branches.append(Rejection(checkpoint=candidate, reasons=blocking(candidate.findings)))
+    return branches
+
+
+def _of_prefix(inventory: Inventory, prefix: str | None) -> list[Checkpoint]:
+    if prefix is None:
+        return list(inventory.checkpoints)
+    chosen = [one for one in inventory.checkpoints if one.prefix == prefix]
+    if not chosen:
+        known = sorted({one.prefix for one in inventory.checkpoints})
+        raise UsageError(f"no checkpoint has the prefix {prefix!r}; there are: {', '.join(map(repr, known)) or 'none'}")
+    return chosen
+
+
+def _is_beyond(checkpoint: Checkpoint, before: Step | None) -> bool:
+    return before is not None and checkpoint.step is not None and checkpoint.step > before
+
+
+def _all_beyond(late: Sequence[Checkpoint], before: Step | None) -> list[Finding]:
+    """Say where the saves begin, all of which lie beyond the step that they were to lie at or before."""
+    first = min(late, key=lambda checkpoint: (checkpoint.step or 0, checkpoint.name))
+    remedy = "allow a later step, or look where older checkpoints were moved to"
+    message = f"no checkpoint is at or before step {before}: the first is {first.name}, at step {first.step}"
+    return [note(Code.REWOUND_PAST, message, path=first.name, remedy=remedy)]
+
+
+def _named(inventory: Inventory, name: str, prefix: str | None, before: Step | None) -> list[Checkpoint]:
+    """Find the checkpoint that a name means."""
+    found = named(_of_prefix(inventory, prefix), name)
+    if not found:
+        raise none_called(name, newest_first(inventory.checkpoints), inventory.root)
+    mixed = _mixed_prefixes(found)
+    if mixed is not None:
+        raise UsageError(mixed.message)
+    late = next((checkpoint for checkpoint in found if _is_beyond(checkpoint, before)), None)
+    if late is not None:
+        raise UsageError(
+            f"{late.name} is at step {late.step}, and only what is at or before step {before} was asked for"
+        )
+    return newest_first(found)
+
+
+def _prefix_meant(inventory: Inventory, question: ResumeQuestion) -> tuple[str | None, tuple[Finding, ...]]:
+    """Return the prefix that is asked for, or the config's where several trainings could be meant; and a word on it."""
+    prefixes = _trainings(inventory.checkpoints)
+    named = question.saves_as
+    if question.prefix is not None or named is None or len(prefixes) == 1 or named not in prefixes:
+        return question.prefix, ()
+    kept = note(
+        Code.RUN_MIXED,
+        f"checkpoints of several trainings lie here ({', '.join(prefixes)}); the config saves as {named}, so "
+        "that one is meant",
+        remedy=f"choose another with --prefix {next(one for one in prefixes if one != named)}",
+    )
+    return named, (kept,)
+
+
+def _trainings(candidates: Iterable[Checkpoint]) -> list[str]:
+    """Return the prefixes of what could be a training; a file on a few ranks is none."""
+    return sorted({one.prefix for one in candidates if _may_be_a_training(one)})
+
+
+def _mixed_prefixes(candidates: Sequence[Checkpoint], saves_as: str | None = None) -> Finding | None:
+    """Tell whether several trainings could be meant, and that the config means none of them."""
+    prefixes = _trainings(candidates)
+    if len(prefixes) < 2:  # noqa: PLR2004  two is the smallest mixture
+        return None
+    why = "nothing says which is meant"
+    if saves_as is not None:
+        why = f"the config means none of them: it saves as {saves_as}"
+    return unknown(
+        Code.RUN_MIXED,
+        f"checkpoints of several trainings lie here ({', '.join(each or _NO_PREFIX for each in prefixes)}), and {why}",
+        remedy=f"choose one with --prefix {prefixes[0] or _NO_PREFIX}",
+    )
+
+
+_NO_PREFIX = "''"
+"""As a shell takes it."""
+
+
+def _may_be_a_training(checkpoint: Checkpoint) -> bool:
+    """Tell a save, whole or not, from a stray copy. Where most ranks are there, the rest may have got lost."""
+    if is_out_of_place(checkpoint):
+        return False
+    world = checkpoint.topology.world_size
+    return world is None or 2 * len(checkpoint.ranks) > world
+
+
+def _passed_over(candidates: Sequence[Checkpoint]) -> list[Finding]:
+    """Say which prefixes were not taken for a training."""
+    trainings = _trainings(candidates)
+    strays = {one.prefix: one for one in candidates if one.prefix not in trainings and not is_out_of_place(one)}
+    return [
+        note(
+            Code.RUN_MIXED,
+            f"{prefix} is on a few ranks alone: not taken for a training that could be meant",
+            path=strays[prefix].shards[0].path,
+            remedy=f"look at it alone with --prefix {prefix}",
+        )
+        for prefix in sorted(strays)
+        if trainings
+    ]
+
+
+def _not_loadable(checkpoint: Checkpoint, why: str) -> Finding:
+    return unknown(Code.NOT_LOADABLE, f"{checkpoint.name} {why}", path=checkpoint.name)
+
+
+def _weights_only(checkpoint: Checkpoint) -> Finding:
+    return suspect(
+        Code.WEIGHTS_ONLY,
+        "holds weights and no optimizer state, by design: a training would begin its optimizer anew",
+        path=checkpoint.name,
+    )
+
+
+def _needs_renames(checkpoint: Checkpoint) -> Finding:
+    first = checkpoint.renames[0]
+    more = f" and {len(checkpoint.renames) - 1} more" if len(checkpoint.renames) > 1 else ""
+    return suspect(
+        Code.NEEDS_RENAMES,
+        f"whole on every rank, but {first.why}: rename {first.source} to {first.target}{more}",
+        path=first.source,
+        remedy="--allow-renames chooses it and lists every rename",
+    )
+
+
+def ranks_to_restore(rejected: Sequence[Rejection], *, opened: bool) -> tuple[Finding, ...]:
+    """Say which ranks alone stand against the newest checkpoint, where some ranks do and others do not.
+
+    Args:
+        rejected: Every checkpoint, newest first, with all that is known against it.
+        opened: Whether the newest one's shards were looked into, on all ranks that have one.
+    """
+    ranks = _at_fault(rejected[0]) if rejected else frozenset()
+    if not ranks:
+        return ()
+    newest, topology = rejected[0].checkpoint.name, rejected[0].checkpoint.topology
+    who, everywhere = on_ranks(sorted(ranks)), len(rejected) > 1 and all(_at_fault(one) == ranks for one in rejected)
+    what = f"all {len(rejected)} checkpoints fail" if everywhere else f"{newest} fails"
+    doubt = "" if topology.confirmed else f", as far as is seen here ({counted(topology.world_size or 0, 'rank')})"
+    doubt += "" if opened else "; the other ranks' shards were not opened"
+    remedy = f"bring back whole shards of {who}, and {newest} is {'whole' if opened else 'complete'}{doubt}"
+    moved = {rank for why in rejected[0].reasons if why.code is Code.SHARD_ELSEWHERE for rank in why.ranks}
+    if moved:
+        remedy = f"what {on_ranks(sorted(moved))} saved lies in another rank's folder: move that back first"
+    return (
+        note(
+            Code.RANKS_TO_RESTORE,
+            f"{what} on {who} alone",
+            remedy=remedy,
+            ranks=tuple(sorted(ranks)),
+        ),
+    )
+
+
+def _at_fault(rejection: Rejection) -> frozenset[Rank]:
+    """Return the ranks whose shards are all that is wrong; none where something else is, or where all are at fault."""
+    reasons, world = blocking(rejection.reasons), rejection.checkpoint.topology.world_size
+    if world is None or any(reason.severity < Severity.UNKNOWN or not reason.ranks for reason in reasons):
+        return frozenset()
+    if seen_in_part(reasons) or any(reason.is_tie for reason in reasons):  # they may be whole: nobody knows
+        return frozenset()
+    ranks = frozenset(rank for reason in reasons for rank in reason.ranks)
+    return ranks if len(ranks) < world else frozenset()

@@ -1,0 +1,169 @@
+"""What a manifest records, and what a new seal makes it forget: nothing, unless the user says so."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from ckpttool.core.domain.checkpoint import Checkpoint
+from ckpttool.core.domain.finding import Code, Finding, damage, note
+from ckpttool.core.domain.frozen import replace
+from ckpttool.core.domain.manifest import MOST_TENSORS_BYTES, Manifest, ShardSeal, differing_chunks
+from ckpttool.core.domain.verdict import ShardReport, Verdict
+
+_SHOWN_CHUNKS = 8  # numbers that a message lists; a file that was replaced differs in all of them
+
+
+def manifest_of(layout: str, checkpoint: Checkpoint, verdict: Verdict, *, at: str, by: str) -> Manifest:
+    """Put down what was read of a whole checkpoint.
+
+    Args:
+        layout: Of its tree.
+        checkpoint: With the world size as far as it is known.
+        verdict: On all its shards, every byte read, with digests.
+        at: UTC, `2025-01-31T23:59:59Z`.
+        by: Version of ckpttool.
+
+    Raises:
+        ValueError: A shard has no report with a digest.
+    """
+    reports = {report.path: report for report in verdict.reports}
+    if reports.keys() != {shard.path for shard in checkpoint.shards}:
+        raise ValueError(f"the verdict on {checkpoint.name} is not one on all its shards")
+    return Manifest(
+        layout=layout,
+        checkpoint=checkpoint.name,
+        prefix=checkpoint.prefix,
+        world_size=checkpoint.topology.world_size,
+        sealed_at=at,
+        sealed_by=by,
+        shards=_with_room(_seal(reports[path], at) for path in sorted(reports)),
+    )
+
+
+def with_more(mine: Manifest | None, new: Manifest) -> Manifest:
+    """Add to what a machine sealed what it seals now; what was sealed before stays as it was."""
+    return new if mine is None else replace(new, shards=_sorted({**new.by_path, **mine.by_path}))
+
+
+def _with_room(seals: Iterable[ShardSeal]) -> tuple[ShardSeal, ...]:
+    """Return the seals, without digests of tensors where all of them would take more room than a manifest has."""
+    known = tuple(seals)
+    distinct = {seal.tensors for seal in known if seal.tensors is not None}
+    nbytes = sum(2 * len(tensors.digests) for tensors in distinct)
+    nbytes += sum(len(name) + 4 for names in {tensors.names for tensors in distinct} for name in names)
+    return known if nbytes <= MOST_TENSORS_BYTES else tuple(replace(seal, tensors=None) for seal in known)
+
+
+def _seal(report: ShardReport, now: str) -> ShardSeal:
+    if report.digest is None or report.stamp is None or report.format is None:
+        raise ValueError(f"{report.path} was not hashed as a whole")
+    return ShardSeal(
+        path=report.path,
+        size=report.stamp.size,
+        xxh3_128=report.digest.xxh3_128,
+        chunks=report.digest.chunks,
+        format=report.format,
+        schema_hash=report.schema_hash,
+        scalars=report.scalars,
+        first_seen=now,
+        tensors=report.tensor_digests or None,
+    )
+
+
+def merge(old: Manifest | None, new: Manifest, *, reseal: bool) -> tuple[Manifest, tuple[Finding, ...]]:
+    """Put what was recorded and what is there now together.
+
+    What was recorded first is what later damage is measured by, so it stays where the two differ: a seal that takes
+    whatever it finds would bless the damage it is there to show. A shard that is gone stays recorded for the same
+    reason: the manifest may be all that knows of the last rank. New shards are added.
+
+    Args:
+        old: As read from the disk; None where there was none.
+        new: Of the files as they are now.
+        reseal: Take what is there now, for all of it; unchanged files keep their `first_seen`.
+
+    Returns:
+        The manifest to keep (`old` itself where nothing is new), and what differs from it; with `reseal` notes on what
+        it said otherwise.
+    """
+    if old is None:
+        return new, ()
+    recorded = old.by_path
+    current = {seal.path: _with_history(seal, recorded.get(seal.path)) for seal in new.shards}
+    if reseal:
+        return _changed(old, replace(new, shards=_sorted(current))), tuple(_sealed_anew(recorded, current))
+    findings = [*_world(old, new)]
+    for path, before in recorded.items():
+        now = current.get(path)
+        if now is None:
+            findings.append(_gone(before))
+        elif not now.same_content(before):
+            findings.append(_differs(before, now))
+        else:
+            continue
+        current[path] = before
+    world = new.world_size if old.world_size is None else old.world_size
+    return _changed(old, replace(new, world_size=world, shards=_sorted(current))), tuple(findings)
+
+
+def _with_history(seal: ShardSeal, before: ShardSeal | None) -> ShardSeal:
+    if before is None or not seal.same_content(before):
+        return seal
+    return replace(seal.with_more(before), first_seen=before.first_seen, healed=before.healed)
+
+
+def _sorted(seals: dict[str, ShardSeal]) -> tuple[ShardSeal, ...]:
+    return _with_room(seals[path] for path in sorted(seals))
+
+
+def _changed(old: Manifest, new: Manifest) -> Manifest:
+    """Return the old one where only the time and the version of ckpttool differ: to seal twice changes nothing."""
+    return old if replace(new, sealed_at=old.sealed_at, sealed_by=old.sealed_by) == old else new
+
+
+def _differs(before: ShardSeal, now: ShardSeal) -> Finding:
+    chunks = differing_chunks(before, now.size, now.chunks)
+    numbers = ", ".join(map(str, chunks[:_SHOWN_CHUNKS])) + (", …" if len(chunks) > _SHOWN_CHUNKS else "")
+    sizes = "" if before.size == now.size else f" and has {now.size} bytes instead of {before.size}"
+    return damage(
+        Code.CHECKSUM_MISMATCH,
+        f"differs from what was sealed on {before.first_seen} in {len(chunks)} of "
+        f"{max(len(before.chunks), len(now.chunks))} chunks of 64 MiB (from 0: {numbers}){sizes}; the old seal is kept",
+        path=before.path,
+        expected=before.xxh3_128,
+        actual=now.xxh3_128,
+        remedy="copy the shard again from where it was whole; ckpttool seal --reseal where the change was meant",
+    )
+
+
+def _gone(before: ShardSeal) -> Finding:
+    return damage(
+        Code.SHARD_MISSING,
+        f"was sealed on {before.first_seen} and is not there now; its seal is kept",
+        path=before.path,
+        remedy="copy the shard back; ckpttool seal --reseal where it was removed or renamed on purpose",
+    )
+
+
+def _sealed_anew(recorded: dict[str, ShardSeal], current: dict[str, ShardSeal]) -> Iterator[Finding]:
+    """Say what an older seal said otherwise: if that was damage, this is the last that is heard of it."""
+    for path, before in recorded.items():
+        now = current.get(path)
+        if now is None:
+            yield note(Code.SHARD_MISSING, f"was sealed on {before.first_seen}; --reseal dropped its seal", path=path)
+        elif not now.same_content(before):
+            message = f"is not what was sealed on {before.first_seen}; --reseal took what is there now"
+            yield note(Code.CHECKSUM_MISMATCH, message, path=path, expected=before.xxh3_128, actual=now.xxh3_128)
+
+
+def _world(old: Manifest, new: Manifest) -> tuple[Finding, ...]:
+    if None in {old.world_size, new.world_size} or old.world_size == new.world_size:
+        return ()
+    finding = damage(
+        Code.WORLD_SIZE_DIFFERS,
+        f"was sealed with {old.world_size} ranks and has {new.world_size} now; the old number is kept",
+        expected=str(old.world_size),
+        actual=str(new.world_size),
+        remedy="ckpttool seal --reseal where the change was meant",
+    )
+    return (finding,)

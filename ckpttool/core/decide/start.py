@@ -1,0 +1,49 @@
+"""Would the start, as it stands, load what was chosen?"""
+
+from __future__ import annotations
+
+from ckpttool.core.domain.finding import Code, Finding, note, suspect, unknown
+from ckpttool.core.domain.plan import JudgedStart, Outcome, ResumePlan, may_be_good
+
+
+def start_findings(
+    start: JudgedStart, plan: ResumePlan, *, trainer: str, config: str | None, remedy: str
+) -> tuple[Finding, ...]:
+    """Say what speaks against a start as it stands: it loads another save, stops, begins at step 0, or nobody knows.
+
+    Args:
+        start: What it would do.
+        plan: What it should do.
+        trainer: Who is started, as people call it.
+        config: The path of its config; None where there is none.
+        remedy: What makes it load what was chosen.
+    """
+    chosen, told = plan.point.checkpoint, start.simulation
+    if start.takes(chosen.name):
+        return ()
+    if told is None or not start.is_known:
+        say = note if start.by_script else unknown
+        message = f"what {trainer} loads at a start as it stands is not known: {start.reason}"
+        return (say(Code.START_UNKNOWN, message, path=config, line=start.line, remedy=remedy),)
+    message = f"{start.lead}, {trainer} {start.deed(chosen)}: {start.reason}"
+    actual = told.would_resume
+    say = suspect
+    if told.outcome is not Outcome.STOPS and _may_be_good(actual, plan):
+        say = unknown
+        message += f"; whether {actual} is good is not known"
+    return (
+        say(
+            Code.START_DIFFERS,
+            message,
+            path=config,
+            line=start.line,
+            expected=chosen.name,
+            actual=actual,
+            remedy=remedy,
+        ),
+    )
+
+
+def _may_be_good(name: str | None, plan: ResumePlan) -> bool:
+    """Whether nothing shows a save of this name to be damaged, and it was passed over because nobody could judge it."""
+    return any(one.checkpoint.name == name and may_be_good(one.reasons) for one in plan.point.rejected)

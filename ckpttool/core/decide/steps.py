@@ -1,0 +1,400 @@
+"""The one law of a checkpoint's step, for every layout and every command.
+
+A step comes from inside a checkpoint, else from its name. A name tells it only behind the stem that the checkpoints of
+the tree share, and never against what lies inside, what the siblings hold, or when they were committed. A checkpoint
+whose step fails this law is neither deleted, nor sealed, nor healed, nor named in a tracker.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+
+from ckpttool.core.domain.checkpoint import (
+    Checkpoint,
+    CheckpointKey,
+    Content,
+    Inventory,
+    NamedStep,
+    RunSummary,
+    StepSource,
+)
+from ckpttool.core.domain.finding import Code, Finding, Severity, blocking, note, suspect, unknown
+from ckpttool.core.domain.frozen import replace
+from ckpttool.core.domain.units import STEP_DIGITS, Step
+
+_COUNTS_STEPS = frozenset({"step", "steps", "globalstep", "iter", "iters", "iteration", "iterations", "ba"})
+"""What a number behind it counts, whoever named the folder."""
+_MAY_COUNT_STEPS = frozenset({"ckpt", "chkpt", "checkpoint"})
+"""A number behind it is a step, or counts the checkpoints."""
+_NAME = re.compile(r"(?P<stem>(?:.*[^A-Za-z0-9])?(?P<word>[A-Za-z]+)[-_=. ]?)?(?P<number>[0-9]+)", re.DOTALL)
+_ENDS_IN_NUMBER = re.compile(rf"(.*?)([0-9]{{1,{STEP_DIGITS}}})", re.DOTALL)
+_EPOCH = re.compile(r"(?i)(?<![a-z0-9])(ep|epoch)[-_=]?[0-9]+")
+_DATE = re.compile(r"(?:19|20)[0-9]{2}(?:0[1-9]|1[0-2])(?:0[1-9]|[12][0-9]|3[01])(?:[0-9]{4}|[0-9]{6})?")
+_UNIX_TIME = re.compile(r"1[0-9]{9}(?:[0-9]{3})?")
+_OFF_BY_ONE = 1
+"""A loop may count its first step as 0 or as 1."""
+_SEVERAL = 3
+"""Checkpoints that all say one step, whatever they are called."""
+
+_OUT_OF_PLACE = frozenset({Code.DUPLICATE_CHECKPOINT, Code.TIMES_DISAGREE, Code.RUN_MIXED})
+"""What says that a number tells nothing of how far the training came."""
+
+_LAW = _OUT_OF_PLACE | {Code.STEP_UNKNOWN, Code.STEP_DISAGREES}
+
+NAME_REMEDY = "save the step inside it (a whole number called step), or name all checkpoints of the tree alike: step_N"
+
+
+def read_name(name: str) -> NamedStep:
+    """Read the name of a folder that a person or a script chose; the number is None if it is no step.
+
+    Args:
+        name: The folder's name.
+    """
+    match = _NAME.fullmatch(name)
+    number = "" if match is None else match["number"]
+    if match is None or len(number) > STEP_DIGITS or _DATE.fullmatch(number) or _UNIX_TIME.fullmatch(number):
+        return NamedStep(stem=name, number=None, is_free=True)
+    word = (match["word"] or "").lower()
+    if match["stem"] is not None and word not in _COUNTS_STEPS | _MAY_COUNT_STEPS:
+        return NamedStep(stem=name, number=None, is_free=True)
+    stem = _EPOCH.sub(r"\1#", match["stem"] or "")
+    return NamedStep(stem=stem, number=Step(int(number)), is_free=True, is_sure=word in _COUNTS_STEPS)
+
+
+def settle(inventory: Inventory) -> Inventory:
+    """Give each checkpoint of a tree its step, and report what speaks against that.
+
+    Args:
+        inventory: As scanned: with the steps that lie inside, or that the trainer itself put into the names.
+    """
+    saves = inventory.checkpoints
+    steps = _steps_of_free_names(saves)
+    saves = tuple(_with_step(save, steps[save.key]) if save.key in steps else save for save in saves)
+    found: dict[CheckpointKey, list[Finding]] = defaultdict(list)
+    tracked = None if inventory.tracked is None else inventory.tracked.name
+    copies = tuple(_copies(saves, tracked))
+    late = _out_of_order(saves, frozenset(key for key, _ in copies))
+    for key, finding in (*_against_names(saves), *copies, *late, *_unconfirmed(saves)):
+        found[key].append(finding)
+    if not found and not steps:
+        return inventory
+    saves = tuple(
+        replace(save, findings=(*save.findings, *found[save.key])) if save.key in found else save for save in saves
+    )
+    if not steps:
+        return replace(inventory, checkpoints=saves)
+    in_order = sorted(saves, key=lambda save: (save.step is not None, save.step or 0, save.name))
+    runs = tuple(_summary(run, saves) for run in inventory.runs)
+    return replace(inventory, checkpoints=tuple(in_order), runs=runs)
+
+
+def is_left_to_the_user(finding: Finding) -> bool:
+    """Tell whether whoever names a checkpoint overrules what a listing says of it: he knows which is meant."""
+    is_doubt = finding.code is Code.STEP_DISAGREES and finding.severity is Severity.UNKNOWN
+    return is_doubt or finding.code in _OUT_OF_PLACE
+
+
+def not_acted_on(checkpoint: Checkpoint) -> tuple[Finding, ...]:
+    """Return what keeps commands that delete or write from acting on a checkpoint: its step is not certain.
+
+    Args:
+        checkpoint: Of a tree that was settled.
+    """
+    found = [one for one in checkpoint.findings if one.code in _LAW]
+    if checkpoint.step is None and checkpoint.content is Content.FULL:  # weights, or a file of anybody's, may have none
+        found.append(untold(checkpoint))
+    return blocking(replace(one, severity=Severity.UNKNOWN) if one.code is Code.STEP_UNKNOWN else one for one in found)
+
+
+def untold(checkpoint: Checkpoint) -> Finding:
+    """Say that nothing tells the step of a checkpoint."""
+    return unknown(
+        Code.STEP_UNKNOWN,
+        f"no shard of {checkpoint.name} tells its step, and a name alone cannot",
+        remedy=checkpoint.step_remedy,
+    )
+
+
+def left_by_name(saves: Sequence[Checkpoint]) -> dict[CheckpointKey, str]:
+    """Return what a person may have named, so that it is not to go by its step alone: why, in words that follow "it".
+
+    Args:
+        saves: Of one training, of a tree that was settled.
+    """
+    numbered = [save for save in saves if save.named is not None and save.named.number is not None]
+    stems = Counter(save.named.stem for save in numbered if save.named is not None).most_common(2)
+    usual = stems[0][0] if stems and stems[0][1] > sum(count for _, count in stems[1:]) else None
+    left: dict[CheckpointKey, str] = {}
+    for save in saves:
+        is_free = save.named is not None and save.named.is_free
+        if save.named is None or not is_free:
+            if any(one.code is Code.STEP_DISAGREES for one in save.findings):
+                left[save.key] = "is named for another step than it holds"
+        elif usual is not None and (save.named.number is None or save.named.stem != usual):
+            left[save.key] = "is not named as the other checkpoints are, so a person may have put it there"
+    counted = [save for save in numbered if save.named is not None and save.named.counts_saves]
+    furthest: Checkpoint | None = None
+    for save in sorted((one for one in counted if one.step is not None), key=_number):
+        if furthest is None or (save.step or 0) >= (furthest.step or 0):
+            furthest = save
+        else:
+            left[save.key] = f"is numbered after {furthest.name}, which holds a later step"
+    return left
+
+
+def is_out_of_place(checkpoint: Checkpoint) -> bool:
+    """Tell whether its number says nothing of how far the training came: a copy, another run's, or a mere name.
+
+    Args:
+        checkpoint: Of a tree that was settled.
+    """
+    codes = {one.code for one in checkpoint.findings}
+    is_mere_name = checkpoint.step_source is StepSource.NAME and Code.STEP_DISAGREES in codes
+    return is_mere_name or not codes.isdisjoint(_OUT_OF_PLACE)
+
+
+def leaves_newest_open(checkpoint: Checkpoint, findings: Iterable[Finding], *, is_tracked: bool) -> bool:
+    """Tell whether a checkpoint that is passed over may be further than all others, and nothing tells which is.
+
+    Args:
+        checkpoint: Of a tree that was settled.
+        findings: What speaks against it.
+        is_tracked: Whether a record of the trainer names the last one.
+    """
+    against = {(one.code, one.severity) for one in findings}
+    if (Code.DUPLICATE_CHECKPOINT, Severity.UNKNOWN) in against:
+        return True
+    is_mere_name = checkpoint.step_source is StepSource.NAME and (Code.STEP_DISAGREES, Severity.UNKNOWN) in against
+    return is_mere_name and not is_tracked and (Code.DUPLICATE_CHECKPOINT, Severity.SUSPECT) not in against
+
+
+def is_named_beyond(checkpoint: Checkpoint, chosen: Checkpoint) -> bool:
+    """Tell whether the name alone says that a checkpoint is further than the chosen one: a copy, or a mixture.
+
+    Args:
+        checkpoint: Of a tree that was settled.
+        chosen: Of the same tree.
+    """
+    mine, theirs = (_ENDS_IN_NUMBER.fullmatch(each.name) for each in (checkpoint, chosen))
+    if mine is None or theirs is None or mine[1] != theirs[1] or int(mine[2]) <= int(theirs[2]):
+        return False
+    return bool(not_acted_on(checkpoint))
+
+
+def latest(newest_first: Sequence[Checkpoint]) -> Sequence[Checkpoint]:
+    """Return the checkpoint that `latest` means: no copy and no folder that tells no step, if there is another.
+
+    Args:
+        newest_first: All of a tree that was settled.
+    """
+    own = [save for save in newest_first if not is_out_of_place(save) and not _is_anything(save)]
+    return (own or newest_first)[:1]
+
+
+def _is_anything(save: Checkpoint) -> bool:
+    """Tell whether a folder may be of no training: a person named it, and nothing tells a step."""
+    return save.step is None and save.named is not None and save.named.is_free
+
+
+def doubtful(checkpoint: Checkpoint) -> tuple[Finding, ...]:
+    """Return what is worth a word about the step of a checkpoint that is chosen all the same."""
+    codes = {Code.STEP_UNKNOWN, Code.STEP_DISAGREES}
+    return tuple(one for one in checkpoint.findings if one.code in codes)
+
+
+def _steps_of_free_names(saves: Sequence[Checkpoint]) -> dict[CheckpointKey, Step | None]:
+    """Return the steps that names tell, and None for counters inside that are no step, by checkpoint."""
+    free = [save for save in saves if save.named is not None and save.named.is_free]
+    steps: dict[CheckpointKey, Step | None] = {save.key: None for save in _without_evidence(free)}
+    stems = _believed_stems([save for save in free if save.key not in steps], len(steps))
+    for save in free:
+        silent = save.step is None and save.key not in steps
+        if silent and save.named is not None and save.named.number is not None and save.named.stem in stems:
+            steps[save.key] = save.named.number
+    return steps
+
+
+def _without_evidence(saves: Sequence[Checkpoint]) -> list[Checkpoint]:
+    """Find checkpoints whose counters say the same step although their names say different ones."""
+    by_step: dict[Step, list[Checkpoint]] = defaultdict(list)
+    for save in saves:
+        if save.step is not None:
+            by_step[save.step].append(save)
+    alike: list[Checkpoint] = []
+    for step, group in by_step.items():
+        numbers = {save.named.number for save in group if save.named is not None} - {None}
+        if step not in numbers and (len(numbers) > 1 or len(group) >= _SEVERAL):
+            alike += group
+    return alike
+
+
+def _believed_stems(saves: Sequence[Checkpoint], refuted: int) -> frozenset[str]:
+    """Return what stands before numbers that are steps: proven by the content, else used by most checkpoints."""
+    votes: Counter[str] = Counter()
+    proven: set[str] = set()
+    denied: set[str] = set()
+    for save in saves:
+        if save.named is None or save.named.number is None:
+            continue
+        votes[save.named.stem] += 1
+        if save.step is not None:
+            (proven if save.step == save.named.number else denied).add(save.named.stem)
+    if proven or denied or refuted:
+        return frozenset(proven)
+    most = [stem for stem, count in votes.items() if 2 * count > votes.total()]
+    return frozenset(most)
+
+
+def _with_step(save: Checkpoint, step: Step | None) -> Checkpoint:
+    source = StepSource.UNKNOWN if step is None else StepSource.NAME
+    return replace(save, step=step, step_source=source)
+
+
+def _summary(run: RunSummary, saves: Iterable[Checkpoint]) -> RunSummary:
+    steps = [save.step for save in saves if save.step is not None]
+    return replace(run, first_step=min(steps, default=None), last_step=max(steps, default=None))
+
+
+def _against_names(saves: Sequence[Checkpoint]) -> Iterable[tuple[CheckpointKey, Finding]]:
+    """Compare each name with the step inside."""
+    by_stem: dict[str, list[tuple[Checkpoint, NamedStep, Step]]] = defaultdict(list)
+    for save in saves:
+        if save.named is not None and save.named.number is not None and save.step_source is StepSource.CONTENT:
+            by_stem[save.named.stem].append((save, save.named, save.step or Step(0)))
+    for group in by_stem.values():
+        agree = any(step == named.number for _, named, step in group)
+        for save, named, step in group:
+            number = named.number or 0
+            if step == number or named.counts_saves:
+                continue
+            alone = len(group) == 1 and named.is_sure and abs(step - number) > _OFF_BY_ONE
+            if alone:
+                yield (
+                    save.key,
+                    replace(
+                        _other_step(save, number, step),
+                        severity=Severity.UNKNOWN,
+                        remedy=f"--checkpoint {save.name} loads it; rename the folder to the step that it holds",
+                    ),
+                )
+            elif agree or not named.is_free:
+                yield save.key, _other_step(save, number, step)
+            else:
+                message = f"the name says step {number}, the content says {step}; the content is used"
+                expected, actual = str(number), str(step)
+                yield (
+                    save.key,
+                    note(Code.STEP_DISAGREES, message, path=save.name, expected=expected, actual=actual),
+                )
+
+
+def _other_step(save: Checkpoint, number: int, step: int) -> Finding:
+    return suspect(
+        Code.STEP_DISAGREES,
+        f"the name says step {number}, the content says {step}: a copy, or files of two checkpoints",
+        path=save.name,
+        expected=str(number),
+        actual=str(step),
+        remedy="resume from another checkpoint, or rename the folder to the step that it holds",
+    )
+
+
+def _copies(saves: Sequence[Checkpoint], tracked: str | None) -> Iterable[tuple[CheckpointKey, Finding]]:
+    """Find checkpoints that are one and its copy under another name."""
+    by_identity: dict[str, list[Checkpoint]] = defaultdict(list)
+    for save in saves:
+        if save.identity is not None:
+            by_identity[save.identity].append(save)
+    for group in by_identity.values():
+        if len(group) > 1:
+            original = _original(group, saves, tracked)
+            for save in group:
+                other = next(one for one in (original, *group) if one is not None and one is not save)
+                if save is not original:
+                    yield save.key, _copy(save, other, is_sure=original is not None)
+    counted = [save for save in saves if save.named is not None and save.named.counts_saves]
+    for save in counted:
+        original = next((one for one in counted if _is_copied(one, save, counted)), None)
+        if original is not None:
+            yield save.key, _copy(save, original, is_sure=True)
+
+
+def _is_copied(original: Checkpoint, save: Checkpoint, saves: Iterable[Checkpoint]) -> bool:
+    """Tell whether a later number says the step of an earlier one, with a further one between them."""
+    if original.step is None or original.step != save.step:
+        return False
+    between = (one for one in saves if _number(original) < _number(one) < _number(save))
+    return any(one.step is not None and one.step > original.step for one in between)
+
+
+def _number(save: Checkpoint) -> int:
+    number = None if save.named is None else save.named.number
+    return -1 if number is None else number
+
+
+def _original(group: Sequence[Checkpoint], saves: Iterable[Checkpoint], tracked: str | None) -> Checkpoint | None:
+    """Return the one whose number fits the order of all others best; of two, the tracked or the certain one."""
+    others = [save for save in saves if all(save is not one for one in group)]
+    misfits = sorted((_misfits(save, others), save.name) for save in group)
+    if misfits[0][0] == misfits[1][0]:
+        names = {name for count, name in misfits if count == misfits[0][0]}
+        best = [save for save in group if save.name in names]
+        own = [save for save in best if save.name == tracked] or [save for save in best if not not_acted_on(save)]
+        return own[0] if len(own) == 1 else None
+    return next(save for save in group if save.name == misfits[0][1])
+
+
+def _misfits(save: Checkpoint, others: Iterable[Checkpoint]) -> int:
+    return sum(
+        (save.step < one.step) != (save.order < one.order)
+        for one in others
+        if save.step is not None and one.step is not None and save.order is not None and one.order is not None
+    )
+
+
+def _copy(save: Checkpoint, other: Checkpoint, *, is_sure: bool) -> Finding:
+    message = f"a copy of {other.name} under another name"
+    if not is_sure:
+        message = f"{save.name} and {other.name} are one checkpoint and its copy, and nothing says which is which"
+    remedy = f"move it out of the tree; --checkpoint {save.name} loads it all the same"
+    severity = Severity.SUSPECT if is_sure else Severity.UNKNOWN
+    return Finding(code=Code.DUPLICATE_CHECKPOINT, severity=severity, message=message, path=save.name, remedy=remedy)
+
+
+def _out_of_order(
+    saves: Sequence[Checkpoint], copies: AbstractSet[CheckpointKey]
+) -> Iterable[tuple[CheckpointKey, Finding]]:
+    """Find checkpoints that were committed before one of a lower step: of an earlier run, or copied."""
+    by_prefix: Mapping[str, list[tuple[Step, int, Checkpoint]]] = defaultdict(list)
+    for save in saves:
+        if save.committed_ns is not None and save.step is not None and save.key not in copies:
+            by_prefix[save.prefix].append((save.step, save.committed_ns, save))
+    for group in by_prefix.values():
+        latest: tuple[int, Checkpoint] | None = None
+        for _, committed, save in sorted(group, key=lambda each: each[:2]):
+            if latest is not None and committed < latest[0]:
+                message = (
+                    f"{save.name} was committed before {latest[1].name}, which has a lower step: it is a copy, or of "
+                    "an earlier run"
+                )
+                remedy = f"move it out of the tree; --checkpoint {save.name} loads it all the same"
+                yield save.key, suspect(Code.TIMES_DISAGREE, message, path=save.name, remedy=remedy)
+            else:
+                latest = committed, save
+
+
+def _unconfirmed(saves: Sequence[Checkpoint]) -> Iterable[tuple[CheckpointKey, Finding]]:
+    """Find steps that a name alone tells, in a tree whose checkpoints do not share the stem of that name."""
+    stems: dict[str, set[str | None]] = defaultdict(set)
+    for save in saves:
+        stems[save.prefix].add(None if save.named is None else save.named.stem)
+    for save in saves:
+        if save.named is not None and save.step_source is StepSource.NAME and len(stems[save.prefix]) > 1:
+            message = (
+                f"its name alone says step {save.step}, and the checkpoints of this tree are not all named alike: "
+                "prune, seal, heal and repair-meta leave it as it is"
+            )
+            yield save.key, note(Code.STEP_UNKNOWN, message, path=save.name, remedy=NAME_REMEDY)

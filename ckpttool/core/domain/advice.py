@@ -1,0 +1,217 @@
+"""What to set and what to do: thresholds that fit a run, and ways around a spike."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from ckpttool.core.domain.frozen import dataclass
+from ckpttool.core.domain.units import Step
+
+MANY_ALARMS = 0.01
+"""Share of steps over a threshold at which it separates nothing any more."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bin:
+    """One bar of a histogram."""
+
+    low: float
+    high: float
+    """Exclusive, but for the last bar."""
+    count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Threshold:
+    """A threshold that fits a run, with what it rests on."""
+
+    quantity: str
+    """The setting it is for."""
+    value: float
+    points: int
+    """Values of the normal stretch."""
+    median: float
+    spread: float
+    """Robust standard deviation of the natural logarithm."""
+    highest_normal: float
+    """Largest value that counts as normal."""
+    excluded: int
+    """Values after the warm-up that were taken for spikes or were not finite."""
+    false_alarms: float
+    """Expected per 10,000 steps: values at or above the threshold that were gone at the next step."""
+    false_alarms_at_most: float
+    """The same with 95 % confidence."""
+    alarm_share: float
+    """Share of all values after the warm-up at or above the threshold, spikes included."""
+    bins: tuple[Bin, ...]
+    """Of all finite values after the warm-up, with equal steps of the logarithm."""
+
+    @property
+    def alarms_too_often(self) -> bool:
+        """Whether it lies so low, for this stretch, that it separates nothing: the stretch is not normal."""
+        return self.alarm_share > MANY_ALARMS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refusal:
+    """Why no threshold is recommended."""
+
+    quantity: str
+    points: int
+    needed: int
+    reason: str
+    """One sentence."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Calibration:
+    """Thresholds for one run."""
+
+    warm_up: int
+    """Shown steps at the start that were left out."""
+    global_norm: Threshold | Refusal
+    count_threshold: int | None
+    """Steps in a row after which stopping is right; None where there is no threshold."""
+    longest_run: int
+    """Longest row of shown neighbouring steps at or above the threshold that ended by itself."""
+    embedding_local_norm: Threshold | Refusal
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ThresholdSettings:
+    """Thresholds as one trainer takes them."""
+
+    text: str
+    """To merge into its config; empty where no threshold is recommended."""
+    notes: tuple[str, ...]
+    """Sentences that must be read with it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SampleClock:
+    """One point at which the samples consumed are known, and how fast they run from there."""
+
+    step: Step
+    samples: int
+    """Consumed over all ranks, up to and with `step`."""
+    global_batch_size: int
+    """Samples a step."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LossAfter:
+    """Whether the loss came back after the norm's spike."""
+
+    is_back: bool | None
+    """None: too few losses are shown."""
+    clause: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spike:
+    """A spike to get around."""
+
+    onset: Step
+    end: Step | None
+    """First step that is well again; None where the log ends before."""
+    loss: LossAfter | None = None
+    """None if the log was not asked."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RewindRecipe:
+    """How far to go back and how much to skip.
+
+    Source:
+        PaLM: restart about 100 steps before the spike, skip 200 to 500 batches. The batches are not bad in
+        themselves; it is these data in that state of the model.
+    """
+
+    margin: int = 100
+    """Steps that the checkpoint must lie before the onset."""
+    min_skip: int = 200
+    """Batches."""
+    max_skip: int = 500
+    """Batches."""
+    recovers_within: int = 50
+    """Steps after which a spike that ended by itself was an ordinary one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainersDetour:
+    """A detour in the settings of one trainer."""
+
+    trainer: str
+    """Its name in JSON."""
+    title: str
+    """Its name for people."""
+    config: tuple[tuple[str, int | bool], ...] = ()
+    """Settings of its config."""
+    argument: str | None = None
+    """Arguments of its command, for a shell; None where it has a config, or there is nothing to skip."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DataDetour:
+    """Load a checkpoint and let the data go on later than it stands. Each trainer's own setting for it."""
+
+    checkpoint_step: Step
+    skip_batches: int
+    first_skipped: Step
+    last_skipped: Step
+    """From 1, as steps are counted: so many batches from the start of the data are not trained, or not again."""
+    samples_before: int | None
+    """Samples consumed at the checkpoint; None where the log does not tell them."""
+    samples_after: int | None
+    """Samples consumed where the data go on."""
+    told: tuple[TrainersDetour, ...] = ()
+    """How each trainer that can do it is told."""
+
+
+class Choice(str, Enum):
+    """What to do about a spike."""
+
+    WAIT = "wait"
+    REWIND = "rewind"
+    NONE = "none"
+    """It has not recovered, and there is no checkpoint to go back to."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpikeAdvice:
+    """Both ways around a spike, with what each costs."""
+
+    spike: Spike
+    choice: Choice
+    reason: str
+    """One sentence."""
+    detour: DataDetour | None
+    """None where no good checkpoint lies far enough before the onset."""
+    rewind_cost: int | None
+    """Steps to be done again."""
+    wait_cost: int | None
+    """Steps from the onset until it was well again; None where it is not yet."""
+    notes: tuple[str, ...]
+
+    @property
+    def followed(self) -> bool:
+        """Whether the detour is what should be done."""
+        return self.choice is Choice.REWIND
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StopAdvice:
+    """How to go on after the count threshold stopped the training."""
+
+    stop: Step
+    detour: DataDetour | None
+    """None where there is no good checkpoint at or before the stop."""
+    good_batches_lost: int
+    """Batches between the checkpoint and the first bad one that are skipped too."""
+    notes: tuple[str, ...]
+
+    @property
+    def followed(self) -> bool:
+        """Whether the detour is what should be done: after a stop there is no other way."""
+        return self.detour is not None

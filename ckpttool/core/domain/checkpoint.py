@@ -1,0 +1,316 @@
+"""A checkpoint and the tree it stands in."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from enum import Enum
+from typing import TypeAlias
+
+from ckpttool.core.domain.answered import Answered
+from ckpttool.core.domain.exits import of_findings
+from ckpttool.core.domain.finding import Finding, blocking
+from ckpttool.core.domain.frozen import dataclass
+from ckpttool.core.domain.health import Health
+from ckpttool.core.domain.parts_given import PartsGiven
+from ckpttool.core.domain.scalars import NO_RULES, NameClaim, ScalarRules, Scalars
+from ckpttool.core.domain.shard import FormatName, Shard, ShardRole
+from ckpttool.core.domain.units import ByteCount, Rank, Step
+from ckpttool.core.domain.view import USUAL, View
+from ckpttool.core.errors import ExitCode
+
+
+class StepSource(str, Enum):
+    """What tells a checkpoint's step."""
+
+    CONTENT = "content"
+    NAME = "name"
+    """With a sink size that was given."""
+    UNKNOWN = "unknown"
+
+
+class CommitState(str, Enum):
+    """Whether the trainer itself says that the checkpoint is finished."""
+
+    COMMITTED = "committed"
+    UNCOMMITTED = "uncommitted"
+    """The trainer's own record (metadata, tracker) is not there or does not cover it."""
+    UNRECORDED = "unrecorded"
+    """The layout keeps no such record for each checkpoint."""
+    UNKNOWN = "unknown"
+    """It keeps one, but nobody can tell what it says."""
+
+
+class Content(str, Enum):
+    """What a training can go on with from a save."""
+
+    FULL = "full"
+    """Weights, optimizer state and where the training stood."""
+    WEIGHTS_ONLY = "weights-only"
+    """By design: nothing is damaged, but the optimizer would begin anew."""
+    UNKNOWN = "unknown"
+    """Nothing tells whether there is more than weights: the user chose what is in it."""
+
+
+Facts: TypeAlias = "tuple[tuple[str, int | None], ...]"
+"""What is shown of a save, by name."""
+
+CheckpointKey: TypeAlias = tuple[str, str, FormatName]
+"""Prefix, name and format: what names a checkpoint in its tree."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Topology:
+    """Parallel sizes in ranks; None where not recorded, never guessed."""
+
+    world_size: int | None = None
+    """Ranks that must have files of their own; None where that is not known, and where `shared`."""
+    shared: bool = False
+    """Whether all ranks load the same files: then there is no number to know."""
+    confirmed: bool = True
+    """False where the ranks' own files alone tell `world_size`: if the last rank's are lost, nothing misses them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NamedStep:
+    """What a checkpoint's name says of its step."""
+
+    stem: str
+    """The text before the number: what checkpoints of one training share."""
+    number: Step | None
+    """None if the name holds no number that can be a step."""
+    is_free: bool = False
+    """Whether a person or a script chose the name; False: the trainer itself did."""
+    is_sure: bool = True
+    """Whether the stem says that steps are counted."""
+    counts_saves: bool = False
+    """Whether the trainer numbers its checkpoints, not the steps."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rename:
+    """One file rename that makes a checkpoint loadable by a single name. Paths are relative to the root."""
+
+    source: str
+    target: str
+    why: str
+    """What is wrong with the names as they are, in words that follow "whole on every rank, but"."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checkpoint:
+    """All files of one save, over all ranks, whether or not it is whole."""
+
+    name: str
+    """What `--checkpoint` takes."""
+    aliases: tuple[str, ...] = ()
+    """Under which other names the same save lies there: a link to it, a copy of it."""
+    prefix: str = ""
+    """What its file names begin with, where several trainings may share the folder: each has its own."""
+    run: int = 0
+    """0 for the first run of the tree; a higher one was started later."""
+    label: str | None = None
+    """What its name says beside the run, so that saves of several runs may share it; None: names mark no runs."""
+    sort_key: tuple[int, ...] = ()
+    """Orders the saves of one run as their names do. To be compared: only the layout that made it may read it."""
+    facts: Facts = ()
+    """What else is shown of it, by name: `epoch`, `step_in_epoch`, `optimizer_step`; None where nothing tells."""
+    claims: tuple[NameClaim, ...] = ()
+    """What its name says of the scalars inside."""
+    rules: ScalarRules = NO_RULES
+    """Which scalars its shards hold, and what must hold of them."""
+    scalars: Scalars
+    """As one rank's shard has them; `verify` tells whether the others agree."""
+    step: Step | None
+    """True global step; None where nothing tells it."""
+    step_source: StepSource
+    named: NamedStep | None = None
+    """What its name says of the step; None in a layout whose names are compared with the content elsewhere."""
+    identity: str | None = None
+    """What no two saves share: two checkpoints that do are one and its copy. None if nothing tells."""
+    order: int | None = None
+    """What grows from save to save, as the checkpoint itself says: a time, batches read."""
+    committed_ns: int | None = None
+    """When it was committed by its own record, in nanoseconds since 1970."""
+    step_remedy: str | None = None
+    """Where the step is unknown, what the user may give so that it is told; None where nothing would help."""
+    shards: tuple[Shard, ...]
+    """By (rank, path)."""
+    topology: Topology
+    """`world_size` where the files themselves say it."""
+    format: FormatName
+    expected: tuple[str, ...] | None = None
+    """Paths that the trainer's own record says belong to it; None where there is no such record."""
+    digests: tuple[tuple[str, str], ...] = ()
+    """SHA-256 of files by their paths, 64 hexadecimal digits each, as the trainer's own record has them; sorted."""
+    commit: CommitState
+    """Every layout must say it: a save that was not finished is never chosen, whatever its files look like."""
+    content: Content
+    """Every layout must say it: weights alone are never resumed from unless they are asked for."""
+    is_tracked: bool = False
+    """Whether a record of its trainer names it: as the last, where a start that names none goes on, or as the best."""
+    health: Health = Health.UNKNOWN
+    """As the trainer recorded it inside the checkpoint."""
+    records_measured_health: bool = False
+    """Whether its writer records a health only if it was measured, whatever the number of pipeline stages."""
+    renames: tuple[Rename, ...] = ()
+    """What must be renamed before the trainer can load it by one name."""
+    findings: tuple[Finding, ...] = ()
+    """What the listing alone shows about this checkpoint: missing ranks, files that are no files."""
+
+    @property
+    def key(self) -> CheckpointKey:
+        """What tells it from the tree's others: two trainings, or two formats, may share a name."""
+        return self.prefix, self.name, self.format
+
+    @property
+    def ranks(self) -> tuple[Rank, ...]:
+        """The ranks that have a shard, ascending."""
+        return tuple(sorted({shard.rank for shard in self.shards if shard.rank is not None}))
+
+    @property
+    def samples(self) -> int | None:
+        """Samples that the training had seen, by what this checkpoint says itself; None where it does not."""
+        if self.scalars.samples is not None:
+            return self.scalars.samples
+        size = self.scalars.global_batch_size
+        return None if size is None or self.step is None else self.step * size
+
+    @property
+    def nbytes(self) -> ByteCount | None:
+        """Sum of the shards' sizes; None where the listing took no sizes."""
+        total = 0
+        for shard in self.shards:  # a report asks this of half a million
+            if shard.stamp is None:
+                return None
+            total += shard.stamp.size
+        return ByteCount(total)
+
+    @property
+    def saved_ns(self) -> int | None:
+        """When the last of its shards was written, by the files' times, in nanoseconds since 1970; None: not known."""
+        return max((ns for shard in self.shards if (ns := shard.modified_ns) is not None), default=None)
+
+    def is_named_as(self, other: Checkpoint) -> bool:
+        """Tell whether two runs gave their saves one label, at one step as far as both tell."""
+        alike = (self.prefix, self.label, self.format) == (other.prefix, other.label, other.format)
+        same_step = self.step is None or other.step is None or self.step == other.step
+        return alike and self.label is not None and self.run != other.run and same_step
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunSummary:
+    """One run (process start) of the training in this tree."""
+
+    prefix: str
+    run: int
+    first_step: Step | None
+    last_step: Step | None
+    """Highest true step of which anything is on disk, whole or not."""
+    world_size: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tracked:
+    """What the trainer's tracker names as its last save."""
+
+    name: str
+    """Of the checkpoint, whether or not there is such a one."""
+    step: Step | None
+    """The step of that name."""
+    written_ns: int | None
+    """When the tracker was written last, by its modification time; None where the disk does not tell."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inventory:
+    """What a folder holds: checkpoints in the order (prefix, run, step, name), and all that is not one."""
+
+    root: str
+    """The folder that holds the checkpoints, as the user would write it."""
+    layout: str
+    """The word by which `--layout` knows it."""
+    checkpoints: tuple[Checkpoint, ...]
+    runs: tuple[RunSummary, ...]
+    findings: tuple[Finding, ...]
+    """About the tree: records that disagree, strays, files in progress. By (code, path)."""
+    folder_ranks: tuple[Rank, ...] = ()
+    """Ranks that have a folder, ascending, with or without files."""
+    unlisted: tuple[str, ...] = ()
+    """Folders that could not be listed, by path: what is in them is unknown, not missing."""
+    strays: tuple[str, ...] = ()
+    """Paths that are no checkpoint and no known record, sorted."""
+    mere_names: tuple[str, ...] = ()
+    """Those of them that have a shard's name and hold none: empty, zeroed, or of no known format."""
+    tracked: Tracked | None = None
+    """None where there is no tracker, or it names nothing."""
+    parts: PartsGiven | None = None
+    """Of a tree that several machines looked at: which of them; None where this one did."""
+
+    def path_of(self, inner: str) -> str:
+        """Spell the path of a file or folder in it, as the user would write it.
+
+        Args:
+            inner: Its path relative to the root.
+        """
+        return inner if self.root == "." else f"{self.root}/{inner}"
+
+    def named(self, name: str) -> Checkpoint | None:
+        """Return the first save of this name; None where there is none."""
+        return next((checkpoint for checkpoint in self.checkpoints if checkpoint.name == name), None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listing(Answered):
+    """What `scan` shows, and when."""
+
+    NOUN = "inventory"
+
+    inventory: Inventory
+    now: float
+    """Seconds since 1970: what an age is counted to."""
+    limit: int | None = None
+    """Checkpoints that a table shows, newest first; None: all."""
+    view: View = USUAL
+
+    @property
+    def exit_code(self) -> ExitCode:
+        """Damage is what the listing alone shows: a missing rank, a file that is none."""
+        own = (finding for one in self.inventory.checkpoints for finding in one.findings)
+        return of_findings([*self.inventory.findings, *own])
+
+
+def shorter_shards(
+    checkpoints: Sequence[Checkpoint],
+) -> Iterator[tuple[Checkpoint, Checkpoint, Shard, ByteCount, ByteCount]]:
+    """Yield what may be cut off: a shard shorter than the same rank's in another save, where another rank's is not.
+
+    Sizes prove nothing: it is for people to look at. Less than a thousandth is not told: what a file says beside its
+    tensors may be shorter.
+
+    Args:
+        checkpoints: In the order in which they are to be told.
+
+    Yields:
+        The save, the one it is compared with, the shard, its size, and the other's.
+    """
+    sized = [(checkpoint, _sizes(checkpoint)) for checkpoint in checkpoints]
+    for at, (checkpoint, sizes) in enumerate(sized):
+        if blocking(checkpoint.findings):
+            continue  # what is wrong with it is told already
+        for other, usual in (*sized[at + 1 : at + 2], *sized[max(at - 1, 0) : at]):
+            if sizes is None or usual is None or usual.keys() != sizes.keys() or other.prefix != checkpoint.prefix:
+                continue
+            short = [key for key, (_, nbytes) in sizes.items() if nbytes * 1000 < usual[key][1] * 999]
+            if short and len(short) < len(sizes):
+                yield from ((checkpoint, other, sizes[key][0], sizes[key][1], usual[key][1]) for key in short)
+                break
+
+
+def _sizes(checkpoint: Checkpoint) -> dict[tuple[Rank, ShardRole], tuple[Shard, ByteCount]] | None:
+    """Return each rank's shard of each role with its size; None where one has several, or a size is not known."""
+    found = {
+        (shard.rank, shard.role): (shard, shard.stamp.size)
+        for shard in checkpoint.shards
+        if shard.rank is not None and shard.stamp is not None
+    }
+    return found if len(found) == len(checkpoint.shards) else None

@@ -1,0 +1,192 @@
+"""What lies inside a shard or a checkpoint: tensors, scalars, who wrote it, and which checksums there are."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TypeAlias
+
+from ckpttool.core.domain.answered import Answered
+from ckpttool.core.domain.checkpoint import Inventory
+from ckpttool.core.domain.exits import of_findings
+from ckpttool.core.domain.finding import Finding
+from ckpttool.core.domain.frozen import dataclass
+from ckpttool.core.domain.shard import FormatName, ShardRole, TensorEntry
+from ckpttool.core.domain.units import ByteCount, Rank, Step
+from ckpttool.core.errors import ExitCode
+
+Value: TypeAlias = "bool | int | float | str"
+"""A scalar."""
+
+Shape: TypeAlias = "tuple[int, ...]"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ElementStats:
+    """The numbers of one tensor; of several files together where several hold it."""
+
+    elements: int
+    nans: int
+    infinities: int
+    zeros: int
+    least: float | None
+    """Of the finite elements; None where there are none."""
+    greatest: float | None
+    norm: float
+    """L2 norm of the finite elements; of several files the largest, since nobody knows whether they hold slices or
+    copies.
+    """
+
+    @property
+    def absmax(self) -> float | None:
+        """Largest magnitude of the finite elements."""
+        return None if self.least is None or self.greatest is None else max(abs(self.least), abs(self.greatest))
+
+    def join(self, other: ElementStats) -> ElementStats:
+        """Return the numbers of the same tensor in two files."""
+        ends = [end for end in (self.least, self.greatest, other.least, other.greatest) if end is not None]
+        return ElementStats(
+            elements=self.elements + other.elements,
+            nans=self.nans + other.nans,
+            infinities=self.infinities + other.infinities,
+            zeros=self.zeros + other.zeros,
+            least=min(ends, default=None),
+            greatest=max(ends, default=None),
+            norm=max(self.norm, other.norm),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Opened:
+    """What one shard holds, as far as it can be read. A picklable value."""
+
+    path: str
+    """POSIX, relative to the root."""
+    rank: Rank | None
+    role: ShardRole
+    format: FormatName | None
+    """By content; None where it could not be opened."""
+    nbytes: ByteCount | None
+    """Of the file."""
+    schema: str
+    """Equal for two shards with the same tensors."""
+    entries: tuple[TensorEntry, ...] = ()
+    """Where the numbers lie is told for this file or for another with the same tensors."""
+    stats: tuple[ElementStats | None, ...] = ()
+    """One for each entry where numbers were asked for; None for those that are none, or were not asked for."""
+    values: tuple[tuple[str, Value], ...] = ()
+    """Of tensors of one element, and of what a torch file holds beside tensors; by name."""
+    producer: str | None = None
+    """What wrote it, and in which version of the format, where the bytes tell."""
+    metadata: tuple[tuple[str, str], ...] = ()
+    checksum: tuple[str, str] | None = None
+    """Which one the file carries, and its value; not compared with anything."""
+    unread: int = 0
+    """Tensors of kinds that ckpttool does not follow."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TensorRow:
+    """One tensor of a checkpoint."""
+
+    name: str
+    dtype: str
+    """As safetensors spells it; the one that most ranks hold."""
+    shape: Shape
+    """The same."""
+    nbytes: ByteCount
+    """In one file."""
+    ranks: tuple[Rank, ...]
+    """That hold it, ascending; none where all ranks share the file."""
+    files: int
+    """That hold it."""
+    others: tuple[tuple[str, Shape, tuple[Rank, ...]], ...] = ()
+    """What other ranks hold under this name: types and shapes that do not agree with most."""
+    stats: ElementStats | None = None
+
+    @property
+    def elements(self) -> int:
+        """How many numbers it has in one file."""
+        return elements_in(self.shape)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScalarRow:
+    """One scalar of a checkpoint."""
+
+    name: str
+    value: Value
+    """That most files say."""
+    others: tuple[tuple[Value, tuple[Rank, ...]], ...] = ()
+    """What other ranks say."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SealedDigest:
+    """What a manifest records of a file."""
+
+    xxh3_128: str
+    first_seen: str
+    """When it was sealed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileRow:
+    """One file, as far as it can be read."""
+
+    path: str
+    rank: Rank | None
+    format: FormatName | None
+    producer: str | None
+    metadata: tuple[tuple[str, str], ...]
+    nbytes: ByteCount | None
+    tensors: int
+    unread: int
+    """Tensors beside these, of kinds that ckpttool does not follow."""
+    checksum: tuple[str, str] | None
+    seal: SealedDigest | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contents(Answered):
+    """What `inspect` found."""
+
+    NOUN = "contents"
+
+    inventory: Inventory
+    """The tree, or what stands for it around a lone file."""
+    checkpoint: str
+    step: Step | None
+    file: str | None
+    """Where one file was asked for, its path; None: the whole checkpoint."""
+    files: tuple[FileRow, ...]
+    """By (rank, path)."""
+    tensors: tuple[TensorRow, ...]
+    """Those that were asked for, by name as people count."""
+    left_out: int
+    """Tensors that no pattern asked for."""
+    parameters: int
+    """Elements of these that are neither optimizer state nor scalars, each tensor once."""
+    scalars: tuple[ScalarRow, ...]
+    findings: tuple[Finding, ...]
+    most_rows: int | None = None
+    """Rows of a table that people are shown at most; None: all."""
+
+    @property
+    def exit_code(self) -> ExitCode:
+        """What the shards' own findings ask for: the same as `verify` says of their structure."""
+        return of_findings(self.findings)
+
+
+def elements_in(shape: Sequence[int]) -> int:
+    """Count the elements of a shape; a scalar has one."""
+    count = 1
+    for dim in shape:
+        count *= dim
+    return count
+
+
+def is_asked(name: str, patterns: Sequence[str]) -> bool:
+    """Tell whether a tensor is meant: by its own name, or by a pattern of a shell; without patterns all are."""
+    from fnmatch import fnmatchcase
+
+    return not patterns or any(name == pattern or fnmatchcase(name, pattern) for pattern in patterns)

@@ -1,0 +1,123 @@
+"""Where the data go on after a resume, in the trainer's own currency."""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import TYPE_CHECKING, TypeAlias
+
+from ckpttool.core.domain.frozen import dataclass
+
+if TYPE_CHECKING:
+    from ckpttool.core.domain.load_settings import TrainerSetting
+
+
+class DataEffect(str, Enum):
+    """What becomes of the samples."""
+
+    EXACT = "exact"
+    REPEATS = "repeats"
+    LOSES = "loses"
+    REORDERS = "reorders"
+    RESTARTS = "restarts"
+    """The data begin anew."""
+    REFUSES = "refuses"
+    """The trainer stops."""
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SkipBatches:
+    """The data loader drops what was consumed, in batches of the *new* global batch size."""
+
+    batches: int
+    """Batches to skip."""
+    repeated_samples: int | None
+    """Samples that the resumed run sees a second time, because the skip is a whole number of batches (and sinks).
+    None where there are some, but no batch size tells how many."""
+    samples: int | None
+    """Samples consumed before the place where the data go on; None where the batch size is not known (and not needed).
+    """
+    global_batch_size: int | None
+    """New global batch size in samples; None where neither a shard nor the user told it."""
+    sink_size: int | None = None
+    """Batches a data sink, where the skip was rounded down to a multiple of it."""
+    lost_samples: int | None = 0
+    """Samples that are left out on purpose, to get around them; None: some, but no batch size tells how many."""
+    begins_anew: bool = False
+    """Whether the data are new, so that what was consumed of the old ones does not count."""
+
+    @property
+    def effect(self) -> DataEffect:
+        """What becomes of the samples, the gravest first."""
+        if self.begins_anew:
+            return DataEffect.RESTARTS
+        if self.lost_samples != 0:
+            return DataEffect.LOSES
+        return DataEffect.EXACT if self.repeated_samples == 0 else DataEffect.REPEATS
+
+
+class SampleSource(str, Enum):
+    """What tells how many samples were consumed."""
+
+    CONTENT = "content"
+    """The save itself: its trainer counts them."""
+    COMPUTED = "computed"
+    """Its step, and how many samples a batch had."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GoesOn:
+    """The trainer goes on by itself: from samples that it counts, states that it saved, or its step alone."""
+
+    effect: DataEffect
+    why: str | None = None
+    """How it comes to that, in one sentence; None where the numbers say all."""
+    samples: int | None = None
+    """Samples consumed when the checkpoint was saved; None: not known, or not what it goes by."""
+    source: SampleSource | None = None
+    """What tells `samples`; None where nothing does, or the trainer goes by them alone."""
+    tokens: int | None = None
+    """Tokens consumed, where the trainer counts those."""
+    batches: int | None = None
+    """Batches of the new size that the trainer takes for consumed; None: it does not count batches, or not known."""
+    repeated: int | None = None
+    """Samples that are read again; None: not known."""
+    lost: int | None = None
+    """Samples that are never read; None: not known."""
+    where: str | None = None
+    """Folder or file of the data loader's states, as the trainer will look for it; None: it goes by none."""
+    exact_with: tuple[TrainerSetting, ...] = ()
+    """What to set so that no sample is repeated or lost; empty where nothing does, or none need be set."""
+    exact_if: tuple[str, ...] = ()
+    """What must hold for no sample to be repeated, lost or moved, with the versions that matter: sentences without
+    "if" before and a full stop behind. Of an exact position it is taken for granted; of any other it does not hold, or
+    nothing that was looked at tells. Empty: nothing to say."""
+    unchanged: SkipBatches | None = None
+    """What it comes to in skipped batches if nothing changes; None: its trainer skips none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unknown:
+    """Nobody can say where the data go on."""
+
+    why: str
+    """One sentence."""
+
+
+DataPosition: TypeAlias = SkipBatches | GoesOn | Unknown
+
+
+def effect_of(position: DataPosition) -> DataEffect:
+    """Return what becomes of the samples."""
+    return DataEffect.UNKNOWN if isinstance(position, Unknown) else position.effect
+
+
+def skip_of(position: DataPosition) -> SkipBatches | None:
+    """Return the batches that are skipped, or would be if nothing changed; None where no batches are skipped."""
+    match position:
+        case SkipBatches():
+            return position
+        case GoesOn():
+            return position.unchanged
+        case Unknown():  # pragma: no branch  mypy knows all
+            return None

@@ -1,0 +1,28 @@
+"""A small damaged tree to try things on."""
+
+from __future__ import annotations
+
+from ckpttool.core.domain.answered import Answered
+from ckpttool.core.domain.frozen import dataclass
+from ckpttool.core.errors import ExitCode
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Demo(Answered):
+    """Where it lies, and what is wrong with it."""
+
+    NOUN = "demo"
+
+    folder: str
+    """As the user gave it; the paths below are relative to it."""
+    tree: str
+    """The folder of the checkpoints."""
+    config: str
+    """The training config that the run was started with."""
+    damaged: tuple[str, ...]
+    """The shards that are cut short."""
+
+    @property
+    def exit_code(self) -> ExitCode:
+        """0: it is there."""
+        return ExitCode.OK

@@ -1,0 +1,150 @@
+"""What must be there of a save, and what speaks for it. A layout says it; comparing it with what is there is a rule."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from enum import Enum
+from typing import TypeAlias
+
+from ckpttool.core.domain.checkpoint import RunSummary, Topology
+from ckpttool.core.domain.finding import Code, Finding, damage
+from ckpttool.core.domain.frozen import dataclass
+from ckpttool.core.domain.remedies import helped
+from ckpttool.core.domain.shard import FileStamp, Shard, ShardRole
+from ckpttool.core.domain.units import Rank
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorldEvidence:
+    """Somebody else's word about how many ranks the training had."""
+
+    world_size: int
+    source: str
+    """In words that finish the sentence 'expected N ranks because …'."""
+    declared: bool
+    """True for the user or a config, who are believed; False for leftovers, which are weighed."""
+    confirms: bool = False
+    """Instead of all that: it may start another size than was saved, and only settles a doubt about a run of its own
+    size. So speaks a config that lets the trainer re-slice."""
+    at_least: bool = False
+    """Besides, each of these ranks will load a file of its own, so that one below this number must not be missing,
+    while more do no harm. So speak the devices of a data-parallel start."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evidence:
+    """What is said about a tree from outside of it."""
+
+    worlds: tuple[WorldEvidence, ...] = ()
+    """The user's word first."""
+    weights_alone: bool = False
+    """Whether a config says that no optimizer state is saved: then none is lacking."""
+
+
+class RankFiles(str, Enum):
+    """Where the ranks' files of one save lie, by how its layout arranges them."""
+
+    TOGETHER = "together"
+    """In folders that all ranks write to: what is not there is missing."""
+    UNCOUNTED = "uncounted"
+    """In such folders, too, and no record says how many ranks there were: more may have written on other machines."""
+    APART = "apart"
+    """In a folder of each rank: where machines save to disks of their own, each has those of its own ranks alone."""
+    UNKNOWN = "unknown"
+    """Nobody said: what is not there may lie on another machine, as where they are apart."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorldSize:
+    """How many ranks a save must have."""
+
+    world: int
+    why: str
+    """In words that finish the sentence 'expected N ranks because …'."""
+    remedy: str
+    """What to do about one that is missing."""
+    confirmed: bool = True
+    """False where the ranks' own files alone tell it."""
+
+    def missing(self, what: str, code: Code, path: str, ranks: Sequence[int]) -> Finding:
+        """Return the finding on files that are not there: what is missing, and why it is missed.
+
+        Args:
+            what: In a few words.
+            code: A rank's whole folder, or its file.
+            path: Of the file or the folder; of several, the save's name, so that it is known where to look.
+            ranks: Whose they are.
+        """
+        message = f"{what} (expected {self.world} ranks because {self.why})"
+        return damage(code, message, path=path, remedy=self.remedy, ranks=tuple(map(Rank, ranks)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FilesByPath:
+    """All of these files, as the trainer's own record of the save names them."""
+
+    paths: tuple[str, ...]
+    ranks: Mapping[str, Rank]
+    """Whose each file is, as far as that is known."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FilesByRank:
+    """A file of each of these roles on each rank."""
+
+    size: WorldSize
+    roles: tuple[ShardRole, ...]
+    absent: Callable[[Rank, ShardRole], Finding]
+    """Says in the layout's words that a rank's file is not there, or that nobody knows whether it is."""
+
+
+ExpectedFiles: TypeAlias = FilesByPath | FilesByRank
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Expectation:
+    """What must be there of one save."""
+
+    files: ExpectedFiles | None
+    """None where nothing tells: then nobody knows whether the save is whole."""
+    topology: Topology
+    """How many ranks it must have, or that all of them share its files."""
+    doubts: tuple[Finding, ...] = ()
+    """What speaks against this expectation itself; told before what is missing."""
+    notes: tuple[Finding, ...] = ()
+    """What else the comparison shows; told after it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Expected:
+    """What must be there of every save of a tree."""
+
+    checkpoints: tuple[Expectation, ...]
+    """In the order of the inventory's."""
+    runs: tuple[RunSummary, ...]
+    """The inventory's, with the sizes that were settled on."""
+    findings: tuple[Finding, ...] = ()
+    """About the tree: where a size was taken for meant."""
+
+
+def cut_short(shards: Iterable[Shard], stamps: Mapping[str, FileStamp]) -> tuple[Finding, ...]:
+    """Find files that are shorter than the save's own record says; one without bytes is told as that.
+
+    Args:
+        shards: Of one save.
+        stamps: How large the files are, by path, as far as that is known.
+    """
+    return tuple(
+        helped(
+            damage(
+                Code.SHARD_TRUNCATED,
+                f"has {stamps[shard.path].size} bytes, and by the save's own record at least {shard.least}",
+                path=shard.path,
+                expected=str(shard.least),
+                actual=str(stamps[shard.path].size),
+                ranks=() if shard.rank is None else (shard.rank,),
+            )
+        )
+        for shard in shards
+        if shard.least is not None and shard.path in stamps and 0 < stamps[shard.path].size < shard.least
+    )

@@ -1,0 +1,43 @@
+"""What a verification would read, before it reads anything."""
+
+from __future__ import annotations
+
+from ckpttool.core.domain.answered import Answered
+from ckpttool.core.domain.checkpoint import Inventory
+from ckpttool.core.domain.frozen import dataclass
+from ckpttool.core.domain.units import ByteCount
+from ckpttool.core.domain.verdict import Level
+from ckpttool.core.errors import ExitCode
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointForecast:
+    """What would be read of one checkpoint."""
+
+    name: str
+    asked: bool
+    """False: it would only be read to compare with another one."""
+    shards: int
+    tasks: int
+    """Pieces of work that can be done beside each other: a big shard is several."""
+    nbytes: ByteCount
+    """About so many; of headers alone a guess."""
+    requests: int | None
+    """At least so many, of an object store; None on a disk."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Forecast(Answered):
+    """What `verify` would read. What its ledger still knows of may be less."""
+
+    NOUN = "forecast"
+
+    inventory: Inventory
+    level: Level
+    checkpoints: tuple[CheckpointForecast, ...]
+    """Newest first."""
+
+    @property
+    def exit_code(self) -> ExitCode:
+        """0 where there is anything to read, else 11."""
+        return ExitCode.OK if self.checkpoints else ExitCode.NOTHING_TO_RESUME

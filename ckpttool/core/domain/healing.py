@@ -1,0 +1,179 @@
+"""A shard that is missing or damaged, and which other rank's proves to be a copy of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple, TypeAlias
+
+from ckpttool.core.domain.answered import Answered
+from ckpttool.core.domain.checkpoint import Checkpoint
+from ckpttool.core.domain.exits import of_findings
+from ckpttool.core.domain.finding import Code, Finding
+from ckpttool.core.domain.frozen import dataclass
+from ckpttool.core.domain.plan import may_be_good
+from ckpttool.core.domain.pointer import PointerFix
+from ckpttool.core.domain.replicas import Proof, TensorDigests, Trust
+from ckpttool.core.domain.shard import FileStamp, ShardRole
+from ckpttool.core.domain.units import Rank, Step
+from ckpttool.core.domain.verdict import ShardReport
+from ckpttool.core.errors import ExitCode
+
+Place: TypeAlias = "tuple[Rank, ShardRole]"
+"""Whose file of a save, and what it is for."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SavedShards:
+    """What another checkpoint holds."""
+
+    name: str
+    step: Step | None
+    same_run: bool
+    """Whether the same start of the training wrote both: between two starts ranks may change places."""
+    shards: Mapping[Place, ShardReport]
+    """Those that were read, every byte."""
+
+
+class Sealed(NamedTuple):
+    """What a manifest has of a shard's tensors."""
+
+    record: str
+    """Path of the manifest, relative to the root."""
+    schema_hash: str | None
+    tensors: TensorDigests
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sick:
+    """A shard that is missing or damaged."""
+
+    rank: Rank
+    role: ShardRole
+    path: str
+    """Where it lies, or would."""
+    is_missing: bool
+    findings: tuple[Finding, ...]
+    """What is wrong with it."""
+    sealed: Sealed | None = None
+    """What it held; None where no manifest tells."""
+
+    @property
+    def place(self) -> Place:
+        """What it is, on whichever rank's disk."""
+        return self.rank, self.role
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Donor:
+    """The shard that another one is rebuilt from."""
+
+    rank: Rank
+    path: str
+    proof: Proof
+    record: str | None = None
+    """Path of the record that says so, where it is recorded."""
+    witnesses: tuple[str, ...] = ()
+    """The checkpoints that prove it, where it was learned."""
+    rest_agrees: bool = False
+    """Whether what is whole of the damaged file proves it, too: it changed as the donor's did."""
+    trust: Trust
+    agrees: Rank | None = None
+    """The rank that holds the same, where that is what speaks for it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShardHealing:
+    """What can be done about one shard."""
+
+    sick: Sick
+    tensor: str | None = None
+    """The one tensor that is replaced; None: all of the file."""
+    donor: Donor | None
+    metadata: tuple[tuple[str, str], ...] | None = None
+    """What the rebuilt header says beside the tensors, in its order; None where the format has no such text."""
+    refusal: Finding | None = None
+    """Why there is no donor, and what would prove one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HealOrder:
+    """What to heal, and how."""
+
+    checkpoint: str | None = None
+    """Its name; None: the newest."""
+    donor: Rank | None = None
+    """The rank to rebuild from; None: the one that most speaks for."""
+    tensor: str | None = None
+    """Replace this tensor alone; None: whole files."""
+    grace: float = 300.0
+    """Seconds: while a shard is younger, somebody is saving here."""
+    apply: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Healing(Answered):
+    """What can be rebuilt of a checkpoint, from where, and what was."""
+
+    NOUN = "heal"
+
+    root: str
+    layout: str
+    checkpoint: Checkpoint
+    shards: tuple[ShardHealing, ...]
+    """Those that are missing or damaged, by rank and path."""
+    lost: tuple[Finding, ...]
+    """What else is wrong with the checkpoint, which no donor can mend."""
+    refusals: tuple[Finding, ...]
+    """Why nothing is changed, whatever could be."""
+    apply: bool
+    resolved_from: str | None
+    fixes: tuple[PointerFix, ...] = ()
+    """The trainer's records that shall name the checkpoint, for it will be the newest whole one."""
+    trash: str | None = None
+    """Where what was damaged lies now, relative to the root; None where nothing was replaced."""
+
+    @property
+    def exit_code(self) -> ExitCode:
+        """0 where all that is wrong is mended, or would be with --apply; 11 where nothing proves a donor."""
+        if not self.shards and may_be_good(self.lost):
+            return ExitCode.INCOMPLETE  # nothing is missing or damaged, and nobody knows whether the save is good
+        if self.is_refused:
+            return ExitCode.NOTHING_TO_RESUME
+        return of_findings((*self.lost, *self.refusals))
+
+    @property
+    def healable(self) -> tuple[ShardHealing, ...]:
+        """The shards that have a donor."""
+        return tuple(shard for shard in self.shards if shard.donor is not None)
+
+    @property
+    def applied(self) -> bool:
+        """Whether it was done."""
+        return self.apply and bool(self.healable) and not self.refusals
+
+    @property
+    def is_refused(self) -> bool:
+        """Whether a shard stays as it is, for nothing proves a donor."""
+        codes = {finding.code for finding in self.refusals}
+        return Code.NO_DONOR in codes or any(shard.donor is None for shard in self.shards)
+
+    @property
+    def is_mended(self) -> bool:
+        """Whether the checkpoint is whole when all that can be rebuilt is."""
+        return bool(self.healable) and not (self.is_refused or self.lost or self.refusals)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Put:
+    """A file that lies ready beside its place, and what becomes of the one that is there."""
+
+    path: str
+    """Where it goes, relative to the tree's root."""
+    temporary: str
+    """Where it lies, in the same folder."""
+    stamp: FileStamp
+    """Of the file that lies ready."""
+    replaces: FileStamp | None = None
+    """The file that is in its place now; None: none, or it may go as it is."""
+    kept: str | None = None
+    """Where that one goes."""

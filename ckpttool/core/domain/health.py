@@ -1,0 +1,48 @@
+"""Was the model still well? Three answers, because "not measured" is not "healthy"."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from enum import Enum
+
+from ckpttool.core.domain.finding import Finding
+from ckpttool.core.domain.frozen import dataclass
+
+
+class Health(str, Enum):
+    """What is known of a checkpoint's health."""
+
+    HEALTHY = "healthy"
+    UNHEALTHY = "unhealthy"
+    UNKNOWN = "unknown"
+
+
+_WORST_LAST = (Health.HEALTHY, Health.UNKNOWN, Health.UNHEALTHY)
+
+
+def worst_health(healths: Iterable[Health]) -> Health:
+    """Return the worst of several words on one checkpoint: what cannot be told is worse than healthy."""
+    return max(healths, key=_WORST_LAST.index)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HealthRecord:
+    """What `health_ckpts.json` says about one file name; the worst entry where it says several things."""
+
+    name: str
+    """File name as recorded: rank 0's, with its run suffix."""
+    health: Health
+    entries: int
+    """How often the name occurs."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HealthBook:
+    """A health file, read."""
+
+    path: str | None
+    """As it is shown to people; None where there is no health file."""
+    records: tuple[HealthRecord, ...]
+    findings: tuple[Finding, ...] = ()
+    over_limit: bool = False
+    """Whether the file is larger than any such record, so that it was not read, or only its beginning."""

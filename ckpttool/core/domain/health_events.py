@@ -1,0 +1,250 @@
+"""What health policies see in a log, and what follows for the checkpoints saved meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import Enum
+
+from ckpttool.core.domain.finding import Finding
+from ckpttool.core.domain.frozen import dataclass
+from ckpttool.core.domain.health import Health
+from ckpttool.core.domain.metrics import LocalTime
+from ckpttool.core.domain.units import Rank, Step
+
+
+class EventKind(str, Enum):
+    """What happened, or would have happened."""
+
+    SKIP = "skip"
+    """The update is dropped, and counts towards the stop."""
+    SKIP_UNCOUNTED = "skip-uncounted"
+    """The update is dropped, nothing is logged and the count starts anew: a NaN, where none counts."""
+    OVERFLOW = "overflow"
+    """The loss scaler drops the update; the norm is below the threshold."""
+    STOP = "stop"
+    """Training ends here."""
+    UNDECIDED = "undecided"
+    """Steps that the log does not show decide whether it was a stop."""
+    RESTART = "restart"
+    """The log goes back: what a policy keeps in memory starts anew."""
+    SPIKE = "spike"
+    CLIP = "clip"
+    """The gradient is scaled down; the update is applied."""
+    NONFINITE = "nonfinite"
+    LEVEL_SHIFT = "level-shift"
+    """So many unusual values in a row that they are the new usual."""
+    SDC_EVENT = "sdc-event"
+    """One abnormal feature value that counts."""
+    SDC_ECHO = "sdc-echo"
+    """One within the cooldown of another; it does not count."""
+    SDC_STRIKE = "sdc-strike"
+    """Enough of them in the window."""
+    CHECKSUM_ON = "checksum-on"
+    CHECKSUM_OFF = "checksum-off"
+    CHECKSUM_DROPPED = "checksum-dropped"
+    """A strike that starts no checksum, because one ran too recently or still runs."""
+    CHECKSUM_ABNORMAL = "checksum-abnormal"
+    """A matrix product was wrong: the hardware of that rank."""
+
+
+LOSES_UPDATE = frozenset({EventKind.SKIP, EventKind.SKIP_UNCOUNTED, EventKind.OVERFLOW})
+"""Events after which the optimizer step, and with it the learning rate, stays where it was."""
+
+MARKS_SPIKE = frozenset(
+    {EventKind.SKIP, EventKind.SKIP_UNCOUNTED, EventKind.SPIKE, EventKind.CLIP, EventKind.NONFINITE, EventKind.STOP}
+)
+"""Events that make a spike of the steps around them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HealthEvent:
+    """One thing that a policy noticed, at a step or at a time."""
+
+    kind: EventKind
+    message: str
+    """One sentence."""
+    step: Step | None = None
+    time: LocalTime | None = None
+    rank: Rank | None = None
+    value: float | None = None
+    limit: float | None = None
+    """What the value was compared with."""
+    count: int | None = None
+    """How many in a row or in the window."""
+    since_step: Step | None = None
+    """First step that it is about, where that is not `step`."""
+    since_time: LocalTime | None = None
+    """First event of a strike's group."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SkippedSpan:
+    """Neighbouring steps whose updates are lost."""
+
+    first: Step
+    last: Step
+    updates: int
+    """Steps lost among those that the log shows."""
+    peak: float | None
+    """Largest finite norm among them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JudgedSteps:
+    """The steps at which a policy could have noticed an unusual norm: only there does its silence mean anything."""
+
+    first: Step | None
+    """None: the policy could judge no step."""
+    last: Step | None
+    """Last step that the log covers: a log that prints every tenth step also speaks for the nine after each."""
+    why: str
+    """One clause: why no earlier step could be judged."""
+
+    def objection(self, step: Step | None) -> str | None:
+        """Return in a clause why nothing can be said of a step; None if the policy judged it."""
+        if self.first is None or self.last is None:
+            return self.why
+        if step is None:
+            return "its step is unknown"
+        if step < self.first:
+            return f"step {self.first} is the first that could be judged: {self.why}"
+        if step > self.last:
+            return f"the log ends before it, at step {self.last}"
+        return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplayResult:
+    """What a policy would have done over a log."""
+
+    policy: str
+    first_step: Step | None
+    last_step: Step | None
+    """Where the replay ends: the stop, or the end of the log."""
+    steps_seen: int
+    steps_unseen: int
+    """Steps between the first and the last that the log does not show."""
+    spans: tuple[SkippedSpan, ...]
+    stopped_at: Step | None
+    updates_lost: int
+    learning_rate_index: int | None
+    """Optimizer step at the end, if every update before the log was applied."""
+    events: tuple[HealthEvent, ...]
+    notes: tuple[str, ...]
+    """Sentences that must be read with the numbers."""
+    judged: JudgedSteps | None = None
+    """None: the policy judged the events of a detector, not steps."""
+
+
+class SuspectKind(str, Enum):
+    """Why checkpoints of a stretch are not to be trusted."""
+
+    SPIKE = "spike"
+    SDC_STRIKE = "sdc-strike"
+    CHECKSUM_ABNORMAL = "checksum-abnormal"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SuspectInterval:
+    """A stretch of training, by step or by time, whose checkpoints are suspect."""
+
+    kind: SuspectKind
+    reason: str
+    """One sentence."""
+    first_step: Step | None = None
+    recovered_step: Step | None = None
+    """First step that is well again; None where none is, or where the stretch is told by time."""
+    first_time: LocalTime | None = None
+    """Open-ended: what a broken unit wrote into the weights stays there."""
+    rank: Rank | None = None
+    peak: float | None = None
+    """Largest finite norm."""
+
+
+def union(spans: Sequence[JudgedSteps]) -> JudgedSteps | None:
+    """Return the steps that any of several replays judged; None if there is no replay."""
+    if not spans:
+        return None
+    firsts = [span.first for span in spans if span.first is not None]
+    lasts = [span.last for span in spans if span.last is not None]
+    return JudgedSteps(first=min(firsts, default=None), last=max(lasts, default=None), why=spans[0].why)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HealthTimeline:
+    """All suspect stretches of a training, in order."""
+
+    intervals: tuple[SuspectInterval, ...]
+    judged: JudgedSteps | None = None
+    """None: stretches are known by time, or by a record that does not say which steps were judged."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SavedCheckpoint:
+    """What the policies need to know of a checkpoint."""
+
+    name: str
+    step: Step | None
+    """True global step; None where nothing tells it."""
+    time: LocalTime | None = None
+    """When it was saved."""
+    recorded: Health = Health.UNKNOWN
+    """What any record says of it: the mark inside it, or the health file."""
+    prefix: str = ""
+    """Of its file names: trainings that share a folder are told apart by it."""
+    run: int | None = None
+    """Which start of the training saved it, counted by those that saved; None where its layout does not tell."""
+    records_measured_health: bool = False
+    """Whether its writer records a health only if it was measured, whatever the number of pipeline stages."""
+
+
+class MarkState(str, Enum):
+    """Where a checkpoint stands on the timeline."""
+
+    CLEAR = "clear"
+    """Outside every suspect stretch."""
+    SUSPECT = "suspect"
+    UNKNOWN = "unknown"
+    """Its step was not judged, or neither its step nor its time can be compared with some stretch."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointMark:
+    """One checkpoint, set against the timeline."""
+
+    name: str
+    step: Step | None
+    state: MarkState
+    reason: str
+    """One sentence."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HealthJudgement:
+    """One checkpoint, judged by its embedding norm."""
+
+    name: str
+    step: Step | None
+    recorded: Health
+    embedding_local_norm: float | None
+    """Sum of squares, as the log shows it at the save; None where it shows none."""
+    l2_norm: float | None
+    """Its root."""
+    health: Health
+    source: str
+    """`log`, `record`, `weights`, `replicas` or `none`: what `health` rests on."""
+    note: str | None = None
+    """One sentence, where something hinders the judgement."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HealthReport:
+    """All checkpoints, judged."""
+
+    threshold: float | None
+    """Sum of squares."""
+    judgements: tuple[HealthJudgement, ...]
+    """As the checkpoints came."""
+    findings: tuple[Finding, ...]
+    newest_healthy: str | None = None
+    """Of the training's last course; None where there is none, or nobody asked for it."""

@@ -1,0 +1,89 @@
+"""A launch: the config that obeys a plan, the commands that start it, and what was written of them."""
+
+from __future__ import annotations
+
+from ckpttool.core.domain.answered import Answered
+from ckpttool.core.domain.frozen import dataclass
+from ckpttool.core.domain.plan import NoResumePoint, ResumePlan, exit_of
+from ckpttool.core.domain.view import USUAL, View
+from ckpttool.core.errors import ExitCode
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfigChange:
+    """One key that the launch config changes."""
+
+    key: str
+    """Dotted, as `section.key`."""
+    before: str | None
+    """As the config spells it; None where the key was not there."""
+    after: str | None
+    """As the config spells it; None where the key is removed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchConfig:
+    """A config that makes the trainer do what a plan says."""
+
+    text: str
+    """The whole file; write it as UTF-8 without changing line ends."""
+    changes: tuple[ConfigChange, ...]
+    """What differs from the base config, in the order of a reader's interest; empty where it obeyed already."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchJob:
+    """What a launch command needs to know besides the plan."""
+
+    config: str
+    """Path of the launch config, absolute: the trainer may look for a relative one elsewhere."""
+    nodes: int = 1
+    devices_per_node: int = 8
+    master_addr: str | None = None
+    """Host name or address of node 0; needed with several nodes."""
+    script: str | None = None
+    """What the trainer is started by; None: its own entry script."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fragment(Answered):
+    """What to tell a trainer whose configs are not edited: it is started by its user, as ever."""
+
+    NOUN = "launch"
+
+    decision: ResumePlan | NoResumePoint
+    """With the path as the trainer shall see it, wherever it is started."""
+    strict: bool = False
+    """Whether a newer checkpoint that was rejected is an exit of its own."""
+    view: View = USUAL
+    """What a table is to show of the plan."""
+
+    @property
+    def exit_code(self) -> ExitCode:
+        """As of `resolve`."""
+        return exit_of(self.decision, strict=self.strict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launch(Answered):
+    """A launch config on disk, and the commands that start it."""
+
+    NOUN = "launch"
+
+    plan: ResumePlan
+    output: str
+    """The launch config, as the user gave its path."""
+    changes: tuple[ConfigChange, ...]
+    commands: tuple[str, ...]
+    """One for each node, node 0 first."""
+    folder: str
+    """In which folder they are to be run, as the trainer's people call it."""
+    written: bool = True
+    """False where the file said all of it already: it and its `.bak` are as they were."""
+    view: View = USUAL
+    """What a table is to show of the plan."""
+
+    @property
+    def exit_code(self) -> ExitCode:
+        """0: the config is written, or said all of it already."""
+        return ExitCode.OK

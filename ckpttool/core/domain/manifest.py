@@ -1,0 +1,151 @@
+"""What a seal records of a checkpoint, so that silent damage shows later."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from ckpttool.core.domain.answered import Answered
+from ckpttool.core.domain.checkpoint import Inventory
+from ckpttool.core.domain.exits import of_findings
+from ckpttool.core.domain.finding import Finding
+from ckpttool.core.domain.frozen import dataclass, replace
+from ckpttool.core.domain.replicas import Healed, TensorDigests
+from ckpttool.core.domain.scalars import ScalarValues
+from ckpttool.core.domain.shard import FormatName, TensorEntry
+from ckpttool.core.domain.units import ByteCount
+from ckpttool.core.errors import ExitCode
+
+VERSION = 1
+"""Of the manifest's form. Another number means that the values may mean something else: not verified."""
+
+CHUNK_BYTES = ByteCount(64 << 20)
+"""The unit in which damage is located, and in which workers share one big file.
+
+Part of the form: hashes over other chunks cannot be compared."""
+
+
+MOST_TENSORS_BYTES = 40 << 20
+"""Of the digests of tensors in one record: what 8,192 ranks need of which each holds 300 tensors of its own."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShardSeal:
+    """What one file was when it was sealed."""
+
+    path: str
+    """POSIX, relative to the inventory's root."""
+    size: ByteCount
+    xxh3_128: str
+    """Of the whole file, 32 hexadecimal digits."""
+    chunks: tuple[str, ...]
+    """The same of each `CHUNK_BYTES`, in file order; the last one may be shorter. None for an empty file."""
+    format: FormatName
+    schema_hash: str | None
+    scalars: ScalarValues
+    first_seen: str
+    """UTC, `2025-01-31T23:59:59Z`: when this content was first recorded. Sealing it again does not change it."""
+    healed: Healed | None = None
+    """Where the file was rebuilt from another rank's; None: it is as it was saved."""
+    tensors: TensorDigests | None = None
+    """One digest a tensor; None where they are not known, as in a manifest of a version that recorded none."""
+
+    def same_content(self, other: ShardSeal) -> bool:
+        """Whether both are of the same bytes."""
+        return (self.size, self.xxh3_128, self.chunks) == (other.size, other.xxh3_128, other.chunks)
+
+    def with_more(self, other: ShardSeal) -> ShardSeal:
+        """Return the same with what another seal of the same bytes knows beyond it."""
+        if self.tensors is not None or other.tensors is None:
+            return self
+        return replace(self, tensors=other.tensors)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manifest:
+    """The seal of one checkpoint."""
+
+    layout: str
+    checkpoint: str
+    """The checkpoint's name."""
+    prefix: str
+    world_size: int | None
+    """Ranks of the training; None where nothing told it."""
+    sealed_at: str
+    """UTC, as `first_seen`: when the manifest last changed."""
+    sealed_by: str
+    """Version of ckpttool."""
+    shards: tuple[ShardSeal, ...]
+    """By path, each path once."""
+    disputed: tuple[Finding, ...] = ()
+    """Not in the file: shards of which several manifests of one save say different things."""
+    version: int = VERSION
+    chunk_bytes: ByteCount = CHUNK_BYTES
+
+    @property
+    def by_path(self) -> dict[str, ShardSeal]:
+        """The seals, to be looked up."""
+        return {seal.path: seal for seal in self.shards}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sealing:
+    """What became of an order to seal a checkpoint."""
+
+    checkpoint: str
+    path: str
+    """Of the manifest, relative to the inventory's root; empty where its layout has no place for one."""
+    manifest: Manifest | None
+    """What is recorded now; None where sealing was refused, and whatever was there stays as it was."""
+    written: bool
+    """Whether the file changed; an unchanged checkpoint, sealed again, changes nothing."""
+    findings: tuple[Finding, ...]
+    """Why it was refused; else what differs from the values that were recorded before."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sealed(Answered):
+    """What `seal` recorded."""
+
+    NOUN = "seals"
+
+    inventory: Inventory
+    sealings: tuple[Sealing, ...]
+    """One for each checkpoint that was asked for, newest first."""
+
+    @property
+    def exit_code(self) -> ExitCode:
+        """The safest code over all checkpoints; where there is none, nothing was sealed."""
+        if not self.sealings:
+            return ExitCode.NOTHING_TO_RESUME
+        return of_findings(finding for sealing in self.sealings for finding in sealing.findings)
+
+
+def differing_chunks(seal: ShardSeal, size: int, chunks: Sequence[str]) -> tuple[int, ...]:
+    """Return which chunks of a file are not what was sealed, from 0; none where the file is the same.
+
+    Args:
+        seal: What was recorded.
+        size: Bytes that the file has now.
+        chunks: xxh3-128 of each `CHUNK_BYTES` of it, in file order.
+    """
+    common = min(len(seal.chunks), len(chunks))
+    longest = max(len(seal.chunks), len(chunks))
+    differing = [index for index in range(common) if seal.chunks[index] != chunks[index]]
+    differing += range(common, longest)
+    if not differing and size != seal.size:
+        # Never by a file's own digests; but sizes that differ are not to be called equal, whatever was handed in.
+        differing.append(max(longest - 1, 0))
+    return tuple(differing)
+
+
+def tensors_in(entries: Iterable[TensorEntry], begin: int, end: int) -> tuple[str, ...]:
+    """Return the names of the tensors that have data in a range of a file, in the order of the entries.
+
+    Args:
+        entries: As the file's header declares them.
+        begin: First byte.
+        end: First byte after the range.
+    """
+    return tuple(
+        entry.name for entry in entries if any(max(first, begin) < min(last, end) for first, last in entry.spans)
+    )

@@ -1,0 +1,129 @@
+"""What several machines saw of one training's files, put together: which of them, when, and where they differ."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ckpttool.core.domain.frozen import dataclass
+from ckpttool.core.domain.node import Room
+from ckpttool.core.domain.shard import FileStamp
+from ckpttool.core.domain.units import Rank, counted
+from ckpttool.core.domain.verdict import Level, ShardReport
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seat:
+    """Which part of a look it was, and where and when it was taken."""
+
+    number: int
+    """From 1."""
+    of: int
+    run: str
+    """What is the same for all parts of one look; empty where nothing tells."""
+    host: str
+    disk: str
+    """The same for two looks at one disk, and another for two disks."""
+    shared: bool
+    """Whether other machines see that disk."""
+    root: str
+    """The tree, as it is spelled there."""
+    began_ns: int
+    """When it began to look, in nanoseconds since 1970."""
+    ended_ns: int
+    level: Level
+    share: str | None = None
+    """Which files of a disk it was to look at, where several divide one: `2/8`; None: all that it sees."""
+    claims: tuple[Rank, ...] | None = None
+    """Ranks that will start on this machine, ascending; None: nobody says."""
+    room: Room | None = None
+    """What was left on that disk; None where it did not say."""
+    absolute: str | None = None
+    """The same as `root`, from `/` on; None where the part is of a version that did not say."""
+    unwritable: tuple[str, ...] = ()
+    """The tree and folders in it to which the user who looked may not write."""
+    inode: int | None = None
+    """Of the tree's folder: one export has the same under each of its addresses; None where there is no folder."""
+
+    @property
+    def name(self) -> str:
+        """The part, for people."""
+        return f"part {self.number} of {self.of} ({self.host})"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Copy:
+    """One machine's file of a path that several have."""
+
+    seat: Seat
+    stamp: FileStamp
+    report: ShardReport | None
+    """None where it was not looked at."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Merge:
+    """All looks at a tree, but for what they told."""
+
+    source: str
+    """How the parts were given."""
+    root: str
+    """The tree, as its machines spell it."""
+    of: int
+    """Parts that there are."""
+    seats: tuple[Seat, ...]
+    """By number, host and time."""
+    missing: tuple[int, ...]
+    """Numbers of parts that were not given or not read, from 1."""
+    blind: Mapping[int, str]
+    """Numbers of parts that could not list the tree's folder, each with why."""
+    unread: tuple[tuple[str, str], ...]
+    """What was given and is no part that can be read: its name, and why."""
+    left_out: tuple[Seat, ...]
+    """Parts of another run, and older ones of the same number."""
+    held: Mapping[str, tuple[int, ...]]
+    """Which of the seats, by their place in `seats`, have a file, by its path."""
+    copies: Mapping[str, tuple[Copy, ...]]
+    """Looks at the files of which there are several, by path; of those that saw the same on one disk but one."""
+    looked: tuple[Seat, ...] = ()
+    """As `seats`, and those that could not list the tree's folder."""
+    divided: tuple[Mapping[str, str], ...] = ()
+    """Of each of the seats, for folders whose files were shared out: a hash of all names in it, by its path."""
+    different: frozenset[str] = frozenset()
+    """Records of which the seats have different ones, by their paths."""
+
+    @property
+    def places(self) -> tuple[str, ...]:
+        """Where the tree lies on its machines, from `/` on; empty where they did not say."""
+        if self.root.startswith("/"):
+            return (self.root,)
+        return tuple(sorted({seat.absolute for seat in self.seats if seat.absolute is not None}))
+
+    @property
+    def lacking(self) -> str:
+        """Which parts told nothing, for people; empty where all did."""
+        numbers = sorted({*self.missing, *self.blind})
+        if not numbers:
+            return ""
+        hosts = {seat.number: seat.host for seat in self.left_out if seat.of == self.of}
+        named = ", ".join(
+            f"{number} ({hosts[number]} in an older look)" if number in hosts else str(number)
+            for number in numbers[:_MOST_NAMED]
+        )
+        more = f" and {len(numbers) - _MOST_NAMED} more" if len(numbers) > _MOST_NAMED else ""
+        blind = [
+            f"part {number} could not list the folder ({why})"
+            for number, why in sorted(self.blind.items())[:_MOST_NAMED]
+        ]
+        verb = "is" if len(numbers) == 1 else "are"
+        torn = [f"{name} {why}" for name, why in self.unread[:_MOST_TORN]] if self.missing else []
+        return "; ".join([f"of {counted(self.of, 'part')} {named}{more} {verb} not here", *torn, *blind])
+
+
+BREAK_NS = 3600 * 10**9
+"""Nobody looks from one machine, and from the next one of the same look so much later, without saying its name."""
+
+_MOST_NAMED = 8
+"""Numbers of parts that one line holds."""
+
+_MOST_TORN = 2
+"""Files that cannot be read, with why, that one line holds."""

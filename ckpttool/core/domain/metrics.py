@@ -1,0 +1,155 @@
+"""What a training log shows of each step, and what in it could not be read."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime, timezone
+from enum import Enum
+from typing import NewType
+
+from ckpttool.core.domain.frozen import dataclass
+from ckpttool.core.domain.units import Step
+
+LocalTime = NewType("LocalTime", float)
+"""Seconds since 1970-01-01 00:00 on a machine's own clock. Logs name no zone: compare only within one cluster."""
+
+MINUTE = 60.0
+"""Of such seconds."""
+
+
+def parse_local_time(text: str) -> LocalTime:
+    """Return the moment that a log writes as `2024-05-01 12:30:00`, with or without `,123` at the end.
+
+    Raises:
+        ValueError: It is no such moment.
+    """
+    return LocalTime(datetime.fromisoformat(text.replace(",", ".")).replace(tzinfo=timezone.utc).timestamp())
+
+
+def local_time_of(text: str | None) -> LocalTime | None:
+    """Return the moment that a log tells; None where it tells none: a column of times may hold anything."""
+    try:
+        return None if text is None else parse_local_time(text)
+    except ValueError:
+        return None
+
+
+def show_local_time(time: LocalTime) -> str:
+    """Return the moment as logs write it, to the second."""
+    return datetime.fromtimestamp(time, tz=timezone.utc).strftime("%Y-%m-%d %H:%M:%S")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepMetrics:
+    """One step as one log shows it; None for whatever that log does not show. Norms may be NaN or infinite."""
+
+    step: Step
+    loss: float | None = None
+    """None too where a pipeline stage that has no loss prints 0."""
+    global_norm: float | None = None
+    """L2 norm of all gradients, before clipping."""
+    embedding_local_norm: float | None = None
+    """Sum of squares of the embedding's gradient on one rank (its root is the L2 norm); 0 where none was found."""
+    overflow: bool | None = None
+    skipped: bool | None = None
+    """Whether the trainer says that it dropped this step's update."""
+    time: str | None = None
+    """When it was logged, `2024-05-01 12:30:00` on the machine's own clock; `parse_local_time` reads it."""
+    consumed_samples: int | None = None
+    """Samples over all ranks, up to and with this step."""
+    learning_rate: float | None = None
+    """With which this step's update was made."""
+    validation_loss: float | None = None
+    """Of samples that are never trained on, after this step."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogProblem:
+    """A line that should have been readable and is not. Nothing was guessed from it."""
+
+    source: str
+    """The log, as it is shown to people."""
+    line: int
+    """From 1; 0 where the problem is the whole file."""
+    reason: str
+    text: str
+    """The start of the line, control characters escaped."""
+
+    @property
+    def ends_the_log(self) -> bool:
+        """Whether it is no line: the log could not be read at all, or not to its end."""
+        return self.line == 0
+
+
+class NoteKind(str, Enum):
+    """What a log tells besides numbers."""
+
+    REWIND = "rewind"
+    """The step went back: training was resumed from an earlier checkpoint; the later values count."""
+    COUNT_STOP = "count-stop"
+    """Training stopped: so many steps in a row had too high a norm."""
+    NORM_STOP = "norm-stop"
+    """Training stopped at one step with too high a norm, to be repeated."""
+    NAN_STOP = "nan-stop"
+    """Training stopped at a NaN."""
+    CUT = "cut"
+    """The last record is not whole: the log is still being written, or its writer was stopped while it wrote."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogNote:
+    """An event that the log itself tells."""
+
+    kind: NoteKind
+    source: str
+    line: int
+    """From 1."""
+    step: Step | None
+    """The step it happened at; for a rewind the first step of the new attempt."""
+    previous_step: Step | None = None
+    """For a rewind, the step before it in the log."""
+    value: float | None = None
+    """The norm, where it is told."""
+    count: int | None = None
+    """Steps in a row, where it is told."""
+
+
+LogItem = StepMetrics | LogProblem | LogNote
+"""What a reader yields, in the order of the log."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogAttempt:
+    """A stretch of logs that never goes back: one start of the training, or several that each went on at the end."""
+
+    rows: Sequence[StepMetrics]
+    """Ascending, at least one."""
+    begun: bool
+    """Whether the log shows that a start begins here. Else the log may be missing what came before."""
+    ended: bool
+    """Whether the log shows that the training stopped here. Else it may have gone on."""
+
+    @property
+    def first(self) -> Step:
+        """The first step that it shows."""
+        return self.rows[0].step
+
+    @property
+    def last(self) -> Step:
+        """The last step that it shows."""
+        return self.rows[-1].step
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingLog:
+    """One or more logs of one training, put together."""
+
+    sources: tuple[str, ...]
+    metrics: Sequence[StepMetrics]
+    """One for each step, ascending: the last attempt where a step was done again."""
+    attempts: tuple[LogAttempt, ...] | None
+    """In the order of time; None where a log goes back more often than any training."""
+    notes: tuple[LogNote, ...]
+    problems: tuple[LogProblem, ...]
+    """The first ones; `problem_count` says how many there were."""
+    problem_count: int

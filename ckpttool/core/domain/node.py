@@ -1,0 +1,101 @@
+"""Where we look from: the disk that a tree lies on, and what launchers say of other machines."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import Enum
+
+from ckpttool.core.domain.expectation import RankFiles
+from ckpttool.core.domain.frozen import dataclass
+
+
+class Reach(str, Enum):
+    """Who sees a file system."""
+
+    SHARED = "shared"
+    """Every machine that mounts it: what is not there is nowhere."""
+    LOCAL = "local"
+    """This machine alone: other machines have one of their own under the same path."""
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mount:
+    """The file system that a path lies on, as the kernel tells it."""
+
+    kind: str
+    """`ext4`, `nfs4`, `fuse.sshfs`; empty where the kernel does not tell."""
+    source: str
+    """`/dev/sda1`, `server:/export`: on every machine the same only where the file system is shared."""
+    reach: Reach
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Room:
+    """What is left on a file system for a user without privileges."""
+
+    free_bytes: int
+    free_files: int | None
+    """Inodes; None where the file system makes them as it needs them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Node:
+    """What the machine that we run on says of itself; tests say it in its stead."""
+
+    environment: Mapping[str, str]
+    mounts: str
+    """In the form of `/proc/self/mountinfo`; empty where there is none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """What one launcher's environment says of the job that this process belongs to."""
+
+    said_by: str
+    """The variables with their values, as a person would type them."""
+    several: bool
+    """Whether the job runs on more than one machine. False where that follows from the number of ranks alone."""
+    ranks: int | None = None
+    """Processes of the job on all machines; None where their number says nothing about the training's ranks."""
+    counts_ranks: bool = False
+    """Whether a process is a rank for certain, so that a tree with as many ranks lacks none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Surroundings:
+    """All that tells whether ranks of a tree may have files on other machines."""
+
+    files: RankFiles
+    sign: str
+    """What a rank's folder is called, where each has one."""
+    declared: tuple[int, ...]
+    """World sizes that the user or the config states: what is whole on as many ranks lacks none."""
+    jobs: tuple[Job, ...]
+    """What launchers say."""
+    mount: Mount
+    """Of the tree's files."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Process:
+    """Which of the processes this is that a launcher started all alike."""
+
+    launcher: str
+    """As its people call it: `srun`, `torchrun`."""
+    index: int
+    """Among all processes of the start, from 0."""
+    count: int
+    """All processes of the start, on all machines."""
+    local_index: int | None
+    """Among those on this machine, from 0; None where the launcher does not tell."""
+    local_count: int | None
+    """Those on this machine; None where the launcher does not tell."""
+    run: str | None
+    """Names the start, the same in all of its processes, of letters, digits, dots, dashes and underscores; None where
+    the launcher has no name for it.
+    """
+    attempt: int
+    """How often the launcher started all of this anew, from 0."""
+    node: int | None = None
+    """This machine among those of the start, from 0; None where the launcher does not tell."""

@@ -1,0 +1,42 @@
+"""Which ranks start on which machine, and where their files lie."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from ckpttool.core.domain.frozen import dataclass
+from ckpttool.core.domain.units import Rank
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Home:
+    """What one machine has of a tree, and which ranks are to start there."""
+
+    host: str
+    root: str
+    """The tree's folder, as it is spelled there."""
+    shared: bool
+    """Whether other machines see its disk."""
+    claims: Collection[Rank] | None
+    """Ranks that will start there; None where nobody said so."""
+    files: Collection[str]
+    """What it has, by paths relative to the tree's folder."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadByAll:
+    """Files of a save that a machine reads at a start whichever ranks run there, by paths relative to the tree."""
+
+    surely: tuple[str, ...] = ()
+    """Every machine reads them, and stops or begins anew without one; those that the save does not have are no loss."""
+    perhaps: tuple[str, ...] = ()
+    """Besides, it reads some of these: no record tells which."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placed:
+    """Ranks that will start on one machine."""
+
+    ranks: tuple[Rank, ...]
+    """Ascending."""
+    host: str

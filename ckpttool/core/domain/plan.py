@@ -1,0 +1,399 @@
+"""Which checkpoint, where the data starts, and why not a newer one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from enum import Enum
+from typing import TYPE_CHECKING
+
+from ckpttool.core.domain.answered import Answered
+from ckpttool.core.domain.checkpoint import Checkpoint
+from ckpttool.core.domain.finding import (
+    NOT_SEEN,
+    Code,
+    Finding,
+    Severity,
+    blocking,
+    seen_in_part,
+    withheld,
+    without_answer,
+    worst,
+)
+from ckpttool.core.domain.frozen import dataclass
+from ckpttool.core.domain.units import Step, at_step, counted, lasting
+from ckpttool.core.domain.verdict import Level, VerdictWord
+from ckpttool.core.domain.view import USUAL, View
+from ckpttool.core.errors import ExitCode
+
+if TYPE_CHECKING:
+    from ckpttool.core.domain.advice import SpikeAdvice, StopAdvice
+    from ckpttool.core.domain.data_position import DataPosition, SkipBatches
+    from ckpttool.core.domain.load_settings import LoadSettings
+    from ckpttool.core.domain.parts_given import PartsGiven
+    from ckpttool.core.domain.placement import Placed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rejection:
+    """A checkpoint that was not chosen, with every reason found."""
+
+    checkpoint: Checkpoint
+    reasons: tuple[Finding, ...]
+
+
+MOST_REJECTED = 8
+"""Rejected checkpoints that people are told one by one, newest first; the JSON of `resolve` tells them all."""
+
+
+class LostTimeSource(str, Enum):
+    """What tells how long lost steps took."""
+
+    LOG = "log"
+    """The training log, by the times beside its steps."""
+    SAVES = "saves"
+    """The files of two saves, by when they were written."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LostTime:
+    """How long it took to train what is to be done again."""
+
+    seconds: float
+    source: LostTimeSource
+    pace: tuple[Step, Step] | None = None
+    """The steps of the two saves at whose pace it is reckoned; None where what was lost lies between two times."""
+
+    @property
+    def words(self) -> str:
+        """For people, with what tells it: `42 min, by the saves' times,`."""
+        by = "by the log" if self.source is LostTimeSource.LOG else "by the saves' times"
+        if self.pace is not None:
+            by = f"reckoned at the pace of steps {self.pace[0]} to {self.pace[1]}, {by}"
+        return f"{lasting(self.seconds)} ({by})"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResumePoint:
+    """The checkpoint to load."""
+
+    checkpoint: Checkpoint
+    step: Step
+    """Its true global step: what does not tell one is never chosen."""
+    evidence: Level
+    """How hard all of its shards were looked at."""
+    verdict: VerdictWord
+    """What that showed: `verified` where checksums agreed, `struct-ok` where there was none to compare with."""
+    lost_steps: int
+    """Batches between this checkpoint and the furthest one on its course, whole or not: work to be done again.
+
+    Batches of this checkpoint's size; where the other one's differed, rounded up. Where a log was read that goes on
+    further, up to its last step.
+    """
+    lost_samples: int | None = None
+    """The same in samples; None where no batch size is known."""
+    lost_time: LostTime | None = None
+    """How long these steps took; None where nothing tells, or none is lost."""
+    saved_ns: int | None = None
+    """When the last of its shards was written, by the files' times, in nanoseconds since 1970; None: not known."""
+    rejected: tuple[Rejection, ...]
+    """Newest first: what a reader might have expected instead."""
+    findings: tuple[Finding, ...]
+
+    @property
+    def may_lose_more(self) -> bool:
+        """Whether something newer does not tell its step, so that `lost_steps` may leave it out."""
+        return any(rejection.checkpoint.step is None for rejection in self.rejected)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoResumePoint:
+    """Nothing in the tree can be resumed from."""
+
+    root: str
+    evidence: Level
+    """How hard to look was asked for."""
+    rejected: tuple[Rejection, ...]
+    findings: tuple[Finding, ...]
+    advice: SpikeAdvice | StopAdvice | None = None
+    """The way around a spike or on after a stop, where that was asked for."""
+    is_named: bool = False
+    """One checkpoint was asked about, and no other was looked at."""
+    in_trash: int = 0
+    """Checkpoints that prunes moved away and that can be brought back."""
+    parts: PartsGiven | None = None
+    """Which looks it rests on, where several machines looked instead of this one."""
+
+    @property
+    def is_sure(self) -> bool:
+        """Whether it is known that there is nothing: no save may be whole that was not read, or on other machines."""
+        reasons = [reason for one in self.rejected for reason in one.reasons]
+        if seen_in_part((*self.findings, *reasons)) or withheld(self.findings):
+            return False
+        undecided = {Code.RUN_MIXED, Code.ABANDONED_BRANCH}
+        if any(one.code in undecided and one.severity is Severity.UNKNOWN for one in self.findings):
+            return False
+        return not any(may_be_good(one.reasons) for one in self.rejected)
+
+    @property
+    def where_else(self) -> str | None:
+        """Say where more is to look at than what was rejected; None where nowhere."""
+        from shlex import quote
+
+        if self.is_named:
+            return f"no other checkpoint was looked at: ckpttool resolve {quote(self.root)}"
+        if not self.in_trash:
+            return None
+        lie = "lies" if self.in_trash == 1 else "lie"
+        return f"{counted(self.in_trash, 'checkpoint')} {lie} in the trash: ckpttool trash list {quote(self.root)}"
+
+
+_NOT_KNOWN = frozenset(
+    {
+        Code.NOT_LOADABLE,
+        Code.STEP_UNKNOWN,
+        Code.STEP_DISAGREES,
+        Code.DUPLICATE_CHECKPOINT,
+        Code.RUN_MIXED,
+        Code.UNSUPPORTED_FORMAT,
+        *NOT_SEEN,
+    }
+)
+
+
+def may_be_good(findings: Iterable[Finding]) -> bool:
+    """Tell whether nothing shows a save to be damaged: nobody could read it, knows its step, or decides a tie."""
+    reasons = blocking(findings)
+    return bool(reasons) and all(
+        one.is_tie or (one.code in _NOT_KNOWN and one.severity is Severity.UNKNOWN) for one in reasons
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchSegment:
+    """A stretch of past training at one global batch size."""
+
+    steps: int
+    """Batches consumed in this stretch."""
+    global_batch_size: int
+    """Samples a batch over all ranks."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PastSizes:
+    """What the saves on the way to a checkpoint tell of the batches that it was trained with."""
+
+    batch_sizes: tuple[int, ...] = ()
+    """Samples a batch that any of them records, ascending: at each change the step was counted anew."""
+    unrecorded_steps: int = 0
+    """How far they came of which none is recorded: the trainer counted on from there as it was."""
+    why_unrecorded: str | None = None
+    """Which saves of this trainer record none; None where that is not known."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SkipAnswer(Answered):
+    """The arithmetic of a changed batch size alone."""
+
+    NOUN = "skip"
+
+    skip: SkipBatches
+    steps: Step
+    """Batches consumed."""
+    old_global_batch: int | None
+    """Samples a batch before; None where segments tell it all."""
+    exact_sizes: tuple[int, ...]
+    """Global batch sizes near the wished-for one at which no sample is seen twice; empty where it is exact."""
+    told: TrainersSkip | None
+    """None where the trainer has no setting for it."""
+
+    @property
+    def exit_code(self) -> ExitCode:
+        """0: it is arithmetic."""
+        return ExitCode.OK
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainersSkip:
+    """A skip in the setting of one trainer."""
+
+    setting: str
+    value: int | bool
+    remark: str | None = None
+    """Why it is this setting, where one would expect another."""
+    whole_sinks: str = ""
+    """Whose way it is to count whole sinks."""
+
+
+class Outcome(str, Enum):
+    """What a trainer then does with the save that it picks by itself, or without one."""
+
+    LOADS = "loads"
+    STOPS = "stops"
+    """With an error, or without a word."""
+    SCRATCH = "scratch"
+    """It starts from random weights."""
+    MIXES = "mixes"
+    """It loads parts of several saves."""
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Simulation:
+    """What the trainer would pick by itself, and what it would do then."""
+
+    trainer: str
+    """Its name in JSON."""
+    title: str
+    """Its name for people."""
+    version: str | None
+    """None: as the trainer's known versions do it alike."""
+    would_resume: str | None
+    """Checkpoint name, or that of a folder that is none; None where it stops with an error, starts from random weights,
+    or lets every rank differ."""
+    outcome: Outcome
+    because: str
+    """One sentence: why that one, and why it ends so."""
+    older: str | None = None
+    """A field of `ckpttool/plan/1` that says it, too; documents had it before they had every trainer's."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JudgedStart:
+    """What a start as it stands would do: by its config, its records and its names, with nobody naming it a save."""
+
+    simulation: Simulation | None
+    """None: not known, for `why` says why."""
+    lead: str = "as it stands"
+    """Which start it is, for the beginning of a sentence."""
+    why: str = ""
+    by_script: bool = False
+    """Where it is not known: whether the training's own script decides, which nobody can look at before."""
+    by_records: bool = False
+    """Whether it goes by small records beside the saves, which `repair-meta` writes."""
+    data: str | None = None
+    """How its data would go on elsewhere than the plan says, in words; None: they do not, or that is not known."""
+    lacks: str | None = None
+    """What of the save it leaves out, and what comes of that, in words; None: nothing."""
+    line: int | None = None
+    """Of the config's setting that decides."""
+    mend: str | None = None
+    """What in the config makes it load what was chosen, if naming that does not, for the end of a sentence."""
+    in_the_way: str | None = None
+    """A path in the tree that must be moved out of its folder first: it stops this start, and a launched one alike."""
+    only_in: str | None = None
+    """The folder in which it must be started for that, since a relative path leads into the tree from there alone."""
+
+    def takes(self, name: str) -> bool:
+        """Tell whether it loads a save of this name, and goes on behind it."""
+        told = self.simulation
+        goes_on = told is not None and told.outcome in {Outcome.LOADS, Outcome.UNKNOWN}
+        return goes_on and told is not None and told.would_resume == name and not (self.data or self.lacks)
+
+    @property
+    def is_known(self) -> bool:
+        """Whether it is known what it would do."""
+        told = self.simulation
+        return told is not None and not (told.outcome is Outcome.UNKNOWN and told.would_resume is None)
+
+    @property
+    def reason(self) -> str:
+        """Why it does that, or why that is not known."""
+        if self.data is not None:
+            return self.data
+        if self.lacks is not None and self.simulation is not None and self.simulation.outcome is Outcome.LOADS:
+            return self.lacks
+        return self.why if self.simulation is None else self.simulation.because
+
+    def deed(self, chosen: Checkpoint) -> str:
+        """Say what it does, in words that follow its name.
+
+        Args:
+            chosen: What it should load.
+        """
+        told, instead = self.simulation, f"{at_step(chosen.step)} ({chosen.name})"
+        if told is None or not self.is_known:
+            return "loads what is not known"
+        if told.outcome is Outcome.SCRATCH:
+            return f"begins at step 0 and does not resume from {instead}"
+        if told.outcome is Outcome.MIXES:
+            return f"loads parts of several saves, not {instead}"
+        if told.would_resume is None:
+            return f"stops and does not load {instead}"
+        then = " and stops" if told.outcome is Outcome.STOPS else ""
+        if told.would_resume != chosen.name:
+            return f"takes {told.would_resume}{then}, not {instead}"
+        if self.data is not None:
+            then = ", and its data elsewhere"
+        elif self.lacks is not None and not then:
+            then = " without a part of it"
+        return f"takes {chosen.name}{then}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResumePlan:
+    """Everything a launch needs."""
+
+    root: str
+    point: ResumePoint
+    load: LoadSettings
+    data: DataPosition
+    """Where the data go on."""
+    next_step: Step
+    """Global step that the resumed run does first, counted in batches of the new size."""
+    findings: tuple[Finding, ...] = ()
+    """About the resume as a whole: counters that the trainer will get wrong, settings that disagree."""
+    advice: SpikeAdvice | StopAdvice | None = None
+    """The way around a spike or on after a stop, where that was asked for; `data` follows it."""
+    placement: tuple[Placed, ...] = ()
+    """Which ranks start where, as the machines said that looked; empty where none did."""
+    copies: tuple[str, ...] = ()
+    """Files that have to be copied to a disk before a trainer can load them, relative to `root`; empty on a disk."""
+    parts: PartsGiven | None = None
+    """Which looks it rests on, where several machines looked instead of this one."""
+
+
+def exit_of(decision: ResumePlan | NoResumePoint, *, strict: bool) -> ExitCode:
+    """Return 0 where a checkpoint was chosen; with `strict`, only where no newer one was rejected for damage.
+
+    Where the choice loses more than may be lost, or a rank would start where its files are not: 10.
+
+    Where a log that was to have a say could not be read to its end, or showed no step, the choice was made without it:
+    14.
+    """
+    match decision:
+        case NoResumePoint():
+            reasons = [reason for one in decision.rejected for reason in one.reasons]
+            if worst([*reasons, *decision.findings]) is Severity.UNSAFE:
+                return ExitCode.UNSAFE
+            return ExitCode.NOTHING_TO_RESUME if decision.is_sure else ExitCode.INCOMPLETE
+        case ResumePlan():
+            if (strict and decision.point.rejected) or any(_is_wrong_start(finding) for finding in decision.findings):
+                return ExitCode.DAMAGE
+            return ExitCode.INCOMPLETE if without_answer(decision.findings) else ExitCode.OK
+
+
+def _is_wrong_start(finding: Finding) -> bool:
+    """Tell whether a start from what was chosen is not what anybody wants, whole as it is."""
+    codes = {Code.TOO_MUCH_LOST, Code.SHARD_ELSEWHERE}
+    return finding.code in codes and finding.severity in {Severity.SUSPECT, Severity.DAMAGE}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resolution(Answered):
+    """What `resolve` decided, with what was asked beside it."""
+
+    NOUN = "plan"
+
+    decision: ResumePlan | NoResumePoint
+    simulation: Simulation | None = None
+    """What the trainer by itself would have done, where that was asked."""
+    strict: bool = False
+    """Whether a newer checkpoint that was rejected is an exit of its own."""
+    now: float | None = None
+    """Seconds since 1970, to which the age of the chosen one is counted; None: its age is not told."""
+    view: View = USUAL
+
+    @property
+    def exit_code(self) -> ExitCode:
+        """That of the decision."""
+        return exit_of(self.decision, strict=self.strict)

@@ -1,0 +1,50 @@
+"""The trainer's own records that name the save which it wrote last."""
+
+from __future__ import annotations
+
+from ckpttool.core.domain.frozen import dataclass
+from ckpttool.core.domain.units import Rank
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pointer:
+    """What such a record says."""
+
+    path: str
+    """Relative to the root."""
+    rank: Rank | None = None
+    """Whose record it is; None where all ranks share it."""
+    name: str | None = None
+    """File or folder that it names, as it spells it; None where it names nothing."""
+    target: str | None = None
+    """The path of that, relative to the root. It comes from a file: it is compared with paths, never followed."""
+    content: bytes | None = None
+    """What the trainer would write to say the same."""
+    trouble: str | None = None
+    """Why it names nothing."""
+    unknown: bool = False
+    """Whether it may name something: it is there, and could not be read."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PointerText:
+    """What such a record holds when a certain checkpoint was saved last."""
+
+    name: str
+    """File or folder that it names."""
+    content: bytes
+    """The whole file."""
+    like: str | None = None
+    """A record whose mode one that is missing gets, relative to the root: it is to be readable by the same."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PointerFix:
+    """A record that shall name another checkpoint."""
+
+    path: str
+    """Relative to the root."""
+    trouble: str
+    """What is wrong with it now, for people."""
+    text: PointerText
+    """What it shall hold."""

@@ -1,0 +1,225 @@
+"""The answer before a launch: go or not, and every reason, each where a reader of the report can find it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from enum import Enum
+from typing import TYPE_CHECKING
+
+from ckpttool.core.domain.answered import Answered
+from ckpttool.core.domain.exits import of_findings
+from ckpttool.core.domain.finding import Code, Finding, Severity, blocking, worst
+from ckpttool.core.domain.frozen import dataclass
+from ckpttool.core.domain.question import DataQuestion, ResumeQuestion, TreeQuestion
+from ckpttool.core.domain.settings import SafeFix
+from ckpttool.core.domain.view import USUAL, View
+from ckpttool.core.errors import ExitCode
+
+if TYPE_CHECKING:
+    from ckpttool.core.domain.plan import NoResumePoint, ResumePlan
+
+
+class Outcome(str, Enum):
+    """How one check ended, best first."""
+
+    PASSED = "passed"
+    SKIPPED = "skipped"
+    """An earlier check left nothing to look at."""
+    UNKNOWN = "unknown"
+    """Could not be looked at: no proof of anything wrong, and none of the opposite."""
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reason:
+    """A finding, and where it is for somebody who stands where ckpttool was started."""
+
+    finding: Finding
+    file: str | None = None
+    """A path that can be opened from there; None where no file is at fault."""
+
+    @property
+    def blocks(self) -> bool:
+        """Whether it stops a launch."""
+        return bool(blocking([self.finding]))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Check:
+    """One thing that was looked at."""
+
+    name: str
+    """`config`, `checkpoint`, `health`, `launch`, `start`, `disk`; or the config file, if only configs were checked."""
+    summary: str
+    """One line: what was seen."""
+    reasons: tuple[Reason, ...] = ()
+    """Everything found, notes too, in the order of what was looked at."""
+    allowed: tuple[Reason, ...] = ()
+    """What would be a reason, and is none: the config itself allows it."""
+    stopped: ExitCode | None = None
+    """Where the check could not be made: the exit code of what stopped it, which is a reason too."""
+    skipped: bool = False
+    unsure: bool = False
+    """Whether nobody knows, although nothing stands against a launch: health that nobody recorded."""
+
+    @property
+    def outcome(self) -> Outcome:
+        """How it ended. What follows from the reasons is not kept beside them."""
+        if self.skipped:
+            return Outcome.SKIPPED
+        gravest = worst(reason.finding for reason in self.reasons)
+        if gravest is Severity.NOTE:
+            return Outcome.PASSED
+        return Outcome.UNKNOWN if gravest is Severity.UNKNOWN else Outcome.FAILED
+
+
+_STOPS_FIRST = (
+    ExitCode.UNSAFE,
+    ExitCode.USAGE,
+    ExitCode.UNKNOWN_LAYOUT,
+    ExitCode.NOTHING_TO_RESUME,
+    ExitCode.DAMAGE,
+    ExitCode.INCOMPLETE,
+)
+"""The safest first, as of one answer; but what stops a command is a reason among others: without a question there is
+no answer."""
+
+
+def exit_of(checks: Iterable[Check]) -> ExitCode:
+    """Return 0 where every check passed, else the safest of the codes that the checks ask for."""
+    codes = set()
+    for check in checks:
+        codes.add(check.stopped or of_findings(reason.finding for reason in check.reasons))
+    return next((code for code in _STOPS_FIRST if code in codes), max(codes, default=ExitCode.OK))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NextSaves:
+    """What a training will ask of the disk, by its config."""
+
+    folder: str
+    """Where it saves; it need not exist yet."""
+    inside: tuple[str, ...]
+    """Folders in that of the checkpoints that its files go to, if it saves there."""
+    count: int
+    """How many more saves must fit beside what is there."""
+    stays: str | None
+    """What makes no room by itself, in words that a remedy can quote; None where nothing is to be said."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DiskNeed:
+    """What the next saves take, and what there is."""
+
+    folder: str
+    """Where they will be written, or the part of that path that exists."""
+    saves: int
+    """How many saves must fit beside what is there."""
+    save_bytes: int
+    save_files: int
+    free_bytes: int
+    free_files: int | None
+    """None where the file system counts no inodes."""
+    unwritable: tuple[str, ...]
+    """Folders that this user may not write to."""
+    stays: str | None = None
+    """As in `NextSaves`."""
+    host: str | None = None
+    """Whose own disk it is, of several machines; None where it is this machine's, or all see it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Preflight(Answered):
+    """Whether a launch now would resume where it says."""
+
+    NOUN = "preflight"
+
+    config: str | None
+    """None where the trainer's configs are not read, so that there is nothing to give."""
+    root: str | None
+    """The checkpoint folder; None where there is none."""
+    checks: tuple[Check, ...]
+    decision: ResumePlan | NoResumePoint | None = None
+    disk: DiskNeed | None = None
+    resolved_from: str | None = None
+    """What was taken instead of the path that was given, for people."""
+    view: View = USUAL
+
+    @property
+    def exit_code(self) -> ExitCode:
+        """0 where every check passed, else the safest of the codes that the checks ask for."""
+        return exit_of(self.checks)
+
+    @property
+    def go(self) -> bool:
+        """True only where every check was made and nothing stands against a launch."""
+        return all(check.outcome is Outcome.PASSED for check in self.checks)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refused(Preflight):
+    """The preflight that stopped a launch: nothing was written."""
+
+    NOUN = "launch"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FixedConfig:
+    """A config before and after what one value mends was mended."""
+
+    path: str
+    before: str
+    """The whole text, as is the next."""
+    after: str
+    fixes: tuple[SafeFix, ...]
+    """In the order of the file."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lint(Answered):
+    """What rules say about configs alone."""
+
+    NOUN = "preflight"
+
+    checks: tuple[Check, ...]
+    """One a file, in the order in which they were given."""
+    fixed: tuple[FixedConfig, ...] = ()
+    """What was mended and written before the rules were asked."""
+    foreign: tuple[str, ...] = ()
+    """YAML files that were found in folders, or were to be skipped, and are no training configs."""
+    view: View = USUAL
+    """How it is to be told."""
+    command: str = "lint-config"
+    """By which reports are headed."""
+
+    @property
+    def exit_code(self) -> ExitCode:
+        """0 where every check passed, else the safest of the codes that the checks ask for."""
+        return exit_of(self.checks)
+
+    @property
+    def go(self) -> bool:
+        """True where nothing in any file stands against a launch."""
+        return all(check.outcome is Outcome.PASSED for check in self.checks)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PreflightQuestion:
+    """What shall be launched, and how much is good enough."""
+
+    config: str | None
+    """None where the trainer's configs are not read."""
+    tree: TreeQuestion = TreeQuestion()
+    """Without the config: it is read as part of the answer."""
+    choice: ResumeQuestion = ResumeQuestion()
+    data: DataQuestion = DataQuestion()
+    devices: int | None = None
+    """Devices that will be started in all; None: not known."""
+    strict: bool = False
+    """Whether a newer checkpoint that was not chosen stops the launch."""
+    allowed: tuple[Code, ...] = ()
+    """Findings that the user has seen and accepts: they become notes."""
+    view: View = USUAL
+    """How the report is to be told."""
+    load_checkpoint: str | None = None
+    """The folder to which a tree of an object store was copied."""

@@ -1,0 +1,111 @@
+"""How far saves are on a training's way: in samples, for a step counts batches of the size that its own run had.
+
+At a resume with another global batch size a trainer may scale its step counter, so step 60 of 16 samples is further
+than step 100 of 8. The steps of two runs say the same only where nothing says that their batch sizes differ.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+
+from ckpttool.core.domain.checkpoint import Checkpoint, RunSummary
+from ckpttool.core.domain.units import Step
+
+
+class Progress:
+    """What orders the saves of two runs, and counts what lies between them."""
+
+    def __init__(self, checkpoints: Iterable[Checkpoint]) -> None:
+        """Learn the batch sizes.
+
+        Args:
+            checkpoints: All of a tree, or of one training in it, in any order.
+        """
+        told: dict[tuple[str, int], Counter[int]] = defaultdict(Counter)
+        sizes: dict[str, set[int]] = defaultdict(set)
+        counted: dict[str, bool] = {}
+        for checkpoint in checkpoints:
+            size, samples = checkpoint.scalars.global_batch_size, checkpoint.scalars.samples
+            counted[checkpoint.prefix] = counted.get(checkpoint.prefix, True) and samples is not None
+            if size is not None:
+                told[checkpoint.prefix, checkpoint.run][size] += 1
+                sizes[checkpoint.prefix] |= {size} if checkpoint.label is None else set()
+        self._of_run = {key: _most(votes) for key, votes in told.items()}
+        for key, votes in told.items():
+            usual = self._of_run[key]
+            sizes[key[0]] |= set(votes) if usual is None else {usual}
+        self._in_samples = {prefix for prefix, all_count in counted.items() if all_count or len(sizes[prefix]) > 1}
+
+    def counts_samples(self, prefix: str) -> bool:
+        """Tell whether a training's saves are compared by samples, since its steps do not all count the same."""
+        return prefix in self._in_samples
+
+    def batch_size(self, checkpoint: Checkpoint) -> int | None:
+        """Return the samples in a batch of those that a checkpoint's step counts; None where nothing tells.
+
+        A run that names mark has one size, so what most of its saves say holds for all of them.
+        """
+        if checkpoint.label is None:
+            return checkpoint.scalars.global_batch_size
+        return self._of_run.get((checkpoint.prefix, checkpoint.run))
+
+    def samples(self, checkpoint: Checkpoint) -> int | None:
+        """Return the samples that the training had seen when it saved this; None where nothing tells."""
+        if checkpoint.label is None:
+            return checkpoint.samples
+        size = self.batch_size(checkpoint)
+        return None if size is None or checkpoint.step is None else checkpoint.step * size
+
+    def of(self, checkpoint: Checkpoint) -> int | None:
+        """Return how far a save is, to be compared with others of its training; None where that is not known."""
+        return self.samples(checkpoint) if self.counts_samples(checkpoint.prefix) else checkpoint.step
+
+    def of_run(self, run: RunSummary) -> tuple[int, int] | None:
+        """Return how far a run was at its first save and at its last; None: not known."""
+        if run.first_step is None or run.last_step is None:
+            return None
+        if not self.counts_samples(run.prefix):
+            return run.first_step, run.last_step
+        size = self._of_run.get((run.prefix, run.run))
+        return None if size is None else (run.first_step * size, run.last_step * size)
+
+    def told(self, place: int, prefix: str) -> str:
+        """Say in words how far something is: `step 30`, or `480 samples` where steps do not all count the same."""
+        return f"{place} samples" if self.counts_samples(prefix) else f"step {place}"
+
+
+def newest_first(checkpoints: Iterable[Checkpoint]) -> list[Checkpoint]:
+    """Order by lineage: run, then how far it came; never by mtime.
+
+    A checkpoint without a known step (all of its shards empty, say, after a power cut) stands where its name puts it
+    among the others of its run: it cannot be chosen, but whoever reads the answer must learn that it is there. So must
+    he of one whose run nothing marks and whose batch size nothing tells, where others differ: it stands first.
+    """
+    found = list(checkpoints)
+    progress = Progress(found)
+    known: dict[tuple[str, int], list[tuple[tuple[int, ...], Step]]] = defaultdict(list)
+    for checkpoint in found:
+        if checkpoint.step is not None and checkpoint.label is not None:
+            known[checkpoint.prefix, checkpoint.run].append((checkpoint.sort_key, checkpoint.step))
+
+    def age(checkpoint: Checkpoint) -> tuple[int, bool, int, bool, tuple[int, ...], str]:
+        # A run that is marked has one batch size.
+        place = progress.of(checkpoint) if checkpoint.label is None else checkpoint.step
+        step = checkpoint.step if place is None else place
+        if step is None:
+            before = [step for key, step in known[checkpoint.prefix, checkpoint.run] if key <= checkpoint.sort_key]
+            step = max(before, default=_BEFORE_ALL)
+        is_lost = checkpoint.label is None and place is None
+        return (checkpoint.run, is_lost, step, checkpoint.step is None, checkpoint.sort_key, checkpoint.format.value)
+
+    return sorted(found, key=age, reverse=True)
+
+
+_BEFORE_ALL = Step(-1)
+
+
+def _most(votes: Counter[int]) -> int | None:
+    """Return what most say; None where as many contradict."""
+    first, *rest = votes.most_common(2)
+    return None if rest and rest[0][1] == first[1] else first[0]

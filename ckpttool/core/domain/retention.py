@@ -1,0 +1,340 @@
+"""Which checkpoints may go, and what becomes of the files."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from ckpttool.core.domain.answered import Answered
+from ckpttool.core.domain.checkpoint import Checkpoint
+from ckpttool.core.domain.exits import of_findings, safest
+from ckpttool.core.domain.finding import Code, Finding, seen_in_part
+from ckpttool.core.domain.frozen import dataclass
+from ckpttool.core.domain.pointer import PointerFix
+from ckpttool.core.domain.shard import FileStamp
+from ckpttool.core.domain.units import ByteCount, Step
+from ckpttool.core.domain.verdict import Level, VerdictWord
+from ckpttool.core.errors import ExitCode
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetentionPolicy:
+    """What a user wants to keep. Whatever the policy, nothing goes before `keep_last` newer good ones are proven."""
+
+    keep_last: int
+    """Newest good checkpoints that stay; at least 1."""
+    keep_every: int | None = None
+    """Steps: the first good checkpoint at or after each multiple of it stays."""
+    keep_healthy: int = 0
+    """Newest good checkpoints recorded as healthy that stay."""
+    keep: tuple[str, ...] = ()
+    """Names of checkpoints that stay whatever they are."""
+    drop_abandoned: bool = False
+    """Whether branches that the training left may go as well."""
+    prefix: str | None = None
+    """Only checkpoints whose file names begin so; all others stay."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PruneOrder:
+    """How to look, and what to do."""
+
+    apply: bool = False
+    """Do it; otherwise only say what would be done."""
+    level: Level | None = None
+    """How hard to look at those that justify that others go. None: at every byte where there is a checksum to compare
+    with, else at headers."""
+    grace: float = 300.0
+    """Seconds: while a shard is younger, somebody is writing here."""
+    wait: float = 0.0
+    """Seconds to wait for a save that is under way, or for another ckpttool that changes the tree."""
+    trash_days: float = 0.0
+    """Days that what went stays in the trash."""
+    max_age: float | None = None
+    """Seconds for which an earlier check of an unchanged file is trusted; None: read everything."""
+
+
+class Why(str, Enum):
+    """Why a checkpoint stays or goes. A promise to scripts: added to, never renamed."""
+
+    LAST = "last"
+    VERIFIED = "verified"
+    """One of the newest that a checksum proves, where newer ones have none."""
+    UNPROVEN = "unproven"
+    """A checksum can prove it and was not compared with its bytes, nor were those of enough newer ones."""
+    HEALTHY = "healthy"
+    EVERY = "every"
+    NAMED = "named"
+    NEWER = "newer"
+    """Whole but not good (unhealthy, or an abandoned branch), and too few good ones are newer."""
+    NOT_WHOLE = "not-whole"
+    DISPUTED = "disputed"
+    """It and another save contradict each other and nothing shows which of the two is damaged, or nobody could read it,
+    or knows its step or run: it may be good."""
+    STEP_UNKNOWN = "step-unknown"
+    NEEDS_RENAMES = "needs-renames"
+    ABANDONED = "abandoned"
+    OTHER_TRAINING = "other-training"
+    UNKNOWN_FILES = "unknown-files"
+    NOT_MOVED = "not-moved"
+    """Its layout says of this save that it is not to be moved."""
+    EVIDENCE = "evidence"
+    """Without it another one would be judged differently: its ranks, its branch, its header."""
+    REPLACED = "replaced"
+    """The one reason to go."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fate:
+    """What becomes of one checkpoint."""
+
+    checkpoint: Checkpoint
+    why: tuple[Why, ...]
+    """Every rule that keeps it; `REPLACED` alone where it goes."""
+    because: str
+    """One sentence."""
+    word: VerdictWord | None
+    """The verdict on it; None where it was not looked at."""
+
+    @property
+    def goes(self) -> bool:
+        """Whether it may go."""
+        return self.why == (Why.REPLACED,)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetentionPlan:
+    """The fate of every checkpoint of a tree."""
+
+    root: str
+    layout: str
+    policy: RetentionPolicy
+    fates: tuple[Fate, ...]
+    """Newest first; those of other trainings last."""
+
+    @property
+    def going(self) -> tuple[Checkpoint, ...]:
+        """The checkpoints that go, newest first."""
+        return tuple(fate.checkpoint for fate in self.fates if fate.goes)
+
+    @property
+    def good(self) -> tuple[Checkpoint, ...]:
+        """The checkpoints that stay and were proven to be good to resume from, newest first."""
+        proven = {Why.LAST, Why.VERIFIED, Why.UNPROVEN}
+        return tuple(fate.checkpoint for fate in self.fates if proven.intersection(fate.why))
+
+    @property
+    def is_undecided(self) -> bool:
+        """Whether there may be good ones, though none is known to be."""
+        return not self.good and any(
+            {Why.DISPUTED, Why.STEP_UNKNOWN, Why.ABANDONED}.intersection(fate.why) for fate in self.fates
+        )
+
+    @property
+    def whole(self) -> tuple[Checkpoint, ...]:
+        """The checkpoints that stay and were found whole: the good ones first, then the rest, each newest first."""
+        rest = [fate.checkpoint for fate in self.fates if not fate.goes and _NOT_GOOD.isdisjoint(fate.why)]
+        good = self.good
+        known = {checkpoint.key for checkpoint in good}
+        return (*good, *(checkpoint for checkpoint in rest if checkpoint.key not in known))
+
+
+_NOT_GOOD = frozenset(
+    {
+        Why.NOT_WHOLE,
+        Why.DISPUTED,
+        Why.STEP_UNKNOWN,
+        Why.NEEDS_RENAMES,
+        Why.ABANDONED,
+        Why.OTHER_TRAINING,
+        Why.NEWER,
+    }
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Move:
+    """One rename, of a file or of a save's whole folder."""
+
+    path: str
+    """Where it is, relative to the root; in the trash it keeps this path."""
+    stamp: FileStamp
+    """What must still be there."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Batch:
+    """All that goes with one checkpoint."""
+
+    trash: str
+    """The folder that it goes to, relative to the root."""
+    moves: tuple[Move, ...]
+    """In order. While the first is away and any other is not, the checkpoint looks whole to nobody."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trashed:
+    """What an earlier prune moved away."""
+
+    name: str
+    """Of the folder in the trash."""
+    goes: bool
+    """Whether it has been there long enough."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Elsewhere:
+    """What would go of one checkpoint on another machine, or in an object store."""
+
+    checkpoint: str
+    """Its name."""
+    host: str | None
+    """The machine, where several looked; None in an object store."""
+    paths: tuple[str, ...]
+    """Files, relative to the root, in the order in which they are to go."""
+    nbytes: ByteCount
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pruning(Answered):
+    """The plan, and what became of it."""
+
+    NOUN = "prune"
+
+    plan: RetentionPlan
+    order: PruneOrder
+    fixes: tuple[PointerFix, ...]
+    """Records that name what goes."""
+    trash: tuple[Trashed, ...]
+    refusals: tuple[Finding, ...]
+    """Why nothing is changed, whatever was asked for."""
+    resolved_from: str | None
+    """What was taken instead of the path that was given, for people."""
+    elsewhere: tuple[Elsewhere, ...] | None = None
+    """Where the tree is not a folder of this machine: what would go where, by host, oldest checkpoint first; nothing
+    where something refuses it. Nothing of it is ever done from here."""
+
+    @property
+    def exit_code(self) -> ExitCode:
+        """0 where the plan stands, done or not; what was refused says why, and a tree without a good one counts."""
+        if self.plan.good or seen_in_part(self.refusals):
+            return of_findings(self.refusals)
+        nothing = ExitCode.INCOMPLETE if self.plan.is_undecided else ExitCode.NOTHING_TO_RESUME
+        return safest([of_findings(self.refusals), nothing])
+
+    @property
+    def applied(self) -> bool:
+        """Whether it was done."""
+        return self.order.apply and not self.refusals
+
+    @property
+    def freed(self) -> ByteCount | None:
+        """Bytes of the checkpoints that go; None where a size is not known."""
+        sizes = [checkpoint.nbytes for checkpoint in self.plan.going]
+        return None if None in sizes else ByteCount(sum(size for size in sizes if size is not None))
+
+
+class TrashAction(str, Enum):
+    """What is done with the trash. A promise to scripts: added to, never renamed."""
+
+    LIST = "list"
+    RESTORE = "restore"
+    EMPTY = "empty"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InTrash:
+    """One folder of the trash, and the checkpoint in it."""
+
+    folder: str
+    """Its name: when it was moved there, and the checkpoint's name."""
+    name: str
+    """The checkpoint's."""
+    prefix: str | None
+    """What its file names begin with, where several trainings may share the tree; None where it is not known."""
+    step: Step | None
+    """None where it is not known: what lies there is no checkpoint, or nobody asked for it."""
+    nbytes: ByteCount | None
+    """Bytes of its shards; None where it is not known."""
+    since: float
+    """Unix seconds: when it was moved there."""
+    taken: bool
+    """Whether it is restored or deleted; of a list: whether it has been there for the time that was asked about."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trash(Answered):
+    """What lies in a tree's trash, and what became of it."""
+
+    NOUN = "trash"
+
+    root: str
+    layout: str
+    action: TrashAction
+    apply: bool
+    """Do it; otherwise only say what would be done."""
+    older_than: float | None
+    """Seconds that something must have been there; None: not asked."""
+    content: tuple[InTrash, ...]
+    """Oldest first, as it was before."""
+    findings: tuple[Finding, ...]
+    """Of a list, and of what is to be deleted: what is not known, or is in the way. Of what was restored: what its
+    headers show."""
+    resolved_from: str | None
+    """What was taken instead of the path that was given, for people."""
+
+    @property
+    def exit_code(self) -> ExitCode:
+        """0 where it is known what lies there, and what was restored is whole as far as headers show."""
+        return of_findings(self.findings)
+
+    @property
+    def applied(self) -> bool:
+        """Whether it was done."""
+        return self.apply  # what was interrupted is finished before, and nothing else is in the way of all
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether an interrupted change of the tree must be finished before anything is deleted."""
+        return not self.apply and any(finding.code is Code.IN_PROGRESS for finding in self.findings)
+
+    @property
+    def taken(self) -> tuple[InTrash, ...]:
+        """What is restored or deleted, oldest first."""
+        return tuple(save for save in self.content if save.taken)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Repair(Answered):
+    """What the trainer's own records should say, and what became of it."""
+
+    NOUN = "repair"
+
+    root: str
+    layout: str
+    checkpoint: Checkpoint | None
+    """The newest whole one, or the one that was asked for, which they shall name; None where there is none."""
+    fixes: tuple[PointerFix, ...]
+    refusals: tuple[Finding, ...]
+    apply: bool
+    resolved_from: str | None
+    read: int = 0
+    """The trainer's records that were read; none where the layout keeps no such record, or where there is no
+    checkpoint."""
+    able: int = 0
+    """Those of them that can name the checkpoint."""
+    named: bool = False
+    """Whether the checkpoint was asked for by its name."""
+    is_sure: bool = True
+    """Where there is no checkpoint: whether it is known that none is whole."""
+
+    @property
+    def exit_code(self) -> ExitCode:
+        """0 where the records are right, or would be with --apply."""
+        if self.checkpoint is None:
+            return ExitCode.NOTHING_TO_RESUME if self.is_sure else ExitCode.INCOMPLETE
+        return of_findings(self.refusals)
+
+    @property
+    def applied(self) -> bool:
+        """Whether it was done."""
+        return self.apply and not self.refusals

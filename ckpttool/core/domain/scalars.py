@@ -1,0 +1,94 @@
+"""Training scalars: small values that a trainer saves among the tensors, and what must hold of them."""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+from ckpttool.core.domain.finding import Code, Severity
+from ckpttool.core.domain.frozen import dataclass
+from ckpttool.core.domain.shard import ShardRole
+
+ScalarValues: TypeAlias = "tuple[tuple[str, int | float], ...]"
+"""What one file says, by the trainer's own names, sorted; what it does not say is not there."""
+
+_ALWAYS_SPELLED = ("epoch_num", "step_num", "global_step", "loss_scale", "global_batch_size", "consumed_samples")
+"""What manifests and ledgers have had from the first on, null where a file has no such scalar."""
+
+
+def spelled(values: ScalarValues) -> dict[str, int | float | None]:
+    """Return the values as our own records hold them."""
+    return {**dict.fromkeys(_ALWAYS_SPELLED), **dict(values)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scalars:
+    """What is known of a save's progress by what lies inside it; None where nothing tells."""
+
+    step: int | None = None
+    """Batches consumed."""
+    samples: int | None = None
+    tokens: int | None = None
+    global_batch_size: int | None = None
+    """Samples a batch over all ranks."""
+    rest: ScalarValues = ()
+    """What else its trainer saves, by the trainer's own names."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AskedScalar:
+    """A tensor of one element that a file is asked for."""
+
+    name: str
+    whole: bool = True
+    """Whether it must be a whole number."""
+    least: int = 0
+    """Smallest legal value."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgreedScalar:
+    """A scalar that all ranks save alike."""
+
+    name: str
+    code: Code
+    """What it is called where one does not."""
+    severity: Severity
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NameClaim:
+    """What the name of a save says of a scalar inside."""
+
+    scalar: str
+    value: int
+    at_least: bool = False
+    """Whether a larger one agrees, too."""
+    message: str
+    """What to say where it does not, with `%d` for what is inside."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScalarRules:
+    """Which scalars a layout's files hold, and what must hold of them."""
+
+    asked: tuple[AskedScalar, ...] = ()
+    """In the order in which they are named."""
+    required: tuple[tuple[ShardRole, tuple[str, ...]], ...] = ()
+    """Roles whose files must hold scalars, and which whatever their siblings hold."""
+    agreed: tuple[AgreedScalar, ...] = ()
+    without: str | None = None
+    """What the trainer does with a file that lacks one."""
+    without_batch_size: str | None = None
+    """Which of the trainer's files hold no batch size by right."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShardFacts:
+    """What a layout knows of a file before it is opened."""
+
+    scalars: tuple[AskedScalar, ...] = ()
+    """To be read from it."""
+
+
+NO_FACTS = ShardFacts()
+NO_RULES = ScalarRules()

@@ -1,0 +1,103 @@
+"""A training config: what each trainer's says alike, and every setting with its line, which is what rules look at."""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import TypeAlias
+
+from ckpttool.core.domain.finding import Code, Finding
+from ckpttool.core.domain.frozen import dataclass
+
+KeyPath: TypeAlias = "tuple[str | int, ...]"
+"""Keys, and indices of lists, from the top of the config down to a value."""
+
+
+class Nested(Enum):
+    """What stands under a key that holds more settings instead of a value."""
+
+    MAPPING = "mapping"
+    LIST = "list"
+
+
+Value: TypeAlias = "str | int | float | bool | Nested | None"
+"""What YAML makes of a setting; None where nothing stands after the colon. A date comes as text."""
+
+
+def dotted(key: KeyPath) -> str:
+    """Spell a key path as people do."""
+    return ".".join(map(str, key))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """One key, or one item of a list."""
+
+    key: KeyPath
+    value: Value
+    line: int | None
+    """From 1; None where an alias brings it in, for then it stands elsewhere."""
+    spelt: str | None = None
+    """Texts and numbers without quotes, as the file has them; None for every other value."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """A whole config."""
+
+    path: str
+    """As the user gave it."""
+    entries: tuple[Setting, ...]
+    """A section before what stands in it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SafeFix:
+    """A finding that one value mends, and nothing else can be meant."""
+
+    code: Code
+    key: KeyPath
+    line: int
+    """On which the key stands, from 1."""
+    value: str
+    """What to write there, as YAML."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunConfig:
+    """What a training config says, as far as every trainer's does; a trainer's own class says more.
+
+    None: not set and without a known default.
+    """
+
+    trainer: str
+    """Whose config it is, by that trainer's name."""
+    path: str
+    """As the user gave it."""
+    text: str
+    """The whole file: a launch config is made of it, and the file may change meanwhile."""
+    settings: Settings
+    world_size: int | None
+    """Ranks that it starts."""
+    global_batch_size: int | None
+    """Samples a batch over all ranks."""
+    sink_size: int | None
+    """Batches a data sink; None without data sinking, and where another file, which was not read, may say it."""
+    prefix: str | None
+    """How the file names of the next saves begin."""
+    findings: tuple[Finding, ...]
+    """Wrong types and unknown places that change a resume, with lines."""
+    pipeline_stages: int | None = None
+    replicas: int | None = None
+    """Data-parallel ranks, where it tells these alone: parts of the model may make more ranks of them."""
+
+    def started_on(self, devices: int | None) -> RunConfig:
+        """Return what the config means where so many devices are started; None where that is not known.
+
+        The same, unless a trainer's config says nothing of its own about them.
+        """
+        del devices
+        return self
+
+    def line(self, key: str) -> int | None:
+        """Return the line on which a setting stands; None where the config has no such key."""
+        return next((entry.line for entry in self.settings.entries if dotted(entry.key) == key), None)

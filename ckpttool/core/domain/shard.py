@@ -1,0 +1,116 @@
+"""One file of a checkpoint, and what its header says."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from ckpttool.core.domain.dtype import DType
+from ckpttool.core.domain.frozen import dataclass
+from ckpttool.core.domain.units import ByteCount, Rank
+
+
+class FormatName(str, Enum):
+    """A file format, told apart by content."""
+
+    SAFETENSORS = "safetensors"
+    MINDSPORE_CKPT = "mindspore-ckpt"
+    TORCH_ZIP = "torch-zip"
+    TORCH_ZIPS = "torch-zips"
+    """Several of these, one behind another: `.distcp`. A chain of one is both, and its name says which was meant."""
+    TORCH_PICKLE = "torch-pickle"
+    OCDBT = "ocdbt"
+    """A file of a key-value store in which arrays lie: what its values begin with tells nothing, its place does."""
+
+
+TORCH_FORMATS = frozenset({FormatName.TORCH_ZIP, FormatName.TORCH_ZIPS, FormatName.TORCH_PICKLE})
+"""What torch writes."""
+
+FORMAT_OF_SUFFIX = {"ckpt": FormatName.MINDSPORE_CKPT, "safetensors": FormatName.SAFETENSORS}
+"""By what a shard's name claims; what the file is, its content tells."""
+
+
+class ShardRole(str, Enum):
+    """What a rank's file is for."""
+
+    FULL = "full"
+    """Weights, optimizer state and training scalars in one file."""
+    MODEL = "model"
+    OPTIMIZER = "optimizer"
+    UNIFIED = "unified"
+    """A part of a checkpoint that all ranks share."""
+    SCALARS = "scalars"
+    """Only the training scalars."""
+    INDEX = "index"
+    """A record that names what belongs to the save."""
+    DATA = "data"
+    """A writer's slices of whatever the save holds, weights and optimizer state alike."""
+    STATE = "state"
+    """What else a training goes on with: scheduler, random numbers, data loader."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileStamp:
+    """What tells that a file is still the one that was looked at."""
+
+    size: ByteCount
+    token: tuple[int | str, ...]
+    """What its storage calls this state of the file: compared for equality, and read by nobody else."""
+    modified_ns: int | None = None
+    """When its content changed last, in nanoseconds since 1970; None where a storage keeps no such time."""
+    changed_ns: int | None = None
+    """When content, name or rights changed last, which nobody can set back as he can the other; None: not known."""
+
+    @classmethod
+    def on_disk(cls, *, size: int, mtime_ns: int, inode: int, ctime_ns: int | None = None) -> FileStamp:
+        """Return the stamp of a file of a local file system."""
+        return cls(size=ByteCount(size), token=(mtime_ns, inode), modified_ns=mtime_ns, changed_ns=ctime_ns)
+
+    def __eq__(self, other: object) -> bool:
+        """Tell whether the file stayed the same; rights and links may change, so `changed_ns` has no say."""
+        if not isinstance(other, FileStamp):
+            return NotImplemented
+        return (self.size, self.token) == (other.size, other.token)
+
+    def __hash__(self) -> int:
+        """Hash what is compared."""
+        return hash((self.size, self.token))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shard:
+    """One rank's file of one checkpoint, as the listing shows it; nothing of it has been opened."""
+
+    path: str
+    """POSIX, relative to the inventory's root."""
+    rank: Rank | None
+    """None where all ranks share the file."""
+    role: ShardRole
+    format: FormatName
+    """The format its *name* claims; what it really is stands in its `ShardReport`."""
+    run: int = 0
+    """The `_k` in this file's own name, 0 for none. Counted per rank folder, so ranks may disagree."""
+    stamp: FileStamp | None = None
+    """None where the listing did not need it."""
+    least: ByteCount | None = None
+    """Bytes that it must have at least by its save's own record; None where no record says."""
+
+    @property
+    def modified_ns(self) -> int | None:
+        """When it was written last, in nanoseconds since 1970; None where nobody asked or nobody knows."""
+        return None if self.stamp is None else self.stamp.modified_ns
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TensorEntry:
+    """One tensor as a header declares it."""
+
+    name: str
+    dtype: DType
+    shape: tuple[int, ...]
+    spans: tuple[tuple[int, int], ...]
+    """Byte ranges in the file, end exclusive, in order; more than one where a `.ckpt` splits a big tensor."""
+
+    @property
+    def nbytes(self) -> ByteCount:
+        """Bytes of tensor data in the file."""
+        return ByteCount(sum(end - begin for begin, end in self.spans))

@@ -1,0 +1,285 @@
+"""What a check looked at, how hard, and what it found."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from enum import Enum, IntEnum
+from typing import TYPE_CHECKING
+
+from ckpttool.core.domain.answered import Answered
+from ckpttool.core.domain.exits import of_findings
+from ckpttool.core.domain.finding import Code, Finding, Severity
+from ckpttool.core.domain.frozen import dataclass
+from ckpttool.core.domain.scalars import NO_FACTS, ScalarValues, ShardFacts
+from ckpttool.core.domain.shard import FileStamp, FormatName, ShardRole
+from ckpttool.core.domain.units import ByteCount, Rank, Step
+from ckpttool.core.domain.view import USUAL, View
+from ckpttool.core.errors import ExitCode
+
+if TYPE_CHECKING:
+    from ckpttool.core.domain.checkpoint import CheckpointKey, Inventory
+    from ckpttool.core.domain.manifest import ShardSeal
+    from ckpttool.core.domain.replicas import TensorDigests
+
+
+class Level(IntEnum):
+    """How hard to look: headers, every byte, every element."""
+
+    STRUCTURE = 0
+    CHECKSUM = 1
+    NUMERICS = 2
+
+    @property
+    def word(self) -> str:
+        """The lower-case word that options and JSON use."""
+        return self.name.lower()
+
+    @property
+    def reads_content(self) -> bool:
+        """Whether every byte of a shard is read, or no more than its header."""
+        return self >= Level.CHECKSUM
+
+
+class VerdictWord(str, Enum):
+    """A verdict in one word, best first."""
+
+    VERIFIED = "verified"
+    AGREED = "agreed"
+    STRUCT_OK = "struct-ok"
+    UNSUPPORTED = "unsupported"
+    SUSPECT = "suspect"
+    UNREADABLE = "unreadable"
+    UNSTABLE = "unstable"
+    MISSING = "missing"
+    DAMAGED = "damaged"
+    UNSAFE = "unsafe"
+
+
+MIN_COPIES = 3
+"""Copies that count as proven if they agree; of so many in all, two that agree convict the third."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckTask:
+    """One shard to check. A picklable value: any process that sees the folder can run it."""
+
+    root: str
+    path: str
+    """POSIX, relative to `root`."""
+    rank: Rank | None
+    role: ShardRole
+    named_format: FormatName
+    level: Level
+    cost: ByteCount
+    """Bytes that the check will read, as far as the listing knows."""
+    facts: ShardFacts = NO_FACTS
+    """What the layout knows of the file."""
+    part: tuple[int, int] | None = None
+    """First byte and first byte after, where several tasks share a big file; None: all of it."""
+    seal: ShardSeal | None = None
+    """What a manifest recorded of this file."""
+    sha256: str | None = None
+    """What the save's own record says that it is, 64 hexadecimal digits."""
+    hashes: bool = False
+    """Also take xxh3-128 of the file and of each chunk: for sealing."""
+    digests: bool = True
+    """Also take the digest of each tensor, where every byte is read."""
+    listed: FileStamp | None = None
+    """The file as the listing saw it: damage in one that has changed since proves nothing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShardDigest:
+    """The digests of a whole file, as a manifest records them."""
+
+    xxh3_128: str
+    """32 hexadecimal digits."""
+    chunks: tuple[str, ...]
+    """The same of each 64 MiB, in file order."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TensorStat:
+    """The numbers of one floating-point tensor."""
+
+    name: str
+    dtype: str
+    """As safetensors spells it."""
+    elements: int
+    nans: int
+    infinities: int
+    absmax: float
+    """Largest magnitude of the finite elements, exact; 0.0 where there are none."""
+    norm: float
+    """L2 norm of the finite elements, within 1e-5 of the true value (F64: 1e-12); infinite where F64 has no room."""
+    denormal_only: bool
+    """Whether all are finite, and every one that is not zero is subnormal, of which there is one."""
+
+    @property
+    def finite(self) -> bool:
+        """True where there is neither NaN nor infinity."""
+        return not (self.nans or self.infinities)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShardReport:
+    """What one check found. A picklable value; order of reports never matters."""
+
+    path: str
+    rank: Rank | None
+    role: ShardRole
+    level: Level
+    """How hard this shard was really looked at."""
+    format: FormatName | None
+    stamp: FileStamp | None
+    """The file that was read; None where it could not be opened."""
+    scalars: ScalarValues
+    schema_hash: str | None
+    """xxh3-128 over names, dtypes and shapes in order; equal for two shards with the same tensors."""
+    tensors: int | None
+    """How many tensors the header declares; None where it could not be parsed."""
+    checksum_matched: bool
+    """True where a checksum was there and agreed: only this earns `verified`."""
+    bytes_read: ByteCount
+    findings: tuple[Finding, ...]
+    embedded_checksum: bool = False
+    """Whether the file carries a checksum of its own, matched or not."""
+    zero_tail: bool = False
+    """Whether its last 4 KiB (all of a smaller file's tensor data) are zero."""
+    tail_hash: str | None = None
+    """xxh3-64 of those bytes: replicas have the same, other slices of a model do not. None where that is not known."""
+    metadata_hash: str | None = None
+    """xxh3-128 over the header's free text but its checksum, where it has any; None where that is not known."""
+    digest: ShardDigest | None = None
+    """Where hashes were asked for."""
+    stats: Sequence[TensorStat] = ()
+    """At level NUMERICS: every floating-point tensor, in file order."""
+    tensor_digests: TensorDigests | None = None
+    """Where every byte was read and it is known which are whose; None where it is not."""
+    copies: int = 1
+    """How many ranks hold every tensor of it as it does, its own counted, and are known to be replicas of it."""
+    copy_matched: bool = False
+    """Whether a checksum of one of these copies was there and agreed."""
+    remembered: bool = False
+    """True where a ledger says that this very file was checked before, so it was not read again."""
+
+    @property
+    def word(self) -> VerdictWord:
+        """The verdict on this shard alone, in one word."""
+        return _worst_word(self.best, self.findings)
+
+    @property
+    def best(self) -> VerdictWord:
+        """The verdict as far as nothing speaks against the shard."""
+        if self.checksum_matched:
+            return VerdictWord.VERIFIED
+        return VerdictWord.AGREED if self.copies > 1 else VerdictWord.STRUCT_OK
+
+    @property
+    def is_proven(self) -> bool:
+        """Whether its content is proven: by a checksum, by one of a copy, or by three copies that agree."""
+        return self.checksum_matched or self.copies >= MIN_COPIES or (self.copies > 1 and self.copy_matched)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """What is known of one checkpoint. Status is derived from the findings, never kept beside them."""
+
+    key: CheckpointKey
+    """Whose verdict this is: names alone may occur twice in a tree."""
+    name: str
+    step: Step | None
+    level: Level
+    reports: tuple[ShardReport, ...]
+    """By (rank, path); where only a part was asked for, of its shards."""
+    findings: tuple[Finding, ...]
+    """Of the shards and of the checkpoint as a whole."""
+    unseen: int = 0
+    """Shards that are not in the part that was asked for."""
+    beside: tuple[ShardReport, ...] = ()
+    """Of these, by (rank, path): headers and sizes alone."""
+    compared_with: tuple[str, ...] = ()
+    """Other checkpoints, by name, that told which ranks hold copies of the same tensors; nearest first."""
+    also_read: tuple[str, ...] = ()
+    """Those of these that were read for no other reason."""
+
+    @property
+    def word(self) -> VerdictWord:
+        """The verdict in one word: a checkpoint is as good as its worst shard."""
+        best = VerdictWord.STRUCT_OK
+        if self.reports and not self.unseen:
+            best = max({report.best for report in self.reports}, key=_BADNESS.index)
+        return _worst_word(best, self.findings)
+
+    @property
+    def is_proven(self) -> bool:
+        """Whether the content of every shard is proven, and nothing speaks against any."""
+        return self.word in {VerdictWord.VERIFIED, VerdictWord.AGREED} and all(
+            report.is_proven for report in self.reports
+        )
+
+    @property
+    def looked_at(self) -> bool:
+        """False where no shard was opened and no name is wrong: then `word` says nothing."""
+        return bool(self.reports or self.beside or self.findings or not self.unseen)
+
+    @property
+    def bytes_read(self) -> ByteCount:
+        """Bytes read from the disk for this verdict."""
+        return ByteCount(sum(report.bytes_read for report in (*self.reports, *self.beside)))
+
+
+_BADNESS = tuple(VerdictWord)
+"""Best first, as the words are listed."""
+
+_WORD_OF_CODE = {
+    Code.RANK_MISSING: VerdictWord.MISSING,
+    Code.SHARD_MISSING: VerdictWord.MISSING,
+    Code.SHARD_ELSEWHERE: VerdictWord.MISSING,
+    Code.SHARD_RESPELLED: VerdictWord.MISSING,
+    Code.CHANGED_WHILE_READING: VerdictWord.UNSTABLE,
+    Code.UNSUPPORTED_FORMAT: VerdictWord.UNSUPPORTED,
+}
+_WORD_OF_SEVERITY = {
+    Severity.NOTE: VerdictWord.VERIFIED,
+    Severity.SUSPECT: VerdictWord.SUSPECT,
+    Severity.UNKNOWN: VerdictWord.UNREADABLE,
+    Severity.DAMAGE: VerdictWord.DAMAGED,
+    Severity.UNSAFE: VerdictWord.UNSAFE,
+}
+
+
+def _worst_word(best: VerdictWord, findings: Iterable[Finding]) -> VerdictWord:
+    return max((best, *(word_of(finding) for finding in findings)), key=_BADNESS.index)
+
+
+def word_of(finding: Finding) -> VerdictWord:
+    """Return the verdict that one finding alone asks for; a note asks for none."""
+    if finding.severity in {Severity.NOTE, Severity.UNSAFE}:
+        return _WORD_OF_SEVERITY[finding.severity]
+    if finding.is_tie:  # it was read, and nobody knows what to make of it
+        return VerdictWord.SUSPECT
+    return _WORD_OF_CODE.get(finding.code, _WORD_OF_SEVERITY[finding.severity])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verification(Answered):
+    """What `verify` found."""
+
+    NOUN = "verdicts"
+
+    inventory: Inventory
+    verdicts: tuple[Verdict, ...]
+    """One for each checkpoint that was asked for, newest first."""
+    level: Level
+    seconds: float
+    """How long it took."""
+    view: View = USUAL
+
+    @property
+    def exit_code(self) -> ExitCode:
+        """The safest code over all checkpoints; where there is none, nothing was proven."""
+        if not self.verdicts:
+            return ExitCode.NOTHING_TO_RESUME
+        own = (finding for verdict in self.verdicts for finding in verdict.findings)
+        return of_findings([*self.inventory.findings, *own])

@@ -1,0 +1,132 @@
+"""Shard file formats, told apart by content, never by suffix."""
+
+from __future__ import annotations
+
+import errno
+
+from ckpttool.core.domain.finding import Code, Finding, damage
+from ckpttool.core.domain.frozen import replace
+from ckpttool.core.domain.scalars import NO_FACTS, ShardFacts
+from ckpttool.core.domain.shard import TORCH_FORMATS, FormatName
+from ckpttool.core.domain.verdict import ShardReport
+from ckpttool.core.formats.base import Header, ShardFormat, unread_header, unsupported
+from ckpttool.core.formats.front import HEAD_BYTES, Front
+from ckpttool.core.formats.mindspore.shard import MindSporeCkpt
+from ckpttool.core.formats.safetensors.shard import Safetensors
+from ckpttool.core.formats.torch.shard import TorchPickle, TorchZip, unsafe_pickle
+from ckpttool.core.storage.base import ByteSource
+
+FORMATS: tuple[ShardFormat, ...] = (TorchZip(), MindSporeCkpt(), Safetensors(), TorchPickle())
+"""Every format, the one with the surest mark first. Pickle comes last: its mark is two bytes, and a safetensors file
+whose header has 640 bytes begins with the same two."""
+
+_SMALLEST = 10
+"""Bytes of the smallest file of any format: a safetensors file with the header `{}`."""
+
+_MAY_CHANGE_PLACES = {FormatName.SAFETENSORS: ".safetensors", FormatName.MINDSPORE_CKPT: ".ckpt"}
+
+
+def read_header(source: ByteSource, *, named: FormatName, facts: ShardFacts = NO_FACTS) -> Header:
+    """Read a shard's header, whatever the shard is.
+
+    Args:
+        source: The open shard.
+        named: The format that its name claims. It decides nothing but the words where the content says otherwise.
+        facts: What the layout knows of it, and wants to know.
+
+    Returns:
+        The header, with findings where the file is damaged, refused or unknown. Content never raises.
+
+    Raises:
+        OSError: The disk did not answer.
+    """
+    seen = getattr(source, "shown", None)
+    if seen is not None:
+        return shown_header(seen, named, facts)
+    front = source if isinstance(source, Front) else Front(source)
+    size = source.stamp.size
+    head = front.head()
+    if not head:
+        return unread_header(named, damage(Code.SHARD_EMPTY, "The file has no bytes."), bytes_read=0)
+    if named is FormatName.OCDBT:  # values follow one another as they are, zeros too: the store says where each lies
+        return unread_header(named, bytes_read=len(head))
+    if not head.strip(b"\0"):
+        return _zeroed(source, named, head)
+    for shard_format in FORMATS:
+        if shard_format.recognise(head):
+            return _under_its_name(shard_format.header(front, head, facts), named)
+    # The oldest pickles begin with no mark at all.
+    return unsafe_pickle(source, head, hidden=False) or unread_header(
+        named, _unrecognised(head, size), bytes_read=len(head)
+    )
+
+
+def shown_header(seen: ShardReport, named: FormatName, facts: ShardFacts) -> Header:
+    """Return what a look at a file elsewhere told of its header: its scalars, and no tensors.
+
+    Raises:
+        OSError: More was asked for than such a look tells.
+    """
+    if not facts.scalars:
+        raise OSError(errno.ENODATA, "only its scalars were looked at where it lies")
+    asked = {scalar.name for scalar in facts.scalars}
+    scalars = tuple(pair for pair in seen.scalars if pair[0] in asked)
+    return replace(unread_header(seen.format or named, bytes_read=0), scalars=scalars, schema_hash=seen.schema_hash)
+
+
+def _zeroed(source: ByteSource, named: FormatName, head: bytes) -> Header:
+    """Report zeros where the header should be, and whether the end is zero too; the middle is not looked at."""
+    size = source.stamp.size
+    tail = source.read(max(len(head), size - HEAD_BYTES), HEAD_BYTES)
+    tail_is_zero = not tail.strip(b"\0")
+    where = f"and last {HEAD_BYTES} bytes are" if tail_is_zero and size > HEAD_BYTES else "bytes are"
+    finding = damage(
+        Code.SHARD_ZEROED,
+        f"The first {len(head)} {where} zero; the file has {size}.",
+        expected="a header",
+        actual="zeros",
+    )
+    return unread_header(named, finding, bytes_read=len(head) + len(tail))
+
+
+def _unrecognised(head: bytes, size: int) -> Finding:
+    first = head[:_SMALLEST].hex(" ")
+    if size < _SMALLEST:
+        return damage(
+            Code.SHARD_TRUNCATED,
+            f"The file has {size} bytes ({first}); no shard has fewer than {_SMALLEST}.",
+            expected=f">= {_SMALLEST}",
+            actual=str(size),
+        )
+    zeros = len(head) - len(head.lstrip(b"\0"))
+    if zeros >= _SMALLEST:
+        return damage(
+            Code.SHARD_ZEROED,
+            f"The first {zeros} bytes are zero; the file has {size}.",
+            expected="a header",
+            actual="zeros",
+        )
+    return damage(
+        Code.HEADER_INVALID,
+        f"The file is no shard of any known format: it begins with {first}.",
+        actual=first,
+    )
+
+
+def _under_its_name(header: Header, named: FormatName) -> Header:
+    """Add that a file carries the name of another format."""
+    if header.format in TORCH_FORMATS:
+        if header.format is FormatName.TORCH_ZIP and named is FormatName.TORCH_ZIPS:
+            return replace(header, format=named)  # both begin with the same bytes
+        foreign = named not in TORCH_FORMATS and not header.findings
+        return replace(header, findings=(unsupported(header.format, named),)) if foreign else header
+    if header.format == named or header.format not in _MAY_CHANGE_PLACES or named not in _MAY_CHANGE_PLACES:
+        return header
+    is_a, called = _MAY_CHANGE_PLACES[header.format], _MAY_CHANGE_PLACES[named]
+    finding = damage(
+        Code.NAME_DISAGREES,
+        f"The file is named {called}, but its content is that of a {is_a} file, so MindSpore fails to load it.",
+        expected=named.value,
+        actual=header.format.value,
+    )
+    return replace(header, findings=(finding, *header.findings))

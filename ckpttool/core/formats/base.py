@@ -1,0 +1,161 @@
+"""The seam for shard file formats: header in, tensor entries out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import chain
+from typing import TYPE_CHECKING, Protocol
+
+from ckpttool.core.domain.finding import Code, Finding, unknown, unsafe
+from ckpttool.core.domain.frozen import dataclass
+from ckpttool.core.domain.scalars import ScalarValues, ShardFacts
+from ckpttool.core.domain.shard import FormatName, TensorEntry
+
+if TYPE_CHECKING:
+    from ckpttool.core.formats.front import Front
+
+
+LAST_PAGE_BYTES = 4096
+"""A lost page at the end of a file is the commonest trace of a power cut: the size is there, the data is not."""
+
+MAX_DIMS = 64
+"""Dimensions of a tensor; numpy holds no more, MindSpore fewer."""
+
+MAX_NAME_CHARS = 65_536
+"""Length of a tensor's name; the longest that trainers write have some 200."""
+
+MAX_FINDINGS = 16
+"""After so many a shard is damaged beyond doubt, and a hostile file could go on for ever."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Header:
+    """What a shard's header declares, and every way in which it does not hold together."""
+
+    format: FormatName
+    """What the file is by its content; what its name says where the content is nothing that we know."""
+    entries: tuple[TensorEntry, ...]
+    """In file order. Those read before the damage, where there is damage."""
+    scalars: ScalarValues
+    """Those that were asked for and are there."""
+    metadata: tuple[tuple[str, str], ...]
+    """Free text pairs of the format (`__metadata__` of safetensors), sorted."""
+    checksum: Checksum | None
+    """The checksum that the file itself carries, not yet recomputed."""
+    findings: tuple[Finding, ...]
+    """Without a path: the caller knows it."""
+    bytes_read: int
+    schema_hash: str | None
+    """As `schema_hash` computes it; None where the header could not be parsed to its end."""
+    last_page: tuple[int, int] | None = None
+    """First byte, and first byte after, of the last tensor data; None where there are none, or nobody can tell."""
+
+
+CRC_LIMIT = 2**32
+"""What no CRC-32 reaches."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checksum:
+    """A checksum inside a file."""
+
+    algorithm: str
+    """`crc32-file`: over all bytes before `end`. `crc32-entries`: over each tensor's name (UTF-8) and data, by name."""
+    value: int
+    end: int
+    """First byte that it does not cover."""
+
+
+class ShardFormat(Protocol):
+    """One file format."""
+
+    name: FormatName
+
+    def recognise(self, head: bytes) -> bool:
+        """Tell from the first bytes, never from the file's name."""
+        ...
+
+    def header(self, source: Front, head: bytes, facts: ShardFacts) -> Header:
+        """Read the header and nothing of the tensors' data but the scalars that are asked for.
+
+        A damaged header does not raise: it comes back with findings.
+
+        Raises:
+            OSError: The disk did not answer.
+        """
+        ...
+
+
+def schema_hash(rows: Iterable[tuple[str, str, str]]) -> str:
+    """Hash what a shard holds, so that shards with the same tensors have the same hash in whatever format.
+
+    Args:
+        rows: Name, dtype and shape (`8,4`; a scalar's is empty) of every tensor, in any order.
+
+    Returns:
+        32 hex digits of xxh3-128. It finds accidents; it does not withstand an attacker.
+    """
+    from xxhash import xxh3_128_hexdigest  # half a millisecond that `--help` need not pay
+
+    return xxh3_128_hexdigest("\0".join(chain.from_iterable(sorted(rows))).encode())
+
+
+def schema_rows(entries: Iterable[TensorEntry]) -> Iterable[tuple[str, str, str]]:
+    """Spell entries as `schema_hash` takes them."""
+    return ((entry.name, entry.dtype.value, ",".join(map(str, entry.shape))) for entry in entries)
+
+
+def last_page(entries: Iterable[TensorEntry]) -> tuple[int, int] | None:
+    """Return where the last tensor data of a file lie: a page, or all of it where there is less."""
+    spans = list(chain.from_iterable(entry.spans for entry in entries))
+    if not spans:
+        return None
+    end = max(stop for _, stop in spans)
+    return max(min(spans)[0], end - LAST_PAGE_BYTES), end
+
+
+def unread_header(name: FormatName, *findings: Finding, bytes_read: int) -> Header:
+    """Make the header of a file of which no more is known than what it is."""
+    return Header(
+        format=name,
+        entries=(),
+        scalars=(),
+        metadata=(),
+        checksum=None,
+        findings=findings,
+        bytes_read=bytes_read,
+        schema_hash=None,
+    )
+
+
+def over_limit(message: str) -> Finding:
+    """Refuse to read on."""
+    return unsafe(Code.OVER_LIMIT, message)
+
+
+def unsupported(is_a: FormatName, named: FormatName) -> Finding:
+    """Say that a torch file lies under the name of another format."""
+    what = (
+        "a pickle as torch.save wrote it"
+        if is_a is FormatName.TORCH_PICKLE
+        else "a zip archive as torch.save writes it"
+    )
+    name = {
+        FormatName.MINDSPORE_CKPT: ("a MindSpore shard", "under a name that MindSpore gives its own"),
+        FormatName.SAFETENSORS: ("a safetensors file", "under the name of a safetensors file"),
+    }
+    expected, where = name[named]
+    return unknown(
+        Code.UNSUPPORTED_FORMAT,
+        f"The file is {what}, {where}; ckpttool does not look into it.",
+        expected=expected,
+        actual=what,
+    )
+
+
+def quoted(name: str) -> str:
+    """Quote a name for a message, cut where it would drown the sentence."""
+    return f"'{name}'" if len(name) <= _SHOWN_CHARS else f"'{name[:_SHOWN_CHARS]}…'"
+
+
+_SHOWN_CHARS = 120

@@ -1,0 +1,87 @@
+"""Foreign configs in YAML, JSON or TOML as one kind of document: what they say, and on which line."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator, Mapping
+from importlib import import_module
+
+from ckpttool.core.domain.settings import KeyPath
+from ckpttool.core.errors import ConfigError, UnsafeError
+from ckpttool.core.formats.safe_yaml import MAX_BYTES, MAX_DEPTH, Document, parse_document
+from ckpttool.core.formats.strict_json import ParseError, parse_object
+
+TOML = ".toml"
+_READER = "tomllib" if sys.version_info >= (3, 11) else "tomli"
+
+_BARE = r"[A-Za-z0-9_-]+(?:\s*\.\s*[A-Za-z0-9_-]+)*"
+_TABLE = re.compile(rf"\s*\[\[?\s*({_BARE})\s*\]\]?\s*(?:#.*)?")
+_PAIR = re.compile(rf"\s*({_BARE})\s*=")
+
+
+def parse_config(content: bytes, *, path: str) -> Document:
+    """Return what a config says: as TOML where its name says so, as JSON where it is that, else as YAML.
+
+    YAML takes most JSON too, but reads `1e-8` in it as text.
+
+    Args:
+        content: The whole file.
+        path: Names it, also in errors.
+
+    Raises:
+        ConfigError: It is none of these.
+        UnsafeError: Larger or deeper than a config can be.
+    """
+    if path.endswith(TOML):
+        return _toml(content, path)
+    if content.lstrip()[:1] != b"{" or len(content) > MAX_BYTES:
+        return parse_document(content, what=path)
+    try:
+        data = parse_object(content, what=path)
+    except ParseError:
+        return parse_document(content, what=path)
+    return Document(text=content.decode("utf-8"), data=dict(data), lines=_json_lines(content, path), spelt={})
+
+
+def _json_lines(content: bytes, path: str) -> dict[KeyPath, int]:
+    """Return the lines of the keys, where YAML can read it; a tab, which it refuses, is in no text of JSON."""
+    try:
+        return parse_document(content.replace(b"\t", b" "), what=path).lines
+    except (ConfigError, UnsafeError):
+        return {}
+
+
+def _toml(content: bytes, path: str) -> Document:
+    if len(content) > MAX_BYTES:
+        raise UnsafeError(f"{path!r} has more than {MAX_BYTES} bytes; no config is that long")
+    try:
+        text = content.decode("utf-8")
+        data: dict[str, object] = import_module(_READER).loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"{path!r} cannot be read: {error}".replace("\n", " ")) from error
+    _assert_shallow(data, path, MAX_DEPTH)
+    return Document(text=text, data=data, lines=dict(_toml_lines(text)), spelt={})
+
+
+def _assert_shallow(value: object, path: str, levels: int) -> None:
+    if not levels:
+        raise UnsafeError(f"{path!r} nests more than {MAX_DEPTH} deep; no config does")
+    inner = value.values() if isinstance(value, Mapping) else value if isinstance(value, list) else ()
+    for item in inner:
+        _assert_shallow(item, path, levels - 1)
+
+
+def _toml_lines(text: str) -> Iterator[tuple[KeyPath, int]]:
+    """Yield where tables and bare keys stand, a line to each; those of quoted keys and of inner tables are not told."""
+    table: KeyPath = ()
+    for number, line in enumerate(text.splitlines(), start=1):
+        if found := _TABLE.fullmatch(line):
+            table = _keys(found[1])
+            yield table, number
+        elif found := _PAIR.match(line):
+            yield (*table, *_keys(found[1])), number
+
+
+def _keys(dotted: str) -> KeyPath:
+    return tuple(part.strip() for part in dotted.split("."))

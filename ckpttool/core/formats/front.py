@@ -1,0 +1,109 @@
+"""The beginning of a file, and its last page where somebody asks for it: read once each, and hardly copied."""
+
+from __future__ import annotations
+
+from threading import local
+
+from ckpttool.core.domain.shard import FileStamp
+from ckpttool.core.storage.base import ByteSource
+
+HEAD_BYTES = 4096
+"""Bytes that are read first: enough for every magic number, and for all of a small header in one call."""
+
+_BEHIND_BYTES = 4096
+"""What is read behind a header with it: training scalars are the first tensors of many files."""
+
+_KEPT_BYTES = 2 << 20
+"""The longest beginning whose memory a thread keeps for the next file: a header of 10,000 tensors."""
+
+
+class _Kept(local):
+    """What one thread keeps from file to file.
+
+    New memory is paid for page by page when it is first written to, and that is what reading a header costs.
+    """
+
+    def __init__(self) -> None:
+        self.block = bytearray(HEAD_BYTES)
+        self.expected = HEAD_BYTES
+        """Bytes to read of the next file: shards of one training have headers of one length."""
+        self.files = 0
+        """How many were opened; the block holds bytes of the last of them."""
+
+
+_KEPT = _Kept()
+
+
+class Front:
+    """An open file whose first bytes are in memory; a `ByteSource` that reads what is there no second time.
+
+    Good until the same thread opens the next one, and for that thread alone; later it asks the file again.
+    """
+
+    __slots__ = ("_file", "_kept", "_page", "_page_begin", "_source", "block", "length", "stamp")
+
+    def __init__(self, source: ByteSource) -> None:
+        """Read the first bytes: as many as the file before had use for.
+
+        Raises:
+            OSError: The disk did not answer.
+        """
+        self._source = source
+        self.stamp: FileStamp = source.stamp
+        self._kept = kept = _KEPT
+        kept.files = self._file = kept.files + 1
+        self.block: bytearray = kept.block
+        """What was read, and behind that whatever other files left there."""
+        self.length = 0
+        """How many bytes of the file the block holds."""
+        self._page = b""
+        self._page_begin = 0
+        expected, kept.expected = kept.expected, HEAD_BYTES
+        self.extend(min(expected, self.stamp.size))
+
+    def head(self) -> bytes:
+        """Return the bytes by which a format is told."""
+        return bytes(memoryview(self.block)[: min(HEAD_BYTES, self.length)])
+
+    def extend(self, end: int) -> None:
+        """Read on to byte `end`, exclusive; `length` tells whether the file went so far.
+
+        Raises:
+            OSError: The disk did not answer.
+        """
+        if end <= self.length:
+            return
+        if end > len(self.block):
+            block = bytearray(end)
+            block[: self.length] = memoryview(self.block)[: self.length]
+            self.block = block
+            if end <= _KEPT_BYTES:
+                self._kept.block = block
+        self.length += self._source.read_into(self.length, memoryview(self.block)[self.length : end])
+
+    def expect_again(self, end: int) -> None:
+        """Say that the next file will be asked for as much as this one, and for a little behind it."""
+        self._kept.expected = min(end + _BEHIND_BYTES, _KEPT_BYTES)
+
+    def keep(self, page: tuple[int, int]) -> None:
+        """Read the last page and keep it, unless it is there already.
+
+        Raises:
+            OSError: The disk did not answer.
+        """
+        begin, end = page
+        if end > self.length:
+            self._page, self._page_begin = self._source.read(begin, end - begin), begin
+
+    def read(self, offset: int, length: int) -> bytes:
+        """Return the bytes from `offset`; fewer than `length` only where the file ends."""
+        end = offset + length
+        if end <= self.length and self._kept.files == self._file:
+            return bytes(memoryview(self.block)[offset:end])
+        if self._page_begin <= offset and end <= self._page_begin + len(self._page):
+            return self._page[offset - self._page_begin : end - self._page_begin]
+        return self._source.read(offset, length)
+
+    def read_into(self, offset: int, buffer: memoryview) -> int:
+        """Fill `buffer` from `offset` and return how many bytes there were."""
+        return self._source.read_into(offset, buffer)

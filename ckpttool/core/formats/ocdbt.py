@@ -1,0 +1,345 @@
+"""OCDBT, the key-value store in which JAX's libraries keep arrays: a manifest, a B-tree of nodes, and data files.
+
+Manifest and nodes are framed by a length and a CRC-32C; the values in the data files carry none. The nodes say where
+each value lies, so which data files there must be, and how long each must be at least, is known without any of them.
+
+Source:
+    The storage format as TensorStore documents it (kvstore/ocdbt), and what TensorStore 0.1.86 wrote.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from io import BytesIO
+from typing import NamedTuple, TypeVar
+
+from ckpttool.core.domain.finding import Code
+from ckpttool.core.domain.frozen import dataclass
+
+MANIFEST = "manifest.ocdbt"
+MOST_NODE_BYTES = 64 << 20
+"""Of a node or a manifest, packed or unpacked; TensorStore writes none of more than 8 MiB."""
+_MOST_WINDOW = 64 << 20
+"""Bytes of memory that unpacking may take beside that."""
+MOST_NODES = 100_000
+MOST_VALUES = 4_000_000
+"""In a tree; each chunk of an array is one."""
+MOST_BYTES = 2 << 30
+"""Of all nodes, unpacked: a small one may be referred to, and unpacked, any number of times."""
+MOST_TEXT = 256 << 20
+"""Bytes of the keys or paths of one node: each may repeat all of the one before."""
+
+_MANIFEST_MAGIC = bytes.fromhex("0cdb3a2a")
+_NODE_MAGIC = bytes.fromhex("0cdb20de")
+_LENGTH_BYTES, _CRC_BYTES, _UUID_BYTES, _LEVEL_BYTES = 8, 4, 16, 4
+_ZSTD = 1
+_NOWHERE = 2**64 - 1
+"""As offset: there is no such thing."""
+_MOST_VARINT_BITS = 64
+_RECORDS = (b"/.zarray", b"/zarr.json")
+"""Values that say how an array lies in chunks; each array has one."""
+
+T = TypeVar("T")
+
+
+class BrokenStoreError(Exception):
+    """A manifest or a node does not hold together."""
+
+    def __init__(self, code: Code, path: str, message: str) -> None:
+        """Take what it is called, where it lies, and what is wrong with it."""
+        super().__init__(message)
+        self.code = code
+        self.path = path
+
+
+class OverLimitError(Exception):
+    """The store is larger than any that a trainer writes."""
+
+
+class Extent(NamedTuple):
+    """Where something lies."""
+
+    path: str
+    """Of the data file, relative to the store; untrusted."""
+    offset: int
+    length: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Store:
+    """What a store's manifest and nodes say."""
+
+    least: dict[str, int]
+    """Bytes that each data file must have at least, by path; untrusted paths, relative to the store."""
+    arrays: frozenset[str]
+    """Names of the arrays that it holds."""
+    broken: tuple[BrokenStoreError, ...]
+    """Nodes that do not hold together: what they lead to is not known."""
+
+
+class _Child(NamedTuple):
+    """A node, and what all keys below it begin with."""
+
+    extent: Extent
+    prefix: bytes
+    base: str
+    """What the paths begin with that it names."""
+    height: int
+
+
+def read_store(read: Callable[[str, int, int | None], bytes | None]) -> Store:
+    """Follow a store from its manifest to where every value lies; no value is read.
+
+    Args:
+        read: Returns the bytes of a file in the store from an offset, so many or to its end; None where the file is
+            not there.
+
+    Raises:
+        BrokenStoreError: The manifest does not hold together.
+        OverLimitError: There is more than any trainer writes.
+        OSError: The disk did not answer.
+    """
+    walk = _Walk(read)
+    walk.run()
+    return Store(least=walk.least, arrays=frozenset(walk.arrays), broken=tuple(walk.broken))
+
+
+class _Walk:
+    """From the manifest down."""
+
+    def __init__(self, read: Callable[[str, int, int | None], bytes | None]) -> None:
+        self._read = read
+        self._values = self._bytes = 0
+        self.least: dict[str, int] = {}
+        self.arrays: set[str] = set()
+        self.broken: list[BrokenStoreError] = []
+
+    def run(self) -> None:
+        data = self._read(MANIFEST, 0, None)
+        if data is None:
+            raise BrokenStoreError(Code.SHARD_MISSING, MANIFEST, "is not there, and nothing else tells what is")
+        root = _parsed(data, MANIFEST, _MANIFEST_MAGIC, _root)
+        waiting = [] if root is None else [root]
+        seen = set()
+        while waiting:
+            child = waiting.pop()
+            if child in seen:
+                continue
+            seen.add(child)
+            if len(seen) > MOST_NODES:
+                raise OverLimitError(f"has more than {MOST_NODES} nodes")
+            try:
+                waiting += self._below(child)
+            except BrokenStoreError as error:
+                self.broken.append(error)
+
+    def _below(self, child: _Child) -> list[_Child]:
+        """Take a node; return the nodes below it."""
+        extent = child.extent
+        self._need(extent)
+        if extent.length > MOST_NODE_BYTES:
+            raise OverLimitError(f"has a node of {extent.length} bytes")
+        data = self._read(extent.path, extent.offset, extent.length)
+        if data is None or len(data) < extent.length:
+            return []  # the file is missing or cut, which `least` shows
+        node = _parsed(data, extent.path, _NODE_MAGIC, lambda body: self._counted(body, child))
+        self._values += len(node.keys)
+        if self._values > MOST_VALUES:
+            raise OverLimitError(f"has more than {MOST_VALUES} values")
+        for each in node.extents:
+            self._need(each)
+        for key in node.keys:
+            if key.endswith(_RECORDS):
+                self.arrays.add(key.rpartition(b"/")[0].decode("utf-8", "replace"))
+        return node.children
+
+    def _counted(self, body: _Body, child: _Child) -> _Node:
+        self._bytes += body.length
+        if self._bytes > MOST_BYTES:
+            raise OverLimitError(f"has nodes of more than {MOST_BYTES} bytes")
+        return _node(body, child)
+
+    def _need(self, extent: Extent) -> None:
+        self.least[extent.path] = max(self.least.get(extent.path, 0), extent.offset + extent.length)
+
+
+class _Body:
+    """What is in a frame, read from its beginning."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self._at = 0
+
+    @property
+    def length(self) -> int:
+        return len(self._data)
+
+    def take(self, length: int) -> bytes:
+        begin, self._at = self._at, self._at + length
+        if self._at > len(self._data):
+            raise ValueError("it ends too early")
+        return self._data[begin : self._at]
+
+    def rest(self) -> bytes:
+        return self.take(len(self._data) - self._at)
+
+    def varint(self) -> int:
+        value = shift = 0
+        while True:
+            (byte,) = self.take(1)
+            value |= (byte & 0x7F) << shift
+            if byte < 0x80:  # noqa: PLR2004  the bit that says that more follows
+                return value
+            shift += 7
+            if shift >= _MOST_VARINT_BITS:
+                raise ValueError("a number has more than 64 bits")
+
+    def varints(self, count: int) -> list[int]:
+        if count > len(self._data):  # each takes a byte at least
+            raise ValueError("it counts more than it holds")
+        return [self.varint() for _ in range(count)]
+
+    def texts(self, *, other_columns: int = 0) -> tuple[list[bytes], list[list[int]]]:
+        """Return texts that are told by what they have in common with the one before, and the columns beside them."""
+        count = self.varint()
+        shared = [0, *self.varints(count - 1)] if count else []
+        lengths = self.varints(count)
+        columns = [self.varints(count) for _ in range(other_columns)]
+        found: list[bytes] = []
+        total = 0
+        for common, length in zip(shared, lengths, strict=True):
+            found.append((found[-1][:common] if found else b"") + self.take(length))
+            total += len(found[-1])
+            if total > MOST_TEXT:
+                raise OverLimitError(f"has a node whose names take more than {MOST_TEXT} bytes")
+        return found, columns
+
+    def files(self, base: str) -> list[tuple[str, str]]:
+        """Return the files that are referred to by number: the path, and what paths begin with that are named there."""
+        paths, (lengths,) = self.texts(other_columns=1)
+        pairs = zip(paths, lengths, strict=True)
+        return [(base + _text(path), base + _text(path[:length])) for path, length in pairs]
+
+
+def _text(path: bytes) -> str:
+    return path.decode("utf-8", "surrogateescape")
+
+
+def _parsed(data: bytes, path: str, magic: bytes, parse: Callable[[_Body], T]) -> T:
+    """Return what a manifest or a node says.
+
+    Raises:
+        BrokenStoreError: It does not hold together.
+        OverLimitError: It is larger than any that is written.
+    """
+    if len(data) < _CRC_BYTES or crc32c(data[:-_CRC_BYTES]) != int.from_bytes(data[-_CRC_BYTES:], "little"):
+        message = "its CRC-32C does not agree: the content changed after it was saved, or was cut"
+        raise BrokenStoreError(Code.CHECKSUM_MISMATCH, path, message)
+    try:
+        return parse(_framed(_Body(data[:-_CRC_BYTES]), magic, len(data)))
+    except (ValueError, IndexError) as error:
+        message = f"it does not hold together, although its CRC-32C agrees: {error}"
+        raise BrokenStoreError(Code.HEADER_INVALID, path, message) from None
+
+
+def _framed(body: _Body, magic: bytes, length: int) -> _Body:
+    """Return what is in a frame.
+
+    Raises:
+        ValueError: It is none of this kind.
+    """
+    if body.take(len(magic)) != magic or int.from_bytes(body.take(_LENGTH_BYTES), "little") != length:
+        raise ValueError("it begins otherwise")
+    version, packing = body.varints(2)
+    if version or packing > _ZSTD:
+        raise ValueError(f"version {version}, packed in way {packing}, is not known")
+    return _Body(_unpacked(body.rest())) if packing else body
+
+
+def _unpacked(data: bytes) -> bytes:
+    """Return what zstd made smaller."""
+    from zstandard import ZstdDecompressor, ZstdError  # a start needs none
+
+    try:
+        found: bytes = (
+            ZstdDecompressor(max_window_size=_MOST_WINDOW).stream_reader(BytesIO(data)).read(MOST_NODE_BYTES + 1)
+        )
+    except ZstdError as error:
+        raise ValueError(str(error)) from None
+    if len(found) > MOST_NODE_BYTES:
+        raise OverLimitError(f"has a node of more than {MOST_NODE_BYTES} bytes")
+    return found
+
+
+def _root(body: _Body) -> _Child | None:
+    """Return the root of a manifest's newest version; None where the store is empty."""
+    body.take(_UUID_BYTES)
+    if body.varint():
+        raise ValueError("the manifest lies in several files, which is not read")
+    body.varints(2)  # how large values in nodes, and nodes, may be
+    body.take(1)
+    if body.varint() == _ZSTD:
+        body.take(_LEVEL_BYTES)
+    files = body.files("")
+    versions = body.varint()
+    body.varints(versions)  # their numbers, ascending
+    heights = body.take(versions)
+    numbers, offsets, lengths = (body.varints(versions) for _ in range(3))
+    if not versions or offsets[-1] == _NOWHERE:
+        return None
+    path, base = files[numbers[-1]]
+    return _Child(Extent(path, offsets[-1], lengths[-1]), b"", base, heights[-1])
+
+
+class _Node(NamedTuple):
+    """What a node says."""
+
+    children: list[_Child]
+    extents: list[Extent]
+    """Of values that lie outside of it."""
+    keys: list[bytes]
+    """Of all its values."""
+
+
+def _node(body: _Body, place: _Child) -> _Node:
+    (height,) = body.take(1)
+    if height != place.height:
+        raise ValueError(f"it stands at height {height}, and the one above it says {place.height}")
+    files = body.files(place.base)
+    if height:
+        keys, (shared,) = body.texts(other_columns=1)
+        numbers, offsets, lengths = (body.varints(len(keys)) for _ in range(3))
+        children = [
+            _Child(Extent(files[number][0], offset, length), place.prefix + key[:common], files[number][1], height - 1)
+            for key, common, number, offset, length in zip(keys, shared, numbers, offsets, lengths, strict=True)
+        ]
+        return _Node(children, [], [])
+    keys, _ = body.texts()
+    lengths = body.varints(len(keys))
+    outside = [length for length, kind in zip(lengths, body.varints(len(keys)), strict=True) if kind]
+    numbers, offsets = (body.varints(len(outside)) for _ in range(2))
+    extents = [
+        Extent(files[number][0], offset, length)
+        for number, offset, length in zip(numbers, offsets, outside, strict=True)
+    ]
+    return _Node([], extents, [place.prefix + key for key in keys])
+
+
+def crc32c(data: bytes) -> int:
+    """Return the CRC-32C (Castagnoli) of some bytes."""
+    table = _crc_table()
+    value = 0xFFFFFFFF
+    for byte in data:
+        value = table[(value ^ byte) & 0xFF] ^ (value >> 8)
+    return value ^ 0xFFFFFFFF
+
+
+@cache
+def _crc_table() -> tuple[int, ...]:
+    table = []
+    for value in range(256):
+        for _ in range(8):
+            value = (value >> 1) ^ (0x82F63B78 if value & 1 else 0)  # noqa: PLW2901  as it is computed
+        table.append(value)
+    return tuple(table)

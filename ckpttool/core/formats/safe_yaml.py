@@ -1,0 +1,259 @@
+"""Foreign YAML, read as PyYAML reads it but within limits, with the line of every key, and as a list of settings."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from ckpttool.core.domain.settings import KeyPath, Nested, Setting, Settings, Value
+from ckpttool.core.errors import ConfigError, ForeignConfigError, UnsafeError
+
+if TYPE_CHECKING:
+    import yaml
+
+MAX_BYTES = 1 << 20
+"""A real config has 30 kB. PyYAML needs about two seconds for a megabyte."""
+MAX_DEPTH = 64
+"""A real config nests six deep; a trainer's own parser gives up at a few dozen levels."""
+MAX_NODES = 200_000
+"""Values after every alias is written out. A real config has some hundred; nine lines of aliases make a billion."""
+MAX_NUMBER_CHARS = 100
+"""Python refuses to print numbers of thousands of digits, and sizes are multiplied with one another."""
+
+_TAG = "tag:yaml.org,2002:"
+_KNOWN_TAGS = frozenset(_TAG + name for name in ("str", "int", "float", "bool", "null", "map", "seq", "timestamp"))
+_MERGE = _TAG + "merge"
+_NUMBERS = frozenset({_TAG + "int", _TAG + "float"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Document:
+    """A YAML mapping and where its keys stand."""
+
+    text: str
+    """The whole file."""
+    data: dict[str, object]
+    """Exactly what `yaml.safe_load` gives."""
+    lines: dict[KeyPath, int]
+    """Line from 1 of each key and list item, in the order of the file; aliased parts only where they are written."""
+    spelt: dict[KeyPath, str]
+    """Text and numbers without quotes as they stand in the file: `010` is eight."""
+
+
+def parse_document(content: bytes, *, what: str) -> Document:
+    """Return the one mapping that a YAML file holds.
+
+    PyYAML alone takes the last of two equal keys in silence, follows aliases into any number of values, and needs
+    seconds for deep nesting; a config that relies on one of these is refused rather than guessed.
+
+    Args:
+        content: The whole file.
+        what: Names the file in the error.
+
+    Raises:
+        ConfigError: No YAML, no UTF-8, not one mapping, a key twice, a tag of its own.
+        UnsafeError: Larger, deeper or with more aliased values than a config can be.
+    """
+    import yaml
+
+    _refuse_long(content, what)
+    try:
+        text = content.decode("utf-8")
+        loader = _loader_class()(text)
+        try:
+            node = loader.get_single_node()
+            if not isinstance(node, yaml.MappingNode):
+                raise ForeignConfigError(f"{what!r} holds no settings; expected YAML with keys at the top level")
+            walk = _Walk(what)
+            walk.visit(node, ())
+            data = loader.construct_document(node)
+        finally:
+            loader.dispose()
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{what!r} is not UTF-8 (byte {error.start})") from error
+    except yaml.YAMLError as error:
+        why, line = " ".join(str(error).split()), None
+        if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark:  # PyYAML's four lines with a drawing, in one
+            line = int(error.problem_mark.line) + 1
+            why = f"line {line}: {', '.join(filter(None, (error.context, error.problem)))}"
+        several = (
+            isinstance(error, yaml.MarkedYAMLError) and error.context == "expected a single document in the stream"
+        )
+        kind = ForeignConfigError if several else ConfigError  # no program reads such for one config
+        raise kind(f"{what!r} cannot be read: {why}", line=line) from error
+    except (ValueError, TypeError) as error:  # a date like 2024-13-45, a list as a key
+        raise ConfigError(f"{what!r} cannot be read: {error}".replace("\n", " ")) from error
+    return Document(text=text, data=data, lines=walk.lines, spelt=walk.spelt)
+
+
+def read_bytes(path: str) -> bytes:
+    """Return the content of a config file.
+
+    Raises:
+        ConfigError: It cannot be opened, or is no regular file.
+        UnsafeError: It is larger than a config can be; no more than the limit was read.
+    """
+    content = read_head(path)
+    _refuse_long(content, path)
+    return content
+
+
+def read_head(path: str) -> bytes:
+    """Return the content of a file, or of one that is larger than a config can be a little more than the limit.
+
+    Raises:
+        ConfigError: It cannot be opened, or is no regular file.
+    """
+    try:
+        with open(path, "rb", opener=_open_regular) as file:
+            return file.read(MAX_BYTES + 1)
+    except (OSError, ValueError) as error:  # no file can have such a name: NUL, or what no encoding knows
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else error
+        raise ConfigError(f"cannot read the config {path!r}: {reason}") from error
+
+
+def _refuse_long(content: bytes, what: str) -> None:
+    if len(content) > MAX_BYTES:
+        raise UnsafeError(f"{what!r} has more than {MAX_BYTES} bytes; no config is that long")
+
+
+def _open_regular(path: str, flags: int) -> int:
+    """Open without waiting for the writer of a FIFO that lies where the config should."""
+    import os
+    import stat
+
+    fd = os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC)
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)
+        raise OSError(None, "not a regular file")
+    return fd
+
+
+@cache
+def _loader_class() -> type[yaml.SafeLoader]:
+    """Return PyYAML's loader with a bound on nesting, which alone keeps scanner and composer from growing."""
+    import yaml
+
+    class BoundedLoader(yaml.SafeLoader):
+        depth = 0
+
+        def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:  # noqa: ANN401
+            self.depth += 1
+            if self.depth > MAX_DEPTH:
+                raise UnsafeError(f"a config nests at most {MAX_DEPTH} deep; this one nests deeper")
+            try:
+                return super().compose_node(parent, index)
+            finally:
+                self.depth -= 1
+
+    return BoundedLoader
+
+
+class _Walk:
+    """Looks at each node once: lines, spellings, keys that occur twice, tags, and how many values there are."""
+
+    def __init__(self, what: str) -> None:
+        self.lines: dict[KeyPath, int] = {}
+        self.spelt: dict[KeyPath, str] = {}
+        self._what = what
+        self._sizes: dict[int, int | None] = {}  # by node; None while its children are looked at
+
+    def visit(self, node: yaml.Node, path: KeyPath) -> int:
+        """Return how many values the node stands for, aliases written out."""
+        if id(node) in self._sizes:
+            size = self._sizes[id(node)]
+            if size is None:
+                raise self._error(node, "a value holds itself through an alias")
+            return size
+        self._sizes[id(node)] = None
+        self._check_tag(node)
+        size = 1 + self._children(node, path)
+        if size > MAX_NODES:
+            raise UnsafeError(f"{self._what!r} stands for more than {MAX_NODES} values once its aliases are followed")
+        self._sizes[id(node)] = size
+        return size
+
+    def _children(self, node: yaml.Node, path: KeyPath) -> int:
+        import yaml
+
+        if isinstance(node, yaml.MappingNode):
+            return self._pairs(node, path)
+        if isinstance(node, yaml.SequenceNode):
+            total = 0
+            for index, item in enumerate(node.value):
+                place = (*path, index)
+                self.lines[place] = _line(item)
+                total += self.visit(item, place)
+            return total
+        is_plain = isinstance(node, yaml.ScalarNode) and node.style is None
+        if is_plain and (node.tag == _TAG + "str" or node.tag in _NUMBERS):
+            self.spelt[path] = node.value
+        return 0
+
+    def _pairs(self, node: yaml.MappingNode, path: KeyPath) -> int:
+        import yaml
+
+        seen: dict[tuple[str, str], int] = {}
+        total = 0
+        for key, value in node.value:
+            line = _line(key)
+            if not isinstance(key, yaml.ScalarNode):
+                raise self._error(key, "a list or mapping cannot be a key")
+            self._check_tag(key)
+            if (key.tag, key.value) in seen:
+                first = seen[key.tag, key.value]
+                raise self._error(key, f"{key.value!r} was set before, on line {first}")
+            seen[key.tag, key.value] = line
+            place = (*path, key.value)
+            self.lines[place] = line
+            total += self.visit(value, place)
+        return total
+
+    def _check_tag(self, node: yaml.Node) -> None:
+        if node.tag not in _KNOWN_TAGS and node.tag != _MERGE:
+            raise self._error(node, f"the tag {node.tag!r} has no place in a config")
+        if node.tag in _NUMBERS and len(node.value) > MAX_NUMBER_CHARS:
+            raise self._error(node, f"a number of {len(node.value)} characters has no place in a config")
+
+    def _error(self, node: yaml.Node, problem: str) -> ConfigError:
+        return ConfigError(f"{self._what!r}, line {_line(node)}: {problem}", line=_line(node))
+
+
+def _line(node: yaml.Node) -> int:
+    return int(node.start_mark.line) + 1
+
+
+def settings_of(document: Document, *, path: str) -> Settings:
+    """Return every setting of a config, aliases written out.
+
+    Args:
+        document: As `parse_document` gives it, which bounds its depth and its size.
+        path: The file, as the user gave it.
+    """
+    entries = tuple(
+        Setting(key=key, value=value, line=document.lines.get(key), spelt=document.spelt.get(key))
+        for key, value in _flat((), document.data)
+    )
+    return Settings(path=path, entries=entries)
+
+
+def _flat(key: KeyPath, value: object) -> Iterator[tuple[KeyPath, Value]]:
+    """Yield a value and all below it."""
+    if key:
+        yield key, _value(value)
+    if isinstance(value, dict):
+        for name, inner in value.items():
+            yield from _flat((*key, str(name)), inner)
+    elif isinstance(value, list):
+        for index, inner in enumerate(value):
+            yield from _flat((*key, index), inner)
+
+
+def _value(value: object) -> Value:
+    if isinstance(value, dict):
+        return Nested.MAPPING
+    if isinstance(value, list):
+        return Nested.LIST
+    return value if isinstance(value, str | int | float | bool | None) else str(value)

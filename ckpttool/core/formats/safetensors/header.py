@@ -1,0 +1,443 @@
+"""What the JSON header of a safetensors file says, read strictly, by a walk over the one grammar that it has.
+
+No general JSON parser: a header is three levels deep, so whatever nests deeper, repeats a key or builds millions of
+empty lists ends at the first character that does not belong there, without recursion and in bounded memory.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from json import JSONDecodeError, JSONDecoder, dumps
+from sys import intern
+
+from ckpttool.core.domain.dtype import DType
+from ckpttool.core.domain.finding import Code, Finding, damage
+from ckpttool.core.domain.frozen import dataclass
+from ckpttool.core.domain.shard import TensorEntry
+from ckpttool.core.formats.base import MAX_DIMS, MAX_FINDINGS, over_limit, quoted, schema_hash, schema_rows
+from ckpttool.core.formats.safetensors import ALIGNMENT, LENGTH_BYTES
+
+MAX_SIZE = 2**64 - 1
+"""Largest number that safetensors can hold; it refuses a larger one, and so do we."""
+
+MAX_KEYS = 400_000
+"""Keys of one object, tensors or metadata; what is kept of so many stays below 512 MB."""
+
+# Source: the order of `Dtype` in safetensors' tensor.rs. The widest come first in a file, for alignment.
+DTYPES = {
+    name: DType(name)
+    for name in (
+        *("U64", "I64", "F64", "C64", "F32", "U32", "I32", "BF16", "F16", "U16", "I16"),
+        *("F8_E5M2FNUZ", "F8_E4M3FNUZ", "F8_E8M0", "F8_E4M3", "F8_E5M2", "I8", "U8"),
+        *("F6_E3M2", "F6_E2M3", "F4", "BOOL"),
+    )
+}
+"""The types of the format, in the order in which safetensors sorts tensors before it writes them."""
+
+PLACES = {name: place for place, name in enumerate(DTYPES)}
+"""Place of a type in that order; tensors of one type go by name."""
+
+METADATA_KEY = "__metadata__"
+
+_SHOWN_CHARS = 40  # of a type that does not exist
+
+
+class InvalidHeaderError(Exception):
+    """The text leaves the grammar; the message says where and how."""
+
+
+_WHOLE_NUMBER = re.compile(r"0|[1-9][0-9]{0,19}")
+_BLANK = re.compile(r"[ \t\n\r]*")
+_DECODER = JSONDecoder()
+_LIST_CHARS = 4096
+"""Room for MAX_DIMS numbers of 20 digits, with blanks between."""
+
+
+class TooManyKeysError(InvalidHeaderError):
+    """The text may be well, but holds more than we keep in memory."""
+
+
+class Scanner:
+    """Walks the text once, without recursion and without looking back."""
+
+    __slots__ = ("_at", "_text")
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._at = 0
+
+    def members(self) -> Iterator[str]:
+        """Yield the keys of the object that begins here; the caller consumes the value before the next key."""
+        seen: set[str] = set()
+        self._expect("{")
+        if self._take("}"):
+            return
+        while True:
+            key = self.string()
+            if key in seen:
+                raise InvalidHeaderError(f"the key {quoted(key)} stands twice in one object")
+            if len(seen) == MAX_KEYS:
+                raise TooManyKeysError(f"an object has more than {MAX_KEYS} keys")
+            seen.add(key)
+            self._expect(":")
+            yield key
+            if not self._take(","):
+                break
+        self._expect("}")
+
+    def string(self) -> str:
+        """Consume a JSON string."""
+        self._skip_blanks()
+        if self._text[self._at : self._at + 1] != '"':
+            raise self._unexpected("a string")
+        try:
+            value, self._at = _DECODER.raw_decode(self._text, self._at)
+            value.encode()  # half a surrogate pair is no character
+        except (JSONDecodeError, UnicodeEncodeError) as error:
+            raise self._unexpected("a whole string") from error
+        return str(value)
+
+    def numbers(self) -> tuple[int, ...]:
+        """Consume a list of whole numbers that are not negative."""
+        self._expect("[")
+        end = self._text.find("]", self._at, self._at + _LIST_CHARS)
+        if end < 0:
+            raise self._unexpected(f"a list of at most {MAX_DIMS} numbers")
+        words = [word.strip(" \t\n\r") for word in self._text[self._at : end].split(",")]
+        if words == [""]:
+            words = []
+        if len(words) > MAX_DIMS or not all(map(_WHOLE_NUMBER.fullmatch, words)):
+            raise self._unexpected(f"a list of at most {MAX_DIMS} whole numbers")
+        values = tuple(map(int, words))
+        if values and max(values) > MAX_SIZE:
+            raise self._unexpected("numbers below 2^64")
+        self._at = end + 1
+        return values
+
+    def matched(self, pattern: re.Pattern[str]) -> tuple[str, ...] | None:
+        """Consume what a pattern matches here and return its groups; None, and nothing consumed, if it matches not."""
+        found = pattern.match(self._text, self._at)
+        if found is None:
+            return None
+        self._at = found.end()
+        return tuple(map(str, found.groups()))
+
+    def rest(self) -> str:
+        """Return what follows the last consumed character."""
+        return self._text[self._at :]
+
+    def _skip_blanks(self) -> None:
+        blank = _BLANK.match(self._text, self._at)
+        self._at = blank.end() if blank else self._at
+
+    def _take(self, char: str) -> bool:
+        if not self._text.startswith(char, self._at):
+            self._skip_blanks()
+            if not self._text.startswith(char, self._at):
+                return False
+        self._at += 1
+        return True
+
+    def _expect(self, char: str) -> None:
+        if not self._take(char):
+            raise self._unexpected(f"'{char}'")
+
+    def _unexpected(self, expected: str) -> InvalidHeaderError:
+        there = self._text[self._at : self._at + 20]
+        return InvalidHeaderError(f"expected {expected} at character {self._at}, not {there!r}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeaderText:
+    """What the JSON says."""
+
+    entries: tuple[TensorEntry, ...]
+    """In data order; their spans count from the first byte of the file."""
+    metadata: tuple[tuple[str, str], ...]
+    """Sorted."""
+    data_bytes: int
+    """Bytes from the first byte of data to the end of the last tensor."""
+    canonical: bool
+    """Whether safetensors itself would have written the same text."""
+    schema_hash: str | None
+    """None where the text could not be read to its end."""
+    findings: tuple[Finding, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Row:
+    """One entry as it is spelled, with offsets that count from the first byte of data."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    offsets: tuple[int, int]
+
+
+def parse_strictly(text: str, *, data_begin: int) -> HeaderText:
+    """Parse any header, good or bad.
+
+    Args:
+        text: The JSON without its padding.
+        data_begin: File offset of the first byte of data.
+    """
+    rows: list[_Row] = []
+    findings: list[Finding] = []
+    metadata = None
+    complete = True
+    try:
+        metadata = _scan(text, rows)
+    except InvalidHeaderError as error:
+        complete = False
+        findings.append(_unreadable(error))
+    rows_in_data_order = sorted(rows, key=lambda row: row.offsets)
+    entries = []
+    for row in rows_in_data_order:
+        wrong = _wrong_entry(row)
+        if wrong is None:
+            begin, end = row.offsets
+            span = (data_begin + begin, data_begin + end)
+            entries.append(TensorEntry(name=row.name, dtype=DTYPES[row.dtype], shape=row.shape, spans=(span,)))
+        elif len(findings) < MAX_FINDINGS:
+            findings.append(wrong)
+    if complete and (gap := _first_gap(rows_in_data_order)):
+        findings.append(gap)
+    return HeaderText(
+        entries=tuple(entries),
+        metadata=tuple(sorted(metadata or ())),
+        data_bytes=max((row.offsets[1] for row in rows), default=0),
+        canonical=not findings and _is_as_written(text, metadata, rows),
+        schema_hash=schema_hash(schema_rows(entries)) if complete else None,
+        findings=tuple(findings),
+    )
+
+
+def parse_metadata(text: str) -> Sequence[tuple[str, str]]:
+    """Parse a header that holds nothing but `__metadata__`.
+
+    Raises:
+        InvalidHeaderError: It holds anything else, or is spelled otherwise than safetensors spells it.
+    """
+    rows: list[_Row] = []
+    metadata = _scan(text, rows)
+    if rows or metadata is None or not _is_as_written(text, metadata, rows):
+        raise InvalidHeaderError("more than metadata")
+    return metadata
+
+
+def spelled(tensors: Iterable[tuple[str, DType, tuple[int, ...]]]) -> tuple[bytes, tuple[TensorEntry, ...]]:
+    """Spell the beginning of a file without metadata, as safetensors does.
+
+    Args:
+        tensors: Name, type and shape of each, in any order; each name once.
+
+    Returns:
+        All bytes before the tensors' own, and the tensors with their places in the file, in the order of these.
+
+    Raises:
+        ValueError: A tensor takes no whole number of bytes, or more than safetensors can count.
+    """
+    rows: list[_Row] = []
+    end = 0
+    for name, dtype, shape in sorted(tensors, key=lambda tensor: (PLACES.get(tensor[1].value, -1), tensor[0])):
+        size = size_in_bytes(dtype, shape) if dtype.value in PLACES else None
+        if size is None:
+            raise ValueError(f"tensor {quoted(name)} of {dtype.value} {list(shape)} fits into no safetensors file")
+        rows.append(_Row(name=name, dtype=dtype.value, shape=shape, offsets=(end, end + size)))
+        end += size
+    text = "".join(_as_written(None, rows)).encode()
+    text += b" " * (-len(text) % ALIGNMENT)
+    begin = LENGTH_BYTES + len(text)
+    entries = tuple(
+        TensorEntry(
+            name=row.name,
+            dtype=DTYPES[row.dtype],
+            shape=row.shape,
+            spans=((begin + row.offsets[0], begin + row.offsets[1]),),
+        )
+        for row in rows
+    )
+    return len(text).to_bytes(LENGTH_BYTES, "little") + text, entries
+
+
+def metadata_in(text: str) -> tuple[tuple[str, str], ...] | None:
+    """Return the metadata of a header in their own order; None where it has none.
+
+    Raises:
+        InvalidHeaderError: It is no header.
+    """
+    found = _scan(text, [])
+    return None if found is None else tuple(found)
+
+
+def with_metadata(text: str, metadata: Sequence[tuple[str, str]] | None) -> bytes:
+    """Spell all bytes of a file before its tensors' own, with the tensors of another header and these metadata.
+
+    Raises:
+        InvalidHeaderError: It is no header.
+    """
+    rows: list[_Row] = []
+    _scan(text, rows)
+    written = "".join(_as_written(metadata, rows)).encode()
+    written += b" " * (-len(written) % ALIGNMENT)
+    return len(written).to_bytes(LENGTH_BYTES, "little") + written
+
+
+def size_in_bytes(dtype: DType, shape: Sequence[int]) -> int | None:
+    """Multiply a shape out; None where no whole number of bytes comes out, or more than safetensors can count.
+
+    The running product counts, as in safetensors: `[2^63, 4, 0]` is refused although it has no elements.
+    """
+    bits = 1
+    for dim in (*shape, dtype.bits):
+        bits *= dim
+        if bits > MAX_SIZE:
+            return None
+    return None if bits % 8 else bits // 8
+
+
+def _scan(text: str, rows: list[_Row]) -> list[tuple[str, str]] | None:
+    """Fill `rows`, so that what was read before the damage stays, and return the metadata if there is any.
+
+    Raises:
+        InvalidHeaderError: The text leaves the grammar.
+    """
+    metadata = None
+    scanner = Scanner(text)
+    for key in scanner.members():
+        if key == METADATA_KEY:
+            metadata = [(name, scanner.string()) for name in scanner.members()]
+        else:
+            rows.append(_plain_entry(scanner, key) or _scan_entry(scanner, key))
+    if scanner.rest():
+        raise InvalidHeaderError(f"{scanner.rest()[:20]!r} follows its end, where only spaces may")
+    return metadata
+
+
+_NUMBER = "(?:0|[1-9][0-9]{0,18})"
+"""As JSON spells it, and below 2^64 whatever its digits."""
+_PLAIN_ENTRY = re.compile(
+    rf'\{{"dtype":"([A-Z0-9_]{{1,16}})","shape":\[((?:{_NUMBER}(?:,{_NUMBER}){{0,{MAX_DIMS - 1}}})?)\],'
+    rf'"data_offsets":\[({_NUMBER}),({_NUMBER})\]\}}'
+)
+
+
+def _plain_entry(scanner: Scanner, name: str) -> _Row | None:
+    """Read an entry at once that is spelled as nearly all are; None, and nothing is read, of any other."""
+    found = scanner.matched(_PLAIN_ENTRY)
+    if found is None:
+        return None
+    dtype, dims, begin, end = found
+    shape = tuple(map(int, dims.split(","))) if dims else ()
+    return _Row(name=name, dtype=intern(dtype), shape=shape, offsets=(int(begin), int(end)))
+
+
+def _scan_entry(scanner: Scanner, name: str) -> _Row:
+    dtype = None
+    numbers: dict[str, tuple[int, ...]] = {}
+    for key in scanner.members():
+        if key == "dtype":
+            dtype = scanner.string()
+        elif key in {"shape", "data_offsets"}:
+            numbers[key] = scanner.numbers()
+        else:
+            raise InvalidHeaderError(f"tensor {quoted(name)} has an unknown field {quoted(key)}")
+    if dtype is None or len(numbers) != len(("shape", "data_offsets")):
+        raise InvalidHeaderError(f"tensor {quoted(name)} lacks one of dtype, shape, data_offsets")
+    if len(numbers["data_offsets"]) != len(("begin", "end")):
+        raise InvalidHeaderError(f"tensor {quoted(name)} has {len(numbers['data_offsets'])} data_offsets, not 2")
+    begin, end = numbers["data_offsets"]
+    return _Row(name=name, dtype=dtype, shape=numbers["shape"], offsets=(begin, end))
+
+
+def _unreadable(error: InvalidHeaderError) -> Finding:
+    if isinstance(error, TooManyKeysError):
+        return over_limit(f"The header is not read to its end: {error}.")
+    return damage(Code.HEADER_INVALID, f"The header is no safetensors JSON: {error}.")
+
+
+def _wrong_entry(row: _Row) -> Finding | None:
+    """Tell why an entry cannot be, if it cannot."""
+    dtype = DTYPES.get(row.dtype)
+    begin, end = row.offsets
+    if dtype is None:
+        return damage(
+            Code.HEADER_INVALID,
+            f"Tensor {quoted(row.name)} has the type {quoted(row.dtype)}, which safetensors does not know.",
+            tensor=row.name,
+            actual=row.dtype[:_SHOWN_CHARS],
+        )
+    if begin > end:
+        return damage(
+            Code.OFFSETS_NOT_CONTIGUOUS,
+            f"Tensor {quoted(row.name)} begins at byte {begin} of the data and ends before, at {end}.",
+            tensor=row.name,
+        )
+    size = size_in_bytes(dtype, row.shape)
+    if size == end - begin:
+        return None
+    needed = "no countable number of bytes" if size is None else f"{size} bytes"
+    return damage(
+        Code.HEADER_INVALID,
+        f"Tensor {quoted(row.name)} of {row.dtype} {list(row.shape)} takes {needed}, but has {end - begin}.",
+        tensor=row.name,
+        expected=needed,
+        actual=f"{end - begin} bytes",
+    )
+
+
+def _first_gap(rows: Sequence[_Row]) -> Finding | None:
+    """Find the first place where a tensor does not begin where the one before it ends."""
+    end = 0
+    for row in rows:
+        begin = row.offsets[0]
+        if begin != end:
+            what = "leaves a hole" if begin > end else "overlaps the one before"
+            return damage(
+                Code.OFFSETS_NOT_CONTIGUOUS,
+                f"Tensor {quoted(row.name)} {what}: it begins at byte {begin} of the data, not at {end}.",
+                tensor=row.name,
+                expected=str(end),
+                actual=str(begin),
+            )
+        end = max(end, row.offsets[1])
+    return None
+
+
+def _as_written(metadata: Sequence[tuple[str, str]] | None, rows: Sequence[_Row]) -> Iterator[str]:
+    """Spell a header as safetensors does; the order of the metadata is the only thing it leaves to chance.
+
+    It comes in parts: a hostile header is one string of many megabytes, of which every copy costs as much again.
+    """
+    comma = ""
+    yield "{"
+    if metadata is not None:
+        yield f'"{METADATA_KEY}":{{'
+        for name, value in metadata:
+            yield f"{comma}{_json(name)}:"
+            yield _json(value)
+            comma = ","
+        yield "}"
+        comma = ","
+    for row in sorted(rows, key=lambda row: (PLACES[row.dtype], row.name)):
+        yield f"{comma}{_json(row.name)}"
+        yield (
+            f':{{"dtype":"{row.dtype}","shape":[{",".join(map(str, row.shape))}],'
+            f'"data_offsets":[{row.offsets[0]},{row.offsets[1]}]}}'
+        )
+        comma = ","
+    yield "}"
+
+
+def _is_as_written(text: str, metadata: Sequence[tuple[str, str]] | None, rows: Sequence[_Row]) -> bool:
+    at = 0
+    for part in _as_written(metadata, rows):
+        if not text.startswith(part, at):
+            return False
+        at += len(part)
+    return at == len(text)
+
+
+def _json(text: str) -> str:
+    return dumps(text, ensure_ascii=False)

@@ -1,0 +1,327 @@
+"""safetensors: eight bytes of length, a JSON header, and the tensors' bytes without a gap.
+
+Source: the format section of the safetensors README, and what MindSpore's `save_checkpoint` writes into it.
+"""
+
+from __future__ import annotations
+
+import re
+from threading import Lock
+from typing import TYPE_CHECKING
+
+from ckpttool.core.domain.finding import Code, Finding, damage, note
+from ckpttool.core.domain.frozen import dataclass, replace
+from ckpttool.core.domain.scalars import AskedScalar, ShardFacts
+from ckpttool.core.domain.shard import FormatName
+from ckpttool.core.formats.base import CRC_LIMIT, LAST_PAGE_BYTES, Checksum, Header, over_limit, unread_header
+from ckpttool.core.formats.front import Front
+from ckpttool.core.formats.safetensors import ALIGNMENT, LENGTH_BYTES
+from ckpttool.core.formats.scalars import ScalarPlan, ScalarReading, plan_scalars, read_scalars
+
+if TYPE_CHECKING:
+    from ckpttool.core.formats.safetensors.header import HeaderText
+
+_FORMAT_LIMIT = 100_000_000
+"""The format itself allows no longer header: 200,000 tensors take some 19 MB of it."""
+_WIDE_LIMIT = _FORMAT_LIMIT // 4
+"""The same where it is not ASCII: one character that needs four bytes makes all of them need four."""
+
+
+class Safetensors:
+    """The format that MindSpore writes as `.safetensors`."""
+
+    name = FormatName.SAFETENSORS
+
+    def recognise(self, head: bytes) -> bool:
+        """Tell by the brace after the length: the header MUST begin with it."""
+        return head[LENGTH_BYTES : LENGTH_BYTES + 1] == b"{"
+
+    def header(self, source: Front, head: bytes, facts: ShardFacts) -> Header:
+        """Read and check the header, the size of the file, and the scalars that are asked for.
+
+        `bytes_read` counts what was needed, whatever was read ahead: the same on every run.
+        """
+        length = int.from_bytes(head[:LENGTH_BYTES], "little")
+        data_begin = LENGTH_BYTES + length
+        if refusal := _refuse_length(length, source.stamp.size):
+            return unread_header(self.name, refusal, bytes_read=len(head))
+        source.extend(data_begin)
+        bytes_read = max(len(head), min(data_begin, source.length))
+        if source.length < data_begin:  # cut since it was opened
+            finding = _truncated(data_begin, source.length, "its header")
+            return unread_header(self.name, finding, bytes_read=bytes_read)
+        source.expect_again(data_begin)
+        if length > _WIDE_LIMIT and not bytes(memoryview(source.block)[LENGTH_BYTES:data_begin]).isascii():
+            finding = over_limit(
+                f"The header has {length} bytes and is not ASCII; ckpttool reads {_WIDE_LIMIT} of such."
+            )
+            return unread_header(self.name, finding, bytes_read=bytes_read)
+        try:
+            known, digits = _parse(source.block, data_begin, facts.scalars)
+        except UnicodeDecodeError as error:
+            finding = damage(Code.HEADER_INVALID, f"The header is no UTF-8: {error.reason} at its byte {error.start}.")
+            return unread_header(self.name, finding, bytes_read=bytes_read)
+        metadata = known.text.metadata
+        if digits is not None:
+            metadata = tuple((key, digits if key == CHECKSUM_KEY else value) for key, value in metadata)
+        return _checked(source, known, metadata, bytes_read)
+
+
+def _checked(source: Front, known: ParsedHeader, metadata: tuple[tuple[str, str], ...], bytes_read: int) -> Header:
+    """Add to what the header says what the rest of the file says."""
+    text = known.text
+    checksum, findings = _checksum(metadata, source.stamp.size)
+    findings = [*text.findings, *findings]
+    if text.schema_hash is not None:
+        findings += _wrong_size(source.stamp.size, known.data_begin + text.data_bytes)
+    if not (text.findings or known.is_canonical):
+        findings.append(_NOT_CANONICAL)
+    reading = ScalarReading(scalars=(), findings=(), bytes_read=0)
+    if text.schema_hash is not None:
+        if known.last_page is not None and known.scalars.last_read >= known.last_page[0]:
+            source.keep(known.last_page)
+        reading = read_scalars(source, known.scalars)
+    return Header(
+        format=FormatName.SAFETENSORS,
+        entries=text.entries,
+        scalars=reading.scalars,
+        metadata=metadata,
+        checksum=checksum,
+        findings=(*findings, *reading.findings),
+        bytes_read=bytes_read + reading.bytes_read,
+        schema_hash=text.schema_hash,
+        last_page=known.last_page,
+    )
+
+
+_NOT_CANONICAL = note(
+    Code.HEADER_NOT_CANONICAL,
+    "The header is valid, but safetensors and MindSpore spell or order it otherwise: another tool wrote it, "
+    "or a bit of it has flipped.",
+)
+
+
+def _refuse_length(length: int, size: int) -> Finding | None:
+    """Tell why a header of this length is not even read, if it is not."""
+    if length > _FORMAT_LIMIT:
+        return damage(
+            Code.HEADER_INVALID,
+            f"The file declares a header of {length} bytes; the format allows {_FORMAT_LIMIT}.",
+            expected=f"<= {_FORMAT_LIMIT}",
+            actual=str(length),
+        )
+    if LENGTH_BYTES + length > size:
+        return _truncated(LENGTH_BYTES + length, size, "its header")
+    return None
+
+
+def _wrong_size(size: int, end: int) -> list[Finding]:
+    if size < end:
+        return [_truncated(end, size, "the last tensor")]
+    if size > end:
+        return [
+            damage(
+                Code.TRAILING_BYTES,
+                f"The last tensor ends at byte {end}, but the file goes on to {size}.",
+                expected=str(end),
+                actual=str(size),
+            )
+        ]
+    return []
+
+
+def _truncated(expected: int, actual: int, what: str) -> Finding:
+    return damage(
+        Code.SHARD_TRUNCATED,
+        f"The file ends at byte {actual}, but {what} ends at {expected}.",
+        expected=str(expected),
+        actual=str(actual),
+    )
+
+
+# --- checksum --------------------------------------------------------------------------------------------------------
+
+CHECKSUM_KEY = "crc_num"
+"""Where MindSpore puts a checksum."""
+
+
+def _checksum(metadata: tuple[tuple[str, str], ...], size: int) -> tuple[Checksum | None, list[Finding]]:
+    """Recognise the CRC-32 that MindSpore adds with `crc_check`."""
+    text = dict(metadata).get(CHECKSUM_KEY)
+    if text is None:
+        return None, []
+    if not (text.isascii() and text.isdigit() and len(text) <= len(str(CRC_LIMIT)) and int(text) < CRC_LIMIT):
+        return None, [
+            damage(
+                Code.HEADER_INVALID,
+                f"The metadata's {CHECKSUM_KEY} is no CRC-32: {text[:40]!r}.",
+                expected="a number below 2^32",
+                actual=text[:40],
+            )
+        ]
+    return Checksum(algorithm="crc32-entries", value=int(text), end=size), []
+
+
+# --- headers repeat --------------------------------------------------------------------------------------------------
+
+# Where the digits of a checksum stand in a header that safetensors wrote. No brace and no backslash before them: so
+# they lie inside `__metadata__`, and in a string. Compiled with the first header: most trees have none.
+_CRC_DIGITS = rb'\{"__metadata__":\{[^{}\\]*"crc_num":"([0-9]*)"'
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParsedHeader:
+    """All that follows from a header's bytes alone, and from what is asked for."""
+
+    text: HeaderText
+    data_begin: int
+    """Where the header ends."""
+    is_canonical: bool
+    """Whether safetensors itself would have written the same bytes, padding included."""
+    asked: tuple[AskedScalar, ...]
+    scalars: ScalarPlan
+    """Where those lie."""
+    last_page: tuple[int, int] | None
+
+
+def _parse(block: bytearray, end: int, asked: tuple[AskedScalar, ...]) -> tuple[ParsedHeader, str | None]:
+    """Parse a header, or remember it: data-parallel ranks and successive steps have the same one.
+
+    Args:
+        block: Begins with the header and its length; what lies behind it does not matter.
+        end: Where the header ends.
+        asked: Scalars that are wanted.
+
+    Returns:
+        What it says, where the checksum in its metadata may be another file's; and this file's.
+
+    Raises:
+        UnicodeDecodeError: It is no UTF-8.
+    """
+    digits = re.compile(_CRC_DIGITS).match(block, LENGTH_BYTES, end)
+    hole = (end, end) if digits is None else digits.span(1)
+    known = _MEMORY.get(block, end, hole)
+    if known is None:
+        if end > _MEMORY.limit:  # it could not stay beside another
+            _MEMORY.clear()
+        known = _parsed(block, end, asked)
+        if not known.text.findings:
+            _MEMORY.put(block, end, hole, known)
+    elif known.asked != asked:
+        known = replace(known, asked=asked, scalars=plan_scalars(known.text.entries, asked))
+        _MEMORY.put(block, end, hole, known)
+    return known, None if digits is None else digits[1].decode()
+
+
+def _parsed(block: bytearray, end: int, asked: tuple[AskedScalar, ...]) -> ParsedHeader:
+    """Parse a header that nobody remembers.
+
+    Raises:
+        UnicodeDecodeError: It is no UTF-8.
+    """
+    view = memoryview(block)
+    last = bytes(view[max(LENGTH_BYTES, end - ALIGNMENT) : end])
+    padding = len(last) - len(last.rstrip(b" "))
+    text = str(view[LENGTH_BYTES : end - padding], "utf-8").rstrip(" ")
+    from ckpttool.core.formats.safetensors.header import parse_strictly  # a tree of `.ckpt` needs none of them
+    from ckpttool.core.formats.safetensors.quick import parse_quickly
+
+    parsed = parse_quickly(text, data_begin=end) or parse_strictly(text, data_begin=end)
+    page = None
+    if parsed.entries and not parsed.findings:  # then they fill the file from here
+        page = max(end, end + parsed.data_bytes - LAST_PAGE_BYTES), end + parsed.data_bytes
+    return ParsedHeader(
+        text=parsed,
+        data_begin=end,
+        is_canonical=parsed.canonical and padding < ALIGNMENT and (end - LENGTH_BYTES) % ALIGNMENT == 0,
+        asked=asked,
+        scalars=plan_scalars(parsed.entries, asked),
+        last_page=page,
+    )
+
+
+_Bytes = tuple[bytes, bytes]
+"""A header before and behind the digits of its checksum, the length included."""
+
+
+class HeaderMemory:
+    """Parsed headers by their bytes, oldest out first. Safe to share between threads."""
+
+    def __init__(self, *, limit: int) -> None:
+        """Keep headers of `limit` bytes in total, or the newest alone; they parse to some ten times as much."""
+        self.limit = limit
+        self._held: dict[int, tuple[_Bytes, ParsedHeader]] = {}
+        self._last: tuple[_Bytes, ParsedHeader] | None = None
+        """What was asked for last: the next rank's is nearly always the same."""
+        self._bytes = 0
+        self._lock = Lock()
+
+    def get(self, block: bytearray, end: int, hole: tuple[int, int]) -> ParsedHeader | None:
+        """Return what a header parsed to, if it is still known.
+
+        Args:
+            block: Begins with the header.
+            end: Where it ends.
+            hole: Part of it that makes no difference.
+        """
+        known = self._last
+        if known is None or not _are_equal(known[0], block, end, hole):
+            known = self._held.get(_fingerprint(block, end, hole))
+            # The fingerprint only finds; the bytes themselves decide.
+            if known is None or not _are_equal(known[0], block, end, hole):
+                return None
+            self._last = known
+        return known[1]
+
+    def put(self, block: bytearray, end: int, hole: tuple[int, int], parsed: ParsedHeader) -> None:
+        """Keep what a header parsed to, and forget the oldest where that is too much."""
+        view = memoryview(block)
+        key = bytes(view[: hole[0]]), bytes(view[hole[1] : end])
+        fingerprint = _fingerprint(block, end, hole)
+        with self._lock:
+            self._forget(fingerprint)
+            self._bytes += len(key[0]) + len(key[1])
+            self._held[fingerprint] = (key, parsed)
+            while self._bytes > self.limit and len(self._held) > 1:
+                self._forget(next(iter(self._held)))
+
+    def _forget(self, fingerprint: int) -> None:
+        known = self._held.pop(fingerprint, None)
+        if known is not None:
+            self._bytes -= len(known[0][0]) + len(known[0][1])
+            if known is self._last:
+                self._last = None
+
+    def clear(self) -> None:
+        """Forget all."""
+        with self._lock:
+            self._held.clear()
+            self._last = None
+            self._bytes = 0
+
+
+def _are_equal(known: _Bytes, block: bytearray, end: int, hole: tuple[int, int]) -> bool:
+    before, behind = known
+    return (
+        (len(before), len(behind)) == (hole[0], end - hole[1])
+        # Not slices, which would be copies, nor memoryviews, which are compared element by element.
+        and block.startswith(before)
+        and block.startswith(behind, hole[1])
+    )
+
+
+def _fingerprint(block: bytearray, end: int, hole: tuple[int, int]) -> int:
+    from xxhash import xxh3_64  # several times as fast as `hash(bytes)`
+
+    view = memoryview(block)
+    digest = xxh3_64(view[: hole[0]])
+    digest.update(view[hole[1] : end])
+    return int(digest.intdigest())
+
+
+_MEMORY = HeaderMemory(limit=2 * 1024 * 1024)
+
+
+def forget_headers() -> None:
+    """Forget every header, so that a benchmark can see each for the first time."""
+    _MEMORY.clear()

@@ -1,0 +1,296 @@
+"""Foreign JSON, parsed once and strictly: what a reader gets is typed, or an error names file and key path."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections import Counter
+from collections.abc import Callable, Mapping
+from itertools import accumulate
+from typing import TypeAlias, TypeVar
+
+from ckpttool.core.domain.units import ByteCount
+
+Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
+JsonObject: TypeAlias = "dict[str, Json]"
+
+DEFAULT_LIMIT = ByteCount(1 << 30)
+"""No record beside a checkpoint is that large: the metadata of 8,192 ranks has some hundred megabytes."""
+
+MOST_MEMORY = ByteCount(160 << 20)
+"""What a record may take as values, estimated generously: three bytes of `{},` become seventy. Some 150,000 entries."""
+
+OWN_MEMORY = ByteCount(512 << 20)
+"""As much for documents that ckpttool closed with a hash: those of 10,000 ranks are that large, and have to be read."""
+
+MAX_DEPTH = 64
+"""Records nest six deep. A hostile file must not decide how much of our stack it takes."""
+
+_SHOWN = 60  # characters of a wrong value that a message repeats
+_NONFINITE = ("nan", "inf", "-inf")
+_STEP = {ord("["): 1, ord("{"): 1, ord("]"): -1, ord("}"): -1}
+_NOT_BRACKETS = bytes(byte for byte in range(256) if byte not in _STEP)
+_ESCAPED = re.compile(rb"\\.", re.DOTALL)
+_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
+
+_T = TypeVar("_T")
+
+
+class ParseError(ValueError):
+    """A record is not what its writer should have written. Catch it in the reader and make it a finding."""
+
+    def __init__(self, problem: str, *, where: str = "", key: str = "", line: int | None = None) -> None:
+        """Say what is wrong and where.
+
+        Args:
+            problem: What was expected and what is there.
+            where: The file, and the way down to the object that was asked.
+            key: Key path from there; '' for the whole document.
+            line: Line in the file, from 1.
+        """
+        super().__init__(": ".join(part for part in (where, key, problem) if part))
+        self.problem = problem
+        self.where = where
+        self.key = key
+        self.line = line
+
+
+def parse_json(
+    data: bytes, *, what: str, limit: int = DEFAULT_LIMIT, most_memory: int = MOST_MEMORY, nonfinite: bool = False
+) -> Json:
+    """Return the document, of which every reader understands the same thing.
+
+    Refused although `json` takes it: a key that occurs twice, `NaN`, `Infinity`, a number that overflows to
+    infinity, text that cannot be written back as UTF-8, and nesting deep enough to exhaust the stack.
+
+    Args:
+        data: The whole file.
+        what: Names the file in the error.
+        limit: Most bytes that are looked at.
+        most_memory: Most bytes that the values may take, by `memory_of`.
+        nonfinite: Take `NaN` and `Infinity`, for logs: there they are values, and the interesting ones.
+
+    Raises:
+        ParseError: As above, or no JSON at all.
+    """
+    if len(data) > limit:
+        raise ParseError(f"expected at most {limit} bytes, found {len(data)}", where=what)
+    if memory_of(data) > most_memory:
+        raise ParseError(f"holds more values than any such record, in {len(data)} bytes", where=what)
+    _check_depth(data, what)
+    try:
+        text = data.decode("utf-8")
+        document: Json = json.loads(
+            text,
+            object_pairs_hook=_unique,
+            parse_constant=float if nonfinite else _no_constant,
+            parse_float=float if nonfinite else _finite,
+        )
+        if _SURROGATE.search(data):
+            json.dumps(document, ensure_ascii=False).encode("utf-8")
+    except json.JSONDecodeError as error:
+        raise ParseError(
+            f"not JSON: {error.msg.removesuffix(' at')} at line {error.lineno}, column {error.colno}",
+            where=what,
+            line=error.lineno,
+        ) from None
+    except UnicodeError as error:
+        raise ParseError(
+            f"not UTF-8: {error.reason if isinstance(error, UnicodeDecodeError) else error}", where=what
+        ) from None
+    except ParseError as error:
+        raise ParseError(error.problem, where=what, key=error.key) from None
+    except ValueError:  # an integer of thousands of digits
+        raise ParseError("holds a number too long to read", where=what) from None
+    return document
+
+
+def number(value: float | None) -> Json:
+    """Spell a number that may be NaN or infinite."""
+    return value if value is None or math.isfinite(value) else str(float(value))
+
+
+def measured(value: float | None) -> Json:
+    """Spell what was measured, by six digits that say something: the others are only those of the arithmetic."""
+    return None if value is None else number(float(f"{value:.6g}"))
+
+
+def as_number(value: Json) -> float:
+    """Return what `number` spelled, to the bit; a ParseError where it is something else."""
+    return float(value) if isinstance(value, str) and value in _NONFINITE else as_float(value)
+
+
+def memory_of(data: bytes) -> int:
+    """Estimate what a JSON document takes once it is values, from above and without reading it.
+
+    Its text and its strings, in four bytes a character where one character needs them; the empty objects, lists and
+    numbers that cost most for their length; keys, of which the first five are free in the object's own size.
+    """
+    wide = 1 if data.isascii() else 4
+    objects, quotes = data.count(b"{"), data.count(b'"')
+    many_keys = max(0, data.count(b":") - 5 * objects)
+    return (
+        len(data) * 2 * wide
+        + 240 * objects
+        + 64 * data.count(b"[")
+        + 40 * data.count(b",")
+        + 24 * quotes
+        + 200 * many_keys
+    )
+
+
+def parse_object(
+    data: bytes, *, what: str, limit: int = DEFAULT_LIMIT, most_memory: int = MOST_MEMORY, nonfinite: bool = False
+) -> JsonObject:
+    """Return the document where it is one object; a ParseError where it is something else, or no strict JSON."""
+    value = parse_json(data, what=what, limit=limit, most_memory=most_memory, nonfinite=nonfinite)
+    return as_object(value, where=what)
+
+
+def as_object(value: Json, *, where: str = "", key: str = "") -> JsonObject:
+    """Return `value` where it is an object; a ParseError where it is something else."""
+    if not isinstance(value, dict):
+        raise _wrong("an object", value, where, key)
+    return value
+
+
+def as_list(value: Json, *, where: str = "", key: str = "") -> list[Json]:
+    """Return `value` where it is a list; a ParseError where it is something else."""
+    if not isinstance(value, list):
+        raise _wrong("a list", value, where, key)
+    return value
+
+
+def as_int(value: Json, *, minimum: int | None = 0, where: str = "", key: str = "") -> int:
+    """Return `value` where it is an integer of at least `minimum`: not `true`, not `1.0`; else a ParseError."""
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise _wrong("an integer", value, where, key)
+    if minimum is not None and value < minimum:
+        raise _wrong(f"an integer of at least {minimum}", value, where, key)
+    return value
+
+
+def as_float(value: Json, *, where: str = "", key: str = "") -> float:
+    """Return `value` where it is a number, whole or not; always finite; a ParseError where it is something else."""
+    if not isinstance(value, (int, float)) or isinstance(value, bool):
+        raise _wrong("a number", value, where, key)
+    try:
+        return float(value)
+    except OverflowError:
+        raise _wrong("a number that a float can hold", value, where, key) from None
+
+
+def as_str(value: Json, *, where: str = "", key: str = "") -> str:
+    """Return `value` where it is text; a ParseError where it is something else."""
+    if not isinstance(value, str):
+        raise _wrong("text", value, where, key)
+    return value
+
+
+def as_bool(value: Json, *, where: str = "", key: str = "") -> bool:
+    """Return `value` where it is `true` or `false`; 0 and 1 are neither; a ParseError where it is something else."""
+    if not isinstance(value, bool):
+        raise _wrong("true or false", value, where, key)
+    return value
+
+
+def get_int(record: Mapping[str, Json], key: str, *, minimum: int | None = 0, where: str = "") -> int:
+    """Return the integer under `key`; a ParseError where it is not there, no integer, or below `minimum`."""
+    return as_int(_member(record, key, where), minimum=minimum, where=where, key=key)
+
+
+def get_str(record: Mapping[str, Json], key: str, *, where: str = "") -> str:
+    """Return the text under `key`; a ParseError where it is not there, or no text."""
+    return as_str(_member(record, key, where), where=where, key=key)
+
+
+def get_bool(record: Mapping[str, Json], key: str, *, where: str = "") -> bool:
+    """Return the truth value under `key`; a ParseError where it is not there, or neither true nor false."""
+    return as_bool(_member(record, key, where), where=where, key=key)
+
+
+def get_object(record: Mapping[str, Json], key: str, *, where: str = "") -> JsonObject:
+    """Return the object under `key`; a ParseError where it is not there, or no object."""
+    return as_object(_member(record, key, where), where=where, key=key)
+
+
+def get_list(record: Mapping[str, Json], key: str, *, where: str = "") -> list[Json]:
+    """Return the list under `key`; a ParseError where it is not there, or no list."""
+    return as_list(_member(record, key, where), where=where, key=key)
+
+
+def get_optional_int(record: Mapping[str, Json], key: str, *, minimum: int | None = 0, where: str = "") -> int | None:
+    """Return the integer under `key`; None where it is absent or null; a ParseError where it is another or smaller."""
+    return _optional(record, key, lambda value: as_int(value, minimum=minimum, where=where, key=key))
+
+
+def get_optional_float(record: Mapping[str, Json], key: str, *, where: str = "") -> float | None:
+    """Return the number under `key`; None where it is absent or null; a ParseError where it is there, and no number."""
+    return _optional(record, key, lambda value: as_float(value, where=where, key=key))
+
+
+def get_optional_str(record: Mapping[str, Json], key: str, *, where: str = "") -> str | None:
+    """Return the text under `key`; None where it is absent or null; a ParseError where it is there, and no text."""
+    return _optional(record, key, lambda value: as_str(value, where=where, key=key))
+
+
+def _optional(record: Mapping[str, Json], key: str, convert: Callable[[Json], _T]) -> _T | None:
+    value = record.get(key)
+    return None if value is None else convert(value)
+
+
+def _member(record: Mapping[str, Json], key: str, where: str) -> Json:
+    try:
+        return record[key]
+    except KeyError:
+        raise ParseError("is missing", where=where, key=key) from None
+
+
+def _wrong(expected: str, value: Json, where: str, key: str) -> ParseError:
+    return ParseError(f"expected {expected}, found {_shown(value)}", where=where, key=key)
+
+
+def _shown(value: Json) -> str:
+    """Put a wrong value into words, on one line and short: it may be anything."""
+    match value:
+        case dict():
+            return "an object"
+        case list():
+            return "a list"
+        case int() if not isinstance(value, bool) and abs(value) > 10**_SHOWN:
+            return "an integer of more digits than are worth showing"  # and than Python would agree to print
+    text = json.dumps(value)
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
+
+
+def _check_depth(data: bytes, what: str) -> None:
+    """Refuse deep nesting before `json` meets it.
+
+    How deep `json` can go depends on the stack that is left; the same file must give the same answer everywhere.
+    """
+    if data.count(b"[") + data.count(b"{") <= MAX_DEPTH:
+        return
+    outside_strings = b"".join(_ESCAPED.sub(b"", data).split(b'"')[::2])
+    brackets = outside_strings.translate(None, _NOT_BRACKETS)
+    if max(accumulate(map(_STEP.__getitem__, brackets)), default=0) > MAX_DEPTH:
+        raise ParseError(f"expected nesting of at most {MAX_DEPTH}, found more", where=what)
+
+
+def _unique(pairs: list[tuple[str, Json]]) -> JsonObject:
+    record = dict(pairs)
+    if len(record) < len(pairs):
+        twice = next(key for key, count in Counter(key for key, _ in pairs).items() if count > 1)
+        raise ParseError("occurs twice in one object", key=_shown(twice))
+    return record
+
+
+def _no_constant(name: str) -> Json:
+    raise ParseError(f"expected a finite number, found {name}")
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if math.isinf(number):
+        raise ParseError(f"expected a number that a float can hold, found {text[:_SHOWN]}")
+    return number

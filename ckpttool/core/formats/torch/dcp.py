@@ -1,0 +1,147 @@
+"""The `.metadata` of torch.distributed.checkpoint: which slices lie where, and of what tensors. It is not unpickled.
+
+Source:
+    `torch/distributed/checkpoint/{metadata,filesystem,planner}.py` of torch 2.13, as Python 3.11 pickles it; others
+    keep their plans of the save in it, too.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import NamedTuple
+
+from ckpttool.core.domain.frozen import dataclass
+from ckpttool.core.formats.torch.pickle_objects import BrokenPickleError, Global, Made
+from ckpttool.core.formats.torch.slice_machine import (
+    ALL,
+    BYTES,
+    CHUNK,
+    INDEX,
+    INFO,
+    TENSOR,
+    Chunk,
+    Numbers,
+    Slice,
+    SliceMachine,
+    numbers_in,
+)
+from ckpttool.core.storage.base import Storage
+
+MOST_METADATA_BYTES = 256 << 20
+"""Of a `.metadata`; that of 512,000 slices has 90 MB."""
+
+
+class SplitTensor(NamedTuple):
+    """A tensor, and into which parts it was split."""
+
+    dtype: str | None
+    """torch's name of it; None where it is no type."""
+    shape: Numbers
+    chunks: tuple[Chunk, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DcpMetadata:
+    """What a `.metadata` says."""
+
+    tensors: Mapping[str, SplitTensor]
+    """By name, in the order of the file."""
+    values: tuple[str, ...]
+    """Names of what is no tensor, in the order of the file."""
+    slices: tuple[Slice, ...]
+    """In the order of the file."""
+    calls: tuple[Global, ...]
+    """Every class and function that loading it would look up, sorted."""
+
+
+def read_dcp_metadata(data: bytes) -> DcpMetadata:
+    """Return what a `.metadata` says.
+
+    Raises:
+        BrokenPickleError: It is no whole one, or none of torch.distributed.checkpoint.
+    """
+    machine = SliceMachine(data)
+    with _without_collector():
+        tree = machine.run()
+    if not isinstance(tree, Made) or tree.by != ALL:
+        raise BrokenPickleError("it is no metadata of torch.distributed.checkpoint")
+    said = tree.held
+    declared, stored = said.get("state_dict_metadata"), said.get("storage_data")
+    if not isinstance(declared, dict) or not isinstance(stored, dict):
+        raise BrokenPickleError("it does not say which slices there are")
+    tensors = {name: _tensor(each) for name, each in declared.items() if isinstance(name, str) and not _is_value(each)}
+    values = tuple(name for name, each in declared.items() if isinstance(name, str) and _is_value(each))
+    first = tuple(_slice(key, info) for key, info in stored.items())
+    return DcpMetadata(
+        tensors=tensors, values=values, slices=(*first, *machine.slices), calls=tuple(sorted(machine.calls))
+    )
+
+
+@contextmanager
+def _without_collector() -> Iterator[None]:
+    """Look for no garbage meanwhile: a million small values are made and kept, and to look at them takes longer."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
+
+
+def slice_names(storage: Storage, path: str) -> dict[int, str]:
+    """Return what the slices of a `.distcp` are called by the record beside it, by their first bytes.
+
+    Of a tensor in several parts each is called by its place among them: `model.weight (part 2 of 8)`.
+
+    Returns:
+        Nothing where there is no such record, or it cannot be read.
+    """
+    folder, _, name = path.rpartition("/")
+    record = f"{folder}/.metadata" if folder else ".metadata"
+    try:
+        found = read_dcp_metadata(storage.small_file(record, limit=MOST_METADATA_BYTES))
+    except (OSError, BrokenPickleError):
+        return {}
+    parts: dict[str, list[Slice]] = defaultdict(list)
+    for each in sorted(found.slices):
+        parts[each.name].append(each)
+    names: dict[int, str] = {}
+    for fqn, slices in parts.items():
+        for number, each in enumerate(slices, 1):
+            if each.path == name:
+                names[each.offset] = fqn if len(slices) == 1 else f"{fqn} (part {number} of {len(slices)})"
+    return names
+
+
+def _is_value(declared: object) -> bool:
+    return isinstance(declared, Made) and declared.by == BYTES
+
+
+def _tensor(declared: object) -> SplitTensor:
+    said = declared.held if isinstance(declared, Made) and declared.by == TENSOR else {}
+    shape, parts, properties = said.get("size"), said.get("chunks"), said.get("properties")
+    if not isinstance(parts, list):
+        raise BrokenPickleError("it does not say into which parts a tensor was split")
+    chunks = tuple(each if isinstance(each, Chunk) else _chunk(each) for each in parts)
+    state = properties.state if isinstance(properties, Made) else properties
+    dtype = state[0] if isinstance(state, tuple) and state else None
+    return SplitTensor(dtype.name if isinstance(dtype, Global) else None, numbers_in(shape), chunks)
+
+
+def _chunk(made: object) -> Chunk:
+    said = made.held if isinstance(made, Made) and made.by == CHUNK else {}
+    return Chunk(numbers_in(said.get("offsets")), numbers_in(said.get("sizes")))
+
+
+def _slice(key: object, info: object) -> Slice:
+    index = key.held if isinstance(key, Made) and key.by == INDEX else {}
+    place = info.held if isinstance(info, Made) and info.by == INFO else {}
+    name, path = index.get("fqn"), place.get("relative_path")
+    if not isinstance(name, str) or not isinstance(path, str):
+        raise BrokenPickleError("it does not say where a slice lies")
+    offset, length = numbers_in((place.get("offset"), place.get("length")))
+    return Slice(name, path, offset, length, bool(place.get("transform_descriptors")))

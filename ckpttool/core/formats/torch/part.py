@@ -1,0 +1,28 @@
+"""A part of a file, read as if it were a file of its own: a slice of a `.distcp` is a whole archive."""
+
+from __future__ import annotations
+
+from ckpttool.core.domain.frozen import replace
+from ckpttool.core.domain.units import ByteCount
+from ckpttool.core.storage.base import ByteSource
+
+
+class FilePart:
+    """The bytes from `begin` to `end` of an open file; nothing beyond them can be read through it."""
+
+    __slots__ = ("_begin", "_source", "stamp")
+
+    def __init__(self, source: ByteSource, begin: int, end: int) -> None:
+        """Take the open file; where that ends earlier, so does the part."""
+        self._source, self._begin = source, begin
+        size = max(0, min(end, source.stamp.size) - begin)
+        self.stamp = replace(source.stamp, size=ByteCount(size))
+
+    def read(self, offset: int, length: int) -> bytes:
+        """Return the bytes from `offset` of the part; fewer than `length` only where it ends."""
+        return self._source.read(self._begin + offset, max(0, min(length, self.stamp.size - offset)))
+
+    def read_into(self, offset: int, buffer: memoryview) -> int:
+        """Fill `buffer` from `offset` of the part and return how many bytes there were."""
+        length = max(0, min(len(buffer), self.stamp.size - offset))
+        return self._source.read_into(self._begin + offset, buffer[:length])

@@ -1,0 +1,398 @@
+"""Which names a pickle calls for, read from its opcodes. Nothing is unpickled, and no stack is kept.
+
+Not `pickletools`: it makes a Python object of every argument, so one opcode could fill the memory.
+
+A name stands in the opcode itself (GLOBAL, INST), or is the two strings that were pushed last (STACK_GLOBAL, since
+protocol 4), each spelled out or taken from the memo. No pickler does it in another way, so a name that is come by
+otherwise is a hidden one.
+
+What calls `getattr` with plain constants at once is no more than a dotted name, as newer protocols write it. So that
+it cannot be called in another way, such a pickle is read again, and every thing that it remembers is looked at.
+"""
+
+from __future__ import annotations
+
+import re
+from array import array
+from contextlib import suppress
+
+from ckpttool.core.formats.torch.pickle_names import Trust, modern, trust
+from ckpttool.core.formats.torch.pickle_objects import GETATTR
+from ckpttool.core.formats.torch.pickle_opcodes import (
+    CAREFUL_RUN,
+    COUNTED,
+    FIXED,
+    FRAME,
+    INST,
+    LINES,
+    LONG_NAME,
+    MARK,
+    MEMO_IN_BYTES,
+    MEMOIZE,
+    NAMES,
+    NEW_RUN,
+    OLD_RUN,
+    PROTO,
+    SIGNED,
+    STACK_GLOBAL,
+    STOP,
+    Ahead,
+    Memo,
+    Name,
+    OddError,
+    PickleNames,
+)
+from ckpttool.core.storage.base import ByteSource
+
+MOST_BYTES = 64 << 20
+"""Read at most. The pickle of 100,000 tensors has 15 MB; long strings and arrays are passed over, and not counted."""
+MOST_STEPS = 2_000_000
+"""Opcodes that are looked at one by one; of most a whole run is passed over at once."""
+_STEPS_A_NAME = 10  # to judge one takes so much longer; picklers write each once
+MOST_NAME_BYTES = 512
+"""Of a module or of a name in it; no real one comes near."""
+MOST_STORAGES = 200_000
+"""Storages and remembered things that are kept; no archive with more records is read."""
+MOST_PICKLES = 5
+"""That stand one behind another: as many as a legacy file of torch has before its raw numbers."""
+
+_WINDOW = 256 << 10
+_MARGIN = 64 << 10
+"""Where fewer bytes are left in memory the next are read, so an opcode that ends beyond is odd."""
+
+_NO_TEXT = -1
+_MOST_BORN = 64
+_LENGTH_BITS = 10
+_LENGTH_MASK = (1 << _LENGTH_BITS) - 1
+
+
+class _EndError(Exception):
+    """There is no next opcode."""
+
+
+class _AttributeError(Exception):
+    """It names `getattr`, so it must be read with care."""
+
+
+class _OverLimitError(Exception):
+    """It goes on for too long."""
+
+
+class PickleReader:
+    """Reads the opcodes of one file's pickles. What may be read at most is counted over all of them."""
+
+    __slots__ = (
+        "_at", "_base", "_below", "_born", "_careful", "_data", "_end", "_fresh", "_is_new", "_memo", "_name",
+        "_named", "_names", "_source", "_steps", "_texts", "_top", "_trusted", "bytes_read",
+    )  # fmt: skip
+
+    def __init__(self, source: ByteSource) -> None:
+        """Take the open file."""
+        self._source = source
+        self._steps = self.bytes_read = 0
+        # A window that moves over the file.
+        self._base = self._at = self._end = 0
+        self._data = b""
+        # The strings that were pushed last, and those in the memo: where they lie and how long they are, in one number.
+        self._below = self._top = _NO_TEXT
+        self._memo = array("q")
+        self._texts: dict[int, int] = {}
+        self._trusted = self._is_new = True
+        self._names = PickleNames()
+        # The global that was pushed last, and where in the file it or a string is still on top.
+        self._name: Name | None = None
+        self._fresh = 0
+        # Where in the file an object of a class will be on top, or an attribute.
+        self._born: dict[int, Name] = {}
+        self._named = Memo(texts=self._remembered)
+        self._careful = False
+
+    def names(self, begin: int, end: int, *, pickles: int = 1) -> PickleNames:
+        """Find every name that is called for.
+
+        Args:
+            begin: First byte of a pickle.
+            end: First byte after the last that may belong to it.
+            pickles: How many to read at most, one behind another.
+
+        Raises:
+            OSError: The disk did not answer.
+        """
+        self._base, self._at, self._end, self._data = begin, 0, end, b""
+        self._names = PickleNames()
+        try:
+            self._scan()
+            for _ in range(1, pickles):
+                self._fill()
+                if PROTO(self._data, self._at) is None:  # no further pickle begins here
+                    break
+                self._scan()
+        except _OverLimitError:
+            self._names.over_limit = True
+        except _EndError as error:
+            self._names.broken = str(error)
+        return self._names
+
+    def _scan(self) -> None:
+        """Read one pickle to its STOP; twice where it names `getattr`."""
+        begin = self._base + self._at
+        try:
+            self._pickle(careful=False)
+        except _AttributeError:
+            self._base, self._at, self._data = begin, 0, b""
+            self._pickle(careful=True)
+
+    def _pickle(self, *, careful: bool) -> None:
+        self._fill()
+        protocol = self._data[self._at + 1] if PROTO(self._data, self._at) else 0
+        self._careful, self._is_new = careful, protocol >= MEMO_IN_BYTES
+        run = CAREFUL_RUN if careful else NEW_RUN if self._is_new else OLD_RUN
+        self._below = self._top = _NO_TEXT
+        self._memo, self._trusted = array("q"), self._is_new
+        self._texts.clear()
+        self._named.names.clear()
+        while not self._is_over(run):
+            self._steps += 1
+            if self._steps > MOST_STEPS:
+                raise _OverLimitError
+
+    def _is_over(self, run: re.Pattern[bytes]) -> bool:
+        """Read a run of opcodes that name nothing, or one opcode; tell whether it was STOP."""
+        if len(self._data) - self._at < _MARGIN:
+            self._fill()
+        dull = run.match(self._data, self._at)
+        if dull and dull.end() > self._at:
+            self._run(dull)
+        elif self._at >= len(self._data):
+            raise self._odd("the end, where a pickle must say STOP,")
+        elif self._data[self._at] == MEMOIZE:
+            self._at += 1
+            self._put(len(self._memo))
+            self._memo.append(self._top)
+            if self._careful and not self._is_new:
+                self._accuse()
+        elif self._data[self._at] == MARK:
+            self._mark()
+        elif self._data[self._at] == STOP:
+            self._at += 1
+            return True
+        else:
+            self._one(self._data[self._at])
+        return False
+
+    def _run(self, dull: re.Match[bytes]) -> None:
+        """Pass over a run, and over the string behind it."""
+        begin, is_digit = dull.end(), False
+        header = dull[dull.lastindex] if dull.lastindex else b""
+        if begin - len(header) - bool(header) > self._at:
+            self._below = self._top = _NO_TEXT
+        if header:
+            length = int.from_bytes(header, "little")
+            if length > self._end - self._base - begin:
+                raise self._odd("a string that is longer than what is left")
+            self._push((self._base + begin) << _LENGTH_BITS | length if length <= MOST_NAME_BYTES else _NO_TEXT)
+            begin += length
+            is_digit = length == 1
+            self._name, self._fresh = None, self._base + begin
+        self._at = begin
+        if is_digit:  # a digit, which Python has only once: it may be a storage's key too
+            self._keep()
+
+    def _one(self, opcode: int) -> None:
+        """Read an opcode that is not passed over in a run."""
+        if opcode in COUNTED:
+            self._counted(opcode)
+        elif opcode in b"ci":
+            self._global()
+        elif opcode == STACK_GLOBAL:
+            self._stack_global()
+        elif opcode in FIXED:
+            self._fixed(opcode)
+        elif opcode in LINES + b"p":
+            self._line()
+        else:
+            raise self._odd(f"{opcode:02x}, which is no opcode,")
+
+    def _fixed(self, opcode: int) -> None:
+        """Read an opcode whose argument always has the same length."""
+        argument = self._data[self._at + 1 : self._at + 1 + FIXED[opcode]]
+        if len(argument) < FIXED[opcode]:
+            raise self._odd(f"{opcode:02x} without all of its argument")
+        self._at += 1 + len(argument)
+        if opcode == FRAME:
+            return
+        if opcode in b"hj":
+            place = int.from_bytes(argument, "little")
+            self._push(self._memo[place] if self._trusted and place < len(self._memo) else _NO_TEXT)
+            if self._careful and place in self._named.names:
+                self._called_for(self._named.names[place])
+            return
+        if opcode in b"qr":
+            self._trusted = False  # picklers that number by themselves do not mix
+            self._put(int.from_bytes(argument, "little"), 1 + len(argument))
+            if self._careful and self._is_new:
+                self._accuse()
+        else:  # EXT: a number instead of a name; all others are passed over in runs
+            self._names.hidden = True
+        self._below = self._top = _NO_TEXT
+
+    def _counted(self, opcode: int) -> None:
+        """Pass over data that stand behind their length."""
+        width = COUNTED[opcode]
+        begin = self._at + 1 + width
+        length = int.from_bytes(self._data[self._at + 1 : begin], "little", signed=opcode in SIGNED)
+        if begin > len(self._data) or not 0 <= length <= self._end - self._base - begin:
+            raise self._odd(f"{opcode:02x} with more data than there are")
+        self._push(_NO_TEXT)
+        self._at = begin + length
+
+    def _line(self) -> None:
+        """Pass over a line that is longer than all that is in memory; or put what is on the stack into the memo."""
+        self._trusted = False
+        self._below = self._top = _NO_TEXT
+        if self._careful and self._data[self._at] in b"gp":
+            self._accuse()
+        while (end := self._data.find(b"\n", self._at)) < 0:
+            if self._base + len(self._data) >= self._end:
+                raise self._odd("a line without an end")
+            self._at = len(self._data)
+            self._fill()
+            if not self._data:  # cut meanwhile
+                raise self._odd("no further byte")
+        self._at = end + 1
+
+    def _global(self) -> None:
+        """Take a name that stands in the opcode."""
+        lines = NAMES(self._data, self._at + 1)
+        self._below = self._top = _NO_TEXT
+        if lines is None:
+            self._names.hidden |= LONG_NAME(self._data, self._at + 1) is not None
+            raise self._odd("a name that has no end")
+        is_call = self._data[self._at] == INST
+        self._at = lines.end()
+        self._take(lines[1], lines[2])
+        if is_call and modern(lines[1].decode(errors="ignore"), lines[2].decode(errors="ignore")) == GETATTR:
+            self._accuse()
+
+    def _stack_global(self) -> None:
+        """Take a name that was pushed as two strings."""
+        module, name = self._text(self._below), self._text(self._top)
+        self._below = self._top = _NO_TEXT
+        self._at += 1
+        if module is None or name is None:
+            self._names.hidden = True
+        else:
+            self._take(module, name)
+
+    def _take(self, module: bytes, name: bytes) -> None:
+        self._steps += _STEPS_A_NAME
+        spelled = module.decode(errors="backslashreplace"), name.decode(errors="backslashreplace")
+        plain = modern(*spelled)
+        self._called_for(plain)
+        self._keep()
+        if plain != GETATTR:
+            self._names.take(trust(*spelled), ".".join(plain))
+
+    def _called_for(self, name: Name) -> None:
+        """Take down which global was just pushed."""
+        self._name, self._fresh = name, self._base + self._at
+        if name == GETATTR:
+            self._attribute()
+        elif self._careful:
+            with suppress(OddError):
+                ahead = self._ahead()
+                ahead.made()
+                self._expected(ahead, name)
+
+    def _accuse(self) -> None:
+        """Take down that `getattr` may be called with whatever the pickle computes."""
+        self._names.take(Trust.RUNS, ".".join(GETATTR))
+
+    def _ahead(self) -> Ahead:
+        return Ahead(self._data, self._at, self._named, len(self._memo) if self._is_new else -1)
+
+    def _attribute(self) -> None:
+        """Judge what `getattr`, which was just pushed, is called with."""
+        if not self._careful:
+            raise _AttributeError
+        ahead = self._ahead()
+        try:
+            owner, name = ahead.attribute()
+        except OddError:
+            self._accuse()
+            return
+        self._expected(ahead, (owner[0], f"{owner[1]}.{name}"))
+        # As newer protocols write it: a name with dots.
+        self._names.take(trust(owner[0], f"{owner[1]}.{name}"), f"{owner[0]}.{owner[1]}.{name}")
+
+    def _expected(self, ahead: Ahead, name: Name) -> None:
+        """Take down what will be on top when all that was read ahead is done."""
+        if len(self._born) > _MOST_BORN:
+            self._born.clear()
+        self._born[self._base + ahead.at] = name
+
+    def _mark(self) -> None:
+        """Pass over a MARK; it may begin the tuple that names a tensor's storage."""
+        with suppress(OddError):
+            found = self._ahead().storage()
+            if len(self._names.storages) < MOST_STORAGES:
+                self._names.storages.setdefault(found.key, found)
+        self._at += 1
+        self._below = self._top = _NO_TEXT
+
+    def _keep(self) -> None:
+        """Remember what was just pushed, if the next opcode says so."""
+        if self._at < len(self._data):
+            place = self._ahead().put()
+            if place is not None:
+                self._remember(place)
+
+    def _put(self, place: int, length: int = 1) -> None:
+        """Take down what an opcode of so many bytes remembers, which was just read."""
+        if self._fresh == self._base + self._at - length:
+            self._fresh += length
+            self._remember(place)
+            return
+        self._named.names.pop(place, None)
+        self._texts.pop(place, None)
+        born = self._born.pop(self._base + self._at - length, None)
+        if born is not None:
+            self._named.names[place] = born
+
+    def _remember(self, place: int) -> None:
+        self._named.names.pop(place, None)
+        self._texts.pop(place, None)
+        if self._name is not None:
+            self._named.names[place] = self._name
+        elif not self._is_new and len(self._texts) < MOST_STORAGES:
+            self._texts[place] = self._top
+
+    def _remembered(self, place: int) -> bytes | None:
+        """Return a string that is remembered; None where it is something else, or nobody knows."""
+        if self._is_new:
+            return self._text(self._memo[place]) if self._trusted and place < len(self._memo) else None
+        return self._text(self._texts.get(place, _NO_TEXT))
+
+    def _push(self, what: int) -> None:
+        self._below, self._top = self._top, what
+
+    def _text(self, pushed: int) -> bytes | None:
+        """Return a string that was pushed; None where there was none, or one too long for a name."""
+        if pushed == _NO_TEXT:
+            return None
+        return self._source.read(pushed >> _LENGTH_BITS, pushed & _LENGTH_MASK)
+
+    def _fill(self) -> None:
+        """Read on where few bytes are left in memory."""
+        is_last = self._data and self._base + len(self._data) >= self._end
+        if is_last or len(self._data) - self._at >= _MARGIN:
+            return
+        self._base += self._at
+        self._at = 0
+        self._data = self._source.read(self._base, min(_WINDOW, self._end - self._base))
+        self.bytes_read += len(self._data)
+        if self.bytes_read > MOST_BYTES:
+            raise _OverLimitError
+
+    def _odd(self, what: str) -> _EndError:
+        return _EndError(f"at byte {self._base + self._at} there is {what}")

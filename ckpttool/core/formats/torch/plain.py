@@ -1,0 +1,109 @@
+"""What a file of torch says besides its tensors: counters, sizes, names, as plain values. Nothing is unpickled.
+
+Dictionaries, lists, tuples, numbers, texts, bytes, booleans and None come as they are; sets come as lists. What would
+be an object of a class is a `Made`, a class or a function a `Global`, a tensor a `Tensor`: to ask those for a number is
+to be told nothing.
+
+Source:
+    `torch/serialization.py` of torch 2.13: an archive begins with `data.pkl`; a legacy file is a row of pickles, namely
+    a magic number, the protocol, what the machine was like, then what was saved.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from ckpttool.core.formats.torch.part import FilePart
+from ckpttool.core.formats.torch.pickle_objects import BrokenPickleError, Made
+from ckpttool.core.formats.torch.pickle_values import read_values
+from ckpttool.core.formats.torch.shard import ZIP_MAGIC
+from ckpttool.core.formats.torch.zip_directory import read_zip_directory
+from ckpttool.core.storage.base import ByteSource
+
+MOST_PLAIN_BYTES = 32 << 20
+"""Of a pickle; that of 100,000 tensors has 15 MB."""
+_FIRST_BYTES = 64 << 10
+"""Read first: most pickles are smaller, and what lies behind one is gigabytes of numbers."""
+_GROWTH = 16
+_LEGACY_MAGIC = 0x1950A86A20F9469CFC6C
+_BEFORE_LEGACY = 3
+"""Pickles in a legacy file before the one that holds what was saved."""
+_LOCAL_HEAD = 30
+"""Bytes of a zip's local header before the record's name."""
+
+
+def plain_values(source: ByteSource, begin: int = 0, end: int | None = None) -> object:
+    """Return what a file, or a part of it, holds: an archive of `torch.save`, its legacy form, or a plain pickle.
+
+    Args:
+        source: The open file.
+        begin: First byte of the part.
+        end: First byte after it; None: where the file ends.
+
+    Raises:
+        BrokenPickleError: There is no whole pickle, or one that is larger than any trainer writes.
+        OSError: The disk did not answer.
+    """
+    part = FilePart(source, begin, source.stamp.size if end is None else end)
+    if part.read(0, len(ZIP_MAGIC)) == ZIP_MAGIC:
+        pickle = FilePart(part, *_main_record(part))
+        return _grown(pickle, read_values)
+    return _grown(part, _legacy_or_plain)
+
+
+def _main_record(archive: FilePart) -> tuple[int, int]:
+    """Return where the pickle of an archive begins, and where it ends at the latest."""
+    head = archive.read(0, _LOCAL_HEAD)
+    name, extra = (int.from_bytes(head[at : at + 2], "little") for at in (26, 28))
+    if archive.read(_LOCAL_HEAD, name).endswith(b"/data.pkl"):
+        return _LOCAL_HEAD + name + extra, archive.stamp.size
+    for record in read_zip_directory(archive).entries:
+        if record.name.partition("/")[2] == "data.pkl":
+            return record.begin, record.end
+    raise BrokenPickleError("the archive holds no data.pkl")
+
+
+def _legacy_or_plain(data: bytes) -> object:
+    found = read_values(data)
+    return read_values(data, behind=_BEFORE_LEGACY) if found == _LEGACY_MAGIC else found
+
+
+def _grown(source: FilePart, read: Callable[[bytes], object]) -> object:
+    """Read as much as it takes: where a pickle ends, itself alone knows."""
+    length = _FIRST_BYTES
+    while True:
+        data = source.read(0, length)
+        try:
+            return read(data)
+        except BrokenPickleError:
+            if len(data) < length or length >= MOST_PLAIN_BYTES:
+                raise
+        length = min(length * _GROWTH, MOST_PLAIN_BYTES)
+
+
+def value_at(tree: object, *path: str | int) -> object:
+    """Return what lies at a path of keys: in dictionaries, lists, and objects' items and attributes.
+
+    Returns:
+        None where there is nothing, and nothing more than None.
+    """
+    for key in path:
+        if isinstance(tree, dict):
+            tree = tree.get(key)
+        elif isinstance(tree, (list, tuple)):
+            tree = tree[key] if isinstance(key, int) and -len(tree) <= key < len(tree) else None
+        else:
+            tree = tree.held.get(key) if isinstance(tree, Made) else None
+    return tree
+
+
+def whole_at(tree: object, *path: str | int) -> int | None:
+    """Return the whole number at a path of keys; None where there is none. A boolean is no number."""
+    value = value_at(tree, *path)
+    return value if type(value) is int else None
+
+
+def text_at(tree: object, *path: str | int) -> str | None:
+    """Return the text at a path of keys; None where there is none."""
+    value = value_at(tree, *path)
+    return value if isinstance(value, str) else None

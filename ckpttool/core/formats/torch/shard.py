@@ -1,0 +1,194 @@
+"""What torch writes: a zip archive since 1.6, a pickle before. Pickles are read by opcode, never unpickled."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
+from typing import TYPE_CHECKING
+
+from ckpttool.core.domain.finding import Code, Finding, damage, note, unsafe
+from ckpttool.core.domain.scalars import ShardFacts
+from ckpttool.core.domain.shard import FormatName
+from ckpttool.core.formats.base import MAX_FINDINGS, Header, over_limit, quoted, unread_header
+from ckpttool.core.storage.base import ByteSource
+
+if TYPE_CHECKING:
+    from ckpttool.core.formats.torch.pickle_opcodes import PickleNames, StorageId
+    from ckpttool.core.formats.torch.zip_directory import ZipEntry
+
+# The opcode PROTO with a protocol that exists. torch's legacy magic number, itself a pickle, begins like this too.
+_PICKLE = tuple(bytes([0x80, protocol]) for protocol in range(2, 6))
+
+_SHOWN = 3
+"""Names in a message."""
+
+ZIP_MAGIC = b"PK\x03\x04"
+"""Signature of a zip's first local file header."""
+_OTHERS = frozenset({".data/extern_modules", ".data/python_version", "archive_format", "archive_version", "model.json"})
+"""Records of archives that are for other than torch.load."""
+_ITEM_BYTES = {
+    "ComplexDoubleStorage": 16,
+    **dict.fromkeys(("DoubleStorage", "LongStorage", "ComplexFloatStorage"), 8),
+    **dict.fromkeys(("FloatStorage", "IntStorage", "QInt32Storage"), 4),
+    **dict.fromkeys(("HalfStorage", "BFloat16Storage", "ShortStorage"), 2),
+    **dict.fromkeys(("CharStorage", "ByteStorage", "BoolStorage", "QInt8Storage", "QUInt8Storage"), 1),
+    **dict.fromkeys(("UntypedStorage", "_UntypedStorage"), 1),
+}
+"""Of one number of a storage; of all other kinds the length is not judged."""
+
+
+class TorchPickle:
+    """What `torch.save` wrote in its legacy form."""
+
+    name = FormatName.TORCH_PICKLE
+
+    def recognise(self, head: bytes) -> bool:
+        """Tell by a pickle's first two bytes."""
+        return head.startswith(_PICKLE)
+
+    def header(self, source: ByteSource, head: bytes, facts: ShardFacts) -> Header:  # noqa: ARG002  (no scalars in it)
+        """Refuse what would run code; else nothing of it is read."""
+        return unsafe_pickle(source, head, hidden=True) or unread_header(self.name, bytes_read=len(head))
+
+
+def unsafe_pickle(source: ByteSource, head: bytes, *, hidden: bool) -> Header | None:
+    """Refuse a file that, read as a pickle, would run code; None where it would not.
+
+    Args:
+        source: The open file.
+        head: Its first bytes, which were read already.
+        hidden: Whether to refuse a name that is put together too: not in a file that may well be no pickle.
+    """
+    from ckpttool.core.formats.torch.pickle_scan import MOST_PICKLES, PickleReader  # costs a start a millisecond
+
+    reader = PickleReader(source)
+    names = reader.names(0, source.stamp.size, pickles=MOST_PICKLES)
+    if not names.runs and not (hidden and names.hidden):
+        return None
+    return unread_header(
+        FormatName.TORCH_PICKLE, _unsafe("The pickle", names), bytes_read=len(head) + reader.bytes_read
+    )
+
+
+def pickle_findings(what: str, names: PickleNames) -> tuple[Finding, ...]:
+    """Say what is wrong with a pickle that a whole file depends on, or worth knowing of it.
+
+    Args:
+        what: The pickle, as a sentence begins with it.
+        names: What it calls for.
+    """
+    if names.runs or names.hidden:
+        return (_unsafe(what, names),)
+    if names.over_limit:
+        return (over_limit(f"{what} is longer than ckpttool reads a pickle, so what it would run is not known."),)
+    if names.broken is not None:
+        return (damage(Code.HEADER_INVALID, f"{what} is no whole pickle: {names.broken}; torch.load fails."),)
+    if names.unknown:
+        message = (
+            f"{what} calls for {_listed(names.unknown)}, which torch.load without weights_only would import and run; "
+            "ckpttool does not know what that does."
+        )
+        return (note(Code.UNSAFE_PICKLE, message),)
+    return ()
+
+
+def _unsafe(what: str, names: PickleNames) -> Finding:
+    called = _listed(names.runs) if names.runs else "a name that it puts together only while it is loaded"
+    return unsafe(
+        Code.UNSAFE_PICKLE,
+        f"{what} calls for {called}: torch.load without weights_only would run that.",
+        remedy="do not load it, and find out who wrote it",
+    )
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return ", ".join(map(quoted, names[:_SHOWN])) + more
+
+
+class TorchZip:
+    """What `torch.save` writes."""
+
+    name = FormatName.TORCH_ZIP
+
+    def recognise(self, head: bytes) -> bool:
+        """Tell by a zip's first bytes."""
+        return head.startswith(ZIP_MAGIC)
+
+    def header(self, source: ByteSource, head: bytes, facts: ShardFacts) -> Header:  # noqa: ARG002  (the seam hands it to every format)
+        """Read nothing of it: its directory stands at its end."""
+        return unread_header(self.name, bytes_read=len(head))
+
+
+def look_at_pickles(source: ByteSource, records: Sequence[ZipEntry]) -> tuple[tuple[Finding, ...], int]:
+    """Find what the pickles of an archive would run, and which records they name that are not there.
+
+    Args:
+        source: The open file.
+        records: All records of it that are stored as they are; none where its directory does not hold together.
+
+    Returns:
+        The findings, without a path, and how many bytes were read.
+
+    Raises:
+        OSError: The disk did not answer.
+    """
+    if not records:
+        return (), 0
+    root = records[0].name.partition("/")[0]
+    # torch asks for `data.pkl`, and its reader of zip files does not tell capitals.
+    pickles = [record for record in records if record.name.lower().endswith(".pkl")]
+    main = f"{root}/data.pkl".lower()
+    findings: list[Finding] = []
+    if all(record.name.lower() != main for record in pickles) and not _is_another(root, records):
+        name = f"{root}/data.pkl"
+        message = (
+            f"The archive has no {quoted(name)}, which says what tensors there are: torch.load fails. "
+            "A torch.save that failed leaves such a file."
+        )
+        findings.append(damage(Code.ENTRIES_MISSING, message, expected=name))
+    if not pickles:
+        return tuple(findings), 0
+    from ckpttool.core.formats.torch.pickle_scan import PickleReader  # costs a start a millisecond
+
+    reader = PickleReader(source)
+    for record in pickles:
+        names = reader.names(record.begin, record.end)
+        findings += pickle_findings(quoted(record.name), names)
+        if record.name.lower() == main:
+            findings += islice(_missing(root, records, names.storages.values()), MAX_FINDINGS)
+        if names.over_limit or len(findings) >= MAX_FINDINGS:
+            break
+    return tuple(findings[:MAX_FINDINGS]), reader.bytes_read
+
+
+def _is_another(root: str, records: Iterable[ZipEntry]) -> bool:
+    """Tell what torch.package, torch.export and the oldest torch.jit.save wrote: there data.pkl need not be."""
+    marks = {f"{root}/{name}" for name in _OTHERS}
+    return any(record.name in marks or record.name in _OTHERS for record in records)
+
+
+def _missing(root: str, records: Iterable[ZipEntry], storages: Iterable[StorageId]) -> Iterator[Finding]:
+    """Compare the records of tensors with what the pickle says of them."""
+    sizes = {record.name.lower(): record.end - record.begin for record in records}
+    for storage in storages:
+        name = f"{root}/data/{storage.key}"
+        size = sizes.get(name.lower())
+        if size is None:
+            yield damage(
+                Code.ENTRIES_MISSING,
+                f"{quoted(f'{root}/data.pkl')} names the record {quoted(name)}, which the archive does not have: "
+                "torch.load fails.",
+                expected=name,
+            )
+            continue
+        each = _ITEM_BYTES.get(storage.kind)
+        # A storage of bytes may end within a number.
+        if each is not None and size // each != storage.numel:
+            yield damage(
+                Code.HEADER_INVALID,
+                f"The record {quoted(name)} has {size} bytes, but {quoted(f'{root}/data.pkl')} says {storage.numel} "
+                f"numbers of {each} bytes ({storage.kind}).",
+                expected=str(storage.numel * each),
+                actual=str(size),
+            )

@@ -1,0 +1,322 @@
+"""A pickle machine for the record of torch.distributed.checkpoint: it passes over what stands there for every slice.
+
+A large model's has half a million slices, so what is written for each of them is passed over as a whole, wherever it
+is spelled as torch spells it; the rest is followed opcode by opcode.
+
+Source:
+    `torch/distributed/checkpoint/{metadata,filesystem}.py` of torch 2.13, as Python 3.11 pickles it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar, NamedTuple, TypeAlias
+
+from ckpttool.core.formats.torch.pickle_objects import GETATTR, BrokenPickleError, Global, Made
+from ckpttool.core.formats.torch.pickle_values import Machine
+
+_MOST_OPCODES = 8_000_000
+"""Besides those that are passed over: each can cost a hundred bytes of memory."""
+_MOST_SIZES = 100_000
+"""Spellings of sizes that are kept, since most slices have those of others."""
+
+_MODULE = "torch.distributed.checkpoint.metadata"
+TENSOR, CHUNK, INDEX, PROPERTIES, BYTES, ALL = (
+    Global(_MODULE, name)
+    for name in (
+        "TensorStorageMetadata",
+        "ChunkStorageMetadata",
+        "MetadataIndex",
+        "TensorProperties",
+        "BytesStorageMetadata",
+        "Metadata",
+    )
+)
+INFO = Global("torch.distributed.checkpoint.filesystem", "_StorageInfo")
+
+Numbers: TypeAlias = "tuple[int, ...]"
+
+
+class Slice(NamedTuple):
+    """What one writer wrote in one piece: a tensor, a part of one, or a value that is none."""
+
+    name: str
+    """Of the tensor or the value, whole: `model.layers.0.weight`."""
+    path: str
+    """The file, as the record says it: untrusted, relative to the record's folder."""
+    offset: int
+    """First byte in the file."""
+    length: int
+    """In bytes, with all that stands around the numbers."""
+    is_changed: bool
+    """Whether it went through another's hands (compression, encryption), so that it is not as torch writes it."""
+
+
+class Chunk(NamedTuple):
+    """Which part of a tensor a slice holds, in elements."""
+
+    offsets: Numbers
+    sizes: Numbers
+
+
+def numbers_in(value: object) -> Numbers:
+    """Return a size or a place.
+
+    Raises:
+        BrokenPickleError: It is none.
+    """
+    if not isinstance(value, tuple) or any(type(each) is not int or each < 0 for each in value):
+        raise BrokenPickleError("a size or an offset in it is no number")
+    return value
+
+
+# What torch writes for a slice, a part and a tensor after the first of each: everything that stands there again is a
+# number in the memo.
+_AGAIN = rb"(h.|j....)"
+_NUMBER = rb"(?:K.|M..|J....|\x8a\x05.{5}|\x8a\x06.{6})"
+_SIZE = (
+    rb"(?:(?:h.|j....)(\((?:"
+    + _NUMBER
+    + rb"){4,16}t|(?:"
+    + _NUMBER
+    + rb"){1,3}[\x85-\x87])\x94\x85\x94R\x94|(h.|j....))"
+)
+_NEW = rb"\)\x81\x94\}\x94\("
+_CHUNK_AGAIN = re.compile(_AGAIN + _NEW + _AGAIN + _SIZE + _AGAIN + _SIZE + rb"ub", re.DOTALL)
+_TENSOR_AGAIN = re.compile(
+    _AGAIN + _NEW + _AGAIN + _AGAIN + rb"\)\x81\x94\(" + _AGAIN + _AGAIN + rb"[\x88\x89]" + _AGAIN
+    + rb"[\x88\x89]t\x94b" + _AGAIN + _SIZE + _AGAIN,
+    re.DOTALL,
+)  # fmt: skip
+_TEXT = rb"(?:(h.|j....)|\x8c(.)([^\x94]{0,255})\x94)"
+_SLICE_AGAIN = re.compile(
+    _AGAIN + _NEW + _AGAIN + _TEXT + _AGAIN + rb"(?:N|" + _NUMBER + rb")(?:" + _AGAIN + _SIZE + rb")?ub"
+    + _AGAIN + _NEW + _AGAIN + _TEXT + _AGAIN + rb"(" + _NUMBER + rb")" + _AGAIN + rb"(" + _NUMBER + rb")ub",
+    re.DOTALL,
+)  # fmt: skip
+_KEYS = re.compile(rb"\((?:\x8c.[^\x94]{0,255}\x94|h.|j....){1,16}t\x94", re.DOTALL)
+_EACH_KEY = re.compile(rb"\x8c(.)([^\x94]{0,255})\x94|(h.|j....)", re.DOTALL)
+_EACH_NUMBER = re.compile(_NUMBER, re.DOTALL)
+_MARK = ord("(")
+_TUPLE1 = 0x85
+
+
+class SliceMachine(Machine):
+    """A machine that passes over what is written for each slice, and keeps no more of it than is asked for."""
+
+    __slots__ = ("_known", "_numbered", "_passing", "_sizes", "calls", "slices")
+
+    opcodes: ClassVar[Mapping[int, Callable[[Any], object]]]
+
+    def __init__(self, data: bytes) -> None:
+        """Take the whole file."""
+        super().__init__(data, most=_MOST_OPCODES)
+        self._numbered: list[Any] = []
+        """What is remembered: picklers number it without a gap."""
+        self._passing: dict[int, tuple[Global, Callable[[int], bool]]] = {}
+        """How to go on where a class is recalled, by the `id` of what stands for it."""
+        self._sizes: dict[bytes, Numbers] = {}
+        self._known: list[tuple[bytes, ...]] = [()] * len(_MEANT)
+        """How the names of attributes were recalled when it was last looked at whether they are meant."""
+        self.slices: list[Slice] = []
+        self.calls: set[Global] = set()
+
+    def remember(self, place: int | None = None) -> None:
+        """Remember the last value."""
+        if place is not None and place != len(self._numbered):
+            raise BrokenPickleError(f"at byte {self.at}: things are not numbered in turn")
+        self._numbered.append(self._stack[-1])
+
+    def recalled(self, width: int) -> None:
+        """Push what is remembered under a number of so many bytes; where that begins another slice, pass over it."""
+        at = self.at
+        value = self._numbered[self.data[at] if width == 1 else int.from_bytes(self.data[at : at + width], "little")]
+        self.at = at + width
+        if id(value) not in self._passing or not self._passing[id(value)][1](at - 1):
+            self._stack.append(value)
+            if isinstance(value, str) and self.data[self.at] == _MARK:
+                self._keys_again()
+
+    def short(self) -> None:
+        """Push a short text, and remember it where that is said next."""
+        data, at = self.data, self.at + 1
+        end = at + data[at - 1]
+        text = data[at:end].decode("utf-8", "surrogatepass")
+        self._stack.append(text)
+        if data[end] == _MEMOIZE:  # past the end there is nothing to be found
+            self._numbered.append(text)
+            end += 1
+        self.at = end
+
+    def named(self, module: object, name: object) -> None:
+        """Push a name."""
+        super().named(module, name)
+        found = self._stack[-1]
+        if found != GETATTR:  # what is asked of it counts
+            self.calls.add(found)
+        passing = {CHUNK: self._chunk_again, TENSOR: self._tensor_again, INDEX: self._slice_again}.get(found)
+        if passing is not None:
+            self._passing[id(found)] = found, passing
+
+    def call(self, by: object, args: tuple[Any, ...]) -> None:
+        """Note a call. The member of an enumeration, as Python up to 3.11.3 writes it, counts as a dotted name."""
+        if by == GETATTR and len(args) == 2 and isinstance(args[0], Global) and isinstance(args[1], str):  # noqa: PLR2004  class, member
+            self.calls.add(Global(args[0].module, f"{args[0].name}.{args[1]}"))
+        elif by == GETATTR or any(arg == GETATTR for arg in args):
+            self.calls.add(GETATTR)
+        super().call(by, args)
+
+    def _keys_again(self) -> None:
+        """Pass over the keys that lead to a tensor in what was saved, which stand behind its name."""
+        found = _KEYS.match(self.data, self.at)
+        if found is None:
+            return
+        spelled = _EACH_KEY.findall(found[0])
+        if any(length and len(text) != length[0] for length, text, _ in spelled):
+            return  # one of the texts holds what ends a text: they were not told apart rightly
+        keys: list[object] = []
+        for length, text, recall in spelled:
+            if length:
+                self._numbered.append(text.decode("utf-8", "surrogatepass"))
+            keys.append(self._numbered[-1] if length else self._at(recall))
+        self._numbered.append(tuple(keys))
+        self._stack.append(self._numbered[-1])
+        self.at = found.end()
+
+    def _at(self, recall: bytes) -> Any:  # noqa: ANN401  whatever the pickle put there
+        return self._numbered[recall[1] if len(recall) == 2 else int.from_bytes(recall[1:], "little")]  # noqa: PLR2004
+
+    def _are(self, recalls: tuple[bytes, ...], kind: int) -> bool:
+        """Tell whether what is recalled is what is meant: for all slices but the first it was looked at before."""
+        if self._known[kind] != recalls:
+            if any(self._at(recall) != meant for recall, meant in zip(recalls, _MEANT[kind], strict=True)):
+                return False
+            self._known[kind] = recalls
+        return True
+
+    def _size(self, spelled: bytes | None, recall: bytes | None) -> Numbers:
+        """Return a size, and remember it where it stands there for the first time."""
+        if spelled is None:
+            return numbers_in(self._at(recall or b""))
+        numbers = self._sizes.get(spelled)
+        if numbers is None:
+            numbers = tuple(map(_number, _EACH_NUMBER.findall(spelled, spelled[0] == _MARK)))
+            if spelled[0] != _MARK and len(numbers) != spelled[-1] - _TUPLE1 + 1:
+                raise BrokenPickleError(f"at byte {self.at}: a size has more numbers than are taken")
+            if len(self._sizes) < _MOST_SIZES:
+                self._sizes[spelled] = numbers
+        self._numbered += (numbers, None, numbers)
+        return numbers
+
+    def _text(self, recall: bytes | None, text: bytes | None) -> str:
+        if text is None:
+            found = self._at(recall or b"")
+            if not isinstance(found, str):
+                raise BrokenPickleError(f"at byte {self.at}: a name in it is no text")
+            return found
+        said = text.decode("utf-8", "surrogatepass")
+        self._numbered.append(said)
+        return said
+
+    def _chunk_again(self, begin: int) -> bool:
+        """Pass over all parts that follow one another, and push them."""
+        data, numbered, match = self.data, self._numbered, _CHUNK_AGAIN.match
+        found = match(data, begin)
+        passed = False
+        while found is not None:
+            chunk_class, offsets, spelled, recall, sizes, other, again = found.groups()
+            if not self._are((chunk_class, offsets, sizes), _OF_CHUNK):
+                break
+            place = len(numbered)
+            numbered += (None, None)
+            chunk = Chunk(self._size(spelled, recall), self._size(other, again))
+            numbered[place] = chunk
+            self._stack.append(chunk)
+            passed, begin = True, found.end()
+            found = match(data, begin)
+        if passed:
+            self.at = begin
+        return passed
+
+    def _tensor_again(self, begin: int) -> bool:
+        match = _TENSOR_AGAIN.match(self.data, begin)
+        if match is None:
+            return False
+        _, properties, kind, dtype, _, _, size, spelled, recall, chunks = match.groups()
+        if not self._are((properties, kind, size, chunks), _OF_TENSOR):
+            return False
+        made = Made(TENSOR, ())
+        self._numbered += (made, None, None, None)
+        # What follows puts the parts into it, and ends it.
+        state: dict[object, object] = {}
+        self._stack += (made, state)
+        self.mark()
+        self._stack += ("properties", (self._at(dtype),), "size", self._size(spelled, recall), "chunks")
+        self.at = match.end()
+        return True
+
+    def _slice_again(self, begin: int) -> bool:
+        """Pass over all slices that follow one another, and keep them."""
+        data, numbered, match, keep = self.data, self._numbered, _SLICE_AGAIN.match, self.slices.append
+        found = match(data, begin)
+        passed = False
+        while found is not None:
+            (
+                index_class, fqn, name, name_length, name_text, index, offsets, spelled, recall,
+                info, path_key, path, path_length, path_text, offset_key, offset, length_key, length,
+            ) = found.groups()  # fmt: skip
+            if name_text is not None and len(name_text) != name_length[0]:
+                break
+            if path_text is not None and len(path_text) != path_length[0]:
+                break
+            recalls = (index_class, fqn, index, info, path_key, offset_key, length_key)
+            if not (
+                self._are(recalls, _OF_SLICE) if offsets is None else self._are((*recalls, offsets), _OF_PLACED_SLICE)
+            ):
+                break
+            numbered += (None, None)
+            said = self._text(name, name_text)
+            if offsets is not None:
+                self._size(spelled, recall)
+            numbered += (None, None)
+            file = self._text(path, path_text)
+            keep(Slice(said, file, _number(offset), _number(length), False))  # noqa: FBT003  positions are a third faster
+            passed, begin = True, found.end()
+            found = match(data, begin)
+        if passed:
+            self.at = begin
+        return passed
+
+
+_PLACE = (INDEX, "fqn", "index", INFO, "relative_path", "offset", "length")
+_MEANT = (
+    (CHUNK, "offsets", "sizes"),
+    ("properties", PROPERTIES, "size", "chunks"),
+    _PLACE,
+    (*_PLACE, "offset"),
+)
+"""What is recalled for a part, a tensor, and a slice without and with its part's place in the tensor."""
+_OF_CHUNK, _OF_TENSOR, _OF_SLICE, _OF_PLACED_SLICE = range(4)
+
+
+def _number(spelled: bytes) -> int:
+    found = int.from_bytes(spelled[2:] if spelled[0] == _LONG1 else spelled[1:], "little")
+    if spelled[-1] & 0x80 and spelled[0] in _SIGNED:
+        raise BrokenPickleError("a size or an offset in it is below zero")
+    return found
+
+
+_LONG1, _MEMOIZE = b"\x8a\x94"
+_SIGNED = frozenset(b"J\x8a")
+SliceMachine.opcodes = {
+    **Machine.opcodes,
+    ord("g"): lambda machine: machine.push(machine._numbered[int(machine.line())]),  # noqa: SLF001  its own
+    ord("h"): lambda machine: machine.recalled(1),
+    ord("j"): lambda machine: machine.recalled(4),
+    ord("p"): lambda machine: machine.remember(int(machine.line())),
+    ord("q"): lambda machine: machine.remember(machine.number(1)),
+    ord("r"): lambda machine: machine.remember(machine.number(4)),
+    ord("\x8c"): SliceMachine.short,
+    _MEMOIZE: SliceMachine.remember,
+}

@@ -1,0 +1,74 @@
+"""TorchScript's source in an archive of `torch.jit.save`: inflated piece by piece, and thrown away.
+
+Source:
+    `torch/csrc/jit/serialization/export_module.cpp` of torch 2.13: it deflates the records of `code/`, text of some
+    kilobytes each, and no others.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterable
+
+from ckpttool.core.domain.finding import Code, Finding, damage, unknown
+from ckpttool.core.formats.torch.zip_directory import Deflated
+from ckpttool.core.storage.base import ByteSource
+
+MOST_BYTES = 64 << 20
+"""Inflated of one archive; the source of the largest models has some megabytes."""
+_PIECE = 64 << 10
+_RAW = -15
+"""Window bits of zlib for a stream without a header, as zip files have."""
+
+
+def look_at_code(source: ByteSource, records: Iterable[Deflated]) -> tuple[tuple[Finding, ...], int]:
+    """Compare what deflated records hold with their CRC32s.
+
+    Args:
+        source: The open file.
+        records: The deflated ones of it.
+
+    Returns:
+        What is wrong with the first that is not whole, without a path, and how many bytes were read.
+
+    Raises:
+        OSError: The disk did not answer.
+    """
+    inflated = nbytes = 0
+    for one in records:
+        inflated += one.size
+        if inflated > MOST_BYTES:
+            message = (
+                f"The archive of torch.jit.save holds more than {MOST_BYTES >> 20} MiB of deflated source, which "
+                "ckpttool does not inflate."
+            )
+            return (unknown(Code.UNSUPPORTED_FORMAT, message),), nbytes
+        nbytes += one.record.end - one.record.begin
+        if (why := _fault(source, one)) is not None:
+            message = f"The deflated record '{one.record.name[:120]}' is not whole: {why}."
+            return (damage(Code.CHECKSUM_MISMATCH, message),), nbytes
+    return (), nbytes
+
+
+def _fault(source: ByteSource, one: Deflated) -> str | None:
+    """Tell why a record is not what its headers say."""
+    inflater = zlib.decompressobj(_RAW)
+    crc = size = 0
+    at, end = one.record.begin, one.record.end
+    pending = b""
+    try:
+        while not inflater.eof and size <= one.size:
+            if not pending:
+                pending = source.read(at, min(_PIECE, end - at))
+                at += len(pending)
+                if not pending:
+                    return "it breaks off"
+            piece = inflater.decompress(pending, _PIECE)
+            pending = inflater.unconsumed_tail
+            size += len(piece)
+            crc = zlib.crc32(piece, crc)
+    except zlib.error as error:
+        return str(error)
+    if size != one.size or inflater.unused_data or at < end:
+        return f"it inflates to other than {one.size} bytes"
+    return None if crc == one.record.crc32 else f"CRC32 {crc:08x} instead of {one.record.crc32:08x}"

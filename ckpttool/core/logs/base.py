@@ -1,0 +1,222 @@
+"""The seam for training logs: a stream of bytes in, steps, notes and problems out, in the order of the log."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from typing import Protocol
+
+from ckpttool.core.domain.metrics import LocalTime, LogItem, LogNote, LogProblem, NoteKind
+from ckpttool.core.domain.units import Step
+
+BLOCK_BYTES = 1 << 18
+"""A block at a time: large enough that Python's share a byte is small, small enough to stay in the cache."""
+
+LONGEST_LINE = 1 << 20
+"""A longer line is no log line. Without a limit, a file without line ends would be read into memory whole."""
+
+EXCERPT_CHARS = 200
+
+_LONGEST_TELLING = 1 << 14  # bytes: settings that are printed name hundreds of files
+
+# Each digit can be matched in one way only: two would take hours for a torn line of a million of them.
+_DECIMAL = re.compile(rb"[+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?|[+-]?(?:nan|inf|infinity)", re.IGNORECASE)
+_TWO_NUMBERS = re.compile(rb"[\d.eE+-]+(?:\s+[\d.eE+-]+)+")
+_NO_VALUE = frozenset({b"", b"none", b"unavailable", b"null"})
+
+
+class Readable(Protocol):
+    """As much of a binary file as a reader needs; a pipe has no more."""
+
+    def read(self, size: int, /) -> bytes:
+        """Return at most `size` bytes; none at the end."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogSource:
+    """One log, opened."""
+
+    name: str
+    """As it is shown to people."""
+    stream: Readable
+    """From the first byte, already decompressed."""
+    columns: Mapping[str, str] | None = None
+    """Field of StepMetrics -> name in the log, where the user gave it."""
+    curves: bool = False
+    """Whether learning rates and validation losses are asked for, even of steps that show nothing else."""
+
+
+class LogFormat(Protocol):
+    """One kind of training log."""
+
+    @property
+    def name(self) -> str:
+        """What users call it."""
+        ...
+
+    def recognise(self, head: bytes) -> bool:
+        """Tell from the beginning of the content, never from the file's name."""
+        ...
+
+    def read(self, source: LogSource) -> Iterator[LogItem]:
+        """Yield what the log shows, in its order and in bounded memory.
+
+        Raises:
+            OSError: The disk did not answer, or what is compressed is damaged.
+        """
+        ...
+
+
+RankLogs = tuple[str, ...]
+"""The logs of one rank, oldest first."""
+
+
+class LogPlaces(Protocol):
+    """Where a trainer writes its logs."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What they are called, as a message says it."""
+        ...
+
+    def beside(self, root: str) -> tuple[RankLogs, ...]:
+        """Return the logs of each rank, lowest rank first, of the training that saved into a folder; none: no logs.
+
+        Args:
+            root: The folder that holds the checkpoints.
+        """
+        ...
+
+    def inside(self, folder: str) -> tuple[str, ...]:
+        """Return the training logs in a folder of logs, as a user may name it."""
+        ...
+
+
+@dataclass(slots=True)
+class Block:
+    """Some whole lines."""
+
+    data: bytes
+    first_line: int
+    """Number of its first line, from 1."""
+    _asked: int = 0
+    _lines_before: int = 0
+
+    def line_number(self, position: int) -> int:
+        """Return the number of the line around a byte of the block; cheap where one asks from front to end."""
+        if position < self._asked:
+            self._asked = self._lines_before = 0
+        self._lines_before += self.data.count(b"\n", self._asked, position)
+        self._asked = position
+        return self.first_line + self._lines_before
+
+    def line_start(self, position: int) -> int:
+        """Return where the line around a byte of the block begins."""
+        return self.data.rfind(b"\n", 0, position) + 1
+
+    def line_end(self, position: int) -> int:
+        """Return where the line around a byte of the block ends, without its line end."""
+        end = self.data.find(b"\n", position)
+        return len(self.data) if end < 0 else end
+
+
+def blocks(source: LogSource) -> Iterator[Block | LogProblem]:
+    """Yield the log in blocks of whole lines; a line that is too long is left out and told."""
+    line = 1
+    rest = b""
+    while chunk := source.stream.read(BLOCK_BYTES):
+        cut = chunk.rfind(b"\n") + 1
+        if cut:
+            block = Block(rest + chunk[:cut], line)
+            yield block
+            line += block.data.count(b"\n")
+            rest = chunk[cut:]
+        elif len(rest) + len(chunk) <= LONGEST_LINE:
+            rest += chunk
+        else:
+            yield problem(source, line, "the line is too long to be one of a log", rest)
+            rest = _skip_line(source)
+            line += 1
+    if rest:
+        yield Block(rest, line)
+
+
+def _skip_line(source: LogSource) -> bytes:
+    """Read on to the next line end and return what follows it in the same chunk."""
+    while chunk := source.stream.read(BLOCK_BYTES):
+        if (cut := chunk.find(b"\n") + 1) > 0:
+            return chunk[cut:]
+    return b""
+
+
+def lines(source: LogSource) -> Iterator[tuple[int, bytes] | LogProblem]:
+    """Yield each line with its number, without its end: for formats where every line matters."""
+    for block in blocks(source):
+        if isinstance(block, LogProblem):
+            yield block
+        else:
+            yield from enumerate(block.data.splitlines(), block.first_line)
+
+
+def lines_with(block: Block, words: re.Pattern[bytes]) -> Iterator[tuple[int, bytes]]:
+    """Yield the lines of a block that hold one of some words, each once, with its number and without its end.
+
+    What is longer than any line that tells something is left out.
+    """
+    end = -1
+    for match in words.finditer(block.data):
+        if match.start() >= end:
+            start, end = block.line_start(match.start()), block.line_end(match.end())
+            if end - start <= _LONGEST_TELLING:
+                yield block.line_number(start), block.data[start:end]
+
+
+def problem(source: LogSource, line: int, reason: str, text: bytes) -> LogProblem:
+    """Return the problem with an excerpt that is safe to print."""
+    return LogProblem(source=source.name, line=line, reason=reason, text=escaped(text))
+
+
+def escaped(text: bytes) -> str:
+    """Return the beginning of a line on one line: control characters must not reach a terminal."""
+    start = text[: EXCERPT_CHARS * 4].decode("utf-8", "backslashreplace").strip()[:EXCERPT_CHARS]
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode("ascii") for char in start)
+
+
+def rewind(source: LogSource, line: int, step: Step, last: Step) -> LogNote:
+    """Return the note that the log goes back from `last` to `step`."""
+    return LogNote(kind=NoteKind.REWIND, source=source.name, line=line, step=step, previous_step=last)
+
+
+def local_time(seconds: float) -> LocalTime:
+    """Return a moment, given in seconds since 1970, on the clock that this machine's logs show.
+
+    Raises:
+        ValueError: It is in no year of the calendar.
+        OverflowError: As above.
+    """
+    here = datetime.fromtimestamp(seconds).astimezone()
+    return LocalTime(here.replace(tzinfo=timezone.utc).timestamp())
+
+
+class UnreadableError(ValueError):
+    """The text is no number; the message says why."""
+
+
+def number(text: bytes) -> float | None:
+    """Return the number, with or without brackets around it; NaN and infinity are numbers, `None` is None.
+
+    Raises:
+        UnreadableError: It is something else. `[1 31049]` is 1.31049 or 131049 with a digit or the point lost in
+            printing: nobody can tell, so nobody may guess.
+    """
+    bare = text.strip().removeprefix(b"[").removesuffix(b"]").strip()
+    if _DECIMAL.fullmatch(bare):
+        return float(bare)
+    if bare.lower() in _NO_VALUE:
+        return None
+    if _TWO_NUMBERS.fullmatch(bare):
+        raise UnreadableError("has lost its decimal point or a digit")
+    raise UnreadableError("is no number")

@@ -1,0 +1,151 @@
+"""Values under names into StepMetrics: what every log with named columns shares."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from types import MappingProxyType
+
+from ckpttool.core.domain.frozen import replace
+from ckpttool.core.domain.metrics import LogItem, LogNote, LogProblem, StepMetrics
+from ckpttool.core.domain.units import Step
+from ckpttool.core.errors import UsageError
+from ckpttool.core.formats.strict_json import Json
+from ckpttool.core.logs.base import LogSource, UnreadableError, number, problem, rewind
+
+ALIASES: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "step": ("step", "global_step", "iteration", "iter", "Step"),
+        "loss": ("loss", "train_loss", "train/loss", "lm loss", "lm_loss", "lm-loss"),
+        "global_norm": ("global_norm", "grad_norm", "gnorm", "grad norm", "train/grad_norm", "grad-norm"),
+        "embedding_local_norm": ("embedding_local_norm",),
+        "overflow": ("overflow",),
+        "skipped": ("skipped",),
+        "time": ("time",),
+        "consumed_samples": ("consumed_samples", "consumed samples"),
+        "learning_rate": ("learning_rate", "lr", "train/learning_rate", "learning rate", "learning-rate"),
+        "validation_loss": (
+            *("validation_loss", "eval_loss", "val_loss", "valid_loss", "eval/loss", "val/loss", "validation/loss"),
+            *("lm loss validation", "validation_metrics/loss"),
+        ),
+    }
+)
+"""Field of StepMetrics -> the names it goes by, the likeliest first."""
+
+Row = tuple[int, Mapping[str, str]]
+"""Line, and field of StepMetrics -> text; an empty text is no value."""
+
+CURVES = frozenset({"learning_rate", "validation_loss"})
+"""What only those read who compare whole runs: for others no number of these is amiss."""
+_NUMBERS = ("consumed_samples", "loss", "global_norm", "embedding_local_norm", *sorted(CURVES))
+_OF_NO_USE = frozenset({"epoch", "optimizer_step"})
+"""Columns that may be named, for logs have them; no answer rests on one."""
+_TRUTHS = {"true": True, "1": True, "false": False, "0": False}
+
+
+def parse_columns(text: str) -> dict[str, str]:
+    """Return field -> column for `step=iter,global_norm=gnorm`.
+
+    Raises:
+        UsageError: It is not of that form, or names a field that there is not.
+    """
+    columns: dict[str, str] = {}
+    for part in text.split(","):
+        field, equals, column = (piece.strip() for piece in part.partition("="))
+        if not equals or not column:
+            raise UsageError(f"--columns: {part.strip()!r} is not field=column, as in step=iter,global_norm=gnorm")
+        if field in _OF_NO_USE:
+            continue
+        if field not in ALIASES:
+            raise UsageError(f"--columns: there is no field {field!r}; there are {', '.join(ALIASES)}")
+        columns[field] = column
+    return columns
+
+
+def resolve_columns(source: LogSource, names: frozenset[str]) -> dict[str, str]:
+    """Return field -> name for those that the log has, the user's choice before the usual names."""
+    chosen = dict(source.columns or {})
+    for field, aliases in ALIASES.items():
+        known = next((alias for alias in aliases if alias in names), None)
+        if known is not None:
+            chosen.setdefault(field, known)
+    return {field: name for field, name in chosen.items() if name in names}
+
+
+def json_row(source: LogSource, record: Mapping[str, Json]) -> dict[str, str]:
+    """Return field -> text for an object; a list of one number is that number, as callbacks often write it."""
+    row: dict[str, str] = {}
+    for field, name in resolve_columns(source, frozenset(record)).items():
+        value = record[name]
+        if isinstance(value, list) and len(value) == 1:
+            value = value[0]
+        row[field] = "" if value is None else str(value)
+    return row
+
+
+def steps_of(source: LogSource, rows: Iterable[Row | LogProblem | LogNote | None]) -> Iterator[LogItem]:
+    """Yield a step for each row, one for neighbouring rows of the same step, and tell where the log goes back.
+
+    Args:
+        source: The log.
+        rows: What it shows; None where another process began: what it does once more is another step.
+    """
+    pending: StepMetrics | None = None
+    is_new = False
+    for row in rows:
+        if row is None:
+            is_new = True
+            continue
+        if isinstance(row, (LogProblem, LogNote)):
+            yield row
+            continue
+        line, texts = row
+        metrics, problems = _metrics(source, line, texts)
+        yield from problems
+        if metrics is None:
+            continue
+        if pending is not None and metrics.step == pending.step and not is_new:
+            pending = replace(pending, **{field: v for field in ALIASES if (v := getattr(metrics, field)) is not None})
+            continue
+        if pending is not None:
+            yield pending
+            if metrics.step < pending.step + is_new:
+                yield rewind(source, line, metrics.step, pending.step)
+        pending, is_new = metrics, False
+    if pending is not None:
+        yield pending
+
+
+def _metrics(source: LogSource, line: int, row: Mapping[str, str]) -> tuple[StepMetrics | None, list[LogProblem]]:
+    """Return one step from texts; what is no number is a problem, and None in the step."""
+    shown = ", ".join(f"{field}={text}" for field, text in row.items()).encode()
+    problems: list[LogProblem] = []
+    values: dict[str, float | None] = {}
+    for field in ("step", *_NUMBERS):
+        try:
+            values[field] = number(row.get(field, "").encode())
+        except UnreadableError as error:
+            values[field] = None
+            if field not in CURVES or source.curves:
+                problems.append(problem(source, line, f"{field} {error}", shown))
+    step = values["step"]
+    if step is None or not math.isfinite(step) or step != int(step) or step < 0:
+        return None, [*problems, problem(source, line, "the row has no step", shown)]
+    metrics = StepMetrics(
+        step=Step(int(step)),
+        loss=values["loss"],
+        global_norm=values["global_norm"],
+        embedding_local_norm=values["embedding_local_norm"],
+        overflow=_TRUTHS.get(row.get("overflow", "").strip().lower()),
+        skipped=_TRUTHS.get(row.get("skipped", "").strip().lower()),
+        time=row.get("time") or None,
+        consumed_samples=_whole(values["consumed_samples"]),
+        learning_rate=values["learning_rate"],
+        validation_loss=values["validation_loss"],
+    )
+    return metrics, problems
+
+
+def _whole(value: float | None) -> int | None:
+    """Return the whole part: some trainers count epochs in fractions."""
+    return int(value) if value is not None and math.isfinite(value) else None

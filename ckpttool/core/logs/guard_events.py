@@ -1,0 +1,225 @@
+"""Event files, as a training that is guarded writes them: one log for each rank, and what a detector noticed there."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from functools import partial
+from types import MappingProxyType
+
+from ckpttool.core.domain.asd import AsdEvent, AsdKind
+from ckpttool.core.domain.frozen import dataclass
+from ckpttool.core.domain.guarding import EVENTS_FOLDER, EVENTS_SCHEMA, GuardEvent, GuardEventKind
+from ckpttool.core.domain.metrics import LogItem, LogNote, LogProblem, NoteKind
+from ckpttool.core.domain.units import Rank, Step
+from ckpttool.core.formats.strict_json import (
+    Json,
+    JsonObject,
+    ParseError,
+    as_number,
+    get_int,
+    get_optional_int,
+    get_str,
+    parse_object,
+)
+from ckpttool.core.logs.base import LogSource, RankLogs, lines, problem
+from ckpttool.core.logs.fields import ALIASES, Row, steps_of
+from ckpttool.core.storage import above, open_storage
+
+_FILE = re.compile(r"events-(?P<rank>\d{5,})\.jsonl(?P<aside>\.1)?")
+_KINDS = {kind.value: kind for kind in GuardEventKind}
+_DROPS = frozenset({GuardEventKind.SKIP, GuardEventKind.SPIKE, GuardEventKind.NONFINITE})
+
+_DETECTED = MappingProxyType(
+    {
+        GuardEventKind.SDC_EVENT: AsdKind.EVENT,
+        GuardEventKind.SDC_ECHO: AsdKind.ECHO,
+        GuardEventKind.SDC_STRIKE: AsdKind.STRIKE,
+        GuardEventKind.CHECKSUM_ON: AsdKind.CHECKSUM_ON,
+        GuardEventKind.CHECKSUM_OFF: AsdKind.CHECKSUM_OFF,
+        GuardEventKind.CHECKSUM_DROPPED: AsdKind.CHECKSUM_DROPPED,
+        GuardEventKind.CHECKSUM_ABNORMAL: AsdKind.CHECKSUM_ABNORMAL,
+    }
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EventLine:
+    """One line of an event file."""
+
+    number: int
+    """From 1."""
+    event: GuardEvent
+
+
+class GuardEvents:
+    """The events of one rank, line by line, from any number of processes one after the other."""
+
+    name = "guard-events"
+
+    def recognise(self, head: bytes) -> bool:
+        """Tell from the first line, with which each process begins."""
+        return is_run(head.lstrip().split(b"\n", 1)[0])
+
+    def read(self, source: LogSource) -> Iterator[LogItem]:
+        """Yield a step for each that was done, dropped or not, and where the training was resumed or stopped."""
+        return steps_of(source, _rows(source))
+
+
+def is_run(line: bytes) -> bool:
+    """Tell whether a line is the first one of a process."""
+    try:
+        return parse_object(line, what="")["schema"] == EVENTS_SCHEMA
+    except (ParseError, KeyError):
+        return False
+
+
+def event_lines(
+    source: LogSource, items: Iterable[tuple[int, bytes] | LogProblem] | None = None
+) -> Iterator[EventLine | LogProblem | LogNote]:
+    """Yield every event, in the order of the file and in bounded memory.
+
+    A line that is not whole, where the file ends or another process began, was torn by what ended its writer: that is
+    a note. Any other that cannot be read is a problem. Kinds that a later ckpttool may write are passed over.
+
+    Args:
+        source: The file.
+        items: Its lines, where somebody has begun to read them.
+    """
+    torn: LogProblem | None = None
+    for item in lines(source) if items is None else items:
+        found = item if isinstance(item, LogProblem) else _parsed(source, *item)
+        if torn is not None:
+            is_new = isinstance(found, EventLine) and found.event.kind is GuardEventKind.RUN
+            yield _cut(torn) if is_new else torn
+            torn = None
+        if isinstance(found, LogProblem) and found is not item:
+            torn = found
+        elif found is not None:
+            yield found
+    if torn is not None:
+        yield _cut(torn)
+
+
+def _cut(torn: LogProblem) -> LogNote:
+    return LogNote(kind=NoteKind.CUT, source=torn.source, line=torn.line, step=None)
+
+
+def _parsed(source: LogSource, number: int, text: bytes) -> EventLine | LogProblem | None:
+    if not text.strip():
+        return None
+    try:
+        values = parse_object(text, what="")
+        kind, step = _KINDS.get(get_str(values, "kind")), get_int(values, "step")
+    except ParseError as error:
+        return problem(source, number, f"{error.key} {error.problem}".strip(), text)
+    if values.get("schema", EVENTS_SCHEMA) != EVENTS_SCHEMA:
+        return problem(source, number, "another ckpttool wrote what follows: what it means is not known", text)
+    if kind is None:
+        return None
+    return EventLine(number=number, event=GuardEvent(kind=kind, step=Step(step), values=values))
+
+
+def _rows(source: LogSource) -> Iterator[Row | LogProblem | LogNote | None]:
+    for item in event_lines(source):
+        if not isinstance(item, EventLine):
+            yield item
+            continue
+        event, values = item.event, item.event.values
+        if event.kind is GuardEventKind.STEP:
+            told = {field: values[field] for field in ALIASES if field in values}
+            if values.get("overflow") is True:  # then the loss scaler drops it, whether the guard acts or watches
+                told["skipped"] = True
+            yield item.number, {field: _text(value) for field, value in told.items()}
+        elif event.kind in _DROPS and values.get("dropped") is True:
+            told = {"step": event.step, "global_norm": values.get("value"), "skipped": True}
+            yield item.number, {field: _text(value) for field, value in told.items()}
+        elif event.kind is GuardEventKind.STOP and values.get("stopped") is not False:
+            count = values.get("count")
+            count = count if isinstance(count, int) and not isinstance(count, bool) else None
+            kind = NoteKind.COUNT_STOP
+            yield LogNote(kind=kind, source=source.name, line=item.number, step=event.step, count=count)
+        elif event.kind is GuardEventKind.RUN and values.get("rotated") is not True:
+            yield None
+
+
+def _text(value: Json) -> str:
+    return "" if value is None else str(value)
+
+
+def detections(source: LogSource, items: Iterable[tuple[int, bytes] | LogProblem]) -> Iterator[AsdEvent | LogProblem]:
+    """Yield what the detector of a guard noticed: by steps, without times, so that all of it stands as it was told.
+
+    Args:
+        source: The file.
+        items: Its lines.
+    """
+    own: Rank | None = None
+    for item in event_lines(source, items):
+        if isinstance(item, LogProblem):
+            yield item
+        elif isinstance(item, EventLine):
+            event = item.event
+            try:
+                if event.kind is GuardEventKind.RUN:
+                    own = _rank(event.values)
+                elif event.kind in _DETECTED:
+                    yield _detection(source, item, own)
+            except ParseError as error:
+                yield problem(source, item.number, f"{error.key} {error.problem}".strip(), b"")
+
+
+def _detection(source: LogSource, line: EventLine, own: Rank | None) -> AsdEvent:
+    values, kind = line.event.values, _DETECTED[line.event.kind]
+    rank, value = _rank(values), values.get("value")
+    if rank is None and kind is AsdKind.CHECKSUM_ABNORMAL:  # of a strike without a rank nobody knows whose it is
+        rank = own
+    since = get_optional_int(values, "since_step")
+    text = partial(_words, values)
+    return AsdEvent(
+        kind=kind,
+        rank=rank,
+        name=text("name"),
+        value=None if value is None else as_number(value),
+        step=line.event.step,
+        group_since_step=None if since is None else Step(since),
+        message=text("message"),
+        source=source.name,
+        line=line.number,
+    )
+
+
+def _rank(values: JsonObject) -> Rank | None:
+    rank = get_optional_int(values, "rank")
+    return None if rank is None else Rank(rank)
+
+
+def _words(values: JsonObject, key: str) -> str:
+    """Return a text that may be missing, as people may see it: whoever wrote the file, it goes to a terminal."""
+    value = values.get(key)
+    return value if isinstance(value, str) and value.isprintable() else ""
+
+
+class GuardFiles:
+    """`guard/events-NNNNN.jsonl` in the output folder, and what was put aside of it as `.1`."""
+
+    names = (f"{EVENTS_FOLDER}/events-N.jsonl",)
+
+    def beside(self, root: str) -> tuple[RankLogs, ...]:
+        """Look in the folder itself, for some trainers save into their output folder, and in the one around it."""
+        return next((found for folder in (root, above(root)) if (found := _in(f"{folder}/{EVENTS_FOLDER}"))), ())
+
+    def inside(self, folder: str) -> tuple[str, ...]:
+        """Look in a folder as a user may name it: the output folder, or `guard/` in it."""
+        found = _in(folder) or _in(f"{folder}/{EVENTS_FOLDER}")
+        return tuple(path for logs in found for path in logs)
+
+
+def _in(folder: str) -> tuple[RankLogs, ...]:
+    ranks: dict[int, list[tuple[bool, str]]] = {}
+    with suppress(OSError):  # it is only looked for: not being there is the usual case
+        for entry in open_storage(folder).entries(""):
+            if match := _FILE.fullmatch(entry.name):
+                ranks.setdefault(int(match["rank"]), []).append((match["aside"] is None, f"{folder}/{entry.name}"))
+    return tuple(tuple(path for _, path in sorted(ranks[rank])) for rank in sorted(ranks))

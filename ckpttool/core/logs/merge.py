@@ -1,0 +1,207 @@
+"""Several logs of one training into one value for each step, and into the attempts that they tell of."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import fields, replace
+from operator import itemgetter
+
+from ckpttool.core.domain.metrics import LogAttempt, LogItem, LogNote, LogProblem, NoteKind, StepMetrics, TrainingLog
+from ckpttool.core.domain.units import Step
+from ckpttool.core.logs.table import FIELDS, Rows, StepTable
+
+KEPT_PROBLEMS = 50
+"""Enough to see what is wrong; the rest is counted. That a whole log cannot be read is never among the rest alone."""
+
+_MOST_ATTEMPTS = 1000
+"""No training is started more often; a log that goes back more often tells no attempts, only steps."""
+
+_FIELDS = tuple(field.name for field in fields(StepMetrics) if field.name not in {"step", "embedding_local_norm"})
+
+
+def merge(logs: Iterable[tuple[str, Iterable[LogItem]]], *, keep: Collection[str] = FIELDS) -> TrainingLog:
+    """Return one value a step from the logs of all ranks and of all attempts.
+
+    Within one log the last attempt at a step counts. Across logs, equal norms mean two ranks at the same step:
+    what one does not show the other may, and of two embedding norms the worse one counts, since one unhealthy rank is
+    enough. Different norms mean two attempts: the later one by the clock counts, else the later log.
+
+    Memory grows with the number of steps, not with the size of the logs: for one log by some bytes a step.
+
+    Args:
+        logs: Names, and what a reader yields for them.
+        keep: Fields of `StepMetrics` that will be asked for.
+    """
+    merging = Merging(keep)
+    for name, items in logs:
+        merging.begin(name)
+        for item in items:
+            merging.add(item)
+    return merging.log()
+
+
+class Merging:
+    """Takes logs one after the other, item by item."""
+
+    def __init__(self, keep: Collection[str] = FIELDS) -> None:
+        """Begin without a log."""
+        self._keep = keep
+        self._sources: list[_Source] = []
+        self._notes: list[tuple[int, LogNote]] = []
+        self._problems: list[LogProblem] = []
+        self._count = 0
+
+    def begin(self, name: str) -> None:
+        """Say that what follows is from another log."""
+        self._sources.append(_Source(name, StepTable(self._keep)))
+
+    def add(self, item: LogItem) -> None:
+        """Take what the log shows next."""
+        if isinstance(item, StepMetrics):
+            self._sources[-1].add(item)
+        elif isinstance(item, LogNote):
+            self._notes.append((len(self._sources), item))
+        else:
+            self._count += 1
+            first_whole = item.ends_the_log and not any(problem.ends_the_log for problem in self._problems)
+            if self._count <= KEPT_PROBLEMS or first_whole:
+                self._problems.append(item)
+
+    def log(self) -> TrainingLog:
+        """Return all of them together."""
+        shown = [source for source in self._sources if len(source.table)]
+        metrics: Sequence[StepMetrics] = shown[0].latest() if len(shown) == 1 else ()
+        if len(shown) > 1:
+            steps: dict[Step, StepMetrics] = {}
+            for place, source in enumerate(self._sources, 1):
+                self._notes += [(place, note) for note in _merge(steps, source.latest(), source.name)]
+            metrics = tuple(steps[step] for step in sorted(steps))
+        return TrainingLog(
+            sources=tuple(source.name for source in self._sources),
+            metrics=metrics,
+            attempts=_attempts(shown),
+            notes=tuple(note for _, note in sorted(self._notes, key=itemgetter(0))),
+            problems=tuple(self._problems),
+            problem_count=self._count,
+        )
+
+
+class _Source:
+    """The steps of one log, and where it goes back."""
+
+    __slots__ = ("name", "starts", "table")
+
+    def __init__(self, name: str, table: StepTable) -> None:
+        self.name = name
+        self.table = table
+        self.starts: list[int] = []
+
+    def add(self, metrics: StepMetrics) -> None:
+        place = len(self.table)
+        if not place or metrics.step <= self.table.step(place - 1):
+            self.starts.append(place)
+        self.table.append(metrics)
+
+    def latest(self) -> Sequence[StepMetrics]:
+        """Return the last attempt at each step, ascending."""
+        if len(self.starts) < 2:  # noqa: PLR2004  (it never goes back)
+            return self.table
+        last = {self.table.step(place): place for place in range(len(self.table))}
+        return Rows(self.table, [last[step] for step in sorted(last)])
+
+    def attempts(self) -> list[LogAttempt]:
+        """Return each stretch that only goes on, in the order of the log."""
+        ends = [*self.starts[1:], len(self.table)]
+        return [
+            LogAttempt(rows=self.table[start:end], begun=number > 0, ended=end < len(self.table))
+            for number, (start, end) in enumerate(zip(self.starts, ends, strict=True))
+        ]
+
+
+def _attempts(sources: Sequence[_Source]) -> tuple[LogAttempt, ...] | None:
+    """Return the attempts of all logs in the order of time; None where there are more than a training can have."""
+    if sum(len(source.starts) for source in sources) > _MOST_ATTEMPTS:
+        return None
+    found: list[LogAttempt] = []
+    for source in sources:
+        before = len(found)
+        for attempt in source.attempts():
+            place = next((place for place, known in enumerate(found[:before]) if _agree(known, attempt)), None)
+            if place is None:
+                found.append(attempt)
+            else:
+                found[place] = _both(found[place], attempt)
+    times = [attempt.rows[0].time for attempt in found]
+    if all(times):  # else in the order in which they were given
+        found.sort(key=lambda attempt: attempt.rows[0].time or "")
+    joined = found[:1]
+    for attempt in found[1:]:
+        if joined[-1].last < attempt.first:  # a log that was rotated, or a resume that a log need not show
+            rows = (*joined[-1].rows, *attempt.rows)
+            joined[-1] = LogAttempt(rows=rows, begun=joined[-1].begun, ended=attempt.ended)
+        elif not attempt.begun and _agree(joined[-1], attempt):  # rotated, at another step on each rank
+            joined[-1] = _both(joined[-1], attempt)
+        else:
+            joined.append(attempt)
+    return tuple(joined)
+
+
+def _agree(one: LogAttempt, other: LogAttempt) -> bool:
+    """Tell whether two logs show the same attempt, as those of two ranks do: the same norms wherever both show some."""
+    shared = False
+    rows = iter(one.rows)
+    row = next(rows, None)
+    for metrics in other.rows:
+        while row is not None and row.step < metrics.step:
+            row = next(rows, None)
+        if row is None:
+            break
+        if row.step == metrics.step:
+            if not _same_attempt(row, metrics):
+                return False
+            shared = True
+    return shared
+
+
+def _both(one: LogAttempt, other: LogAttempt) -> LogAttempt:
+    steps = {row.step: row for row in one.rows}
+    for row in other.rows:
+        known = steps.get(row.step)
+        steps[row.step] = row if known is None else _combined(known, row)
+    rows = tuple(steps[step] for step in sorted(steps))
+    return LogAttempt(rows=rows, begun=one.begun or other.begun, ended=one.ended or other.ended)
+
+
+def _merge(steps: dict[Step, StepMetrics], own: Iterable[StepMetrics], name: str) -> list[LogNote]:
+    redone: list[Step] = []
+    for metrics in own:
+        step = metrics.step
+        known = steps.get(step)
+        if known is None:
+            steps[step] = metrics
+        elif _same_attempt(known, metrics):
+            steps[step] = _combined(known, metrics)
+        else:
+            redone.append(step)
+            if not (known.time and metrics.time) or metrics.time >= known.time:
+                steps[step] = metrics
+    if not redone:
+        return []
+    return [LogNote(kind=NoteKind.REWIND, source=name, line=0, step=min(redone), previous_step=max(redone))]
+
+
+def _same_attempt(one: StepMetrics, other: StepMetrics) -> bool:
+    if one.global_norm is None or other.global_norm is None:
+        return True
+    return one.global_norm == other.global_norm or (math.isnan(one.global_norm) and math.isnan(other.global_norm))
+
+
+def _combined(one: StepMetrics, other: StepMetrics) -> StepMetrics:
+    missing = {name: getattr(other, name) for name in _FIELDS if getattr(one, name) is None}
+    return replace(one, embedding_local_norm=_worse(one.embedding_local_norm, other.embedding_local_norm), **missing)
+
+
+def _worse(one: float | None, other: float | None) -> float | None:
+    norms = [norm for norm in (one, other) if norm is not None]
+    return max(norms, key=lambda norm: (math.isnan(norm), norm), default=None)

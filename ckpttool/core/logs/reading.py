@@ -1,0 +1,388 @@
+"""Reads training logs of every format that is known, told apart by their content; all at once, or in one pass."""
+
+from __future__ import annotations
+
+import glob
+import gzip
+import io
+import os
+import re
+import stat
+import sys
+import zlib
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from itertools import chain
+from typing import BinaryIO, TypeVar
+
+from ckpttool.core.domain.checkpoint import Checkpoint, CheckpointKey
+from ckpttool.core.domain.frozen import replace
+from ckpttool.core.domain.log_answer import LogReading
+from ckpttool.core.domain.log_question import STDIN
+from ckpttool.core.domain.metrics import LocalTime, LogAttempt, LogItem, LogNote, LogProblem, StepMetrics, TrainingLog
+from ckpttool.core.errors import UsageError
+from ckpttool.core.logs.base import Block, LogFormat, LogPlaces, LogSource, RankLogs, Readable, blocks, local_time
+from ckpttool.core.logs.columns import Csv, JsonLines
+from ckpttool.core.logs.fields import parse_columns
+from ckpttool.core.logs.guard_events import GuardEvents, GuardFiles
+from ckpttool.core.logs.merge import KEPT_PROBLEMS, Merging, merge
+from ckpttool.core.logs.table import FIELDS
+from ckpttool.core.logs.tensorboard import TensorBoard
+from ckpttool.core.storage import is_folder, open_storage
+from ckpttool.core.storage.base import ByteSource, Kind, LostLinkError
+
+_HEAD_BYTES = 1 << 20
+_HEAD_LIMIT = 16 << 20
+"""A trainer's start-up may write megabytes before its first step; no start-up writes more than this."""
+
+_GZIP_MAGIC = b"\x1f\x8b"
+
+_Item = TypeVar("_Item")
+
+
+def expand_globs(patterns: Sequence[str]) -> tuple[str, ...]:
+    """Return the logs that the patterns name, numbers in natural order, each once; `-` stands for itself.
+
+    Raises:
+        UsageError: A pattern matches no file.
+    """
+    found: dict[str, None] = {}
+    for pattern in patterns:
+        names = [pattern] if pattern == STDIN or os.path.exists(pattern) else glob.glob(pattern, recursive=True)
+        if not names:
+            raise UsageError(f"no log matches {pattern!r}")
+        found.update(dict.fromkeys(sorted(names, key=_natural)))
+    return tuple(found)
+
+
+class LogReader:
+    """Reads logs, and knows where trainers put theirs."""
+
+    def __init__(
+        self,
+        of_trainers: Iterable[LogFormat] = (),
+        places: Sequence[LogPlaces] = (),
+        *,
+        columns: str | None = None,
+        curves: bool = False,
+    ) -> None:
+        """Say which logs there are, besides those with named columns.
+
+        Args:
+            of_trainers: Their formats, most specific first.
+            places: Where they write their logs.
+            columns: `step=iter,global_norm=gnorm`: what the fields are called in logs with named columns.
+            curves: Whether learning rates and validation losses are asked for.
+
+        Raises:
+            UsageError: The columns cannot be meant.
+        """
+        self._curves = curves
+        self.recognised: set[str] = set()
+        """Names of the formats of the logs that were opened so far."""
+        self.formats = (TensorBoard(), *of_trainers, GuardEvents(), JsonLines(), Csv())
+        self.no_format = f"is no log that ckpttool knows ({', '.join(format_.name for format_ in self.formats)})"
+        self._places = (GuardFiles(), *places)
+        self._columns = None if columns is None else parse_columns(columns)
+
+    def expand(self, patterns: Sequence[str]) -> tuple[str, ...]:
+        """Return the logs that the user means: files, globs, folders of logs, or `-`; each once.
+
+        Raises:
+            UsageError: There is no such log.
+        """
+        names: dict[str, None] = {}
+        for pattern in patterns:
+            found = self._inside(pattern) if is_folder(pattern) else expand_globs([pattern])
+            names.update(dict.fromkeys(found))
+        return tuple(names)
+
+    def _inside(self, folder: str) -> tuple[str, ...]:
+        found = next((logs for places in self._places if (logs := places.inside(folder))), ())
+        if not found:
+            known = " and no ".join(name for places in self._places for name in places.names)
+            raise UsageError(f"{folder} holds no {known}; name the logs in it")
+        return found
+
+    def read(self, path: str, *, stdin: BinaryIO | None = None) -> Iterator[LogItem]:
+        """Yield what one log shows, in its order and in bounded memory; gzip is unpacked on the way.
+
+        A file that cannot be read to its end, or that no format recognises, ends in a problem with line 0: with many
+        logs, one that is cut short is no reason to hear nothing of the others.
+
+        Args:
+            path: The file, or `-`.
+            stdin: What `-` means; this process's own where it is not given.
+
+        Raises:
+            UsageError: The log cannot be read without a further option.
+        """
+        yield from _to_its_end(path, self._items(path, stdin))
+
+    def _items(self, path: str, stdin: BinaryIO | None) -> Iterator[LogItem]:
+        with open_log(path, stdin=stdin) as stream:
+            head, format_ = self._recognise(stream)
+            if format_ is None:
+                if head.strip():
+                    yield _whole_file(path, self.no_format)
+                return
+            self.recognised.add(format_.name)
+            source = LogSource(name=path, stream=_Replay(head, stream), columns=self._columns, curves=self._curves)
+            yield from format_.read(source)
+
+    def _recognise(self, stream: Readable) -> tuple[bytes, LogFormat | None]:
+        """Return the format and what had to be read to tell it."""
+        head = b""
+        while len(head) < _HEAD_LIMIT and (part := stream.read(max(len(head), _HEAD_BYTES))):  # each time twice as much
+            head += part
+            for format_ in self.formats:
+                if format_.recognise(head):
+                    return head, format_
+        return head, None
+
+    def merged(
+        self, patterns: Sequence[str], root: str | None = None, *, keep: Collection[str] = FIELDS
+    ) -> TrainingLog | None:
+        """Return one value a step from all logs that are meant; None where none is given and none found.
+
+        Args:
+            patterns: Files, globs, folders of logs, or `-`.
+            root: The folder of the checkpoints, in whose neighbourhood to look where no log is given.
+            keep: Fields of `StepMetrics` that will be asked for.
+
+        Raises:
+            UsageError: There is no such log, or it needs an option.
+        """
+        if patterns:
+            return merge(((name, self.read(name)) for name in self.expand(patterns)), keep=keep)
+        ranks = () if root is None else next((logs for places in self._places if (logs := places.beside(root))), ())
+        return merge(self._first_stage(ranks), keep=keep) if ranks else None
+
+    def _first_stage(self, ranks: Iterable[RankLogs]) -> Iterator[tuple[str, Iterable[LogItem]]]:
+        """Yield the logs of the ranks that hold the embedding: from rank 0 up to the first one that measured none.
+
+        Pipeline stages take neighbouring ranks, and other stages print 0: their logs need not be read.
+        """
+        for logs in ranks:
+            measured = _EmbeddingNorms()
+            yield from ((name, measured.among(self.read(name))) for name in logs)
+            if not measured.any:  # whoever asked for the next one has read these
+                return
+
+    def without_detectors(self, log: TrainingLog, sources: Collection[str]) -> TrainingLog:
+        """Return the log without the complaint that a detector's own log shows no steps: nobody meant it to."""
+        kept = tuple(
+            problem for problem in log.problems if problem.reason != self.no_format or problem.source not in sources
+        )
+        return replace(log, problems=kept, problem_count=log.problem_count - len(log.problems) + len(kept))
+
+
+class _EmbeddingNorms:
+    """Whether some logs show one."""
+
+    def __init__(self) -> None:
+        self.any = False
+
+    def among(self, items: Iterable[LogItem]) -> Iterator[LogItem]:
+        for item in items:
+            if isinstance(item, StepMetrics) and item.embedding_local_norm:
+                self.any = True
+            yield item
+
+
+@contextmanager
+def open_log(path: str, *, stdin: BinaryIO | None = None) -> Iterator[Readable]:
+    """Open a log as a stream of bytes, unpacked.
+
+    Raises:
+        OSError: It cannot be opened.
+    """
+    with ExitStack() as stack:
+        raw: Readable = stdin or sys.stdin.buffer
+        if path != STDIN:
+            raw = _from_storage(path, stack) or stack.enter_context(open(path, "rb", buffering=0, opener=_open_finite))
+        head = raw.read(len(_GZIP_MAGIC)) or b""
+        if not head and isinstance(raw, io.FileIO) and stat.S_ISFIFO(os.fstat(raw.fileno()).st_mode):
+            raise OSError(None, "nothing comes out of this pipe")  # nobody writes to it, or it has been read before
+        stream = _Replay(head, raw)
+        yield stack.enter_context(gzip.GzipFile(fileobj=stream)) if head == _GZIP_MAGIC else stream
+
+
+def blocks_of(path: str) -> Iterator[Block | LogProblem]:
+    """Yield a file in blocks of whole lines, whatever its format; a problem with line 0 where it cannot be read on."""
+
+    def opened() -> Iterator[Block | LogProblem]:
+        with open_log(path) as stream:
+            yield from blocks(LogSource(name=path, stream=stream))
+
+    return _to_its_end(path, opened())
+
+
+def _to_its_end(path: str, items: Iterator[_Item]) -> Iterator[_Item | LogProblem]:
+    """Yield what was read, and what kept the rest from being read as a problem."""
+    try:
+        yield from items
+    except (EOFError, zlib.error) as error:
+        yield _whole_file(path, f"the compressed data are cut short or damaged: {error}")
+    except OSError as error:
+        yield _whole_file(path, f"cannot be read: {error.strerror or error}")
+
+
+def _from_storage(path: str, stack: ExitStack) -> Readable | None:
+    """Open a log that is a file; None where it is something else, as only this machine can have it."""
+    folder, name = os.path.split(path)
+    storage = open_storage(folder or ".")
+    with suppress(LostLinkError):
+        if storage.kind(name) is Kind.FILE:
+            return _Stream(stack.enter_context(storage.open(name)))
+    return None
+
+
+def _open_finite(path: str, flags: int) -> int:
+    """Open a pipe, as `<(command)` is one; neither wait for a writer nor read a device."""
+    fd = os.open(path, flags | os.O_NONBLOCK)
+    kind = os.fstat(fd).st_mode
+    if (stat.S_ISCHR(kind) and path != os.devnull) or stat.S_ISBLK(kind) or stat.S_ISSOCK(kind):
+        os.close(fd)
+        raise OSError(None, "not a file")
+    os.set_blocking(fd, True)  # from a writer that is there, wait for more
+    return fd
+
+
+def written(checkpoints: Iterable[Checkpoint]) -> dict[CheckpointKey, LocalTime]:
+    """Return when the last of each checkpoint's files was written, on the clock that this machine's logs show."""
+    found: dict[CheckpointKey, LocalTime] = {}
+    for checkpoint in checkpoints:
+        if checkpoint.saved_ns is not None:
+            with suppress(ValueError, OverflowError):  # a file's time may be in no year of the calendar
+                found[checkpoint.key] = local_time(checkpoint.saved_ns / 1e9)
+    return found
+
+
+class _Stream:
+    """A file, read from front to end."""
+
+    __slots__ = ("_offset", "_source")
+
+    def __init__(self, source: ByteSource) -> None:
+        self._source = source
+        self._offset = 0
+
+    def read(self, size: int, /) -> bytes:
+        part = self._source.read(self._offset, size)
+        self._offset += len(part)
+        return part
+
+
+class _Replay:
+    """A stream with some bytes put back in front."""
+
+    __slots__ = ("_head", "_stream")
+
+    def __init__(self, head: bytes, stream: Readable) -> None:
+        self._head = head
+        self._stream = stream
+
+    def read(self, size: int, /) -> bytes:
+        if self._head:
+            part, self._head = self._head[:size], self._head[size:]
+            return part
+        return self._stream.read(size)
+
+    def seek(self, _offset: int, /) -> object:
+        raise io.UnsupportedOperation("a log is read once, from front to end")
+
+
+def _whole_file(path: str, reason: str) -> LogProblem:
+    return LogProblem(source=path, line=0, reason=reason, text="")
+
+
+def _natural(name: str) -> tuple[tuple[int, str], ...]:
+    """Order `worker_2` before `worker_10`."""
+    return tuple((int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", name))
+
+
+class LogPass:
+    """One pass over logs in bounded memory: yields the steps, and keeps what else they tell."""
+
+    def __init__(self, reader: LogReader, patterns: Sequence[str], *, keep: bool = False) -> None:
+        """Find the logs.
+
+        Args:
+            reader: Knows their formats.
+            patterns: Files, globs, folders of logs, or `-`.
+            keep: Whether each start of the training that they show will be asked for: some bytes a step.
+
+        Raises:
+            UsageError: There is no such log.
+        """
+        self.names = reader.expand(patterns)
+        self._reader = reader
+        self._steps = 0
+        self._notes: list[LogNote] = []
+        self._problems: list[LogProblem] = []
+        self._count = 0
+        self._unreadable = 0
+        self._merging = Merging() if keep else None
+
+    def steps(self) -> Iterator[StepMetrics]:
+        """Yield the steps as the logs have them, so that a policy sees each restart.
+
+        Logs that begin at the same step are those of several ranks; they are one training, and are merged first.
+        """
+        if len(self.names) > 1 and self._same_beginning():
+            log = merge((name, self._kept(name)) for name in self.names)
+            yield from log.metrics
+            return
+        for item in chain.from_iterable(self._kept(name) for name in self.names):
+            if isinstance(item, StepMetrics):
+                yield item
+
+    def _same_beginning(self) -> bool:
+        if STDIN in self.names:
+            return False  # it can be read only once
+        firsts = [self._first(name) for name in self.names]
+        known = [step for step in firsts if step is not None]
+        return len(set(known)) < len(known)
+
+    def _first(self, name: str) -> int | None:
+        items = self._reader.read(name)
+        return next((item.step for item in items if isinstance(item, StepMetrics)), None)
+
+    def attempts(self) -> tuple[LogAttempt, ...] | None:
+        """Return each start of the training that was seen; none where nobody said that they would be asked for."""
+        return () if self._merging is None else self._merging.log().attempts
+
+    def _kept(self, name: str) -> Iterator[LogItem]:
+        """Yield what a log shows; keep what is no step."""
+        if self._merging is not None:
+            self._merging.begin(name)
+        for item in self._reader.read(name):
+            if self._merging is not None:
+                self._merging.add(item)
+            match item:
+                case StepMetrics():
+                    self._steps += 1
+                case LogNote():
+                    self._notes.append(item)
+                case LogProblem():
+                    self.keep_problem(item)
+            yield item
+
+    def keep_problem(self, problem: LogProblem) -> None:
+        """Count what could not be read."""
+        self._count += 1
+        self._unreadable += problem.ends_the_log
+        if len(self._problems) < KEPT_PROBLEMS:
+            self._problems.append(problem)
+
+    def reading(self) -> LogReading:
+        """Say what was read so far."""
+        return LogReading(
+            sources=self.names,
+            steps=self._steps,
+            notes=tuple(self._notes),
+            problems=tuple(self._problems),
+            problem_count=self._count,
+            unreadable=self._unreadable,
+        )

@@ -1,0 +1,136 @@
+"""Our own files, each read and spelled in one module. No layout takes what we keep in a tree for a stray."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ckpttool.core.domain.frozen import dataclass
+
+OWN_FOLDER = ".ckpttool"
+"""In the tree's root, for what ckpttool keeps there."""
+
+JOURNAL = f"{OWN_FOLDER}/prune.json"
+"""What a prune, or a restore from its trash, is moving; gone when it is done."""
+
+HEAL_JOURNAL = f"{OWN_FOLDER}/heal.json"
+"""What a heal has laid ready and is putting in its place; gone when it is done."""
+
+BIRTH_FOLDER = f"{OWN_FOLDER}/birth"
+"""What shards were when they were handed to the disk; one file a shard."""
+
+SEALS_BESIDE = f"{OWN_FOLDER}/seals"
+"""Where the seals lie that were added to a manifest: in an object store each a file that nobody writes twice,
+`NAME.manifest/TIME-RANDOM.json`; on disks one of each of several machines, `NAME.manifest/I-of-N.json`."""
+
+PART_SUFFIX = ".ckptpart"
+"""Of a file in which one of several machines wrote what it sees of a tree."""
+
+STREAM = "-"
+"""In the place of such a file: standard input."""
+
+MANIFEST_NAME = "ckpttool.manifest.json"
+"""Where a checkpoint has a folder of its own."""
+
+_LONGEST_NAME = 200
+"""Bytes. A file name may have 255, and what follows must fit as well."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SealPlace:
+    """Where a checkpoint's manifest is kept, and what it must say of itself to be believed there."""
+
+    path: str
+    """Relative to the root."""
+    layout: str
+    checkpoint: str
+    """The checkpoint's name."""
+    prefix: str | None
+    """The checkpoint's; None where the manifest lies in the checkpoint's own folder, whatever its files are called."""
+    births: str | None = None
+    """What the paths of its shards' birth certificates begin with, before the rank; None where there are none."""
+
+    @classmethod
+    def inside(cls, folder: str, *, layout: str, checkpoint: str) -> SealPlace:
+        """Return the place in a folder that is one checkpoint's alone; its path is relative to the root."""
+        return cls(path=f"{folder}/{MANIFEST_NAME}", layout=layout, checkpoint=checkpoint, prefix=None)
+
+    @property
+    def beside(self) -> str:
+        """The folder of the manifests that were added to this one where nothing can be replaced."""
+        return f"{SEALS_BESIDE}/{self.path.removeprefix(f'{OWN_FOLDER}/').removesuffix('.json')}"
+
+    def of_share(self, number: int, of: int) -> str:
+        """Return where one of several machines keeps what it sealed."""
+        return f"{self.beside}/{number}-of-{of}.json"
+
+    @property
+    def is_apart(self) -> bool:
+        """Whether it outlives the checkpoint's files: it is in our own folder, not in theirs."""
+        return self.path.startswith(f"{OWN_FOLDER}/")
+
+
+def is_manifest(path: str) -> bool:
+    """Tell whether a path in a tree is one of a manifest, as every `SealPlace` spells it; not of a certificate."""
+    own = path.startswith(f"{OWN_FOLDER}/") and path.endswith(".manifest.json")
+    return own or path.startswith(f"{SEALS_BESIDE}/") or path.rpartition("/")[2] == MANIFEST_NAME
+
+
+def births_begin(prefix: str, name: str) -> str:
+    """Return what the paths of the birth certificates of a save begin with, before the rank."""
+    return f"{BIRTH_FOLDER}/{prefix}-{name}.r"
+
+
+def own_cache(environment: Mapping[str, str]) -> str | None:
+    """Return our folder in the user's cache, whether it is there or not; None where the user has no cache folder."""
+    return _own_place(environment, "XDG_CACHE_HOME", ".cache")
+
+
+def own_state(environment: Mapping[str, str]) -> str | None:
+    """Return our folder for what must outlive a restart; None where the user has no such folder."""
+    return _own_place(environment, "XDG_STATE_HOME", ".local/state")
+
+
+def _own_place(environment: Mapping[str, str], variable: str, usual: str) -> str | None:
+    base = environment.get(variable, "")
+    if not base.startswith("/"):  # such a value is to be ignored, says the XDG specification
+        home = environment.get("HOME", "")
+        if not home.startswith("/"):
+            return None
+        base = f"{home}/{usual}"
+    return f"{base}/ckpttool"
+
+
+def leads_out(path: str) -> bool:
+    """Tell whether a path leads out of the tree; it comes from a file, and anybody may have written that."""
+    return "\0" in path or any(part in {"", ".", ".."} for part in path.split("/"))
+
+
+def spelled(name: str) -> str:
+    """Return a name from a disk, whatever bytes it has, as text that JSON can hold; `unspelled` gives it back."""
+    return name.encode("utf-8", "surrogateescape").decode("latin-1")
+
+
+def unspelled(text: str) -> str:
+    """Return the name that `spelled` was given.
+
+    Raises:
+        UnicodeEncodeError: It was not spelled so.
+    """
+    return text.encode("latin-1").decode("utf-8", "surrogateescape")
+
+
+def own_path(text: str, ending: str, *, ambiguous: bool = False) -> str:
+    """Return a path in our folder for untrusted text without a slash: short enough, and never one of two texts.
+
+    Args:
+        text: Names the checkpoint, as far as it can.
+        ending: Of the file name.
+        ambiguous: Whether another checkpoint could have the same text.
+    """
+    raw = text.encode("utf-8", "surrogateescape")
+    if len(raw) > _LONGEST_NAME or ambiguous:
+        from xxhash import xxh3_128_hexdigest
+
+        # A name as it is ends in a suffix of shards, so none ends like this.
+        text = f"{raw[: _LONGEST_NAME - 33].decode('utf-8', 'ignore')}.{xxh3_128_hexdigest(raw)}"
+    return f"{OWN_FOLDER}/{text}{ending}"

@@ -1,0 +1,140 @@
+"""Birth certificates: what a shard was when it was handed to the disk, from the bytes in the writer's memory.
+
+Each is a manifest of one shard, in a place of its own, for ranks do not wait for one another: whoever writes a shard
+seals it. Here, too, all that is recorded of a save is put together; the manifest of `ckpttool seal` speaks first.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Sequence
+from contextlib import suppress
+
+from ckpttool.core.domain.finding import Finding
+from ckpttool.core.domain.frozen import dataclass, replace
+from ckpttool.core.domain.manifest import Manifest, ShardSeal
+from ckpttool.core.domain.shard import Shard
+from ckpttool.core.domain.units import Rank
+from ckpttool.core.records import BIRTH_FOLDER, SealPlace
+from ckpttool.core.records.manifest import ManifestProblem, read_alone, read_manifest
+from ckpttool.core.storage.base import Storage, is_there
+from ckpttool.core.storage.fan_out import map_waiting
+
+_ASKED = 4
+"""Shards whose certificates are asked for what all of them tell alike."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recorded:
+    """All that is recorded of the shards of a save."""
+
+    manifest: Manifest | None
+    """With what certificates tell of shards that it does not; None where nothing is recorded."""
+    problems: tuple[ManifestProblem, ...] = ()
+    """What is there and cannot be believed: it counts as none."""
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        """What is to be said of that."""
+        return tuple(problem.finding for problem in self.problems)
+
+    @property
+    def seals(self) -> dict[str, ShardSeal]:
+        """What is recorded of each shard, by its path."""
+        return {} if self.manifest is None else self.manifest.by_path
+
+    @property
+    def disputed(self) -> tuple[Finding, ...]:
+        """Of which shards several manifests say different things."""
+        return () if self.manifest is None else self.manifest.disputed
+
+
+def birth_path(begin: str, rank: Rank) -> str:
+    """Return where the certificate of a rank's shard is."""
+    return f"{begin}{rank}.json"
+
+
+def birth_paths(storage: Storage, place: SealPlace) -> list[str]:
+    """List the certificates of a save, also of shards that are gone.
+
+    Raises:
+        OSError: The folder cannot be listed.
+    """
+    if place.births is None:
+        return []
+    begin = place.births.removeprefix(f"{BIRTH_FOLDER}/")
+    try:
+        names = [entry.name for entry in storage.entries(BIRTH_FOLDER)]
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    own = re.compile(re.escape(begin) + r"[0-9]{1,9}\.json").fullmatch
+    return sorted(f"{BIRTH_FOLDER}/{name}" for name in names if own(name))
+
+
+def recorded(storage: Storage, place: SealPlace, shards: Collection[Shard]) -> Recorded:
+    """Read what is recorded of a save: its manifest, and where that has no entry, birth certificates.
+
+    Args:
+        storage: The tree.
+        place: As the layout gives it.
+        shards: Those that the save has.
+    """
+    found = read_manifest(storage, place)
+    if isinstance(found, ManifestProblem):
+        born = with_births(None, storage, place, shards)
+        return replace(born, problems=(found, *born.problems))
+    return with_births(found, storage, place, shards)
+
+
+def recorded_shard(storage: Storage, place: SealPlace, rank: Rank, path: str) -> ShardSeal | None:
+    """Return what is recorded of one rank's shard; None where nothing is that can be believed."""
+    certificate = None if place.births is None else birth_path(place.births, rank)
+    for found in (read_manifest(storage, place), certificate and _birth(storage, place, certificate)):
+        if isinstance(found, Manifest) and (seal := found.by_path.get(path)) is not None:
+            return seal
+    return None
+
+
+def recorded_world(storage: Storage, place: SealPlace, shards: Sequence[Shard]) -> int | None:
+    """Return of how many ranks a save is by its manifest, else by a certificate of its first shards; None: unknown."""
+    found = read_manifest(storage, place)
+    if found is None and place.births is not None and is_there(storage, BIRTH_FOLDER):
+        ranks = (shard.rank for shard in shards[:_ASKED] if shard.rank is not None)
+        births = (_birth(storage, place, birth_path(place.births, rank)) for rank in ranks)
+        found = next((birth for birth in births if isinstance(birth, Manifest)), None)
+    return found.world_size if isinstance(found, Manifest) else None
+
+
+def with_births(manifest: Manifest | None, storage: Storage, place: SealPlace, shards: Collection[Shard]) -> Recorded:
+    """Add to a manifest, or to none, what certificates tell of shards of which it has no entry."""
+    begin = place.births
+    known = {} if manifest is None else manifest.by_path
+    ranks = sorted({shard.rank for shard in shards if shard.rank is not None and shard.path not in known})
+    if begin is None or not ranks or not is_there(storage, BIRTH_FOLDER):
+        return Recorded(manifest=manifest)
+
+    def read(path: str) -> Manifest | ManifestProblem | None:
+        return _birth(storage, place, path)
+
+    found = list(map_waiting(read, [birth_path(begin, rank) for rank in ranks]))
+    births = [birth for birth in found if isinstance(birth, Manifest)]
+    if any((birth.world_size or 0) > len({shard.rank for shard in shards}) for birth in births):
+        with suppress(OSError):  # a shard that is gone may have left its certificate
+            asked = {birth_path(begin, shard.rank) for shard in shards if shard.rank is not None}
+            found += map_waiting(read, [path for path in birth_paths(storage, place) if path not in asked])
+    births = [birth for birth in found if isinstance(birth, Manifest)]
+    problems = tuple(birth for birth in found if isinstance(birth, ManifestProblem))
+    return Recorded(manifest=_merged(manifest, births), problems=problems)
+
+
+def _birth(storage: Storage, place: SealPlace, path: str) -> Manifest | ManifestProblem | None:
+    own = SealPlace(path=path, layout=place.layout, checkpoint=place.checkpoint, prefix=place.prefix)
+    return read_alone(storage, own)
+
+
+def _merged(manifest: Manifest | None, births: list[Manifest]) -> Manifest | None:
+    if not births:
+        return manifest
+    base = births[0] if manifest is None else manifest
+    seals = {**{seal.path: seal for birth in births for seal in birth.shards}, **base.by_path}
+    return replace(base, shards=tuple(seals[path] for path in sorted(seals)))

@@ -1,0 +1,225 @@
+"""Which files were found damaged by reading all of them, so that no later look at a header calls them good.
+
+It lies beside the ledger, in the user's cache, and only where something was found. A file that was written since, or
+that a later check finds good, is forgotten.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ckpttool.core.domain.finding import Code, Finding, Severity, brief, suspect
+from ckpttool.core.domain.frozen import dataclass
+from ckpttool.core.domain.shard import FileStamp
+from ckpttool.core.domain.units import ByteCount, Step, moment
+from ckpttool.core.domain.verdict import Level, ShardReport
+from ckpttool.core.errors import LockedError, NotDurableError, UnsafeError, WriteFailedError
+
+if TYPE_CHECKING:
+    from ckpttool.core.formats.strict_json import JsonObject
+
+SCHEMA = "ckpttool/damaged/1"
+
+_WRONG = frozenset({Code.CHECKSUM_MISMATCH, Code.REPLICA_DIFFERS, Code.REPLICA_STALE})
+"""What says that a file's content is damaged, which no header shows."""
+
+FOUND_EARLIER = frozenset({Code.FOUND_DAMAGED, Code.REPLICA_DRIFTED})
+"""What an earlier look at content left against a save, while its files are the same."""
+
+_LIMIT = ByteCount(16 << 20)
+_MOST_FILES = 1 << 12
+"""Those that were found last stay; each takes some 500 bytes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FoundDamaged:
+    """A file whose content did not match its checksum, or was not what other ranks' copies hold."""
+
+    path: str
+    """Relative to the tree's root."""
+    stamp: FileStamp
+    """The file that was read."""
+    found_at: int
+    """Unix seconds."""
+    seal: str | None
+    """xxh3-128 that a manifest recorded and it was compared with; None where only its own checksum was."""
+    message: str
+    """What was found."""
+    drifted: bool = False
+    """Whether the training itself saved it so: it differs from its replicas since an earlier save."""
+    since: Step | None = None
+    """Of what drifted: the step of the first save that is known to differ; None where no step is known."""
+
+
+def kept(place: str | None) -> Mapping[str, FoundDamaged]:
+    """Read what was found in a tree, by path; nothing where there is no such file, or none that can be believed."""
+    return {} if place is None else _believed(_content(place))
+
+
+def found_before(known: FoundDamaged, now: FileStamp) -> Finding | None:
+    """Say again what was found of a file; None where it was written since.
+
+    Of one that only was renamed, linked or given other rights nobody knows: a copy into it may have set its time back.
+    """
+    if known.stamp != now:
+        return None
+    if known.drifted:
+        message = f"found at {moment(known.found_at)}, and the file was not written since: {known.message}"
+        return suspect(Code.REPLICA_DRIFTED, message, path=known.path)
+    is_same = known.stamp.changed_ns == now.changed_ns
+    since = "and the file is unchanged since" if is_same else "and its content was not read since it was touched"
+    return Finding(
+        code=Code.FOUND_DAMAGED,
+        severity=Severity.DAMAGE if is_same else Severity.UNKNOWN,
+        message=f"found damaged at {moment(known.found_at)}, {since}: {known.message}",
+        path=known.path,
+        remedy="resume from another checkpoint; ckpttool verify --level checksum looks again",
+    )
+
+
+class Proofs:
+    """What reading whole files of a tree proves: which are damaged, and which are not any more."""
+
+    def __init__(self, place: Callable[[], str | None], clock: Callable[[], float]) -> None:
+        """Take what tells where it is kept, which is asked where there is something to keep, and the time."""
+        self._place = place
+        self._clock = clock
+        self._news: dict[str, FoundDamaged | None] = {}
+
+    def drifted(self, report: ShardReport, finding: Finding, since: Step | None) -> None:
+        """Take that a shard is not what its replicas hold since an earlier save, though nothing is damaged.
+
+        Args:
+            report: Of the shard.
+            finding: What was found of it.
+            since: The step of the first save that is known to differ.
+        """
+        from ckpttool.core.records.hashed_json import is_on_disk
+
+        if report.path.isprintable() and report.stamp is not None and is_on_disk(report.stamp):
+            self._news[report.path] = FoundDamaged(
+                path=report.path,
+                stamp=report.stamp,
+                found_at=int(self._clock()),
+                seal=None,
+                message=brief(finding).message,
+                drifted=True,
+                since=since,
+            )
+
+    def take(self, report: ShardReport, seal: str | None, *, was_damaged: bool) -> None:
+        """Take what was found of a shard; one whose name JSON may not hold is left out.
+
+        Args:
+            report: Of any level.
+            seal: xxh3-128 that a manifest recorded of it.
+            was_damaged: Whether it was found damaged before.
+        """
+        if report.remembered or report.level < Level.CHECKSUM or not report.path.isprintable():
+            return
+        from ckpttool.core.records.hashed_json import is_on_disk
+
+        wrong = [finding for finding in report.findings if finding.code in _WRONG]
+        if wrong and report.stamp is not None and is_on_disk(report.stamp):
+            self._news[report.path] = FoundDamaged(
+                path=report.path,
+                stamp=report.stamp,
+                found_at=int(self._clock()),
+                seal=seal,
+                message=brief(wrong[0]).message,
+            )
+        elif was_damaged and (report.checksum_matched or report.copies > 1):
+            self._news[report.path] = None
+
+    def save(self) -> None:
+        """Write what is new. Where the cache cannot be written nothing is kept, and nothing is said."""
+        if not self._news or (place := self._place()) is None:
+            return
+        from ckpttool.core.write.files import ensure_folder, locked
+        from ckpttool.core.write.files import replace as write
+
+        with suppress(LockedError, UnsafeError, WriteFailedError, NotDurableError):
+            ensure_folder(str(Path(place).parent), mode=0o700)
+            with locked(place, timeout=5.0):
+                after = {path: known for path, known in {**kept(place), **self._news}.items() if known is not None}
+                write(place, _spelled(after), overwrite=True, backup=False)
+        self._news = {}
+
+
+def _content(place: str) -> bytes:
+    from ckpttool.core.storage.local import LocalStorage
+
+    folder, name = os.path.split(place)
+    try:
+        return LocalStorage(folder).small_file(name, limit=_LIMIT)
+    except OSError:
+        return b""
+
+
+def _spelled(files: Mapping[str, FoundDamaged]) -> bytes:
+    from ckpttool.core.records.hashed_json import closed
+
+    newest = sorted(files.values(), key=lambda known: (-known.found_at, known.path))[:_MOST_FILES]
+    lines = ",\n".join(
+        f"    {json.dumps(spelled_found(known))}" for known in sorted(newest, key=lambda known: known.path)
+    )
+    return closed(f'{{\n  "schema": "{SCHEMA}",\n  "files": [\n{lines}\n  ]')
+
+
+def spelled_found(known: FoundDamaged) -> dict[str, object]:
+    """Spell what was found of a file; `found_of` reads it back."""
+    from ckpttool.core.records.hashed_json import spelled_stamp
+
+    return {
+        "path": known.path,
+        "stamp": spelled_stamp(known.stamp),
+        "found_at": known.found_at,
+        "seal": known.seal,
+        "message": known.message,
+        **({"drifted": True, "since": known.since} if known.drifted else {}),
+    }
+
+
+def _believed(data: bytes) -> Mapping[str, FoundDamaged]:
+    from ckpttool.core.formats.strict_json import OWN_MEMORY, as_object, get_list, get_str, parse_object
+    from ckpttool.core.records.hashed_json import is_whole
+
+    try:
+        if not is_whole(data):
+            return {}
+        record = parse_object(data, what="what was found damaged", limit=_LIMIT, most_memory=OWN_MEMORY)
+        if get_str(record, "schema") != SCHEMA:
+            return {}
+        files = [found_of(as_object(value)) for value in get_list(record, "files")]
+    except (ValueError, OverflowError):  # a ParseError is one
+        return {}
+    return {known.path: known for known in files}
+
+
+def found_of(line: JsonObject) -> FoundDamaged:
+    """Return what was found of a file.
+
+    Raises:
+        ParseError: It is spelled otherwise.
+        ValueError, OverflowError: It was found at no time that there is.
+    """
+    from ckpttool.core.formats.strict_json import get_bool, get_int, get_optional_int, get_optional_str, get_str
+    from ckpttool.core.records.hashed_json import stamp_of
+
+    found_at = get_int(line, "found_at")
+    moment(found_at)  # it is to be said
+    drifted = "drifted" in line and get_bool(line, "drifted")
+    return FoundDamaged(
+        path=get_str(line, "path"),
+        stamp=stamp_of(line),
+        found_at=found_at,
+        seal=get_optional_str(line, "seal"),
+        message=get_str(line, "message"),
+        drifted=drifted,
+        since=Step(since) if drifted and (since := get_optional_int(line, "since")) is not None else None,
+    )

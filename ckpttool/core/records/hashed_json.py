@@ -1,0 +1,83 @@
+"""A JSON document whose last key is the hash of all before it, so that a torn or edited one is known as such.
+
+The hash covers bytes, not values: a document is whole exactly where it is the one that was written. It finds
+accidents; whoever can change the document can also hash it anew. Also: training scalars, as
+all of ours have them, and the stamps of files.
+"""
+
+from __future__ import annotations
+
+import re
+
+from ckpttool.core.domain.scalars import ScalarValues
+from ckpttool.core.domain.shard import FileStamp
+from ckpttool.core.formats.strict_json import JsonObject, as_float, as_int, get_int, get_object, get_optional_int
+
+_TAIL = re.compile(rb',\n  "hash": "xxh3-128:([0-9a-f]{32})"\n\}\n')
+_TAIL_BYTES = len(',\n  "hash": "xxh3-128:"\n}\n') + 32
+
+
+def closed(members: str) -> bytes:
+    """Return the document of an object with at least one member.
+
+    Args:
+        members: The object in ASCII, from its `{` to its last member, without its own `}`.
+    """
+    body = members.encode("ascii")
+    return body + f',\n  "hash": "xxh3-128:{_hash(body)}"\n}}\n'.encode("ascii")
+
+
+def is_whole(document: bytes) -> bool:
+    """Tell whether a document is one that `closed` returned, unchanged to the last bit."""
+    tail = _TAIL.fullmatch(document[-_TAIL_BYTES:])
+    return tail is not None and _hash(memoryview(document)[:-_TAIL_BYTES]) == tail[1].decode("ascii")
+
+
+_ON_DISK = ("mtime_ns", "inode")
+"""How the token of a file's stamp on a disk is spelled; what another storage holds is not remembered."""
+
+
+def is_on_disk(stamp: FileStamp) -> bool:
+    """Tell whether a stamp is of a file of a local file system, which alone can be spelled."""
+    return len(stamp.token) == len(_ON_DISK)
+
+
+def spelled_stamp(stamp: FileStamp) -> dict[str, object]:
+    """Spell the stamp of a file of a local file system; `stamp_of` reads it back."""
+    return {"size": stamp.size, **dict(zip(_ON_DISK, stamp.token, strict=True)), "ctime_ns": stamp.changed_ns}
+
+
+def stamp_of(line: JsonObject) -> FileStamp:
+    """Return the stamp in the member `stamp` of an object.
+
+    Raises:
+        ParseError: There is none, or it is spelled otherwise.
+    """
+    stamp = get_object(line, "stamp")
+    return FileStamp.on_disk(
+        size=get_int(stamp, "size"),
+        mtime_ns=get_int(stamp, "mtime_ns", minimum=None),
+        inode=get_int(stamp, "inode"),
+        ctime_ns=get_optional_int(stamp, "ctime_ns", minimum=None),
+    )
+
+
+def _hash(body: bytes | memoryview) -> str:
+    from xxhash import xxh3_128_hexdigest  # half a millisecond that `--help` need not pay
+
+    return xxh3_128_hexdigest(body)
+
+
+def scalars_of(record: JsonObject, *, where: str) -> ScalarValues:
+    """Return the scalars in an object; those that are null are not there.
+
+    Raises:
+        ParseError: One is no number, or negative.
+    """
+    return tuple(
+        (name, as_float(value, where=where, key=name))
+        if isinstance(value, float)
+        else (name, as_int(value, where=where, key=name))
+        for name, value in sorted(record.items())
+        if value is not None
+    )

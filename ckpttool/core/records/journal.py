@@ -1,0 +1,233 @@
+"""The journals of a prune and of a heal, there while files change places; and what lies in the trash."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterable, Iterator
+from datetime import datetime, timezone
+from typing import NamedTuple, TypeVar
+
+from ckpttool.core.domain.healing import Put
+from ckpttool.core.domain.retention import Batch, Move
+from ckpttool.core.domain.shard import FileStamp
+from ckpttool.core.domain.units import ByteCount
+from ckpttool.core.errors import IncompleteError
+from ckpttool.core.formats.strict_json import (
+    OWN_MEMORY,
+    Json,
+    JsonObject,
+    ParseError,
+    as_list,
+    as_object,
+    get_list,
+    get_optional_str,
+    get_str,
+    parse_object,
+)
+from ckpttool.core.records import HEAL_JOURNAL, JOURNAL, OWN_FOLDER, leads_out, spelled, unspelled
+from ckpttool.core.records.hashed_json import closed, is_whole
+from ckpttool.core.storage.base import Kind, Storage
+
+TRASH = f"{OWN_FOLDER}/trash"
+TIME_FORMAT = "%Y%m%dT%H%M%SZ"
+"""UTC, how the name of a trash folder begins."""
+
+_SCHEMA = "ckpttool/prune-journal/1"
+
+_HEAL_SCHEMA = "ckpttool/heal-journal/1"
+
+_LIMIT = ByteCount(128 << 20)
+"""10,000 ranks with 50 checkpoints to go need 60 MB."""
+
+_TRASHED = re.compile(r"(?P<time>[0-9]{8}T[0-9]{6}Z)-[^/]+")
+
+
+def journal_bytes(batches: Iterable[Batch]) -> bytes:
+    """Spell a journal; `read_journal` reads the same value back.
+
+    Paths are other people's bytes, so each stands as one character a byte: JSON cannot hold what is no UTF-8.
+    """
+    records = (
+        {
+            "trash": spelled(batch.trash),
+            "moves": [[spelled(move.path), move.stamp.size, *move.stamp.token] for move in batch.moves],
+        }
+        for batch in batches
+    )
+    lines = ",\n".join(f"    {json.dumps(record, ensure_ascii=True)}" for record in records)
+    return closed(f'{{\n  "schema": "{_SCHEMA}",\n  "batches": [\n{lines}\n  ]')
+
+
+def read_journal(storage: Storage) -> tuple[Batch, ...]:
+    """Read what an interrupted prune was about to move; nothing where none was interrupted.
+
+    Raises:
+        IncompleteError: There is a journal, but it cannot be read or believed.
+    """
+    return _each(_batch, storage, _PRUNE)
+
+
+def heal_journal_bytes(puts: Iterable[Put]) -> bytes:
+    """Spell the journal of a heal; `read_heal_journal` reads the same value back."""
+    records = (
+        {
+            "path": spelled(put.path),
+            "temporary": spelled(put.temporary),
+            "file": _stamp_spelled(put.stamp),
+            "replaces": None if put.replaces is None else _stamp_spelled(put.replaces),
+            "kept": None if put.kept is None else spelled(put.kept),
+        }
+        for put in puts
+    )
+    lines = ",\n".join(f"    {json.dumps(record, ensure_ascii=True)}" for record in records)
+    return closed(f'{{\n  "schema": "{_HEAL_SCHEMA}",\n  "files": [\n{lines}\n  ]')
+
+
+def read_heal_journal(storage: Storage) -> tuple[Put, ...]:
+    """Read which files an interrupted heal has laid ready; nothing where none was interrupted.
+
+    Raises:
+        IncompleteError: There is a journal, but it cannot be read or believed.
+    """
+    return _each(_put, storage, _HEAL)
+
+
+_T = TypeVar("_T")
+
+
+class _Kind(NamedTuple):
+    """One of the two journals."""
+
+    path: str
+    schema: str
+    key: str
+    """Of the list in it."""
+    change: str
+    """What was interrupted."""
+    by_hand: str
+    """What a person does where it cannot be believed."""
+
+
+_PRUNE = _Kind(JOURNAL, _SCHEMA, "batches", "a prune", f"move what is in {TRASH} back by hand, then remove the journal")
+_HEAL = _Kind(HEAL_JOURNAL, _HEAL_SCHEMA, "files", "a heal", "remove the journal, and heal again")
+
+
+def _each(read: Callable[[JsonObject], _T], storage: Storage, kind: _Kind) -> tuple[_T, ...]:
+    try:
+        return tuple(map(read, _believed(storage.small_file(kind.path, limit=_LIMIT), kind)))
+    except FileNotFoundError:
+        return ()
+    except OSError as error:
+        problem = f"cannot be read ({error.strerror or error})"
+    except ParseError as error:
+        problem = f"is not believed ({error})"
+    raise IncompleteError(f"{kind.change} was interrupted, and its journal {kind.path} {problem}: {kind.by_hand}")
+
+
+def _believed(data: bytes, kind: _Kind) -> tuple[JsonObject, ...]:
+    if not is_whole(data):
+        raise ParseError("it does not match its own hash")
+    record = parse_object(data, what=kind.path, limit=_LIMIT, most_memory=OWN_MEMORY)
+    if get_str(record, "schema", where=kind.path) != kind.schema:
+        raise ParseError("another ckpttool wrote it")
+    return tuple(as_object(value, where=kind.path) for value in get_list(record, kind.key, where=kind.path))
+
+
+def _put(record: JsonObject) -> Put:
+    kept = get_optional_str(record, "kept", where=HEAL_JOURNAL)
+    if kept is not None and not kept.startswith(f"{TRASH}/"):
+        raise ParseError("it names another trash folder than ours")
+    replaces = record.get("replaces")
+    return Put(
+        path=_path(get_str(record, "path", where=HEAL_JOURNAL)),
+        temporary=_path(get_str(record, "temporary", where=HEAL_JOURNAL)),
+        stamp=_stamp(record.get("file")),
+        replaces=None if replaces is None else _stamp(replaces),
+        kept=None if kept is None else _path(kept),
+    )
+
+
+def _stamp_spelled(stamp: FileStamp) -> list[int | str]:
+    return [stamp.size, *stamp.token]
+
+
+def _stamp(value: Json) -> FileStamp:
+    match value:
+        case [int() as size, int() as mtime_ns, int() as inode]:
+            return FileStamp.on_disk(size=size, mtime_ns=mtime_ns, inode=inode)
+        case _:
+            raise ParseError("a file is not spelled as ckpttool spells it")
+
+
+def _batch(record: JsonObject) -> Batch:
+    trash = _path(get_str(record, "trash", where=JOURNAL))
+    if not trash.startswith(f"{TRASH}/"):
+        raise ParseError("it names another trash folder than ours")
+    return Batch(trash=trash, moves=tuple(_move(move) for move in get_list(record, "moves", where=JOURNAL)))
+
+
+def _move(value: Json) -> Move:
+    match as_list(value, where=JOURNAL):
+        case [str() as path, int() as size, int() as mtime_ns, int() as inode]:
+            stamp = FileStamp.on_disk(size=size, mtime_ns=mtime_ns, inode=inode)
+            return Move(path=_path(path), stamp=stamp)
+        case _:
+            raise ParseError("a move is not spelled as ckpttool spells it")
+
+
+def _path(text: str) -> str:
+    """Return a path that stays inside the tree; whoever can write the journal must not choose what is moved where."""
+    try:
+        path = unspelled(text)
+    except UnicodeEncodeError:
+        raise ParseError("a path is not spelled as ckpttool spells it") from None
+    if leads_out(path):
+        raise ParseError(f"a path leads out of the tree: {path!a:.80}")
+    return path
+
+
+class TrashFolder(NamedTuple):
+    """One checkpoint in the trash."""
+
+    name: str
+    since: float
+    """Unix seconds."""
+
+
+def trash_folders(storage: Storage) -> Iterator[TrashFolder]:
+    """List what earlier prunes moved away, oldest first. What has another form of name is not ours.
+
+    Raises:
+        IncompleteError: The trash cannot be listed.
+    """
+    try:
+        entries = storage.entries(TRASH)
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise IncompleteError(f"{TRASH} cannot be listed: {error.strerror or error}") from None
+    for name in sorted(entry.name for entry in entries if entry.kind is Kind.FOLDER):
+        folder = trash_folder(name)
+        if folder is not None:
+            yield folder
+
+
+def trash_folder(name: str) -> TrashFolder | None:
+    """Tell from the name of a trash folder since when it is there; None where it is not one of ours."""
+    match = _TRASHED.fullmatch(name)
+    since = _since(match["time"]) if match else None
+    return None if since is None else TrashFolder(name, since)
+
+
+def trashed_name(folder: str) -> str:
+    """Return the name of the checkpoint that lies in a folder of the trash, as the folder tells it."""
+    match = _TRASHED.fullmatch(folder)
+    return folder if match is None else folder[len(match["time"]) + 1 :].rstrip("+")
+
+
+def _since(text: str) -> float | None:
+    try:
+        return datetime.strptime(text, TIME_FORMAT).replace(tzinfo=timezone.utc).timestamp()
+    except ValueError:
+        return None

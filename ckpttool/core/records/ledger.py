@@ -1,0 +1,360 @@
+"""What was verified before, so that a file that has not changed since need not be read again.
+
+It lies in the user's cache, never in the tree: to verify changes nothing there. Whatever is wrong with it, nothing
+is known then, and the files are read. It cannot see bits that rot in a file whose size and times stay as they were:
+therefore what it says has an age.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from ckpttool.core.domain.finding import Code, Finding, Severity, note, worst
+from ckpttool.core.domain.manifest import ShardSeal
+from ckpttool.core.domain.replicas import TensorDigests
+from ckpttool.core.domain.scalars import spelled
+from ckpttool.core.domain.shard import FileStamp, FormatName, ShardRole
+from ckpttool.core.domain.units import ByteCount
+from ckpttool.core.domain.verdict import CheckTask, Level, ShardReport
+from ckpttool.core.errors import LockedError, NotDurableError, UnsafeError, WriteFailedError
+from ckpttool.core.formats.strict_json import (
+    OWN_MEMORY,
+    JsonObject,
+    ParseError,
+    as_list,
+    as_object,
+    get_bool,
+    get_int,
+    get_list,
+    get_object,
+    get_optional_str,
+    get_str,
+    parse_object,
+)
+from ckpttool.core.records import own_cache
+from ckpttool.core.records.hashed_json import closed, is_on_disk, is_whole, scalars_of, spelled_stamp, stamp_of
+from ckpttool.core.records.tensor_table import KnownTensors, read_tensors, spelled_tensors
+from ckpttool.core.storage.base import Storage
+from ckpttool.core.storage.local import LocalStorage
+from ckpttool.core.write.files import ensure_folder, locked
+from ckpttool.core.write.files import replace as write
+
+SCHEMA = "ckpttool/ledger/1"
+
+LEDGER_LIMIT = ByteCount(128 << 20)
+"""Bytes. A shard takes some 500, and what is noted of it at most `_MOST_NOTED` more."""
+
+_MOST_NOTED = 1000
+"""Bytes of the notes of one shard; a shard of which more is to be said is read each time."""
+
+MOST_SHARDS = 1 << 16
+"""Eight checkpoints of 8,192 ranks; those that were verified last stay."""
+
+RACY_SECONDS = 2
+"""As git has it: FAT counts mtimes in steps of 2 s, so a file may change again without another mtime."""
+
+_BESIDE = ("path", "tensor", "expected", "actual", "remedy")
+"""What a note of a shard may say beside its sentence."""
+
+PATIENCE_SECONDS = 5.0
+"""To wait for another writer. To go without costs another read next time, no more."""
+
+SAVE_SECONDS = 30.0
+"""The whole ledger is written each time: for each checkpoint of hundreds it would cost more than the reading."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Remembered:
+    """A shard of which every byte was read, with a checksum that matched and nothing but notes to say of it."""
+
+    stamp: FileStamp
+    """The file that was read."""
+    verified_at: int
+    """Unix seconds."""
+    seal: str | None
+    """xxh3-128 that a manifest recorded and it was compared with; None where only its own checksum was."""
+    report: ShardReport
+    """What was found; its rank, role and level are those of whoever asks."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ledger:
+    """What is remembered of a tree."""
+
+    shards: Mapping[str, Remembered] = field(default_factory=dict)
+    """By path, relative to the tree's root."""
+    tensors: Mapping[str, KnownTensors] = field(default_factory=dict)
+    """By path, as above."""
+
+
+def ledger_place(root: str, environment: Mapping[str, str], *, disk: str, kind: str = "ledger") -> str | None:
+    """Return the file that is this tree's ledger; None where the user has no cache folder.
+
+    Args:
+        root: The tree. Whatever links lead to it, its ledger is the same.
+        environment: Of the process.
+        disk: As `disk_identity` gives it. Machines that share a home have trees of their own under one path, and what
+            one of them verified says nothing of the others'.
+        kind: The folder of it: of the ledgers, or of what is kept beside them.
+    """
+    from xxhash import xxh3_128_hexdigest  # costs a start half a millisecond
+
+    base = own_cache(environment)
+    if base is None:
+        return None
+    tree = xxh3_128_hexdigest(os.fsencode(disk) + b"\0" + os.fsencode(Path(root).resolve()))
+    return f"{base}/{kind}/{tree}.json"
+
+
+def load(place: str | None) -> Ledger:
+    """Read a ledger; an empty one where there is none, or none that can be believed to the last bit."""
+    return Ledger() if place is None else _believed(_content(place))
+
+
+def _content(place: str) -> bytes:
+    path = Path(place)
+    try:
+        return LocalStorage(str(path.parent)).small_file(path.name, limit=LEDGER_LIMIT)
+    except OSError:
+        return b""
+
+
+def _believed(data: bytes) -> Ledger:
+    try:
+        return _ledger(data) if is_whole(data) else Ledger()
+    except ValueError:  # a ParseError is one
+        return Ledger()
+
+
+def lookup(ledger: Ledger, task: CheckTask, stamp: FileStamp, *, now: float, max_age: float) -> ShardReport | None:
+    """Return the report on a shard that was verified before and has not changed since.
+
+    Only a task of level CHECKSUM without hashes is answered so: headers cost less to read than to remember, and the
+    numbers and digests that the others ask for are not kept.
+
+    Args:
+        ledger: Of the task's tree.
+        task: What is to be checked.
+        stamp: The file as it is now.
+        now: Unix seconds.
+        max_age: Seconds that an earlier verification counts.
+    """
+    known = ledger.shards.get(task.path)
+    if known is None or task.level is not Level.CHECKSUM or task.hashes:
+        return None
+    # A copy in place may have set the mtime back (rsync --inplace -t), but never the ctime.
+    if (known.stamp, known.stamp.changed_ns) != (stamp, stamp.changed_ns):
+        return None
+    if known.seal != _seal_of(task.seal) or not 0 <= now - known.verified_at <= max_age:
+        return None
+    told = ledger.tensors.get(task.path)
+    digests = told.digests if told is not None and told.stamp == stamp else None
+    return replace(known.report, rank=task.rank, role=task.role, level=task.level, tensor_digests=digests)
+
+
+def save(place: str | None, reports: Collection[ShardReport], *, seals: Mapping[str, ShardSeal], began: float) -> None:
+    """Remember the reports that are good, and forget what was known of shards that no longer are.
+
+    Where the cache cannot be written nothing is remembered, and nothing is said: the answer does not depend on it.
+
+    Args:
+        place: As `ledger_place` gives it.
+        reports: In any order. Those that came from the ledger stay as old as they are.
+        seals: What the reports were compared with, by path.
+        began: Unix seconds when the first of these reads began. A file that was written less than `RACY_SECONDS`
+            before may have changed once more while it was read, without another mtime: it is not remembered.
+    """
+    news = {
+        report.path: _remembered(report, seals.get(report.path), began)
+        for report in reports
+        if not report.remembered and (report.findings or report.level.reads_content)
+    }
+    tensors = {report.path: known for report in reports if (known := _known_tensors(report, began)) is not None}
+    if place is None or not (news or tensors):
+        return
+    with suppress(LockedError, UnsafeError, WriteFailedError, NotDurableError):
+        ensure_folder(str(Path(place).parent), mode=0o700)
+        with locked(place, timeout=PATIENCE_SECONDS):
+            data = _content(place)
+            before = _believed(data)
+            after = {path: known for path, known in {**before.shards, **news}.items() if known is not None}
+            ledger = Ledger(shards=after, tensors={**before.tensors, **tensors})
+            if (before.shards or before.tensors or after or tensors) and (spelled := _spelled(ledger)) != data:
+                write(place, spelled, overwrite=True, backup=False)
+
+
+def _seal_of(seal: ShardSeal | None) -> str | None:
+    return None if seal is None else seal.xxh3_128
+
+
+def _remembered(report: ShardReport, seal: ShardSeal | None, began: float) -> Remembered | None:
+    """Return what is to be remembered of a report; None where it is not good, or not good for long."""
+    if not report.checksum_matched or not _is_utf8(report.path):
+        return None
+    if report.findings and (
+        worst(report.findings) > Severity.NOTE or len(json.dumps(_notes(report.findings))) > _MOST_NOTED
+    ):
+        return None
+    if report.stamp is None or report.format is None or report.tensors is None:
+        return None
+    if report.stamp.modified_ns is None or report.stamp.modified_ns > (began - RACY_SECONDS) * 1e9:
+        return None
+    if not is_on_disk(report.stamp):
+        return None
+    return Remembered(stamp=report.stamp, verified_at=int(began), seal=_seal_of(seal), report=report)
+
+
+def _known_tensors(report: ShardReport, began: float) -> KnownTensors | None:
+    """Return what is to be remembered of a shard's tensors; None where they are not known, or it may be damaged."""
+    stamp = report.stamp
+    if not report.tensor_digests or report.remembered or stamp is None or not _is_utf8(report.path):
+        return None
+    if worst(report.findings) >= Severity.DAMAGE or not is_on_disk(stamp):
+        return None
+    if stamp.modified_ns is None or stamp.modified_ns > (began - RACY_SECONDS) * 1e9:
+        return None
+    return KnownTensors(stamp=stamp, read_at=int(began), schema_hash=report.schema_hash, digests=report.tensor_digests)
+
+
+def _is_utf8(path: str) -> bool:
+    """Tell whether JSON can hold the path; a shard of another name is read each time."""
+    try:
+        path.encode("utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _spelled(ledger: Ledger) -> bytes:
+    newest = sorted(ledger.shards.items(), key=lambda item: (-item[1].verified_at, item[0]))[:MOST_SHARDS]
+    lines = ",\n".join(f"    {json.dumps(_line(path, known))}" for path, known in sorted(newest))
+    return closed(f'{{\n  "schema": "{SCHEMA}",\n  "shards": [\n{lines}\n  ]{spelled_tensors(ledger.tensors)}')
+
+
+def _line(path: str, known: Remembered) -> dict[str, object]:
+    report = known.report
+    return {
+        "path": path,
+        "stamp": spelled_stamp(known.stamp),
+        "verified_at": known.verified_at,
+        "seal": known.seal,
+        "format": report.format,
+        "scalars": spelled(report.scalars),
+        "schema_hash": report.schema_hash,
+        "tensors": report.tensors,
+        "embedded_checksum": report.embedded_checksum,
+        "zero_tail": report.zero_tail,
+        **({"notes": _notes(report.findings)} if report.findings else {}),
+    }
+
+
+def _notes(findings: Iterable[Finding]) -> list[dict[str, str]]:
+    """Spell what is worth knowing of a shard; whose it is says whoever asks."""
+    told = [{name: getattr(finding, name) for name in ("code", "message", *_BESIDE)} for finding in findings]
+    return [{name: value for name, value in words.items() if value is not None} for words in told]
+
+
+def _noted(line: JsonObject) -> Iterator[Finding]:
+    for value in as_list(line.get("notes", [])):
+        words = as_object(value)
+        beside = {name: get_str(words, name) for name in _BESIDE if name in words}
+        yield note(Code(get_str(words, "code")), get_str(words, "message"), **beside)  # type: ignore[arg-type]
+
+
+def _ledger(data: bytes) -> Ledger:
+    record = parse_object(data, what="the ledger", limit=LEDGER_LIMIT, most_memory=OWN_MEMORY)
+    if get_str(record, "schema") != SCHEMA:
+        raise ParseError("another version's", where="the ledger")
+    lines = [as_object(value) for value in get_list(record, "shards")]
+    return Ledger(
+        shards={get_str(line, "path"): _known(line) for line in lines},
+        tensors=read_tensors(record),
+    )
+
+
+def _known(line: JsonObject) -> Remembered:
+    file = stamp_of(line)
+    report = ShardReport(
+        path=get_str(line, "path"),
+        rank=None,
+        role=ShardRole.FULL,
+        level=Level.CHECKSUM,
+        format=FormatName(get_str(line, "format")),
+        stamp=file,
+        scalars=scalars_of(get_object(line, "scalars"), where="scalars"),
+        schema_hash=get_optional_str(line, "schema_hash"),
+        tensors=get_int(line, "tensors"),
+        checksum_matched=True,
+        bytes_read=ByteCount(0),
+        findings=tuple(_noted(line)),
+        embedded_checksum=get_bool(line, "embedded_checksum"),
+        zero_tail=get_bool(line, "zero_tail"),
+        remembered=True,
+    )
+    return Remembered(
+        stamp=file, verified_at=get_int(line, "verified_at"), seal=get_optional_str(line, "seal"), report=report
+    )
+
+
+class Memory:
+    """One tree's ledger, read once; what is new goes back to the disk now and then, and at the end."""
+
+    def __init__(
+        self, storage: Storage, place: str | None, *, max_age: float, clock: Callable[[], float] = time.time
+    ) -> None:
+        """Take the tree, its ledger, and the seconds that an earlier verification counts."""
+        self._storage = storage
+        self._place = place
+        self._max_age = max_age
+        self._clock = clock
+        self._ledger = load(place)
+        self._began = clock()
+        self._reports: dict[str, ShardReport] = {}
+        self._seals: dict[str, ShardSeal] = {}
+        self._saved_at = clock()
+
+    def keeps(self, report: ShardReport) -> bool:
+        """Tell whether a report is remembered, so that the next run need not read its file."""
+        return self._place is not None and (report.remembered or _remembered(report, None, self._began) is not None)
+
+    def recall(self, task: CheckTask) -> ShardReport | None:
+        """Return the report on a file that was verified before and has not changed since; None to read it."""
+        if task.path not in self._ledger.shards:
+            return None
+        try:
+            stamp = self._storage.stamp(task.path)
+        except OSError:  # the check itself will say what is wrong with it
+            return None
+        return lookup(self._ledger, task, stamp, now=self._clock(), max_age=self._max_age)
+
+    def tensors(self, path: str) -> tuple[str | None, TensorDigests] | None:
+        """Return schema hash and digests of a file that was read before and has not changed since; None: not known."""
+        known = self._ledger.tensors.get(path)
+        try:
+            stamp = None if known is None else self._storage.stamp(path)
+        except OSError:
+            return None
+        if known is None or (known.stamp, known.stamp.changed_ns) != (stamp, stamp.changed_ns if stamp else None):
+            return None
+        return known.schema_hash, known.digests
+
+    def remember(self, reports: Iterable[ShardReport], seals: Mapping[str, ShardSeal]) -> None:
+        """Keep what was verified; what turned out bad is forgotten. `save` brings the last of it to the disk."""
+        for report in reports:
+            self._reports[report.path] = report
+            if report.path in seals:
+                self._seals[report.path] = seals[report.path]
+        if self._clock() - self._saved_at > SAVE_SECONDS:
+            self.save()
+
+    def save(self) -> None:
+        """Write what is new."""
+        save(self._place, self._reports.values(), seals=self._seals, began=self._began)
+        self._reports, self._seals = {}, {}
+        self._saved_at = self._clock()

@@ -1,0 +1,380 @@
+"""The manifest that `ckpttool seal` writes: JSON, one shard a line, the same bytes for the same seal.
+
+Believed only where it is whole, of this version, and in its own place.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from contextlib import suppress
+from enum import Enum
+from typing import NamedTuple, TypeAlias
+
+from ckpttool.core.domain.finding import Code, Finding, damage, unknown
+from ckpttool.core.domain.frozen import replace
+from ckpttool.core.domain.manifest import CHUNK_BYTES, VERSION, Manifest, ShardSeal
+from ckpttool.core.domain.replicas import Healed, Proof, TensorDigests, Trust
+from ckpttool.core.domain.scalars import spelled
+from ckpttool.core.domain.shard import FormatName
+from ckpttool.core.domain.units import ByteCount, Rank
+from ckpttool.core.formats.strict_json import (
+    OWN_MEMORY,
+    JsonObject,
+    ParseError,
+    as_object,
+    get_int,
+    get_list,
+    get_object,
+    get_optional_int,
+    get_optional_str,
+    get_str,
+    parse_object,
+)
+from ckpttool.core.records import SealPlace, leads_out
+from ckpttool.core.records.hashed_json import closed, is_whole, scalars_of
+from ckpttool.core.records.tensor_table import TensorTable, row_of, tensor_rows
+from ckpttool.core.storage import is_object_store
+from ckpttool.core.storage.base import Storage
+from ckpttool.core.storage.recorded import OfSeveral
+
+MANIFEST_LIMIT = ByteCount(128 << 20)
+"""8,192 ranks with 10 GB each need 50 MB."""
+
+MOST_BESIDE = 1000
+"""Seals of one save in an object store that are joined, the latest ones."""
+
+_BESIDE = re.compile(r"[0-9]{8}T[0-9]{6}Z-[0-9a-f]{16}\.json")
+_SHARE = re.compile(r"[1-9][0-9]{0,5}-of-[1-9][0-9]{0,5}\.json")
+_HEAD = re.compile(rb'\{\s*"schema":\s*"ckpttool/manifest/([0-9]{1,9})"')
+_DIGEST = re.compile(r"[0-9a-f]{32}")
+_DIGESTS = re.compile(r"(?:[0-9a-f]{32}(?: [0-9a-f]{32})*)?")
+_TIME = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}Z")
+_ESCAPE = re.compile("%(25|[89A-F][0-9A-F])?")
+_TO_ESCAPE = re.compile("[%\udc80-\udcff]")
+
+
+class ManifestProblem(NamedTuple):
+    """There is a manifest, but nothing in it may be believed: the checkpoint is not verified, and not damaged."""
+
+    finding: Finding
+
+    @property
+    def newer(self) -> bool:
+        """Whether a newer ckpttool wrote it: it may be whole, and is not ours to replace."""
+        return self.finding.code is Code.MANIFEST_NEWER
+
+
+def manifest_bytes(manifest: Manifest) -> bytes:
+    """Spell a manifest; `read_manifest` reads the same value back.
+
+    One line a shard, so that `grep` and `diff` work on it, and all digests of a shard's chunks in one text: as a list
+    they would make the manifest of the largest trainings five times as heavy to read.
+    """
+    head = {
+        "schema": f"ckpttool/manifest/{manifest.version}",
+        "layout": manifest.layout,
+        "checkpoint": _escaped(manifest.checkpoint),
+        "prefix": _escaped(manifest.prefix),
+        "world_size": manifest.world_size,
+        "chunk_bytes": manifest.chunk_bytes,
+        "sealed_at": manifest.sealed_at,
+        "sealed_by": manifest.sealed_by,
+    }
+    members = json.dumps(head, indent=2, ensure_ascii=True).removesuffix("\n}")
+    seals, table = sorted(manifest.shards, key=lambda seal: seal.path), TensorTable()
+    shards = ",\n".join(f"    {_shard_line(seal, table.add(seal.tensors))}" for seal in seals)
+    return closed(f'{members},\n  "shards": [\n{shards}\n  ]{table.member()}')
+
+
+def _shard_line(seal: ShardSeal, tensors: int | None) -> str:
+    line: dict[str, object] = {
+        "path": _escaped(seal.path),
+        "size": seal.size,
+        "xxh3_128": seal.xxh3_128,
+        "chunks": " ".join(seal.chunks),
+        "format": seal.format.value,
+        "schema_hash": seal.schema_hash,
+        "scalars": spelled(seal.scalars),
+        "first_seen": seal.first_seen,
+        **({} if seal.healed is None else {"healed": _healed_spelled(seal.healed)}),
+        **({} if tensors is None else {"tensors": tensors}),
+    }
+    return json.dumps(line, ensure_ascii=True, allow_nan=False)
+
+
+def _healed_spelled(healed: Healed) -> dict[str, int | str | None]:
+    return {
+        "from_rank": healed.rank,
+        "proof": healed.proof.value,
+        "trust": healed.trust.value,
+        "tensor": None if healed.tensor is None else _escaped(healed.tensor),
+        "at": healed.at,
+    }
+
+
+def _escaped(text: str) -> str:
+    """Spell a name of a file so that JSON can hold it: bytes that are no UTF-8 as `%XX`, and so the `%` itself."""
+    return _TO_ESCAPE.sub(lambda match: f"%{ord(match[0]) & 0xFF:02X}", text)
+
+
+def read_manifest(storage: Storage, place: SealPlace) -> Manifest | ManifestProblem | None:
+    """Read all manifests of a save as one: its own, those beside it, and of several machines what each of them has.
+
+    Where they say different things of a shard, what was recorded first counts. On disks that is said, too: one of them
+    is of other bytes. But a save's own manifest overrules those beside it on the same disk: it was sealed anew.
+
+    Args:
+        storage: The tree.
+        place: As the layout gives it.
+
+    Returns:
+        The manifest; or why it cannot be believed (torn, edited, of another checkpoint, written by a newer ckpttool);
+        or None where there is none.
+    """
+    found = [
+        (owner, path, each)
+        for path in [place.path, *manifests_beside(storage, place)]
+        for owner, each in _read_each(storage, place, path)
+    ]
+    problem = next((each for _, _, each in found if isinstance(each, ManifestProblem)), None)
+    if problem is not None:
+        return problem
+    manifests = [(owner, path, each) for owner, path, each in found if isinstance(each, Manifest)]
+    if len(manifests) < 2:  # noqa: PLR2004  nothing to join
+        return manifests[0][2] if manifests else None
+    if is_object_store(storage.root):
+        claims = [(seal, path) for _, path, each in manifests for seal in each.shards]
+        return _joined(claims, [each for _, _, each in manifests], ())
+    return _agreed(manifests, place)
+
+
+def read_alone(storage: Storage, place: SealPlace, path: str | None = None) -> Manifest | ManifestProblem | None:
+    """Read one manifest of a save without those beside it; that at its own place where no path is given."""
+    return _read_one(storage, place, path or place.path)
+
+
+def manifests_beside(storage: Storage, place: SealPlace) -> list[str]:
+    """Return the paths of what was added to a save's own manifest, whether that is there or not."""
+    name_of = _BESIDE if is_object_store(storage.root) else _SHARE
+    try:
+        names = sorted(entry.name for entry in storage.entries(place.beside))
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    own = [f"{place.beside}/{name}" for name in names if name_of.fullmatch(name)]
+    return own[-MOST_BESIDE:] if name_of is _BESIDE else own
+
+
+def _read_each(storage: Storage, place: SealPlace, path: str) -> list[tuple[str, Manifest | ManifestProblem | None]]:
+    """Read what lies at a path, of several machines what each has there, with its name."""
+    if isinstance(storage, OfSeveral):
+        with suppress(OSError):  # why it cannot be read is said by whoever reads it now
+            each = storage.of_each(path)
+            if each:
+                return [(host, _told(content, place, path)) for host, content in each]
+    return [("", _read_one(storage, place, path))]
+
+
+_Owned: TypeAlias = tuple[str, str, Manifest]
+"""Whose manifest it is, where there are several machines; its path, and what it says."""
+
+
+def _agreed(manifests: list[_Owned], place: SealPlace) -> Manifest:
+    """Join what several manifests say on disks, and say where they do not agree."""
+    own = {(owner, seal.path) for owner, path, each in manifests if path == place.path for seal in each.shards}
+    claims = [
+        (seal, owner or path)
+        for owner, path, each in manifests
+        for seal in each.shards
+        if path == place.path or (owner, seal.path) not in own
+    ]
+    first: dict[str, tuple[ShardSeal, str]] = {}
+    disputed: dict[str, Finding] = {}
+    for seal, whose in sorted(claims, key=lambda claim: (claim[0].first_seen, claim[1])):
+        known, by = first.setdefault(seal.path, (seal, whose))
+        if not known.same_content(seal):
+            disputed.setdefault(seal.path, _unequal(known, by, seal, whose, place))
+    joined = _joined(claims, [each for _, _, each in manifests], tuple(disputed[path] for path in sorted(disputed)))
+    # Of how many ranks a save is, no machine can tell that sealed its own alone.
+    is_one = len({each.shards for _, path, each in manifests if path == place.path}) == 1
+    return joined if is_one else replace(joined, world_size=None)
+
+
+def _unequal(one: ShardSeal, by: str, other: ShardSeal, whose: str, place: SealPlace) -> Finding:
+    return damage(
+        Code.CHECKSUM_MISMATCH,
+        f"{by} sealed it on {one.first_seen}, and {whose} on {other.first_seen} with other bytes: one of them does not "
+        "have what was saved",
+        path=one.path,
+        expected=one.xxh3_128,
+        actual=other.xxh3_128,
+        remedy=f"keep the right one on the machine where its rank starts, and on the other remove it and {place.path!r}"
+        f" with {place.beside!r}",
+    )
+
+
+def _joined(claims: list[tuple[ShardSeal, str]], manifests: list[Manifest], disputed: tuple[Finding, ...]) -> Manifest:
+    """Return all that several manifests of one save say, of each file what was seen first."""
+    seals: dict[str, ShardSeal] = {}
+    for seal, _ in sorted(claims, key=lambda claim: claim[0].first_seen):
+        known = seals.setdefault(seal.path, seal)
+        if known is not seal and known.same_content(seal):
+            seals[seal.path] = known.with_more(seal)
+    worlds = {manifest.world_size for manifest in manifests} - {None}
+    return replace(
+        max(manifests, key=lambda manifest: manifest.sealed_at),
+        world_size=worlds.pop() if len(worlds) == 1 else None,
+        shards=tuple(seals[path] for path in sorted(seals)),
+        disputed=disputed,
+    )
+
+
+def _read_one(storage: Storage, place: SealPlace, path: str) -> Manifest | ManifestProblem | None:
+    try:
+        data = storage.small_file(path, limit=MANIFEST_LIMIT)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        return _unreadable(path, f"the manifest cannot be read ({error.strerror or error})")
+    return _told(data, place, path)
+
+
+def _told(data: bytes, place: SealPlace, path: str) -> Manifest | ManifestProblem:
+    head = _HEAD.match(data)
+    if head is not None and int(head[1]) > VERSION:
+        return _newer(path, int(head[1]))
+    try:
+        return _believed(data, place, path)
+    except ParseError as error:
+        return _unreadable(path, f"the manifest is not believed ({error})")
+
+
+def _believed(data: bytes, place: SealPlace, path: str) -> Manifest:
+    """Return the manifest where nothing speaks against it.
+
+    Raises:
+        ParseError: With all that is to be said, or with the key that is wrong.
+    """
+    # The hash first: what an accident made of the file need not be parsed.
+    if not is_whole(data):
+        raise ParseError("torn or edited: it does not match its own hash")
+    record = parse_object(data, what=path, limit=MANIFEST_LIMIT, most_memory=OWN_MEMORY)
+    manifest = _manifest(record, path)
+    same_prefix = place.prefix in {None, manifest.prefix}
+    if not same_prefix or (place.layout, place.checkpoint) != (manifest.layout, manifest.checkpoint):
+        raise ParseError(f"it is of {manifest.checkpoint!a}, copied or renamed to here")
+    return manifest
+
+
+def _newer(path: str, version: int) -> ManifestProblem:
+    finding = unknown(
+        Code.MANIFEST_NEWER,
+        f"the manifest was written by a newer ckpttool (version {version} of its form): not verified",
+        path=path,
+        expected=str(VERSION),
+        actual=str(version),
+        remedy="update ckpttool",
+    )
+    return ManifestProblem(finding)
+
+
+def _unreadable(path: str, problem: str) -> ManifestProblem:
+    finding = unknown(
+        Code.MANIFEST_UNREADABLE,
+        f"{problem}: not verified",
+        path=path,
+        remedy="put the manifest back from a copy; ckpttool seal --reseal records the files as they are now",
+    )
+    return ManifestProblem(finding)
+
+
+def _manifest(record: JsonObject, path: str) -> Manifest:
+    # What the head does not begin with is checked here once more: JSON allows the key in any place.
+    schema = get_str(record, "schema", where=path)
+    if schema != f"ckpttool/manifest/{VERSION}":
+        raise ParseError(f"expected ckpttool/manifest/{VERSION}, found {schema!a:.80}", where=path, key="schema")
+    chunk_bytes = get_int(record, "chunk_bytes", where=path)
+    if chunk_bytes != CHUNK_BYTES:
+        raise ParseError(f"expected {CHUNK_BYTES}, found {chunk_bytes}", where=path, key="chunk_bytes")
+    rows = tensor_rows(record, where=path)
+    shards = tuple(
+        _shard(as_object(value, where=path, key=f"shards[{index}]"), rows, f"{path}: shards[{index}]")
+        for index, value in enumerate(get_list(record, "shards", where=path))
+    )
+    paths = [seal.path for seal in shards]
+    if paths != sorted(set(paths)):
+        raise ParseError("expected every path once, in order", where=path, key="shards")
+    return Manifest(
+        layout=get_str(record, "layout", where=path),
+        checkpoint=_name(record, "checkpoint", path),
+        prefix=_name(record, "prefix", path),
+        world_size=get_optional_int(record, "world_size", minimum=1, where=path),
+        sealed_at=_matching(_TIME, record, "sealed_at", path),
+        sealed_by=get_str(record, "sealed_by", where=path),
+        shards=shards,
+    )
+
+
+def _shard(record: JsonObject, rows: tuple[TensorDigests, ...], where: str) -> ShardSeal:
+    size = get_int(record, "size", where=where)
+    chunks = tuple(_matching(_DIGESTS, record, "chunks", where).split())
+    needed = -(-size // CHUNK_BYTES)
+    if len(chunks) != needed:
+        raise ParseError(f"expected {needed} digests for {size} bytes, found {len(chunks)}", where=where, key="chunks")
+    schema_hash = get_optional_str(record, "schema_hash", where=where)
+    if schema_hash is not None:
+        _matching(_DIGEST, record, "schema_hash", where)
+    path = _name(record, "path", where)
+    if leads_out(path):
+        raise ParseError(f"leads out of the tree: {path!a:.80}", where=where, key="path")
+    return ShardSeal(
+        path=path,
+        size=ByteCount(size),
+        xxh3_128=_matching(_DIGEST, record, "xxh3_128", where),
+        chunks=chunks,
+        format=FormatName(_one_of(FormatName, record, "format", where)),
+        schema_hash=schema_hash,
+        scalars=scalars_of(get_object(record, "scalars", where=where), where=f"{where}: scalars"),
+        first_seen=_matching(_TIME, record, "first_seen", where),
+        healed=_healed(as_object(record["healed"], where=where, key="healed"), where) if "healed" in record else None,
+        tensors=row_of(record, rows, where=where),
+    )
+
+
+def _healed(record: JsonObject, where: str) -> Healed:
+    tensor = record.get("tensor")
+    return Healed(
+        rank=Rank(get_int(record, "from_rank", where=where)),
+        proof=Proof(_one_of(Proof, record, "proof", where)),
+        trust=Trust(_one_of(Trust, record, "trust", where)),
+        tensor=None if tensor is None else _name(record, "tensor", where),
+        at=_matching(_TIME, record, "at", where),
+    )
+
+
+def _one_of(words: type[Enum], record: JsonObject, key: str, where: str) -> str:
+    """Return one of an enumeration's words."""
+    text = get_str(record, key, where=where)
+    known = [word.value for word in words]
+    if text not in known:
+        raise ParseError(f"expected one of {', '.join(known)}, found {text!a:.80}", where=where, key=key)
+    return text
+
+
+def _matching(pattern: re.Pattern[str], record: JsonObject, key: str, where: str) -> str:
+    text = get_str(record, key, where=where)
+    if pattern.fullmatch(text) is None:
+        raise ParseError(f"is not spelled as ckpttool spells it: {text!a:.80}", where=where, key=key)
+    return text
+
+
+def _name(record: JsonObject, key: str, where: str) -> str:
+    """Return a name whose bytes that are no UTF-8 were spelled as `%XX`."""
+    text = get_str(record, key, where=where)
+
+    def unescaped(match: re.Match[str]) -> str:
+        if match[1] is None:
+            raise ParseError("holds a % that stands for nothing", where=where, key=key)
+        return "%" if match[1] == "25" else chr(0xDC00 + int(match[1], 16))
+
+    return _ESCAPE.sub(unescaped, text)

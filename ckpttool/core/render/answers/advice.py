@@ -1,0 +1,105 @@
+"""Ways around a spike, and on after a stop: each trainer's own settings, and what they cost."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from ckpttool.core.domain.advice import Choice, DataDetour, SpikeAdvice, StopAdvice
+from ckpttool.core.render.json import Document
+from ckpttool.core.render.text import Indented, Pairs, line
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+Row = tuple[str, str]
+
+_HEADLINES = {
+    Choice.WAIT: "Do nothing",
+    Choice.REWIND: "Go back and skip the data",
+    Choice.NONE: "It has not recovered, and nothing lies far enough back",
+}
+
+
+def advice_document(advice: SpikeAdvice | StopAdvice) -> Document:
+    """Spell an advice with everything in it."""
+    match advice:
+        case SpikeAdvice():
+            return {
+                "kind": "spike",
+                "choice": advice.choice.value,
+                "reason": advice.reason,
+                "onset": advice.spike.onset,
+                "end": advice.spike.end,
+                "wait_cost": advice.wait_cost,
+                "rewind_cost": advice.rewind_cost,
+                "detour": _detour_document(advice),
+                "notes": list(advice.notes),
+            }
+        case StopAdvice():
+            return {
+                "kind": "stop",
+                "stop": advice.stop,
+                "good_batches_lost": advice.good_batches_lost,
+                "detour": _detour_document(advice),
+                "notes": list(advice.notes),
+            }
+
+
+def _detour_document(advice: SpikeAdvice | StopAdvice) -> Document:
+    detour = advice.detour
+    if detour is None:
+        return None
+    return {
+        "checkpoint_step": detour.checkpoint_step,
+        "skip_batches": detour.skip_batches,
+        "first_skipped": detour.first_skipped,
+        "last_skipped": detour.last_skipped,
+        **{told.trainer: dict(told.config) if told.config else told.argument for told in detour.told},
+        "samples_before": detour.samples_before,
+        "samples_after": detour.samples_after,
+    }
+
+
+def advice_parts(advice: SpikeAdvice | StopAdvice) -> list[RenderableType]:
+    """Show it for people."""
+    parts: list[RenderableType] = [line(_headline(advice), style="bold"), Pairs(_rows(advice))]
+    return parts + [Indented(line(note, style="dim")) for note in advice.notes]
+
+
+def _headline(advice: SpikeAdvice | StopAdvice) -> str:
+    match advice:
+        case SpikeAdvice():
+            return f"{_HEADLINES[advice.choice]}: {advice.reason}"
+        case StopAdvice(detour=None):
+            return f"Training stopped at step {advice.stop}, and there is no good checkpoint at or before it"
+        case StopAdvice():
+            return f"Resume after the stop of step {advice.stop}, with the data behind it"
+
+
+def _rows(advice: SpikeAdvice | StopAdvice) -> Iterator[Row]:
+    if isinstance(advice, SpikeAdvice):
+        end = "not yet over" if advice.spike.end is None else f"over at step {advice.spike.end}"
+        yield "spike", f"from step {advice.spike.onset}, {end}"
+        wait = "open: it has not recovered" if advice.wait_cost is None else f"{advice.wait_cost} steps of a bad curve"
+        yield "to wait costs", wait
+        again = "-" if advice.rewind_cost is None else f"{advice.rewind_cost} steps to be done again"
+        yield "to go back costs", again
+    if advice.detour is not None:
+        yield from _detour(advice, advice.detour)
+
+
+def _detour(advice: SpikeAdvice | StopAdvice, detour: DataDetour) -> Iterator[Row]:
+    if not advice.followed:
+        yield "if you go back:", ""
+    yield "checkpoint", f"step {detour.checkpoint_step}"
+    if not detour.skip_batches:
+        yield "skip", "nothing: it stands behind the bad batches"
+    else:
+        yield "skip", f"{detour.skip_batches} batches, {detour.first_skipped} to {detour.last_skipped}"
+    for told in detour.told:
+        settings = told.argument or ", ".join(f"{name}: {value}" for name, value in told.config)
+        if settings:
+            yield told.title, settings
+    if detour.samples_before is not None:
+        yield "consumed samples", f"{detour.samples_before} -> {detour.samples_after}"

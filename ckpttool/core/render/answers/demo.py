@@ -1,0 +1,53 @@
+"""Where the tree to try things on lies, and what to try."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ckpttool.core.domain.demo import Demo
+from ckpttool.core.domain.finding import Code
+from ckpttool.core.domain.units import counted
+from ckpttool.core.render.json import Document
+from ckpttool.core.render.shell import quote
+from ckpttool.core.render.text import Pairs, line, stack
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+
+def document(answer: Demo) -> Document:
+    """`ckpttool/demo/1`."""
+    return {
+        "schema": "ckpttool/demo/1",
+        "folder": answer.folder,
+        "tree": answer.tree,
+        "config": answer.config,
+        "damaged": list(answer.damaged),
+        "commands": [command for command, _ in _commands(answer)],
+    }
+
+
+def table(answer: Demo) -> RenderableType:
+    """Say what was written, and what to try."""
+    return stack(
+        line(f"A run of 4 ranks, and its config: {quote(answer.folder)}", style="bold green"),
+        line(
+            f"A real trainer wrote it. {counted(len(answer.damaged), 'shard')} of its newest save are cut short, as by "
+            "a node that lost its power; when files were written is made up."
+        ),
+        line("\nTry:"),
+        Pairs([(line(command, style="bold"), what) for command, what in _commands(answer)]),
+    )
+
+
+def _commands(answer: Demo) -> tuple[tuple[str, str], ...]:
+    """Return what to try in it, each with the question that it answers."""
+    return (
+        (f"cd {quote(answer.folder)}", ""),
+        ("ckpttool scan", "What is there?"),
+        ("ckpttool resolve", "Where do we go on?"),
+        ("ckpttool verify --checkpoint all", "What is whole?"),
+        (f"ckpttool explain {Code.SHARD_TRUNCATED.value}", "What does it mean?"),
+        (f"ckpttool preflight --config {answer.config}", "What would a start do?"),
+        (f"ckpttool launch --config {answer.config} --output resume.yaml", "What do we start?"),
+    )

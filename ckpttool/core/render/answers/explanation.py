@@ -1,0 +1,183 @@
+"""What each finding and each exit code means: as text for a tired engineer, as JSON for whoever builds a page of it."""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from collections.abc import Iterator, Mapping
+from itertools import groupby
+
+from ckpttool.core.domain.finding import Severity
+from ckpttool.core.errors import ExitCode
+from ckpttool.core.render import guide
+from ckpttool.core.render.findings import Explanation, explanations
+from ckpttool.core.render.json import Document
+from ckpttool.core.render.text import WIDTH
+
+_LABEL = 13
+"""Columns of the words on the left."""
+
+_CONSEQUENCE = {
+    Severity.NOTE: "changes no verdict and no exit code",
+    Severity.SUSPECT: "not counted as good, exit 10",
+    Severity.UNKNOWN: "unknown, so not counted as good, exit 14",
+    Severity.DAMAGE: "not counted as good, exit 10",
+    Severity.UNSAFE: "refused, exit 15",
+}
+"""What each weight does to `scan` and `verify`; `resolve` passes over such a checkpoint and still exits 0."""
+
+
+def codes() -> tuple[str, ...]:
+    """Return all codes, in the order in which they are explained."""
+    return tuple(explanation.code.value for explanation in explanations())
+
+
+def one_text(explanation: Explanation, *, width: int = WIDTH) -> str:
+    """Explain one code in some ten lines."""
+    lines = [*textwrap.wrap(f"{explanation.code.value}: {explanation.title}", width), ""]
+    lines += _labelled("What it is", explanation.meaning, width)
+    lines += _labelled("How we know", explanation.evidence, width)
+    for title, text in explanation.trainers:
+        lines += _labelled(title, text, width)
+    lines += _labelled("Weight", _weights(explanation), width)
+    lines += _labelled("What to do", explanation.remedy[0], width)
+    for step in explanation.remedy[1:]:
+        # A command stands whole on its line, however narrow the terminal, so that it can be copied.
+        lines += [f"{'':{_LABEL}}{step}"] if step.startswith("ckpttool ") else _labelled("", step, width)
+    return "\n".join(lines)
+
+
+def _weights(explanation: Explanation) -> str:
+    by_consequence: dict[str, list[str]] = {}
+    for severity in explanation.severities:
+        by_consequence.setdefault(_CONSEQUENCE[severity], []).append(severity.word)
+    return "; ".join(f"{' or '.join(words)}: {consequence}" for consequence, words in by_consequence.items()) + "."
+
+
+def _labelled(label: str, text: str, width: int) -> list[str]:
+    """Set a text beside its label; a label that leaves no blank before it has a line of its own."""
+    above, beside = ([], label) if len(label) < _LABEL else ([label], "")
+    wrapped = textwrap.wrap(
+        text,
+        max(width, 2 * _LABEL),
+        initial_indent=f"{beside:{_LABEL}}",
+        subsequent_indent=" " * _LABEL,
+        break_on_hyphens=False,
+    )
+    return [*above, *wrapped]
+
+
+def list_text(*, width: int = WIDTH) -> str:
+    """List every code with its title, in groups."""
+    indent = max(len(code) for code in codes()) + 4
+    lines: list[str] = []
+    for group, those in groupby(explanations(), key=lambda explanation: explanation.group):
+        lines += ["", f"{group}:"] if lines else [f"{group}:"]
+        lines += [line for explanation in those for line in _entry(explanation, indent, width)]
+    verdicts = ", ".join(verdict.word for verdict in guide.verdicts())
+    for title, words in (("Verdicts", verdicts), ("Exit codes", ", ".join(str(code.value) for code in ExitCode))):
+        lines += ["", f"{title}:"]
+        lines += textwrap.wrap(words, width, initial_indent="  ", subsequent_indent="  ", break_on_hyphens=False)
+    return "\n".join(lines)
+
+
+def _entry(explanation: Explanation, indent: int, width: int) -> Iterator[str]:
+    if width < 2 * indent:
+        yield f"  {explanation.code.value}"
+        yield from textwrap.wrap(explanation.title, width, initial_indent="    ", subsequent_indent="    ")
+        return
+    beside = f"  {explanation.code.value:{indent - 2}}"
+    yield from textwrap.wrap(explanation.title, width, initial_indent=beside, subsequent_indent=" " * indent)
+
+
+def one_document(explanation: Explanation, names: Mapping[str, str], *, first: str) -> Document:
+    """`ckpttool/explanation/1`: one code.
+
+    Args:
+        explanation: Of the code.
+        names: What JSON calls each trainer, by its title.
+        first: The trainer that has a field of its own, too: the schema had it before it had all of them.
+    """
+    return {"schema": "ckpttool/explanation/1", **_document(explanation, names, first)}
+
+
+def list_document(names: Mapping[str, str], *, first: str) -> Document:
+    """`ckpttool/explanations/1`: every code."""
+    return {
+        "schema": "ckpttool/explanations/1",
+        "explanations": [_document(explanation, names, first) for explanation in explanations()],
+    }
+
+
+def _document(explanation: Explanation, names: Mapping[str, str], first: str) -> dict[str, Document]:
+    trainers = {names[title]: text for title, text in explanation.trainers}
+    return {
+        "code": explanation.code.value,
+        "title": explanation.title,
+        "severities": [severity.word for severity in explanation.severities],
+        "meaning": explanation.meaning,
+        "evidence": explanation.evidence,
+        first: trainers.get(first),
+        "trainers": {**trainers},
+        "remedy": list(explanation.remedy),
+    }
+
+
+def verdict_text(verdict: guide.Verdict, *, width: int = WIDTH) -> str:
+    """Explain one verdict."""
+    lines = [*textwrap.wrap(f"verdict {verdict.word}: {verdict.meaning}", width, break_on_hyphens=False), ""]
+    lines += _labelled("What to do", verdict.remedy, width)
+    return "\n".join([*lines, *_labelled("More", "ckpttool guide concepts", width)])
+
+
+def verdict_document(verdict: guide.Verdict) -> Document:
+    """`ckpttool/verdict/1`: one verdict."""
+    return {
+        "schema": "ckpttool/verdict/1",
+        "verdict": verdict.word,
+        "meaning": verdict.meaning,
+        "remedy": verdict.remedy,
+    }
+
+
+def exit_text(code: ExitCode, commands: Mapping[str, str], *, width: int = WIDTH) -> str:
+    """Explain one exit code.
+
+    Args:
+        code: The code.
+        commands: What it means in each command that has it as one of its own.
+        width: Columns.
+    """
+    meaning, remedy = _exit(code)
+    lines = [*textwrap.wrap(f"exit {code.value}, {_words(code)}: {meaning}", width), ""]
+    by_text: dict[str, list[str]] = {}
+    for command, text in commands.items():
+        by_text.setdefault(text, []).append(command)
+    for text, those in by_text.items():
+        lines += _labelled("" if lines[-1] else "Where", f"{', '.join(those)}: {text}", width)
+    return "\n".join([*lines, *_labelled("What to do", remedy, width)])
+
+
+def exit_document(code: ExitCode, commands: Mapping[str, str]) -> Document:
+    """`ckpttool/exit/1`: one exit code."""
+    meaning, remedy = _exit(code)
+    return {
+        "schema": "ckpttool/exit/1",
+        "exit_code": code.value,
+        "name": _words(code),
+        "meaning": meaning,
+        "commands": {**commands},
+        "remedy": remedy,
+    }
+
+
+def _words(code: ExitCode) -> str:
+    return code.name.lower().replace("_", " ")
+
+
+def _exit(code: ExitCode) -> tuple[str, str]:
+    """Return what the page on exit codes says of one: what it means, and what to do."""
+    page = str(guide.page("exits"))
+    said = dict(re.findall(r"^\| ([0-9]+) \| (.*) \|$", page, re.MULTILINE))
+    to_do = dict(re.findall(r"^- \*\*([0-9]+)\*\*: (.*(?:\n  .*)*)$", page, re.MULTILINE))
+    return said[str(code.value)], " ".join(to_do[str(code.value)].split())

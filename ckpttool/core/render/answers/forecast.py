@@ -1,0 +1,68 @@
+"""What `verify --dry-run` would read."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ckpttool.core.domain.forecast import Forecast
+from ckpttool.core.domain.units import counted
+from ckpttool.core.domain.verdict import Level
+from ckpttool.core.render.escape import shown, size
+from ckpttool.core.render.json import Document
+from ckpttool.core.render.text import columns, line, stack, whole_words
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+
+def document(answer: Forecast) -> Document:
+    """`ckpttool/forecast/1`: what `verify` would read, checkpoints oldest first."""
+    return {
+        "schema": "ckpttool/forecast/1",
+        "root": answer.inventory.root,
+        "level": answer.level.word,
+        "bytes": sum(checkpoint.nbytes for checkpoint in answer.checkpoints),
+        "requests": _requests(answer),
+        "tasks": sum(checkpoint.tasks for checkpoint in answer.checkpoints),
+        "checkpoints": [
+            {
+                "name": checkpoint.name,
+                "asked": checkpoint.asked,
+                "shards": checkpoint.shards,
+                "tasks": checkpoint.tasks,
+                "bytes": checkpoint.nbytes,
+                "requests": checkpoint.requests,
+            }
+            for checkpoint in reversed(answer.checkpoints)
+        ],
+    }
+
+
+def table(answer: Forecast) -> RenderableType:
+    """Show one line a checkpoint, below what all of them come to."""
+    if not answer.checkpoints:
+        return stack(line(f"No checkpoint in {shown(answer.inventory.root)}", style="bold red"))
+    requests, tasks = _requests(answer), sum(checkpoint.tasks for checkpoint in answer.checkpoints)
+    asked = "" if requests is None else f" by {counted(requests, 'request')} or more"
+    told = f"Would read about {size(sum(each.nbytes for each in answer.checkpoints))}{asked}: {counted(tasks, 'task')}"
+    rows = columns()
+    rows.add_column("NAME")
+    for header in ("SHARDS", "TASKS", "READ", *([] if requests is None else ["REQUESTS"])):
+        rows.add_column(header, justify="right", no_wrap=True)
+    for each in answer.checkpoints:
+        cells = [str(each.shards), str(each.tasks), size(each.nbytes)]
+        name = line(shown(each.name) + ("" if each.asked else "  (to compare with)"))
+        rows.add_row(name, *cells, *([] if each.requests is None else [str(each.requests)]))
+    return stack(line(told, style="bold"), line(_LOOKS[answer.level], style="dim"), "", whole_words(rows))
+
+
+_LOOKS = {
+    Level.STRUCTURE: "nothing was read but what scan reads; a header is guessed to have 64 KiB",
+    Level.CHECKSUM: "nothing was read but what scan reads; what the ledger still knows is not read again",
+    Level.NUMERICS: "nothing was read but what scan reads",
+}
+
+
+def _requests(answer: Forecast) -> int | None:
+    requests = [checkpoint.requests for checkpoint in answer.checkpoints if checkpoint.requests is not None]
+    return sum(requests) if requests else None

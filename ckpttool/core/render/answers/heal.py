@@ -1,0 +1,137 @@
+"""What `heal` found and rebuilt."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from ckpttool.core.domain.healing import Donor, Healing, ShardHealing
+from ckpttool.core.domain.plan import may_be_good
+from ckpttool.core.domain.replicas import Proof, Trust
+from ckpttool.core.domain.units import counted
+from ckpttool.core.render.escape import shown
+from ckpttool.core.render.json import Document, finding_document
+from ckpttool.core.render.pointer_records import record_lines, records_document
+from ckpttool.core.render.text import grouped_findings, line, pointer, stack
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+    from rich.text import Text
+
+MOST_SHARDS = 16
+"""Shards that a table shows one by one."""
+
+
+def document(healing: Healing) -> Document:
+    """`ckpttool/heal/1`."""
+    return {
+        "schema": "ckpttool/heal/1",
+        "root": healing.root,
+        "layout": healing.layout,
+        "checkpoint": healing.checkpoint.name,
+        "step": healing.checkpoint.step,
+        "applied": healing.applied,
+        "shards": [_shard(shard) for shard in healing.shards],
+        "records": records_document(healing.fixes),
+        "trash": healing.trash if healing.applied else None,
+        "lost": [finding_document(finding) for finding in healing.lost],
+        "findings": [finding_document(finding) for finding in healing.refusals],
+    }
+
+
+def _shard(shard: ShardHealing) -> Document:
+    sick, donor = shard.sick, shard.donor
+    return {
+        "path": sick.path,
+        "rank": sick.rank,
+        "role": sick.role.value,
+        "missing": sick.is_missing,
+        "tensor": shard.tensor,
+        "donor": None
+        if donor is None
+        else {
+            "rank": donor.rank,
+            "path": donor.path,
+            "proof": donor.proof.value,
+            "record": donor.record,
+            "checkpoints": list(donor.witnesses),
+            "rest_agrees": donor.rest_agrees,
+            "trust": donor.trust.value,
+            "agrees": donor.agrees,
+        },
+        "findings": [finding_document(finding) for finding in (*sick.findings, *filter(None, (shard.refusal,)))],
+    }
+
+
+def table(healing: Healing) -> RenderableType:
+    """Show for each shard what it can be rebuilt from, and why that is known."""
+    parts: list[RenderableType] = [_headline(healing), line(shown(healing.root), style="dim")]
+    for shard in healing.shards[:MOST_SHARDS]:
+        parts += [line(), *_told(shard, done=healing.applied)]
+    if len(healing.shards) > MOST_SHARDS:
+        parts.append(line(f"and {len(healing.shards) - MOST_SHARDS} more: --format json", style="dim"))
+    refused = [shard.refusal for shard in healing.shards if shard.refusal is not None]
+    findings = [*refused, *healing.lost, *healing.refusals]
+    parts += [*grouped_findings(findings), *pointer(findings)]
+    if healing.healable and not healing.refusals:
+        parts += [line(), *record_lines(healing.fixes)] if healing.fixes else []
+        parts += [line(), *_outcome(healing)]
+    return stack(*parts)
+
+
+def _headline(healing: Healing) -> Text:
+    name, able = shown(healing.checkpoint.name), len(healing.healable)
+    if not healing.shards:
+        if not healing.lost and not healing.refusals:
+            return line(f"{name}: no shard is missing or damaged", style="bold green")
+        if may_be_good(healing.lost):
+            return line(f"{name}: whether it is whole is not known, and no copy tells", style="bold red")
+        return line(f"{name}: it is not whole, and no copy can mend it", style="bold red")
+    sick = counted(len(healing.shards), "shard")
+    if not able:
+        return line(f"{name}: {sick} missing or damaged, and no copy is proven", style="bold red")
+    if healing.refusals:
+        return line(f"Refused: {name} has a proven copy of {able} of {sick}, and nothing was changed", style="bold red")
+    what = ("is" if able == 1 else "are") + " rebuilt" if healing.applied else "can be rebuilt"
+    of = sick if able == len(healing.shards) else f"{able} of {sick}"
+    style = "bold green" if able == len(healing.shards) else "bold yellow"
+    return line(f"{name}: {of} {what} from a copy", style=style)
+
+
+def _outcome(healing: Healing) -> Iterator[Text]:
+    if not healing.apply:
+        yield line("Dry run: nothing was changed. With --apply it is rebuilt.")
+    elif healing.trash is not None:
+        yield line(f"What was damaged is kept in {shown(healing.trash)}")
+
+
+def _told(shard: ShardHealing, *, done: bool) -> Iterator[Text]:
+    wrong = "missing" if shard.sick.is_missing else "damaged"
+    yield line(f"{shown(shard.sick.path)}: {wrong}")
+    if shard.donor is None:
+        return
+    verb = "rebuilt" if done else "can be rebuilt"
+    what = verb if shard.tensor is None else f"{shown(shard.tensor)} {verb}"
+    yield line(f"  {what} from rank {shard.donor.rank}: {_same(shard.donor)};")
+    yield line(f"  {_trust(shard.donor)}")
+
+
+def _same(donor: Donor) -> str:
+    if donor.proof is Proof.SEALED:
+        return f"it holds in every tensor what {shown(donor.record or '')} has of this one"
+    if donor.record is not None:
+        return f"it holds the same slices by {shown(donor.record)}"
+    rest = ", and now in all that is whole of it" if donor.rest_agrees else ""
+    return f"equal in every tensor at {' and '.join(map(shown, donor.witnesses))}{rest}"
+
+
+def _trust(donor: Donor) -> str:
+    match donor.trust:
+        case Trust.CHECKSUM:
+            return f"rank {donor.rank}'s is verified by a checksum"
+        case Trust.COPY if donor.agrees is None:  # the seal that vouches for it is of a heal
+            return f"rank {donor.rank}'s is as a heal left it, of which another rank held the same then"
+        case Trust.COPY:
+            return f"rank {donor.agrees} holds the same now, bit for bit"
+        case Trust.NUMERICS:
+            return f"rank {donor.rank}'s is whole, its numbers are sound, and there is no third copy"

@@ -1,0 +1,197 @@
+"""The health of every checkpoint: the table, and the curve that says so."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from functools import partial
+from typing import TYPE_CHECKING
+
+from ckpttool.core.domain.health import Health
+from ckpttool.core.domain.health_events import HealthJudgement
+from ckpttool.core.domain.log_answer import HealthAnswer, WeightNumbers
+from ckpttool.core.formats.strict_json import number
+from ckpttool.core.render.answers.reading import reading_document
+from ckpttool.core.render.escape import shown
+from ckpttool.core.render.json import Document, finding_document
+from ckpttool.core.render.text import HEALTH_STYLE, NARROW, Picture, columns, grouped_findings, line, stack, whole_words
+
+if TYPE_CHECKING:
+    from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+    from rich.text import Text
+
+_WORTH = {Health.HEALTHY: True, Health.UNHEALTHY: False, Health.UNKNOWN: None}
+_SHOWN_LOGS = 2
+
+
+def document(answer: HealthAnswer) -> Document:
+    """`ckpttool/health/1`: every checkpoint's health, oldest first."""
+    weights = {(each.name, each.step): each for each in answer.weights}
+    return {
+        "schema": "ckpttool/health/1",
+        "root": answer.root,
+        "threshold": answer.report.threshold,
+        "checkpoints": [_judgement(each, weights.get((each.name, each.step))) for each in answer.report.judgements],
+        "newest_healthy": answer.report.newest_healthy,
+        "health_file": answer.health_file,
+        "written": answer.written,
+        "logs": None if answer.reading is None else reading_document(answer.reading),
+        "findings": [finding_document(finding) for finding in answer.report.findings],
+    }
+
+
+def _judgement(judgement: HealthJudgement, weights: WeightNumbers | None) -> Document:
+    return {
+        "name": judgement.name,
+        "step": judgement.step,
+        "recorded": judgement.recorded.value,
+        "embedding_local_norm": number(judgement.embedding_local_norm),
+        "l2_norm": number(judgement.l2_norm),
+        "health": judgement.health.value,
+        "source": judgement.source,
+        "note": judgement.note,
+        "weights": None
+        if weights is None
+        else {
+            "nonfinite": weights.nonfinite,
+            "embedding_l2": number(weights.embedding_l2),
+            "embedding_first_moment": number(weights.embedding_moment),
+            "read_all": weights.read_all,
+        },
+    }
+
+
+def table(answer: HealthAnswer) -> RenderableType:
+    """Show which checkpoints are healthy, newest first, with the curve that says so."""
+    parts: list[RenderableType] = [_headline(answer), line(_basis(answer), style="dim")]
+    if answer.report.judgements:
+        parts += [line(), _Judgements(answer)]
+    parts += _notes(answer)
+    if answer.weights:
+        parts += [line(), *_weights(answer.weights)]
+    parts += _curve(answer)
+    if answer.written:
+        parts += [line(), line(f"Wrote {shown(answer.health_file or '')}; the old one is beside it as .bak")]
+    return stack(*parts, *grouped_findings(answer.report.findings))
+
+
+def _headline(answer: HealthAnswer) -> Text:
+    newest, healthy = answer.newest, answer.report.newest_healthy
+    if newest is None:
+        return line(f"No checkpoint in {shown(answer.root)}", style="bold red")
+    other = "no checkpoint is healthy" if healthy is None else f"the newest healthy one is {shown(healthy)}"
+    name = shown(newest.name)
+    match newest.health:
+        case Health.HEALTHY:
+            return line(f"The newest checkpoint, {name}, is healthy", style="bold green")
+        case Health.UNHEALTHY:
+            return line(f"The newest checkpoint, {name}, is unhealthy; {other}", style="bold red")
+        case Health.UNKNOWN:
+            return line(f"The newest checkpoint, {name}, is of unknown health; {other}", style="bold yellow")
+
+
+def _basis(answer: HealthAnswer) -> str:
+    threshold = answer.report.threshold
+    reading = answer.reading
+    parts = []
+    if threshold is None:
+        parts.append("no threshold given: by the record alone")
+    else:
+        parts.append(f"threshold {threshold:g} (sum of squares; L2 norm {math.sqrt(threshold):.4g})")
+    if reading is None:
+        parts.append("no training log found: give --log")
+    else:
+        names = [shown(name) for name in reading.sources[:_SHOWN_LOGS]]
+        more = len(reading.sources) - len(names)
+        parts.append(", ".join(names) + (f" and {more} more logs" if more else ""))
+    if answer.health_file is not None:
+        parts.append(shown(answer.health_file))
+    return "\n".join(parts)
+
+
+class _Judgements:
+    """One line a checkpoint, newest first; on a narrow terminal only what the answer needs."""
+
+    def __init__(self, answer: HealthAnswer) -> None:
+        self._newest_first = answer.report.judgements[::-1]
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        narrow = options.max_width < NARROW
+        table = columns()
+        table.add_column("NAME")
+        for header in ("STEP", "NORM") if narrow else ("STEP", "NORM", "L2"):
+            table.add_column(header, justify="right", no_wrap=True)
+        for header in ("HEALTH",) if narrow else ("HEALTH", "BY", "RECORDED"):
+            table.add_column(header, no_wrap=True)
+        for judgement in self._newest_first:
+            table.add_row(line(shown(judgement.name)), *_cells(judgement, narrow=narrow))
+        yield whole_words(table)
+
+
+def _cells(judgement: HealthJudgement, *, narrow: bool) -> Iterator[Text]:
+    yield line("?" if judgement.step is None else str(judgement.step))
+    yield line(_norm(judgement.embedding_local_norm))
+    if not narrow:
+        yield line(_norm(judgement.l2_norm))
+    yield line(judgement.health.value, style=HEALTH_STYLE[judgement.health])
+    if not narrow:
+        yield line(judgement.source)
+        yield line(judgement.recorded.value, style=HEALTH_STYLE[judgement.recorded])
+
+
+def _norm(value: float | None) -> str:
+    return "-" if value is None else f"{value:.5g}"
+
+
+def _notes(answer: HealthAnswer) -> list[RenderableType]:
+    """Say what hindered a judgement; once, where it is the same for many."""
+    names: dict[str, list[str]] = {}
+    for judgement in reversed(answer.report.judgements):
+        if judgement.note is not None:
+            names.setdefault(judgement.note, []).append(shown(judgement.name))
+    parts: list[RenderableType] = [line()] if names else []
+    for note, those in names.items():
+        who = those[0] if len(those) == 1 else f"{those[0]} and {len(those) - 1} more"
+        parts.append(line(f"{who}: {note}", style="yellow"))
+    return parts
+
+
+def _weights(weights: tuple[WeightNumbers, ...]) -> list[RenderableType]:
+    table = columns()
+    table.add_column("NAME")
+    for header in ("STEP", "NAN/INF", "EMBEDDING L2", "FIRST MOMENT"):
+        table.add_column(header, justify="right", no_wrap=True)
+    for numbers in reversed(weights):
+        step = "?" if numbers.step is None else str(numbers.step)
+        bad = f"{numbers.nonfinite}{'' if numbers.read_all else '+?'}"
+        table.add_row(
+            line(shown(numbers.name)), step, bad, _norm(numbers.embedding_l2), _norm(numbers.embedding_moment)
+        )
+    what = (
+        "In the shards. FIRST MOMENT: sum of squares of adam_m of the embedding, a stand-in for NORM: a smoothed "
+        "gradient, smaller and later, so the threshold does not apply to it."
+    )
+    return [line(what), whole_words(table)]
+
+
+def _curve(answer: HealthAnswer) -> list[RenderableType]:
+    """Draw the norm where logs show it, else its stand-in where shards were looked into."""
+    title, points = "embedding local norm (sum of squares) over steps", list(answer.points)
+    threshold = answer.report.threshold if points else None
+    if not points:
+        title = "first moment of the embedding (sum of squares, a stand-in) over steps"
+        points = [
+            (numbers.step, numbers.embedding_moment)
+            for numbers in answer.weights
+            if numbers.step is not None and numbers.embedding_moment is not None
+        ]
+    from ckpttool.core.render.chart import Mark, norm_chart
+
+    judged = answer.report.judgements
+    marks = [
+        Mark(step=judgement.step, healthy=_WORTH[judgement.health])
+        for judgement in judged
+        if judgement.step is not None
+    ]
+    picture = Picture(partial(norm_chart, title, points, lines=[] if threshold is None else [threshold], marks=marks))
+    return [line(), picture] if points else []

@@ -1,0 +1,303 @@
+"""What `scan` found."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from json.encoder import encode_basestring_ascii as quoted
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+from ckpttool.core.domain.checkpoint import Checkpoint, Content, Inventory, Listing, Rename, shorter_shards
+from ckpttool.core.domain.finding import blocking
+from ckpttool.core.domain.progress import newest_first
+from ckpttool.core.domain.shard import Shard
+from ckpttool.core.domain.units import counted, lasting, moment_if_any
+from ckpttool.core.render.escape import shown, size
+from ckpttool.core.render.json import Document, Spelled, finding_document, parts_document
+
+if TYPE_CHECKING:
+    from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+    from rich.text import Text
+
+NS = 1e9
+"""In a second."""
+
+SAVED = "SAVED (UTC)"
+
+
+def document(answer: Listing) -> Document:
+    """`ckpttool/inventory/1`: what `scan` found."""
+    inventory = answer.inventory
+    return {
+        "schema": "ckpttool/inventory/1",
+        "root": inventory.root,
+        "layout": inventory.layout,
+        "world_size": world_size(inventory),
+        "checkpoints": [_checkpoint(checkpoint) for checkpoint in inventory.checkpoints],
+        "findings": [finding_document(finding) for finding in inventory.findings],
+        "strays": list(inventory.strays),
+        **parts_document(inventory.parts),
+    }
+
+
+def world_size(inventory: Inventory) -> int | None:
+    """Ranks that the newest checkpoint must have; None where nothing tells."""
+    return next((checkpoint.topology.world_size for checkpoint in newest_first(inventory.checkpoints)), None)
+
+
+def _checkpoint(checkpoint: Checkpoint) -> Document:
+    facts = dict(checkpoint.facts)
+    return {
+        "name": checkpoint.name,
+        **({"aliases": list(checkpoint.aliases)} if checkpoint.aliases else {}),
+        "prefix": checkpoint.prefix,
+        "run": checkpoint.run,
+        "epoch": facts.get("epoch"),
+        "step_in_epoch": facts.get("step_in_epoch"),
+        "step": checkpoint.step,
+        "step_source": checkpoint.step_source.value,
+        "optimizer_step": facts.get("optimizer_step"),
+        "global_batch_size": checkpoint.scalars.global_batch_size,
+        "samples": checkpoint.samples,
+        "ranks": list(checkpoint.ranks),
+        "world_size": checkpoint.topology.world_size,
+        "shared": checkpoint.topology.shared,
+        "bytes": checkpoint.nbytes,
+        "saved_at": saved_at(checkpoint.saved_ns),
+        "format": checkpoint.format.value,
+        "commit": checkpoint.commit.value,
+        **({"content": checkpoint.content.value} if checkpoint.content is Content.WEIGHTS_ONLY else {}),
+        "health": checkpoint.health.value,
+        "renames": [rename_document(rename) for rename in checkpoint.renames],
+        "shards": _Shards(checkpoint.shards),
+        "findings": [finding_document(finding) for finding in checkpoint.findings],
+    }
+
+
+def saved_at(saved_ns: int | None) -> str | None:
+    """Spell for JSON when a save was made, in UTC; None where no file tells."""
+    return None if saved_ns is None else moment_if_any(saved_ns / NS)
+
+
+class _Shards(Spelled):
+    """The shards of a checkpoint, as many as ranks: spelled without making a document of each."""
+
+    def __init__(self, shards: Sequence[Shard]) -> None:
+        self._shards = shards
+
+    def __len__(self) -> int:
+        return len(self._shards)
+
+    def __getitem__(self, index: int | slice) -> Any:  # noqa: ANN401  one document, or several
+        if isinstance(index, slice):
+            return [self[each] for each in range(*index.indices(len(self)))]
+        shard = self._shards[index]
+        return {"path": shard.path, "rank": shard.rank, "bytes": shard.stamp.size if shard.stamp else None}
+
+    def spelled(self, line: str) -> str:
+        """Spell all of them, each on lines that are moved in so far."""
+        path, rank, nbytes = (f'{line}  "{key}": ' for key in ("path", "rank", "bytes"))
+        return f",{line}".join(
+            [
+                f"{{{path}{quoted(shard.path)}"
+                f",{rank}{'null' if shard.rank is None else shard.rank}"
+                f",{nbytes}{shard.stamp.size if shard.stamp else 'null'}{line}}}"
+                for shard in self._shards
+            ]
+        )
+
+
+def rename_document(rename: Rename) -> dict[str, Document]:
+    """Spell which file is to get which name."""
+    return {"from": rename.source, "to": rename.target}
+
+
+def table(answer: Listing) -> RenderableType:
+    """Show what `scan` found, newest first."""
+    from ckpttool.core.render.rank_map import Drawn
+    from ckpttool.core.render.text import grouped_findings, line, pointer, stack
+
+    inventory = answer.inventory
+    parts: list[RenderableType] = [_headline(inventory)]
+    if inventory.checkpoints:
+        parts += [line(), _CheckpointTable(answer)]
+        parts += [line(text, style="yellow") for text in _short(answer)]
+    else:
+        parts.append(line(f"What prunes moved away, if any did: ckpttool trash list {shown(inventory.root)}"))
+    count = len(inventory.checkpoints)
+    if answer.limit is not None and answer.limit < count:
+        parts.append(line(f"and {count - answer.limit} older: --limit {count}", style="dim"))
+    ordered = newest_first(inventory.checkpoints)
+    parts.append(Drawn([(checkpoint, checkpoint.findings) for checkpoint in ordered[: answer.limit]]))
+    findings = [finding for checkpoint in ordered for finding in checkpoint.findings]
+    findings += inventory.findings
+    parts += grouped_findings(findings, world_size(inventory), answer.view)
+    return stack(*parts, *pointer(findings))
+
+
+def _headline(inventory: Inventory) -> Text:
+    from ckpttool.core.render.text import line
+
+    if not inventory.checkpoints:
+        return line(f"No checkpoint in {shown(inventory.root)} ({inventory.layout})", style="bold red")
+    ordered = newest_first(inventory.checkpoints)
+    whole = [checkpoint for checkpoint in ordered if not blocking(checkpoint.findings)]
+    world = world_size(inventory)
+    ranks = "complete" if world in {None, 1} else f"on all {world} ranks"
+    which = "newest" if whole and whole[0] is ordered[0] else "newest complete"
+    newest = f", {which} {shown(whole[0].name)}" if whole else ""
+    answer = f"{counted(len(inventory.checkpoints), 'checkpoint')}, {len(whole)} {ranks}{newest}"
+    style = "bold green" if len(whole) == len(inventory.checkpoints) else "bold yellow"
+    headline = line().append(answer, style=style)  # a style of the whole would colour what is appended, too
+    headline.append(f"\n{shown(inventory.root)} ({inventory.layout})", style="dim")
+    headline.append("\nnot verified: ckpttool verify looks into every shard")
+    doubt = unconfirmed(ordered[0], "--world-size")
+    return headline if doubt is None else headline.append(f"\n{doubt}")
+
+
+def unconfirmed(checkpoint: Checkpoint, way: str) -> str | None:
+    """Say that the ranks' own files alone tell how many there must be; None where something else tells it, too.
+
+    Args:
+        checkpoint: Of which all these files are there.
+        way: The options that tell it.
+    """
+    topology = checkpoint.topology
+    if topology.confirmed or topology.world_size is None:
+        return None
+    folders = counted(topology.world_size, "rank folder")
+    return f"({folders}; if there were more is not known: {way})"
+
+
+_MOST_SHORT = 3
+"""Shards that are told to be shorter than usual; `verify` tells all."""
+
+
+def _short(answer: Listing) -> list[str]:
+    """Say which shards of the saves shown may be cut off, as far as sizes alone tell."""
+    found = [
+        f"maybe cut off: {shown(shard.path)} has {nbytes} bytes, that rank's of {shown(other.name)} has {usual}"
+        for _, other, shard, nbytes, usual in shorter_shards(newest_first(answer.inventory.checkpoints))
+    ]
+    rest = len(found) - _MOST_SHORT
+    more = [f"and {counted(rest, 'other shard')} {'is' if rest == 1 else 'are'} shorter, too"] if rest > 0 else []
+    return [*found[:_MOST_SHORT], *more]
+
+
+class _Column(NamedTuple):
+    """What a table says of each checkpoint."""
+
+    header: str
+    cells: Sequence[str | Text]
+    justify: Literal["left", "right"] = "right"
+
+    @property
+    def width(self) -> int:
+        return max(len(self.header), *(len(cell) if isinstance(cell, str) else cell.cell_len for cell in self.cells))
+
+
+_NOT_TOLD = "?"
+
+_NOT_EVERY_TRAINERS = ("OPT STEP", "GBS")
+"""What some trainers save and others do not: not shown where no save tells it."""
+
+
+def _tells(column: _Column) -> bool:
+    return column.header not in _NOT_EVERY_TRAINERS or any(cell != _NOT_TOLD for cell in column.cells)
+
+
+_FIRST_TO_GO = ("OPT STEP", "GBS", SAVED, "SIZE", "AGE")
+"""What a table leaves out where a terminal is too narrow for it, in this order: JSON has it."""
+
+
+def _named(checkpoint: Checkpoint) -> str:
+    """Return its name, with its other names and what it holds alone."""
+    also = [f"also {shown(alias)}" for alias in checkpoint.aliases]
+    also += ["weights only"] if checkpoint.content is Content.WEIGHTS_ONLY else []
+    return f"{shown(checkpoint.name)} ({', '.join(also)})" if also else shown(checkpoint.name)
+
+
+class _CheckpointTable:
+    """One line a checkpoint, newest first; on a narrow terminal only what the answer needs."""
+
+    def __init__(self, answer: Listing) -> None:
+        self._newest_first = newest_first(answer.inventory.checkpoints)
+        self._limit = answer.limit
+        self._now = answer.now
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        from ckpttool.core.render.text import NARROW, columns, line, no_room, whole_words
+
+        gap = 1 if options.max_width < NARROW else 2
+        names = [line(_named(checkpoint)) for checkpoint in self._newest_first[: self._limit]]
+        shown_columns = [_Column("NAME", names, "left"), *filter(_tells, self._columns())]
+        lost: list[str] = []
+        for header in _FIRST_TO_GO:
+            if sum(column.width + gap for column in shown_columns) - gap > options.max_width:
+                lost += [column.header for column in shown_columns if column.header == header]
+                shown_columns = [column for column in shown_columns if column.header != header]
+        table = columns(padding=(0, 1, 0, gap - 1))
+        for column in shown_columns:
+            table.add_column(column.header, justify=column.justify, no_wrap=column.header != "NAME")
+        for row in zip(*(column.cells for column in shown_columns), strict=True):
+            table.add_row(*row)
+        yield whole_words(table)
+        if lost:
+            yield no_room(lost)
+
+    def _columns(self) -> Iterator[_Column]:
+        from ckpttool.core.render.text import HEALTH_STYLE, line
+
+        checkpoints = self._newest_first[: self._limit]
+        # Where batch sizes differ steps are no order; one size needs no more than its own column.
+        sizes = {checkpoint.scalars.global_batch_size for checkpoint in self._newest_first} - {None}
+        yield _Column("STEP", [_number(checkpoint.step) for checkpoint in checkpoints])
+        updates = [dict(checkpoint.facts).get("optimizer_step") for checkpoint in checkpoints]
+        yield _Column("OPT STEP", [_number(each) for each in updates])
+        yield _Column("RANKS", [_marked(checkpoint) for checkpoint in checkpoints])
+        yield _Column("SIZE", [size(checkpoint.nbytes) for checkpoint in checkpoints])
+        yield _Column("GBS", [_number(checkpoint.scalars.global_batch_size) for checkpoint in checkpoints])
+        if len(sizes) > 1:
+            yield _Column("SAMPLES", [_number(checkpoint.samples) for checkpoint in checkpoints])
+        health = [line(each.health.value, style=HEALTH_STYLE[each.health]) for each in checkpoints]
+        yield _Column("HEALTH", health, "left")
+        yield _Column(SAVED, [minute(checkpoint.saved_ns) or _NOT_TOLD for checkpoint in checkpoints], "left")
+        yield _Column("AGE", [age(checkpoint.saved_ns, self._now) or _NOT_TOLD for checkpoint in checkpoints])
+
+
+def minute(saved_ns: int | None) -> str | None:
+    """Spell for people when a save was made, in UTC: `2026-11-20 03:00`; None where no file tells."""
+    time = saved_at(saved_ns)
+    return None if time is None else to_the_minute(time)
+
+
+def to_the_minute(time: str) -> str:
+    """Spell for people what JSON spells `2026-11-20T03:00:00Z`; that it is in UTC stands beside it."""
+    return f"{time[:10]} {time[11:16]}"
+
+
+def age(saved_ns: int | None, now: float) -> str | None:
+    """Spell how long ago a save was made; None where no file tells, or a clock puts it into the future."""
+    since = None if saved_ns is None or saved_at(saved_ns) is None else now - saved_ns / NS
+    return None if since is None or since < 0 else lasting(since)
+
+
+def _marked(checkpoint: Checkpoint) -> Text:
+    """Mark one that has a file of every rank, and is not complete: what is wrong stands below the table."""
+    told = _ranks(checkpoint)
+    has_all = len(checkpoint.ranks) == checkpoint.topology.world_size
+    return told.append(" !", style="red") if has_all and blocking(checkpoint.findings) else told
+
+
+def _ranks(checkpoint: Checkpoint) -> Text:
+    from ckpttool.core.render.text import line
+
+    expected, have = checkpoint.topology.world_size, len(checkpoint.ranks)
+    if checkpoint.topology.shared:
+        return line("all")
+    if expected is None:
+        return line(f"{have}/?" if have else "?")
+    return line(f"{have}/{expected}", style="" if have == expected else "red")
+
+
+def _number(value: int | None) -> str:
+    return _NOT_TOLD if value is None else str(value)

@@ -1,0 +1,126 @@
+"""What `launch` wrote and how to start it, or why it wrote nothing."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ckpttool.core.domain.data_position import skip_of
+from ckpttool.core.domain.launch import Fragment, Launch
+from ckpttool.core.domain.plan import NoResumePoint
+from ckpttool.core.domain.preflight import Preflight
+from ckpttool.core.render.answers.plan import load_it_with, lost, plan_document, plan_table, rejections, renames
+from ckpttool.core.render.answers.position import data_rows, seen_twice
+from ckpttool.core.render.answers.resume import fragment
+from ckpttool.core.render.escape import shown
+from ckpttool.core.render.json import Document
+from ckpttool.core.render.text import Indented, Pairs, grouped_findings, line, pointer, stack
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+
+def document(answer: Launch | Fragment | Preflight) -> Document:
+    """`ckpttool/launch/1`; where nothing was written, `ckpttool/plan/1` and what stands against it."""
+    if isinstance(answer, Fragment):
+        return _fragment_document(answer)
+    return _launch_document(answer) if isinstance(answer, Launch) else _refusal_document(answer)
+
+
+def table(answer: Launch | Fragment | Preflight) -> RenderableType:
+    """Show what was written, or why nothing; where nothing can be resumed from, each checkpoint's reasons."""
+    if isinstance(answer, Fragment):
+        return _fragment_table(answer)
+    if isinstance(answer, Launch):
+        return _launch_table(answer)
+    if isinstance(answer.decision, NoResumePoint):
+        return plan_table(answer.decision, code=answer.exit_code, view=answer.view)
+    from ckpttool.core.render.answers import preflight
+
+    return preflight.table(answer)
+
+
+def _launch_document(launch: Launch) -> Document:
+    return {
+        "schema": "ckpttool/launch/1",
+        "config": launch.output,
+        "written": launch.written,
+        "changes": [{"key": one.key, "before": one.before, "after": one.after} for one in launch.changes],
+        "command": launch.commands[0],
+        "commands": list(launch.commands),
+        "folder": launch.folder,
+        "plan": plan_document(launch.plan),
+    }
+
+
+def _fragment_document(answer: Fragment) -> Document:
+    plan = plan_document(answer.decision)
+    if isinstance(answer.decision, NoResumePoint):
+        return plan
+    load = answer.decision.load
+    return {
+        "schema": "ckpttool/launch/1",
+        "config": None,
+        "written": False,
+        "changes": [],
+        "command": None,
+        "commands": [],
+        "fragment": [{"where": where, "text": text} for where, text in fragment((*load.settings, *load.data))],
+        "remarks": list(load.remarks),
+        "plan": plan,
+    }
+
+
+def _fragment_table(answer: Fragment) -> RenderableType:
+    """Show what to say to the trainer first: whoever asks has a terminal open to start it."""
+    plan = answer.decision
+    if isinstance(plan, NoResumePoint):
+        return plan_table(plan, code=answer.exit_code, view=answer.view)
+    checkpoint = plan.point.checkpoint
+    headline = line(f"To resume from {shown(checkpoint.name)}, step {plan.point.step}:", style="bold green")
+    parts: list[RenderableType] = [headline]
+    if checkpoint.renames:
+        parts += [line(), *renames(checkpoint)]
+    parts += [line(), *load_it_with(plan.load), line(), Pairs(data_rows(plan)), line(), line(lost(plan))]
+    parts += rejections("Not chosen:", plan.point.rejected, answer.view)
+    findings = [*plan.point.findings, *plan.findings]
+    return stack(*parts, *grouped_findings(findings, checkpoint.topology.world_size, answer.view), *pointer(findings))
+
+
+def _refusal_document(answer: Preflight) -> Document:
+    from ckpttool.core.render.answers.preflight import check_document
+
+    decided = None if answer.decision is None else plan_document(answer.decision)
+    plan = decided if isinstance(decided, dict) else {}
+    checks = [check_document(check) for check in answer.checks]
+    return {**plan, "go": False, "exit_code": answer.exit_code.value, "checks": checks}
+
+
+def _launch_table(launch: Launch) -> RenderableType:
+    """Show the settings that it changed, then the commands; the plan itself is `resolve`'s."""
+    point, commands = launch.plan.point.checkpoint, launch.commands
+    target, resumes = shown(launch.output), f"resumes from {shown(point.name)}, step {point.step}"
+    headline = line(f"Wrote {target}: {resumes}" if launch.written else f"{target} stays as it is: {resumes} already")
+    headline.stylize("bold green")
+    rows = []
+    for change in launch.changes:
+        before = "(not set)" if change.before is None else shown(change.before)
+        after = "(removed)" if change.after is None else shown(change.after)
+        rows.append((change.key, f"{before} -> {after}"))
+    parts: list[RenderableType] = [headline, line()]
+    parts.append(Pairs(rows) if rows else Indented(line("(the base config says all of it already)")))
+    skip = skip_of(launch.plan.data)
+    again = None if skip is None else seen_twice(skip)
+    if again is not None:
+        parts += [
+            line(),
+            line(f"{again[0].upper()}{again[1:]}: what is skipped is a whole number of batches and sinks."),
+        ]
+    if launch.plan.point.rejected:
+        parts += [line(), line(lost(launch.plan)), *rejections("Not chosen:", launch.plan.point.rejected, launch.view)]
+    parts += grouped_findings(launch.plan.findings, point.topology.world_size, launch.view)
+    if point.renames:
+        parts += [line(), *renames(point)]
+    each = ", one node each" if len(commands) > 1 else ""
+    parts += [line(), line(f"Start it with{each} (in {launch.folder}):", style="bold")]
+    # Each command stands alone on its line, so that it can be copied whole.
+    return stack(*parts, *(line(command, no_wrap=True) for command in commands))

@@ -1,0 +1,77 @@
+"""What one of several machines wrote down, and where: what it means, the answer to all parts says."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ckpttool.core.domain.manifest import Sealing
+from ckpttool.core.domain.part import PartWritten
+from ckpttool.core.domain.units import counted
+from ckpttool.core.domain.verdict import VerdictWord
+from ckpttool.core.render.answers.seals import of_one
+from ckpttool.core.render.escape import shown
+from ckpttool.core.render.json import Document
+from ckpttool.core.render.shell import quote
+from ckpttool.core.render.text import grouped_findings, line, stack
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+
+def document(answer: PartWritten) -> Document:
+    """`ckpttool/part/1`, as the first line of the part."""
+    seat = answer.seat
+    room = seat.room
+    return {
+        "schema": "ckpttool/part/1",
+        "run": seat.run,
+        "part": seat.number,
+        "of": seat.of,
+        "host": seat.host,
+        "disk": {
+            "id": seat.disk,
+            "shared": seat.shared,
+            **({} if room is None else {"free_bytes": room.free_bytes, "free_files": room.free_files}),
+            **({} if seat.inode is None else {"inode": seat.inode}),
+            "unwritable": list(seat.unwritable),
+        },
+        "root": seat.root,
+        **({} if seat.absolute is None else {"absolute": seat.absolute}),
+        "began_ns": seat.began_ns,
+        "ended_ns": seat.ended_ns,
+        "level": seat.level.word,
+        "share": seat.share,
+        "claims": None if seat.claims is None else list(seat.claims),
+        "version": answer.version,
+        "path": answer.path,
+        "bytes": answer.nbytes,
+        "found": answer.found,
+        "shards": {word.value: count for word, count in answer.words},
+        **({} if answer.sealings is None else {"seals": [*map(of_one, reversed(answer.sealings))]}),
+    }
+
+
+def table(answer: PartWritten) -> RenderableType:
+    """Say what was looked at and how it looks from here, and what to do with the part."""
+    seat = answer.seat
+    good = {VerdictWord.VERIFIED, VerdictWord.AGREED, VerdictWord.STRUCT_OK}
+    is_good = all(word in good for word, _ in answer.words)
+    told = ", ".join(f"{count} {word.value}" for word, count in answer.words)
+    what = f"{counted(answer.shards, 'shard')} ({told})" if answer.shards else "no shards"
+    where = seat.root if answer.found else f"{seat.root}, where there is no tree that ckpttool knows"
+    return stack(
+        line(
+            f"Part {seat.number} of {seat.of}, {seat.host}: {what} in {where}", style="bold" if is_good else "bold red"
+        ),
+        line(f"written to {quote(answer.path)}, {counted(answer.nbytes, 'byte')}"),
+        *map(_sealed, answer.sealings or ()),
+        *grouped_findings([finding for each in answer.sealings or () for finding in each.findings], None),
+    )
+
+
+def _sealed(sealing: Sealing) -> RenderableType:
+    if sealing.manifest is None:
+        return line(f"{shown(sealing.checkpoint)}: nothing sealed", style="bold red")
+    shards = counted(len(sealing.manifest.shards), "shard")
+    done = f"{shards} sealed" if sealing.written else "what is whole was sealed before"
+    return line(f"{shown(sealing.checkpoint)}: {done}", style="bold red" if sealing.findings else "bold green")

@@ -1,0 +1,403 @@
+"""What `resolve` decided: what to load, what is lost, and why nothing newer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from ckpttool.core.domain.checkpoint import Checkpoint
+from ckpttool.core.domain.finding import Code, Finding, Severity, blocking, seen_in_part, told, withheld
+from ckpttool.core.domain.load_settings import LoadSettings, PlaceKind
+from ckpttool.core.domain.plan import (
+    MOST_REJECTED,
+    NoResumePoint,
+    Outcome,
+    Rejection,
+    Resolution,
+    ResumePlan,
+    ResumePoint,
+    Simulation,
+)
+from ckpttool.core.domain.units import at_step, counted, on_all
+from ckpttool.core.domain.verdict import VerdictWord
+from ckpttool.core.domain.view import USUAL, View
+from ckpttool.core.errors import ExitCode
+from ckpttool.core.render.answers.inventory import age, minute, rename_document, saved_at, unconfirmed
+from ckpttool.core.render.answers.position import data_document, data_rows, position_document
+from ckpttool.core.render.answers.resume import fragment, load_document, yaml_block
+from ckpttool.core.render.escape import shown
+from ckpttool.core.render.json import Document, finding_document, parts_document
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+MOST_REASONS = 3
+"""Kinds of reasons shown for each rejected checkpoint."""
+
+
+def document(answer: Resolution) -> Document:
+    """`ckpttool/plan/1`: what `resolve` decided."""
+    return plan_document(answer.decision, answer.simulation)
+
+
+def table(answer: Resolution) -> RenderableType:
+    """Show what `resolve` decided."""
+    code = answer.exit_code
+    return plan_table(answer.decision, answer.simulation, code=code, view=answer.view, now=answer.now)
+
+
+def yaml(answer: Resolution) -> str:
+    """Spell the settings as YAML to paste, and what else a reader of the config wants to know as comments."""
+    plan = answer.decision
+    if isinstance(plan, NoResumePoint):
+        known = "nothing" if plan.is_sure else "not known what"
+        return f"# {known} to resume from in {shown(plan.root)}: ckpttool resolve says why"
+    checkpoint = plan.point.checkpoint
+    remarks = [f"ckpttool: resume from {checkpoint.name}, {at_step(checkpoint.step)}", lost(plan)]
+    remarks += [f"{name}: {value}" for name, value in beside_settings(plan)]
+    if not plan.load.data:  # else it stands among the settings
+        remarks += [f"{name}: {value}" for name, value in data_rows(plan)]
+    grave = blocking((*plan.point.findings, *plan.findings))
+    remarks += [f"{finding.severity.word} {finding.code.value}: {finding.message}" for finding in grave]
+    return yaml_block(plan, remarks)
+
+
+def plan_document(answer: ResumePlan | NoResumePoint, simulation: Simulation | None = None) -> Document:
+    """Spell a decision, and what the trainer by itself would have done."""
+    point = answer.point if isinstance(answer, ResumePlan) else answer
+    document: dict[str, Document] = {
+        "schema": "ckpttool/plan/1",
+        "root": answer.root,
+        "evidence": point.evidence.word,
+        "resume": None,
+        "data": None,
+        "load": None,
+        "position": None,
+        "lost_steps": None,
+        "lost_samples": None,
+        "lost_seconds": None,
+        "lost_seconds_source": None,
+    }
+    findings = answer.findings
+    if isinstance(answer, ResumePlan):
+        document["resume"] = _resume(answer)
+        document["data"] = data_document(answer)
+        document["load"] = load_document(answer.load)
+        document["position"] = position_document(answer.data)
+        document["lost_steps"] = answer.point.lost_steps
+        document["lost_samples"] = answer.point.lost_samples
+        document |= lost_time_document(answer.point)
+        findings = (*answer.point.findings, *answer.findings)
+        if answer.placement:
+            document["placement"] = [{"ranks": [*placed.ranks], "host": placed.host} for placed in answer.placement]
+        if answer.copies:
+            document["copy"] = [*answer.copies]
+    document["rejected"] = [_rejection(rejection) for rejection in point.rejected]
+    document["findings"] = [finding_document(finding) for finding in findings]
+    document |= parts_document(answer.parts)
+    if answer.advice is not None:
+        from ckpttool.core.render.answers.advice import advice_document
+
+        document["advice"] = advice_document(answer.advice)
+    if simulation is not None:
+        pick: dict[str, Document] = {
+            "version": simulation.version,
+            "would_resume": simulation.would_resume,
+            "because": simulation.because,
+        }
+        document["simulation"] = {"trainer": simulation.trainer, **pick, "outcome": simulation.outcome.value}
+        if simulation.older is not None:
+            document[simulation.older] = pick
+    return document
+
+
+def _resume(plan: ResumePlan) -> Document:
+    checkpoint = plan.point.checkpoint
+    facts = dict(checkpoint.facts)
+    return {
+        "name": checkpoint.name,
+        "run": checkpoint.run,
+        "step": checkpoint.step,
+        "optimizer_step": facts.get("optimizer_step"),
+        "epoch": facts.get("epoch"),
+        "global_batch_size": checkpoint.scalars.global_batch_size,
+        "samples": checkpoint.samples,
+        "world_size": checkpoint.topology.world_size,
+        "saved_at": saved_at(plan.point.saved_ns),
+        "health": checkpoint.health.value,
+        "verdict": plan.point.verdict.value,
+        **{name: plan.load.value(place) for name, place in plan.load.older},
+        "renames": [rename_document(rename) for rename in checkpoint.renames],
+    }
+
+
+def lost_time_document(point: ResumePoint) -> dict[str, Document]:
+    """Spell how long the lost steps took, in whole seconds; none are lost in no time."""
+    took = point.lost_time
+    if took is None:
+        is_none = not point.lost_steps and not point.may_lose_more
+        return {"lost_seconds": 0 if is_none else None, "lost_seconds_source": None}
+    return {"lost_seconds": round(took.seconds), "lost_seconds_source": took.source.value}
+
+
+def _rejection(rejection: Rejection) -> Document:
+    return {
+        "name": rejection.checkpoint.name,
+        "run": rejection.checkpoint.run,
+        "step": rejection.checkpoint.step,
+        "samples": rejection.checkpoint.samples,
+        "reasons": [finding_document(reason) for reason in rejection.reasons],
+    }
+
+
+def plan_table(
+    answer: ResumePlan | NoResumePoint,
+    simulation: Simulation | None = None,
+    *,
+    code: ExitCode = ExitCode.OK,
+    view: View = USUAL,
+    now: float | None = None,
+) -> RenderableType:
+    """Show a decision: what to load, what is lost, and why nothing newer.
+
+    Args:
+        answer: The decision.
+        simulation: What the trainer would have done by itself.
+        code: How the command ends: what is not all well is not green.
+        view: How much to show.
+        now: Seconds since 1970, to which the chosen one's age is counted; None: its age is not told.
+    """
+    from ckpttool.core.render.text import grouped_findings, line, pointer, stack
+
+    if isinstance(answer, ResumePlan):
+        parts = [*_chosen(answer, code, now), *rejections("Not chosen:", answer.point.rejected, view)]
+        findings = [*answer.point.findings, *answer.findings]
+    else:
+        unsure = code is ExitCode.INCOMPLETE or seen_in_part(answer.findings)
+        headline = line(refusal(answer, code), style="bold yellow" if unsure else "bold red")
+        parts = [headline, *map(line, ways_on(answer, view)), *rejections("Rejected:", answer.rejected, view)]
+        findings = [finding for finding in answer.findings if finding.code is not Code.RANKS_TO_RESTORE]
+    if answer.advice is not None:
+        from ckpttool.core.render.answers.advice import advice_parts
+
+        parts += [line(), *advice_parts(answer.advice)]
+    if simulation is not None:
+        parts += [line(), *_simulation(simulation, answer)]
+    rejected = answer.point.rejected if isinstance(answer, ResumePlan) else answer.rejected
+    findings = [finding for finding in findings if finding.code is not Code.CAN_BE_HEALED]  # the rejection says it
+    reasons = [reason for rejection in rejected[:MOST_REJECTED] for reason in rejection.reasons]
+    return stack(*parts, *grouped_findings(findings, _world(rejected), view), *pointer([*findings, *reasons]))
+
+
+def refusal(answer: NoResumePoint, code: ExitCode) -> str:
+    """Say in a line that there is nothing to resume from, or that nobody knows."""
+    root = shown(answer.root)
+    if seen_in_part(answer.findings):
+        return f"Nobody knows from this machine what {root} holds"
+    if code is ExitCode.INCOMPLETE:
+        return _unknown([*answer.findings, *(reason for one in answer.rejected for reason in one.reasons)], root)
+    if answer.is_named:
+        return f"{shown(answer.rejected[0].checkpoint.name)} cannot be resumed from"
+    return f"Nothing to resume from in {root}"
+
+
+def _unknown(reasons: Sequence[Finding], root: str) -> str:
+    """Say in a line why it is not known what to resume from."""
+    codes = {reason.code for reason in reasons if reason.severity is Severity.UNKNOWN}
+    if withheld(reasons):
+        return f"Nobody could read all that may be whole: it is not known what to resume from in {root}"
+    if any(reason.is_tie for reason in reasons):
+        return f"Two saves disagree and nothing shows which is right: it is not known what to resume from in {root}"
+    if Code.RUN_MIXED in codes:
+        return f"Two runs saved in {root}, and nothing says which is meant: name a checkpoint with --checkpoint"
+    if codes & {Code.STEP_UNKNOWN, Code.STEP_DISAGREES, Code.DUPLICATE_CHECKPOINT}:
+        return f"It is not known which checkpoint in {root} is the newest: no step is certain"
+    if Code.ABANDONED_BRANCH in codes:
+        return f"It is not known what to resume from in {root}: what may be whole, the training left"
+    return f"ckpttool knows of no way to load what is whole in {root}"
+
+
+def ways_on(answer: NoResumePoint, view: View) -> list[str]:
+    """Say what may help where there is nothing to resume from, a sentence each."""
+    ways = [finding for finding in answer.findings if finding.code is Code.RANKS_TO_RESTORE]
+    sentences = [f"{told([way], view=view)}: {way.remedy}" for way in ways]
+    if answer.where_else:
+        sentences.append(answer.where_else)
+    elif not answer.rejected and not answer.findings:
+        sentences = ["No checkpoint was saved here: name another folder, or start the training anew"]
+    return [shown(f"{sentence[:1].upper()}{sentence[1:]}") for sentence in sentences]
+
+
+def _world(rejected: Sequence[Rejection]) -> int | None:
+    return rejected[0].checkpoint.topology.world_size if rejected else None
+
+
+def _chosen(plan: ResumePlan, code: ExitCode, now: float | None) -> list[RenderableType]:
+    from ckpttool.core.render.text import Pairs, line
+
+    checkpoint = plan.point.checkpoint
+    in_part = seen_in_part(plan.findings)
+    style = "bold yellow" if in_part or code is not ExitCode.OK else "bold green"
+    end = "" if code is ExitCode.OK else f" (exit {code.value})"
+    headline = line(f"Resume from {shown(checkpoint.name)}: {whole_at(plan)}{end}", style=style)
+    # Names of files are one word to whoever copies them, blanks and all.
+    names = {setting.place.name for setting in plan.load.settings if isinstance(setting.value, str)}
+    rows = [(key, line(value, no_wrap=key in names)) for key, value in _settings(plan)]
+    if (written := minute(plan.point.saved_ns)) is not None:
+        since = None if now is None else age(plan.point.saved_ns, now)
+        rows.append(("saved", line(f"{written} UTC" if since is None else f"{written} UTC, {since} ago")))
+    doubt = None if in_part else unconfirmed(checkpoint, "--config or --world-size")
+    parts: list[RenderableType] = [headline, *([] if doubt is None else [line(doubt)]), line(), Pairs(rows)]
+    if checkpoint.renames:
+        parts += [line(), *renames(checkpoint)]
+    if not _stands_in_config(plan.load):
+        parts += [line(), *load_it_with(plan.load)]
+    if plan.copies:
+        parts += [line(), line(_copied_first(plan))]
+    parts += [line(), line(lost(plan))]
+    return parts
+
+
+def _copied_first(plan: ResumePlan) -> str:
+    files = counted(len(plan.copies), "file")
+    return f"A trainer loads from a disk: copy {files} of {shown(plan.root)} first (--format json lists them in `copy`)"
+
+
+def whole_at(plan: ResumePlan) -> str:
+    """Say at which step the chosen one is, and on how many ranks it is whole: `step 40, whole on all 4 ranks`."""
+    ranks = plan.point.checkpoint.topology.world_size
+    at = f"step {plan.point.step}, whole"
+    if ranks is None:
+        return at
+    return f"{at} on the {counted(ranks, 'rank')} seen here" if seen_in_part(plan.findings) else f"{at} {on_all(ranks)}"
+
+
+def _stands_in_config(load: LoadSettings) -> bool:
+    """Tell whether all that a trainer is told stands in its config: then the names of the keys say where."""
+    return all(setting.place.kind is PlaceKind.CONFIG for setting in (*load.settings, *load.data))
+
+
+def load_it_with(load: LoadSettings) -> list[RenderableType]:
+    """Show what makes a trainer load exactly that one, as texts to copy, each with its place."""
+    from ckpttool.core.render.text import Indented, Pairs, line
+
+    # Each text stands alone on its line, so that it can be copied whole.
+    rows = [(place, line(text, no_wrap=True)) for place, text in fragment((*load.settings, *load.data))]
+    remarks = [Indented(line(shown(remark))) for remark in load.remarks]
+    return [line("Load it with:", style="bold"), Pairs(rows), *remarks]
+
+
+def renames(checkpoint: Checkpoint) -> list[RenderableType]:
+    """Show which files to rename before the launch."""
+    from ckpttool.core.render.text import line
+
+    lines = [line(f"  {shown(rename.source)} -> {shown(rename.target)}") for rename in checkpoint.renames]
+    return [line("First rename, in the checkpoint folder:", style="bold yellow"), *lines]
+
+
+def _evidence(plan: ResumePlan) -> str:
+    if not plan.point.evidence.reads_content:
+        return "headers and sizes; no tensor data"
+    if plan.point.verdict is VerdictWord.AGREED:
+        return "every byte read, copies on other ranks agree"
+    return (
+        "every byte read"
+        if plan.point.verdict is VerdictWord.VERIFIED
+        else "every byte read, no checksum to compare with"
+    )
+
+
+def _settings(plan: ResumePlan) -> list[tuple[str, str]]:
+    wanted = [setting for setting in plan.load.settings if not setting.is_default]
+    settings = [(setting.place.name, shown(str(setting.value))) for setting in wanted if _stands_in_config(plan.load)]
+    settings += data_rows(plan)
+    return [*settings, *beside_settings(plan)]
+
+
+def beside_settings(plan: ResumePlan) -> list[tuple[str, str]]:
+    """Say what is known of the checkpoint and no trainer is told."""
+    evidence = f"{plan.point.evidence.word}: {plan.point.verdict.value}  ({_evidence(plan)})"
+    return [("health", plan.point.checkpoint.health.value), ("evidence", evidence)]
+
+
+def _is_a_mere_name(why: Finding) -> bool:
+    return why.code is Code.STEP_DISAGREES and why.severity is Severity.UNKNOWN
+
+
+def lost(plan: ResumePlan) -> str:
+    """Say how many steps are done again."""
+    lost, rejected = plan.point.lost_steps, plan.point.rejected
+    if plan.point.may_lose_more:
+        known = (
+            f"At least {counted(lost, 'step')} to be done again"
+            if lost
+            else "How many steps are to be done again is not known"
+        )
+        return f"{known}: something newer does not tell its step."
+    if not lost:  # what was trained since the newest save, no save can tell
+        on_course = [
+            rejection
+            for rejection in rejected
+            if all(why.code is not Code.ABANDONED_BRANCH for why in rejection.reasons)
+        ]
+        if any(_is_a_mere_name(why) for rejection in on_course for why in rejection.reasons):
+            return "Whether what was passed over is further is not known."
+        course = " on this course" if rejected else ""
+        return "What was passed over is no further." if on_course else f"Nothing newer{course} was passed over."
+    checkpoints = [plan.point.checkpoint, *(rejection.checkpoint for rejection in rejected)]
+    sizes = {checkpoint.scalars.global_batch_size for checkpoint in checkpoints}
+    samples = f" ({counted(plan.point.lost_samples or 0, 'sample')})" if len(sizes - {None}) > 1 else ""
+    return f"{counted(lost, 'step')} to be done again{samples}{about(plan.point)}."
+
+
+def about(point: ResumePoint) -> str:
+    """Say how long the lost steps took, and what tells it, where something does."""
+    return "" if point.lost_time is None else f", about {point.lost_time.words}"
+
+
+def rejections(title: str, rejected: Sequence[Rejection], view: View) -> list[RenderableType]:
+    """Show the newest checkpoints that were not chosen, each with its gravest reasons; or all of them with all.
+
+    Args:
+        title: What they are.
+        rejected: Newest first.
+        view: How much to show of them.
+    """
+    if not rejected:
+        return []
+    from ckpttool.core.render.text import kind_parts, kinds_of, line
+
+    parts: list[RenderableType] = [line(), line(title, style="bold")]
+    said: set[str] = set()
+    most, most_reasons = (len(rejected), None) if view.everything else (MOST_REJECTED, MOST_REASONS)
+    for rejection in rejected[:most]:
+        step = "unknown" if rejection.checkpoint.step is None else str(rejection.checkpoint.step)
+        parts.append(line(f"  {shown(rejection.checkpoint.name)} (step {step})"))
+        kinds = kinds_of(rejection.reasons, view)
+        for kind in kinds[:most_reasons]:
+            parts += kind_parts(kind, rejection.checkpoint.topology.world_size, said, view, by=4)
+        if len(kinds) > len(kinds[:most_reasons]):
+            parts.append(line(f"    and {counted(len(kinds) - MOST_REASONS, 'other kind')}: -v", style="dim"))
+    if len(rejected) > most:
+        parts.append(line(f"  and {len(rejected) - most} more: -v", style="dim"))
+    return parts
+
+
+def _simulation(simulation: Simulation, answer: ResumePlan | NoResumePoint) -> Iterable[RenderableType]:
+    from ckpttool.core.render.text import Indented, line
+
+    ours = answer.point.checkpoint.name if isinstance(answer, ResumePlan) else None
+    pick = simulation.would_resume
+    same = "the same" if pick is not None and pick == ours else (shown(pick) if pick else "nothing sound")
+    whose = simulation.title if simulation.version is None else f"{simulation.title} {shown(simulation.version)}"
+    yield line(f"{whose} by itself would take: {same}{_THEN[simulation.outcome]}", style="bold")
+    yield Indented(line(shown(simulation.because)))
+
+
+_THEN = {
+    Outcome.LOADS: ", and load it",
+    Outcome.STOPS: ", and stop",
+    Outcome.SCRATCH: ", and start from random weights",
+    Outcome.MIXES: ", and load parts of several saves",
+    Outcome.UNKNOWN: "",
+}

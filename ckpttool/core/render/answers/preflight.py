@@ -1,0 +1,213 @@
+"""Go or no-go, of a launch or of configs alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from difflib import unified_diff
+from typing import TYPE_CHECKING
+
+from ckpttool.core.domain.finding import Code, Severity, told
+from ckpttool.core.domain.plan import NoResumePoint, ResumePlan
+from ckpttool.core.domain.preflight import Check, FixedConfig, Lint, Outcome, Preflight, Reason
+from ckpttool.core.domain.settings import dotted
+from ckpttool.core.domain.units import counted
+from ckpttool.core.render.answers.plan import plan_document
+from ckpttool.core.render.escape import shown
+from ckpttool.core.render.json import Document, finding_document
+from ckpttool.core.render.text import Indented, Pairs, line, pointer, stack
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+MOST_REASONS = 6
+"""Kinds of reasons that one screen shows; every other format has all."""
+
+MOST_NOTES = 4
+"""Kinds of notes that one screen shows, and only where nothing weighs more."""
+
+_WORDS = {
+    Outcome.PASSED: ("ok", "green"),
+    Outcome.SKIPPED: ("-", "dim"),
+    Outcome.UNKNOWN: ("?", "yellow"),
+    Outcome.FAILED: ("NO", "bold red"),
+}
+"""How a check ended, in a word, and how it is drawn."""
+
+
+def document(answer: Preflight | Lint) -> Document:
+    """`ckpttool/preflight/1` or `ckpttool/lint/1`."""
+    return _preflight(answer) if isinstance(answer, Preflight) else _lint(answer)
+
+
+def _preflight(answer: Preflight) -> Document:
+    disk = answer.disk
+    return {
+        "schema": "ckpttool/preflight/1",
+        "go": answer.go,
+        "exit_code": answer.exit_code.value,
+        "config": answer.config,
+        "root": answer.root,
+        "checks": [check_document(check) for check in answer.checks],
+        "disk": None
+        if disk is None
+        else {
+            "folder": disk.folder,
+            "saves": disk.saves,
+            "save_bytes": disk.save_bytes,
+            "save_files": disk.save_files,
+            "free_bytes": disk.free_bytes,
+            "free_files": disk.free_files,
+            **({} if disk.host is None else {"host": disk.host}),
+        },
+        "allowed": _allowed(answer),
+        "plan": None if answer.decision is None else plan_document(answer.decision),
+    }
+
+
+def _lint(answer: Lint) -> Document:
+    return {
+        "schema": "ckpttool/lint/1",
+        "go": answer.go,
+        "exit_code": answer.exit_code.value,
+        "checks": [check_document(check) for check in answer.checks],
+        "allowed": _allowed(answer),
+        "fixed": [
+            {"code": fix.code.value, "file": config.path, "line": fix.line, "key": dotted(fix.key), "value": fix.value}
+            for config in answer.fixed
+            for fix in config.fixes
+        ],
+        "foreign": list(answer.foreign),
+    }
+
+
+def diff(configs: Iterable[FixedConfig]) -> str:
+    """Return what was changed, or would be, as a patch; what a terminal would act on is escaped."""
+    lines = [
+        line
+        for config in configs
+        for line in unified_diff(
+            config.before.splitlines(), config.after.splitlines(), config.path, config.path, lineterm=""
+        )
+    ]
+    return "\n".join(map(shown, lines))
+
+
+def _allowed(answer: Preflight | Lint) -> list[Document]:
+    return [_reason(reason) for check in answer.checks for reason in check.allowed]
+
+
+def _reason(reason: Reason) -> Document:
+    return {**finding_document(reason.finding), "file": reason.file}
+
+
+def check_document(check: Check) -> Document:
+    """Spell one check with all its findings, and the file of each."""
+    return {
+        "name": check.name,
+        "outcome": check.outcome.value,
+        "summary": check.summary,
+        "findings": [_reason(reason) for reason in check.reasons],
+    }
+
+
+def table(answer: Preflight | Lint) -> RenderableType:
+    """Show the answer, what was looked at, and why not."""
+    checks, go = answer.checks, answer.go
+    longest = max((len(each) for each, _ in _WORDS.values()), default=0)
+    rows = []
+    for check in checks:
+        ended, style = word(check)
+        name = line(f"{ended:{longest}}", style=style).append(f"  {shown(check.name)}", style="")
+        rows.append((name, shown(check.summary)))
+    parts: list[RenderableType] = [line(verdict(answer), style="bold green" if go else "bold red"), line()]
+    parts.append(Pairs(rows))
+    against = blocking_reasons(checks)
+    parts += _listed(answer, against, MOST_REASONS, "red")
+    notes = [reason for check in checks for reason in check.reasons if not reason.blocks]
+    if go or answer.view.everything:
+        parts += _listed(answer, notes, MOST_NOTES, "dim")
+    elif notes:
+        parts.append(line(f"\nand {counted(len(notes), 'note')}: -v", style="dim"))
+    if answer.view.everything:
+        for reason in (reason for check in checks for reason in check.allowed):
+            said = f"{_place(reason)}{shown(reason.finding.message)}"
+            parts.append(line(f"\nallowed {reason.finding.code.value} {said}", style="dim"))
+    for config in answer.fixed if isinstance(answer, Lint) else ():
+        values = ", ".join(f"`{dotted(fix.key)}: {fix.value}` (line {fix.line})" for fix in config.fixes)
+        parts.append(line(f"\nfixed {shown(config.path)}: {shown(values)}"))
+    if isinstance(answer, Lint) and answer.foreign:
+        parts.append(line(f"\nno training config: {counted(len(answer.foreign), 'other YAML file')}", style="dim"))
+    return stack(*parts, *pointer([reason.finding for reason in against]))
+
+
+def word(check: Check) -> tuple[str, str]:
+    """Say in a word how a check ended, and how that is drawn."""
+    return _WORDS[Outcome.UNKNOWN if check.unsure and check.outcome is Outcome.PASSED else check.outcome]
+
+
+def _listed(answer: Preflight | Lint, reasons: Sequence[Reason], most: int, style: str) -> Iterator[RenderableType]:
+    view = answer.view
+    groups = [[reason] for reason in _gravest_first(reasons)] if view.everything else kinds(reasons)
+    most = len(groups) if view.everything else most
+    for kind in groups[:most]:
+        first = kind[0].finding
+        text = line(first.severity.word, style=style)
+        text.append(f" {first.code.value}", style="bold")
+        message = told([each.finding for each in kind], ranks_of(answer), view)
+        text.append(f" {_place(kind[0])}{shown(message)}", style="")
+        yield line()
+        yield text
+        if first.remedy:
+            yield Indented(line(f"fix: {shown(first.remedy)}", style="" if first.severity > Severity.NOTE else "dim"))
+    if len(groups) > most:
+        yield line(f"\nand {counted(len(groups) - most, 'other kind')}: -v", style="dim")
+
+
+def _place(reason: Reason) -> str:
+    if reason.file is None:
+        return ""
+    at = f":{reason.finding.line}" if reason.finding.line is not None else ""
+    return f"{shown(reason.file)}{at}: "
+
+
+def verdict(answer: Preflight | Lint) -> str:
+    """Say it in one line."""
+    if not answer.go:
+        code = answer.exit_code
+        return f"NO-GO: {counted(len(kinds(blocking_reasons(answer.checks))), 'reason')} (exit {code.value})"
+    if isinstance(answer, Preflight) and isinstance(answer.decision, ResumePlan):
+        chosen = answer.decision.point.checkpoint
+        said = f"{shown(chosen.name)}, step {chosen.step}"
+        if any(check.name == "start" and (check.unsure or check.reasons) for check in answer.checks):
+            return f"GO: a start resumes from {said}, if it is told to load that"
+        return f"GO: a launch now resumes from {said}"
+    return f"{counted(len(answer.checks), 'config')}: nothing that stops a launch"
+
+
+def ranks_of(answer: Preflight | Lint) -> int | None:
+    """Return how many ranks the training has, where that is known."""
+    match answer:
+        case Preflight(decision=ResumePlan() as plan):
+            return plan.point.checkpoint.topology.world_size
+        case Preflight(decision=NoResumePoint(rejected=(newest, *_))):
+            return newest.checkpoint.topology.world_size
+        case _:
+            return None
+
+
+def blocking_reasons(checks: Sequence[Check]) -> list[Reason]:
+    """Return what stands against a launch, over all checks."""
+    return [reason for check in checks for reason in check.reasons if reason.blocks]
+
+
+def kinds(reasons: Sequence[Reason]) -> list[list[Reason]]:
+    """Group reasons of the same code in the same file, gravest first: 500 lost shards are one line."""
+    groups: dict[tuple[Code, str | None], list[Reason]] = {}
+    for reason in _gravest_first(reasons):
+        where = reason.file if reason.finding.line is not None else None
+        groups.setdefault((reason.finding.code, where), []).append(reason)
+    return list(groups.values())
+
+
+def _gravest_first(reasons: Sequence[Reason]) -> list[Reason]:
+    return sorted(reasons, key=lambda each: -each.finding.severity)

@@ -1,0 +1,148 @@
+"""What each check of a preflight saw, in one line."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from ckpttool.core.domain.checkpoint import Checkpoint
+from ckpttool.core.domain.data_position import DataEffect, DataPosition, GoesOn, SkipBatches, Unknown, skip_of
+from ckpttool.core.domain.finding import Finding, blocking, seen_in_part
+from ckpttool.core.domain.health import Health
+from ckpttool.core.domain.plan import JudgedStart, NoResumePoint, ResumePlan, TrainersSkip
+from ckpttool.core.domain.preflight import DiskNeed
+from ckpttool.core.domain.settings import RunConfig
+from ckpttool.core.domain.units import at_step, counted, in_gib, on_all
+from ckpttool.core.render.answers.position import effect_words, seen_twice
+from ckpttool.core.render.answers.resume import fragment
+from ckpttool.core.render.escape import shown
+
+
+def checkpoint_summary(decision: ResumePlan | NoResumePoint) -> str:
+    """Say what would be resumed from, and how much is known of it."""
+    if isinstance(decision, NoResumePoint):
+        if seen_in_part(decision.findings):
+            return f"unknown from this machine alone: {decision.root}"
+        known = "nothing to resume from" if decision.is_sure else "not known what to resume from"
+        return f"{known} in {decision.root}"
+    point = decision.point
+    ranks = point.checkpoint.topology.world_size
+    on = "whole" if ranks is None else f"whole {on_all(ranks)}"
+    if seen_in_part(decision.findings):
+        on = f"whole on the {counted(len(point.checkpoint.ranks), 'rank')} seen here"
+    took = "" if point.lost_time is None else f", about {point.lost_time.words}"
+    lost = f"; {counted(point.lost_steps, 'step')} to be done again{took}" if point.lost_steps else ""
+    chosen = f"{point.checkpoint.name}, {at_step(point.step)}"
+    return f"{chosen}, {on} ({point.evidence.word}: {point.verdict.value}){lost}"
+
+
+def health_summary(checkpoint: Checkpoint, recorded: Health, *, torn: bool = False) -> str:
+    """Say what is known of the chosen checkpoint's health, and from where.
+
+    Args:
+        checkpoint: As the logs judged it, where they had a say.
+        recorded: What the training recorded.
+        torn: Whether something of what it recorded cannot be read.
+    """
+    nothing = "what is recorded cannot be read" if torn else "nothing is recorded"
+    if checkpoint.health is recorded:
+        known = recorded is not Health.UNKNOWN
+        return f"{recorded.value}, as it was recorded" if known else f"unknown: {nothing}"
+    if recorded is Health.UNKNOWN:
+        return f"{checkpoint.health.value}, by the log; {nothing}"
+    return f"{checkpoint.health.value}, by the log; {recorded.value} is recorded"
+
+
+def config_summary(findings: Iterable[Finding], silenced: Sequence[Finding] = ()) -> str:
+    """Count what is wrong with a config, and what its own comments allow."""
+    found = tuple(findings)
+    problems = len(blocking(found))
+    notes = len(found) - problems
+    told = [counted(problems, "problem")] if problems else []
+    told += [counted(notes, "note")] if notes else []
+    allowed = f"; {len(silenced)} allowed by a comment" if silenced else ""
+    return (" and ".join(told) or "nothing against it") + allowed
+
+
+def launch_summary(
+    plan: ResumePlan, config: RunConfig, changes: int, *, trainer: str, told: TrainersSkip | None
+) -> str:
+    """Say what will be started, in the numbers that decide whether it fits.
+
+    Args:
+        plan: What is resumed.
+        config: Of the run.
+        changes: Settings of it that the launch changes.
+        trainer: Who is started, as people call it.
+        told: The skip in its own setting; None where it has none for that.
+    """
+    skip = skip_of(plan.data)
+    facts = [f"{counted(changes, 'setting')} to change"]
+    if config.world_size is not None:
+        facts.append(counted(config.world_size, "rank"))
+    if skip is not None and skip.global_batch_size is not None:
+        facts.append(f"batches of {counted(skip.global_batch_size, 'sample')}")
+    again = None if skip is None else seen_twice(skip)
+    facts.append(_data_told(plan.data, trainer, told))
+    return ", ".join([*facts, *([] if again is None else [again])])
+
+
+def told_summary(plan: ResumePlan, *, trainer: str) -> str:
+    """Say by what a trainer is told, whose config nobody edits, and what becomes of its data.
+
+    Args:
+        plan: What is resumed.
+        trainer: Who is started, as people call it.
+    """
+    said = (setting for setting in (*plan.load.settings, *plan.load.data) if not setting.is_alternative)
+    kinds = dict.fromkeys(where for where, _ in fragment(said))
+    return f"{trainer} is told by {', '.join(kinds)}; {_data_told(plan.data, trainer, None)}"
+
+
+def _data_told(position: DataPosition, trainer: str, told: TrainersSkip | None) -> str:
+    match position:
+        case GoesOn(unchanged=None):
+            return f"its data: {_with_conditions(position)}"
+        case SkipBatches(batches=0):
+            return "data from its beginning"
+        case SkipBatches(batches=batches):
+            return f"{counted(batches, 'batch', 'batches')} skipped" if told is None else f"{told.setting} {told.value}"
+        case GoesOn(where=None):
+            return f"the data counted by {trainer}"
+        case GoesOn(where=where):
+            return f"the data from {where}"
+        case Unknown(why=why):  # pragma: no branch  mypy knows all
+            return f"the data where nobody knows: {why}"
+
+
+def _with_conditions(position: GoesOn) -> str:
+    """Say what becomes of the samples, and what must hold for them to go on exactly."""
+    effect = effect_words(position)
+    if not position.exact_if:
+        return effect
+    conditions = shown("; ".join(position.exact_if))
+    return f"{effect} if {conditions}" if position.effect is DataEffect.EXACT else f"{effect}; exact if {conditions}"
+
+
+def start_summary(start: JudgedStart, plan: ResumePlan) -> str:
+    """Say what a start as it stands would do.
+
+    Args:
+        start: That.
+        plan: What it should do.
+    """
+    if not start.is_known:
+        return f"not judged: {start.reason}"
+    chosen = plan.point.checkpoint
+    has_condition = start.only_in is not None and start.takes(chosen.name)
+    condition = f", if started in {start.only_in}" if has_condition else ""
+    return f"{start.lead}, it {start.deed(chosen)}{condition}"
+
+
+def disk_summary(need: DiskNeed) -> str:
+    """Say what the next saves need of what there is."""
+    files = "" if need.free_files is None else f" and {need.free_files:,} inodes"
+    on = "" if need.host is None else f" on {need.host}, which has the least room"
+    return (
+        f"{counted(need.saves, 'save')} of {in_gib(need.save_bytes)} in {counted(need.save_files, 'file')} each; "
+        f"{in_gib(need.free_bytes)}{files} free{on}"
+    )

@@ -1,0 +1,80 @@
+"""What `seal` recorded."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ckpttool.core.domain.finding import NOT_SEEN, Code, Severity, blocking, worst
+from ckpttool.core.domain.manifest import Sealed, Sealing
+from ckpttool.core.render.answers.inventory import world_size
+from ckpttool.core.render.escape import shown
+from ckpttool.core.render.json import Document, finding_document
+from ckpttool.core.render.text import grouped_findings, line, pointer, stack
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+
+def document(answer: Sealed) -> Document:
+    """`ckpttool/seals/1`: what `seal` recorded, oldest checkpoint first."""
+    return {"schema": "ckpttool/seals/1", "checkpoints": [*map(of_one, reversed(answer.sealings))]}
+
+
+def of_one(sealing: Sealing) -> Document:
+    """Return what became of one checkpoint."""
+    return {
+        "name": sealing.checkpoint,
+        "manifest": sealing.path or None,
+        "sealed": sealing.manifest is not None,
+        "written": sealing.written,
+        "shards": len(sealing.manifest.shards) if sealing.manifest else 0,
+        "first_seen": min((seal.first_seen for seal in sealing.manifest.shards), default=None)
+        if sealing.manifest
+        else None,
+        "findings": [finding_document(finding) for finding in sealing.findings],
+    }
+
+
+def table(answer: Sealed) -> RenderableType:
+    """Show what `seal` recorded."""
+    if not answer.sealings:
+        return stack(line(f"No checkpoint in {shown(answer.inventory.root)}", style="bold red"))
+    lines: list[RenderableType] = []
+    for sealing in answer.sealings:
+        if sealing.manifest is None:
+            lines.append(line(f"{shown(sealing.checkpoint)}: not sealed, {_why_not(sealing)}", style="bold red"))
+            continue
+        shards = sealing.manifest.shards
+        done = "sealed" if sealing.written else "sealed before, the same now"
+        if sealing.findings:
+            done = "sealed anew; an older seal said something else"
+        if blocking(sealing.findings):
+            done = "differs from what was sealed; the old seal is kept"
+        style = "bold red" if blocking(sealing.findings) else "bold yellow" if sealing.findings else "bold green"
+        since = min((seal.first_seen for seal in shards), default=sealing.manifest.sealed_at)
+        said = line(f"{shown(sealing.checkpoint)}: {done}", style=style)
+        said.append(
+            f"  ({len(shards)} shard{'s' * (len(shards) != 1)}, first seen {since}, {shown(sealing.path)})",
+            style="dim",
+        )
+        lines.append(said)
+    findings = [finding for sealing in answer.sealings for finding in sealing.findings]
+    return stack(*lines, *grouped_findings(findings, world_size(answer.inventory)), *pointer(findings))
+
+
+_WHY_NOT = (
+    ({Code.CANNOT_ANSWER}, "there is no place for its seal"),
+    ({Code.MANIFEST_NEWER}, "a newer ckpttool sealed it before"),
+    ({Code.MANIFEST_UNREADABLE}, "the manifest that is there is not believed"),
+    ({Code.REPLICA_DIFFERS, Code.REPLICA_STALE}, "its copies differ"),
+    ({Code.FOUND_DAMAGED}, "it was found damaged before"),
+    ({*NOT_SEEN, Code.UNSUPPORTED_FORMAT}, "it could not be read whole"),
+)
+"""What says why, the weightiest first."""
+
+
+def _why_not(sealing: Sealing) -> str:
+    codes = {finding.code for finding in blocking(sealing.findings)}
+    is_known = worst(sealing.findings) is not Severity.UNKNOWN
+    least = "it is not whole" if is_known else "it was read, and something about it is not certain"
+    return next((why for of, why in _WHY_NOT if codes & of), least)

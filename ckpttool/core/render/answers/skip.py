@@ -1,0 +1,53 @@
+"""What `scale-skip` computed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ckpttool.core.domain.plan import SkipAnswer
+from ckpttool.core.domain.units import counted
+from ckpttool.core.render.json import Document
+from ckpttool.core.render.text import Indented, line, stack
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+
+def document(answer: SkipAnswer) -> Document:
+    """`ckpttool/skip/1`: what `scale-skip` computed."""
+    skip = answer.skip
+    return {
+        "schema": "ckpttool/skip/1",
+        "steps": answer.steps,
+        "old_global_batch_size": answer.old_global_batch,
+        "new_global_batch_size": skip.global_batch_size,
+        "samples": skip.samples,
+        "batches": skip.batches,
+        "data_skip_steps": None if answer.told is None else skip.batches,
+        "ignore_data_skip": None if answer.told is None else skip.batches == 0,
+        "repeated_samples": skip.repeated_samples,
+        "exact": skip.repeated_samples == 0,
+        "exact_global_batch_sizes": list(answer.exact_sizes),
+        "sink_size": skip.sink_size,
+    }
+
+
+def table(answer: SkipAnswer) -> RenderableType:
+    """Show what `scale-skip` computed."""
+    skip, told = answer.skip, answer.told
+    setting = "batches to skip" if told is None else told.setting
+    headline = line(f"{setting}: {skip.batches if told is None else told.value}", style="bold green")
+    if told is not None and told.remark is not None:
+        headline.append(f"  ({told.remark})", style="dim")
+    old = f" of {answer.old_global_batch} samples" if answer.old_global_batch is not None else " of several sizes"
+    new = f" of {skip.global_batch_size} samples" if skip.global_batch_size is not None else ""
+    before, after = (counted(number, "batch", "batches") for number in (answer.steps, skip.batches))
+    lines = [f"{before}{old} = {counted(skip.samples or 0, 'sample')} = {after}{new}"]
+    if skip.repeated_samples:
+        lines.append(f"{counted(skip.repeated_samples, 'sample')} left over: seen twice, none lost")
+    if skip.sink_size is not None:
+        as_who = "" if told is None else f", {told.whole_sinks}"
+        lines.append(f"rounded down to whole sinks of {skip.sink_size} batches{as_who}")
+    if answer.exact_sizes:
+        lines.append(f"exact with a global batch size of {' or '.join(map(str, answer.exact_sizes))}")
+    return stack(headline, line(), *(Indented(line(each)) for each in lines))

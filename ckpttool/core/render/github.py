@@ -1,0 +1,69 @@
+"""GitHub Actions annotations: one workflow command a line on stdout."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from ckpttool.core.domain.finding import Severity, told
+from ckpttool.core.domain.preflight import Check, Reason
+from ckpttool.core.domain.view import USUAL, View
+from ckpttool.core.render.escape import shown
+
+
+def annotate(
+    checks: Sequence[Check],
+    verdict: str,
+    *,
+    is_file: Callable[[str], bool],
+    world: int | None = None,
+    view: View = USUAL,
+) -> str:
+    """Return an annotation for each reason, gravest first, for GitHub shows ten of a kind a step; the verdict last.
+
+    Args:
+        checks: What was looked at.
+        verdict: In one line.
+        is_file: Tells whether a path is that of a file: an annotation at anything else has no line to stand at, and
+            names the path in its message instead.
+        world: Ranks that there are, where that is known.
+        view: Whether ranks are told by machines, too.
+
+    Source:
+        The escapes are those of `issueCommand` in actions/toolkit: in a message `%`, CR and LF, in a property `:` and
+        `,` as well.
+    """
+    kinds: dict[object, list[Reason]] = {}
+    for check in checks:
+        for place, reason in enumerate(check.reasons):
+            finding = reason.finding
+            # What is the same on many ranks is one: each would be an annotation that pushes out another.
+            alike = (finding.code, finding.severity) if finding.ranks else place
+            kinds.setdefault((check.name, alike), []).append(reason)
+    gravest_first = sorted(kinds.values(), key=lambda kind: -kind[0].finding.severity)
+    return "\n".join([*(_annotation(kind, is_file, world, view) for kind in gravest_first), _data(verdict)])
+
+
+def _annotation(kind: Sequence[Reason], is_file: Callable[[str], bool], world: int | None, view: View) -> str:
+    reason = kind[0]
+    finding = reason.finding
+    message = shown(told([each.finding for each in kind], world, view))
+    properties = {}
+    if reason.file is not None and is_file(reason.file):
+        properties["file"] = shown(reason.file)
+        if finding.line is not None:
+            properties["line"] = str(finding.line)
+    elif len({each.file for each in kind}) == 1 and reason.file is not None and shown(reason.file) not in message:
+        message = f"{shown(reason.file)}: {message}"
+    properties["title"] = f"ckpttool {finding.code.value}"
+    command = "notice" if finding.severity is Severity.NOTE else "error"
+    where = ",".join(f"{name}={_property(value)}" for name, value in properties.items())
+    remedy = f"\nFix: {shown(finding.remedy)}" if finding.remedy else ""
+    return f"::{command} {where}::{_data(message + remedy)}"
+
+
+def _data(text: str) -> str:
+    return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+
+
+def _property(text: str) -> str:
+    return _data(text).replace(":", "%3A").replace(",", "%2C")

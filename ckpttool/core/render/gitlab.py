@@ -1,0 +1,55 @@
+"""GitLab's code quality report, for the widget of a merge request: a list of findings, each at a line of a file."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Sequence
+
+from ckpttool.core.domain.finding import Severity
+from ckpttool.core.domain.preflight import Check, Reason
+from ckpttool.core.render.escape import shown
+from ckpttool.core.render.json import Document
+from ckpttool.core.render.sarif import fingerprint, said
+
+CHECK = "ckpttool/"
+"""What the name of every check begins with."""
+
+_SEVERITY = {
+    Severity.NOTE: "info",
+    Severity.UNKNOWN: "major",
+    Severity.SUSPECT: "major",
+    Severity.DAMAGE: "critical",
+    Severity.UNSAFE: "blocker",
+}
+
+
+def code_quality(checks: Sequence[Check], *, place: str) -> list[Document]:
+    """Return every reason.
+
+    Args:
+        checks: What was looked at.
+        place: A file or folder for what is about no file, as GitLab drops what has none.
+
+    Source:
+        The fields are those that GitLab documents for a custom tool. A path is relative to the repository and begins
+        with no `./`; of two entries with one fingerprint GitLab shows one.
+    """
+    times: Counter[str] = Counter()
+    return [_entry(reason, place, times) for check in checks for reason in check.reasons]
+
+
+def _entry(reason: Reason, place: str, times: Counter[str]) -> Document:
+    finding = reason.finding
+    path = shown(reason.file if reason.file is not None else place).removeprefix("./")
+    mark = fingerprint(finding.code, path, finding.message)
+    times[mark] += 1
+    if times[mark] > 1:  # the same on another line: told apart by which of them it is, as lines move
+        mark = hashlib.sha256(f"{mark} {times[mark]}".encode()).hexdigest()[: len(mark)]
+    return {
+        "description": said(finding),
+        "check_name": f"{CHECK}{finding.code.value}",
+        "fingerprint": mark,
+        "severity": _SEVERITY[finding.severity],
+        "location": {"path": path, "lines": {"begin": finding.line if reason.file is not None and finding.line else 1}},
+    }

@@ -1,0 +1,93 @@
+"""The manual's pages: Markdown that ships in the package, so that it can be read on a node without a network."""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from functools import cache
+from importlib.resources import files
+from typing import NamedTuple
+
+from ckpttool.core.render.json import Document
+
+_FOLDER = files("ckpttool") / "guide"
+_CONTENTS = "README"
+_ENTRY = re.compile(r"^- \[(?P<name>[a-z0-9-]+)\]\((?P=name)\.md\): (?P<what>.*)$", re.MULTILINE)
+_VERDICTS = re.compile(r"^\| verdict \| means \| what to do \|\n.*\n(?P<rows>(?:\|.*\n)+)", re.MULTILINE)
+
+
+class Verdict(NamedTuple):
+    """What a verdict means, as the page on concepts has it."""
+
+    word: str
+    meaning: str
+    remedy: str
+
+
+@cache
+def pages() -> dict[str, str]:
+    """Return every page with a sentence of what it tells, in the order in which somebody new would read them."""
+    return {entry["name"]: entry["what"] for entry in _ENTRY.finditer(_read(_CONTENTS))}
+
+
+def topics() -> tuple[str, ...]:
+    """Return all that a page can be asked for by: its own name, or a command that has its options there."""
+    return (*pages(), *(command for command in _commands() if command not in pages()))
+
+
+def page_of(topic: str) -> str | None:
+    """Return the name of the page that a topic is on; None where it is none."""
+    return topic if topic in pages() else _commands().get(topic)
+
+
+def page(topic: str) -> str | None:
+    """Return the Markdown of the page that a topic is on; None where it is none."""
+    name = page_of(topic)
+    return None if name is None else _read(name)
+
+
+def verdicts() -> tuple[Verdict, ...]:
+    """Return every verdict, best first."""
+    table = _VERDICTS.search(_read("concepts"))
+    rows = [line.strip("| ").split(" | ") for line in table["rows"].splitlines()] if table else []
+    return tuple(
+        Verdict(word, *(text.replace("`", "") for text in (meaning, remedy)))
+        for words, meaning, remedy in rows
+        for word in re.findall("`([a-z-]+)`", words)
+    )
+
+
+def list_text(*, width: int) -> str:
+    """Name every page, and what it tells."""
+    indent = max(map(len, pages())) + 2
+    return "\n".join(
+        textwrap.fill(
+            what.replace("`", ""), max(width, 2 * indent), initial_indent=f"{name:{indent}}",
+            subsequent_indent=" " * indent, break_on_hyphens=False,
+        )
+        for name, what in pages().items()
+    )  # fmt: skip
+
+
+def document(topic: str | None) -> Document:
+    """`ckpttool/guide/1`. One page, or all without their text."""
+    asked = pages() if topic is None else (page_of(topic),)
+    found = [
+        {"name": name, "about": pages()[name], "markdown": None if topic is None else _read(name)}
+        for name in asked
+        if name is not None
+    ]
+    return {"schema": "ckpttool/guide/1", "pages": [*found]}
+
+
+def _commands() -> dict[str, str]:
+    """Return the page on which each command's options stand."""
+    return {
+        command: name
+        for name in pages()
+        for command in re.findall(r"^#+ Options of `ckpttool ([a-z0-9-]+)`$", _read(name), re.MULTILINE)
+    }
+
+
+def _read(name: str) -> str:
+    return (_FOLDER / f"{name}.md").read_text(encoding="utf-8")

@@ -1,0 +1,60 @@
+"""A summary in Markdown, for the page of a job or a comment: what was looked at, and why not."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from ckpttool.core.domain.finding import told
+from ckpttool.core.domain.preflight import Lint, Preflight, Reason
+from ckpttool.core.domain.units import counted
+from ckpttool.core.render.answers.preflight import kinds, ranks_of, verdict, word
+from ckpttool.core.render.escape import shown
+
+MOST_ROWS = 500
+"""Kinds of reasons; GitHub takes a megabyte of summaries a step. Every other format has all."""
+
+_MARKS = re.compile(r"[\\`*_{}\[\]#~$!@]|:(?=\S)|(?<=\bwww)\.", re.IGNORECASE)
+"""What Markdown, or a service that shows it, could take for more than itself; a backslash before it says it is not."""
+
+_CALLS = re.compile(r"@(?=\w)|(?<!&)#(?=\d)")
+"""What calls a person or links an issue even behind a backslash: services look for it in what Markdown has become.
+A blank without a width behind it says it is not; other tools that write comments do the same."""
+
+_ENTITIES = {"&": "&amp;", "<": "&lt;", ">": "&gt;", "|": "&#124;"}
+"""What would end a cell or begin a tag, and is safest where it does not stand at all."""
+
+
+def summary(answer: Preflight | Lint) -> str:
+    """Return a heading with the verdict, a table of the checks, and one of the reasons, gravest first."""
+    return "\n".join(_lines(answer))
+
+
+def _lines(answer: Preflight | Lint) -> Iterator[str]:
+    command = "preflight" if isinstance(answer, Preflight) else answer.command
+    yield from (f"## ckpttool {command}: {plain(verdict(answer))}", "", "| | check | what was seen |", "|---|---|---|")
+    for check in answer.checks:
+        yield f"| {plain(word(check)[0])} | {plain(check.name)} | {plain(check.summary)} |"
+    found = kinds([reason for check in answer.checks for reason in check.reasons])
+    if found:
+        yield from ("", "| weight | finding | what | fix |", "|---|---|---|---|")
+    for kind in found[:MOST_ROWS]:
+        first = kind[0].finding
+        what = told([each.finding for each in kind], ranks_of(answer), answer.view)
+        cells = (first.severity.word, first.code.value, f"{_place(kind[0])}{what}", first.remedy or "")
+        yield f"| {' | '.join(map(plain, cells))} |"
+    if len(found) > MOST_ROWS:
+        yield from ("", f"and {counted(len(found) - MOST_ROWS, 'other kind')}")
+
+
+def _place(reason: Reason) -> str:
+    if reason.file is None:
+        return ""
+    return f"{reason.file}:{reason.finding.line}: " if reason.finding.line is not None else f"{reason.file}: "
+
+
+def plain(text: str) -> str:
+    """Spell text so that it is shown as it is, on one line, inside a cell."""
+    marked = _MARKS.sub(r"\\\g<0>", shown(text).strip())
+    spelled = "".join(_ENTITIES.get(character, character) for character in marked)
+    return _CALLS.sub(r"\g<0>&#8203;", spelled)

@@ -1,0 +1,329 @@
+"""Which rank, or which file, of which save is how: columns of a map, the worst of those that share one."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from enum import Enum
+from itertools import groupby
+from typing import TYPE_CHECKING
+
+from ckpttool.core.domain.checkpoint import Checkpoint
+from ckpttool.core.domain.finding import Finding, Severity, blocking
+from ckpttool.core.domain.frozen import dataclass
+from ckpttool.core.domain.units import counted
+from ckpttool.core.domain.verdict import VerdictWord, word_of
+from ckpttool.core.render.escape import shown
+
+if TYPE_CHECKING:
+    from rich.console import Console, ConsoleOptions, RenderResult
+
+
+class Mark(str, Enum):
+    """How a part of a save is drawn, best first. Each has a shape of its own, not only a colour."""
+
+    GOOD = "whole"
+    DOUBT = "in doubt"
+    MISSING = "missing"
+    DAMAGED = "damaged"
+
+
+_MARK = {
+    VerdictWord.UNSUPPORTED: Mark.DOUBT,
+    VerdictWord.SUSPECT: Mark.DOUBT,
+    VerdictWord.UNREADABLE: Mark.DOUBT,
+    VerdictWord.UNSTABLE: Mark.DOUBT,
+    VerdictWord.MISSING: Mark.MISSING,
+    VerdictWord.DAMAGED: Mark.DAMAGED,
+    VerdictWord.UNSAFE: Mark.DAMAGED,
+}
+
+_BEST_FIRST = {word: place for place, word in enumerate(VerdictWord)}
+
+
+def mark_of(word: VerdictWord) -> Mark:
+    """Return how a verdict is drawn."""
+    return _MARK.get(word, Mark.GOOD)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Span:
+    """Neighbouring columns that are alike."""
+
+    first: int
+    """Column, from 0."""
+    last: int
+    mark: Mark
+    title: str
+    """What it covers, and how that is: `ranks 512 to 527: damaged (1)`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One save, over all columns."""
+
+    spans: tuple[Span, ...]
+    """Ascending; where nothing is expected there is none."""
+    summary: str
+    """All of it in words: `ranks 0 to 8191: 8189 whole, 1 missing, 1 damaged`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankMap:
+    """Ranks, or files where saves are not arranged by ranks, by saves."""
+
+    noun: str
+    """What a column is about: `rank` or `file`."""
+    width: int
+    """Ranks or files."""
+    columns: int
+    """As many or fewer; each then stands for several."""
+    rows: tuple[Row, ...]
+
+
+MANY_MARKS = 400
+"""Spans of a row from which on all are drawn coarser."""
+
+
+def rank_map(
+    saves: Sequence[tuple[Checkpoint, Sequence[Finding]]], *, columns: int, coarse: int | None = None
+) -> RankMap:
+    """Draw up the map of saves.
+
+    Args:
+        saves: In the order of the rows, each with all that was found of it.
+        columns: At most so many.
+        coarse: So many where a row would have more than `MANY_MARKS` spans; None: there is no such limit.
+    """
+    axis = _axis(saves)
+    parts = [axis.parts(checkpoint, findings) for checkpoint, findings in saves]
+    drawn = _drawn(parts, axis, min(columns, axis.width))
+    if coarse is not None and any(len(row.spans) > MANY_MARKS for row in drawn.rows):
+        return _drawn(parts, axis, min(coarse, axis.width))
+    return drawn
+
+
+def _drawn(parts: Iterable[_Parts], axis: _Axis, columns: int) -> RankMap:
+    rows = tuple(Row(spans=tuple(_spans(each, axis, columns)), summary=_summary(each, axis)) for each in parts)
+    return RankMap(noun=axis.noun, width=axis.width, columns=columns, rows=rows)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Parts:
+    """How each of a save's ranks or files is."""
+
+    there: Sequence[int]
+    """Places, ascending."""
+    bad: Mapping[int, VerdictWord]
+    """What is not well, by place."""
+    expected: int
+    """As many places, from 0, must be there."""
+    whole: VerdictWord | None
+    """What is wrong with the save as a whole; None: nothing."""
+    own: Mapping[int, str]
+    """Names of files that no other save has, by place."""
+
+    def has(self, place: int) -> bool:
+        at = bisect_left(self.there, place)
+        return at < len(self.there) and self.there[at] == place
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Axis:
+    """What the columns stand for."""
+
+    noun: str
+    width: int
+    places: Mapping[str, int]
+    """Of files, by what they are called in every save."""
+    names: Sequence[str] = ()
+    """Of files that several saves have, by place; none where a place is a rank."""
+    by_rank: bool = True
+
+    def parts(self, checkpoint: Checkpoint, findings: Iterable[Finding]) -> _Parts:
+        bad: dict[int, VerdictWord] = {}
+        whole: VerdictWord | None = None
+        for finding in findings:
+            if finding.severity is Severity.NOTE:
+                continue
+            word, meant = word_of(finding), self._meant(finding, checkpoint)
+            for place in meant:
+                bad[place] = _worse(bad.get(place), word)
+            whole = whole if meant else _worse(whole, word)
+        if self.by_rank:
+            world = checkpoint.topology.world_size or 0
+            return _Parts(there=checkpoint.ranks, bad=bad, expected=world, whole=whole, own={})
+        names = {inner(shard.path, checkpoint) for shard in checkpoint.shards}
+        there = sorted(self.places[name] for name in names)
+        own = {place: name for name in names if (place := self.places[name]) >= len(self.names)}
+        return _Parts(there=there, bad=bad, expected=0, whole=whole, own=own)
+
+    def _meant(self, finding: Finding, checkpoint: Checkpoint) -> Sequence[int]:
+        """Return the places that a finding is about; none where it is about the save as a whole."""
+        if finding.ranks and self.by_rank:
+            return finding.ranks
+        place = None if finding.path is None else self.places.get(inner(finding.path, checkpoint))
+        return () if place is None else (place,)
+
+    def named(self, first: int, last: int, own: Mapping[int, str]) -> str:
+        if self.by_rank:
+            return f"rank {first}" if first == last else f"ranks {first} to {last}"
+        ends = [
+            self.names[place] if place < len(self.names) else own.get(place, f"file {place + 1}")
+            for place in (first, last)
+        ]
+        return ends[0] if first == last else " to ".join(ends)
+
+
+def _axis(saves: Sequence[tuple[Checkpoint, Sequence[Finding]]]) -> _Axis:
+    """Return ranks where every file is one's, else files."""
+    if all(shard.rank is not None for checkpoint, _ in saves for shard in checkpoint.shards):
+        worlds = [checkpoint.topology.world_size or 0 for checkpoint, _ in saves]
+        lasts = [checkpoint.shards[-1].rank or 0 for checkpoint, _ in saves if checkpoint.shards]  # by rank
+        # What one save lacks another has: that says whose it is.
+        places: dict[str, int] = {
+            inner(shard.path, checkpoint): shard.rank
+            for checkpoint, _ in (saves if any(f.path and not f.ranks for _, found in saves for f in found) else ())
+            for shard in checkpoint.shards
+            if shard.rank is not None
+        }
+        return _Axis(noun="rank", width=max([*worlds, *(last + 1 for last in lasts)], default=0), places=places)
+    found: list[set[str]] = []
+    for checkpoint, findings in saves:
+        missing = (finding.path for finding in findings if finding.path and word_of(finding) is VerdictWord.MISSING)
+        paths = (*(shard.path for shard in checkpoint.shards), *(checkpoint.expected or ()), *missing)
+        found.append({inner(path, checkpoint) for path in paths})
+    of_saves = Counter(name for names in found for name in names)
+    names = sorted(name for name, number in of_saves.items() if number > 1)
+    places = {name: place for place, name in enumerate(names)}
+    # What no other save has stands beside what no other has of those: its name may be new at each save.
+    own = [sorted(name for name in names if of_saves[name] == 1) for names in found]
+    places |= {name: len(names) + at for those in own for at, name in enumerate(those)}
+    width = len(names) + max(map(len, own), default=0)
+    return _Axis(noun="file", width=width, places=places, names=names, by_rank=False)
+
+
+def inner(path: str, checkpoint: Checkpoint) -> str:
+    """Return a file's path without the folder that is its save's own, so that those of two saves can be compared."""
+    *folders, name = path.split("/")
+    return "/".join([*(folder for folder in folders if folder != checkpoint.name), name])
+
+
+def _worse(known: VerdictWord | None, word: VerdictWord) -> VerdictWord:
+    return word if known is None or _BEST_FIRST[word] > _BEST_FIRST[known] else known
+
+
+def _spans(parts: _Parts, axis: _Axis, columns: int) -> Iterator[Span]:
+    """Yield what is drawn of a save, neighbours that are alike as one."""
+    cells = list(_cells(parts, axis.width, columns))
+    if parts.whole is not None and all(word is None for _, word, _ in cells):
+        cells = [(column, parts.whole, 0) for column in range(columns)]
+    # What is not expected and not there is no cell: neighbours are alike only where nothing lies between them.
+    for (_, word), alike in groupby(enumerate(cells), key=lambda each: (each[1][0] - each[0], each[1][1])):
+        run = [cell for _, cell in alike]
+        first, last = run[0][0], run[-1][0]
+        named = axis.named(_first(first, axis.width, columns), _first(last + 1, axis.width, columns) - 1, parts.own)
+        number = sum(count for _, _, count in run)
+        told = "whole" if word is None else f"{word.value} ({number})" if number else f"{word.value} as a whole"
+        yield Span(first=first, last=last, mark=Mark.GOOD if word is None else mark_of(word), title=f"{named}: {told}")
+
+
+def _cells(parts: _Parts, width: int, columns: int) -> Iterator[tuple[int, VerdictWord | None, int]]:
+    """Yield each column that has something, with its worst word (None: all is well) and of how many it is so."""
+    bad: dict[int, list[tuple[int, VerdictWord]]] = {}
+    for place, word in parts.bad.items():
+        bad.setdefault(min(place * columns // width, columns - 1), []).append((place, word))
+    for column in range(columns):
+        first, after = _first(column, width, columns), _first(column + 1, width, columns)
+        low, high = bisect_left(parts.there, first), bisect_left(parts.there, after)
+        here = bad.get(column)
+        lacking = min(after, parts.expected) - first
+        if here is None and lacking <= high - low:
+            if low < high:
+                yield column, None, high - low
+            continue
+        words = Counter(word for _, word in here or ())
+        silent = high - low - sum(map(parts.has, (place for place, _ in here or ())))
+        absent = lacking - silent - sum(place < parts.expected for place, _ in here or ())
+        if absent > 0:
+            words[VerdictWord.MISSING] += absent
+        worst = max(words, key=_BEST_FIRST.__getitem__)
+        yield column, worst, words[worst]
+
+
+def _first(column: int, width: int, columns: int) -> int:
+    """Return the first place that a column stands for."""
+    return -(-column * width // columns)
+
+
+def _summary(parts: _Parts, axis: _Axis) -> str:
+    words = Counter(word.value for word in parts.bad.values())
+    silent = len(parts.there) - sum(map(parts.has, parts.bad))
+    absent = parts.expected - silent - sum(place < parts.expected for place in parts.bad)
+    if absent > 0:
+        words["missing"] += absent
+    told = [f"{silent} whole"] if silent or not words else []
+    told += [f"{number} {word}" for word, number in sorted(words.items())]
+    if parts.whole is not None:
+        told.append(f"the save as a whole {parts.whole.value}")
+    return f"{counted(silent + sum(words.values()), axis.noun)}: {', '.join(told)}"
+
+
+MANY_RANKS = 16
+"""Ranks from which on a terminal shows a map: of fewer, the table and the findings say as much."""
+
+_LEAST_CELLS = 32
+"""Cells without which there is no room for a map."""
+
+_MOST_ROWS = 20
+
+_SIGNS = {Mark.GOOD: "▪", Mark.DOUBT: "?", Mark.MISSING: "○", Mark.DAMAGED: "✗"}
+_ASCII = {Mark.GOOD: ".", Mark.DOUBT: "?", Mark.MISSING: "o", Mark.DAMAGED: "x"}
+_STYLES = {Mark.GOOD: "green", Mark.DOUBT: "yellow", Mark.MISSING: "red", Mark.DAMAGED: "bold red"}
+
+
+class Drawn:
+    """Where in the saves what is bad lies: a row of cells a save, for a terminal that is wide enough.
+
+    Only for eyes: a pipe gets nothing of it, and neither does a tree in which nothing is wrong.
+    """
+
+    def __init__(self, saves: Sequence[tuple[Checkpoint, Sequence[Finding]]]) -> None:
+        """Take saves in the order in which they are shown, each with all that was found of it."""
+        self._saves = [(checkpoint, findings) for checkpoint, findings in saves if blocking(findings)][:_MOST_ROWS]
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        from rich.text import Text
+
+        if not self._saves or not console.file.isatty():
+            return
+        names = [Text(shown(checkpoint.name)) for checkpoint, _ in self._saves]
+        margin = max(name.cell_len for name in names) + 2
+        room = options.max_width - margin
+        drawn = rank_map(self._saves, columns=room)
+        if drawn.width < MANY_RANKS or room < _LEAST_CELLS:
+            return
+        signs = _ASCII if options.ascii_only else _SIGNS
+        yield Text()
+        yield Text(" " * margin + self._axis(drawn), style="dim")
+        for name, row in zip(names, drawn.rows, strict=True):
+            line = name.copy()
+            line.pad_right(margin - name.cell_len)
+            for span in row.spans:
+                line.append(" " * (margin + span.first - line.cell_len))
+                line.append(signs[span.mark] * (span.last - span.first + 1), style=_STYLES[span.mark])
+            yield line
+        told = {span.mark for row in drawn.rows for span in row.spans}
+        yield Text(
+            " " * margin + "  ".join(f"{signs[mark]} {mark.value}" for mark in Mark if mark in told), style="dim"
+        )
+
+    def _axis(self, drawn: RankMap) -> str:
+        """Say what the columns are, and of ranks which is the last."""
+        each = "" if drawn.columns == drawn.width else ", the worst of each cell"
+        if drawn.noun == "file":
+            return f"{drawn.width} files{each}"
+        last = str(drawn.width - 1)
+        first = f"rank 0{each}"
+        return first + last.rjust(drawn.columns - len(first))

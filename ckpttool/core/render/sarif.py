@@ -1,0 +1,92 @@
+"""SARIF 2.1.0, for code scanning: rules with their explanations, results at lines of configs and at shards."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from urllib.parse import quote
+
+from ckpttool.core.domain.finding import Code, Finding, Severity
+from ckpttool.core.domain.preflight import Check, Reason, exit_of
+from ckpttool.core.render.escape import shown
+from ckpttool.core.render.findings import explanations
+from ckpttool.core.render.json import Document
+
+SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
+
+
+def sarif(checks: Sequence[Check], *, place: str, version: str) -> Document:
+    """Return one run with every reason as a result.
+
+    Args:
+        checks: What was looked at.
+        place: A file or folder to show results at that are about no file: code scanning drops those without a place.
+        version: ckpttool's own.
+    """
+    reasons = [reason for check in checks for reason in check.reasons]
+    codes = sorted({reason.finding.code for reason in reasons})
+    driver: Document = {
+        "name": "ckpttool",
+        "semanticVersion": version,
+        "rules": [_rule(each) for each in codes],
+    }
+    return {
+        "$schema": SCHEMA,
+        "version": "2.1.0",
+        "runs": [
+            {
+                "tool": {"driver": driver},
+                "invocations": [{"executionSuccessful": True, "exitCode": exit_of(checks).value}],
+                "results": [_result(reason, codes.index(reason.finding.code), place) for reason in reasons],
+            }
+        ],
+    }
+
+
+def _rule(code: Code) -> Document:
+    explanation = next(each for each in explanations() if each.code is code)
+    text = " ".join([explanation.meaning, *(f"{title}: {text}" for title, text in explanation.trainers)])
+    return {
+        "id": code.value,
+        "shortDescription": {"text": explanation.title},
+        "fullDescription": {"text": explanation.meaning},
+        "help": {"text": "\n".join([text, *explanation.remedy])},
+        "defaultConfiguration": {"level": _level(explanation.severities[-1])},
+    }
+
+
+def _result(reason: Reason, index: int, place: str) -> Document:
+    finding = reason.finding
+    uri = _uri(reason.file if reason.file is not None else place)
+    physical: dict[str, Document] = {"artifactLocation": {"uri": uri}}
+    if reason.file is not None and finding.line is not None:
+        physical["region"] = {"startLine": finding.line}
+    return {
+        "ruleId": finding.code.value,
+        "ruleIndex": index,
+        "level": _level(finding.severity),
+        "message": {"text": said(finding)},
+        "locations": [{"physicalLocation": physical}],
+        "partialFingerprints": {"ckpttool/v1": fingerprint(finding.code, uri, finding.message)},
+    }
+
+
+def said(finding: Finding) -> str:
+    """Say what is wrong, and what to do."""
+    remedy = f" Fix: {shown(finding.remedy).rstrip('.')}." if finding.remedy else ""
+    return f"{shown(finding.message).rstrip('.')}.{remedy}"
+
+
+def _level(severity: Severity) -> str:
+    return "note" if severity is Severity.NOTE else "error"
+
+
+def _uri(path: str) -> str:
+    """Spell a path as the reference that it is; a byte that is no UTF-8 becomes its own escape."""
+    quoted = quote(path.encode("utf-8", "surrogateescape"), safe="/~")
+    return f"file://{quoted}" if path.startswith("/") else quoted.removeprefix("./")
+
+
+def fingerprint(code: Code, place: str, message: str) -> str:
+    """Stay the same while lines move: what is wrong and in which file, not on which line."""
+    return hashlib.sha256("\n".join((code.value, place, shown(message))).encode()).hexdigest()[:32]

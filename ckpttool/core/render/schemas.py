@@ -1,0 +1,62 @@
+"""The JSON Schemas of what ckpttool prints: files beside this package, each put together with what it refers to."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from importlib.resources import files
+
+from ckpttool.core.render.json import Document
+
+_FOLDER = files("ckpttool") / "schemas"
+_SUFFIX = ".json"
+
+
+def names() -> tuple[str, ...]:
+    """Return the documents that have a schema: the noun in `ckpttool/NOUN/1`."""
+    stored = (file.name.removesuffix(_SUFFIX) for file in _FOLDER.iterdir() if file.name.endswith(_SUFFIX))
+    return tuple(sorted(name for name in stored if "title" in _read(name)))  # the others are parts of documents
+
+
+def schema(name: str) -> dict[str, Document]:
+    """Return the schema of one of these documents, whole in itself."""
+    parts: dict[str, Document] = {}
+    whole = _put_together(_read(name), parts)
+    return {**whole, "$defs": dict(sorted(parts.items()))}
+
+
+def list_text() -> str:
+    """Name every document, and what it tells."""
+    found = names()
+    width = max(map(len, found)) + 2
+    return "\n".join(f"{name:{width}}{_read(name)['description']}" for name in found)
+
+
+def list_document() -> Document:
+    """`ckpttool/schemas/1`: every document, and what it tells."""
+    found = [{"name": name, "about": _read(name)["description"]} for name in names()]
+    return {"schema": "ckpttool/schemas/1", "schemas": [*found]}
+
+
+def _read(name: str) -> dict[str, Document]:
+    stored: dict[str, Document] = json.loads((_FOLDER / f"{name}{_SUFFIX}").read_text(encoding="utf-8"))
+    return stored
+
+
+def _put_together(stored: Mapping[str, Document], parts: dict[str, Document]) -> dict[str, Document]:
+    return {key: _resolved(key, value, parts) for key, value in stored.items()}
+
+
+def _resolved(key: str, value: Document, parts: dict[str, Document]) -> Document:
+    """Turn a reference to a file into one to a part of this schema."""
+    if key == "$ref" and isinstance(value, str):
+        name = value.removesuffix(_SUFFIX)
+        if name not in parts:
+            parts[name] = None  # taken, so that a part may refer to itself
+            parts[name] = _put_together(_read(name), parts)
+        return f"#/$defs/{name}"
+    if isinstance(value, Mapping):
+        return _put_together(value, parts)
+    if isinstance(value, list):
+        return [_resolved("", each, parts) for each in value]
+    return value

@@ -1,0 +1,181 @@
+"""Where bytes come from: `open_storage` opens a root however it is spelled, and all reading goes through it."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable
+
+from ckpttool.core.errors import UnsafeError, UsageError
+from ckpttool.core.storage.base import Kind, Storage
+from ckpttool.core.storage.local import LocalStorage
+
+
+def _objects(root: str) -> Storage:
+    from ckpttool.core.storage.objects import ObjectStorage
+
+    return ObjectStorage(root)
+
+
+def _lent(root: str) -> Storage:
+    from ckpttool.core.storage.recorded import opened
+
+    return opened(root)
+
+
+OBJECT_STORES = ("s3", "gs", "az")
+
+STORAGES: dict[str, Callable[[str], Storage]] = {
+    "": LocalStorage,
+    **dict.fromkeys(OBJECT_STORES, _objects),
+    **dict.fromkeys(("parts", "noted"), _lent),
+}
+"""Who opens a root, by the scheme before its `://`; a folder has none."""
+
+_SAME_STORES = {
+    **dict.fromkeys(("s3a", "s3n"), "s3"),
+    "gcs": "gs",
+    **dict.fromkeys(("abfs", "abfss", "adl", "azure", "wasb", "wasbs"), "az"),
+}
+"""What other programs call the object stores that are read here."""
+_SPEAK_S3 = frozenset(
+    {"bos", "ceph", "cos", "cosn", "ks3", "minio", "obs", "oci", "oss", "r2", "swift", "tos", "tosfs"}
+)
+"""Schemes of stores that answer as S3 does, at an address of their own."""
+
+_TELLS_TOO_MUCH = r"[^/@:]*:(?![0-9]+(?:/|\Z))[^@]*@(?s:.*)"
+"""What stands behind `://`, where a password is a part of it."""
+_TO_HIDE = r"(://[^/@:\s]*:)(?![0-9]+(?:[/\s]|\Z))[^@\s]*@"
+_SIGNED = r"(?i)([?&](?:x-amz-|x-goog-)?(?:signature|security-token|credential|sig|token)=)[^&\s]+"
+"""What stands behind the name of an object in an address that lets whoever has it read."""
+_SCHEME = r"([a-z][a-z0-9+.-]*)://(?s:(.*))"
+
+
+def open_storage(root: str) -> Storage:
+    """Return what reads below a root; nothing has been looked for yet.
+
+    Raises:
+        UsageError: It is spelled as a place of which nothing is known here.
+    """
+    _assert_can_be_opened(root)
+    return STORAGES[_split(root)[0]](root)
+
+
+def _assert_can_be_opened(root: str) -> None:
+    scheme, path = _split(root)
+    if scheme and re.fullmatch(_TELLS_TOO_MUCH, path):
+        raise UsageError(
+            f"{scheme}:// with a password in it is not read, for whoever sees the command sees that: leave it to the "
+            "environment"
+        )
+    if scheme and re.search(_SIGNED, path):
+        raise UsageError(
+            f"{scheme}:// with a signature in it is not read, for whoever sees the command sees that: name the folder, "
+            "and leave who you are to the environment"
+        )
+    if scheme not in STORAGES:
+        raise UsageError(f"{root} is not read: {_other_way(scheme)}")
+
+
+def _other_way(scheme: str) -> str:
+    if scheme in _SAME_STORES:
+        return f"name this store {_SAME_STORES[scheme]}://"
+    if scheme in _SPEAK_S3:
+        return "the store speaks S3, so set AWS_ENDPOINT_URL to its address and name the folder s3://BUCKET/FOLDER"
+    return "mount it or copy it to a disk, and name that folder"
+
+
+def without_passwords(text: str) -> str:
+    """Return a text for people without passwords and signatures in URLs: those are refused, but stand in commands."""
+    return re.sub(_SIGNED, r"\1…", re.sub(_TO_HIDE, r"\1…@", text))
+
+
+def look_anew(root: str) -> None:
+    """Forget what was listed of a root where listings are kept: another question is asked."""
+    if is_object_store(root):
+        from ckpttool.core.storage.objects import forget
+
+        forget(root)
+
+
+def path_text(path: object, what: str) -> str:
+    """Return a path as text.
+
+    Raises:
+        UsageError: It is none, or of bytes.
+    """
+    text = path.__fspath__() if isinstance(path, os.PathLike) else path
+    if not isinstance(text, str):
+        raise UsageError(f"{what} is a path as text, not {path!r}")
+    return text
+
+
+def is_folder(root: str) -> bool:
+    """Tell whether a root can be listed; False where nothing is there, and where nobody may look."""
+    try:
+        return open_storage(root).kind("") is Kind.FOLDER
+    except OSError:
+        return False
+
+
+def is_local(root: str) -> bool:
+    """Tell whether a root is spelled as a folder of this machine, where others find it, too."""
+    return not _split(root)[0]
+
+
+def is_object_store(root: str) -> bool:
+    """Tell whether a root lies in an object store: `seal` can add to it; to load from it, it is copied to a disk."""
+    return _split(root)[0] in OBJECT_STORES
+
+
+def assert_changeable(root: str) -> None:
+    """See that a root is a folder of this machine: nothing is written anywhere else.
+
+    Raises:
+        UnsafeError: It is not.
+    """
+    if root.startswith("parts://"):
+        raise UnsafeError(
+            "what machines wrote down of a tree is only read: run this on the machine that has the files, or where all "
+            "of them are seen"
+        )
+    if not is_local(root):
+        raise UnsafeError(f"{root} is only read: ckpttool changes nothing but folders of this machine")
+
+
+def shortest(root: str) -> str:
+    """Return the same root without `.` and `..`, which are taken out by their letters, links or not.
+
+    Raises:
+        UsageError: Nothing here reads such a place, or a password or signature is in it.
+    """
+    _assert_can_be_opened(root)
+    scheme, path = _split(root)
+    if not scheme:
+        return os.path.normpath(root)
+    bucket, _, inside = path.partition("/")
+    inside = os.path.normpath(f"/{inside}").lstrip("/")  # there is nothing above a bucket
+    return f"{scheme}://{bucket}/{inside}" if inside else f"{scheme}://{bucket}"
+
+
+def above(root: str) -> str:
+    """Return the folder in which a root lies, as it is spelled; `/` and a bucket lie in none but themselves."""
+    return shortest(os.path.join(root, os.pardir))
+
+
+def as_spelled_there(path: str | None, root: str, there: str) -> str | None:
+    """Return a path in or right above a root as the machines spell it on which the tree lies; another one as it is.
+
+    Args:
+        path: As `root` begins it; None stays so.
+        root: As the tree is opened here.
+        there: As it is called there.
+    """
+    if path is None or root == there or not path.startswith(above(root)):
+        return path
+    return os.path.normpath(os.path.join(there, os.path.relpath(path, root)))
+
+
+def _split(root: str) -> tuple[str, str]:
+    match = re.fullmatch(_SCHEME, root) if "://" in root else None  # folders need no pattern compiled
+    return ("", root) if match is None else (match[1], match[2])

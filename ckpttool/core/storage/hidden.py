@@ -1,0 +1,70 @@
+"""A tree as it would be if something were gone."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Set as AbstractSet
+from contextlib import AbstractContextManager
+
+from ckpttool.core.domain.shard import FileStamp
+from ckpttool.core.storage.base import ByteSource, Entry, Kind, OverLimitError, PassedOn, Storage
+
+
+class HiddenStorage(PassedOn):
+    """A storage that does not show some paths, and asks the disk for nothing twice."""
+
+    def __init__(self, storage: Storage) -> None:
+        """Take the tree as it is; nothing is hidden yet."""
+        super().__init__(storage)
+        self.hidden: AbstractSet[str] = frozenset()
+        """Paths relative to the root, of files and of folders with all that is in them."""
+        self._entries: dict[str, list[Entry]] = {}
+        self._stamps: dict[str, FileStamp] = {}
+        self._files: dict[str, bytes] = {}
+
+    def _assert_shown(self, path: str) -> None:
+        """Take a path for one that is not there where it, or a folder above it, is hidden.
+
+        Raises:
+            FileNotFoundError: It is.
+        """
+        above = path
+        while above:
+            if above in self.hidden:
+                raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+            above = above.rpartition("/")[0]
+
+    def entries(self, folder: str) -> list[Entry]:
+        """List what is not hidden in a folder."""
+        self._assert_shown(folder)
+        if folder not in self._entries:
+            self._entries[folder] = super().entries(folder)
+        start = f"{folder}/" if folder else ""
+        return [entry for entry in self._entries[folder] if f"{start}{entry.name}" not in self.hidden]
+
+    def kind(self, path: str) -> Kind:
+        """Tell what lies at a path, where nothing hides it."""
+        self._assert_shown(path)
+        return super().kind(path)
+
+    def stamp(self, path: str) -> FileStamp:
+        """Return a file's stamp as it was when it was first asked for."""
+        self._assert_shown(path)
+        if path not in self._stamps:
+            self._stamps[path] = super().stamp(path)
+        return self._stamps[path]
+
+    def small_file(self, path: str, *, limit: int) -> bytes:
+        """Read a whole record file, once."""
+        self._assert_shown(path)
+        if path not in self._files:
+            self._files[path] = super().small_file(path, limit=limit)
+        if len(self._files[path]) > limit:
+            raise OverLimitError(errno.EFBIG, f"more than {limit} bytes", path)
+        return self._files[path]
+
+    def open(self, path: str) -> AbstractContextManager[ByteSource]:
+        """Open a file for reading ranges."""
+        self._assert_shown(path)
+        return super().open(path)

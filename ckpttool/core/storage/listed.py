@@ -1,0 +1,104 @@
+"""A tree of which it is known which folders were listed: a look at their times tells whether a name in one moved."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection
+from time import time_ns
+
+from ckpttool.core.domain.shard import FileStamp
+from ckpttool.core.storage.base import Entry, Kind, PassedOn, Storage
+
+Moved = tuple[int, int, int]
+"""When the content and the state of a folder or file changed, and which it is."""
+
+SECOND = 10**9
+TICK = SECOND // 50
+"""Nanoseconds: kernels take a file's times from a clock that goes on a hundred times a second."""
+
+
+class ListedStorage(PassedOn):
+    """A storage of this machine that lists a folder anew only where its times moved since."""
+
+    def __init__(self, storage: Storage) -> None:
+        """Take the tree; nothing has been listed yet."""
+        super().__init__(storage)
+        self.unfinished: set[str] = set()
+        """Paths of what may be written under another name first, as far as names tell."""
+        self._times: dict[str, Moved | None] = {}
+        self._records: dict[str, Moved | None] = {}
+
+    def forget(self) -> None:
+        """Remember nothing: the next scan lists all."""
+        self.unfinished, self._times, self._records = set(), {}, {}
+
+    def moved(self) -> bool:
+        """Tell whether a name in one of the listed folders came, went or changed, or a record in the root was written.
+
+        A file that is written in place moves no folder.
+        """
+        if not self._times:
+            return True
+        for known in (self._times, self._records):
+            for path, times in known.items():
+                if times is None or self._now(path) != times:
+                    return True
+        return False
+
+    def _now(self, path: str) -> Moved | None:
+        try:
+            status = os.stat(f"{self.root}/{path}" if path else self.root)
+        except OSError:
+            return None
+        return status.st_mtime_ns, status.st_ctime_ns, status.st_ino
+
+    def entries(self, folder: str) -> list[Entry]:
+        """List a folder, in no particular order."""
+        now = self._now(folder)  # before: what comes meanwhile moves it once more
+        self._times[folder] = None if now is None or _is_fresh(now) else now
+        found = super().entries(folder)
+        self.unfinished |= {
+            f"{folder}/{entry.name}" if folder else entry.name for entry in found if _is_unfinished(entry.name)
+        }
+        return found
+
+    def small_file(self, path: str, *, limit: int) -> bytes:
+        """Read a whole record file."""
+        if "/" not in path:
+            self._records[path] = self._now(path)
+        return super().small_file(path, limit=limit)
+
+
+def _is_unfinished(name: str) -> bool:
+    """Tell whether a name is like one that is there until the file is whole: `a.ckpt.tmp`, `.a.ckpt.Xk3f`, `a.part`."""
+    return name.startswith(".") or "tmp" in name or name.endswith(".part")
+
+
+def _is_fresh(times: Moved) -> bool:
+    """Tell whether a folder moved so lately that it may move once more and show the same times."""
+    coarse = not any(time % SECOND for time in times[:2])  # FAT and old disks count whole seconds
+    return abs(time_ns() - max(times[:2])) < (2 * SECOND if coarse else TICK)
+
+
+class ListedFiles:
+    """The files of a folder whose names end alike: whether one came, went, or was written anew since."""
+
+    unfinished: Collection[str] = ()
+    """None: they are replaced whole."""
+
+    def __init__(self, storage: Storage, suffix: str) -> None:
+        """Note which there are."""
+        self._storage = storage
+        self._suffix = suffix
+        self._known = self._now()
+
+    def moved(self) -> bool:
+        """Tell whether they are others than they were, or nobody can know."""
+        return self._known is None or self._now() != self._known
+
+    def _now(self) -> dict[str, FileStamp] | None:
+        try:
+            names = [entry.name for entry in self._storage.entries("") if entry.kind is not Kind.FOLDER]
+            return {name: self._storage.stamp(name) for name in names if name.endswith(self._suffix)}
+        except OSError:
+            return None

@@ -1,0 +1,113 @@
+"""Which file system a path lies on, and whether other machines see it."""
+
+from __future__ import annotations
+
+import os
+import re
+
+from ckpttool.core.domain.node import Mount, Reach
+from ckpttool.core.storage import is_local
+
+_SHARED = frozenset({
+    "acfs", "afs", "beegfs", "ceph", "cifs", "dpc", "gfs2", "glusterfs", "gpfs", "lustre", "nfs", "nfs4", "ocfs2",
+    "orangefs", "panfs", "pvfs2", "smb3", "smbfs", "wekafs", "yrfs",
+})  # fmt: skip
+_LOCAL = frozenset({
+    "aufs", "bcachefs", "btrfs", "devtmpfs", "ecryptfs", "erofs", "exfat", "ext2", "ext3", "ext4", "f2fs", "fuseblk",
+    "iso9660", "jfs", "msdos", "nilfs2", "ntfs", "ntfs3", "overlay", "ramfs", "reiserfs", "rootfs", "squashfs", "tmpfs",
+    "ubifs", "vfat", "xfs", "zfs",
+    # The programs behind these lay something over a disk of this machine.
+    "fuse.bindfs", "fuse.encfs", "fuse.fuse-overlayfs", "fuse.gocryptfs", "fuse.mergerfs", "fuse.ntfs-3g",
+})  # fmt: skip
+"""In neither list, and unknown: `9p` and `virtiofs`, which hand on a folder of the host, whatever that lies on;
+`autofs`, which is no file system yet; a bare `fuse`, which does not say what is behind it."""
+
+_ESCAPE = re.compile(r"\\([0-7]{3})")
+
+
+def mount_table() -> str:
+    """Return the kernel's table of this process's mounts; empty where there is none to read."""
+    return _text("/proc/self/mountinfo")
+
+
+def boot_id() -> str:
+    """Return a word that no other machine has, and this one only until it starts anew; empty where there is none."""
+    return _text("/proc/sys/kernel/random/boot_id").strip()
+
+
+def _text(path: str) -> str:
+    try:
+        with open(path, "rb") as file:
+            return os.fsdecode(file.read())
+    except OSError:
+        return ""
+
+
+def mount_of(path: str, table: str) -> Mount:
+    """Return the file system that holds a path, links followed.
+
+    Args:
+        path: A file or folder; what an object store holds, every machine sees.
+        table: In the form of `/proc/self/mountinfo`. Of several mounts at one place the last covers the others.
+    """
+    if not is_local(path):
+        kind, _, place = path.partition("://")
+        return Mount(kind=kind, source=place.partition("/")[0], reach=Reach.SHARED)
+    wanted = os.path.realpath(path)
+    best, found = "", Mount(kind="", source="", reach=Reach.UNKNOWN)
+    for line in table.splitlines():
+        before, _, after = line.partition(" - ")
+        fields, system = before.split(" "), after.split(" ")
+        if len(fields) < 6 or len(system) < 2:  # noqa: PLR2004  proc(5): six fields at least, then type and source
+            continue
+        point = _unescaped(fields[4])
+        if len(point) >= len(best) and (wanted == point or wanted.startswith(point.rstrip("/") + "/")):
+            best, found = point, Mount(kind=system[0], source=_unescaped(system[1]), reach=_reach(system[0]))
+    return found
+
+
+def _reach(kind: str) -> Reach:
+    if kind in _LOCAL:
+        return Reach.LOCAL
+    # What holds checkpoints behind a named FUSE program and is not in the list above is a network's in practice.
+    return Reach.SHARED if kind in _SHARED or kind.startswith("fuse.") else Reach.UNKNOWN
+
+
+def _unescaped(field: str) -> str:
+    """Spaces, tabs, new lines and backslashes stand in octal."""
+    return _ESCAPE.sub(lambda found: chr(int(found[1], 8)), field)
+
+
+def disk_identity(path: str, *, table: str, boot: str) -> str:
+    """Return a text that is the same for two looks at one disk, and another for two machines' own disks.
+
+    A shared disk is known by its source, whichever machine looks. Every other one is known by its device on this
+    machine: after a restart it counts as another, which costs a second look and never a wrong answer.
+
+    Args:
+        path: A folder on it.
+        table: As `mount_table` gives it.
+        boot: As `boot_id` gives it.
+    """
+    mount = mount_of(path, table)
+    if mount.reach is Reach.SHARED:
+        return f"{mount.kind} {mount.source}"
+    try:
+        device = os.stat(path).st_dev
+    except OSError:
+        device = 0
+    return f"{boot or os.uname().nodename} {device}"
+
+
+def disk_id(root: str) -> str:
+    """Return what tells the disk of a tree from others: a hash, for what its machine calls it is nobody's business.
+
+    Args:
+        root: The tree, which need not be there: then it is the disk on which it would be.
+    """
+    from xxhash import xxh3_128_hexdigest  # a library that a start need not pay
+
+    place = os.path.abspath(root)
+    while not os.path.exists(place) and place != os.path.dirname(place):  # `/` may be withheld, too
+        place = os.path.dirname(place)
+    return xxh3_128_hexdigest(os.fsencode(disk_identity(place, table=mount_table(), boot=boot_id())))

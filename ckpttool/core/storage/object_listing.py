@@ -1,0 +1,239 @@
+"""What lies in a bucket: whole trees by one recursive list, and what lies above them by names alone."""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import TYPE_CHECKING
+
+from ckpttool.core.domain.shard import FileStamp
+from ckpttool.core.storage.base import WithheldError
+from ckpttool.core.storage.deadline import within
+from ckpttool.core.storage.object_store import BrokenRulesError, in_our_words, stamp_of
+
+if TYPE_CHECKING:
+    from obstore import ListResult, ObjectMeta
+    from obstore.store import ObjectStore
+
+MOST_AT_ONCE = 200_000
+"""Objects that are listed below a folder before anybody asked what lies deeper in it: 200 requests."""
+LISTING_SECONDS = 120.0
+"""For a folder's names, or for a page of all that lies below it: a store that says for ever that more comes is left."""
+_WHAT = "end of a listing"
+_NOWHERE = ".ckpttool-asks-whether-this-is-a-store"
+"""A key that no bucket has."""
+_STROLL = 8
+"""After so many folders that were listed one by one, all beside them are listed at once."""
+_Folder = dict[str, "FileStamp | None"]
+"""What lies in a folder, by name; None: a folder."""
+
+
+class ObjectListing:
+    """What was listed of a bucket; nothing is listed twice."""
+
+    def __init__(self, url: str, store: ObjectStore) -> None:
+        """Take the bucket as it is spelled, and what reads it; nothing is asked yet."""
+        self._url, self._store = url, store
+        self._lock = threading.RLock()
+        self._folders: dict[str, _Folder] = {}
+        self._whole: set[str] = set()
+        """Folders below which everything is known."""
+        self._strolls: Counter[str] = Counter()
+        self._broken: str | None = None
+        """Which rule the store broke: then no range is asked for any more."""
+
+    @contextmanager
+    def _minding_rules(self, key: str) -> Iterator[None]:
+        if self._broken is not None:
+            raise BrokenRulesError(self._broken)
+        try:
+            with in_our_words(self._spelled(key)):
+                yield
+        except BrokenRulesError as error:
+            self._broken = str(error)
+            raise
+
+    def folder(self, path: str) -> _Folder:
+        """Return what lies in a folder.
+
+        Raises:
+            OSError: There is none, or the store does not say.
+        """
+        with self._lock:
+            parent, _, name = path.rpartition("/")
+            if not self._is_known(path):
+                if not self._is_known(parent) and self._is_above(parent) and not self._is_above(path):
+                    self._list_names(parent)
+                beside = self._folders.get(parent, {name: None})
+                if name in beside and beside[name] is None:
+                    self._list(path)
+            found = self._folders.get(path)
+            if found is None and self._folders.get(parent, {}).get(name) is not None:
+                raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), self._spelled(path))
+            if found is None:
+                raise self._missing(path)
+            return found
+
+    def look(self, path: str, *, lies_in_a_tree: bool) -> FileStamp | None:
+        """Return the stamp of an object, None for a folder.
+
+        Args:
+            path: In the bucket.
+            lies_in_a_tree: Whether what lies beside it will be asked for, too; else only what lies below it.
+
+        Raises:
+            OSError: Neither is there, or the store does not say.
+        """
+        if not path:
+            self.folder(path)
+            return None
+        parent, _, name = path.rpartition("/")
+        with self._lock:
+            if not self._is_known(parent) and not self._is_above(parent):
+                self._list(parent if lies_in_a_tree else path)
+            if path in self._folders:
+                return None
+            if not self._is_known(parent):
+                self._list_names(parent)
+            found = self._folders.get(parent, {})
+            if name not in found:
+                raise self._missing(path)
+            return found[name]
+
+    def _missing(self, path: str) -> FileNotFoundError:
+        return FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), self._spelled(path))
+
+    def _spelled(self, path: str) -> str:
+        return f"{self._url}/{path}" if path else self._url
+
+    def _is_known(self, path: str) -> bool:
+        if path in self._folders:
+            return True
+        while path:
+            if path in self._whole:
+                return True
+            path = path.rpartition("/")[0]
+        return "" in self._whole
+
+    def _is_above(self, path: str) -> bool:
+        start = f"{path}/" if path else ""
+        return any(folder.startswith(start) and folder != path for folder in self._whole)
+
+    def _list(self, path: str) -> None:
+        """List a folder with all that is below it, unless that is too much to ask before anybody goes there."""
+        if not path or self._is_above(path):
+            self._list_names(path)
+            return
+        parent = path.rpartition("/")[0]
+        self._strolls[parent] += parent in self._folders
+        if self._strolls[parent] > _STROLL:
+            self._list_all(parent, None)
+        elif not self._list_all(path, MOST_AT_ONCE):
+            self._list_names(path)
+
+    def _list_all(self, path: str, most: int | None) -> bool:
+        found: dict[str, _Folder] = {}
+        count, start = 0, f"{path}/" if path else ""
+        with in_our_words(self._spelled(path)):
+            pages = iter(self._store.list(path or None, chunk_size=1000))
+            while (page := within(LISTING_SECONDS, lambda: next(pages, None), _WHAT)) is not None:
+                for meta in page:
+                    if meta["path"] == path:  # what some tools leave to show that there is a folder
+                        found.setdefault(path, {})
+                    elif meta["path"].startswith(start):
+                        self._add(found, path, meta)
+                count += len(page)
+                if most is not None and count > most:
+                    return False
+        if not found:
+            self._assert_store(path)
+        self._mind_empty(found)
+        self._folders |= found
+        self._whole.add(path)
+        return True
+
+    def _assert_store(self, path: str) -> None:
+        """See that who lists nothing is a store: a proxy's page for people reads as an empty listing.
+
+        Such a page stands behind every address, also behind one that no store has.
+
+        Raises:
+            OSError: It is none.
+        """
+        try:
+            with in_our_words(self._spelled(path)):
+                self._store.head(f"{path}/{_NOWHERE}" if path else _NOWHERE)
+        except (FileNotFoundError, WithheldError):
+            return
+        except OSError as error:
+            if str(error).startswith("the store answers"):  # by its number, as one that has nothing there may
+                return
+        raise BrokenRulesError(
+            f"no store answers at {self._spelled(path)}: it lists nothing, and has something under every name; is it "
+            "a proxy's page?"
+        )
+
+    def _add(self, found: dict[str, _Folder], top: str, meta: ObjectMeta) -> None:
+        parent, _, name = meta["path"].rpartition("/")
+        if parent not in found:
+            _make(found, top, parent)
+        folder = found[parent]
+        if name not in folder:
+            folder[name] = stamp_of(meta)
+        elif folder[name] is not None:  # else what lies in it shows that it is a folder
+            raise self._twice(meta["path"])
+
+    def _twice(self, key: str) -> OSError:
+        return OSError(f"the store lists {self._spelled(key)} twice: nothing that it says can be relied on")
+
+    def _mind_empty(self, found: dict[str, _Folder]) -> None:
+        """Tell an empty object from what only shows that there is a folder, of which a store lists the same."""
+        for path, folder in list(found.items()):
+            empty = (name for name, stamp in folder.items() if stamp is not None and not stamp.size)
+            doubtful = [name for name in empty if "." not in name]
+            if not doubtful:
+                continue
+            with in_our_words(self._spelled(path)):
+                prefixes = self._names(path)["common_prefixes"]
+            for name in {prefix.rpartition("/")[2] for prefix in prefixes}.intersection(doubtful):
+                folder[name] = None
+                found[f"{path}/{name}" if path else name] = {}
+
+    def _names(self, path: str) -> ListResult[Sequence[ObjectMeta]]:
+        work = partial(self._store.list_with_delimiter, path or None)
+        return within(LISTING_SECONDS, work, _WHAT)
+
+    def _list_names(self, path: str) -> None:
+        """List what lies in a folder, and nothing that lies deeper."""
+        with in_our_words(self._spelled(path)):
+            listed = self._names(path)
+        found: _Folder = {}
+        for meta in listed["objects"]:
+            name = meta["path"].rpartition("/")[2]
+            if meta["path"] == path:
+                continue
+            if name in found:
+                raise self._twice(meta["path"])
+            found[name] = stamp_of(meta)
+        found |= dict.fromkeys(prefix.rpartition("/")[2] for prefix in listed["common_prefixes"])
+        if not found and not listed["objects"]:
+            self._assert_store(path)
+        if found or not path or listed["objects"]:
+            self._folders[path] = found
+
+
+def _make(found: dict[str, _Folder], top: str, folder: str) -> None:
+    """Show a folder, and those in which it lies, up to the topmost."""
+    found[folder] = {}
+    while folder != top:
+        outer, _, name = folder.rpartition("/")
+        is_new = outer not in found
+        found.setdefault(outer, {})[name] = None
+        if not is_new:
+            return
+        folder = outer

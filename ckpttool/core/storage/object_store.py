@@ -1,0 +1,151 @@
+"""How obstore, which speaks to object stores for us, is opened, what it says, and which state of an object is meant."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime, timedelta, timezone
+from typing import TYPE_CHECKING
+
+from ckpttool.core.domain.shard import FileStamp
+from ckpttool.core.domain.units import ByteCount
+from ckpttool.core.errors import UsageError
+from ckpttool.core.storage.base import ReplacedError, WithheldError
+
+if TYPE_CHECKING:
+    from obstore import GetOptions, GetResult, ObjectMeta
+    from obstore.store import ClientConfig, ObjectStore, RetryConfig
+
+INSTALL = "pip install 'ckpttool[objects]'"
+_PATIENCE = timedelta(seconds=30)
+RETRIES: RetryConfig = {"max_retries": 4, "retry_timeout": _PATIENCE}
+_CLIENT: ClientConfig = {
+    "allow_http": True,  # where the address of the store says so itself
+    "connect_timeout": _PATIENCE,
+    "read_timeout": _PATIENCE,  # for each piece; all of a large object may take as long as it takes
+    "timeout": timedelta(days=1),
+}
+
+
+def opened_store(url: str) -> ObjectStore:
+    """Return what reads a bucket, told by the environment who we are.
+
+    Raises:
+        UsageError: obstore is not installed, or the environment tells nonsense.
+    """
+    try:
+        from obstore.store import from_url
+    except ImportError:
+        raise UsageError(f"{url} is read by obstore, which is not installed: {INSTALL}") from None
+    try:
+        return from_url(url, client_options=_CLIENT, retry_config=RETRIES)
+    except Exception as error:  # noqa: BLE001  what the environment says may be wrong in any way
+        raise UsageError(f"{url} cannot be opened: {reason_of(error)}") from None
+
+
+class BrokenRulesError(OSError):
+    """The store answers as none may that speaks its language: what it says of ranges cannot be relied on."""
+
+
+@contextmanager
+def in_our_words(place: str) -> Iterator[None]:
+    """Turn what obstore raises into what a storage promises, in one line and without addresses: they may be signed."""
+    from obstore import exceptions
+
+    try:
+        yield
+    except FileNotFoundError:
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), place) from None
+    except (exceptions.PermissionDeniedError, exceptions.UnauthenticatedError) as error:
+        raise WithheldError(reason_of(error)) from None
+    except exceptions.PreconditionError:
+        raise ReplacedError("replaced since it was listed") from None
+    except exceptions.BaseError as error:
+        reason = reason_of(error)
+        broken = next((said for rule, said in _RULES if rule.search(reason)), None)
+        if broken is not None:
+            raise BrokenRulesError(f"the store breaks the rules: it answers {broken}") from None
+        if reason.startswith("the store answers 404"):  # the bucket
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), place) from None
+        raise OSError(reason) from None
+
+
+_RULES = (
+    (re.compile("non-partial response"), "a range with the whole object (200 instead of 206)"),
+    (re.compile(r"Requested [0-9]+\.\.[0-9]+, got [0-9]+\.\.[0-9]+"), "a range with another one"),
+    (re.compile("Content-Range"), "a range without saying which"),
+)
+"""How obstore says that a store broke a rule, and in our words which."""
+_STATUS = re.compile(r"status code: (?P<status>[0-9]{3}[A-Za-z -]*)")
+_CODE = re.compile(r"<Code>(?P<code>[A-Za-z]{1,60})</Code>")
+_ADDRESS = re.compile(r"https?://(?:[^/@\s]*@)?(?P<host>[^/?\s]+)\S*")
+_MOST_WORDS = 200
+
+
+def reason_of(error: Exception) -> str:
+    """Return what obstore says, in one line."""
+    text = str(error).partition("\n\nDebug source")[0]
+    status, code = _STATUS.search(text), _CODE.search(text)
+    if status is not None:
+        why = f" ({code['code']})" if code is not None else ""
+        return f"the store answers {status['status'].strip()}{why}"
+    host = _ADDRESS.search(text)
+    line = " ".join(text.split()).rpartition(" - ")[2]
+    if host is not None:
+        line = f"no answer from {host['host']} ({_ADDRESS.sub('…', line)})"
+    return line if len(line) <= _MOST_WORDS else f"{line[:_MOST_WORDS]}…"
+
+
+MOST_BYTES = 1 << 53
+"""Of an object: no store holds a hundredth of it in one, and what is reckoned with a larger number does not end."""
+
+
+def stamp_of(meta: ObjectMeta) -> FileStamp:
+    """Return what tells whether an object stays the same: size, and ETag and generation as far as it has any.
+
+    Raises:
+        BrokenRulesError: The store tells a size that no object has.
+    """
+    if not 0 <= meta["size"] <= MOST_BYTES:
+        raise BrokenRulesError(f"the store breaks the rules: it lists an object of {meta['size']} bytes")
+    modified_ns = _nanoseconds(meta["last_modified"])
+    e_tag = bare_tag(meta.get("e_tag"))
+    token = ("etag", e_tag, meta.get("version") or "") if e_tag else ("modified", str(modified_ns), "")
+    return FileStamp(size=ByteCount(meta["size"]), token=token, modified_ns=modified_ns)
+
+
+def _nanoseconds(time_of: datetime) -> int:
+    return round(time_of.timestamp() * 1e6) * 1000
+
+
+def bare_tag(e_tag: str | None) -> str:
+    """Return an ETag as it is compared: some stores list it without the quotes with which they give it."""
+    return (e_tag or "").removeprefix("W/").strip('"')
+
+
+def conditions(stamp: FileStamp | None) -> GetOptions:
+    """Return what binds a read to the state that was listed."""
+    if stamp is None or stamp.modified_ns is None:
+        return {}
+    if stamp.token[0] != "etag":
+        return {"if_unmodified_since": datetime.fromtimestamp(stamp.modified_ns / 1e9, timezone.utc)}
+    return {"if_match": f'"{stamp.token[1]}"'}
+
+
+def assert_as_listed(answer: GetResult, stamp: FileStamp | None) -> None:
+    """See that an answer is about the state that was listed: not every store minds a condition.
+
+    Raises:
+        ReplacedError: It is about another one.
+    """
+    if stamp is None:
+        return
+    meta = answer.meta
+    e_tag = bare_tag(meta.get("e_tag"))
+    if stamp.token[0] == "etag" and not e_tag:
+        raise BrokenRulesError("the store breaks the rules: it answers without the ETag that it listed")
+    if meta["size"] != stamp.size or (stamp.token[0] == "etag" and e_tag != stamp.token[1]):
+        raise ReplacedError(f"replaced since it was listed, {stamp.size} bytes then, {meta['size']} now")

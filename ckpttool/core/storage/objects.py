@@ -1,0 +1,387 @@
+"""Object stores: `s3://`, `gs://`, `az://`, read by obstore. Nothing is asked twice: a listing is entries and stamps.
+
+A store is asked for a whole tree at once, and never about a single object: one recursive list of the folder that was
+named tells all names, sizes and ETags below it. What lies above it is listed by names alone, for a bucket may hold
+anything. What is read is bound to what was listed: an object that was replaced since is refused, not mixed.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from ckpttool.core.domain.shard import FileStamp
+from ckpttool.core.errors import UsageError, WriteFailedError
+from ckpttool.core.storage.base import Entry, Kind, NotRegularError, OverLimitError
+from ckpttool.core.storage.fan_out import STORE_WORKERS
+from ckpttool.core.storage.object_listing import ObjectListing
+from ckpttool.core.storage.object_store import assert_as_listed, conditions, in_our_words, opened_store, reason_of
+
+if TYPE_CHECKING:
+    from obstore import GetOptions
+    from obstore.store import ObjectStore
+
+FIRST_READ = 64 << 10
+"""Bytes of the first read: nearly all headers lie in them, and less would not come any sooner."""
+_LATER_READS = 16 << 10
+"""At least so much is asked for when a walk leads elsewhere."""
+_LONG_WALK = 4
+"""Reads one after another from which on it pays to ask for all of them at once in the next object."""
+_MOST_WALKS = 64
+_STREAM = 1 << 20
+"""Ranges from this on are read as a stream, in pieces of so many bytes."""
+_MOST_BREAKS = 4
+"""How often in a row a stream may break off without having brought a byte."""
+_PAUSE_SECONDS = 0.5
+"""Before the first try to go on; each further one waits twice as long."""
+
+
+class ObjectStorage:
+    """A part of a bucket. Folders are what the `/` in names makes of them."""
+
+    __slots__ = ("_bucket", "_start", "root")
+
+    def __init__(self, root: str) -> None:
+        """Take the place as it is spelled; nothing is asked yet.
+
+        Raises:
+            UsageError: It names no bucket, or obstore is not installed.
+        """
+        self.root = root
+        scheme, _, path = root.partition("://")
+        name, _, inside = path.partition("/")
+        if name in {"", os.curdir, os.pardir}:
+            raise UsageError(f"{root} names no bucket: expected {scheme}://BUCKET/FOLDER")
+        self._bucket = _bucket_of(f"{scheme}://{name}")
+        self._start = os.path.normpath(f"/{inside}").lstrip("/")
+
+    def __reduce__(self) -> tuple[type[ObjectStorage], tuple[str]]:
+        return ObjectStorage, (self.root,)
+
+    def _key(self, path: str) -> str:
+        return f"{self._start}/{path}" if self._start and path else self._start or path
+
+    def entries(self, folder: str) -> list[Entry]:
+        """List a folder, in no particular order."""
+        found = self._bucket.folder(self._key(folder))
+        return [Entry(name, Kind.FOLDER if stamp is None else Kind.FILE) for name, stamp in found.items()]
+
+    def kind(self, path: str) -> Kind:
+        """Tell what lies at a path."""
+        is_folder = self._bucket.look(self._key(path), lies_in_a_tree=bool(path)) is None
+        return Kind.FOLDER if is_folder else Kind.FILE
+
+    def stamp(self, path: str) -> FileStamp:
+        """Return size and ETag of an object as it was listed."""
+        stamp = self._bucket.look(self._key(path), lies_in_a_tree=True)
+        if stamp is None:
+            raise NotRegularError(errno.EINVAL, "not an object, but a folder", path)
+        return stamp
+
+    def small_file(self, path: str, *, limit: int) -> bytes:
+        """Read a whole record file of at most `limit` bytes, by one request."""
+        return self._bucket.small_object(self._key(path), limit)
+
+    def write(self, path: str, data: bytes) -> None:
+        """Write an object whole.
+
+        Raises:
+            OSError: It is not there.
+        """
+        self._bucket.put(self._key(path), data)
+
+    @contextmanager
+    def open(self, path: str) -> Iterator[ObjectSource]:
+        """Open an object as it was listed; nothing is asked before something is read."""
+        source = ObjectSource(self._bucket, self._key(path), self.stamp(path))
+        try:
+            yield source
+        finally:
+            source.close()
+
+
+class ListedObjects(ObjectStorage):
+    """Objects that were listed elsewhere: nothing is listed here, nor remembered from an earlier question."""
+
+    __slots__ = ("_listed",)
+
+    def __init__(self, root: str, listed: Mapping[str, FileStamp]) -> None:
+        """Take where they lie, and the size and ETag of each by its path."""
+        super().__init__(root)
+        self._listed = listed
+
+    def stamp(self, path: str) -> FileStamp:
+        """Return what was told."""
+        return self._listed[path]
+
+
+class ObjectSource:
+    """An object, of which every byte comes from the state that was listed."""
+
+    __slots__ = ("_asked", "_bucket", "_end", "_head", "_key", "_pages", "_stream", "stamp")
+
+    def __init__(self, bucket: _Bucket, key: str, stamp: FileStamp) -> None:
+        """Take which object is meant, and how it was listed."""
+        self._bucket, self._key, self.stamp = bucket, key, stamp
+        self._head = b""
+        self._pages: dict[int, bytes] = {}
+        """What was read elsewhere, by its first byte."""
+        self._asked: list[tuple[int, int]] = []
+        """Ranges that were asked for behind the first read."""
+        self._end = 0
+        self._stream: _Stream | None = None
+
+    def close(self) -> None:
+        """Ask for no more of it; where a walk led, it will lead in other objects of this size, too."""
+        self._stream = None
+        self._bucket.note_walk(self.stamp.size, self._asked)
+        self._pages.clear()
+
+    def expect(self, begin: int, end: int) -> None:
+        """Be told that a range will be read front to back: one request brings all of it."""
+        at = -1 if self._stream is None else self._stream.offset
+        if (begin == at and end <= self._end) or end - begin < _STREAM:
+            return
+        self._end = min(end, self.stamp.size)
+        self._stream = _Stream(self._bucket, self._key, self.stamp, begin, self._end) if begin < self._end else None
+
+    def read(self, offset: int, length: int) -> bytes:
+        """Return the bytes from `offset`; fewer than `length` only where the object ends."""
+        end = min(offset + length, self.stamp.size)
+        if offset >= end:
+            return b""
+        for begin, held in ((0, self._head), *self._pages.items()):
+            if begin <= offset and end <= begin + len(held):
+                return held[offset - begin : end - begin]
+        if not self._head and offset < FIRST_READ:
+            self._head = self._ask(0, max(end, FIRST_READ))
+            return self._head[offset:end]
+        walk = self._bucket.walk_of(self.stamp.size)
+        if (offset, end) in walk and not self._asked:
+            self._asked = [*walk]
+            self._pages = self._bucket.ranges_of(self._key, self.stamp, _near_together(walk))
+            return self.read(offset, length)
+        self._asked.append((offset, end))
+        page = self._ask(offset, max(end, offset + _LATER_READS))
+        self._pages = {offset: page}
+        return page[: end - offset]
+
+    def _ask(self, begin: int, end: int) -> bytes:
+        return self._bucket.range_of(self._key, self.stamp, begin, min(end, self.stamp.size))
+
+    def read_into(self, offset: int, buffer: memoryview) -> int:
+        """Fill `buffer` from `offset` and return how many bytes there were."""
+        if self._stream is not None and offset == self._stream.offset:
+            return self._stream.read_into(buffer)
+        data = self.read(offset, len(buffer))
+        buffer[: len(data)] = data
+        return len(data)
+
+
+def _near_together(ranges: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Return ranges in order, those as one between which less lies than a request costs."""
+    found: list[tuple[int, int]] = []
+    for begin, end in sorted(ranges):
+        if found and begin - found[-1][1] <= _LATER_READS:
+            found[-1] = (found[-1][0], max(end, found[-1][1]))
+        else:
+            found.append((begin, end))
+    return found
+
+
+class _Stream:
+    """A range as it comes in; where it breaks off, it goes on at that byte by another request."""
+
+    def __init__(self, bucket: _Bucket, key: str, stamp: FileStamp, begin: int, end: int) -> None:
+        self._bucket, self._key, self._stamp = bucket, key, stamp
+        self.offset, self._end = begin, end
+        self._asked = begin
+        """How far what came leads."""
+        self._pieces: Iterator[memoryview] = iter(())
+        self._piece = memoryview(b"")
+
+    def read_into(self, buffer: memoryview) -> int:
+        have = 0
+        while have < len(buffer) and self.offset < self._end:
+            if not self._piece:
+                self._piece = self._next()
+            taken = min(len(buffer) - have, len(self._piece))
+            buffer[have : have + taken] = self._piece[:taken]
+            self._piece = self._piece[taken:]
+            have, self.offset = have + taken, self.offset + taken
+        return have
+
+    def _next(self) -> memoryview:
+        """Return the next piece, however often the stream breaks off, as long as some try brings something.
+
+        Raises:
+            OSError: None did, or the store refuses.
+        """
+        breaks = 0
+        while True:
+            try:
+                piece = next(self._pieces)
+            except StopIteration:  # at the beginning, and where it was broken off
+                self._pieces = self._bucket.stream_of(self._key, self._stamp, self._asked, self._end)
+            except _BrokenOffError:
+                breaks += 1
+                if breaks > _MOST_BREAKS:
+                    raise
+                time.sleep(_PAUSE_SECONDS * 2**breaks)
+            else:
+                self._asked += len(piece)
+                return piece
+
+
+class _BrokenOffError(OSError):
+    """The store stopped in the midst of an answer."""
+
+
+class _Bucket(ObjectListing):
+    """A bucket, and what was listed of it: one for all storages of a process that lie in it."""
+
+    def __init__(self, url: str, store: ObjectStore) -> None:
+        super().__init__(url, store)
+        self._walking = 0
+        """Objects of which many ranges are being asked for."""
+        self._walks: dict[int, tuple[tuple[int, int], ...]] = {}
+        """Where walks led, by the size of the object."""
+
+    def small_object(self, key: str, limit: int) -> bytes:
+        """Return an object of at most `limit` bytes; of a folder that nobody has listed, without listing it."""
+        parent = key.rpartition("/")[0]
+        with self._lock:
+            is_known = self._is_known(parent)
+        stamp = self.look(key, lies_in_a_tree=True) if is_known else None
+        if is_known and stamp is None:
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), self._spelled(key))
+        if stamp is not None and stamp.size > limit:
+            raise OverLimitError(errno.EFBIG, f"more than {limit} bytes", self._spelled(key))
+        with in_our_words(self._spelled(key)):
+            answer = self._store.get(key, options=conditions(stamp))
+            assert_as_listed(answer, stamp)
+            if answer.meta["size"] > limit:
+                raise OverLimitError(errno.EFBIG, f"more than {limit} bytes", self._spelled(key))
+            return bytes(answer.bytes())
+
+    def put(self, key: str, data: bytes) -> None:
+        """Write an object whole, and list its folder anew when it is asked for."""
+        with in_our_words(self._spelled(key)):
+            self._store.put(key, data)
+        forget(self._url)
+
+    def range_of(self, key: str, stamp: FileStamp, begin: int, end: int) -> bytes:
+        """Return a range, which must not be empty."""
+        with self._minding_rules(key):
+            answer = self._store.get(key, options={**conditions(stamp), "range": (begin, end)})
+            assert_as_listed(answer, stamp)
+            data = bytes(answer.bytes())
+        if len(data) != end - begin:
+            raise OSError(f"the store gave {len(data)} bytes of {end - begin}")
+        return data
+
+    def ranges_of(self, key: str, stamp: FileStamp, ranges: Sequence[tuple[int, int]]) -> dict[int, bytes]:
+        """Return ranges by their first bytes, asked for beside each other."""
+        import asyncio
+
+        with self._minding_rules(key), self._lock:
+            self._walking += 1
+            width = max(1, STORE_WORKERS // self._walking)  # in all no more wait than a store serves at once
+
+        async def ask(begin: int, end: int, turn: asyncio.Semaphore) -> tuple[int, bytes]:
+            async with turn:
+                options: GetOptions = {**conditions(stamp), "range": (begin, end)}
+                answer = await self._store.get_async(key, options=options)
+                assert_as_listed(answer, stamp)
+                return begin, bytes(await answer.bytes_async())
+
+        async def ask_all() -> list[tuple[int, bytes] | BaseException]:
+            turn = asyncio.Semaphore(width)
+            # Also where one fails: what is under way must not find the loop closed.
+            return await asyncio.gather(*(ask(begin, end, turn) for begin, end in ranges), return_exceptions=True)
+
+        try:
+            answers = asyncio.run(ask_all())
+        finally:
+            with self._lock:
+                self._walking -= 1
+        with self._minding_rules(key):
+            for answer in answers:
+                if isinstance(answer, BaseException):
+                    raise answer
+        return dict(answer for answer in answers if not isinstance(answer, BaseException))
+
+    def walk_of(self, size: int) -> Sequence[tuple[int, int]]:
+        """Return where a walk led in another object of this size."""
+        return self._walks.get(size, ())
+
+    def note_walk(self, size: int, walk: Sequence[tuple[int, int]]) -> None:
+        """Note where a walk led, if it was a long one."""
+        if len(walk) >= _LONG_WALK and len(self._walks) < _MOST_WALKS:
+            self._walks.setdefault(size, tuple(walk))
+
+    def stream_of(self, key: str, stamp: FileStamp, begin: int, end: int) -> Iterator[memoryview]:
+        """Yield a range in pieces.
+
+        Raises:
+            _BrokenOffError: The rest did not come.
+            OSError: As the other reads.
+        """
+        from obstore.exceptions import BaseError
+
+        with self._minding_rules(key):
+            answer = self._store.get(key, options={**conditions(stamp), "range": (begin, end)})
+            assert_as_listed(answer, stamp)
+        pieces, left = iter(answer.stream(min_chunk_size=_STREAM)), end - begin
+        while left:
+            try:
+                piece = memoryview(next(pieces, b""))
+            except (BaseError, OSError) as error:
+                raise _BrokenOffError(reason_of(error)) from None
+            if not piece:
+                raise _BrokenOffError(f"the store ended {left} bytes early")
+            left -= len(piece)
+            yield piece
+
+
+# -------------------------------------------------------------------------------------------------------- the process
+
+_STORES: dict[str, ObjectStore] = {}
+"""By scheme and bucket: a store keeps its connections, and is never sent elsewhere."""
+_BUCKETS: dict[str, _Bucket] = {}
+_OPENING = threading.Lock()
+
+
+def _bucket_of(url: str) -> _Bucket:
+    with _OPENING:
+        found = _BUCKETS.get(url)
+        if found is None:
+            if url not in _STORES:
+                _STORES[url] = opened_store(url)
+            found = _BUCKETS[url] = _Bucket(url, _STORES[url])
+        return found
+
+
+def forget(root: str) -> None:
+    """Forget what was listed of the bucket in which a root lies; its connections stay."""
+    scheme, _, path = root.partition("://")
+    with _OPENING:
+        _BUCKETS.pop(f"{scheme}://{path.partition('/')[0]}", None)
+
+
+def put_new(root: str, path: str, data: bytes) -> None:
+    """Write an object whole, under a name that nobody else takes.
+
+    Raises:
+        WriteFailedError: It is not there.
+    """
+    storage = ObjectStorage(root)
+    try:
+        storage.write(path, data)
+    except OSError as error:
+        raise WriteFailedError(f"{root}/{path} was not written: {error.strerror or error}") from None

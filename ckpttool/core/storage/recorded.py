@@ -1,0 +1,336 @@
+"""What a machine's storage answered, written down there and given again here: a tree that nobody can reach."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field
+from posixpath import basename, normpath, relpath
+from typing import Protocol, TypeAlias, runtime_checkable
+from urllib.parse import quote
+
+from ckpttool.core.domain.shard import FileStamp
+from ckpttool.core.domain.verdict import ShardReport
+from ckpttool.core.errors import UsageError
+from ckpttool.core.storage.base import (
+    ByteSource,
+    Entry,
+    Kind,
+    LostLinkError,
+    NotRegularError,
+    OverLimitError,
+    Storage,
+)
+
+Failure: TypeAlias = tuple[str, int]
+"""The name of the error's class, and its number: never its words, which are another machine's."""
+
+ENTRIES, KIND, STAMP, FILE, OPEN = "entries", "kind", "stamp", "file", "open"
+"""What was asked, where the answer was an error."""
+
+
+@dataclass(slots=True)
+class Answers:
+    """What a storage answered. Paths are relative to the tree's root; what lies above begins with `..`."""
+
+    entries: dict[str, tuple[Entry, ...]] = field(default_factory=dict)
+    """Folders that were listed, sorted by name."""
+    stamps: dict[str, FileStamp] = field(default_factory=dict)
+    files: dict[str, bytes] = field(default_factory=dict)
+    """Small files that were read as a whole."""
+    pieces: dict[str, dict[int, bytes]] = field(default_factory=dict)
+    """Of other files what was read of them, by its offset; shorter than was asked for where the file ended."""
+    failures: dict[tuple[str, str], Failure] = field(default_factory=dict)
+    """By what was asked, and of which path."""
+    divided: dict[str, str] = field(default_factory=dict)
+    """Of folders whose files several looks shared out: a hash of all names, by its path."""
+    by_host: dict[str, tuple[tuple[str, bytes], ...]] = field(default_factory=dict)
+    """Of records that each machine may have its own of, by path: what each one has, by the machine's name. Never
+    written down: it is known only where the looks are together."""
+
+
+@runtime_checkable
+class Shown(Protocol):
+    """A file that was looked at elsewhere: its header is known, and its bytes are not here."""
+
+    @property
+    def shown(self) -> ShardReport | None:
+        """What that look told; None where nobody looked."""
+        ...
+
+
+@runtime_checkable
+class OfSeveral(Protocol):
+    """A storage of several machines, each of which may have its own record of a name."""
+
+    def of_each(self, path: str) -> tuple[tuple[str, bytes], ...]:
+        """Return what each machine has there, with its name; nothing where none has, or where they are not told apart.
+
+        Raises:
+            OSError: One of them could not read it.
+        """
+        ...
+
+
+class RecordedSource:
+    """A file of which no more can be read than was read where it lies."""
+
+    __slots__ = ("_path", "_pieces", "_shown", "stamp")
+
+    def __init__(self, path: str, stamp: FileStamp, pieces: Mapping[int, bytes], shown: ShardReport | None) -> None:
+        """Take its stamp, what was read of it, and what its header told."""
+        self._path, self.stamp, self._pieces, self._shown = path, stamp, pieces, shown
+
+    @property
+    def shown(self) -> ShardReport | None:
+        """What a look at it told, where there are no bytes that tell more."""
+        return None if self._pieces else self._shown
+
+    def read(self, offset: int, length: int) -> bytes:
+        """Return the bytes from `offset`; fewer than `length` only where the file ends.
+
+        Raises:
+            OSError: Nobody read them where they lie.
+        """
+        end = min(offset + length, self.stamp.size)
+        if end <= offset:
+            return b""
+        for begin, data in self._pieces.items():
+            if begin <= offset and end <= begin + len(data):
+                return data[offset - begin : end - begin]
+        raise not_recorded(self._path)
+
+    def read_into(self, offset: int, buffer: memoryview) -> int:
+        """Fill `buffer` from `offset` and return how many bytes there were."""
+        data = self.read(offset, len(buffer))
+        buffer[: len(data)] = data
+        return len(data)
+
+
+class RecordedStorage:
+    """A folder of a tree that was looked at elsewhere."""
+
+    def __init__(
+        self,
+        root: str,
+        answers: Answers,
+        inner: str,
+        shown: Callable[[str], ShardReport | None] = lambda path: None,  # noqa: ARG005
+    ) -> None:
+        """Take what was answered.
+
+        Args:
+            root: As it is spelled here.
+            answers: About the tree.
+            inner: This folder by its path relative to the tree's root; empty for the root itself.
+            shown: Tells what a look at a shard told.
+        """
+        self.root = root
+        self._answers = answers
+        self._inner = inner
+        self._shown = shown
+        self._kinds: dict[str, dict[str, Kind]] = {}
+
+    def _path(self, path: str) -> str:
+        if not self._inner:
+            return path
+        joined = normpath(f"{self._inner}/{path}")
+        return "" if joined == "." else joined
+
+    def _fail(self, what: str, path: str) -> None:
+        failure = self._answers.failures.get((what, path))
+        if failure is not None:
+            raise _raised(failure, f"{self.root}/{path}")
+
+    def entries(self, folder: str) -> list[Entry]:
+        """List a folder."""
+        path = self._path(folder)
+        self._fail(ENTRIES, path)
+        found = self._answers.entries.get(path)
+        if found is None:
+            kind = self._kind(path)
+            if kind is Kind.FOLDER:
+                raise not_recorded(path)
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), path)
+        return list(found)
+
+    def kind(self, path: str) -> Kind:
+        """Tell what lies at a path."""
+        kind = self._kind(self._path(path))
+        if kind is Kind.LOST:
+            raise LostLinkError(errno.ENOENT, _WORDS[LostLinkError.__name__], path)
+        return kind
+
+    def _kind(self, path: str) -> Kind:
+        answers = self._answers
+        if path in answers.entries:
+            return Kind.FOLDER
+        self._fail(KIND, path)
+        if path in answers.stamps or path in answers.files or path in answers.pieces:
+            return Kind.FILE
+        if path in {"", ".."}:
+            self._fail(ENTRIES, path)
+            if path == ".." and "" in answers.entries:
+                return Kind.FOLDER
+            raise _absent(path)
+        folder = path.rpartition("/")[0]
+        kinds = self._kinds.get(folder)
+        if kinds is None:
+            self._fail(ENTRIES, folder)
+            self._fail(FILE, path)
+            kinds = self._kinds[folder] = dict(answers.entries.get(folder, ()))
+        kind = kinds.get(basename(path))
+        if kind is None:
+            raise _absent(path)
+        return kind
+
+    def stamp(self, path: str) -> FileStamp:
+        """Return a file's stamp as it was when it was looked at."""
+        path = self._path(path)
+        found = self._answers.stamps.get(path)
+        if found is not None:
+            return found
+        self._fail(STAMP, path)
+        if self._kind(path) is Kind.LOST:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+        if self._kind(path) is not Kind.FILE:
+            raise NotRegularError(errno.EINVAL, _WORDS[NotRegularError.__name__], path)
+        raise not_recorded(path)
+
+    def small_file(self, path: str, *, limit: int) -> bytes:
+        """Read a whole record file."""
+        path = self._path(path)
+        found = self._answers.files.get(path)
+        if found is None:
+            self._fail(FILE, path)
+            self._assert_file(path)
+            if self.stamp(path).size > limit:
+                raise OverLimitError(errno.EFBIG, f"more than {limit} bytes", path)
+            raise not_recorded(path)
+        if len(found) > limit:
+            raise OverLimitError(errno.EFBIG, f"more than {limit} bytes", path)
+        return found
+
+    def of_each(self, path: str) -> tuple[tuple[str, bytes], ...]:
+        """Return what each machine has there."""
+        path = self._path(path)
+        self._fail(FILE, path)
+        return self._answers.by_host.get(path, ())
+
+    def _assert_file(self, path: str) -> None:
+        kind = self._kind(path)
+        if kind is Kind.LOST:
+            raise LostLinkError(errno.ENOENT, _WORDS[LostLinkError.__name__], path)
+        if kind is not Kind.FILE:
+            raise NotRegularError(errno.EINVAL, _WORDS[NotRegularError.__name__], path)
+
+    def open(self, path: str) -> AbstractContextManager[ByteSource]:
+        """Open a file for reading ranges."""
+        return self._opened(self._path(path))
+
+    @contextmanager
+    def _opened(self, path: str) -> Iterator[ByteSource]:
+        self._fail(OPEN, path)
+        self._assert_file(path)
+        answers = self._answers
+        whole = answers.files.get(path)
+        pieces = answers.pieces.get(path, {}) if whole is None else {0: whole}
+        yield RecordedSource(path, self.stamp(path), pieces, self._shown(path))
+
+
+def not_recorded(path: str) -> OSError:
+    """Return the error for what nobody looked at where it lies."""
+    return OSError(errno.ENODATA, "nobody looked at it where it lies", path)
+
+
+def _absent(path: str) -> OSError:
+    return FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+
+
+class RecordsDifferError(OSError):
+    """A record of which several machines have different ones: nobody knows from here which of them counts."""
+
+
+_WORDS = {
+    RecordsDifferError.__name__: "machines have different ones",
+    LostLinkError.__name__: "a link that leads nowhere",
+    NotRegularError.__name__: "not a regular file",
+    OverLimitError.__name__: "more bytes than such a file has",
+}
+_CLASSES: dict[str, type[OSError]] = {
+    each.__name__: each for each in (LostLinkError, NotRegularError, OverLimitError, RecordsDifferError)
+}
+
+FAILURES = frozenset({OSError.__name__, *_CLASSES})
+"""Names of the classes of errors that an answer may be."""
+
+DIFFERENT: Failure = (RecordsDifferError.__name__, errno.EBADMSG)
+"""What is answered of a record of which several machines have different ones."""
+
+
+def failure_of(error: OSError) -> Failure:
+    """Spell an error so that it can be raised again elsewhere."""
+    kind = next((name for name, known in _CLASSES.items() if isinstance(error, known)), OSError.__name__)
+    return kind, error.errno or errno.EIO
+
+
+def _raised(failure: Failure, path: str) -> OSError:
+    kind, number = failure
+    if kind == LostLinkError.__name__ and number == errno.ELOOP:
+        return LostLinkError(number, "a link that leads round in a loop", path)
+    return _CLASSES.get(kind, OSError)(number, _WORDS.get(kind) or os.strerror(number), path)
+
+
+_OPENED: dict[str, Callable[[str, str], Storage]] = {}
+"""Who opens what lies behind a key: its root as it is spelled, and the path behind the key."""
+
+
+def spelled(scheme: str, key: str, path: str) -> str:
+    """Return the root that a path has behind a key; above it lie two folders at least, also of `.` and `../x`."""
+    return f"{_begin(scheme, key)}{_placed(path)}"
+
+
+def lend(scheme: str, key: str, open_inner: Callable[[str, str], Storage]) -> None:
+    """Let `open_storage` know who opens the roots that begin with a key, until somebody else lends it."""
+    _OPENED[_begin(scheme, key)] = open_inner
+
+
+def take_back(scheme: str, key: str) -> None:
+    """Let nobody open these roots any more."""
+    _OPENED.pop(_begin(scheme, key), None)
+
+
+def opened(root: str) -> Storage:
+    """Open a root behind a key.
+
+    Raises:
+        UsageError: Nobody lends such a key.
+    """
+    begin, _, path = root.partition("!")
+    open_inner = _OPENED.get(f"{begin}!")
+    if open_inner is None:
+        raise UsageError(f"{root}: nobody knows what that is; give the folder that holds the parts, as it is")
+    return open_inner(root, path)
+
+
+def inner_of(path: str, tree: str) -> str:
+    """Return a path behind a key relative to a tree's root, as that is spelled there; empty for the root itself."""
+    inner = relpath(f"/{path.strip('/')}", _placed(tree))
+    return "" if inner == "." else inner
+
+
+def _begin(scheme: str, key: str) -> str:
+    """Spell a key, whatever it holds, as one word that ends in the only `!`."""
+    return f"{scheme}://{quote(key, safe='', errors='surrogateescape')}!"
+
+
+def _placed(path: str) -> str:
+    """Return a path from `/` on that can be climbed by its letters as far as anybody looks above a tree."""
+    words = [word for word in path.split("/") if word not in {"", ".", ".."}]
+    return "/".join(["", *([] if path.startswith("/") else _ABOVE[len(words) :]), *words])
+
+
+_ABOVE = ("-", "-", "-")
+"""Folders above a tree of whose path as many are not told: its own, that of its output, and the one above that."""

@@ -1,0 +1,156 @@
+"""A file's bytes once, front to back, in blocks of one reused buffer."""
+
+from __future__ import annotations
+
+import errno
+import os
+import time
+from collections.abc import Iterator
+from typing import Protocol, runtime_checkable
+
+from ckpttool.core.storage.base import ByteSource
+
+BLOCK_BYTES = 512 << 10
+"""One read. Smaller ones cost calls, larger ones leave the core's own cache (often 1 MiB) before all have had them."""
+DROP_BYTES = 64 << 20
+"""How much is read before the page cache may forget it: rare enough to cost nothing, soon enough to spare others."""
+SMALLEST_DROP = 1 << 20
+"""Below this a range is not worth asking the kernel about."""
+PROBES = 16
+"""Pages looked at to tell whether a range is cached; spread out, because the header has just been read anyway."""
+_PAGE_BYTES = 4096
+
+
+class ShrankError(OSError):
+    """The file ended before the range did: somebody cut it while it was read.
+
+    Attributes:
+        offset: First byte that is no longer there.
+        expected_end: Where the range was to end, exclusive.
+    """
+
+    def __init__(self, *, offset: int, expected_end: int) -> None:
+        """Say where the file ends now, and where it should."""
+        super().__init__(errno.ESTALE, f"the file ends at byte {offset}, expected {expected_end}")
+        self.offset = offset
+        self.expected_end = expected_end
+
+
+@runtime_checkable
+class Descriptor(Protocol):
+    """A source that has a file descriptor, so that the kernel can be given advice."""
+
+    def fileno(self) -> int:
+        """Return the open descriptor."""
+        ...
+
+
+@runtime_checkable
+class Foreseeing(Protocol):
+    """A source that reads faster if it knows what will be read."""
+
+    def expect(self, begin: int, end: int) -> None:
+        """Be told that a range will be read front to back; what has been told before is still true."""
+        ...
+
+
+def read_blocks(
+    source: ByteSource, begin: int, end: int, *, buffer: memoryview | None = None, size: int | None = None
+) -> Iterator[tuple[int, memoryview]]:
+    """Yield every byte of a range as (offset in the file, bytes), in order.
+
+    The bytes are valid until the next block is asked for: all blocks share one buffer, so a file of any
+    size costs half a MiB. Blocks end at whole multiples of their size; two workers that meet at such a border
+    therefore see exactly the blocks that one worker would see.
+
+    What the page cache did not hold before is dropped again behind us, so that a check beside a
+    running training does not push the training's own files out of memory.
+
+    Args:
+        source: An open file.
+        begin: First byte.
+        end: First byte that is not read.
+        buffer: Memory to reuse, of at least `BLOCK_BYTES`; a new one where it is None.
+        size: Bytes of a block, counted from `begin`, at most `BLOCK_BYTES`; None: blocks end as said above.
+
+    Raises:
+        ShrankError: The file ends inside the range. All blocks before that have been yielded.
+        OSError: The disk did not answer.
+        ValueError: The range ends before it begins, the buffer is too small, or the size of blocks impossible.
+    """
+    if not 0 <= begin <= end:
+        raise ValueError(f"no range of bytes: {begin} to {end}")
+    if size is not None and not 0 < size <= BLOCK_BYTES:
+        raise ValueError(f"a block has 1 to {BLOCK_BYTES} bytes, not {size}")
+    most = min(BLOCK_BYTES, end - begin)  # of thousands of tiny files each would pay for memory that it never fills
+    view = memoryview(bytearray(most)) if buffer is None else buffer
+    if buffer is not None and len(buffer) < BLOCK_BYTES:
+        raise ValueError(f"a block has {BLOCK_BYTES} bytes, the buffer only {len(buffer)}")
+    if isinstance(source, Foreseeing):
+        source.expect(begin, end)
+    cache = _PageCache(source, begin, end)
+    offset = begin
+    try:
+        while offset < end:
+            stop = min(end, (offset // BLOCK_BYTES + 1) * BLOCK_BYTES if size is None else offset + size)
+            got = source.read_into(offset, view[: stop - offset])
+            if got < stop - offset:
+                raise ShrankError(offset=offset + got, expected_end=end)
+            yield offset, view[:got]
+            offset = stop
+            cache.passed(offset)
+    finally:
+        cache.close(offset)
+
+
+def was_cached(descriptor: int, begin: int, end: int) -> bool | None:
+    """Tell whether most of a range was in the page cache already; None where the file system does not say.
+
+    Asked by reads that must not wait for the disk. Most, not all: the pages of headers have just been
+    read when this is asked. Each time of other pages, because Linux begins to read those that it lacks.
+    """
+    nowait = getattr(os, "RWF_NOWAIT", None)
+    if nowait is None or end <= begin:
+        return None
+    byte = bytearray(1)
+    hits = 0
+    stride = max(1, (end - begin) // PROBES)
+    first = begin + time.monotonic_ns() % stride
+    for offset in range(first, first + PROBES * stride, stride):
+        try:
+            hits += os.preadv(descriptor, [byte], offset // _PAGE_BYTES * _PAGE_BYTES, nowait)
+        except BlockingIOError:
+            continue
+        except OSError:  # EOPNOTSUPP: many network file systems
+            return None
+    return hits * 2 > PROBES
+
+
+class _PageCache:
+    """Leaves the page cache as it was found."""
+
+    __slots__ = ("_behind", "_descriptor")
+
+    def __init__(self, source: ByteSource, begin: int, end: int) -> None:
+        self._behind = begin
+        self._descriptor: int | None = None
+        if end - begin < SMALLEST_DROP or not isinstance(source, Descriptor) or not hasattr(os, "posix_fadvise"):
+            return
+        descriptor = source.fileno()
+        # Where nobody says, nothing is dropped: it might be what a training is about to read.
+        if was_cached(descriptor, begin, end) is False:
+            self._descriptor = descriptor
+        # Also undoes POSIX_FADV_RANDOM, which a walk over headers sets. Not POSIX_FADV_WILLNEED on top: where the
+        # device reads far ahead by itself, that took more than twice as long.
+        os.posix_fadvise(descriptor, begin, end - begin, os.POSIX_FADV_SEQUENTIAL)
+
+    def passed(self, offset: int) -> None:
+        """Drop what lies behind `offset` once it is enough."""
+        if offset - self._behind >= DROP_BYTES:
+            self.close(offset)
+
+    def close(self, offset: int) -> None:
+        """Drop all that has been read up to `offset`."""
+        if self._descriptor is not None and offset > self._behind:
+            os.posix_fadvise(self._descriptor, self._behind, offset - self._behind, os.POSIX_FADV_DONTNEED)
+            self._behind = offset

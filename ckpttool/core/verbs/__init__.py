@@ -1,0 +1,1 @@
+"""The wiring of the main job: each verb takes and returns frozen values; nothing is printed here."""

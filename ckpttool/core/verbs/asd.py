@@ -1,0 +1,59 @@
+"""The settings of feature-value detection: checked and written."""
+
+from __future__ import annotations
+
+from ckpttool.core.decide.asd.config import check_asd_config, defaults, dialect_of, emit_asd_config
+from ckpttool.core.domain.asd import AsdCheck, AsdConfig, AsdDialect
+from ckpttool.core.domain.frozen import replace
+from ckpttool.core.domain.log_answer import AsdAnswer
+from ckpttool.core.errors import UsageError
+from ckpttool.trainers.registry import asd_dialects
+
+
+def check_asd(text: str, dialect: str | None = None) -> AsdAnswer:
+    """Return what the real parser makes of a configuration string; `NAME=` before it is taken for the variable's name.
+
+    Raises:
+        UsageError: There is no such dialect, or it has no such string.
+    """
+    known = _with_variable(dialect)
+    prefix = f"{known.variable}="
+    return _answer(text.removeprefix(prefix), check_asd_config(text.removeprefix(prefix), known))
+
+
+def emit_asd(config: AsdConfig, dialect: str | None = None) -> AsdAnswer:
+    """Return a string that the real parser reads as exactly this configuration.
+
+    Raises:
+        UsageError: There is no such dialect, or a number that its parser refuses.
+    """
+    known = _with_variable(dialect)
+    try:
+        text = emit_asd_config(config, known)
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+    check = check_asd_config(text, known)
+    # What the parser always does is no news to whoever writes a new string.
+    return _answer(text, replace(check, findings=tuple(finding for finding in check.findings if finding.severity)))
+
+
+def asd_defaults(dialect: str | None = None) -> AsdConfig:
+    """Return what is in force where nothing is set.
+
+    Raises:
+        UsageError: There is no such dialect, or it has no such string.
+    """
+    return defaults(_with_variable(dialect))
+
+
+def _with_variable(word: str | None) -> AsdDialect:
+    every = asd_dialects()
+    dialect = dialect_of(word, every)
+    if dialect.variable is None:
+        known = ", ".join(other.name for other in every if other.variable is not None)
+        raise UsageError(f"{dialect.name} reads no such string; those that do: {known}")
+    return dialect
+
+
+def _answer(text: str, check: AsdCheck) -> AsdAnswer:
+    return AsdAnswer(variable=check.dialect.variable or "", text=text, check=check)

@@ -1,0 +1,344 @@
+"""What every change of a tree has in common: one at a time, nobody else writing, nothing changed since the plan."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+
+from ckpttool.core.decide.changes import signs_of_writing as signs
+from ckpttool.core.decide.naming import named
+from ckpttool.core.domain.checkpoint import Checkpoint, CheckpointKey, Inventory
+from ckpttool.core.domain.finding import Code, Finding, Severity, unknown, unsafe
+from ckpttool.core.domain.frozen import replace
+from ckpttool.core.domain.pointer import Pointer, PointerFix
+from ckpttool.core.domain.question import TreeQuestion
+from ckpttool.core.errors import IncompleteError, NotDurableError, UnknownLayoutError, UnsafeError, UsageError
+from ckpttool.core.records import HEAL_JOURNAL, JOURNAL, OWN_FOLDER
+from ckpttool.core.records.damaged import FOUND_EARLIER
+from ckpttool.core.records.journal import TRASH, TrashFolder, read_heal_journal, read_journal, trash_folders
+from ckpttool.core.storage import assert_changeable, is_local, open_storage
+from ckpttool.core.verbs.scanning import Tree, interrupted, scan, surroundings
+from ckpttool.core.verbs.sealing import no_other_sealer
+from ckpttool.core.write.blockers import files_not_to_replace, files_to_move, links_to
+from ckpttool.core.write.files import ensure_folder, is_own_temporary, locked, remove, sweep
+from ckpttool.core.write.files import replace as write
+from ckpttool.core.write.moves import restore
+from ckpttool.core.write.puts import put_all
+from ckpttool.trainers.base import Members, Refusal
+from ckpttool.trainers.common.launchers import jobs_of
+
+NEW_RECORD_MODE = 0o640
+"""Where there is none yet whose mode it could have."""
+
+
+def changeable_tree(question: TreeQuestion, *, planned: bool = False) -> Tree:
+    """Scan a tree that may be changed, with sizes.
+
+    Args:
+        question: Which.
+        planned: It is only planned what would change, wherever the tree is.
+
+    Raises:
+        UnknownLayoutError: It is of a layout whose saves are never moved.
+        UnsafeError: It is no folder of this machine.
+    """
+    tree = scan(replace(question, sizes=True))
+    if not planned:
+        assert_changeable(tree.storage.root)
+    for answer in map(tree.layout.members, tree.inventory.checkpoints):
+        if isinstance(answer, Refusal) and answer.is_of_tree:
+            raise UnknownLayoutError(f"{question.path or tree.inventory.root} {answer.why}")
+    return tree
+
+
+def whole_tree(question: TreeQuestion, *, planned: bool = False) -> Tree:
+    """Scan a tree that may be changed, all of it, with sizes; arguments as of `changeable_tree`.
+
+    Raises:
+        UnknownLayoutError: It is of a layout whose saves are never moved.
+        UsageError: The path means one checkpoint, not all.
+        UnsafeError: It is no folder of this machine.
+    """
+    tree = changeable_tree(question, planned=planned)
+    if tree.focus is not None:
+        part = next((checkpoint.name for checkpoint in named(tree.inventory.checkpoints, tree.focus)), tree.focus)
+        path = question.path or tree.inventory.root
+        raise UsageError(f"{path} is a part of {part}; give the folder that holds all checkpoints")
+    return tree
+
+
+def not_moved(tree: Tree) -> dict[CheckpointKey, str]:
+    """Return why saves are not to be moved, for each of which the layout says so, or to which a link leads.
+
+    Others may go beside them: by its contract what goes with a save belongs to nothing else.
+    """
+    refused: dict[CheckpointKey, str] = {}
+    holders: dict[str, CheckpointKey] = {}
+    for checkpoint in tree.inventory.checkpoints:
+        answer = tree.layout.members(checkpoint)
+        if isinstance(answer, Refusal):
+            refused[checkpoint.key] = answer.why
+        else:
+            holders |= dict.fromkeys(answer.paths, checkpoint.key)
+    if tree.looks is None and is_local(tree.storage.root):
+        for link, path in links_to(tree.storage.root, holders):
+            refused.setdefault(holders[path], f"is where the link {link} leads")
+    return refused
+
+
+@contextmanager
+def change_of(root: str, *, timeout: float = 0.0) -> Iterator[None]:
+    """Hold the lock of all that changes this tree, and first undo what an interrupted change left half done.
+
+    Args:
+        root: The tree.
+        timeout: Seconds to wait for another ckpttool that changes it.
+
+    Raises:
+        LockedError: Another ckpttool changes this tree.
+        IncompleteError: What was interrupted cannot be undone without a person.
+    """
+    own = f"{root}/{OWN_FOLDER}"
+    ensure_folder(own)
+    with locked(f"{own}/prune", timeout=timeout):
+        _undo_interrupted(root)
+        yield
+
+
+@contextmanager
+def moving(root: str) -> Iterator[None]:
+    """Hold the sealers' lock too: manifests move with their checkpoints."""
+    with no_other_sealer(root):
+        sweep(f"{root}/{OWN_FOLDER}")
+        yield
+
+
+def _undo_interrupted(root: str) -> None:
+    """Undo a prune, and end a heal: that has laid all of it ready before it began."""
+    batches = read_journal(open_storage(root))
+    puts = read_heal_journal(open_storage(root))
+    if puts:
+        with no_other_sealer(root):  # nothing is swept away: some of it lies ready
+            put_all(root, puts)
+            remove(f"{root}/{HEAL_JOURNAL}")
+    if not batches:
+        return
+    with moving(root):
+        # In the root, where a pointer may be, others may write too; one who loses a temporary file says so.
+        for folder in sorted({move.path.rpartition("/")[0] for batch in batches for move in batch.moves}):
+            sweep(f"{root}/{folder}")
+        restore(root, batches)
+        remove(f"{root}/{JOURNAL}")
+
+
+def pending(tree: Tree) -> list[Finding]:
+    """Say that a prune or a heal was interrupted, or is running.
+
+    Raises:
+        IncompleteError: Its journal cannot be believed.
+    """
+    if not (read_journal(tree.storage) or read_heal_journal(tree.storage)):
+        return []
+    return [replace(finding, severity=Severity.UNKNOWN) for finding in interrupted(tree.storage)]
+
+
+def in_trash(tree: Tree) -> list[TrashFolder]:
+    """List what earlier prunes moved away, oldest first; a link there is none of it, wherever it leads.
+
+    Raises:
+        UnsafeError: The trash is a link itself.
+        IncompleteError: The trash cannot be listed.
+    """
+    root = tree.inventory.root
+    for place in (OWN_FOLDER, TRASH):
+        if os.path.islink(f"{root}/{place}"):
+            raise UnsafeError(f"{place} is a link, and the trash is neither read nor changed through a link")
+    return [folder for folder in trash_folders(tree.storage) if not os.path.islink(f"{root}/{TRASH}/{folder.name}")]
+
+
+def signs_of_writing(tree: Tree, *, grace: float) -> list[Finding]:
+    """Say where somebody is writing."""
+    return list(signs(_unfinished(tree), _written(tree), now=time.time(), grace=grace))
+
+
+def seen_in_part(tree: Tree, question: TreeQuestion, checkpoint: Checkpoint) -> list[Finding]:
+    """Say that other machines may have files of a checkpoint that is whole here: nothing may rest on it then."""
+    jobs = jobs_of(os.environ)
+    if not jobs:
+        return []  # nobody speaks of other machines
+    from ckpttool.core.decide.one_node import whole_here_alone
+
+    finding = whole_here_alone(checkpoint, surroundings(tree, question, jobs))
+    return [] if finding is None else [finding]
+
+
+def _unfinished(tree: Tree) -> Iterator[str]:
+    """Find temporary files among what the scan told apart, whether it knew them or took them for strays."""
+    own = (finding for checkpoint in tree.inventory.checkpoints for finding in checkpoint.findings)
+    for finding in (*tree.inventory.findings, *own):
+        name = (finding.path or "").rpartition("/")[2]
+        unfinished = finding.code is Code.IN_PROGRESS or (
+            finding.code is Code.STRAY_FILE and tree.layout.is_unfinished(name)
+        )
+        # One of ours is no sign of a training: whoever holds the lock sweeps it away.
+        if (
+            unfinished
+            and finding.path is not None
+            and finding.path not in {JOURNAL, HEAL_JOURNAL}
+            and not is_own_temporary(name)
+        ):
+            yield finding.path
+
+
+def _written(tree: Tree) -> Iterator[tuple[str, float]]:
+    """Yield what saves write, with its mtime in Unix seconds."""
+    for checkpoint in tree.inventory.checkpoints:
+        for shard in checkpoint.shards:
+            if shard.modified_ns is not None:
+                yield shard.path, shard.modified_ns / 1e9
+        members = tree.layout.members(checkpoint)
+        for path in () if isinstance(members, Refusal) else members.records:
+            try:
+                written = tree.storage.stamp(path).modified_ns
+            except OSError:  # not there, which is for the check of the checkpoint to say
+                continue
+            if written is not None:
+                yield path, written / 1e9
+
+
+def members_of(tree: Tree, checkpoint: Checkpoint) -> Members:
+    """Return what goes with a checkpoint when it goes.
+
+    Raises:
+        UnknownLayoutError: Its layout does not say how a save is moved.
+    """
+    members = tree.layout.members(checkpoint)
+    if isinstance(members, Refusal):
+        raise UnknownLayoutError(f"{tree.inventory.root} {members.why}")
+    return members
+
+
+def blockers(tree: Tree, paths: Iterable[str]) -> list[Finding]:
+    """Say what must not be changed: whatever is reached through a link, or lies on another disk.
+
+    Raises:
+        IncompleteError: Something is not there any more.
+    """
+    found = (file.blocker for file in files_to_move(tree.storage.root, paths) if file.blocker is not None)
+    return _unsafe(tree, found, "change the tree that the link leads to, or the other disk's own, by hand")
+
+
+def in_the_way(tree: Tree, paths: Iterable[str]) -> list[Finding]:
+    """Say which files cannot be written: one that is a link or no file, or whose folder is a link; it may be missing.
+
+    Raises:
+        IncompleteError: A folder is not there any more.
+    """
+    there = [path for path in paths if os.path.lexists(f"{tree.inventory.root}/{path.rpartition('/')[0]}")]
+    found = files_not_to_replace(tree.storage.root, there)
+    return _unsafe(tree, found, "put a file or a folder in its place, or change what the link leads to by hand")
+
+
+def unwritable(tree: Tree, fixes: Iterable[PointerFix]) -> list[Finding]:
+    """Say which of the trainer's records cannot be written: one that is no file, or is reached through a link.
+
+    Raises:
+        IncompleteError: A folder is not there any more.
+    """
+    found = files_not_to_replace(tree.storage.root, [fix.path for fix in fixes])
+    return _unsafe(tree, found, "put a file in its place, or change what the link leads to by hand")
+
+
+def _unsafe(tree: Tree, blockers: Iterator[str], remedy: str) -> list[Finding]:
+    """Look at the disk for what is in the way, and say each once."""
+    try:
+        found = dict.fromkeys(blockers)
+    except OSError as error:
+        raise _changed(error.filename or tree.inventory.root) from None
+    code = Code.NOT_A_REGULAR_FILE
+    return [unsafe(code, message, remedy=remedy) for message in found]
+
+
+def unreadable(pointers: Iterable[Pointer]) -> list[Finding]:
+    """Say which of the trainer's records may name what goes, for they cannot be read."""
+    return [
+        unknown(
+            Code.META_UNREADABLE,
+            f"{pointer.path} {pointer.trouble}; it may name what would go",
+            path=pointer.path,
+            remedy="make it readable (mount the disk that a link leads to), or remove it and let ckpttool repair-meta "
+            "--apply write it anew",
+        )
+        for pointer in pointers
+        if pointer.unknown
+    ]
+
+
+def assert_unchanged(tree: Tree, question: TreeQuestion, *, grace: float) -> None:
+    """Scan again, and compare every name, size, time and inode with what the plan was made of.
+
+    Raises:
+        IncompleteError: Something differs, or somebody began to write.
+    """
+    now = changeable_tree(question)
+    if _listed(now) != _listed(tree):
+        before = {shard.path: shard.stamp for checkpoint in tree.inventory.checkpoints for shard in checkpoint.shards}
+        after = {shard.path: shard.stamp for checkpoint in now.inventory.checkpoints for shard in checkpoint.shards}
+        differs = sorted(path for path, _ in before.items() ^ after.items())
+        raise _changed(differs[0] if differs else tree.inventory.root)
+    assert_quiet(now, grace=grace)
+
+
+def _listed(tree: Tree) -> Inventory:
+    """Return what a tree holds without what is remembered of its content, to which the plan itself may have added."""
+    checkpoints = (
+        replace(
+            checkpoint,
+            findings=tuple(finding for finding in checkpoint.findings if finding.code not in FOUND_EARLIER),
+        )
+        for checkpoint in tree.inventory.checkpoints
+    )
+    return replace(tree.inventory, checkpoints=tuple(checkpoints))
+
+
+def assert_quiet(tree: Tree, *, grace: float) -> None:
+    """Tell that nobody is saving.
+
+    Raises:
+        IncompleteError: Somebody is.
+    """
+    for sign in signs_of_writing(tree, grace=grace):
+        raise IncompleteError(f"{sign.path}: {sign.message}; nothing was changed")
+
+
+def _changed(what: str) -> IncompleteError:
+    return IncompleteError(f"{what} changed since the plan was made; nothing was changed: run again when it is quiet")
+
+
+def write_pointers(root: str, fixes: Iterable[PointerFix]) -> None:
+    """Let the trainer's records name what they shall; each is the old one or the new one, whatever happens.
+
+    Raises:
+        WriteFailedError: One could not be written; those before it are new.
+        NotDurableError: All are written, but the disk did not confirm one of them.
+    """
+    unconfirmed = []
+    for fix in fixes:
+        try:
+            write(
+                f"{root}/{fix.path}", fix.text.content, overwrite=True, backup=False, mode=mode_of(root, fix.text.like)
+            )
+        except NotDurableError as error:
+            unconfirmed.append(error)
+    if unconfirmed:
+        raise unconfirmed[0]
+
+
+def mode_of(root: str, like: str | None) -> int:
+    """Return the mode of a record that is there already, for one that is written like it."""
+    try:
+        return NEW_RECORD_MODE if like is None else os.stat(f"{root}/{like}").st_mode & 0o666
+    except OSError:
+        return NEW_RECORD_MODE

@@ -1,0 +1,177 @@
+"""Training configs on their own: read, and judged by every rule about them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Sequence
+
+from ckpttool.core.decide import preflight as judge
+from ckpttool.core.decide.inline_allow import part
+from ckpttool.core.domain.finding import Code, Finding, damage
+from ckpttool.core.domain.frozen import dataclass, replace
+from ckpttool.core.domain.preflight import Check, Lint, Reason
+from ckpttool.core.domain.settings import RunConfig
+from ckpttool.core.domain.units import counted
+from ckpttool.core.domain.view import USUAL, View
+from ckpttool.core.errors import CkptToolError, ConfigError, ExitCode, ForeignConfigError
+from ckpttool.core.formats.safe_yaml import read_bytes, read_head
+from ckpttool.core.render.answers import preflight_summaries as summaries
+from ckpttool.trainers.registry import config_readers, lint, may_be_config, read_config, trainer_named
+
+_ENDINGS = (".yaml", ".yml")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BaseConfig:
+    """A config that was read, with all that is to be said of it alone."""
+
+    run: RunConfig
+    findings: tuple[Finding, ...]
+    """What is wrong with it, by rules and by what was read; what the user accepts is a note."""
+    silenced: tuple[Finding, ...]
+    """What a comment in it allows."""
+
+
+_OF_LATER_SAVES = frozenset({Code.KEEPS_ONE_CHECKPOINT})
+"""What costs a later save, and nothing of a start that resumes."""
+
+
+def read_base(path: str, allowed: tuple[Code, ...], *, devices: int | None = None, starts: bool = True) -> BaseConfig:
+    """Read the config that a launch starts from, and judge it by every rule about configs.
+
+    Args:
+        path: As the user gave it.
+        allowed: Findings that the user accepts.
+        devices: Devices that will be started in all; None: not known.
+        starts: Whether a start is judged, and not the config alone.
+
+    Raises:
+        CkptToolError: It cannot be used at all.
+    """
+    run = read_config(read_bytes(path), path=path, devices=devices)
+    found = part(lint(run), run.text, path=path)
+    if starts and trainer_named(run.trainer).launch is not None:  # of others such a setting may end the start itself
+        allowed = (*allowed, *_OF_LATER_SAVES)
+    return BaseConfig(run=run, findings=judge.allow(found.findings, allowed), silenced=found.silenced)
+
+
+def read_or_check(
+    path: str, allowed: tuple[Code, ...], *, devices: int | None = None, starts: bool = True
+) -> BaseConfig | Check:
+    """Do the same, and make a check of what keeps it from being used."""
+    try:
+        return read_base(path, allowed, devices=devices, starts=starts)
+    except CkptToolError as error:
+        return unusable(path, error)
+
+
+def config_check(path: str, config: BaseConfig | Check, *, name: str = "config") -> Check:
+    """Tell what was found in a config as a check."""
+    if isinstance(config, Check):
+        return replace(config, name=name)
+    return Check(
+        name=name,
+        summary=summaries.config_summary(config.findings, config.silenced),
+        reasons=tuple(Reason(finding=finding, file=path) for finding in config.findings),
+        allowed=tuple(Reason(finding=finding, file=path) for finding in config.silenced),
+    )
+
+
+def lint_config(
+    paths: str | os.PathLike[str] | Sequence[str],
+    *,
+    allowed: Iterable[Code] = (),
+    skip_foreign: bool = False,
+    view: View = USUAL,
+) -> Lint:
+    """Say what in configs a trainer finds wrong late or never; no checkpoint is looked at.
+
+    Args:
+        paths: Files, and folders, in which all YAML files are looked at, as deep as they lie; hidden folders and links
+            to folders are passed over.
+        allowed: Findings that the user accepts.
+        skip_foreign: Whether who names files does not know which of them are training configs.
+        view: How it is to be told.
+
+    Returns:
+        One check a config. A file that cannot be used at all is a finding too, with its exit code, and so is a folder
+        without a training config. YAML of others, and a config for inference, is counted where it was found in a
+        folder, and a finding where it was named and is not to be skipped.
+    """
+    if isinstance(paths, (str, os.PathLike)):
+        paths = (os.fspath(paths),)
+    checks: dict[str, Check] = {}
+    foreign: dict[str, None] = {}
+    for path in paths:
+        if os.path.isdir(path):
+            checks |= _in_folder(path, tuple(allowed), foreign)
+        elif skip_foreign:
+            checks |= _unless_foreign(path, tuple(allowed), foreign)
+        else:
+            checks[path] = config_check(path, read_or_check(path, tuple(allowed), starts=False), name=path)
+    return Lint(checks=tuple(checks.values()), foreign=tuple(foreign), view=view)
+
+
+def _in_folder(folder: str, allowed: tuple[Code, ...], foreign: dict[str, None]) -> dict[str, Check]:
+    found: dict[str, Check] = {}
+    others: dict[str, None] = {}
+    for path in _yaml_files(folder, found):
+        checks = _unless_foreign(path, allowed, others)
+        if any(_trains_nothing(check) for check in checks.values()):
+            others[path] = None  # a folder's configs for inference are nothing to start
+        else:
+            found |= checks
+    foreign |= others
+    if not found:
+        beside = f", but {counted(len(others), 'other YAML file')}" if others else ""
+        finding = damage(
+            Code.CONFIG_UNUSABLE,
+            f"{folder!r} holds no training config{beside}",
+            path=folder,
+            remedy=f"name a folder with some, or files; {config_readers()}'s are known",
+        )
+        found[folder] = Check(
+            name=folder,
+            summary="no training config",
+            reasons=(Reason(finding=finding, file=folder),),
+            stopped=ExitCode.USAGE,
+        )
+    return found
+
+
+def _trains_nothing(check: Check) -> bool:
+    return any(reason.finding.code is Code.NOT_A_TRAINING for reason in check.reasons)
+
+
+def _unless_foreign(path: str, allowed: tuple[Code, ...], foreign: dict[str, None]) -> dict[str, Check]:
+    try:
+        # Templates, YAML with tags of its own and long lists of packages cannot be read, and need not be.
+        if may_be_config(read_head(path)):
+            return {path: config_check(path, read_base(path, allowed, starts=False), name=path)}
+    except ForeignConfigError:
+        pass
+    except CkptToolError as error:
+        return {path: replace(unusable(path, error), name=path)}
+    foreign[path] = None
+    return {}
+
+
+def _yaml_files(folder: str, unseen: dict[str, Check]) -> Iterator[str]:
+    """Yield the YAML files below a folder, by name; a folder that cannot be listed becomes a check."""
+
+    def cannot(error: OSError) -> None:
+        place = str(error.filename)
+        finding = judge.stopped(f"{place!r} cannot be listed: {error.strerror}", ExitCode.INCOMPLETE)
+        reason = Reason(finding=finding, file=place)
+        unseen[place] = Check(name=place, summary="no answer", reasons=(reason,), stopped=ExitCode.INCOMPLETE)
+
+    for place, folders, names in os.walk(folder, onerror=cannot):
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        yield from (os.path.join(place, name) for name in sorted(names) if name.endswith(_ENDINGS))
+
+
+def unusable(path: str, error: CkptToolError, *, remedy: str | None = None) -> Check:
+    """Make a check of what keeps a config from being used; what to do about it, where that is not to mend it."""
+    line = error.line if isinstance(error, ConfigError) else None
+    reason = Reason(finding=judge.unusable(str(error), path, line, remedy), file=path)
+    return Check(name="config", summary="cannot be used", reasons=(reason,), stopped=error.exit_code)

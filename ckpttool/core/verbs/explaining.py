@@ -1,0 +1,46 @@
+"""What findings mean."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+from ckpttool.core.domain.finding import Code
+from ckpttool.core.domain.frozen import dataclass
+from ckpttool.core.errors import UsageError
+from ckpttool.core.render.answers import explanation as texts
+from ckpttool.core.render.findings import Explanation, explained, explanations
+from ckpttool.core.render.json import as_read
+from ckpttool.trainers.registry import FIRST, names_by_title
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Explained:
+    """What findings mean, how ckpttool knows it, and what to do."""
+
+    code: Code | None
+    """The one that was asked for; None: all."""
+    explanations: tuple[Explanation, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return what the command prints with `--format json`."""
+        names = names_by_title()
+        if self.code is None:
+            return cast("dict[str, Any]", as_read(texts.list_document(names, first=FIRST)))
+        return cast("dict[str, Any]", as_read(texts.one_document(self.explanations[0], names, first=FIRST)))
+
+
+def explain(code: Code | str | None = None) -> Explained:
+    """Say what a finding means, and what to do.
+
+    Args:
+        code: Of a finding; None: all that there are.
+
+    Raises:
+        UsageError: There is no such finding.
+    """
+    if code is None:
+        return Explained(code=None, explanations=tuple(explanations()))
+    found = explained(code.value if isinstance(code, Code) else code)
+    if found is None:
+        raise UsageError(f"there is no finding {code!r}; ckpttool.Code lists all")
+    return Explained(code=found.code, explanations=(found,))

@@ -1,0 +1,66 @@
+"""Mend in configs what one value mends, where nothing else can be meant."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+
+from ckpttool.core.domain.finding import Code
+from ckpttool.core.domain.preflight import FixedConfig, Lint
+from ckpttool.core.domain.settings import KeyPath, Value
+from ckpttool.core.errors import CkptToolError
+from ckpttool.core.formats.safe_yaml import parse_document, settings_of
+from ckpttool.core.render.yaml_edit import with_values
+from ckpttool.core.verbs.configs import read_base
+from ckpttool.trainers.registry import safe_fixes
+
+
+def fix_config(answer: Lint, *, allowed: Iterable[Code] = (), apply: bool = False) -> tuple[FixedConfig, ...]:
+    """Mend what is safe in the configs of an answer: comments, order and every other byte stay.
+
+    Args:
+        answer: As `lint_config` gave it; its files are read again.
+        allowed: Findings that the user accepts: they stay, as does what a comment allows.
+        apply: Whether to write, each file whole; without it nothing is changed.
+
+    Returns:
+        The configs in which there is something to mend.
+
+    Raises:
+        CkptToolError: One could not be read or written; those before it are mended.
+    """
+    from ckpttool.core.write.files import replace
+
+    accepted = frozenset(allowed)
+    found = [_fixed(check.name, accepted) for check in answer.checks if check.stopped is None]
+    changed = tuple(each for each in found if each.fixes)
+    for each in changed if apply else ():
+        replace(each.path, each.after.encode("utf-8"), overwrite=True, backup=False)
+    return changed
+
+
+def _fixed(path: str, accepted: Collection[Code]) -> FixedConfig:
+    base = read_base(path, ())
+    silenced = {(finding.code, finding.line) for finding in base.silenced}
+    wanted = {
+        each.key: each
+        for each in safe_fixes(base.run)
+        if each.code not in accepted and (each.code, each.line) not in silenced
+    }
+    text = base.run.text
+    after, done = with_values(text, {key: each.value for key, each in wanted.items()})
+    _assert_meant(text, after, {key: wanted[key].value for key in done}, path)
+    fixes = sorted((wanted[key] for key in done), key=lambda fix: fix.line)
+    return FixedConfig(path=path, before=text, after=after, fixes=tuple(fixes))
+
+
+def _assert_meant(before: str, after: str, values: dict[KeyPath, str], path: str) -> None:
+    """Make sure that the new text reads back as the old with these values, and nothing else."""
+    old, new = _values(before, path), _values(after, path)
+    old |= {key: _values(f"a: {value}", path)["a",] for key, value in values.items()}
+    if repr(old) != repr(new):  # which tells True from 1, and 1 from 1.0
+        raise CkptToolError(f"{path!r} would not read back as it should: nothing was written to it; mend it by hand")
+
+
+def _values(text: str, path: str) -> dict[KeyPath, Value]:
+    settings = settings_of(parse_document(text.encode("utf-8"), what=path), path=path)
+    return {entry.key: entry.value for entry in settings.entries}

@@ -1,0 +1,121 @@
+"""What healing a checkpoint that was passed over would save, as far as that is known without reading it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from itertools import islice
+
+from ckpttool.core.decide.healing import heal_advice, is_about_shards, sick_shards, witnesses_for
+from ckpttool.core.domain.checkpoint import Checkpoint
+from ckpttool.core.domain.finding import Finding
+from ckpttool.core.domain.frozen import replace
+from ckpttool.core.domain.healing import HealOrder, Sick
+from ckpttool.core.domain.plan import NoResumePoint, Rejection, ResumePoint
+from ckpttool.core.domain.question import CheckQuestion, TreeQuestion
+from ckpttool.core.domain.units import Rank
+from ckpttool.core.domain.verdict import Level, Verdict
+from ckpttool.core.storage import is_local
+from ckpttool.core.verbs.healing import MOST_WITNESSES, what_can_be_rebuilt
+from ckpttool.core.verbs.scanning import Tree, scan
+from ckpttool.core.verbs.verifying import content_engine
+from ckpttool.core.verify.plan import plan_checks
+from ckpttool.core.verify.session import reports_of
+from ckpttool.trainers.base import Refusal
+
+CHEAP_BYTES = 16 << 20
+"""What is read without being asked for: it takes no longer than a look at headers."""
+
+_MOST_LOOKED_AT = 2
+"""Newest ones of those that were passed over; what is older saves less."""
+
+
+_MOST_ASKED = 8
+"""Shards of which it is asked whether they may have a copy: a node's."""
+
+_ALL_ASKED = 32
+"""Ranks up to which all are asked for copies."""
+
+
+def advice_on(tree: Tree, question: TreeQuestion, point: ResumePoint | NoResumePoint) -> tuple[Finding, ...]:
+    """Say of a newer checkpoint that was passed over for its shards whether they can be rebuilt, or may be.
+
+    Args:
+        tree: Where it lies.
+        question: How the tree was asked for.
+        point: What was chosen without it.
+    """
+    advice = (_advice(tree, question, point, rejection) for rejection in point.rejected[:_MOST_LOOKED_AT])
+    return tuple(found for found in advice if found is not None)[:1]
+
+
+def _advice(
+    tree: Tree, question: TreeQuestion, point: ResumePoint | NoResumePoint, rejection: Rejection
+) -> Finding | None:
+    checkpoint, root = rejection.checkpoint, tree.inventory.root
+    if not (is_about_shards(checkpoint, rejection.reasons) and is_local(tree.storage.root)):
+        return None
+    if isinstance(tree.layout.twin(checkpoint, Rank(0), checkpoint.shards[0].role), Refusal):
+        return None
+    if _cost(tree, checkpoint) <= CHEAP_BYTES:
+        sized = scan(replace(question, sizes=True))
+        own = next((each for each in sized.inventory.checkpoints if each.key == checkpoint.key), None)
+        if own is None or not what_can_be_rebuilt(sized, sized.closer(own), HealOrder())[0].is_mended:
+            return None
+        return heal_advice(point, checkpoint, root=root, is_proven=True)
+    verdict = Verdict(
+        key=checkpoint.key,
+        name=checkpoint.name,
+        step=checkpoint.step,
+        level=Level.STRUCTURE,
+        reports=(),
+        findings=rejection.reasons,
+    )
+    sick = sick_shards(checkpoint, verdict, lambda place: str(tree.layout.twin(checkpoint, *place)))
+    others = witnesses_for(checkpoint, tree.inventory.checkpoints)
+    kin = [other for other in others if other.run == checkpoint.run and not other.findings]
+    may_be = bool(sick) and bool(kin) and _may_all_have_copies(tree, kin[0], sick)
+    return heal_advice(point, checkpoint, root=root, is_proven=False) if may_be else None
+
+
+def _cost(tree: Tree, checkpoint: Checkpoint) -> int:
+    """Return about how many bytes would be read: it, and those that prove copies; past what is cheap, no more count.
+
+    Of every file, and of all of these: what was cut short is small, and what it is compared with is not.
+    """
+    cost = 0
+    for read in (checkpoint, *islice(witnesses_for(checkpoint, tree.inventory.checkpoints), MOST_WITNESSES)):
+        for shard in read.shards:
+            with suppress(OSError):
+                cost += tree.storage.stamp(shard.path).size
+            if cost > CHEAP_BYTES:
+                return cost
+    return cost
+
+
+def _may_all_have_copies(tree: Tree, other: Checkpoint, sick: Sequence[Sick]) -> bool:
+    """Tell whether at another checkpoint whole ranks' files were like each of these, as far as headers and ends tell.
+
+    Of many ranks only those a power of two away are asked: there the copies are, in most layouts.
+    """
+    world = {shard.rank for shard in other.shards if shard.rank is not None}
+    near = {
+        each.place: world.difference({each.rank})
+        if len(world) <= _ALL_ASKED
+        else {Rank(each.rank + sign * 2**power) for power in range(13) for sign in (-1, 1)}
+        for each in sick[:_MOST_ASKED]
+    }
+    wanted = {(rank, role) for (own, role), ranks in near.items() for rank in (own, *ranks)}
+    shards = tuple(shard for shard in other.shards if (shard.rank, shard.role) in wanted)
+    tasks = plan_checks(tree.inventory.root, replace(other, shards=shards), Level.STRUCTURE)
+    reports = {
+        (report.rank, report.role): (report.schema_hash, report.tail_hash)
+        for report in reports_of(tasks, content_engine(CheckQuestion(), None))
+        if report.tail_hash is not None
+    }
+    doubted = {each.place for each in sick}
+    whole = {(rank, role): like for (rank, role), like in reports.items() if (rank, role) not in doubted}
+    return all(
+        own in reports and any(whole.get((rank, own[1])) == reports[own] for rank in ranks)
+        for own, ranks in near.items()
+    )

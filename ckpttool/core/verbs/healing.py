@@ -1,0 +1,278 @@
+"""Rebuild a missing or damaged shard from another rank's that is proven to be a copy of it."""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
+
+from ckpttool.core.decide.changes import repairs
+from ckpttool.core.decide.healing import (
+    contradicted,
+    find_donors,
+    is_held_back_by,
+    sick_shards,
+    stays_lost,
+    with_shards,
+    witnesses_for,
+)
+from ckpttool.core.decide.resume import choose
+from ckpttool.core.decide.steps import not_acted_on
+from ckpttool.core.domain.checkpoint import Checkpoint
+from ckpttool.core.domain.finding import Code, Finding, blocking, unknown
+from ckpttool.core.domain.frozen import replace
+from ckpttool.core.domain.healing import Healing, HealOrder, Place, SavedShards, Sealed, ShardHealing, Sick
+from ckpttool.core.domain.manifest import Manifest, ShardSeal
+from ckpttool.core.domain.pointer import PointerFix
+from ckpttool.core.domain.question import CheckQuestion, ResumeQuestion, TreeQuestion
+from ckpttool.core.domain.rebuilt import rebuilt_from
+from ckpttool.core.domain.replicas import Proof, Trust
+from ckpttool.core.domain.shard import ShardRole
+from ckpttool.core.domain.units import Rank
+from ckpttool.core.domain.verdict import Level, ShardReport, Verdict
+from ckpttool.core.errors import NothingToResumeError
+from ckpttool.core.records.journal import TIME_FORMAT, TRASH
+from ckpttool.core.records.manifest import read_manifest
+from ckpttool.core.verbs.changes import (
+    assert_unchanged,
+    change_of,
+    changeable_tree,
+    in_the_way,
+    in_trash,
+    moving,
+    pending,
+    seen_in_part,
+    signs_of_writing,
+)
+from ckpttool.core.verbs.rebuilding import Rebuilding, differing_tensor, own_metadata
+from ckpttool.core.verbs.scanning import Tree, Where, asked, looking_at
+from ckpttool.core.verbs.verifying import chosen, content_engine, session_for
+from ckpttool.core.verify.plan import plan_checks
+from ckpttool.core.verify.session import reports_of
+from ckpttool.trainers.base import Refusal
+
+MOST_WITNESSES = 4
+"""Other checkpoints that are read until enough of them tell: what is not proven by then is no copy."""
+
+
+def heal(question: Where = None, order: HealOrder = HealOrder()) -> Healing:
+    """Rebuild the missing or damaged shards of a checkpoint from other ranks' that are proven to hold the same.
+
+    Every byte of the checkpoint is read, and those of the ranks in question at other checkpoints of the run where no
+    record tells who holds what. What is damaged is kept in the tree's trash. A heal that was interrupted when its files
+    were laid ready is ended by the next change of the tree.
+
+    Args:
+        question: Which tree.
+        order: Which checkpoint, from which rank, and whether to do it.
+
+    Raises:
+        UsageError: The checkpoint is not there.
+        NothingToResumeError: The tree has none.
+        UnknownLayoutError: It is of a layout whose saves are never changed.
+        LockedError: Another ckpttool changes this tree.
+        IncompleteError: The tree changed meanwhile, or what was rebuilt is not what the donor holds.
+        WriteFailedError: The disk refused. Nothing was changed, or the next change of the tree ends it.
+        NotDurableError: It is done, but the disk did not confirm it.
+    """
+    question = asked(question)
+    tree = changeable_tree(question)
+    if not order.apply:
+        return _proposal(tree, question, order)[0]
+    with change_of(tree.inventory.root):
+        tree = changeable_tree(question)
+        healing, reports = _proposal(tree, question, order)
+        if not healing.applied:
+            return healing
+        with moving(tree.inventory.root):
+            assert_unchanged(tree, question, grace=order.grace)
+            Rebuilding(tree, healing, reports).run()
+    return healing
+
+
+def _proposal(tree: Tree, question: TreeQuestion, order: HealOrder) -> tuple[Healing, Mapping[str, ShardReport]]:
+    """Say what would be done, and return what was seen of the checkpoint's shards, by path."""
+    meant = chosen(tree, order.checkpoint)
+    if not meant:
+        raise NothingToResumeError(f"there is no checkpoint in {tree.inventory.root}")
+    healing, reports = what_can_be_rebuilt(tree, tree.closer(meant[0]), order)
+    if healing.healable:
+        healing = replace(healing, fixes=_fixes(tree, healing), trash=_trash(tree, healing))
+        healing = replace(healing, refusals=tuple(_against(tree, question, healing, order)))
+    return healing, reports
+
+
+def what_can_be_rebuilt(
+    tree: Tree, checkpoint: Checkpoint, order: HealOrder
+) -> tuple[Healing, Mapping[str, ShardReport]]:
+    """Find for each missing or damaged shard a donor, and return what was seen of all shards, by path.
+
+    Args:
+        tree: Scanned with sizes.
+        checkpoint: Of this tree, with all that its own records tell.
+        order: From which rank, and what of a file.
+    """
+    session = session_for(tree, CheckQuestion(level=Level.NUMERICS))
+    try:
+        verdict = session.verdict(checkpoint)
+    finally:
+        session.close()
+    refusal = tree.layout.twin(checkpoint, Rank(0), checkpoint.shards[0].role if checkpoint.shards else ShardRole.FULL)
+    sick: tuple[Sick, ...] = ()
+    against: list[Finding] = []
+    if not isinstance(refusal, Refusal):
+        sick = _with_seals(tree, checkpoint, sick_shards(checkpoint, verdict, partial(_path_of, tree, checkpoint)))
+    elif blocking(verdict.findings):
+        against = [unknown(Code.NO_DONOR, f"{tree.inventory.root} {refusal.why}", path=checkpoint.name)]
+    healing = Healing(
+        root=tree.inventory.root,
+        layout=tree.inventory.layout,
+        checkpoint=checkpoint,
+        shards=_donors(tree, checkpoint, verdict, sick, order) if sick else (),
+        lost=stays_lost(verdict, sick),
+        refusals=tuple(against),
+        apply=order.apply,
+        resolved_from=tree.resolved_from,
+    )
+    return healing, {report.path: report for report in verdict.reports}
+
+
+def _against(tree: Tree, question: TreeQuestion, healing: Healing, order: HealOrder) -> Iterator[Finding]:
+    """Say what speaks against writing anything."""
+    if not order.apply:
+        yield from pending(tree)
+    yield from not_acted_on(healing.checkpoint)
+    yield from seen_in_part(tree, question, healing.checkpoint)
+    yield from signs_of_writing(tree, grace=order.grace)
+    places = [shard.sick.path for shard in healing.healable]
+    yield from in_the_way(tree, [*places, *(fix.path for fix in healing.fixes)])
+
+
+def _path_of(tree: Tree, checkpoint: Checkpoint, place: Place) -> str | None:
+    path = tree.layout.twin(checkpoint, *place)
+    return None if isinstance(path, Refusal) else path
+
+
+def _donors(
+    tree: Tree, checkpoint: Checkpoint, verdict: Verdict, sick: Sequence[Sick], order: HealOrder
+) -> tuple[ShardHealing, ...]:
+    """Read of other checkpoints no more than it takes to find donors."""
+    with looking_at(tree.inventory.root):
+        recorded = tree.layout.slices(tree.storage, checkpoint)
+    told: dict[str | None, list[Finding]] = defaultdict(list)
+    for finding in verdict.findings:
+        told[finding.path].append(finding)
+    seals = _seals(tree, checkpoint)
+    stamps = {report.path: report.stamp for report in verdict.reports}
+    # What was rebuilt from another file is that file by another name.
+    stamps |= {path: stamps[origin] for path, origin in rebuilt_from(verdict.reports, seals).items()}
+    now = _by_place(
+        replace(report, findings=tuple(told[report.path]), stamp=stamps[report.path]) for report in verdict.reports
+    )
+    others: list[SavedShards] = []
+    answer = find_donors(sick, now, others, recorded, order)
+    for other in witnesses_for(checkpoint, tree.inventory.checkpoints):
+        if all(each.donor is not None for each in answer) or len(others) == MOST_WITNESSES:
+            break
+        if not blocking(other.findings):
+            roles = {each.role for each in sick}
+            is_same = other.run == checkpoint.run
+            shards = _read(tree, other, roles)
+            others.append(SavedShards(name=other.name, step=other.step, same_run=is_same, shards=shards))
+            answer = find_donors(sick, now, others, recorded, order)
+    told_by_header = {report.path: report.schema_hash for report in verdict.reports}
+    answer = tuple(_with_trust_of_donor(each, seals) for each in answer)
+    answer = tuple(_unless_contradicted(tree, each, told_by_header) for each in answer)
+    return tuple(_with_metadata(tree, checkpoint, each) for each in answer)
+
+
+def _with_trust_of_donor(shard: ShardHealing, seals: Mapping[str, ShardSeal]) -> ShardHealing:
+    """Trust a seal that a heal wrote no more than what spoke for that heal's donor."""
+    donor = shard.donor
+    if donor is None or donor.trust is not Trust.CHECKSUM:
+        return shard
+    seal = seals.get(shard.sick.path if donor.proof is Proof.SEALED else donor.path)
+    if seal is None or seal.healed is None:
+        return shard
+    return replace(shard, donor=replace(donor, trust=seal.healed.trust))
+
+
+def _unless_contradicted(tree: Tree, shard: ShardHealing, schemas: Mapping[str, str | None]) -> ShardHealing:
+    """Compare the data where the header alone is broken and nobody vouches for the donor: its bits may have flipped."""
+    donor = shard.donor
+    if donor is None or shard.sick.is_missing or shard.tensor is not None or donor.trust is not Trust.NUMERICS:
+        return shard
+    if schemas.get(shard.sick.path) == schemas[donor.path]:
+        return shard
+    tensor = differing_tensor(tree.storage, shard.sick.path, donor.path)
+    return shard if tensor is None else contradicted(shard, tensor)
+
+
+def _seals(tree: Tree, checkpoint: Checkpoint) -> Mapping[str, ShardSeal]:
+    place = tree.seal_place(checkpoint)
+    manifest = None if place is None else read_manifest(tree.storage, place)
+    return manifest.by_path if isinstance(manifest, Manifest) else {}
+
+
+def _with_seals(tree: Tree, checkpoint: Checkpoint, sick: Sequence[Sick]) -> tuple[Sick, ...]:
+    """Add what the checkpoint's manifest has of the shards that are missing or damaged now."""
+    place = tree.seal_place(checkpoint)
+    seals = _seals(tree, checkpoint)
+    if place is None:
+        return tuple(sick)
+    return tuple(
+        each
+        if (seal := seals.get(each.path)) is None or seal.tensors is None
+        else replace(each, sealed=Sealed(place.path, seal.schema_hash, seal.tensors))
+        for each in sick
+    )
+
+
+def _read(tree: Tree, checkpoint: Checkpoint, roles: set[ShardRole]) -> dict[Place, ShardReport]:
+    """Read every byte of another checkpoint's shards."""
+    shards = tuple(shard for shard in checkpoint.shards if shard.role in roles)
+    question = CheckQuestion(level=Level.CHECKSUM)
+    tasks = plan_checks(tree.inventory.root, replace(checkpoint, shards=shards), question.level)
+    seals = _seals(tree, checkpoint)
+    rebuilt = {path for path, seal in seals.items() if seal.healed is not None}
+    return _by_place(each for each in reports_of(tasks, content_engine(question, None)) if each.path not in rebuilt)
+
+
+def _by_place(reports: Iterable[ShardReport]) -> dict[Place, ShardReport]:
+    return {(report.rank, report.role): report for report in reports if report.rank is not None}
+
+
+def _with_metadata(tree: Tree, checkpoint: Checkpoint, shard: ShardHealing) -> ShardHealing:
+    """Add what the header of the rebuilt file says beside the tensors."""
+    if shard.donor is None or shard.tensor is not None:
+        return shard
+    kin = witnesses_for(checkpoint, tree.inventory.checkpoints)
+    with looking_at(tree.inventory.root):
+        return replace(shard, metadata=own_metadata(tree.storage, shard.sick, shard.donor, kin))
+
+
+def _trash(tree: Tree, healing: Healing) -> str | None:
+    """Return where what is replaced will be kept; None where all of it is missing."""
+    if all(shard.sick.is_missing for shard in healing.healable):
+        return None
+    taken = {folder.name for folder in in_trash(tree)}
+    name = f"{time.strftime(TIME_FORMAT, time.gmtime())}-{healing.checkpoint.name}"
+    while name in taken:
+        name += "+"
+    return f"{TRASH}/{name}"
+
+
+def _fixes(tree: Tree, healing: Healing) -> tuple[PointerFix, ...]:
+    """Find the trainer's records that are to name the checkpoint: it will be the newest whole one."""
+    if not healing.is_mended:
+        return ()
+    whole = with_shards(healing)
+    question = ResumeQuestion(ignore_health=True)
+    session = session_for(tree, CheckQuestion())
+    point = choose(tree.inventory, question, session.verdict)
+    if not is_held_back_by(healing, point):
+        return ()
+    with looking_at(tree.inventory.root):
+        pointers = tuple(tree.layout.pointers(tree.storage, whole.ranks))
+    return tuple(repairs(pointers, whole, tree.layout.pointing_to))

@@ -1,0 +1,158 @@
+"""Judge the health of checkpoints, and bring the record of it up to date."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from ckpttool.core.decide.checkpoint_health import (
+    assert_read_to_its_end,
+    embedding_norms,
+    newest,
+    other_findings,
+    weigh,
+    with_drift,
+    with_newest,
+    with_weights,
+)
+from ckpttool.core.decide.embedding_health import judge_checkpoints
+from ckpttool.core.domain.finding import Code, Finding, Severity, unknown
+from ckpttool.core.domain.frozen import replace
+from ckpttool.core.domain.health_events import HealthReport
+from ckpttool.core.domain.log_answer import HealthAnswer, LogReading
+from ckpttool.core.domain.log_question import HealthQuestion
+from ckpttool.core.domain.verdict import Verdict
+from ckpttool.core.errors import UsageError, WriteFailedError
+from ckpttool.core.storage import above, as_spelled_there, assert_changeable
+from ckpttool.core.verbs.scanning import Tree, Where, health_file_beside, recorded_names, tree_of
+from ckpttool.trainers.abilities import HealthFile
+from ckpttool.trainers.base import Refusal
+from ckpttool.trainers.registry import health_file_of, log_reader
+
+if TYPE_CHECKING:
+    from ckpttool.core.domain.metrics import TrainingLog
+
+LOCK_SECONDS = 60.0
+"""How long to wait for another ckpttool that writes the health file: each holds it for milliseconds."""
+
+
+def health(
+    tree: Tree | Where = None, question: HealthQuestion = HealthQuestion(), verdicts: Sequence[Verdict] = ()
+) -> HealthAnswer:
+    """Judge every checkpoint of a tree by the log, by what is recorded, and by what its shards hold.
+
+    Args:
+        tree: Scanned.
+        question: How to judge.
+        verdicts: On its checkpoints at level NUMERICS, where the shards shall have a say.
+
+    Raises:
+        UsageError: A log is not there, or what is asked cannot be.
+        IncompleteError: The record was to be written, and a log could not be read to its end.
+        LockedError: Another process writes the health file.
+        UnsafeError: The record was to be written, and lies in no folder of this machine.
+        WriteFailedError: It could not be written; nothing was changed.
+        NotDurableError: It is written, but the disk did not confirm it.
+    """
+    tree = tree_of(tree)
+    if question.write:
+        _assert_writable(tree, question)
+    log = log_reader(question.logs.columns).merged(question.logs.patterns, tree.storage.root)
+    if question.write and log is not None:
+        assert_read_to_its_end(log)
+    return judged(tree, question, log, verdicts)
+
+
+def judged(
+    tree: Tree, question: HealthQuestion, log: TrainingLog | None, verdicts: Sequence[Verdict] = ()
+) -> HealthAnswer:
+    """Answer as `health` does, by a log that was read already; None where there is none."""
+    inventory = tree.inventory
+    report = judge_checkpoints(inventory, log, threshold=question.threshold, pipeline_stages=question.pipeline_stages)
+    weights = {verdict.key: weigh(verdict) for verdict in verdicts}
+    report = with_newest(with_drift(with_weights(report, weights, inventory), inventory), inventory)
+    file = health_file_of(tree.layout)
+    place = question.health_file or (None if file is None else _beside(tree, file.name))
+    written = False
+    if question.write and file is not None:
+        place = place or os.path.join(above(inventory.root), file.name)
+        written = _write(place, file, tree, report)
+        report = replace(report, findings=_after_writing(report, tree))
+    findings = (*report.findings, *other_findings(inventory, log, verdicts))
+    return HealthAnswer(
+        root=inventory.root,
+        report=replace(report, findings=findings),
+        newest=newest(report, inventory),
+        reading=None if log is None else LogReading.of(log),
+        points=() if log is None else embedding_norms(log.metrics),
+        weights=tuple(weights[checkpoint.key] for checkpoint in inventory.checkpoints if checkpoint.key in weights),
+        health_file=place,
+        written=written,
+    )
+
+
+def _beside(tree: Tree, name: str) -> str | None:
+    return as_spelled_there(health_file_beside(tree.storage.root, name), tree.storage.root, tree.inventory.root)
+
+
+def _assert_writable(tree: Tree, question: HealthQuestion) -> None:
+    if question.health_file is None:
+        assert_changeable(tree.storage.root)
+    if question.threshold is None:
+        raise UsageError("--write records a judgement: give the --threshold to judge by")
+    if health_file_of(tree.layout) is None:
+        raise UsageError("--write: the trainer of this tree keeps no health file that ckpttool knows")
+    refusals = _nameless(tree)
+    if refusals and len(refusals) == len(tree.inventory.checkpoints):
+        why = next(iter(refusals.values())).why
+        raise UsageError(f"--write {why}; resolve --health-threshold judges without one")
+
+
+def _nameless(tree: Tree) -> dict[str, Refusal]:
+    """Return why the health file has no name for a checkpoint, by its name, for each of which that is so."""
+    named = ((checkpoint, tree.layout.recorded_name(checkpoint)) for checkpoint in tree.inventory.checkpoints)
+    return {checkpoint.name: name for checkpoint, name in named if isinstance(name, Refusal)}
+
+
+def _after_writing(report: HealthReport, tree: Tree) -> tuple[Finding, ...]:
+    """Return what is left to say: what the record got wrong is right now, and some of it cannot be in there."""
+    settled = (replace(finding, severity=Severity.NOTE) for finding in report.findings)
+    left_out = (
+        unknown(Code.CANNOT_ANSWER, f"{name} was not written into the record: --write {refusal.why}")
+        for name, refusal in _nameless(tree).items()
+    )
+    return (*settled, *left_out)
+
+
+def _write(place: str, file: HealthFile, tree: Tree, report: HealthReport) -> bool:
+    """Bring the health file in line with what the log showed, and tell whether it was changed."""
+    assert_changeable(place)
+    from ckpttool.core.write.files import locked
+    from ckpttool.core.write.files import replace as write
+
+    judged = [
+        (name, judgement.health)
+        for name, judgement in zip(recorded_names(tree.layout, tree.inventory), report.judgements, strict=True)
+        if judgement.source == "log" and name is not None
+    ]
+    with locked(place, timeout=LOCK_SECONDS):
+        old = _content(place)
+        try:
+            new = file.updated(old, judged)
+        except ValueError as error:
+            raise WriteFailedError(f"{place} is no health file ({error}); nothing was changed") from None
+        if new == old:
+            return False
+        write(place, new, overwrite=True, backup=True)
+    return True
+
+
+def _content(place: str) -> bytes | None:
+    try:
+        with open(place, "rb") as file:
+            return file.read()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise WriteFailedError(f"{place} cannot be read: {error.strerror or error}; nothing was changed") from None

@@ -1,0 +1,174 @@
+"""Turn a plan into a launch config on disk and the command that starts it."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import fields, replace
+from typing import TYPE_CHECKING
+
+from ckpttool.core.decide.preflight import allow
+from ckpttool.core.domain.launch import Fragment, Launch, LaunchJob
+from ckpttool.core.domain.plan import NoResumePoint, ResumePlan
+from ckpttool.core.domain.preflight import Preflight, PreflightQuestion, Refused
+from ckpttool.core.domain.question import DataQuestion, LaunchOrder, ResumeQuestion, TreeQuestion
+from ckpttool.core.errors import UsageError
+from ckpttool.core.storage import is_local, open_storage
+from ckpttool.core.storage.disk import Disk, LocalDisk
+from ckpttool.core.verbs.configs import read_base
+from ckpttool.core.verbs.preflighting import (
+    assert_startable,
+    assert_told_by_its_user,
+    from_the_top,
+    judged,
+    judged_with_start,
+)
+from ckpttool.core.verbs.resolving import resolve
+from ckpttool.core.verbs.scanning import Where, asked
+from ckpttool.core.write.files import replace as write
+
+if TYPE_CHECKING:
+    from ckpttool.core.domain.finding import Code, Finding
+    from ckpttool.core.domain.node import Node
+    from ckpttool.core.domain.settings import RunConfig
+
+
+def launch(  # noqa: PLR0913  # the last two are what the machine says, where it is not to be asked
+    question: Where = None,
+    choice: ResumeQuestion = ResumeQuestion(),
+    data: DataQuestion = DataQuestion(),
+    *,
+    order: LaunchOrder,
+    disk: Disk | None = None,
+    node: Node | None = None,
+) -> Launch | Refused:
+    """Write the config that makes the trainer resume as `resolve` says, and spell the command.
+
+    Only the settings of the resume change; comments, order and quoting of the base config stay. The new file is
+    written last, in one piece, when all else is known to be right.
+
+    Args:
+        question: Which tree. Its config is `order.base`, whatever it says.
+        choice: Which checkpoints may be chosen.
+        data: What changes about the data.
+        order: What to write, for which machines, and what is accepted.
+        disk: As in `preflight`.
+        node: As in `preflight`.
+
+    Returns:
+        The launch; or the preflight that stops it, with every reason: then nothing is written.
+
+    Raises:
+        CkptToolError: The base config cannot be used, or the output exists and may not be replaced.
+    """
+    question = asked(question)
+    devices = None if order.devices_per_node is None else order.nodes * order.devices_per_node
+    base = read_base(order.base, order.allowed, devices=devices)
+    answer = resolve(replace(question, config=base.run), choice, data, node=node)
+    target = assert_startable(answer.tree, order.load_checkpoint)
+    wanted = _preflight_of(order, question, choice, data)
+    decision, disk = answer.decision, disk or LocalDisk()
+    if isinstance(decision, NoResumePoint):
+        return _refused(judged(wanted, base, answer, disk).answer)
+    job = _job(base.run, decision, order)
+    commands, devices = (None, None) if job is None else (target.commands(job), job.nodes * job.devices_per_node)
+    ready = judged_with_start(replace(wanted, devices=devices), base, answer, disk)
+    edited = ready.launch_config()
+    if ready.plan is None or edited is None or commands is None:
+        return _refused(ready.answer)
+    plan = replace(ready.plan, findings=_told(decision, ready.answer, order.allowed))
+    content = edited.text.encode("utf-8")
+    written = not (order.force and _is_already(order.output, content))
+    if written:
+        write(order.output, content, overwrite=order.force, backup=True)
+    said = Launch(plan=plan, output=order.output, changes=edited.changes, commands=commands, folder=target.folder)
+    return replace(said, written=written, view=order.view)
+
+
+def fragment(
+    question: Where = None,
+    choice: ResumeQuestion = ResumeQuestion(),
+    data: DataQuestion = DataQuestion(),
+    *,
+    strict: bool = False,
+    node: Node | None = None,
+) -> Fragment:
+    """Say what makes a trainer resume as `resolve` says, where its configs are not edited: it is told by its user.
+
+    Args:
+        question: Which tree.
+        choice: Which checkpoints may be chosen.
+        data: What changes about the data.
+        strict: Whether a newer checkpoint that was rejected is an exit of its own.
+        node: As in `resolve`.
+
+    Raises:
+        CkptToolError: The question cannot be answered, or this trainer is started with a config that `launch` writes.
+    """
+    answer = resolve(question, choice, data, node=node)
+    assert_told_by_its_user(answer.tree)
+    decision, looks = answer.decision, answer.tree.looks
+    if isinstance(decision, ResumePlan) and looks is not None:
+        there = from_the_top(decision.load.path, decision.root, looks.merge)
+        decision = replace(decision, load=decision.load.at(there))
+    elif isinstance(decision, ResumePlan) and is_local(answer.tree.storage.root):
+        decision = replace(decision, load=decision.load.at(os.path.abspath(decision.load.path)))
+    return Fragment(decision=decision, strict=strict)
+
+
+def _refused(preflight: Preflight) -> Refused:
+    return Refused(**{field.name: getattr(preflight, field.name) for field in fields(preflight)})
+
+
+def _preflight_of(
+    order: LaunchOrder, question: TreeQuestion, choice: ResumeQuestion, data: DataQuestion
+) -> PreflightQuestion:
+    return PreflightQuestion(
+        config=order.base,
+        tree=question,
+        choice=choice,
+        data=data,
+        strict=order.strict,
+        allowed=order.allowed,
+        view=order.view,
+        load_checkpoint=order.load_checkpoint,
+    )
+
+
+def _told(plan: ResumePlan, ready: Preflight, allowed: tuple[Code, ...]) -> tuple[Finding, ...]:
+    """Return what is told of the plan, and what the user accepted of the config and the machine."""
+    told = allow(plan.findings, allowed)
+    reasons = (reason.finding for check in ready.checks for reason in check.reasons)
+    return (*(one for one in reasons if one.code in allowed and one not in told), *told)
+
+
+def _is_already(path: str, content: bytes) -> bool:
+    """Tell whether a file says just that: written again, it would take the place of the older one in `.bak`."""
+    try:
+        folder, name = os.path.split(path)
+        with open_storage(folder or ".").open(name) as source:
+            size = source.stamp.size
+            return size == len(content) and not os.path.islink(path) and source.read(0, size) == content
+    except OSError:
+        return False
+
+
+def _job(config: RunConfig, plan: ResumePlan, order: LaunchOrder) -> LaunchJob | None:
+    """Say how many devices each node starts; a rank that no node starts would be missed by all others.
+
+    None where nothing tells how many there are: then there is a finding that says so.
+    """
+    devices = order.devices_per_node
+    if devices is None:
+        world = config.world_size or plan.point.checkpoint.topology.world_size
+        if world is None:
+            return None
+        if world % order.nodes:
+            raise UsageError(f"{world} ranks cannot be spread evenly over {order.nodes} nodes: give --devices-per-node")
+        devices = world // order.nodes
+    return LaunchJob(
+        config=os.path.abspath(order.output),
+        nodes=order.nodes,
+        devices_per_node=devices,
+        master_addr=order.master_addr,
+        script=order.script,
+    )

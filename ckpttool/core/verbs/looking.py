@@ -1,0 +1,326 @@
+"""Look at what one of several machines has of a tree, so that another one can answer for all of it."""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from ckpttool.core.decide.naming import LATEST, named
+from ckpttool.core.domain.checkpoint import Checkpoint
+from ckpttool.core.domain.finding import Code, Finding
+from ckpttool.core.domain.frozen import dataclass, replace
+from ckpttool.core.domain.manifest import Sealing
+from ckpttool.core.domain.question import CheckQuestion, TreeQuestion
+from ckpttool.core.domain.shard import FormatName, ShardRole
+from ckpttool.core.domain.units import ByteCount
+from ckpttool.core.domain.verdict import CheckTask, Level, ShardReport, Verdict
+from ckpttool.core.errors import CkptToolError
+from ckpttool.core.records import BIRTH_FOLDER, HEAL_JOURNAL, JOURNAL, OWN_FOLDER, SEALS_BESIDE, is_manifest
+from ckpttool.core.records.journal import TRASH
+from ckpttool.core.records.manifest import MANIFEST_LIMIT
+from ckpttool.core.storage import open_storage
+from ckpttool.core.storage.base import Kind, Storage
+from ckpttool.core.storage.local import LocalStorage
+from ckpttool.core.storage.noting import NotingStorage
+from ckpttool.core.storage.recorded import Answers, inner_of, lend, spelled, take_back
+from ckpttool.core.storage.shared_out import Mine, SharedOut
+from ckpttool.core.verbs.remembering import found_damaged, with_found_damaged
+from ckpttool.core.verbs.scanning import Tree, scanned
+from ckpttool.core.verbs.sealing import not_sealed, seal_share
+from ckpttool.core.verbs.verifying import content_engine, verify
+from ckpttool.core.verify.engines.waiting import WaitingEngine
+from ckpttool.core.verify.plan import plan_checks
+from ckpttool.core.verify.session import reports_of
+from ckpttool.trainers.common.loose_file import SHARD_SUFFIXES
+from ckpttool.trainers.listing import list_root
+from ckpttool.trainers.locate import Located
+from ckpttool.trainers.registry import asked_of_any, health_files, records_of_any, trainer_of
+
+if TYPE_CHECKING:
+    from ckpttool.core.records.damaged import FoundDamaged
+    from ckpttool.core.verify.observation import Engine
+
+DEEPEST = 6
+"""Folders below a tree in which any trainer has files of its saves."""
+
+MOST_OF_A_RECORD = 1 << 20
+"""Bytes of a file beside the shards that is taken whole without being asked for."""
+
+MOST_OF_ALL = 32 << 20
+"""Bytes of all these together."""
+
+MOST_PIECES = 128 << 10
+"""Bytes that are kept of what was read of one file in pieces; of more, none are."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """What is there, as far as anybody may ask for it."""
+
+    answers: Answers
+    reports: Mapping[str, ShardReport]
+    """What was seen of each shard, by its path."""
+    saves: Mapping[str, str]
+    """The name of the save to which a shard belongs, by the shard's path; of a stray nothing tells."""
+    sealings: tuple[Sealing, ...] = ()
+    """What was sealed, where that was asked for; newest save first."""
+    found: tuple[FoundDamaged, ...] = ()
+    """What earlier looks from here at the content of files found damaged; by path."""
+
+
+def look_at(
+    located: Located | None,
+    root: str,
+    question: CheckQuestion,
+    *,
+    mine: Mine | None = None,
+    share: tuple[int, int] | None = None,
+) -> Seen:
+    """Look at all that lies in a folder of this machine, whatever of a tree that is.
+
+    Args:
+        located: The tree that lies there; None where what is there is none, or not enough of one to be known.
+        root: The folder.
+        question: How hard to look, and at which saves; of all others the headers are looked at. A save that is not
+            there is none of this machine's.
+        mine: Keeps what is to be looked at where several look at one disk; None: all.
+        share: The number of this look, from 1, and of how many it is, where what is read is to be sealed.
+    """
+    answers = Answers()
+
+    def shared_out(storage: Storage, inner: str) -> Storage:
+        return storage if mine is None else SharedOut(storage, mine, inner, answers.divided)
+
+    def open_inner(here: str, path: str) -> Storage:
+        inner, own = inner_of(path, root), LocalStorage(os.path.normpath(f"{root}/{inner_of(path, root)}"))
+        return NotingStorage(here, shared_out(own, inner), answers, inner)
+
+    trainer = None if located is None else trainer_of(located.layout)
+    by_scalars = located is not None and (trainer is None or trainer.scalars is not None)
+    lend("noted", root, open_inner)
+    try:
+        storage = open_storage(spelled("noted", root, root))
+        left = _walk(storage, root)
+        reports: dict[str, ShardReport] = {}
+        saves: dict[str, str] = {}
+        sealings: list[Sealing] = []
+        with suppress(CkptToolError, OSError):  # what nobody can make sense of here is written down, and judged there
+            if located is not None:
+                tree, asked = _ask(replace(located, storage=storage, listing=list_root(storage)))
+                saves = {shard.path: each.name for each in asked for shard in each.shards}
+                if asked and question.level.reads_content:
+                    own = _unnoted(tree, shared_out(located.storage, ""), root)
+                    reports |= _contents(own, question, share, sealings)
+                reports |= _headers(root, asked, question, but=reports)
+        reports |= {report.path: report for report in _strays(root, sorted(left - reports.keys()), question)}
+        if not by_scalars and left:
+            from ckpttool.core.verbs.reading_for_others import read_for_others
+
+            read_for_others(storage, LocalStorage(root), sorted(left))
+        if any(sealing.written for sealing in sealings):
+            _note_seals(storage)
+    finally:
+        take_back("noted", root)
+    _forget_foreign(answers, root)
+    _forget_much(answers, reports, by_scalars=by_scalars)
+    found = _found_damaged(root, answers)
+    return Seen(answers=answers, reports=reports, saves=saves, sealings=tuple(sealings), found=found)
+
+
+def _found_damaged(root: str, answers: Answers) -> tuple[FoundDamaged, ...]:
+    """Return what is remembered of the files that lie here; of those that were written since, nothing."""
+    known = found_damaged(root)
+    return tuple(known[path] for path in sorted(known) if answers.stamps.get(path) == known[path].stamp)
+
+
+def _walk(storage: Storage, root: str) -> set[str]:
+    """Take all names and stamps, the small files that some trainer reads, and return the shards.
+
+    No link to a folder is followed: where a layout has ranks or saves behind one, it asks for them by itself.
+    """
+    shards, room, records = set(), MOST_OF_ALL, records_of_any()
+    for path in _files(storage, root):
+        try:
+            size = storage.stamp(path).size
+            named = _named_format(path)
+            if path.startswith(f"{TRASH}/"):  # what went is known by its name
+                continue
+            if named is not None and not path.startswith(f"{OWN_FOLDER}/"):
+                shards.add(path)
+            is_record = named is FormatName.OCDBT or _may_be_record(path, records)
+            if is_record and size <= min(MOST_OF_A_RECORD, room):
+                room -= len(storage.small_file(path, limit=MOST_OF_A_RECORD))
+        except OSError:
+            continue
+    output = open_storage(f"{storage.root}/{os.pardir}")
+    for name in health_files():
+        try:
+            output.kind(name)
+            output.small_file(name, limit=MOST_OF_A_RECORD)
+        except OSError:
+            continue
+    return shards
+
+
+def _files(storage: Storage, root: str) -> Iterator[str]:
+    waiting = [("", 0)]
+    while waiting:
+        folder, depth = waiting.pop()
+        try:
+            entries = storage.entries(folder)
+        except OSError:
+            continue
+        for name, kind in sorted(entries):
+            path = f"{folder}/{name}" if folder else name
+            if kind is Kind.FOLDER and depth < DEEPEST and (name[0] != "." or path == OWN_FOLDER):
+                waiting += [] if os.path.islink(f"{root}/{path}") else [(path, depth + 1)]
+            elif kind is Kind.FILE:
+                yield path
+
+
+def _may_be_record(path: str, records: re.Pattern[str]) -> bool:
+    """Tell whether anybody may ask what is in a small file: of ours, or of a trainer's."""
+    if path.startswith(f"{OWN_FOLDER}/"):
+        return path in {JOURNAL, HEAL_JOURNAL} or is_manifest(path) or path.startswith(f"{BIRTH_FOLDER}/")
+    return is_manifest(path) or records.fullmatch(path.rpartition("/")[2]) is not None
+
+
+def _ask(noted: Located) -> tuple[Tree, tuple[Checkpoint, ...]]:
+    """Let the layout ask what it asks of a whole tree, so that it is written down; return the tree and its saves."""
+    tree = scanned(noted, TreeQuestion(sizes=True))
+    saves = tuple(map(tree.closer, tree.inventory.checkpoints))
+    for save in saves:
+        tree.slices(save)
+    return tree, saves
+
+
+def _unnoted(tree: Tree, own: Storage, root: str) -> Tree:
+    """Return a tree as it is read without being written down, with what is remembered of it here."""
+    inventory = replace(tree.inventory, root=root)
+    remembered = with_found_damaged(inventory, own, tree.seal_place, found_damaged(root), own.stamp)
+    return replace(tree, storage=own, inventory=remembered)
+
+
+def _contents(
+    tree: Tree, question: CheckQuestion, share: tuple[int, int] | None, sealings: list[Sealing]
+) -> dict[str, ShardReport]:
+    """Look at the saves that were asked for as hard as was asked for, and seal what was read where that was, too."""
+    found: dict[str, ShardReport] = {}
+    read: dict[str, ShardReport] = {}
+    for name in _names_here(tree, question):
+        for event in verify(tree, replace(question, name=name, replicas=False, digests=share is not None)):
+            if isinstance(event, Verdict) and share is not None:
+                save = tree.closer(next(each for each in tree.inventory.checkpoints if each.key == event.key))
+                try:
+                    sealings.append(seal_share(tree, save, event, share, now=time.time()))
+                except CkptToolError as error:
+                    sealings.append(not_sealed(save, error))
+            if isinstance(event, Verdict):  # in which numbers are compared with those of the save before
+                found |= {report.path: by_itself(report, read.get(report.path, report)) for report in event.reports}
+            else:
+                read[event.path] = event
+    return found
+
+
+def by_itself(report: ShardReport, read: ShardReport) -> ShardReport:
+    """Return a report without what copies on this machine told: which there are is told of all machines' together."""
+    bare: dict[Code, Finding] = {
+        finding.code: finding for finding in read.findings if finding.code is Code.CHECKSUM_MISSING
+    }
+    findings = tuple(bare.get(finding.code, finding) for finding in report.findings)
+    digest = None if report.digest is None else replace(report.digest, chunks=())  # the manifest has them
+    return replace(report, copies=1, copy_matched=False, findings=findings, digest=digest)
+
+
+def _note_seals(storage: Storage) -> None:
+    """Take what was sealed since all names were taken."""
+    with suppress(OSError):
+        for folder in ("", OWN_FOLDER):
+            storage.entries(folder)
+        for save in storage.entries(SEALS_BESIDE):
+            for entry in storage.entries(f"{SEALS_BESIDE}/{save.name}") if save.kind is Kind.FOLDER else ():
+                path = f"{SEALS_BESIDE}/{save.name}/{entry.name}"
+                storage.stamp(path)
+                storage.small_file(path, limit=MANIFEST_LIMIT)
+
+
+def _headers(
+    root: str, saves: Iterable[Checkpoint], question: CheckQuestion, *, but: Collection[str]
+) -> dict[str, ShardReport]:
+    """Look at the headers of all other saves: they tell what is usual."""
+    tasks = [task for save in saves for task in plan_checks(root, save, Level.STRUCTURE) if task.path not in but]
+    return {report.path: report for report in reports_of(tasks, WaitingEngine(timeout=question.timeout))}
+
+
+def _names(question: CheckQuestion) -> tuple[str, ...]:
+    names = question.name if isinstance(question.name, tuple) else (question.name or LATEST,)
+    return names or (LATEST,)
+
+
+def _names_here(tree: Tree, question: CheckQuestion) -> tuple[str, ...]:
+    saves = tree.inventory.checkpoints
+    return tuple(name for name in _names(question) if name in {LATEST, "all"} or named(saves, name))
+
+
+_IN_A_STORE = re.compile(r"(?:.*/)?(?:d/[0-9a-f]{32}|manifest\.ocdbt)")
+"""A file of an OCDBT store, which only the records of its save name."""
+
+
+def _named_format(path: str) -> FormatName | None:
+    """Return what a name says that a shard is; None where it is no shard's."""
+    return FormatName.OCDBT if _IN_A_STORE.fullmatch(path) else SHARD_SUFFIXES.get(path.rpartition(".")[2])
+
+
+def _strays(root: str, paths: list[str], question: CheckQuestion) -> Iterator[ShardReport]:
+    """Look at what looks like a shard and is none of a tree's here: with others' files it may be.
+
+    At the headers alone, unless all saves are to be read: which it is of, nobody knows.
+    """
+    facts = asked_of_any()
+    level = question.level if "all" in _names(question) else Level.STRUCTURE
+    tasks = [
+        CheckTask(
+            root=root,
+            path=path,
+            rank=None,
+            role=ShardRole.FULL,
+            named_format=named_format,
+            level=level,
+            cost=ByteCount(0),
+            facts=facts,
+        )
+        for path in paths
+        if (named_format := _named_format(path)) is not None
+    ]
+    engine: Engine = content_engine(question, None) if level.reads_content else WaitingEngine()
+    return reports_of(tasks, engine)
+
+
+def _forget_foreign(answers: Answers, root: str) -> None:
+    """Keep nothing of a record that is a link out of the tree: it is somebody's file, whatever it is called."""
+    own = os.path.realpath(root)
+    for path in [path for path in answers.files if os.path.islink(f"{root}/{path}")]:
+        if not os.path.realpath(f"{root}/{path}").startswith(f"{own}/"):
+            del answers.files[path]
+
+
+def _forget_much(answers: Answers, reports: Mapping[str, ShardReport], *, by_scalars: bool) -> None:
+    """Keep no pieces of shards whose header is told by their report, nor many of any other file.
+
+    Args:
+        answers: What was read.
+        reports: What was seen of each shard.
+        by_scalars: Whether the tree's layout asks a header for nothing but scalars.
+    """
+    for path, pieces in list(answers.pieces.items()):
+        report = reports.get(path)
+        is_told = by_scalars and report is not None and report.format in _TOLD_BY_SCALARS
+        if path in answers.files or is_told or sum(map(len, pieces.values())) > MOST_PIECES:
+            del answers.pieces[path]
+
+
+_TOLD_BY_SCALARS = {FormatName.SAFETENSORS, FormatName.MINDSPORE_CKPT}

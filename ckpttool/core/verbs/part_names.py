@@ -1,0 +1,130 @@
+"""Which part of how many this process has, what its look is called, and in which file the part lies."""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import TYPE_CHECKING
+
+from ckpttool.core.domain.merge import BREAK_NS
+from ckpttool.core.domain.node import Process
+from ckpttool.core.errors import UsageError
+from ckpttool.core.records import PART_SUFFIX, STREAM
+from ckpttool.core.records.part import MOST_PARTS, is_part, seat_in
+
+if TYPE_CHECKING:
+    from ckpttool.core.domain.merge import Seat
+    from ckpttool.core.domain.part import PartQuestion
+
+_RUN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+
+NO_RUN = "part"
+"""What a file of a part is called whose run has no name."""
+
+
+def process_of_part(text: str) -> Process | None:
+    """Return which part this is; None where it is none.
+
+    Raises:
+        UsageError: That is not known.
+    """
+    match = re.fullmatch(r"(auto)|auto/([1-9][0-9]{0,5})|([1-9][0-9]{0,5})/([1-9][0-9]{0,5})", text)
+    if match is None or (match[3] is not None and int(match[3]) > int(match[4])):
+        raise UsageError(f"--part takes auto, auto/N, or I/N from 1/N to N/N, such as 3/16, not {text!r}")
+    if match[3] is None:
+        from ckpttool.trainers.common.processes import process_of
+
+        process = process_of(os.environ, count=None if match[2] is None else int(match[2]))
+        if process is not None and process.count > MOST_PARTS:
+            raise UsageError(
+                f"{process.launcher} started {process.count} processes, and {MOST_PARTS} parts are the most"
+            )
+        return process
+    return Process(
+        launcher="--part",
+        index=int(match[3]) - 1,
+        count=int(match[4]),
+        local_index=None,
+        local_count=None,
+        run=None,
+        attempt=0,
+    )
+
+
+def run_of(question: PartQuestion, process: Process | None) -> str:
+    """Return what all parts of this look have in common; empty where nobody says.
+
+    Raises:
+        UsageError: What the user says is no name.
+    """
+    if question.run is not None:
+        if _RUN.fullmatch(question.run) is None:
+            raise UsageError(f"--run-id takes up to 64 letters, digits, dots, dashes and _, not {question.run!r}")
+        return question.run
+    if process is None or process.run is None:
+        return ""
+    return f"{process.run[:56]}.{process.attempt}" if process.attempt else process.run
+
+
+def name_of(run: str, number: int, of: int) -> str:
+    """Return what the file of a part is called in its folder."""
+    return f"{run or NO_RUN}.{number:05}-of-{of:05}{PART_SUFFIX}"
+
+
+def place_of(out: str, name: str, root: str, *, of: int) -> str:
+    """Return the file that is to be written.
+
+    Args:
+        out: As the user names it. What is not there is a folder where there are several parts, unless it is called as a
+            part is: each machine would write the same file.
+        name: Of the file in a folder.
+        root: The tree.
+        of: Parts that there are.
+
+    Raises:
+        UsageError: It lies in the tree, its folder is not there, something else stands in its place, or it is no file.
+        UnsafeError, WriteFailedError: Its folder cannot be made.
+    """
+    if out == STREAM:
+        raise UsageError(
+            "--out -: a part is a file: name a folder that all machines see, or one file a machine, and collect them"
+        )
+    is_meant_for_all = of > 1 and not os.path.lexists(out) and not out.endswith(PART_SUFFIX)
+    is_named_folder = out.endswith("/") or os.path.isdir(out) or is_meant_for_all
+    place = os.path.join(out, name) if is_named_folder else out
+    real, tree = os.path.realpath(place), os.path.realpath(root)
+    if os.path.isdir(tree) and real.startswith(f"{tree.rstrip('/')}/"):
+        raise UsageError(f"--out {out} lies in the checkpoint tree, in which nothing is changed")
+    if is_named_folder:
+        from ckpttool.core.write.files import ensure_folder
+
+        ensure_folder(out.rstrip("/") or "/")
+    elif not os.path.isdir(os.path.dirname(place) or "."):
+        raise UsageError(f"--out {out}: there is no folder {os.path.dirname(place)!r}")
+    if os.path.lexists(place) and not is_part(place):
+        raise UsageError(f"--out {out}: {place} is there, and is no part that ckpttool wrote; name another")
+    return place
+
+
+def assert_own(place: str, seat: Seat, *, keeps: bool = False) -> None:
+    """Refuse to write over another part of the same look.
+
+    Args:
+        place: The file.
+        seat: The part to be written.
+        keeps: A watch keeps it: what runs it may have been started again under another name, as a pod is.
+
+    Raises:
+        UsageError: It is another machine's.
+    """
+    there = seat_in(place)
+    if there is None:
+        return
+    is_same_host = keeps or there.host == seat.host
+    if (there.number, there.of) == (seat.number, seat.of) and is_same_host:
+        return
+    if there.run == seat.run and there.ended_ns > seat.began_ns - BREAK_NS:
+        raise UsageError(
+            f"--out: {place} is {there.name}, and this is {seat.name}: name a folder, and end it with /, in which each "
+            "part has a name of its own"
+        )

@@ -1,0 +1,355 @@
+"""Write down what this one of several machines sees of a tree: the part that it has in an answer for all of them."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ckpttool import __version__
+from ckpttool.core.domain.expectation import RankFiles
+from ckpttool.core.domain.frozen import dataclass, replace
+from ckpttool.core.domain.manifest import Sealing
+from ckpttool.core.domain.merge import Seat
+from ckpttool.core.domain.node import Process, Reach, Room
+from ckpttool.core.domain.part import MOST_PART_BYTES, PartQuestion, PartWritten, Split
+from ckpttool.core.domain.question import DEFAULT_DIR
+from ckpttool.core.domain.units import ByteCount, Rank
+from ckpttool.core.domain.verdict import Level, ShardReport, VerdictWord
+from ckpttool.core.errors import CkptToolError, IncompleteError, UnknownLayoutError, UnsafeError, UsageError
+from ckpttool.core.records import PART_SUFFIX, STREAM
+from ckpttool.core.records.part import Look, spelled_part
+from ckpttool.core.storage import is_local, shortest
+from ckpttool.core.storage.disk import LocalDisk
+from ckpttool.core.storage.mounts import disk_id, mount_of, mount_table
+from ckpttool.core.storage.recorded import Answers
+from ckpttool.core.storage.shared_out import Mine, by_file, by_folder
+from ckpttool.core.verbs.part_names import assert_own, name_of, place_of, process_of_part, run_of
+from ckpttool.core.verbs.verifying import joined
+from ckpttool.trainers.locate import locate
+from ckpttool.trainers.places_below import places_below
+
+if TYPE_CHECKING:
+    from ckpttool.core.verbs.looking import Seen
+    from ckpttool.trainers.locate import Located
+
+
+def part(question: PartQuestion, *, read: Mapping[str, ShardReport] | None = None) -> PartWritten | None:
+    """Look at what is seen of a tree from here, and write it down.
+
+    Args:
+        question: What to look at, and where it goes.
+        read: What reading shards showed before, by their paths: it counts for files that are still the same.
+
+    Returns:
+        What was written, whatever was found; None where the launcher says that this process has nothing to look at.
+
+    Raises:
+        UsageError: Which part it is is not known; or it cannot be written there.
+        UnsafeError: It is larger than any that would be read.
+        WriteFailedError, NotDurableError: It could not be written.
+    """
+    process = process_of_part(question.part)
+    if process is None:
+        return None
+    located, root = _located(question)
+    place = place_of(
+        question.out, name_of(run_of(question, process), process.index + 1, process.count), root, of=process.count
+    )
+    made = _made(question, process, located, root, read)
+    assert_own(place, made.seat, keeps=read is not None)
+    return _written(made, place)
+
+
+def told_before(question: PartQuestion) -> dict[str, ShardReport]:
+    """Return what the part that is there already told of shards, by their paths; nothing where none can be read.
+
+    Raises:
+        UsageError: Which part it is is not known, or it cannot be written there.
+    """
+    from ckpttool.trainers.merged import read_looks
+
+    process = process_of_part(question.part)
+    if process is None:
+        return {}
+    _, root = _located(question)
+    place = place_of(
+        question.out, name_of(run_of(question, process), process.index + 1, process.count), root, of=process.count
+    )
+    found: dict[str, ShardReport] = {}
+    if place.endswith(PART_SUFFIX) and os.path.isfile(place):
+        looks = [look for _, look in read_looks(place) if isinstance(look, Look)]
+        told = ((path, look.told(path)) for look in looks for path in look.answers.stamps)
+        found = {path: report for path, report in told if report is not None}
+    return found
+
+
+def parts_of_nodes(question: PartQuestion) -> Iterator[PartWritten | IncompleteError]:
+    """Let each node of the cluster that `on_ray` joined look at what it sees, and write down here what it says.
+
+    Args:
+        question: What to look at: its path is the same on all nodes. Which part each is, is decided here.
+
+    Yields:
+        What was written, node by node; of one that is lost that nobody knows what it has.
+
+    Raises:
+        UsageError: No cluster was joined; a node cannot look, or has another version; or what is asked for makes no
+            sense there.
+        UnsafeError, WriteFailedError, NotDurableError: As of `part`.
+    """
+    from ckpttool.core.verify.engines.ray import assert_same
+
+    cluster = joined()
+    if cluster is None:
+        raise UsageError("no cluster was joined: call this inside `with on_ray(ADDRESS)`")
+    if question.ranks is not None or question.devices_per_node is not None or question.part != "auto":
+        raise UsageError("--engine ray numbers the nodes as it likes: --part, --ranks, --devices-per-node say nothing")
+    tree = replace(question.tree, path=str(Path(question.tree.path or DEFAULT_DIR).absolute()), environment=None)
+    if question.run is None:
+        question = replace(question, run=time.strftime("ray-%Y%m%dT%H%M%SZ", time.gmtime()))
+    run = run_of(question, None)
+    nodes, dead, asked = cluster.nodes, cluster.dead, replace(question, tree=tree, run=run)
+    of = len(nodes) + len(dead)
+    places = [place_of(question.out, name_of(run, at + 1, of), tree.path or "", of=of) for at in range(of)]
+    if len(set(places)) < of:
+        raise UsageError(f"--out {question.out}: each of {of} nodes has a part: name a folder, and end it with /")
+    calls = [(node, (__version__, asked, at + 1, of)) for at, (node, _) in enumerate(nodes)]
+    told = zip(cluster.on_nodes(part_on_node, calls), (host for _, host in nodes), strict=True)
+    for at, (answer, host) in enumerate(chain(told, (("it is dead", host) for host in dead))):
+        if isinstance(answer, str):
+            yield IncompleteError(
+                f"part {at + 1} of {of}: the node {host} was lost ({answer}); what it has, nobody knows"
+            )
+            continue
+        there, version, made = answer
+        assert_same(there, version)
+        if isinstance(made, str):
+            raise UsageError(f"{there}: {made}")
+        assert_own(places[at], made.seat)
+        yield _written(made, places[at])
+
+
+def part_on_node(version: str, question: PartQuestion, number: int, of: int) -> tuple[str, str, Made | str]:
+    """Look at what is seen from here for somebody elsewhere; return this host, our version, and the part or why not."""
+    host = socket.gethostname()
+    process = process_of_part(f"{number}/{of}")
+    if version != __version__ or process is None:
+        return host, __version__, ""
+    try:
+        return host, __version__, _made(question, process, *_located(question))
+    except CkptToolError as error:
+        return host, __version__, str(error)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Made:
+    """A part that is not written yet."""
+
+    seat: Seat
+    data: bytes
+    resolved_from: str | None
+    found: bool
+    words: tuple[tuple[VerdictWord, int], ...]
+    sealings: tuple[Sealing, ...] | None
+
+
+def _made(
+    question: PartQuestion,
+    process: Process,
+    located: Located | None,
+    root: str,
+    read: Mapping[str, ShardReport] | None = None,
+) -> Made:
+    """Look at what is seen from here; what `read` tells of files that are still the same is not looked at again.
+
+    Raises:
+        UsageError: It is to be divided, and nobody says among how many; or no disk can be looked at so.
+        UnsafeError: The part is larger than any that would be read.
+    """
+    began = time.time_ns()
+    run = run_of(question, process)
+    mount = mount_of(root, mount_table())
+    divided = _divided(question.split, process, shared=mount.reach is Reach.SHARED)
+    from ckpttool.core.verbs.looking import look_at
+
+    check, share = question.check, None
+    if question.seal:
+        check, share = replace(check, level=max(check.level, Level.CHECKSUM)), (process.index + 1, process.count)
+    seen = look_at(located, root, check, mine=_mine(located, divided), share=share)
+    if read:
+        seen = replace(seen, reports=_with_read(seen, read))
+    room, unwritable = _room(root, seen)
+    seat = Seat(
+        number=process.index + 1,
+        of=process.count,
+        run=run,
+        host=socket.gethostname(),
+        disk=disk_id(root),
+        shared=mount.reach is Reach.SHARED,
+        root=root,
+        began_ns=began,
+        ended_ns=time.time_ns(),
+        level=check.level,
+        share=None if divided is None else f"{divided[0] + 1}/{divided[1]}",
+        claims=_claims(question, process),
+        room=room,
+        absolute=os.path.abspath(root),
+        unwritable=unwritable,
+        inode=_inode(root),
+    )
+    if located is None and not seen.reports:  # nothing of a tree: what else lies here is nobody's business
+        seen = replace(seen, answers=Answers(failures=seen.answers.failures))
+    return Made(
+        seat=seat,
+        data=_spelled(seat, seen),
+        resolved_from=None if located is None else located.resolved_from,
+        found=located is not None,
+        words=_words(seen),
+        sealings=seen.sealings if question.seal else None,
+    )
+
+
+def _with_read(seen: Seen, read: Mapping[str, ShardReport]) -> dict[str, ShardReport]:
+    """Return what is known of each shard: of a file that is still the one that was read, what that showed."""
+    stamps = seen.answers.stamps
+    return {
+        path: known if known is not None and known.stamp is not None and known.stamp == stamps.get(path) else report
+        for path, report in seen.reports.items()
+        for known in (read.get(path),)
+    }
+
+
+def _written(made: Made, place: str) -> PartWritten:
+    """Write a part.
+
+    Raises:
+        WriteFailedError, NotDurableError: It could not be written.
+    """
+    from ckpttool.core.write.files import replace as write
+
+    # What lies there now is our own; what comes there meanwhile is not.
+    is_there = os.path.lexists(place)
+    write(place, made.data, overwrite=is_there, backup=False)
+    return PartWritten(
+        seat=made.seat,
+        version=__version__,
+        path=place,
+        nbytes=ByteCount(len(made.data)),
+        resolved_from=made.resolved_from,
+        found=made.found,
+        words=made.words,
+        sealings=made.sealings,
+    )
+
+
+def _located(question: PartQuestion) -> tuple[Located | None, str]:
+    """Return the tree that is seen from here, if any, and its root: what there is not is said by what is written.
+
+    Where this machine has no tree, the root is where others will have one: in the first of the folders in which
+    trainings save, else in the folder that was named.
+
+    Raises:
+        UsageError: Several trees are there; or it is no folder of this machine.
+    """
+    tree = question.tree
+    path = shortest(DEFAULT_DIR if tree.path is None else tree.path)
+    if not is_local(path):
+        raise UsageError(f"{path} is seen from everywhere alike: one process can look at it, and needs no parts")
+    if path == STREAM:
+        raise UsageError("DIR: a part is what this machine sees of a folder: name that")
+    try:
+        located = locate(tree.path, layout=tree.layout)
+    except (UnknownLayoutError, IncompleteError):
+        return None, next(places_below(path), path)
+    if located.looks is not None:
+        raise UsageError(f"{path} holds parts that were written already: name the folder of checkpoints here")
+    return replace(located, focus=None), located.storage.root
+
+
+def _divided(split: Split, process: Process, *, shared: bool) -> tuple[int, int] | None:
+    """Return the number of this process, from 0, among those that share out what is seen from here; None: nobody does.
+
+    Raises:
+        UsageError: They are to be divided on this machine, and nobody says among how many.
+    """
+    here = (
+        None
+        if process.local_index is None or process.local_count is None
+        else (process.local_index, process.local_count)
+    )
+    if split is Split.NODE and here is None:
+        raise UsageError("--split node: nothing tells how many processes of this machine look; say all or none")
+    if split is Split.ALL or (split is Split.AUTO and shared):
+        here = process.index, process.count
+    elif split is Split.NONE:
+        here = None
+    return None if here is None or here[1] == 1 else here
+
+
+def _room(root: str, seen: Seen) -> tuple[Room | None, tuple[str, ...]]:
+    """Return what is left on the disk of a tree, and to which of the folders that were looked at nobody may write."""
+    disk = LocalDisk()
+    folder = disk.nearest(root)
+    inside = [f"{root}/{name}" for name in seen.answers.entries if name and "/" not in name and name != os.pardir]
+    folders = [folder, *sorted(inside)] if folder == root else [folder]
+    unwritable = tuple(each for each in folders if not disk.is_writable(each))
+    try:
+        return disk.room(folder), unwritable
+    except OSError:
+        return None, unwritable
+
+
+def _inode(root: str) -> int | None:
+    try:
+        return os.stat(root).st_ino
+    except OSError:
+        return None
+
+
+def _mine(located: Located | None, divided: tuple[int, int] | None) -> Mine | None:
+    if divided is None or located is None:
+        return None
+    if located.layout.rank_files is RankFiles.APART:
+        return by_folder(located.layout.sign, *divided)
+    from ckpttool.trainers.common.loose_file import SHARD_SUFFIXES
+
+    return by_file(frozenset(SHARD_SUFFIXES), *divided)
+
+
+def _claims(question: PartQuestion, process: Process) -> tuple[Rank, ...] | None:
+    """Return the ranks that will start here, as far as somebody says so."""
+    if question.ranks is not None:
+        return question.ranks
+    if question.devices_per_node is None:
+        return None
+    node = process.node
+    if node is None:
+        # By hand each is one machine; Open MPI tells how many processes a machine has, not which machine it is.
+        if process.local_count not in {None, 1}:
+            raise UsageError("--devices-per-node: nothing tells which machine this is; say --ranks A-B")
+        node = process.index
+    first = node * question.devices_per_node
+    return tuple(Rank(rank) for rank in range(first, first + question.devices_per_node))
+
+
+def _spelled(seat: Seat, seen: Seen) -> bytes:
+    saves = defaultdict(list)
+    for path, report in sorted(seen.reports.items()):
+        saves[seen.saves.get(path, "")].append(report)
+    data = spelled_part(seat, seen.answers, sorted(saves.items()), version=__version__, found=seen.found)
+    if len(data) > MOST_PART_BYTES:
+        raise UnsafeError(
+            f"the part has {len(data)} bytes, and {MOST_PART_BYTES} are the most: let more processes share it"
+        )
+    return data
+
+
+def _words(seen: Seen) -> tuple[tuple[VerdictWord, int], ...]:
+    counts = Counter(report.word for report in seen.reports.values())
+    return tuple((word, counts[word]) for word in VerdictWord if counts[word])

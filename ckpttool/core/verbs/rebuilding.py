@@ -1,0 +1,349 @@
+"""Write the files that a heal has found donors for, all or none of them."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from typing import NamedTuple
+
+from ckpttool import __version__
+from ckpttool.core.decide.healing import metadata_of
+from ckpttool.core.domain.checkpoint import Checkpoint
+from ckpttool.core.domain.finding import Severity, worst
+from ckpttool.core.domain.frozen import replace
+from ckpttool.core.domain.healing import Donor, Healing, Put, ShardHealing, Sick
+from ckpttool.core.domain.manifest import Manifest, ShardSeal
+from ckpttool.core.domain.replicas import Healed
+from ckpttool.core.domain.scalars import ShardFacts
+from ckpttool.core.domain.shard import FormatName, TensorEntry
+from ckpttool.core.domain.units import moment
+from ckpttool.core.domain.verdict import CheckTask, Level, ShardReport
+from ckpttool.core.errors import CkptToolError, IncompleteError, NotDurableError, WriteFailedError
+from ckpttool.core.formats import read_header
+from ckpttool.core.formats.safetensors import LENGTH_BYTES
+from ckpttool.core.formats.safetensors.header import InvalidHeaderError, metadata_in, with_metadata
+from ckpttool.core.records import HEAL_JOURNAL
+from ckpttool.core.records.journal import heal_journal_bytes
+from ckpttool.core.records.manifest import ManifestProblem, manifest_bytes, read_manifest
+from ckpttool.core.storage.base import ByteSource, Storage
+from ckpttool.core.storage.stream import read_blocks
+from ckpttool.core.verbs.changes import mode_of
+from ckpttool.core.verbs.scanning import Tree
+from ckpttool.core.verify.report import check_and_judge
+from ckpttool.core.write.files import ensure_folder, remove, sweep
+from ckpttool.core.write.files import replace as write
+from ckpttool.core.write.puts import Ready, is_untouched, lay_ready, put_all, take_back
+
+
+class Extent(NamedTuple):
+    """Bytes of a file in the tree."""
+
+    path: str
+    begin: int
+    end: int
+
+
+Piece = bytes | Extent
+
+
+class Rebuilding:
+    """Lays every file ready, and puts them in their places when all of them are."""
+
+    def __init__(self, tree: Tree, healing: Healing, reports: Mapping[str, ShardReport]) -> None:
+        """Take what is to be done, and what was seen of the checkpoint's shards, by path."""
+        self._tree = tree
+        self._root = tree.inventory.root
+        self._healing = healing
+        self._reports = reports
+        self._puts: list[Put] = []
+
+    def run(self) -> None:
+        """Do it.
+
+        Raises:
+            IncompleteError: A donor changed, or what was written is not what it holds. Nothing was changed.
+            WriteFailedError: Nothing was changed, or the next change of the tree ends it.
+            NotDurableError: It is done, but the disk did not confirm it.
+        """
+        journal = f"{self._root}/{HEAL_JOURNAL}"
+        try:
+            self._lay_all_ready()
+            try:
+                write(journal, heal_journal_bytes(self._puts), overwrite=True, backup=False)
+            except NotDurableError as error:
+                raise WriteFailedError(f"nothing was changed: {error}") from error
+            put_all(self._root, self._puts)
+        except BaseException:
+            with suppress(CkptToolError, OSError):
+                if is_untouched(self._root, self._puts):
+                    remove(journal)
+                    take_back(self._root, self._puts)
+                else:  # what was begun is ended; where that fails too, the next change of the tree does it
+                    put_all(self._root, self._puts)
+                    remove(journal)
+            raise
+        remove(journal)
+
+    def _lay_all_ready(self) -> None:
+        shards = [(shard, shard.donor) for shard in self._healing.healable if shard.donor is not None]
+        for shard, donor in shards:
+            folder, like = (path.rpartition("/")[0] for path in (shard.sick.path, donor.path))
+            if not os.path.isdir(f"{self._root}/{folder}"):
+                ensure_folder(f"{self._root}/{folder}", mode=os.stat(f"{self._root}/{like}").st_mode & 0o777)
+        places = (*(shard.sick.path for shard, _ in shards), *(fix.path for fix in self._healing.fixes))
+        for folder in sorted({path.rpartition("/")[0] for path in places} - {""}):
+            sweep(f"{self._root}/{folder}")
+        self._lay_manifest([self._lay_shard(shard, donor) for shard, donor in shards])
+        for fix in self._healing.fixes:
+            self._lay_record(fix.path, fix.text.content, mode=mode_of(self._root, fix.text.like))
+
+    def _lay_shard(self, shard: ShardHealing, donor: Donor) -> ShardSeal:
+        """Lay a shard ready, read it back, and return its seal."""
+        storage, path = self._tree.storage, shard.sick.path
+        given = self._reports[donor.path]
+        pieces = _content(storage, shard, donor)
+        like = os.stat(f"{self._root}/{donor.path if shard.sick.is_missing else path}")
+        ready = lay_ready(
+            self._root,
+            path,
+            _blocks(storage, pieces),
+            size=sum(len(piece) if isinstance(piece, bytes) else piece.end - piece.begin for piece in pieces),
+            mode=like.st_mode & 0o777,
+            mtime_ns=os.stat(f"{self._root}/{donor.path}").st_mtime_ns,
+        )
+        self._add(path, ready, shard)
+        if storage.stamp(donor.path) != given.stamp:
+            raise IncompleteError(f"{donor.path} changed while it was read; nothing was changed")
+        report = self._read_back(shard, ready, given)
+        return ShardSeal(
+            path=path,
+            size=ready.streamed.size,
+            xxh3_128=ready.streamed.xxh3_128,
+            chunks=ready.streamed.chunks,
+            format=given.format or FormatName.SAFETENSORS,
+            schema_hash=report.schema_hash,
+            scalars=report.scalars,
+            first_seen=moment(time.time()),
+            tensors=report.tensor_digests,
+            healed=Healed(
+                rank=donor.rank, proof=donor.proof, trust=donor.trust, tensor=shard.tensor, at=moment(time.time())
+            ),
+        )
+
+    def _add(self, path: str, ready: Ready, shard: ShardHealing | None = None) -> None:
+        """Note that a file lies ready."""
+        put = Put(path=path, temporary=ready.temporary, stamp=ready.stamp)
+        if shard is not None and not shard.sick.is_missing:
+            kept = f"{self._healing.trash}/{path}"
+            put = replace(put, replaces=self._tree.storage.stamp(path), kept=kept)
+        self._puts.append(put)
+
+    def _read_back(self, shard: ShardHealing, ready: Ready, given: ShardReport) -> ShardReport:
+        """Read what was written: it must be whole, and hold what the donor holds.
+
+        Raises:
+            IncompleteError: It is not, or does not.
+        """
+        task = CheckTask(
+            root=self._root,
+            path=ready.temporary,
+            rank=shard.sick.rank,
+            role=shard.sick.role,
+            named_format=given.format or FormatName.SAFETENSORS,
+            level=Level.CHECKSUM,
+            cost=ready.streamed.size,
+            facts=ShardFacts(scalars=self._healing.checkpoint.rules.asked),
+        )
+        report = check_and_judge(task).report
+        if worst(report.findings) >= Severity.SUSPECT:
+            raise IncompleteError(f"{shard.sick.path} as rebuilt: {report.findings[0].message}; nothing was changed")
+        ours, theirs = report.tensor_digests, given.tensor_digests
+        same = ours is not None and theirs is not None
+        if same and ours is not None and theirs is not None:
+            names = ours.by_name.keys() if shard.tensor is None else {shard.tensor}
+            same = all(ours.by_name[name] == theirs.by_name.get(name) for name in names)
+            same = same and report.schema_hash == given.schema_hash
+        if not same:
+            raise IncompleteError(f"{shard.sick.path} as rebuilt is not what the donor holds; nothing was changed")
+        return report
+
+    def _lay_manifest(self, seals: Iterable[ShardSeal]) -> None:
+        """Lay ready what is recorded of the checkpoint, with what was rebuilt."""
+        checkpoint = self._healing.checkpoint
+        place = self._tree.seal_place(checkpoint)
+        if place is None:
+            return
+        old = read_manifest(self._tree.storage, place)
+        if isinstance(old, ManifestProblem):
+            raise IncompleteError(f"{place.path}: {old.finding.message}; nothing was changed")
+        known = {} if old is None else old.by_path
+        new = {seal.path: seal for seal in seals}
+        for path, seal in new.items():
+            before = known.get(path)
+            if before is not None and before.same_content(seal):
+                new[path] = replace(seal, first_seen=before.first_seen)
+            elif before is not None and before.format is FormatName.MINDSPORE_CKPT:
+                raise IncompleteError(f"{path} as rebuilt is not what was sealed; nothing was changed")
+        both = {**known, **new}
+        manifest = Manifest(
+            layout=place.layout,
+            checkpoint=place.checkpoint,
+            prefix=checkpoint.prefix if old is None else old.prefix,
+            world_size=checkpoint.topology.world_size if old is None else old.world_size,
+            sealed_at=moment(time.time()),
+            sealed_by=__version__,
+            shards=tuple(both[path] for path in sorted(both)),
+        )
+        self._lay_record(place.path, manifest_bytes(manifest), mode=0o644)
+
+    def _lay_record(self, path: str, content: bytes, *, mode: int) -> None:
+        self._add(path, lay_ready(self._root, path, [content], size=len(content), mode=mode))
+
+
+def _content(storage: Storage, shard: ShardHealing, donor: Donor) -> list[Piece]:
+    """Say of which bytes the rebuilt file is made."""
+    with storage.open(donor.path) as source:
+        size = source.stamp.size
+        header = read_header(source, named=FormatName.SAFETENSORS)
+        if shard.tensor is not None:
+            return _one_tensor(storage, shard, donor, header.entries)
+        if header.format is not FormatName.SAFETENSORS:
+            return [Extent(donor.path, 0, size)]
+        text, begin = _head(source)
+    own = _own_header(storage, shard.sick, header.entries, begin, shard.metadata)
+    return [own or with_metadata(text, shard.metadata), Extent(donor.path, begin, size)]
+
+
+def _one_tensor(storage: Storage, shard: ShardHealing, donor: Donor, entries: tuple[TensorEntry, ...]) -> list[Piece]:
+    """Take one tensor from the donor, and all else from the file itself."""
+    with storage.open(shard.sick.path) as source:
+        size = source.stamp.size
+        own = {entry.name: entry for entry in read_header(source, named=FormatName.SAFETENSORS).entries}
+    name = shard.tensor or ""
+    theirs = next((entry for entry in entries if entry.name == name), None)
+    ours = own.get(name)
+    if ours is None or theirs is None or (ours.dtype, ours.shape) != (theirs.dtype, theirs.shape):
+        raise IncompleteError(f"{shard.sick.path} has no such tensor {name!r} as the donor has; nothing was changed")
+    if [end - begin for begin, end in ours.spans] != [end - begin for begin, end in theirs.spans]:
+        raise IncompleteError(f"{name!r} lies in other pieces in {donor.path}; replace the whole file")
+    pieces: list[Piece] = []
+    at = 0
+    for (begin, end), (first, last) in zip(ours.spans, theirs.spans, strict=True):
+        pieces += [Extent(shard.sick.path, at, begin), Extent(donor.path, first, last)]
+        at = end
+    return [*pieces, Extent(shard.sick.path, at, size)]
+
+
+def _head(source: ByteSource) -> tuple[str, int]:
+    """Return the JSON of a safetensors header, and where the data begin."""
+    length = int.from_bytes(source.read(0, LENGTH_BYTES), "little")
+    return source.read(LENGTH_BYTES, length).decode().rstrip(" "), LENGTH_BYTES + length
+
+
+def _own_header(
+    storage: Storage,
+    sick: Sick,
+    entries: tuple[TensorEntry, ...],
+    data_begin: int,
+    metadata: tuple[tuple[str, str], ...] | None,
+) -> bytes | None:
+    """Return the header of the damaged file, where that is what it should be; None where it is not."""
+    if sick.is_missing:
+        return None
+    with storage.open(sick.path) as source:
+        header = read_header(source, named=FormatName.SAFETENSORS)
+        if header.format is not FormatName.SAFETENSORS or header.schema_hash is None:
+            return None
+        text, begin = _head(source)
+        raw = source.read(0, begin)
+    moved = tuple(
+        replace(
+            entry, spans=tuple((first - begin + data_begin, last - begin + data_begin) for first, last in entry.spans)
+        )
+        for entry in header.entries
+    )
+    same = moved == entries and sorted(metadata_in(text) or ()) == sorted(metadata or ())
+    return raw if same else None
+
+
+def _blocks(storage: Storage, pieces: Iterable[Piece]) -> Iterator[bytes | memoryview]:
+    for piece in pieces:
+        if isinstance(piece, bytes):
+            yield piece
+            continue
+        with storage.open(piece.path) as source:
+            for _, block in read_blocks(source, piece.begin, piece.end):
+                yield block
+
+
+PAGE_BYTES = 4096
+"""What a disk loses at once: a page of zeros in a damaged file is lost, and contradicts nobody."""
+
+
+def differing_tensor(storage: Storage, path: str, donor: str) -> str | None:
+    """Return a tensor in which the data of a file with a broken header differ from another one's, by whose header.
+
+    None where nothing differs; where they are of unequal length, so that the data need not begin where the donor's do;
+    and where most tensors differ: then that is no damage of a header, and the file holds something else.
+
+    Raises:
+        OSError: The disk did not answer.
+    """
+    with storage.open(path) as ours, storage.open(donor) as theirs:
+        if ours.stamp.size != theirs.stamp.size:
+            return None
+        entries = read_header(theirs, named=FormatName.SAFETENSORS).entries
+        differing = [entry.name for entry in entries if _differs(ours, theirs, entry)]
+    return differing[0] if differing and 2 * len(differing) <= len(entries) else None
+
+
+def _differs(ours: ByteSource, theirs: ByteSource, entry: TensorEntry) -> bool:
+    """Tell whether two files differ in the bytes of a tensor, but for lost pages."""
+    for begin, end in entry.spans:
+        for mine, other in zip(read_blocks(ours, begin, end), read_blocks(theirs, begin, end), strict=True):
+            at, block = mine
+            if block == other[1]:
+                continue
+            first, last = at // PAGE_BYTES, (at + len(block) - 1) // PAGE_BYTES
+            for page in range(first, last + 1):
+                span = slice(max(0, page * PAGE_BYTES - at), (page + 1) * PAGE_BYTES - at)
+                if block[span] != other[1][span] and any(ours.read(page * PAGE_BYTES, PAGE_BYTES)):
+                    return True
+    return False
+
+
+def own_metadata(
+    storage: Storage, sick: Sick, donor: Donor, kin: Iterable[Checkpoint]
+) -> tuple[tuple[str, str], ...] | None:
+    """Return what a header says beside the tensors: the donor's text, and the rank's own where both differ elsewhere.
+
+    Args:
+        storage: The tree.
+        sick: Whose header.
+        donor: The shard that it is rebuilt from.
+        kin: Other checkpoints of the run, nearest first.
+
+    Raises:
+        OSError: The disk did not answer.
+    """
+    now = _metadata(storage, donor.path)
+    for other in kin:
+        paths = {shard.rank: shard.path for shard in other.shards if shard.role is sick.role}
+        if sick.rank in paths and donor.rank in paths:
+            own, theirs = _metadata(storage, paths[sick.rank]), _metadata(storage, paths[donor.rank])
+            if own is not None and theirs is not None:
+                return metadata_of(now or (), own, theirs)
+    return now
+
+
+def _metadata(storage: Storage, path: str) -> tuple[tuple[str, str], ...] | None:
+    with storage.open(path) as source:
+        header = read_header(source, named=FormatName.SAFETENSORS)
+        if header.format is not FormatName.SAFETENSORS or header.schema_hash is None:
+            return None
+        try:
+            return metadata_in(_head(source)[0])
+        except InvalidHeaderError:
+            return None

@@ -1,0 +1,139 @@
+"""What is remembered of a tree outside it, and what that says of its checkpoints."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+from ckpttool.core.domain.checkpoint import Checkpoint, Inventory
+from ckpttool.core.domain.finding import Code, Finding
+from ckpttool.core.domain.frozen import replace
+from ckpttool.core.domain.shard import FileStamp
+from ckpttool.core.domain.units import Rank
+from ckpttool.core.errors import IncompleteError
+from ckpttool.core.records import SealPlace, own_cache
+from ckpttool.core.storage.base import Storage
+
+if TYPE_CHECKING:
+    from ckpttool.core.records.damaged import FoundDamaged
+
+DAMAGED = "damaged"
+"""The folder of what was found damaged; most users have none."""
+
+
+def memory_place(root: str, kind: str = "ledger") -> str | None:
+    """Return the file in which is kept what is remembered of a tree; None where the user has no cache folder."""
+    from ckpttool.core.records.ledger import ledger_place
+    from ckpttool.core.storage.mounts import boot_id, disk_identity, mount_table
+
+    return ledger_place(root, os.environ, disk=disk_identity(root, table=mount_table(), boot=boot_id()), kind=kind)
+
+
+def found_damaged(root: str) -> Mapping[str, FoundDamaged]:
+    """Return what earlier looks on this machine at the content of a tree found, by path; of most trees nothing."""
+    base = own_cache(os.environ)
+    if base is None or not os.path.isdir(f"{base}/{DAMAGED}"):
+        return {}
+    from ckpttool.core.records.damaged import kept
+
+    return kept(memory_place(root, DAMAGED))
+
+
+def with_found_damaged(
+    inventory: Inventory,
+    storage: Storage,
+    seal_place: Callable[[Checkpoint], SealPlace | None],
+    known: Mapping[str, FoundDamaged],
+    now: Callable[[str], FileStamp],
+) -> Inventory:
+    """Attach to checkpoints what an earlier look at their content found, where the files are still the same.
+
+    Args:
+        inventory: As it was assessed.
+        storage: The tree's.
+        seal_place: Tells where a checkpoint's seal is kept.
+        known: What was found, by path.
+        now: Tells a file's stamp where it was found, by its path.
+    """
+    if not known:
+        return inventory
+    from ckpttool.core.decide.drift import Drift, with_drift
+    from ckpttool.core.records.birth import recorded
+    from ckpttool.core.records.damaged import found_before
+
+    def said(checkpoint: Checkpoint, files: list[FoundDamaged]) -> list[Finding]:
+        place = seal_place(checkpoint) if any(file.seal for file in files) else None
+        manifest = None if place is None else recorded(storage, place, checkpoint.shards).manifest
+        seals = {} if manifest is None else manifest.by_path
+        findings = []
+        for file in files:
+            sealed = seals.get(file.path)
+            if file.seal is not None and (sealed is None or sealed.xxh3_128 != file.seal):
+                continue  # it was compared with what does not count any more
+            try:
+                finding = found_before(file, now(file.path))
+            except OSError:  # whoever looks at the file will say what is wrong with it
+                continue
+            if finding is not None:
+                findings.append(replace(finding, ranks=ranks_of(checkpoint, file.path)))
+        return findings
+
+    def ranks_of(checkpoint: Checkpoint, path: str) -> tuple[Rank, ...]:
+        return tuple(shard.rank for shard in checkpoint.shards if shard.path == path and shard.rank is not None)
+
+    def judged(checkpoint: Checkpoint) -> Checkpoint:
+        files = [known[path] for path in sorted({shard.path for shard in checkpoint.shards} & known.keys())]
+        findings = said(checkpoint, files) if files else []
+        drifts.extend(
+            Drift(checkpoint=checkpoint, shard=shard, since=since)
+            for finding in findings
+            if finding.code is Code.REPLICA_DRIFTED
+            for shard in checkpoint.shards
+            if shard.path == finding.path and (since := known[shard.path].since) is not None
+        )
+        return replace(checkpoint, findings=(*checkpoint.findings, *findings)) if findings else checkpoint
+
+    drifts: list[Drift] = []
+    return with_drift(replace(inventory, checkpoints=tuple(map(judged, inventory.checkpoints))), drifts)
+
+
+_SMALL_MANIFEST = 4 << 20
+"""Bytes of a manifest that is read for a list: of some ten thousand shards."""
+
+
+def with_healed(
+    inventory: Inventory, storage: Storage, seal_place: Callable[[Checkpoint], SealPlace | None]
+) -> Inventory:
+    """Attach to checkpoints which of their shards were rebuilt, by their manifests; one that is huge is not read."""
+    from ckpttool.core.decide.healing import healed_notes
+    from ckpttool.core.domain.manifest import Manifest
+    from ckpttool.core.records.manifest import read_manifest
+
+    def told(checkpoint: Checkpoint) -> Checkpoint:
+        place = seal_place(checkpoint)
+        try:
+            if place is None or storage.stamp(place.path).size > _SMALL_MANIFEST:
+                return checkpoint
+        except OSError:  # most have none
+            return checkpoint
+        manifest = read_manifest(storage, place)
+        notes = tuple(healed_notes(checkpoint, manifest.shards)) if isinstance(manifest, Manifest) else ()
+        return replace(checkpoint, findings=(*checkpoint.findings, *notes)) if notes else checkpoint
+
+    return replace(inventory, checkpoints=tuple(map(told, inventory.checkpoints)))
+
+
+def rebuilt(checkpoint: Checkpoint) -> tuple[Finding, ...]:
+    """Return what was attached of shards that were rebuilt."""
+    return tuple(finding for finding in checkpoint.findings if finding.code is Code.HEALED)
+
+
+def saves_in_trash(storage: Storage) -> int:
+    """Count what prunes moved away, on which nothing rests but that somebody is told where to look."""
+    from ckpttool.core.records.journal import trash_folders
+
+    try:
+        return len(list(trash_folders(storage)))
+    except IncompleteError:
+        return 0

@@ -1,0 +1,156 @@
+"""Replay a policy over training logs, and recommend thresholds from them."""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Collection, Sequence
+from itertools import chain, islice
+from typing import TYPE_CHECKING, TypeAlias
+
+from ckpttool.core.decide.asd.features import FeaturePolicy
+from ckpttool.core.decide.calibrate import calibrate as recommend
+from ckpttool.core.decide.log_evidence import saves_of
+from ckpttool.core.decide.policies.base import Policy, PolicySettings
+from ckpttool.core.decide.policies.registry import policy_of, settings_of
+from ckpttool.core.decide.replay import Trace, advise, courses_of, logged
+from ckpttool.core.decide.replay import replay as run
+from ckpttool.core.decide.timeline import timeline, without_skipped
+from ckpttool.core.domain.frozen import replace
+from ckpttool.core.domain.log_answer import CalibrationAnswer, LogReading, ReplayAnswer
+from ckpttool.core.domain.log_question import STDIN, LogQuestion, ReplayQuestion
+from ckpttool.core.errors import UsageError
+from ckpttool.core.logs.asd_events import detector_events
+from ckpttool.core.logs.reading import LogPass, written
+from ckpttool.trainers.registry import (
+    asd_dialects,
+    log_reader,
+    own_policy,
+    policy_words,
+    threshold_settings,
+    told_trainers,
+)
+
+if TYPE_CHECKING:
+    from ckpttool.core.domain.asd import AsdEvent
+    from ckpttool.core.verbs.scanning import Tree
+
+_STAND_IN = (
+    "the logs hold no line of a detector, so the square of the global norm is judged: a stand-in for the largest "
+    "gradient of each parameter, which the detector sees"
+)
+
+Logs: TypeAlias = "str | os.PathLike[str] | Sequence[str]"
+
+_CALIBRATES = ("global_norm", "embedding_local_norm")
+"""What thresholds are taken from; of several logs the time also tells which one is the later."""
+
+
+def _patterns(logs: Logs) -> tuple[str, ...]:
+    return (os.fspath(logs),) if isinstance(logs, (str, os.PathLike)) else tuple(logs)
+
+
+def replay(question: ReplayQuestion | Logs, tree: Tree | None = None) -> ReplayAnswer:
+    """Tell what a policy would have done over logs, in one pass and in bounded memory.
+
+    Args:
+        question: The logs, the policy and its settings; or the logs alone: files, folders, globs.
+        tree: Its checkpoints are set against the timeline; scanned with sizes, for the times of their saves.
+
+    Raises:
+        UsageError: A log is not there, a setting is not one of this policy, or there is no spike to go around.
+        IncompleteError: Whether there is one cannot be known: a log could not be read to its end, or shows no step.
+    """
+    if not isinstance(question, ReplayQuestion):
+        question = ReplayQuestion(logs=LogQuestion(patterns=_patterns(question)))
+    policy = None if question.policy is None else policy_of(question.policy, _settings(question))
+    reader = log_reader(question.logs.columns)
+    logs = LogPass(reader, question.logs.patterns, keep=tree is not None)
+    steps = logs.steps()
+    if policy is None:
+        first = list(islice(steps, 1))  # tells whose log it is; a pipe can be read only once
+        steps = chain(first, steps)
+        policy = policy_of(_usual_policy(question, reader.recognised), _settings(question))
+    shown = logs
+    trace = Trace()
+    detected = _detected(policy, logs)
+    if detected and isinstance(policy, FeaturePolicy):
+        result = logged(policy.name, policy.judge_events(detected))
+        if tree is not None and STDIN not in logs.names:
+            shown = LogPass(reader, question.logs.patterns, keep=True)
+            deque(trace.watch(shown.steps()), maxlen=0)  # for the times of the saves
+    else:
+        result = run(policy, steps, trace)
+        if isinstance(policy, FeaturePolicy):
+            result = replace(result, notes=(_STAND_IN, *result.notes))
+    events = without_skipped(result.events, trace.skipped)
+    line = timeline(events, trace.ascending(), margin_minutes=question.margin_minutes, judged=result.judged)
+    marks = None
+    if tree is not None:
+        attempts = shown.attempts()
+        courses = courses_of(None if detected else policy, line, attempts, question.margin_minutes)
+        marks = courses.marks(*saves_of(tree.inventory, attempts, written(tree.inventory.checkpoints)))
+    answer = ReplayAnswer(
+        settings=policy_words(settings_of(policy)),
+        result=result,
+        reading=logs.reading(),
+        timeline=line,
+        marks=marks,
+        advice=None,
+    )
+    if question.spike is None:
+        return answer
+    whose = None if tree is None else tree.trainer
+    return replace(answer, advice=told_trainers(advise(question.spike, policy, answer, trace), whose))
+
+
+def _usual_policy(question: ReplayQuestion, formats: Collection[str]) -> str:
+    """Return the policy to replay if none is named: a bare threshold is a norm, as it always was."""
+    if question.threshold is not None or question.count is not None or question.nan_counts:
+        return "skip"
+    return own_policy(formats) or "zscore"
+
+
+def _settings(question: ReplayQuestion) -> PolicySettings:
+    return PolicySettings(
+        threshold=question.threshold,
+        count=question.count,
+        nan_counts=question.nan_counts,
+        dialect=question.dialect,
+        asd_config=question.asd_config,
+        dialects=asd_dialects(),
+    )
+
+
+def _detected(policy: Policy, logs: LogPass) -> tuple[AsdEvent, ...]:
+    """Return what detectors logged, where that is what shall be judged."""
+    if not isinstance(policy, FeaturePolicy):
+        return ()
+    events, problems = detector_events(logs.names)
+    if not events and STDIN in logs.names:
+        raise UsageError("the log shows no event of a detector; to judge its norms give a file instead of -")
+    for problem in problems if events else ():
+        logs.keep_problem(problem)
+    return events
+
+
+def calibrate(question: LogQuestion | Logs, *, warm_up: int | None = None) -> CalibrationAnswer:
+    """Recommend thresholds from logs.
+
+    Args:
+        question: The logs, and what their columns mean; or the logs alone.
+        warm_up: Steps at the start to leave out; None: a tenth.
+
+    Raises:
+        UsageError: A log is not there.
+    """
+    if not isinstance(question, LogQuestion):
+        question = LogQuestion(patterns=_patterns(question))
+    reader = log_reader(question.columns)
+    several = len(reader.expand(question.patterns)) > 1
+    log = reader.merged(question.patterns, keep=(*_CALIBRATES, "time") if several else _CALIBRATES)
+    if log is None:
+        raise UsageError("give a training log")
+    calibration = recommend(log.metrics, warm_up=warm_up)
+    settings = threshold_settings(calibration)
+    return CalibrationAnswer(calibration=calibration, settings=settings, reading=LogReading.of(log))

@@ -1,0 +1,397 @@
+"""Choose the checkpoint to resume from, and count the data to skip."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from contextlib import closing
+from typing import TYPE_CHECKING, Any
+
+from ckpttool.core.decide.lineage import Course
+from ckpttool.core.decide.lost import beyond_limits, with_saves
+from ckpttool.core.decide.naming import focused
+from ckpttool.core.decide.recorded_health import accepted, record_without_answer
+from ckpttool.core.decide.resume import against_refused, choose, objected
+from ckpttool.core.domain.checkpoint import Checkpoint, CheckpointKey, Inventory
+from ckpttool.core.domain.data_position import Unknown, skip_of
+from ckpttool.core.domain.finding import Code, Finding
+from ckpttool.core.domain.frozen import dataclass, replace
+from ckpttool.core.domain.plan import NoResumePoint, Resolution, ResumePlan, ResumePoint, Simulation
+from ckpttool.core.domain.question import AskedSizes, CheckQuestion, DataQuestion, ResumeQuestion, TreeQuestion
+from ckpttool.core.domain.shard import Shard
+from ckpttool.core.domain.units import Step
+from ckpttool.core.domain.verdict import Level, ShardReport, Verdict
+from ckpttool.core.errors import IncompleteError, UnknownLayoutError, UsageError
+from ckpttool.core.storage import is_object_store
+from ckpttool.core.storage.base import Kind, Storage
+from ckpttool.core.storage.fan_out import map_waiting
+from ckpttool.core.verbs.remembering import rebuilt, saves_in_trash
+from ckpttool.core.verbs.scanning import Tree, Where, asked, looking_at, scan, surroundings
+from ckpttool.core.verbs.verifying import session_for
+from ckpttool.trainers.base import Refusal, Resume, no_effects
+from ckpttool.trainers.common.launchers import jobs_of
+
+if TYPE_CHECKING:
+    from ckpttool.core.decide.detour import Pick
+    from ckpttool.core.decide.log_evidence import Evidence
+    from ckpttool.core.domain.advice import SpikeAdvice, StopAdvice
+    from ckpttool.core.domain.data_position import DataPosition
+    from ckpttool.core.domain.node import Node
+    from ckpttool.core.domain.settings import RunConfig
+    from ckpttool.core.verify.session import Session
+    from ckpttool.trainers.abilities import OwnStart
+    from ckpttool.trainers.base import Trainer
+
+TRUSTED_SECONDS = 3600.0
+"""For so long a file that did not change since it was verified is not read again: who was interrupted goes on."""
+
+
+_WITNESSES = 16
+"""Shards of a save whose times are asked for, evenly over its ranks: thousands know no better."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """What `resolve` decided, and what it looked at."""
+
+    decision: ResumePlan | NoResumePoint
+    tree: Tree
+    question: TreeQuestion
+    verdicts: Mapping[tuple[CheckpointKey, tuple[Finding, ...]], Verdict]
+    """What headers and sizes showed of the saves that were looked at; empty where more was read of them."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return what the command prints with `--format json`."""
+        return Resolution(decision=self.decision).to_dict()
+
+
+def resolve(
+    question: Where = None,
+    choice: ResumeQuestion = ResumeQuestion(),
+    data: DataQuestion = DataQuestion(),
+    *,
+    node: Node | None = None,
+) -> Answer:
+    """Choose the checkpoint to resume from, and say where the data starts.
+
+    The chosen one is looked at once more before it is returned. `node` tells disk and launchers; None: this machine's.
+
+    Raises:
+        CkptToolError: The question cannot be answered; the class says why.
+    """
+    question = asked(question)
+    if choice.evidence is not Level.STRUCTURE or (choice.logs is not None and choice.logs.timeline):
+        question = replace(question, sizes=True)
+    tree = scan(question)
+    refusals = _not_loadable(tree, question)
+    choice = _with_focus(choice, tree, question)
+    tree = _with_effect(tree, choice.sizes)
+    evidence = _evidence(tree, choice, question.config)
+    session = session_for(tree, CheckQuestion(level=choice.evidence, jump=0, max_age=TRUSTED_SECONDS, replicas=False))
+    # By its findings, too: on the way around a spike a checkpoint is judged with some that stand for the detour alone.
+    verdicts: dict[tuple[CheckpointKey, tuple[Finding, ...]], Verdict] = {}
+
+    def verdict_of(checkpoint: Checkpoint) -> Verdict:
+        known = checkpoint.key, checkpoint.findings
+        return verdicts.get(known) or verdicts.setdefault(known, session.verdict(checkpoint))
+
+    def pick(inventory: Inventory) -> ResumePoint | NoResumePoint:
+        return choose(_against(inventory, tree, refusals, choice.sizes), choice, verdict_of)
+
+    with closing(session):
+        point, advice = _pick(tree, evidence, pick)
+    healable = _healable(tree, question, point) if point.rejected else ()
+    if healable:
+        from ckpttool.core.decide.healing import with_healing
+
+        point = replace(point, rejected=with_healing(point.rejected, healable))
+    decision: ResumePlan | NoResumePoint
+    if isinstance(point, NoResumePoint):
+        findings = (*point.findings, *healable, *_beyond(tree, point))
+        decision = replace(point, findings=findings, advice=advice, in_trash=saves_in_trash(tree.storage))
+    else:
+        reports = verdict_of(point.checkpoint).reports
+        _assert_unchanged(tree.storage, reports)
+        point = _timed(tree, point, reports, evidence)
+        decision = _plan(tree, point, _Wanted(data=data, sizes=choice.sizes), question, advice)
+        findings = _as_to_health((*beyond_limits(point, choice), *decision.findings), tree, question, choice, point)
+        decision = replace(decision, findings=(*findings, *rebuilt(point.checkpoint), *healable))
+    if evidence is not None:
+        chosen = None if isinstance(point, NoResumePoint) else point.checkpoint
+        of_logs = evidence.findings(chosen)
+        of_logs = accepted(of_logs) if choice.ignore_health or choice.allow_unknown_health else of_logs
+        decision = replace(decision, findings=(*of_logs, *decision.findings))
+    seen = verdicts if choice.evidence is Level.STRUCTURE else {}
+    return Answer(decision=_from_here(decision, tree, question, node), tree=tree, question=question, verdicts=seen)
+
+
+def _healable(tree: Tree, question: TreeQuestion, point: ResumePoint | NoResumePoint) -> tuple[Finding, ...]:
+    from ckpttool.core.verbs.heal_advice import advice_on  # most trees need none
+
+    return advice_on(tree, question, point)
+
+
+def _as_to_health(
+    findings: tuple[Finding, ...], tree: Tree, question: TreeQuestion, choice: ResumeQuestion, point: ResumePoint
+) -> tuple[Finding, ...]:
+    if choice.ignore_health or choice.allow_unknown_health:
+        return accepted(findings)
+    named, health = question.health_file is not None, point.checkpoint.health
+    return (*record_without_answer(tree.book, named=named, health=health), *findings)
+
+
+def _not_loadable(tree: Tree, question: TreeQuestion) -> dict[CheckpointKey, str]:
+    """Return why checkpoints cannot be loaded, for each of which the layout says so.
+
+    Raises:
+        UnknownLayoutError: It says so of all.
+    """
+    checkpoints = tree.inventory.checkpoints
+    answers = ((checkpoint, tree.layout.load(tree.inventory, checkpoint)) for checkpoint in checkpoints)
+    refusals = {checkpoint.key: answer.why for checkpoint, answer in answers if isinstance(answer, Refusal)}
+    if refusals and len(refusals) == len(checkpoints):
+        raise UnknownLayoutError(f"{question.path or tree.inventory.root} {next(iter(refusals.values()))}")
+    return refusals
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Wanted:
+    """What the user says of the run that resumes."""
+
+    data: DataQuestion
+    sizes: AskedSizes
+
+
+def _against(inventory: Inventory, tree: Tree, refusals: Mapping[CheckpointKey, str], sizes: AskedSizes) -> Inventory:
+    """Hold against each save what its layout or its trainer says against loading it with such sizes."""
+    inventory, trainer = against_refused(inventory, refusals), tree.trainer
+    if trainer is None or sizes == AskedSizes():
+        return inventory
+    return objected(inventory, lambda checkpoint: trainer.objections(inventory, checkpoint, sizes))
+
+
+def _with_effect(tree: Tree, sizes: AskedSizes) -> Tree:
+    """Take back that a number of ranks has no effect where the trainer has something to say to it."""
+    inventory, trainer = tree.inventory, tree.trainer
+    if trainer is None or sizes == AskedSizes():
+        return tree
+    if not any(trainer.objections(inventory, checkpoint, sizes) for checkpoint in inventory.checkpoints):
+        return tree
+    left = tuple(finding for finding in inventory.findings if finding.code is not Code.WORLD_SIZE_DIFFERS)
+    return replace(tree, inventory=replace(inventory, findings=left))
+
+
+def _timed(tree: Tree, point: ResumePoint, reports: Iterable[ShardReport], evidence: Evidence | None) -> ResumePoint:
+    """Say when it was saved, and how long the lost steps took: by the log, else by when files of saves were written."""
+    stamps = [report.stamp for report in reports if report.stamp is not None]
+    times = [stamp.modified_ns for stamp in stamps if stamp.modified_ns is not None]
+    point = replace(point, saved_ns=max(times, default=None))
+
+    def stamp_of(shard: Shard) -> int | None:
+        try:
+            return (shard.stamp or tree.storage.stamp(shard.path)).modified_ns
+        except OSError:
+            return None
+
+    def written(checkpoint: Checkpoint) -> tuple[int, int] | None:
+        shards = checkpoint.shards[:: max(1, len(checkpoint.shards) // _WITNESSES)]
+        times = [time for time in map_waiting(stamp_of, (*shards, *checkpoint.shards[-1:])) if time is not None]
+        return (min(times), max(times)) if times else None
+
+    if evidence is not None:
+        point = evidence.timed(point)
+    return with_saves(point, Course(tree.inventory), written) if point.lost_steps else point
+
+
+def _from_here(
+    decision: ResumePlan | NoResumePoint, tree: Tree, question: TreeQuestion, node: Node | None
+) -> ResumePlan | NoResumePoint:
+    """Say where other machines may have what is not seen from this one, or where they were asked, what they lack."""
+    if tree.looks is not None:
+        decision = replace(decision, parts=tree.inventory.parts)
+        if isinstance(decision, NoResumePoint):
+            from ckpttool.core.decide.merging import with_doubt
+
+            return with_doubt(decision, tree.looks.merge)
+        from ckpttool.core.decide.placement import with_placement
+
+        read = tree.layout.read_by_all(decision.point.checkpoint)
+        return with_placement(decision, tree.looks.merge, read, tree.inventory.checkpoints)
+    jobs = jobs_of(os.environ if node is None else node.environment)
+    if not jobs and isinstance(decision, ResumePlan):
+        return decision  # nobody speaks of other machines
+    from ckpttool.core.decide.one_node import judge_one_node
+
+    return judge_one_node(decision, tree.inventory, surroundings(tree, question, jobs, node))
+
+
+def _beyond(tree: Tree, point: ResumePoint | NoResumePoint) -> tuple[Finding, ...]:
+    """Return what is to be said of the tree and the point does not say itself."""
+    said = {*point.findings, *(reason for one in point.rejected for reason in one.reasons)}
+    return tuple(finding for finding in tree.inventory.findings if finding not in said)
+
+
+def _evidence(tree: Tree, choice: ResumeQuestion, config: RunConfig | None) -> Evidence | None:
+    """Read the logs that shall have a say."""
+    if choice.logs is None:
+        return None
+    from ckpttool.core.verbs.evidence import gather
+
+    stages = config.pipeline_stages if config is not None else None
+    return gather(tree.inventory, choice.logs, root=tree.storage.root, stages=stages, ignore=choice.ignore_health)
+
+
+def _pick(
+    tree: Tree, evidence: Evidence | None, pick: Pick
+) -> tuple[ResumePoint | NoResumePoint, SpikeAdvice | StopAdvice | None]:
+    if evidence is None:
+        return pick(tree.inventory), None
+    log, wish = evidence.log, evidence.question.spike
+    if log is None or wish is None:
+        return pick(evidence.inventory), None
+    from ckpttool.core.decide.detour import go_around
+    from ckpttool.trainers.registry import told_trainers
+
+    point, advice = go_around(evidence, log, wish, pick)
+    return point, told_trainers(advice, tree.trainer)
+
+
+def _with_focus(choice: ResumeQuestion, tree: Tree, question: TreeQuestion) -> ResumeQuestion:
+    """Take the checkpoint of the one shard that was given, and no other beside it; say which the config saves.
+
+    And on how many ranks it will go on: as the question says, else the config.
+    """
+    config, sizes = question.config, choice.sizes
+    world = question.world_size or (None if config is None else config.world_size)
+    choice = replace(choice, sizes=replace(sizes, world=sizes.world or world))
+    if config is not None:
+        sizes = replace(choice.sizes, data=sizes.data or config.replicas)
+        choice = replace(choice, saves_as=config.prefix, sizes=sizes)
+    if tree.focus is None:
+        return choice
+    focused(tree.inventory.checkpoints, tree.focus, choice.name)
+    # A file's name says more than the checkpoint's, where trainings share the folder.
+    return replace(choice, name=tree.focus)
+
+
+def _plan(
+    tree: Tree,
+    point: ResumePoint,
+    wanted: _Wanted,
+    question: TreeQuestion,
+    advice: SpikeAdvice | StopAdvice | None,
+) -> ResumePlan:
+    checkpoint, config, trainer = point.checkpoint, question.config, tree.trainer
+    if config is not None and config.world_size is None:  # as many as wrote it, unless somebody says otherwise
+        config = config.started_on(checkpoint.topology.world_size)
+    load = tree.layout.load(tree.inventory, checkpoint)
+    if isinstance(load, Refusal):
+        raise UnknownLayoutError(f"{checkpoint.name} {load.why}")
+    plan = ResumePlan(
+        root=tree.inventory.root,
+        point=point,
+        load=load,
+        data=Unknown(why="nobody asked its trainer yet"),
+        next_step=Step(point.step + 1),
+        findings=_beyond(tree, point),
+        advice=advice,
+        copies=_to_copy(tree, checkpoint) if is_object_store(tree.inventory.root) else (),
+    )
+    resume = Resume(
+        plan=plan,
+        inventory=tree.inventory,
+        storage=tree.storage,
+        data=wanted.data,
+        sizes=wanted.sizes,
+        config=config,
+        environment=question.environment,
+    )
+    effects = no_effects("a lone file") if trainer is None else trainer.effects(resume)
+    _assert_it_skips(effects.position, wanted.data, trainer)
+    objections = () if trainer is None else trainer.objections(tree.inventory, checkpoint, wanted.sizes)
+    # That a size tells nothing about files is not worth a word beside what it means for the start.
+    said = {objection.code for objection in objections} & {Code.WORLD_SIZE_DIFFERS}
+    return replace(
+        plan,
+        load=replace(load, data=effects.settings),
+        data=effects.position,
+        next_step=effects.next_step or plan.next_step,
+        findings=(*effects.findings, *objections, *(each for each in plan.findings if each.code not in said)),
+    )
+
+
+def _to_copy(tree: Tree, checkpoint: Checkpoint) -> tuple[str, ...]:
+    """Return the files of a checkpoint, and what its trainer keeps beside them."""
+    members = tree.layout.members(checkpoint)
+    paths = {shard.path for shard in checkpoint.shards}
+    waiting = [] if isinstance(members, Refusal) else [*members.paths, *members.records]
+    with looking_at(tree.storage.root):
+        while waiting:
+            path = waiting.pop()
+            try:
+                if tree.storage.kind(path) is Kind.FOLDER:
+                    waiting += [f"{path}/{entry.name}" for entry in tree.storage.entries(path)]
+                else:
+                    paths.add(path)
+            except FileNotFoundError:  # a record that need not be there
+                continue
+    return tuple(sorted(paths))
+
+
+def _assert_it_skips(position: DataPosition, data: DataQuestion, trainer: Trainer | None) -> None:
+    """Refuse what can be asked only of a trainer that is told how many batches to skip: another one would not do it."""
+    asked = "--new-dataset" if data.new_dataset else None if data.dataset_changed_at is None else "--dataset-changed-at"
+    if asked is not None and trainer is not None and skip_of(position) is None:
+        raise UsageError(f"{asked} is for trainers that are told how many batches to skip; {trainer.title} is not")
+
+
+def _assert_unchanged(storage: Storage, reports: Iterable[ShardReport]) -> None:
+    for report in reports:
+        try:
+            now = storage.stamp(report.path)
+        except OSError:
+            now = None
+        if now != report.stamp:
+            raise IncompleteError(f"{report.path} changed while the plan was made; run again when nothing writes here")
+
+
+def simulate(answer: Answer, version: str | None = None, *, trainer: str | None = None) -> Simulation:
+    """Tell what the trainer would pick in the same tree by itself, why, and what it would do then.
+
+    Args:
+        answer: What `resolve` decided.
+        version: Of the trainer, as people write it: `2.1`; None: the newest known, or as all known versions do it.
+        trainer: Its name, where the tree must be this one's; None: whosever it is.
+
+    Raises:
+        UsageError: The tree is another trainer's, the version is not known, or nobody knows how this one chooses.
+    """
+    tree = answer.tree
+    whose = "a lone file" if tree.trainer is None else tree.trainer.title
+    if trainer is not None and (tree.trainer is None or tree.trainer.name != trainer):
+        raise UsageError(f"{tree.inventory.root} is a tree of {whose}: --simulate own asks that")
+    if tree.trainer is None or tree.trainer.simulator is None:
+        raise UsageError(f"ckpttool does not know which checkpoint {whose} would take by itself")
+    session, start = own_start(answer)
+    with closing(session):
+        return tree.trainer.simulator.pick(start, version)
+
+
+def own_start(answer: Answer) -> tuple[Session, OwnStart]:
+    """Return what a start in the tree finds; whoever asked closes the session, which checks its saves."""
+    from ckpttool.trainers.abilities import OwnStart
+
+    tree, question = answer.tree, answer.question
+    session = session_for(tree, CheckQuestion(jump=0, max_age=TRUSTED_SECONDS))
+
+    def checked(checkpoint: Checkpoint) -> Verdict:
+        return answer.verdicts.get((checkpoint.key, checkpoint.findings)) or session.verdict(checkpoint)
+
+    start = OwnStart(
+        storage=tree.storage,
+        inventory=tree.inventory,
+        checked=checked,
+        config=question.config,
+        world_size=question.world_size,
+    )
+    return session, start

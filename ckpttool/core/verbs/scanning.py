@@ -1,0 +1,398 @@
+"""Find a tree and list it, with everything that stands beside it: health, world size, config."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from ckpttool.core.decide.completeness import assess, believable, without_effect
+from ckpttool.core.decide.steps import settle
+from ckpttool.core.domain.checkpoint import Checkpoint, Inventory, Listing
+from ckpttool.core.domain.expectation import Evidence, WorldEvidence
+from ckpttool.core.domain.finding import Code, Finding, Severity, in_order, note
+from ckpttool.core.domain.frozen import dataclass, replace
+from ckpttool.core.domain.health import HealthBook
+from ckpttool.core.domain.progress import newest_first
+from ckpttool.core.domain.question import TreeQuestion
+from ckpttool.core.errors import IncompleteError, UsageError
+from ckpttool.core.records import HEAL_JOURNAL, JOURNAL, OWN_FOLDER, SealPlace
+from ckpttool.core.storage import above, as_spelled_there, look_anew, open_storage, shortest
+from ckpttool.core.storage.base import LostLinkError, Storage, is_there, unreadable
+from ckpttool.core.verbs.remembering import found_damaged, with_found_damaged, with_healed
+from ckpttool.trainers.base import Layout, Refusal, ScanOptions
+from ckpttool.trainers.listing import list_root
+from ckpttool.trainers.locate import Located, locate, locate_emptied
+from ckpttool.trainers.registry import health_file_of, trainer_named, trainer_of
+
+if TYPE_CHECKING:
+    from ckpttool.core.domain.node import Job, Node, Surroundings
+    from ckpttool.core.domain.replicas import RecordedSlices
+    from ckpttool.core.domain.settings import RunConfig
+    from ckpttool.core.records.merging import MergedLooks
+    from ckpttool.trainers.abilities import HealthFile
+    from ckpttool.trainers.base import Trainer
+
+
+Where: TypeAlias = "TreeQuestion | str | os.PathLike[str] | None"
+"""Which tree: what is known of it beforehand, or its path alone; None: the one in or around the current folder."""
+
+
+def asked(where: Where, *, sizes: bool = False) -> TreeQuestion:
+    """Return what is asked for; of a path alone `sizes` says whether every shard's size is taken."""
+    if isinstance(where, TreeQuestion):
+        return where
+    return TreeQuestion(path=None if where is None else os.fspath(where), sizes=sizes)
+
+
+def tree_of(tree: Tree | Where) -> Tree:
+    """Return the tree itself, scanned with sizes where it was not scanned yet."""
+    return tree if isinstance(tree, Tree) else scan(asked(tree, sizes=True))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tree:
+    """A scanned tree and where it was found."""
+
+    inventory: Inventory
+    layout: Layout
+    """What knows how this tree is arranged."""
+    storage: Storage
+    focus: str | None
+    """Checkpoint name, where the path was one shard or one save's own folder."""
+    resolved_from: str | None
+    """What was taken instead of the path that was given, for people."""
+    book: HealthBook
+    """The health file, as it was read; what it says is attached to the checkpoints."""
+    looks: MergedLooks | None = None
+    """Where several machines looked at it instead of this one."""
+
+    @property
+    def trainer(self) -> Trainer | None:
+        """Whose checkpoints these are; None for a lone file."""
+        return trainer_of(self.layout)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return what `scan` prints with `--format json`."""
+        return Listing(inventory=self.inventory, now=0.0).to_dict()
+
+    def closer(self, checkpoint: Checkpoint) -> Checkpoint:
+        """Return the same with what its own records tell beyond the scan; one that is withheld is this save's alone."""
+        try:
+            return self.layout.closer(self.storage, checkpoint)
+        except OSError as error:
+            named = error.filename if isinstance(error.filename, str) else ""
+            path = named.removeprefix(self.storage.root).lstrip("/") or checkpoint.name
+            withheld = unreadable(path, error)
+            return replace(checkpoint, findings=(*checkpoint.findings, withheld))
+
+    def slices(self, checkpoint: Checkpoint) -> RecordedSlices | None:
+        """Return what the training's own records tell of who holds which slice; None where they are withheld, too."""
+        try:
+            return self.layout.slices(self.storage, checkpoint)
+        except OSError:
+            return None
+
+    def seal_place(self, checkpoint: Checkpoint) -> SealPlace | None:
+        """Return where a checkpoint's seal is kept; None where its layout has no place for one."""
+        return _seal_place(self.layout, checkpoint)
+
+
+def scan(question: Where = None) -> Tree:
+    """List the checkpoints of a tree: which steps, on which ranks, of how many expected, and recorded health.
+
+    Raises:
+        UnknownLayoutError: There is no tree at the path.
+        UsageError: There are two, or the config is another trainer's.
+        IncompleteError: The tree's folder cannot be read.
+    """
+    question = asked(question, sizes=True)
+    return scanned(_located(question), question)
+
+
+def _located(question: TreeQuestion) -> Located:
+    if question.path is not None:
+        look_anew(question.path)
+    return locate(question.path, layout=question.layout, config=question.config, root=question.root)
+
+
+def scan_emptied(question: TreeQuestion) -> Tree | None:
+    """Return the tree at a path of which all checkpoints lie in the trash; None where there is none.
+
+    Raises:
+        UsageError: The trash holds several layouts, and nobody says which is meant.
+        IncompleteError: The trash cannot be read.
+    """
+    located = locate_emptied(question.path, layout=question.layout)
+    return None if located is None else scanned(located, question)
+
+
+def trees_below(root: str, *, layout: str | None = None) -> list[str]:
+    """Return the folders in and below a folder, sorted, that have the names of a tree, or that cannot be listed.
+
+    No link is followed, no checkpoint looked into. Whether such a tree holds a checkpoint is what `scan` tells.
+
+    Args:
+        root: Where to begin.
+        layout: Look for this one alone.
+
+    Raises:
+        IncompleteError: There are too many folders to look at.
+    """
+    from ckpttool.trainers.below import trees_below
+
+    return [below.path for below in trees_below(shortest(root), layout=layout)]
+
+
+def scans_without(question: TreeQuestion) -> Callable[[Collection[str]], Inventory]:
+    """Return what lists the same tree as if some files or folders were gone; paths relative to its root.
+
+    Raises:
+        UnknownLayoutError: There is no tree at the path.
+        UsageError: There are two, or the config is another trainer's.
+        IncompleteError: The tree's folder cannot be read.
+    """
+    from ckpttool.core.storage.hidden import HiddenStorage
+
+    found = _located(question)
+    storage = HiddenStorage(found.storage)
+
+    def scan_without(hidden: Collection[str]) -> Inventory:
+        storage.hidden = frozenset(hidden)
+        return scanned(replace(found, storage=storage, listing=list_root(storage)), question).inventory
+
+    return scan_without
+
+
+def scanned(located: Located, question: TreeQuestion) -> Tree:
+    """Scan a tree that was found."""
+    config = question.config
+    per_epoch = question.steps_per_epoch or (config.sink_size if config else None)
+    options = ScanOptions(sizes=question.sizes, steps_per_epoch=per_epoch)
+    layout = located.layout
+    _assert_own(config, trainer_of(layout), located.storage.root)
+    with looking_at(located.storage.root):
+        inventory = layout.scan(located.storage, located.listing, options)
+        if located.looks is not None and located.looks.trashed:
+            from ckpttool.core.verbs.half_gone import without_half_gone
+
+            located, inventory = without_half_gone(located, located.looks, inventory, options)
+        inventory = settle(inventory)
+        expected = layout.expected(inventory, _evidence(layout, question, inventory, located.storage))
+        book = _health_book(question, layout, located.storage.root)
+    expected = replace(expected, findings=(*expected.findings, *without_effect(question.world_size, expected)))
+    assessed = assess(inventory, expected, book, recorded_names(layout, inventory))
+    if located.listing.beginning(OWN_FOLDER):
+        halfway = interrupted(located.storage)
+        assessed = replace(assessed, findings=in_order((*assessed.findings, *halfway))) if halfway else assessed
+        assessed = with_healed(assessed, located.storage, lambda checkpoint: _seal_place(layout, checkpoint))
+    if located.looks is None:
+        known, now = found_damaged(assessed.root), located.storage.stamp
+        assessed = with_found_damaged(assessed, located.storage, lambda each: _seal_place(layout, each), known, now)
+    else:
+        there = located.looks.found_damaged()
+        known, now = {path: found for path, (found, _) in there.items()}, lambda path: there[path][1]
+        assessed = with_found_damaged(assessed, located.storage, lambda each: _seal_place(layout, each), known, now)
+        assessed = _as_seen_by_all(assessed, located.looks, question)
+        book = replace(book, path=as_spelled_there(book.path, located.storage.root, assessed.root))
+    return Tree(
+        inventory=assessed,
+        layout=layout,
+        storage=located.storage,
+        focus=located.focus,
+        resolved_from=located.resolved_from,
+        book=book,
+        looks=located.looks,
+    )
+
+
+def _as_seen_by_all(inventory: Inventory, looks: MergedLooks, question: TreeQuestion) -> Inventory:
+    """Say what is not known because other machines looked, and where they disagree."""
+    from ckpttool.core.decide.merging import SKEW_SECONDS, with_merge
+
+    declared = (question.world_size, None if question.config is None else question.config.world_size)
+    skew = SKEW_SECONDS if question.skew is None else question.skew
+    return with_merge(inventory, looks.merge, declared={*declared} - {None}, skew=skew)
+
+
+def interrupted(storage: Storage) -> tuple[Finding, ...]:
+    """Note that a prune was interrupted, or is running: then it is no damage that a checkpoint lacks files."""
+    if is_there(storage, HEAL_JOURNAL):
+        message = "a heal was interrupted here or is running: the next ckpttool heal --apply ends it"
+        return (note(Code.IN_PROGRESS, message, path=HEAL_JOURNAL, remedy="so does any other change with --apply"),)
+    if not is_there(storage, JOURNAL):
+        return ()
+    message = (
+        "a prune, or a restore from its trash, was interrupted here or is running: what it was moving looks "
+        "incomplete until the next ckpttool prune --apply or trash restore"
+    )
+    remedy = "the next of these first brings all of it back to its place"
+    return (note(Code.IN_PROGRESS, message, path=JOURNAL, remedy=remedy),)
+
+
+@contextmanager
+def looking_at(root: str) -> Iterator[None]:
+    """Let what a layout or a trainer cannot read end the answer, with the path that withholds it.
+
+    Most of them make a finding of it, and answer for the rest; where one does not, nobody knows.
+
+    Raises:
+        IncompleteError: The disk withholds something.
+    """
+    try:
+        yield
+    except OSError as error:
+        named = error.filename if isinstance(error.filename, str) else ""
+        path = named if named.startswith(root) else os.path.join(root, named).rstrip("/")
+        raise IncompleteError(f"{path} cannot be read: {error.strerror or error}") from None
+
+
+def surroundings(tree: Tree, question: TreeQuestion, jobs: tuple[Job, ...], node: Node | None = None) -> Surroundings:
+    """Gather what tells whether other machines may have files of a tree.
+
+    Args:
+        tree: As it is seen here.
+        question: How it was asked for: the user or the config may say how many ranks there are.
+        jobs: What launchers say.
+        node: Tells which disk this is; None: this machine.
+    """
+    from ckpttool.core.domain.node import Surroundings
+    from ckpttool.core.storage.mounts import mount_of, mount_table
+
+    inventory, config = tree.inventory, question.config
+    shards = [shard.path for one in inventory.checkpoints[:1] for shard in one.shards[:1]]
+    declared = (question.world_size, None if config is None else config.world_size)
+    mounts = mount_table() if node is None else node.mounts
+    return Surroundings(
+        files=tree.layout.rank_files,
+        sign=tree.layout.sign,
+        declared=tuple(world for world in declared if world is not None),
+        jobs=jobs,
+        mount=mount_of(os.path.join(inventory.root, *shards), mounts),
+    )
+
+
+def with_note_of_others(tree: Tree, question: TreeQuestion) -> Tree:
+    """Note in a tree that other machines may have more of its newest checkpoint: all that is told of it is of here."""
+    from ckpttool.trainers.common.launchers import jobs_of
+
+    jobs = jobs_of(os.environ)
+    if not jobs or not tree.inventory.checkpoints or tree.looks is not None:
+        return tree  # nobody speaks of other machines
+    from ckpttool.core.decide.one_node import whole_here_alone
+
+    found = whole_here_alone(newest_first(tree.inventory.checkpoints)[0], surroundings(tree, question, jobs))
+    if found is None:
+        return tree
+    note = replace(found, severity=Severity.NOTE)
+    return replace(tree, inventory=replace(tree.inventory, findings=in_order((*tree.inventory.findings, note))))
+
+
+def _assert_own(config: RunConfig | None, trainer: Trainer | None, root: str) -> None:
+    if config is None or trainer is None or config.trainer == trainer.name:
+        return
+    if trainer.configs is None:
+        raise UsageError(f"{root} holds checkpoints of {trainer.title}, whose configs ckpttool does not read")
+    whose = trainer_named(config.trainer).title
+    raise UsageError(f"{config.path} is a config for {whose}, but {root} holds checkpoints of {trainer.title}")
+
+
+def read_config(path: str) -> RunConfig:
+    """Read what a training YAML says about resuming, parallelism and data.
+
+    Raises:
+        UsageError: It cannot be read, or is no safe YAML.
+    """
+    from ckpttool.core.formats.safe_yaml import read_bytes
+    from ckpttool.trainers import registry
+
+    return registry.read_config(read_bytes(path), path=path)
+
+
+def _evidence(layout: Layout, question: TreeQuestion, inventory: Inventory, storage: Storage) -> Evidence:
+    """Gather what is said of a tree from outside: by the user, its trainer's config and files, and by a seal."""
+    worlds = []
+    if question.world_size is not None:
+        worlds.append(WorldEvidence(world_size=question.world_size, source="--world-size says so", declared=True))
+    trainer = trainer_of(layout)
+    output = open_storage(os.path.join(storage.root, os.pardir))
+    told = Evidence() if trainer is None else trainer.evidence(output, question.config)
+    sealed = _sealed_world(layout, inventory, storage)
+    return believable(Evidence(worlds=(*worlds, *told.worlds, *sealed), weights_alone=told.weights_alone))
+
+
+def _sealed_world(layout: Layout, inventory: Inventory, storage: Storage) -> list[WorldEvidence]:
+    """Ask the newest checkpoint's seal, where it lies apart from it: it remembers ranks whose folder is gone."""
+    if not inventory.checkpoints or not is_there(storage, OWN_FOLDER):
+        return []
+    newest = newest_first(inventory.checkpoints)[0]
+    place = _seal_place(layout, newest)
+    if place is None or not place.is_apart:
+        return []
+    from ckpttool.core.records.birth import recorded_world
+
+    world = recorded_world(storage, place, newest.shards)
+    if world is None:
+        return []
+    return [WorldEvidence(world_size=world, source=f"the seal of {newest.name} says so", declared=False)]
+
+
+def _seal_place(layout: Layout, checkpoint: Checkpoint) -> SealPlace | None:
+    place = layout.seal_place(checkpoint)
+    return None if isinstance(place, Refusal) else place
+
+
+def recorded_names(layout: Layout, inventory: Inventory) -> tuple[str | None, ...]:
+    """Return the name under which the trainer's health file has each checkpoint; None where it has none of them."""
+    names = map(layout.recorded_name, inventory.checkpoints)
+    return tuple(None if isinstance(name, Refusal) else name for name in names)
+
+
+def _health_book(question: TreeQuestion, layout: Layout, root: str) -> HealthBook:
+    """Read the health file that was named, else the one in the tree or in the output folder above it."""
+    file = health_file_of(layout)
+    if question.health_file is not None:
+        return _named_health_book(question.health_file, file)
+    if file is None:
+        return HealthBook(path=None, records=())
+    for folder in _health_folders(root):
+        book = file.read(open_storage(folder), file.name)
+        if book.path is not None:
+            return replace(book, path=os.path.join(folder, file.name))
+    return HealthBook(path=None, records=())
+
+
+def _health_folders(root: str) -> tuple[str, str]:
+    return root, above(root)
+
+
+def health_file_beside(root: str, name: str) -> str | None:
+    """Return the health file that `scan` reads for the checkpoints in a folder; None where there is none.
+
+    Raises:
+        IncompleteError: Whether it is there is not known: what is written then might be the second one.
+    """
+    for folder in _health_folders(root):
+        place = os.path.join(folder, name)
+        try:
+            open_storage(folder).kind(name)
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        except LostLinkError:
+            return place
+        except OSError as error:
+            problem = f"{place}: whether it is there is not known ({error.strerror or error})"
+            raise IncompleteError(f"{problem}; name the file with --health-file") from None
+        return place
+    return None
+
+
+def _named_health_book(path: str, file: HealthFile | None) -> HealthBook:
+    if file is None:
+        raise UsageError(f"--health-file {path!r}: the trainer of this tree keeps no health file that ckpttool knows")
+    folder, name = os.path.split(path)
+    book = file.read(open_storage(folder or "."), name)
+    if book.path is None:
+        raise IncompleteError(f"{path} does not exist")
+    return replace(book, path=path, findings=tuple(replace(each, path=path) for each in book.findings))

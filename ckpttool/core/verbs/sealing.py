@@ -1,0 +1,312 @@
+"""Sealing: put what was read of a whole checkpoint into its manifest, atomically, and lose nothing of an older one."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Generator, Iterable, Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+from ckpttool import __version__
+from ckpttool.core.decide.merging import is_of_absent
+from ckpttool.core.decide.sealing import manifest_of, merge, with_more
+from ckpttool.core.decide.steps import not_acted_on
+from ckpttool.core.domain.checkpoint import Checkpoint
+from ckpttool.core.domain.finding import Code, Finding, Severity, blocking, unknown
+from ckpttool.core.domain.frozen import replace as with_fields
+from ckpttool.core.domain.manifest import Manifest, Sealed, Sealing
+from ckpttool.core.domain.question import CheckQuestion
+from ckpttool.core.domain.units import moment
+from ckpttool.core.domain.verdict import Level, ShardReport, Verdict
+from ckpttool.core.errors import CkptToolError, UnknownLayoutError, UnsafeError
+from ckpttool.core.records import OWN_FOLDER, SealPlace
+from ckpttool.core.records.birth import with_births
+from ckpttool.core.records.manifest import ManifestProblem, manifest_bytes, manifests_beside, read_alone, read_manifest
+from ckpttool.core.storage import assert_changeable, is_object_store
+from ckpttool.core.storage.base import Storage
+from ckpttool.core.verbs.running import Running
+from ckpttool.core.verbs.scanning import Tree, Where, tree_of
+from ckpttool.core.verbs.verifying import chosen, session_for
+from ckpttool.core.verify.session import Session
+from ckpttool.core.write.files import ensure_folder, locked, remove, replace
+from ckpttool.core.write.reserve import keep_reserve
+from ckpttool.trainers.base import Refusal
+
+TO_SEAL = CheckQuestion(level=Level.CHECKSUM, hashes=True)
+"""How every sealer reads: all bytes, compared with copies, and with as many other saves as it takes to know these."""
+
+PATIENCE_SECONDS = 30.0
+"""To wait for another sealer. Under the lock nothing but the manifest is read and written."""
+
+
+def seal(
+    tree: Tree | Where = None,
+    name: str | tuple[str, ...] | None = None,
+    *,
+    reseal: bool = False,
+    jobs: int | None = None,
+) -> Running[Sealing, Sealed]:
+    """Record checksums of one or all checkpoints, newest first; only of those that are whole.
+
+    Args:
+        tree: Scanned with sizes, or which.
+        name: A checkpoint's name, `latest` or `all`, or several of these; None or none: latest.
+        reseal: Take what is on the disk now, where it differs from what was sealed.
+        jobs: Threads that read; None: one a core.
+
+    Raises:
+        UsageError: The checkpoint that was named is not there.
+        UnknownLayoutError: Its layout says of none of them where a seal is kept.
+        UnsafeError: The tree is neither a folder of this machine nor in an object store, a link would lead out of it,
+            or what a store keeps would have to be replaced.
+        LockedError: Another process is sealing in this tree.
+        WriteFailedError: Nothing was changed.
+        NotDurableError: A manifest is in place, but the disk did not confirm it.
+    """
+    found = tree_of(tree)
+    return Running(
+        _sealed(found, name, reseal=reseal, jobs=jobs),
+        lambda sealings: Sealed(inventory=found.inventory, sealings=tuple(sealings)),
+    )
+
+
+def _sealed(
+    tree: Tree, name: str | tuple[str, ...] | None, *, reseal: bool, jobs: int | None
+) -> Generator[Sealing, None, None]:
+    in_store = is_object_store(tree.storage.root)
+    if in_store and reseal:
+        raise UnsafeError(
+            f"{tree.inventory.root}: nothing is replaced in an object store, so --reseal has no way there"
+        )
+    if not in_store:
+        assert_changeable(tree.storage.root)
+    meant = chosen(tree, name)
+    refusals = {each.key: place for each in meant if isinstance(place := tree.layout.seal_place(each), Refusal)}
+    with closing(session_for(tree, with_fields(TO_SEAL, name=name, jobs=jobs))) as session:
+        for checkpoint in meant:
+            if checkpoint.key in refusals and len(refusals) < len(meant):  # nothing else is kept from its seal
+                why = f"{checkpoint.name} {refusals[checkpoint.key].why}"
+                yield _refused(checkpoint, None, (unknown(Code.CANNOT_ANSWER, why),))
+                continue
+            own = tree.closer(checkpoint)  # its records may tell that not all which lies there is its own
+            verdict = session.verdict(own)
+            if name == checkpoint.name:  # who names one says which of two runs is meant
+                own = with_fields(own, findings=_but_of_runs(own.findings))
+                verdict = with_fields(verdict, findings=_but_of_runs(verdict.findings))
+            yield seal_read(tree, session, own, verdict, reseal=reseal)
+
+
+def _but_of_runs(findings: tuple[Finding, ...]) -> tuple[Finding, ...]:
+    return tuple(finding for finding in findings if finding.code is not Code.RUN_MIXED)
+
+
+def seal_read(
+    tree: Tree, session: Session, checkpoint: Checkpoint, verdict: Verdict, *, reseal: bool = False
+) -> Sealing:
+    """Seal what a session has read, as `seal_checkpoint` does, and keep what goes with it."""
+    sealing = seal_checkpoint(tree, checkpoint, verdict, now=time.time(), reseal=reseal)
+    _keep_what_differs(session, verdict, sealing)
+    # What cannot be pruned needs no reserve; what the trainer's record names can be once that names another.
+    is_moved = checkpoint.is_tracked or not isinstance(tree.layout.members(checkpoint), Refusal)
+    if sealing.written and is_moved and not is_object_store(tree.storage.root):
+        keep_reserve(f"{tree.storage.root}/{OWN_FOLDER}", files=len(checkpoint.shards))
+    return sealing
+
+
+def _keep_what_differs(session: Session, verdict: Verdict, sealing: Sealing) -> None:
+    """Let whoever looks at headers later know what is not as it was sealed."""
+    if sealing.manifest is None:  # what was refused for its own checksum is known to the session
+        return
+    reports = {report.path: report for report in verdict.reports}
+    for finding in sealing.findings:
+        if finding.code is Code.CHECKSUM_MISMATCH and finding.severity is Severity.DAMAGE:
+            session.differs(reports[str(finding.path)], finding)
+
+
+def seal_checkpoint(
+    tree: Tree, checkpoint: Checkpoint, verdict: Verdict, *, now: float, reseal: bool = False
+) -> Sealing:
+    """Write the manifest of a checkpoint that is whole, or add to the one that is there.
+
+    A manifest must not bless damage: where anything weighs more than a note nothing is written, and the answer says
+    what stands against it. It is refused too where the manifest that is there cannot be believed (without `reseal`),
+    and where a file changed since its bytes were read.
+
+    Args:
+        tree: Scanned with sizes.
+        checkpoint: Of this tree, with the world size as far as it is known.
+        verdict: On this checkpoint, of all its shards, every byte read, with digests. It must come from the files
+            alone: whether they agree with an older manifest is found out here, under the lock.
+        now: Unix seconds.
+        reseal: Take what is on the disk now, where it differs from what was sealed or where that cannot be read.
+
+    Returns:
+        What is recorded now. Its findings are reasons to refuse where `manifest` is None, else what differs from the
+        values recorded before, which were kept.
+
+    Raises:
+        ValueError: A shard has no report with a digest.
+        UnknownLayoutError: The layout does not say where a seal is kept.
+        LockedError: Another process is sealing in this tree.
+        UnsafeError: The checkpoint's folder is a link out of the tree, through which nothing is written.
+        WriteFailedError: Nothing was changed.
+        NotDurableError: The manifest is in place, but the disk did not confirm it.
+    """
+    place = tree.layout.seal_place(checkpoint)
+    if isinstance(place, Refusal):
+        raise UnknownLayoutError(f"{tree.inventory.root} {place.why}")
+    if against := _against(checkpoint, verdict):
+        return _refused(checkpoint, place, against)
+    new = manifest_of(place.layout, checkpoint, verdict, at=moment(now), by=__version__)
+    if is_object_store(tree.storage.root):
+        return _sealed_beside(tree, checkpoint, place, new)
+    target = _target(tree.storage.root, place.path)
+    with no_other_sealer(tree.storage.root):
+        old = read_manifest(tree.storage, place)
+        if isinstance(old, ManifestProblem):
+            if old.newer or not reseal:
+                return _refused(checkpoint, place, (old.finding,))
+            old = None
+        elif old is not None and old.disputed and not reseal:
+            return _refused(checkpoint, place, old.disputed)
+        born = with_births(old, tree.storage, place, checkpoint.shards)
+        if wrong := (() if reseal else born.findings) or _changed_since(tree.storage, verdict.reports):
+            return _refused(checkpoint, place, wrong)
+        merged, findings = merge(born.manifest, new, reseal=reseal)
+        written = merged != old
+        if written:
+            replace(target, manifest_bytes(merged), overwrite=True, backup=False)
+        for path in manifests_beside(tree.storage, place) if reseal else ():  # all that counts is in it
+            remove(f"{tree.storage.root}/{path}")
+    return Sealing(checkpoint=checkpoint.name, path=place.path, manifest=merged, written=written, findings=findings)
+
+
+def seal_share(tree: Tree, checkpoint: Checkpoint, verdict: Verdict, share: tuple[int, int], *, now: float) -> Sealing:
+    """Seal what one of several machines has of a checkpoint, in a manifest of its own beside the checkpoint's.
+
+    That ranks lack which others have speaks against nothing here: a seal is of files. What is not whole is not sealed,
+    nor what was sealed before; and where something speaks against the whole save, none of it is.
+
+    Args:
+        tree: What is seen from here, scanned with sizes.
+        checkpoint: Of this tree.
+        verdict: On it, from here: every byte read, with digests, compared with what was sealed before.
+        share: The number of this machine, from 1, and of how many.
+        now: Unix seconds.
+
+    Returns:
+        As of `seal_checkpoint`, with the manifest of this machine alone; its findings are what was not sealed for them.
+
+    Raises:
+        LockedError: Another process with this number is sealing in this tree.
+        UnsafeError, WriteFailedError, NotDurableError: As of `seal_checkpoint`.
+    """
+    place = tree.layout.seal_place(checkpoint)
+    if isinstance(place, Refusal):
+        return _refused(checkpoint, None, (unknown(Code.CANNOT_ANSWER, f"{checkpoint.name} {place.why}"),))
+    against = tuple(finding for finding in _against(checkpoint, verdict) if not is_of_absent(finding))
+    sick, there = {finding.path for finding in against}, {shard.path for shard in checkpoint.shards}
+    whole = {report.path for report in verdict.reports if report.digest is not None} - sick
+    if not whole or sick - there:
+        return _refused(checkpoint, place, against)
+    path = place.of_share(*share)
+    target = _target(tree.storage.root, path)
+    with locked(f"{tree.storage.root}/{OWN_FOLDER}/seal.{share[0]}-of-{share[1]}", timeout=PATIENCE_SECONDS):
+        old, mine = read_manifest(tree.storage, place), read_alone(tree.storage, place, path)
+        if isinstance(old, ManifestProblem):
+            return _refused(checkpoint, place, (old.finding,))
+        if isinstance(mine, ManifestProblem):  # it was not there a moment ago
+            return _refused(checkpoint, place, (mine.finding,))
+        born = with_births(old, tree.storage, place, checkpoint.shards)
+        left = whole - born.seals.keys()
+        read = tuple(report for report in verdict.reports if report.path in left)
+        own = with_fields(checkpoint, shards=tuple(shard for shard in checkpoint.shards if shard.path in left))
+        new = manifest_of(place.layout, own, with_fields(verdict, reports=read), at=moment(now), by=__version__)
+        new = with_fields(new, world_size=None)  # who sees a part of a save does not know of how many ranks it is
+        if wrong := born.findings or _changed_since(tree.storage, read):
+            return _refused(checkpoint, place, wrong)
+        if left:
+            ensure_folder(str(Path(target).parent))
+            replace(target, manifest_bytes(with_more(mine, new)), overwrite=True, backup=False)
+    sealed = with_more(mine, new)
+    return Sealing(checkpoint=checkpoint.name, path=path, manifest=sealed, written=bool(left), findings=against)
+
+
+def not_sealed(checkpoint: Checkpoint, error: CkptToolError) -> Sealing:
+    """Return what became of an order to seal where it failed: what was seen is worth telling all the same."""
+    return _refused(checkpoint, None, (unknown(Code.CANNOT_ANSWER, f"{checkpoint.name} was not sealed: {error}"),))
+
+
+def _sealed_beside(tree: Tree, checkpoint: Checkpoint, place: SealPlace, new: Manifest) -> Sealing:
+    """Add a manifest under a name that nobody else takes: not every store refuses to write over another's.
+
+    That no file changed since it was read need not be asked: every read was bound to the listing.
+    """
+    old = read_manifest(tree.storage, place)
+    if isinstance(old, ManifestProblem):
+        return _refused(checkpoint, place, (old.finding,))
+    born = with_births(old, tree.storage, place, checkpoint.shards)
+    if born.findings:
+        return _refused(checkpoint, place, born.findings)
+    merged, findings = merge(born.manifest, new, reseal=False)
+    written, path = merged != old, place.path
+    if written:
+        from ckpttool.core.storage.objects import put_new
+
+        time_of = new.sealed_at.translate({ord("-"): None, ord(":"): None})
+        path = f"{place.beside}/{time_of}-{secrets.token_hex(8)}.json"
+        put_new(tree.storage.root, path, manifest_bytes(merged))
+    return Sealing(checkpoint=checkpoint.name, path=path, manifest=merged, written=written, findings=findings)
+
+
+@contextmanager
+def no_other_sealer(root: str) -> Iterator[None]:
+    """Hold the sealers' lock: one for a tree, so that no lock file lies in a checkpoint's own folder."""
+    with locked(f"{root}/{OWN_FOLDER}/seal", timeout=PATIENCE_SECONDS):
+        yield
+
+
+def _against(checkpoint: Checkpoint, verdict: Verdict) -> tuple[Finding, ...]:
+    """Return what is wrong with a checkpoint, or with what is known of its step, each once."""
+    told = (each for each in blocking(verdict.findings) if each.code is not Code.REPLICA_DRIFTED)  # it was saved so
+    return tuple(dict.fromkeys((*told, *not_acted_on(checkpoint))))
+
+
+def _refused(checkpoint: Checkpoint, place: SealPlace | None, findings: tuple[Finding, ...]) -> Sealing:
+    path = "" if place is None else place.path
+    return Sealing(checkpoint=checkpoint.name, path=path, manifest=None, written=False, findings=findings)
+
+
+def _target(root: str, path: str) -> str:
+    """Return the full path, with a folder to write into that is really in the tree."""
+    # Always needed, for the lock.
+    ensure_folder(f"{root}/{OWN_FOLDER}")
+    target = Path(root, path)
+    if not target.parent.resolve().is_relative_to(Path(root).resolve()):
+        raise UnsafeError(
+            f"{str(target.parent)!r} is a link that leads out of the tree, and nothing is written through such a link; "
+            "seal the tree that it leads to"
+        )
+    return str(target)
+
+
+def _changed_since(storage: Storage, reports: Iterable[ShardReport]) -> tuple[Finding, ...]:
+    """Find files that are no longer those whose bytes were read: minutes may lie between the two."""
+    return tuple(
+        unknown(
+            Code.CHANGED_WHILE_READING,
+            "changed after it was read: somebody writes it",
+            path=report.path,
+            remedy="seal again when the save has ended",
+        )
+        for report in reports
+        if not _is_same(storage, report)
+    )
+
+
+def _is_same(storage: Storage, report: ShardReport) -> bool:
+    try:
+        return storage.stamp(report.path) == report.stamp
+    except OSError:
+        return False

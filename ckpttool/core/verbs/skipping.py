@@ -1,0 +1,69 @@
+"""Count the batches of data to skip after the global batch size changed."""
+
+from __future__ import annotations
+
+import math
+import os
+from typing import TYPE_CHECKING
+
+from ckpttool.core.decide.data_position import exact_batches_near, plan_data
+from ckpttool.core.domain.plan import NoResumePoint, PastSizes, SkipAnswer
+from ckpttool.core.domain.question import DEFAULT_DIR, DataQuestion, ResumeQuestion, TreeQuestion
+from ckpttool.core.domain.units import Step
+from ckpttool.core.errors import NothingToResumeError, UnknownLayoutError, UsageError
+from ckpttool.trainers.registry import told_skip
+
+if TYPE_CHECKING:
+    from ckpttool.trainers.base import Trainer
+
+
+def scale_skip(data: DataQuestion, *, steps: int | None = None, path: str | None = None) -> SkipAnswer:
+    """Compute where the data starts after the global batch size changed.
+
+    Args:
+        data: Batch sizes, segments and sink size.
+        steps: Batches consumed; None: those of the segments, or of the tree's resume point.
+        path: A tree whose resume point gives steps and old batch size.
+
+    Raises:
+        UsageError: Steps or the old batch size are not known.
+    """
+    if path is not None and steps is not None:
+        raise UsageError("give --steps or DIR, not both")
+    told = sum(segment.steps for segment in data.segments)
+    recorded, past, whose = None, PastSizes(), None
+    if steps is None and (path is not None or not data.segments):
+        steps, recorded, past, whose = _resume_point_of(path, data)
+    total = Step(told if steps is None else steps)
+    old = recorded if recorded is not None else data.old_global_batch
+    if old is None and told < total:
+        raise UsageError("give --old-gbs: the global batch size of the run that wrote the checkpoint")
+    skip = plan_data(total, recorded, data, past)
+    samples, new = skip.samples or 0, skip.global_batch_size or 1
+    exact = () if skip.repeated_samples == 0 else exact_batches_near(samples, new, sink_size=skip.sink_size)
+    before = None if data.segments else old
+    return SkipAnswer(skip=skip, steps=total, old_global_batch=before, exact_sizes=exact, told=told_skip(skip, whose))
+
+
+def _resume_point_of(path: str | None, data: DataQuestion) -> tuple[int | None, int | None, PastSizes, Trainer | None]:
+    """Return step and batch size of the checkpoint that `resolve` would choose, what came before, and whose it is."""
+    from ckpttool.core.decide.lineage import Course
+    from ckpttool.core.verbs.resolving import resolve  # a division of two numbers that are given need not wait for it
+
+    try:
+        answer = resolve(TreeQuestion(path=path), ResumeQuestion(), DataQuestion())
+    except UnknownLayoutError:
+        if path is not None or os.path.isdir(DEFAULT_DIR):
+            raise
+        old, new = data.old_global_batch or 1, data.new_global_batch or 1
+        common = math.gcd(old, new)
+        rule = f"data_skip_steps = steps * {old // common} // {new // common}"
+        if data.old_global_batch is None:
+            rule = f"data_skip_steps = steps * old // {data.new_global_batch or 'new'}; --old-gbs says the old size"
+        raise UsageError(f"give --steps or DIR, there is no {DEFAULT_DIR} here (the rule: {rule})") from None
+    decision = answer.decision
+    if isinstance(decision, NoResumePoint):
+        raise NothingToResumeError(f"nothing in {decision.root} can be resumed from; ckpttool resolve says why")
+    chosen = decision.point.checkpoint
+    past = Course(answer.tree.inventory).past(chosen)
+    return decision.point.step, chosen.scalars.global_batch_size, past, answer.tree.trainer

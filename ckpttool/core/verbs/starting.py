@@ -1,0 +1,104 @@
+"""What a start as it stands would load: judged by the simulation that `--simulate own` shows."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from typing import TYPE_CHECKING
+
+from ckpttool.core.decide.start import start_findings
+from ckpttool.core.domain.finding import Code, Severity
+from ckpttool.core.domain.frozen import replace
+from ckpttool.core.domain.plan import JudgedStart, NoResumePoint, ResumePlan
+from ckpttool.core.render.answers.resume import fragment
+from ckpttool.core.verbs.resolving import own_start
+
+if TYPE_CHECKING:
+    from ckpttool.core.domain.finding import Finding
+    from ckpttool.core.domain.settings import RunConfig
+    from ckpttool.core.verbs.resolving import Answer
+
+LAUNCHED = "with the config that `ckpttool launch` writes"
+"""Which start it is whose config is not the user's own."""
+
+_ELSEWHERE = "the command line says so already"
+_OWN_SCRIPT = "the training's own script names what it loads"
+
+
+def judged_start(answer: Answer) -> JudgedStart | None:
+    """Tell what the start with the config of the question would load; None if nothing was chosen to compare it with."""
+    plan, trainer = answer.decision, answer.tree.trainer
+    if not isinstance(plan, ResumePlan):
+        return None
+    if trainer is None or trainer.simulator is None:
+        return JudgedStart(simulation=None, why=_OWN_SCRIPT, by_script=True)
+    session, start = own_start(answer)
+    with closing(session):
+        return trainer.simulator.as_it_stands(start, plan)
+
+
+def judged_launch(answer: Answer, written: RunConfig) -> tuple[Answer, JudgedStart | None]:
+    """Tell the same of a start with a config that is to be written; return the question, too, of which it is."""
+    answer = replace(answer, question=replace(answer.question, config=written))
+    start = judged_start(answer)
+    return answer, None if start is None else replace(start, lead=LAUNCHED)
+
+
+def with_start(answer: Answer) -> ResumePlan | NoResumePoint:
+    """Return the decision with a note where a start that is not told what was chosen would load something else.
+
+    It is looked at only if something may be said: a config is given, a newer save was rejected, or the tree is odd.
+    Without a config, a trainer that goes by one is taken to look in this tree by itself.
+    """
+    plan, trainer = answer.decision, answer.tree.trainer
+    if not isinstance(plan, ResumePlan) or trainer is None or trainer.simulator is None:
+        return plan
+    if answer.question.config is None and not plan.point.rejected and not answer.tree.inventory.findings:
+        return plan
+    session, own = own_start(answer)
+    with closing(session):
+        start = trainer.simulator.as_it_stands(own, plan)
+        if start.simulation is None and answer.question.config is None and not start.by_script:
+            by_itself = trainer.simulator.pick(own, None)
+            start = JudgedStart(simulation=by_itself, lead="by itself", by_records=True)
+    found = against_start(start, answer, plan) if start.is_known else ()
+    notes = (replace(finding, severity=Severity.NOTE) for finding in found)
+    return replace(plan, findings=(*plan.findings, *notes))
+
+
+def against_start(start: JudgedStart, answer: Answer, plan: ResumePlan) -> tuple[Finding, ...]:
+    """Say what speaks against it, with the way that makes it load what was chosen."""
+    trainer, config = answer.tree.trainer, answer.question.config
+    return start_findings(
+        start,
+        plan,
+        trainer="its user" if trainer is None else trainer.title,
+        config=None if config is None else config.path,
+        remedy="; or ".join(_ways(start, answer, plan)),
+    )
+
+
+def _ways(start: JudgedStart, answer: Answer, plan: ResumePlan) -> list[str]:
+    from ckpttool.core.render.shell import join, quote  # most trees need none
+
+    trainer, config = answer.tree.trainer, answer.question.config
+    code = (Code.START_DIFFERS if start.is_known else Code.START_UNKNOWN).value
+    ways = []
+    if start.in_the_way is not None:
+        return [f"move {quote(f'{plan.root}/{start.in_the_way}')} out of its folder, and ask again"]
+    if trainer is not None and trainer.launch is not None and (start.mend is not None or start.lead == LAUNCHED):
+        return [f"{start.mend or 'mend that in the base config'}, or --allow {code} if you know better"]
+    if trainer is not None and trainer.launch is not None:
+        if config is None and not start.is_known:
+            return [join(["ckpttool", "preflight", plan.root, "--config", "BASE.yaml"])]
+        base = "BASE.yaml" if config is None else config.path
+        launch = join(["ckpttool", "launch", plan.root, "--config", base, "--output", "NEW.yaml"])
+        ways.append(f"{launch}, and start with that")
+    else:
+        said = (setting for setting in plan.load.settings if not setting.is_alternative)
+        told = "; ".join(f"{where}: {text}" for where, text in fragment(said))
+        way = start.mend or f"name it ({told})"
+        ways.append(f"{way}, and --allow {code}" if start.mend is None else f"{way}, or --allow {code} if {_ELSEWHERE}")
+    if start.by_records:
+        name = plan.point.checkpoint.name
+        ways.append(join(["ckpttool", "repair-meta", plan.root, "--checkpoint", name, "--apply"]))
+    return ways

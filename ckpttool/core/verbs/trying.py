@@ -1,0 +1,32 @@
+"""A small damaged tree to try things on."""
+
+from __future__ import annotations
+
+import time
+from importlib.resources import files
+
+from ckpttool.core.domain.demo import Demo
+
+_HOUR = 3600.0
+"""Seconds since the newest file was written: nobody is saving any more."""
+
+
+def demo(folder: str = "ckpttool-demo") -> Demo:
+    """Write what a real trainer left, and of whose newest save a crash cut two shards short.
+
+    Args:
+        folder: A new one, or an empty one.
+
+    Raises:
+        CkptToolError: Something is there already, or it could not be written.
+    """
+    from zipfile import ZipFile
+
+    from ckpttool.core.write.unpacking import unpack
+
+    with (files("ckpttool") / "demo.zip").open("rb") as packed, ZipFile(packed) as archive:
+        unpack(archive, folder, newest=time.time() - _HOUR)
+        names = [file.filename for file in archive.infolist()]
+        damaged = tuple(file.filename for file in archive.infolist() if file.comment)
+    config = next(name for name in names if name.endswith(".yaml"))
+    return Demo(folder=folder, tree="output/checkpoint", config=config, damaged=damaged)

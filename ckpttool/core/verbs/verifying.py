@@ -1,0 +1,368 @@
+"""Check shards."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Collection, Generator, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from ckpttool.core.decide.naming import LATEST, focused, named, none_called
+from ckpttool.core.decide.steps import latest
+from ckpttool.core.domain.checkpoint import Checkpoint, CheckpointKey
+from ckpttool.core.domain.progress import newest_first
+from ckpttool.core.domain.question import CheckQuestion
+from ckpttool.core.domain.units import ByteCount
+from ckpttool.core.domain.verdict import Level, ShardReport, Verdict, Verification
+from ckpttool.core.storage import is_object_store
+from ckpttool.core.verbs.remembering import DAMAGED, memory_place
+from ckpttool.core.verbs.running import Running
+from ckpttool.core.verbs.scanning import Tree, Where, tree_of
+from ckpttool.core.verify.check import check
+from ckpttool.core.verify.engines.once import Kept, OnceEngine
+from ckpttool.core.verify.engines.waiting import WaitingEngine
+from ckpttool.core.verify.meter import Meter, Work
+from ckpttool.core.verify.observation import Engines, Observation
+from ckpttool.core.verify.plan import HEADER_COST, in_bucket, plan_checks
+from ckpttool.core.verify.session import SaveRecords, Scope, Session
+from ckpttool.core.verify.siblings.neighbours import Neighbours
+
+if TYPE_CHECKING:
+    from ckpttool.core.domain.forecast import Forecast
+    from ckpttool.core.domain.verdict import CheckTask
+    from ckpttool.core.records.damaged import Proofs
+    from ckpttool.core.records.ledger import Memory
+    from ckpttool.core.records.merging import MergedLooks
+    from ckpttool.core.verify.engines.ray import RayCluster
+    from ckpttool.core.verify.observation import Engine
+
+
+_METER: ContextVar[Meter | None] = ContextVar("meter", default=None)
+
+
+@contextmanager
+def watched(meter: Meter) -> Iterator[None]:
+    """Let a meter count what every verb that is called inside reads: who watches is no part of a question."""
+    token = _METER.set(meter)
+    try:
+        yield
+    finally:
+        _METER.reset(token)
+
+
+_KEPT: ContextVar[Kept | None] = ContextVar("kept", default=None)
+
+
+@contextmanager
+def read_once() -> Iterator[Kept]:
+    """Let what is read inside, while the keeper takes it, not be read again for what is asked later inside."""
+    kept = Kept()
+    token = _KEPT.set(kept)
+    try:
+        yield kept
+    finally:
+        _KEPT.reset(token)
+
+
+_CLUSTER: ContextVar[RayCluster | None] = ContextVar("cluster", default=None)
+
+
+@contextmanager
+def on_ray(address: str | None = None) -> Iterator[None]:
+    """Let the nodes of a Ray cluster read what every verb that is called inside looks at: all of them see the tree.
+
+    Args:
+        address: `HOST:PORT`, as `ray start` prints it; None: of the connection that this program has already.
+
+    Raises:
+        UsageError: Ray is not installed, or that is no cluster of its version.
+        IncompleteError: Nobody answers there.
+    """
+    from ckpttool.core.verify.engines.ray import RayCluster
+
+    cluster = RayCluster(address)
+    token = _CLUSTER.set(cluster)
+    try:
+        yield
+    finally:
+        _CLUSTER.reset(token)
+        cluster.leave()
+
+
+def joined() -> RayCluster | None:
+    """Return the cluster that reads; None: this process does."""
+    return _CLUSTER.get()
+
+
+def expect(*, nbytes: int, shards: int) -> None:
+    """Tell the meter, if any counts, what will be read."""
+    meter = _METER.get()
+    if meter is not None:
+        meter.expect(nbytes=nbytes, shards=shards)
+
+
+def counted(
+    tasks: Sequence[CheckTask],
+    work: Work,
+    engine: Callable[[Callable[[CheckTask], Observation]], Engine],
+    *,
+    of: int = 1,
+) -> Iterator[Observation]:
+    """Run tasks, and let the meter, if any counts, know how far they are.
+
+    Args:
+        tasks: What to do.
+        work: How each is done.
+        engine: Makes what runs them.
+        of: How many shards one of them is about.
+    """
+    meter = _METER.get()
+    if meter is None:
+        yield from engine(work).run(tasks)
+        return
+    meter.begin(of * len(tasks))
+    meter.plan(tasks)
+    for observed in engine(meter.counting(work)).run(tasks):
+        for _ in range(of):
+            meter.reported(kept=False)
+        yield observed
+
+
+def session_for(tree: Tree, question: CheckQuestion) -> Session:
+    """Prepare to check checkpoints of a tree; what one needs of its neighbours is read once."""
+    meter = _METER.get()
+    if tree.looks is not None:
+        return _recorded_session(tree, tree.looks, question)
+    scope = Scope(
+        level=question.level,
+        bucket=question.bucket,
+        jump=question.jump,
+        hashes=question.hashes,
+        digests=question.digests,
+        memory=_memory(tree, question),
+        meter=meter,
+        proofs=_proofs(tree, question),
+        asked=_read_in_any_case(tree, question),
+        reads_other=question.replicas,
+    )
+    counts = meter is not None and not question.level.reads_content
+    headers = header_engine(question, meter if counts else None)
+    tasks = content_engine(question, meter) if question.level.reads_content else headers
+    kept = _KEPT.get()
+    if kept is not None and question.level.reads_content:
+        done = (lambda _: None) if meter is None else meter.done
+        tasks = OnceEngine(tasks, kept, stamp=tree.storage.stamp, done=done)
+    engines = Engines(tasks=tasks, headers=headers)
+    records = SaveRecords(seal_place=tree.seal_place, closer=tree.closer, slices=tree.slices)
+    return Session(tree.storage, tree.inventory, scope, engines, records)
+
+
+def _recorded_session(tree: Tree, looks: MergedLooks, question: CheckQuestion) -> Session:
+    """Prepare to judge what other machines looked at: there is nothing to read, and nothing to remember."""
+    from ckpttool.core.verify.engines.recorded import OF_CONTENT, OF_THE_SAVE_BEFORE, RecordedEngine
+
+    scope = Scope(
+        level=question.level,
+        bucket=question.bucket,
+        jump=question.jump,
+        asked=_read_in_any_case(tree, question),
+        reads_other=question.replicas,
+    )
+    engine = RecordedEngine(looks.told, but=OF_THE_SAVE_BEFORE if question.jump == 0 else ())
+    is_of_headers = not question.level.reads_content or question.bucket is not None
+    headers = engine if is_of_headers else RecordedEngine(looks.told, but=OF_CONTENT)
+    records = SaveRecords(seal_place=tree.seal_place, closer=tree.closer, slices=tree.slices)
+    return Session(tree.storage, tree.inventory, scope, Engines(tasks=engine, headers=headers), records)
+
+
+def _read_in_any_case(tree: Tree, question: CheckQuestion) -> frozenset[CheckpointKey]:
+    """Return the checkpoints whose reports may wait for their turn; those with numbers take too much memory."""
+    if question.level is not Level.CHECKSUM or question.name is None:
+        return frozenset()
+    return frozenset(checkpoint.key for checkpoint in chosen(tree, question.name))
+
+
+def _memory(tree: Tree, question: CheckQuestion) -> Memory | None:
+    if question.level is not Level.CHECKSUM or question.max_age is None or question.hashes or question.digests:
+        return None
+    from ckpttool.core.records.ledger import Memory
+
+    return Memory(tree.storage, memory_place(tree.inventory.root), max_age=question.max_age)
+
+
+def _proofs(tree: Tree, question: CheckQuestion) -> Proofs | None:
+    if not question.level.reads_content:
+        return None
+    from ckpttool.core.records.damaged import Proofs
+
+    return Proofs(lambda: memory_place(tree.inventory.root, DAMAGED), time.time)
+
+
+def header_engine(question: CheckQuestion, meter: Meter | None) -> Engine:
+    """Return what looks at headers."""
+    cluster = _CLUSTER.get()
+    if cluster is not None:
+        return _Counted(cluster.engine(timeout=question.timeout), meter)
+    return WaitingEngine(timeout=question.timeout, work=check if meter is None else meter.counting(check))
+
+
+def content_engine(question: CheckQuestion, meter: Meter | None) -> Engine:
+    """Return what reads shards whole, as many at a time as were asked for."""
+    cluster = _CLUSTER.get()
+    if cluster is not None:
+        return _Counted(cluster.engine(timeout=question.timeout), meter)
+    from ckpttool.core.verify.engines.threads import ThreadEngine
+    from ckpttool.core.verify.report import check_and_judge
+
+    work = check_and_judge if meter is None else meter.counting(check_and_judge)
+    return ThreadEngine(jobs=question.jobs or cores(), timeout=question.timeout, work=work)
+
+
+class _Counted:
+    """Tasks that are done elsewhere: a meter counts each as it comes back."""
+
+    def __init__(self, engine: Engine, meter: Meter | None) -> None:
+        self._engine, self._meter = engine, meter
+
+    def run(self, tasks: Sequence[CheckTask]) -> Iterator[Observation]:
+        """Yield one observation a task, as they come back."""
+        for observed in self._engine.run(tasks):
+            if self._meter is not None:
+                self._meter.done(observed.task)
+            yield observed
+
+
+def cores() -> int:
+    """Count the cores that this process may use; macOS tells only how many there are."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def verify(
+    tree: Tree | Where = None, question: CheckQuestion = CheckQuestion()
+) -> Running[ShardReport | Verdict, Verification]:
+    """Check the shards of one or all checkpoints.
+
+    Args:
+        tree: Scanned with sizes, or which.
+        question: Which shards, and how hard to look at them.
+
+    Returns:
+        Each shard's report as it is finished, then the verdict on its checkpoint; newest checkpoint first.
+
+    Raises:
+        UsageError: The checkpoint that was named is not there.
+    """
+    found, started = tree_of(tree), time.monotonic()
+    return Running(
+        _verified(found, question),
+        lambda events: Verification(
+            inventory=found.inventory,
+            verdicts=tuple(event for event in events if isinstance(event, Verdict)),
+            level=question.level,
+            seconds=time.monotonic() - started,
+        ),
+    )
+
+
+def _verified(tree: Tree, question: CheckQuestion) -> Generator[ShardReport | Verdict, None, None]:
+    if _METER.get() is not None:
+        expect(nbytes=bytes_to_read(tree, question), shards=_shards_to_judge(tree, question))
+    session = session_for(tree, question)
+    try:
+        for checkpoint, following in pairwise((*chosen(tree, question.name), None)):
+            if checkpoint is not None:
+                yield from session.events(checkpoint, followed_by=following)
+    finally:  # also when interrupted: what was read need not be read again
+        session.close()
+
+
+def chosen(tree: Tree, name: str | tuple[str, ...] | None) -> Sequence[Checkpoint]:
+    """Return the checkpoints that `--checkpoint NAME|latest|all` means, once or several times, newest first.
+
+    Raises:
+        UsageError: There is none of that name, or the path that was given is of another one.
+    """
+    ordered = newest_first(tree.inventory.checkpoints)
+    if isinstance(name, tuple):
+        meant = {checkpoint.key for each in name or (None,) for checkpoint in _meant(tree, ordered, each)}
+        return [checkpoint for checkpoint in ordered if checkpoint.key in meant]
+    return _meant(tree, ordered, name)
+
+
+def _meant(tree: Tree, ordered: Sequence[Checkpoint], name: str | None) -> Sequence[Checkpoint]:
+    if name == "all" and tree.focus is None:
+        return ordered
+    if not ordered or (name in {None, LATEST} and tree.focus is None):
+        return latest(ordered)
+    found = named(ordered, name or "") if tree.focus is None else focused(ordered, tree.focus, name)
+    if not found:
+        raise none_called(name or tree.focus or "", ordered, tree.inventory.root, also="; or latest, or all")
+    return found
+
+
+def _shards_to_judge(tree: Tree, question: CheckQuestion) -> int:
+    shards = (shard for checkpoint in chosen(tree, question.name) for shard in checkpoint.shards)
+    return sum(in_bucket(shard.path, question.bucket) for shard in shards)
+
+
+def bytes_to_read(tree: Tree, question: CheckQuestion) -> int:
+    """Return about how many bytes `verify` will read."""
+    return sum(task.cost for checkpoint in _read(tree, question) for task in _tasks(tree, checkpoint, question))
+
+
+def forecast(tree: Tree | Where = None, question: CheckQuestion = CheckQuestion()) -> Forecast:
+    """Tell what `verify` would read; nothing is read but what `scan` reads.
+
+    Args:
+        tree: Scanned with sizes, or which.
+        question: As `verify` takes it.
+
+    Raises:
+        UsageError: The checkpoint that was named is not there.
+    """
+    from ckpttool.core.domain.forecast import CheckpointForecast, Forecast
+
+    found = tree_of(tree)
+    asked = {checkpoint.key for checkpoint in chosen(found, question.name)}
+    forecasts = []
+    for checkpoint in newest_first(_read(found, question)):
+        tasks = _tasks(found, checkpoint, question)
+        forecasts.append(
+            CheckpointForecast(
+                name=checkpoint.name,
+                asked=checkpoint.key in asked,
+                shards=len({task.path for task in tasks}),
+                tasks=len(tasks),
+                nbytes=ByteCount(sum(task.cost for task in tasks)),
+                requests=_requests(tasks) if is_object_store(found.inventory.root) else None,
+            )
+        )
+    return Forecast(inventory=found.inventory, level=question.level, checkpoints=tuple(forecasts))
+
+
+def _requests(tasks: Sequence[CheckTask]) -> int:
+    """Count one request for a header, and one for the rest of what is read of a shard, or of a part of it."""
+    return sum(1 + (task.cost > HEADER_COST) for task in tasks)
+
+
+def _tasks(tree: Tree, checkpoint: Checkpoint, question: CheckQuestion) -> list[CheckTask]:
+    tasks = plan_checks(tree.inventory.root, checkpoint, question.level)
+    return [task for task in tasks if in_bucket(task.path, question.bucket)]
+
+
+def _read(tree: Tree, question: CheckQuestion) -> Collection[Checkpoint]:
+    """Return the checkpoints that are asked for, and those that are read to be compared with them."""
+    judged: Collection[Checkpoint] = chosen(tree, question.name)
+    neighbours = Neighbours(tree.inventory.checkpoints)
+    if question.level is Level.NUMERICS and question.jump != 0:
+        before = map(neighbours.earlier, judged)
+        judged = {checkpoint.key: checkpoint for checkpoint in (*judged, *before) if checkpoint is not None}.values()
+    if question.level.reads_content and question.replicas and len(judged) == 1:
+        # What its replicas must equal is learned from another checkpoint.
+        (only,) = judged
+        nearest = (*neighbours.in_line(only)[0], *neighbours.in_line(only)[1])[:1]
+        judged = (only, *(nearest if len(only.shards) > 1 else ()))
+    return judged

@@ -1,0 +1,209 @@
+"""One task in, one observation out. A bad shard never raises: it is reported."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Protocol
+
+from ckpttool.core.domain.finding import Code, Finding, Severity, unknown, unsafe, worst
+from ckpttool.core.domain.frozen import replace
+from ckpttool.core.domain.shard import FileStamp, FormatName, TensorEntry
+from ckpttool.core.domain.units import ByteCount, counted
+from ckpttool.core.domain.verdict import CheckTask, Level, ShardReport
+from ckpttool.core.storage import open_storage
+from ckpttool.core.storage.base import ByteSource, NotRegularError, ReplacedError, Storage, unreadable
+from ckpttool.core.storage.stream import ShrankError
+from ckpttool.core.verify.checks.structure import observe_header
+from ckpttool.core.verify.observation import Observation
+
+TRIES = 2
+"""A file that changes while it is read gets one more chance: the save may just have ended."""
+
+
+class Look(Protocol):
+    """What is done with a file that could be opened."""
+
+    def __call__(
+        self, task: CheckTask, source: ByteSource, *, passed: Callable[[int], None] | None = None
+    ) -> Observation:
+        """Look at it, and tell after each block of content how many bytes it had."""
+        ...
+
+
+def check(
+    task: CheckTask,
+    *,
+    storage: Storage | None = None,
+    look: Look | None = None,
+    passed: Callable[[int], None] | None = None,
+) -> Observation:
+    """Look at one shard, or at a part of it.
+
+    Args:
+        task: What to look at.
+        storage: Where to read; None opens the task's own root, as a process elsewhere would.
+        look: What to do with it; None: what the task's level says.
+        passed: Told after each block of content how many bytes it had.
+    """
+    storage, looking = storage or open_storage(task.root), partial(look or _observed, passed=passed)
+    observed = _attempt(task, storage, looking)
+    for _ in range(TRIES - 1):
+        if all(finding.code is not Code.CHANGED_WHILE_READING for finding in observed.report.findings):
+            break
+        again = _attempt(task, storage, looking)
+        # It stands still now, but a moment ago somebody wrote it: that it is whole can be believed, damage cannot.
+        observed = observed if worst(again.report.findings) >= Severity.SUSPECT else again
+    return observed
+
+
+def guarded(task: CheckTask, work: Callable[[CheckTask], Observation] = check) -> Observation:
+    """Do a task so that nothing it meets can take the other shards' reports: every engine calls this."""
+    try:
+        return work(task)
+    except Exception as error:  # noqa: BLE001  a shard that no rule foresaw, or our own mistake about one
+        message = f"the check itself failed ({type(error).__name__}: {error}): unknown; please report it"
+        return failed(task, message)
+
+
+def _attempt(task: CheckTask, storage: Storage, look: Look) -> Observation:
+    try:
+        with storage.open(task.path) as source:
+            observed = look(task, source)
+        after = storage.stamp(task.path)
+    except FileNotFoundError:
+        message = "was there when the folder was listed and is gone now: somebody prunes or renames"
+        return changed(task, message)
+    except ShrankError as error:
+        message = f"was cut while it was read ({error.strerror}): somebody writes it"
+        return changed(task, message)
+    except ReplacedError as error:
+        return changed(task, f"was {error}: somebody writes it")
+    except NotRegularError:
+        message = "expected a regular file, found a FIFO, a device or a folder"
+        return refused(task, unsafe(Code.NOT_A_REGULAR_FILE, message, path=task.path))
+    except OSError as error:
+        return refused(task, unreadable(task.path, error, task.rank))
+    return _steady(observed, after)
+
+
+def _observed(task: CheckTask, source: ByteSource, *, passed: Callable[[int], None] | None = None) -> Observation:
+    observed = observe_header(task, source)
+    if not task.level.reads_content or worst(observed.report.findings) >= Severity.DAMAGE:
+        # Without the entries: thousands of ranks' headers together would not fit into memory.
+        return Observation(task=task, report=observed.report)
+    from ckpttool.core.verify.checks.checksum import read_content, too_many
+
+    refusal = too_many(observed)
+    if refusal is not None:
+        return Observation(task=task, report=replace(observed.report, findings=(*observed.report.findings, refusal)))
+    numbers: tuple[Finding, ...] = ()
+    if observed.records is not None and task.level is Level.NUMERICS:
+        observed, numbers = _with_tensors(observed, source)
+    elif observed.report.format is FormatName.TORCH_ZIP and task.digests:
+        observed, _ = _with_tensors(observed, source)
+    elif observed.report.format is FormatName.OCDBT and task.level is Level.NUMERICS:
+        numbers = (_without_packed_numbers(task.path),)
+    content = read_content(observed, source, passed)
+    return replace(
+        observed,
+        content=content,
+        report=replace(
+            observed.report,
+            bytes_read=ByteCount(observed.report.bytes_read + content.bytes_read),
+            findings=(*observed.report.findings, *numbers),
+        ),
+    )
+
+
+def _with_tensors(observed: Observation, source: ByteSource) -> tuple[Observation, tuple[Finding, ...]]:
+    """Add which records of a file that torch wrote are tensors, and say of how many the numbers cannot be looked at."""
+    from ckpttool.core.verify.checks.structure import held_in_torch
+
+    records, held = held_in_torch(observed, source)
+    if observed.header is None or records is None:  # a file without a record has nothing to look at
+        return observed, ()
+    spans = {record.as_entry().spans for record in records.entries}
+    own: dict[tuple[tuple[int, int], ...], TensorEntry] = {}
+    for entry in held.entries:
+        if entry.spans in spans:
+            own.setdefault(entry.spans, entry)
+    left = sum(bool(entry.nbytes or not entry.spans) and entry.spans not in own for entry in held.entries) + held.unread
+    header = replace(observed.header, entries=tuple(own.values()))
+    return replace(observed, header=header), (_without_numbers(observed.task.path, left),) if left else ()
+
+
+def _without_numbers(path: str, tensors: int) -> Finding:
+    """Say of tensors in a torch file that their elements were asked for and not seen."""
+    return unknown(
+        Code.UNSUPPORTED_FORMAT,
+        f"every byte was read, but {counted(tensors, 'tensor')} in it share numbers with others or lie scattered: NaN "
+        "would not be seen there",
+        path=path,
+        expected="each tensor in a record of its own",
+        actual=f"{counted(tensors, 'tensor')} that are not",
+        remedy="--level checksum verifies its bytes by the checksums inside",
+    )
+
+
+def _without_packed_numbers(path: str) -> Finding:
+    """Say that elements were asked for and not seen, for they are packed."""
+    return unknown(
+        Code.UNSUPPORTED_FORMAT,
+        "every byte was read, but the numbers in an OCDBT file are not looked at: NaN would not be seen",
+        path=path,
+        expected="a .ckpt or safetensors file",
+        actual="an OCDBT file",
+    )
+
+
+def _steady(observed: Observation, after: FileStamp) -> Observation:
+    """Return the observation, unless the file moved under it: what was seen of a moving file proves nothing.
+
+    A header is read within microseconds, and a save that is under way pauses for longer. So where there is damage, the
+    file must also be the one that the listing saw.
+    """
+    listed = observed.task.listed
+    if after == observed.report.stamp and (
+        listed in {None, after} or worst(observed.report.findings) < Severity.SUSPECT
+    ):
+        return observed
+    before = observed.report.stamp if after != observed.report.stamp else listed
+    sizes = f"{before.size if before else 0} bytes before, {after.size} after"
+    message = f"changed while it was read ({sizes}): somebody writes it"
+    return changed(observed.task, message)
+
+
+def changed(task: CheckTask, message: str) -> Observation:
+    """Report a shard that somebody writes, renames or removes."""
+    remedy = "run again when nothing writes here"
+    return refused(task, unknown(Code.CHANGED_WHILE_READING, message, path=task.path, remedy=remedy))
+
+
+def failed(task: CheckTask, message: str) -> Observation:
+    """Report a shard of which nobody knows whether it is damaged."""
+    return refused(task, unknown(Code.UNREADABLE, message, path=task.path))
+
+
+def hung(task: CheckTask, seconds: float) -> Observation:
+    """Report a shard whose disk did not answer in so many seconds."""
+    return failed(task, f"no answer from the disk within {seconds:g} s: unknown, not damaged")
+
+
+def refused(task: CheckTask, finding: Finding) -> Observation:
+    """Report a shard of which nothing else is known."""
+    report = ShardReport(
+        path=task.path,
+        rank=task.rank,
+        role=task.role,
+        level=task.level,
+        format=None,
+        stamp=None,
+        scalars=(),
+        schema_hash=None,
+        tensors=None,
+        checksum_matched=False,
+        bytes_read=ByteCount(0),
+        findings=(finding,),
+    )
+    return Observation(task=task, report=report)

@@ -1,0 +1,238 @@
+"""Every byte of a shard, or of a part of it, read once; and checksums: its own, its zip records', the manifest's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+from ckpttool.core.domain.finding import Code, Finding, Severity, damage, note, unsafe
+from ckpttool.core.domain.frozen import replace
+from ckpttool.core.domain.manifest import CHUNK_BYTES, ShardSeal, differing_chunks, tensors_in
+from ckpttool.core.domain.replicas import TensorDigests
+from ckpttool.core.domain.shard import FormatName, TensorEntry
+from ckpttool.core.domain.verdict import Level
+from ckpttool.core.formats.base import Checksum, quoted
+from ckpttool.core.formats.torch.dcp import slice_names
+from ckpttool.core.formats.torch.zips import slice_of
+from ckpttool.core.storage import open_storage
+from ckpttool.core.storage.base import ByteSource
+from ckpttool.core.verify.checks.structure import capped
+from ckpttool.core.verify.kernels.digest import digest_pass
+from ckpttool.core.verify.kernels.passes import PassResult, Wants
+from ckpttool.core.verify.observation import Observation
+
+MOST_ENTRIES = 100_000
+"""Tensors or zip records that are looked at one by one: ten times what large shards have, and 100 MB of memory."""
+
+MOST_TENSORS = 4
+"""Tensors that a message names; a 64 MiB chunk of small ones holds thousands."""
+
+
+def too_many(observed: Observation) -> Finding | None:
+    """Refuse a file that is all header: to count so many things takes more memory than a checker should."""
+    wants, entries = _wants(observed), _entries(observed)
+    if len(entries) <= MOST_ENTRIES or not (wants.entry_crcs or wants.numerics):
+        return None
+    return unsafe(
+        Code.OVER_LIMIT,
+        f"has {len(entries)} tensors or records; ckpttool looks at most at {MOST_ENTRIES} one by one",
+        path=observed.task.path,
+        expected=f"<= {MOST_ENTRIES}",
+        actual=str(len(entries)),
+    )
+
+
+def read_content(observed: Observation, source: ByteSource, passed: Callable[[int], None] | None = None) -> PassResult:
+    """Read the task's bytes.
+
+    Without any checksum to compare with they are read all the same: a sector that the disk cannot give back is
+    found by reading it, and by nothing else.
+
+    Raises:
+        OSError: The disk did not answer, or the file was cut meanwhile.
+    """
+    wants, part = _wants(observed), observed.task.part
+    return digest_pass(source, entries=_entries(observed), wants=wants, span=part, passed=passed)
+
+
+def _entries(observed: Observation) -> Sequence[TensorEntry]:
+    held = observed.header.entries if observed.header else ()
+    if observed.records is None:
+        return held
+    # Of a file that torch wrote each record is looked at: as the tensor that it is, where that was asked for.
+    tensors = {entry.spans: entry for entry in held}
+    records = (record.as_entry() for record in observed.records.entries)
+    return tuple(tensors.get(entry.spans, entry) for entry in records)
+
+
+def _wants(observed: Observation) -> Wants:
+    task, checksum = observed.task, observed.header.checksum if observed.header else None
+    is_zip = observed.records is not None
+    tensors = observed.header.entries if observed.header is not None and task.digests else ()
+    if sealed_tensors(observed) is not None:
+        tensors = ()
+    return Wants(
+        crc_end=checksum.end if checksum is not None and checksum.algorithm == "crc32-file" else None,
+        xxh=task.hashes,
+        chunks=task.seal is not None,
+        sha256=task.sha256 is not None,
+        entry_crcs=is_zip or (checksum is not None and checksum.algorithm == "crc32-entries"),
+        numerics=task.level is Level.NUMERICS,
+        tensors=tensors if len(tensors) <= MOST_ENTRIES else (),
+    )
+
+
+def sealed_tensors(observed: Observation) -> TensorDigests | None:
+    """Return the digests that the manifest has of a file's tensors; None where its checksums would not prove them.
+
+    They need not be taken again: where every chunk is what was sealed, each tensor is. Of a file that is not, none is
+    known then, for the manifest says what is wrong with it.
+    """
+    task, seal, stamp = observed.task, observed.task.seal, observed.report.stamp
+    if seal is None or stamp is None or not task.digests or observed.header is None:
+        return None
+    is_same = (seal.size, seal.schema_hash) == (stamp.size, observed.report.schema_hash)
+    return seal.tensors if is_same else None
+
+
+def judge_checksums(observed: Observation, content: PassResult) -> tuple[bool, tuple[Finding, ...]]:
+    """Compare every checksum that there is.
+
+    Args:
+        observed: The header.
+        content: What all bytes of the file told.
+
+    Returns:
+        Whether at least one was there and all agreed, and what disagrees; a note where there was none.
+
+    Raises:
+        ValueError: A tensor was not seen whole.
+    """
+    findings: list[Finding] = []
+    compared = 0
+    embedded = observed.header.checksum if observed.header else None
+    if embedded is not None:
+        compared += 1
+        findings += _embedded(observed, content, embedded)
+    if observed.records is not None and observed.records.verifiable:
+        compared += 1
+        findings += capped(_records(observed, content))
+    if observed.task.seal is not None:
+        compared += 1
+        findings += capped(_sealed(observed, content, observed.task.seal))
+    if observed.task.sha256 is not None:
+        compared += 1
+        findings += differing_sha256(observed.task.path, observed.task.sha256, content.sha256)
+    if not compared:
+        findings.append(_nothing_to_compare(observed))
+    return bool(compared) and not any(finding.severity > Severity.NOTE for finding in findings), tuple(findings)
+
+
+def _embedded(observed: Observation, content: PassResult, checksum: Checksum) -> Iterator[Finding]:
+    if checksum.algorithm == "crc32-file":
+        if content.crc32 != checksum.value:
+            yield _mismatch(
+                observed, f"the CRC32 of all {checksum.end} bytes before the trailer", checksum.value, content.crc32
+            )
+    elif not content.entries_crc().matches(checksum.value):
+        yield _mismatch(observed, "crc_num, over every tensor's name and data,", checksum.value, None)
+
+
+def _records(observed: Observation, content: PassResult) -> Iterator[Finding]:
+    recorded = {record.begin: record for record in observed.records.entries} if observed.records else {}
+    names: dict[int, str] | None = None
+    for seen in content.entries:
+        record = recorded.get(seen.entry.spans[0][0])
+        if record is None or seen.crc32 == record.crc32:
+            continue
+        begin = _slice_begin(observed, record.name)
+        if begin is not None and names is None:
+            names = slice_names(open_storage(observed.task.root), observed.task.path)
+        tensor = None if begin is None else (names or {}).get(begin)
+        where = quoted(record.name) if tensor is None else f"{quoted(tensor)}, in the slice at byte {begin},"
+        what = f"the CRC32 of zip record {where}" if tensor is None else f"the CRC32 of {where}"
+        yield replace(_mismatch(observed, what, record.crc32, seen.crc32), tensor=tensor)
+
+
+def _slice_begin(observed: Observation, name: str) -> int | None:
+    return slice_of(name) if observed.report.format is FormatName.TORCH_ZIPS else None
+
+
+def _sealed(observed: Observation, content: PassResult, seal: ShardSeal) -> Iterator[Finding]:
+    """Compare with the manifest, chunk by chunk, so that the damaged place and its tensors are named."""
+    size = observed.report.stamp.size if observed.report.stamp else 0
+    if size != seal.size:
+        yield damage(
+            Code.CHECKSUM_MISMATCH,
+            f"has {size} bytes, the manifest recorded {seal.size} on {seal.first_seen}",
+            path=observed.task.path,
+            expected=str(seal.size),
+            actual=str(size),
+        )
+        return
+    chunks = [chunk.xxh128 or "" for chunk in content.chunks]
+    for index in differing_chunks(seal, size, chunks):
+        begin, end = index * CHUNK_BYTES, min((index + 1) * CHUNK_BYTES, size)
+        names = tensors_in(observed.header.entries if observed.header else (), begin, end)
+        more = f" and {len(names) - MOST_TENSORS} more tensors" if len(names) > MOST_TENSORS else ""
+        touched = f"with {', '.join(map(quoted, names[:MOST_TENSORS]))}{more}" if names else "outside all tensors"
+        yield damage(
+            Code.CHECKSUM_MISMATCH,
+            (
+                f"bytes {begin} to {end} (chunk {index}, {touched}) are not what the manifest recorded "
+                f"on {seal.first_seen}"
+            ),
+            path=observed.task.path,
+            expected=seal.chunks[index],
+            actual=chunks[index],
+            remedy="resume from another checkpoint, or copy this shard again from where it was whole",
+        )
+
+
+def differing_sha256(path: str, expected: str, actual: str | None) -> tuple[Finding, ...]:
+    """Find that a file is not the one whose digest its trainer recorded beside it.
+
+    Args:
+        path: The file's.
+        expected: As recorded.
+        actual: Of what is there.
+    """
+    if actual == expected:
+        return ()
+    return (
+        damage(
+            Code.CHECKSUM_MISMATCH,
+            f"its SHA-256 is not the one that the save's own record has ({expected[:16]}…, computed "
+            f"{(actual or '')[:16]}…): the content changed after it was saved",
+            path=path,
+            expected=expected,
+            actual=actual,
+            remedy="resume from another checkpoint, or copy this file again from where it was whole",
+        ),
+    )
+
+
+def _mismatch(observed: Observation, what: str, expected: int | None, actual: int | None) -> Finding:
+    found = f", computed {actual:08x}" if actual is not None else ""
+    return damage(
+        Code.CHECKSUM_MISMATCH,
+        f"{what} does not agree (recorded {expected or 0:08x}{found}): the content changed after it was saved",
+        path=observed.task.path,
+        expected=f"{expected or 0:08x}",
+        actual=None if actual is None else f"{actual:08x}",
+        remedy="resume from another checkpoint; the trainer does not look at this checksum",
+    )
+
+
+def _nothing_to_compare(observed: Observation) -> Finding:
+    zeros = observed.records is not None
+    why = (
+        "its zip records' CRC32s are all 0: not computed"
+        if zeros
+        else "it carries no checksum and no manifest covers it"
+    )
+    return note(
+        Code.CHECKSUM_MISSING,
+        f"every byte was read, but {why}; changed tensor data would not be seen",
+        path=observed.task.path,
+        remedy="ckpttool seal records checksums now, so that later damage is seen",
+    )

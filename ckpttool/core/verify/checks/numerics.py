@@ -1,0 +1,219 @@
+"""The values: is the model in the file still well? A sign of health, not of integrity.
+
+They are kept in columns: thousands of ranks have millions of tensors, and an object is 200 bytes.
+"""
+
+from __future__ import annotations
+
+import re
+from array import array
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
+from typing import overload
+
+from ckpttool.core.domain.finding import Code, Finding, note, suspect
+from ckpttool.core.domain.verdict import TensorStat
+from ckpttool.core.formats.base import quoted
+from ckpttool.core.verify.checks.structure import capped
+from ckpttool.core.verify.kernels.passes import PassResult
+
+Kind = tuple[str, str, int]
+"""Name, type and elements of a tensor: the same on every rank that holds the same slice."""
+
+Oddity = tuple[int, int, bool]
+"""NaNs, infinities, and whether there are denormals only; of most tensors all three say no."""
+
+_MOST_SHARED = 10_000
+"""Tensors of a shard up to which what it has in common with others is kept for them: it comes from files."""
+
+JUMP = 1000.0
+"""Factor between the norms of one tensor in two checkpoints from which it is suspect.
+
+Weights of a healthy training change their norm by percents between two saves. But second moments of Adam are squares of
+gradients, and those fall thirtyfold while a training settles: a factor of 900. What is beyond a thousand is no
+training any more. Flipped bits are seen as well: the highest one of an exponent makes a number 1e38 times as large.
+"""
+
+
+_BEST_SCORE = re.compile(r"callbacks\..*\.(?:best_k_models\..*|best_model_score|best_score|current_score|kth_value)")
+"""Scores that begin at infinity and stay there where nothing is monitored: part of no model."""
+
+_PADDED = re.compile(r".*\.gbuf_idx_[0-9]+\..*\.bucket_idx_[0-9]+\.[a-z_]+(?: \(part [0-9]+ of [0-9]+\))?")
+"""Flat buckets of a distributed optimizer: the padding between parameters is memory that nobody wrote."""
+
+
+class StatColumns(Sequence[TensorStat]):
+    """A tuple of `TensorStat`, but for the memory; each is made when it is asked for."""
+
+    __slots__ = ("_absmax", "_kinds", "_norms", "_odd")
+
+    def __init__(
+        self, kinds: Iterable[Kind], *, absmax: Sequence[float], norms: Iterable[float], odd: Mapping[int, Oddity]
+    ) -> None:
+        """Take a column each; `odd` by the tensor's place, only those of which something is to be said."""
+        own = tuple(kinds)
+        self._kinds = _shared(own) if len(own) <= _MOST_SHARED else own
+        narrow = array("f", absmax)
+        # Nearly all floats of a model have 32 bits or fewer, and so has their largest one.
+        self._absmax = narrow if list(narrow) == list(absmax) else array("d", absmax)
+        self._norms = array("d", norms)
+        self._odd = dict(odd) or None
+
+    def __len__(self) -> int:
+        """Count the tensors."""
+        return len(self._kinds)
+
+    @overload
+    def __getitem__(self, index: int) -> TensorStat: ...
+    @overload
+    def __getitem__(self, index: slice) -> tuple[TensorStat, ...]: ...
+    def __getitem__(self, index: int | slice) -> TensorStat | tuple[TensorStat, ...]:
+        """Return the numbers of one tensor, or of several."""
+        if isinstance(index, slice):
+            return tuple(self[at] for at in range(*index.indices(len(self))))
+        at = range(len(self))[index]
+        name, dtype, elements = self._kinds[at]
+        nans, infinities, denormal_only = (self._odd or {}).get(at, (0, 0, False))
+        return TensorStat(
+            name=name,
+            dtype=dtype,
+            elements=elements,
+            nans=nans,
+            infinities=infinities,
+            absmax=self._absmax[at],
+            norm=self._norms[at],
+            denormal_only=denormal_only,
+        )
+
+    def __eq__(self, other: object) -> bool:
+        """Tell whether all numbers are the same."""
+        return tuple(self) == tuple(other) if isinstance(other, Sequence) else NotImplemented
+
+    def __hash__(self) -> int:
+        """Hash as a tuple of the same would."""
+        return hash(tuple(self))
+
+    def __repr__(self) -> str:
+        """Spell it as a tuple."""
+        return repr(tuple(self))
+
+    def sick(self) -> Iterator[TensorStat]:
+        """Yield the tensors that hold NaN or infinity."""
+        return (self[at] for at, (nans, infinities, _) in sorted((self._odd or {}).items()) if nans or infinities)
+
+    def moved(self, before: StatColumns, factor: float) -> Iterator[tuple[TensorStat, TensorStat]] | None:
+        """Yield the tensors whose norm became zero or changed by more than a factor, each with what it was before.
+
+        Returns:
+            None where the two do not hold the same tensors in the same order.
+        """
+        if self._kinds is not before._kinds and self._kinds != before._kinds:
+            return None
+        norms = enumerate(zip(self._norms, before._norms, strict=True))
+        return (
+            (self[at], before[at])
+            for at, (now, then) in norms
+            if then and not (now and now / factor <= then <= now * factor)
+        )
+
+
+@lru_cache(maxsize=16)  # the stages of a pipeline differ; what does not fit costs memory, no more
+def _shared(kinds: tuple[Kind, ...]) -> tuple[Kind, ...]:
+    """Return the first that is equal."""
+    return kinds
+
+
+def stats_of(content: PassResult) -> StatColumns:
+    """Return the numbers of every floating-point tensor, in file order.
+
+    Raises:
+        ValueError: A tensor was not seen whole.
+    """
+    kinds: list[Kind] = []
+    absmax: list[float] = []
+    norms: list[float] = []
+    odd: dict[int, Oddity] = {}
+    for seen in content.entries:
+        if seen.numeric is None:
+            continue
+        numbers = seen.numeric.stats(seen.entry.name)
+        if not numbers.finite or numbers.denormal_only:
+            odd[len(kinds)] = (numbers.nans, numbers.infinities, numbers.denormal_only)
+        kinds.append((numbers.name, numbers.dtype, numbers.elements))
+        absmax.append(numbers.absmax)
+        norms.append(numbers.norm)
+    return StatColumns(kinds, absmax=absmax, norms=norms, odd=odd)
+
+
+def judge_numbers(path: str, stats: Sequence[TensorStat]) -> Sequence[Finding]:
+    """Report NaN and infinity: no training goes on from them."""
+    sick = stats.sick() if isinstance(stats, StatColumns) else (stat for stat in stats if not stat.finite)
+    return capped(_nonfinite(path, stat) for stat in sick if not _BEST_SCORE.fullmatch(stat.name))
+
+
+def _nonfinite(path: str, stat: TensorStat) -> Finding:
+    message = f"{quoted(stat.name)} holds {stat.nans} NaN and {stat.infinities} infinite values of {stat.elements}"
+    if _PADDED.fullmatch(stat.name):
+        told = f"{message}: it may be the bucket's padding, which nobody writes"
+        return note(Code.NONFINITE_VALUES, told, path=path, tensor=stat.name)
+    return suspect(
+        Code.NONFINITE_VALUES,
+        message,
+        path=path,
+        tensor=stat.name,
+        expected="0",
+        actual=str(stat.nans + stat.infinities),
+        remedy="resume from a checkpoint before they appeared",
+    )
+
+
+def compare_numbers(
+    path: str, stats: Sequence[TensorStat], before: Sequence[TensorStat], *, jump: float
+) -> Sequence[Finding]:
+    """Report tensors that became all zero, or whose norm jumped, since the checkpoint before.
+
+    Args:
+        path: The shard.
+        stats: Its numbers.
+        before: The same rank's numbers in the checkpoint before.
+        jump: Factor, up or down, from which a change is suspect.
+    """
+    return capped(_changes(path, stats, before, jump))
+
+
+def _changes(path: str, stats: Sequence[TensorStat], before: Sequence[TensorStat], jump: float) -> Iterator[Finding]:
+    for now, old in _pairs(stats, before, jump):
+        # A single number is a counter or a schedule (loss_scale, beta1_power, learning_rate): it is meant to move.
+        if not old.norm or old.elements != now.elements or now.elements == 1 or _PADDED.fullmatch(now.name):
+            continue
+        name = quoted(now.name)
+        if not now.norm and now.finite:
+            message = f"{name} is all zero; its norm was {old.norm:.4g} in the checkpoint before"
+            yield _suspect(Code.ALL_ZERO_TENSOR, path, now.name, message)
+        elif now.norm and not now.norm / jump <= old.norm <= now.norm * jump:
+            message = (
+                f"the norm of {name} went from {old.norm:.4g} to {now.norm:.4g}, by more than a factor of {jump:g}"
+            )
+            yield _suspect(Code.NORM_JUMP, path, now.name, message)
+
+
+def _pairs(
+    stats: Sequence[TensorStat], before: Sequence[TensorStat], jump: float
+) -> Iterable[tuple[TensorStat, TensorStat]]:
+    """Return the tensors that are worth a look, each beside the one of its name in the checkpoint before."""
+    if isinstance(stats, StatColumns) and isinstance(before, StatColumns):
+        moved = stats.moved(before, jump)
+        if moved is not None:
+            return moved
+    by_name = {stat.name: stat for stat in before}
+    return ((stat, by_name[stat.name]) for stat in stats if stat.name in by_name)
+
+
+def _suspect(code: Code, path: str, tensor: str, message: str) -> Finding:
+    return suspect(
+        code,
+        message,
+        path=path,
+        tensor=tensor,
+        remedy="look at the training's curve there, or resume from the checkpoint before; --jump sets the factor",
+    )

@@ -1,0 +1,225 @@
+"""Headers, their free text, sizes, the scalars and the last bytes: what a shard says about itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import lru_cache
+from itertools import chain
+from typing import TYPE_CHECKING
+
+from ckpttool.core.domain.finding import Code, Finding, Severity, damage, unknown, worst
+from ckpttool.core.domain.frozen import replace
+from ckpttool.core.domain.shard import TORCH_FORMATS, FormatName
+from ckpttool.core.domain.units import ByteCount
+from ckpttool.core.domain.verdict import CheckTask, ShardReport
+from ckpttool.core.formats import read_header
+from ckpttool.core.formats.base import Header, quoted
+from ckpttool.core.formats.front import Front
+from ckpttool.core.formats.safetensors.shard import CHECKSUM_KEY
+from ckpttool.core.formats.torch.shard import look_at_pickles
+from ckpttool.core.storage import open_storage
+from ckpttool.core.storage.base import ByteSource
+from ckpttool.core.verify.observation import Observation
+
+if TYPE_CHECKING:
+    from ckpttool.core.formats.torch.contents import TorchContents
+    from ckpttool.core.formats.torch.zip_directory import ZipDirectory
+
+_VALUES: dict[str, frozenset[str]] = {
+    CHECKSUM_KEY: frozenset(),
+    "format": frozenset({"ms", "pt", "np", "tf"}),
+    "remove_redundancy": frozenset({"True", "False"}),
+}
+"""The keys that MindSpore writes, and what it and others write there; of a key without values, any will do.
+
+Source: `_exec_save` in mindspore/train/serialization.py, 2.10.
+"""
+
+MOST = 16
+"""Findings of one kind that a shard may have: one in which all is wrong must not drown the others, nor the memory.
+
+A sick model of a thousand tensors on a thousand ranks has a million.
+"""
+
+_PICKLE = unknown(
+    Code.UNSUPPORTED_FORMAT,
+    "a pickle, as torch.save wrote it before 1.6: it calls for nothing that is known to run code, but its "
+    "tensors are not looked at",
+    remedy="load it where you trust it, and save it again with a newer torch",
+)
+
+
+def observe_header(task: CheckTask, source: ByteSource) -> Observation:
+    """Report what the header and the last bytes show, without reading tensor data.
+
+    Raises:
+        OSError: The disk did not answer.
+    """
+    front = Front(source)
+    header = read_header(front, named=task.named_format, facts=task.facts)
+    records = _records(task, header, source)
+    is_one = records is not None and header.format is FormatName.TORCH_ZIP
+    pickled, pickle_bytes = _look_inside(records, source) if records is not None and is_one else ((), 0)
+    own = (*_findings(task, header, records), *pickled)
+    findings = tuple(replace(finding, path=task.path) for finding in own)
+    broken = worst(findings) >= Severity.DAMAGE
+    is_seen_in_part = header.format is FormatName.TORCH_ZIPS and not task.level.reads_content
+    page = None if broken else header.last_page
+    tail = b"" if page is None else front.read(page[0], page[1] - page[0])
+    report = ShardReport(
+        path=task.path,
+        rank=task.rank,
+        role=task.role,
+        level=task.level,
+        format=header.format,
+        stamp=source.stamp,
+        scalars=header.scalars,
+        schema_hash=None if broken else header.schema_hash,
+        tensors=None if broken or is_seen_in_part else _tensors(header, records),
+        checksum_matched=False,
+        bytes_read=ByteCount(header.bytes_read + len(tail) + (records.bytes_read if records else 0) + pickle_bytes),
+        findings=findings,
+        embedded_checksum=header.checksum is not None or (records is not None and records.verifiable),
+        zero_tail=bool(tail) and not tail.strip(b"\0"),
+        tail_hash=_hash(tail) if tail else None,
+        metadata_hash=None if broken else metadata_hash(header),
+    )
+    return Observation(task=task, report=report, header=header, records=records)
+
+
+def _records(task: CheckTask, header: Header, source: ByteSource) -> ZipDirectory | None:
+    """Read the directory of a file that torch wrote, or those of several in one."""
+    if worst(header.findings) >= Severity.DAMAGE:
+        return None
+    if header.format is FormatName.TORCH_ZIPS:
+        from ckpttool.core.formats.torch.zips import read_zips
+
+        return read_zips(source, thoroughly=task.level.reads_content)
+    if header.format is not FormatName.TORCH_ZIP:
+        return None
+    from ckpttool.core.formats.torch.zip_directory import read_zip_directory
+
+    return read_zip_directory(source)
+
+
+def _look_inside(records: ZipDirectory, source: ByteSource) -> tuple[tuple[Finding, ...], int]:
+    """Look at the pickles of a file that torch wrote, and at what is deflated in it."""
+    pickled, nbytes = look_at_pickles(source, records.entries)
+    if not records.deflated:
+        return pickled, nbytes
+    from ckpttool.core.formats.torch.torchscript import look_at_code
+
+    code, more = look_at_code(source, records.deflated)
+    return (*pickled, *code), nbytes + more
+
+
+def _findings(task: CheckTask, header: Header, records: ZipDirectory | None) -> tuple[Finding, ...]:
+    """Collect what is wrong with the file by itself."""
+    if records is None:
+        own = (*header.findings, *misspelt(header))
+        is_one = header.format is FormatName.TORCH_PICKLE and task.named_format in TORCH_FORMATS
+        return (_PICKLE,) if is_one and worst(own) < Severity.UNSAFE else own
+    return (*header.findings, *records.findings)
+
+
+def held_in_torch(observed: Observation, source: ByteSource) -> tuple[ZipDirectory | None, TorchContents]:
+    """Return all records of a file that torch wrote, and which tensors and values lie in them.
+
+    Raises:
+        OSError: The disk did not answer.
+    """
+    from ckpttool.core.formats.torch.contents import torch_contents
+
+    records = observed.records
+    if observed.report.format is not FormatName.TORCH_ZIPS:
+        return records, torch_contents(source, () if records is None else records.entries)
+    from ckpttool.core.formats.torch.dcp import slice_names
+    from ckpttool.core.formats.torch.zips import read_zips, zips_contents
+
+    if not observed.task.level.reads_content:  # of which the last slice alone was read
+        records = read_zips(source, thoroughly=True)
+    names = slice_names(open_storage(observed.task.root), observed.task.path)
+    return records, zips_contents(source, () if records is None else records.entries, names)
+
+
+def _tensors(header: Header, records: ZipDirectory | None) -> int | None:
+    """Count the tensors; in a file that torch wrote, each is a record in a folder named `data`."""
+    if records is not None:
+        return sum("/data/" in record.name for record in records.entries)
+    return None if header.schema_hash is None else len(header.entries)
+
+
+def _hash(data: bytes) -> str:
+    from xxhash import xxh3_64_hexdigest  # half a millisecond that `--help` need not pay
+
+    return xxh3_64_hexdigest(data)
+
+
+def metadata_hash(header: Header) -> str | None:
+    """Hash what siblings have in common of the free text, so that they can be compared; None without any."""
+    common = _common(header)
+    return _text_hash(common) if common else None
+
+
+def misspelt(header: Header) -> tuple[Finding, ...]:
+    """Find words of a header's free text that are one bit away from a word that MindSpore writes.
+
+    No checksum covers this text, and no size follows from it. Anybody may write other words, and they are no damage.
+    But nobody writes `crc_nul` by intent: it is where a checksum was, and the file would pass for one that never had
+    any.
+    """
+    return _one_bit_off(_common(header))
+
+
+_Pairs = tuple[tuple[str, str], ...]
+
+
+def _common(header: Header) -> _Pairs:
+    """Return the free text without the checksum, whose value is different in every file and never misspelt."""
+    return tuple([pair for pair in header.metadata if pair[0] != CHECKSUM_KEY])
+
+
+@lru_cache(maxsize=1)  # all ranks have the same; no more, for it comes from files
+def _text_hash(pairs: _Pairs) -> str:
+    from xxhash import xxh3_128_hexdigest  # half a millisecond that `--help` need not pay
+
+    return xxh3_128_hexdigest("\0".join(chain.from_iterable(pairs)).encode("utf-8", "surrogatepass"))
+
+
+@lru_cache(maxsize=1)
+def _one_bit_off(pairs: _Pairs) -> tuple[Finding, ...]:
+    findings = []
+    for key, value in pairs:
+        known = _VALUES.get(key)
+        if known is None:
+            close = next((word for word in _VALUES if _one_bit_apart(word, key)), None)
+            spelled = key
+        else:
+            close = None if value in known else next((word for word in known if _one_bit_apart(word, value)), None)
+            spelled = value
+        if close is not None:
+            message = f"The header's metadata say {quoted(spelled)}, which is one bit away from {quoted(close)}."
+            findings.append(damage(Code.HEADER_INVALID, message, expected=close, actual=spelled))
+    return tuple(findings)
+
+
+def _one_bit_apart(word: str, other: str) -> bool:
+    ours, theirs = word.encode(), other.encode("utf-8", "surrogatepass")
+    if len(ours) != len(theirs):
+        return False
+    return sum((mine ^ its).bit_count() for mine, its in zip(ours, theirs, strict=True)) == 1
+
+
+def capped(findings: Iterable[Finding]) -> tuple[Finding, ...]:
+    """Return the first findings, and one that counts the rest; all are of one kind."""
+    kept: list[Finding] = []
+    more = 0
+    for finding in findings:
+        if len(kept) < MOST:
+            kept.append(finding)
+        else:
+            more += 1
+    if more:
+        message = f"{more} more of the same in this file"
+        kept.append(replace(kept[-1], message=message, tensor=None, expected=None, actual=None))
+    return tuple(kept)

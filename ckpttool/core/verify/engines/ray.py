@@ -1,0 +1,305 @@
+"""Checks on many machines that all see the tree: tasks in batches, handed out by a Ray cluster that is there already.
+
+Nothing of ours lies between: Ray hands a batch to a node that has a core free, gives it to another one where a node
+dies, and brings the looks back as they come. What a lost batch was about is unknown, never missing.
+
+Source:
+    Ray 2.60: `ray.init`, `ray.wait`, scheduling strategies, `ray.exceptions`.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+from typing import Any, TypeVar
+
+from ckpttool import __version__
+from ckpttool.core.domain.finding import Code
+from ckpttool.core.domain.frozen import Packed, packed, replace, unpacked
+from ckpttool.core.domain.verdict import CheckTask
+from ckpttool.core.errors import IncompleteError, UsageError
+from ckpttool.core.storage import is_local, is_object_store, open_storage
+from ckpttool.core.verify.check import failed
+from ckpttool.core.verify.engines.threads import ThreadEngine
+from ckpttool.core.verify.engines.waiting import WaitingEngine
+from ckpttool.core.verify.observation import Observation
+
+T = TypeVar("T")
+
+BATCH_BYTES = 1 << 30
+BATCH_HEADERS = 256
+"""What one batch reads at most: seconds of work, so that what a node's death costs is soon done again."""
+
+_MEMORY = 64 << 20
+"""Bytes that a batch needs on its node: what is read goes through a buffer."""
+
+_RETRIES = 2
+_FLYING = 2
+"""Batches under way for each core: enough that none waits for us, few enough to leave behind."""
+
+_TICK_SECONDS = 1.0
+_CONNECT_SECONDS = 10.0
+
+
+class RayCluster:
+    """A cluster that somebody started: none is started here, and none is guessed."""
+
+    def __init__(self, address: str | None) -> None:
+        """Join it.
+
+        Args:
+            address: `HOST:PORT` as `ray start` prints it, or `ray://HOST:PORT`; None where this program has joined one.
+
+        Raises:
+            UsageError: Ray is not installed or another version than the cluster's, or the address is none.
+            IncompleteError: Nobody answers there, or the cluster has no cores.
+        """
+        self._ray = _imported()
+        self._is_ours = not self._ray.is_initialized()
+        if self._is_ours:
+            self._join(address)
+        self.cores = int(self._ray.cluster_resources().get("CPU", 0))
+        if not self.cores:
+            self.leave()
+            raise IncompleteError(f"the Ray cluster at {address} has no cores: start nodes with ray start --num-cpus")
+
+    def _join(self, address: str | None) -> None:
+        if not address:
+            raise UsageError("--engine ray needs a cluster that is there: say --ray-address HOST:PORT, or RAY_ADDRESS")
+        if address in {"auto", "local"}:
+            raise UsageError(f"--ray-address {address}: say which cluster, HOST:PORT; none is started or guessed")
+        _assert_answers(address)
+        try:
+            self._ray.init(address=address, log_to_driver=False, logging_level="ERROR")
+        except (ConnectionError, TimeoutError) as error:
+            raise IncompleteError(f"no Ray cluster answers at {address}: {_first_line(error)}") from None
+        except (RuntimeError, ValueError) as error:
+            raise UsageError(f"--ray-address {address}: {_first_line(error)}") from None
+
+    def leave(self) -> None:
+        """End what was begun here; a program's own connection stays."""
+        if self._is_ours:
+            self._ray.shutdown()
+
+    def on_nodes(self, work: Callable[..., T], calls: Sequence[tuple[str, tuple[object, ...]]]) -> Iterator[T | str]:
+        """Call a function on several nodes, and yield what each returned, in their order; else why nobody knows.
+
+        Args:
+            work: At the top of a module, which is imported there.
+            calls: Of each the node, as in `nodes`, and the arguments.
+
+        Raises:
+            UsageError: A node cannot run it.
+        """
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+        refs = [
+            self._ray.remote(
+                num_cpus=1, max_retries=0, scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False)
+            )(work).remote(*call)
+            for node, call in calls
+        ]
+        yield from (self.got(ref) for ref in refs)
+
+    @property
+    def nodes(self) -> tuple[tuple[str, str], ...]:
+        """Those that have cores now, by their hosts: what each is called in the cluster, and its host."""
+        there = [node for node in self._ray.nodes() if node["Alive"] and node["Resources"].get("CPU")]
+        return tuple(sorted(((node["NodeID"], node["NodeManagerHostname"]) for node in there), key=lambda it: it[::-1]))
+
+    @property
+    def dead(self) -> tuple[str, ...]:
+        """Hosts that were of this cluster and are none now."""
+        alive: dict[str, bool] = {}
+        for node in self._ray.nodes():
+            alive[node["NodeManagerHostname"]] = node["Alive"] or alive.get(node["NodeManagerHostname"], False)
+        return tuple(sorted(host for host, is_alive in alive.items() if not is_alive))
+
+    def got(self, ref: object) -> Any:  # noqa: ANN401  what was called says what it returns
+        """Return what a call returned, or why nobody knows.
+
+        Raises:
+            UsageError: A node cannot run it.
+        """
+        from ray.exceptions import RayError, RayTaskError
+
+        try:
+            return self._ray.get(ref)
+        except RayTaskError as error:
+            raise UsageError(
+                f"a Ray node cannot run ckpttool {__version__} ({_last_line(error)[:120]}): install it on all nodes"
+            ) from None
+        except RayError as error:
+            return type(error).__name__
+
+    def engine(self, *, timeout: float) -> RayEngine:
+        """Return what has shards read there, with the seconds after which a read counts as hung."""
+        return RayEngine(self, self._ray, timeout)
+
+
+def _imported() -> ModuleType:
+    try:
+        return import_module("ray")
+    except ImportError:
+        raise UsageError("--engine ray needs Ray: pip install 'ckpttool[ray]', the same on all nodes") from None
+
+
+def _assert_answers(address: str) -> None:
+    """See that somebody listens there: Ray itself would try for many minutes, and say so on stderr all the while.
+
+    Raises:
+        UsageError: It is no address.
+        IncompleteError: Nobody answers.
+    """
+    import socket
+    from urllib.parse import urlsplit
+
+    place = urlsplit(address if address.startswith("ray://") else f"//{address}")
+    try:
+        host, port = place.hostname, place.port
+    except ValueError:
+        host, port = None, None
+    if not port or not host:
+        raise UsageError(f"--ray-address {address}: expected HOST:PORT or ray://HOST:PORT")
+    try:
+        socket.create_connection((host, port), timeout=_CONNECT_SECONDS).close()
+    except OSError as error:
+        raise IncompleteError(f"no Ray cluster answers at {address}: {error.strerror or error}") from None
+
+
+def _last_line(error: Exception) -> str:
+    """Return what was raised on a node; before it stands in colours where that was."""
+    return next((line.strip() for line in reversed(str(error).splitlines()) if line.strip()), type(error).__name__)
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().partition("\n")[0] or type(error).__name__
+
+
+class RayEngine:
+    """Batches of tasks, as many under way as the cluster has cores for."""
+
+    def __init__(self, cluster: RayCluster, ray: ModuleType, timeout: float) -> None:
+        """Take the cluster, Ray as it was joined, and the seconds after which a read counts as hung."""
+        self._cluster, self._ray, self._timeout = cluster, ray, timeout
+        spread = ray.remote(num_cpus=1, memory=_MEMORY, max_retries=_RETRIES, scheduling_strategy="SPREAD")
+        self._look: Any = spread(look)
+
+    def run(self, tasks: Sequence[CheckTask]) -> Iterator[Observation]:
+        """Yield one observation a task, as the batches come back.
+
+        Where nobody wants the rest, those that are under way are left to themselves: who leaves the cluster ends them.
+        Ray 2.60 aborts the process where one that is cancelled ends by itself meanwhile.
+        """
+        waiting = deque(batches(tasks, self._cluster.cores))
+        flying: dict[object, Sequence[CheckTask]] = {}
+        while waiting or flying:
+            while waiting and len(flying) < _FLYING * self._cluster.cores:
+                batch = list(map(_as_listed, waiting.popleft()))
+                flying[self._look.remote(__version__, packed(batch), self._timeout)] = batch
+            done, _ = self._ray.wait(list(flying), num_returns=1, timeout=_TICK_SECONDS)
+            for ref in done:
+                yield from self._seen(ref, flying.pop(ref))
+
+    def _seen(self, ref: object, batch: Sequence[CheckTask]) -> Iterator[Observation]:
+        answer = self._cluster.got(ref)
+        if isinstance(answer, str):
+            message = f"the Ray node that read it was lost, and no other one did ({answer}): unknown, not damaged"
+            yield from (failed(task, message) for task in batch)
+            return
+        host, version, places, observed = answer
+        assert_same(host, version)
+        observed.own["task"] = [batch[place] for place in places]
+        yield from (_of_this_tree(each, host) for each in unpacked(observed))
+
+
+def assert_same(host: str, version: str) -> None:
+    """See that a node looks as we do.
+
+    Raises:
+        UsageError: It has another version.
+    """
+    if version != __version__:
+        raise UsageError(f"{host} has ckpttool {version}, and this machine {__version__}: install one on all nodes")
+
+
+def batches(tasks: Sequence[CheckTask], cores: int) -> Iterator[tuple[CheckTask, ...]]:
+    """Divide tasks, biggest first, so that every core gets some, and none more than a batch may hold."""
+    ordered = sorted(tasks, key=lambda task: -task.cost)
+    share = -(-sum(task.cost for task in tasks) // (2 * cores))
+    many = max(1, min(BATCH_HEADERS, -(-len(tasks) // (2 * cores))))
+    batch: list[CheckTask] = []
+    cost = 0
+    for task in ordered:
+        if batch and (cost + task.cost > min(BATCH_BYTES, share) or len(batch) == many):
+            yield tuple(batch)
+            batch, cost = [], 0
+        batch.append(task)
+        cost += task.cost
+    if batch:
+        yield tuple(batch)
+
+
+def _as_listed(task: CheckTask) -> CheckTask:
+    """Spell a task for another machine: with its root whole, and which file is meant."""
+    root = str(Path(task.root).absolute()) if is_local(task.root) else task.root
+    if task.listed is not None:
+        return task if root == task.root else replace(task, root=root)
+    try:
+        listed = open_storage(task.root).stamp(task.path)
+    except OSError:  # what looks at it says what is so
+        listed = None
+    return replace(task, root=root, listed=listed)
+
+
+def _of_this_tree(observed: Observation, host: str) -> Observation:
+    """Return what a node saw, unless it saw another file than lies here: its own disk proves nothing of this one."""
+    task, stamp = observed.task, observed.report.stamp
+    is_gone = stamp is None and any(each.code is Code.CHANGED_WHILE_READING for each in observed.report.findings)
+    if not is_local(task.root) or not (is_gone or (stamp is not None and stamp != task.listed)):
+        return observed
+    try:
+        here = open_storage(task.root).stamp(task.path)
+    except OSError:
+        return observed
+    if stamp == here or here != task.listed:  # somebody writes it, which its look tells
+        return observed
+    seen = "does not see it" if stamp is None else "sees another file in its place"
+    return failed(task, f"{host} {seen}: --engine ray reads disks that all nodes share; of others: ckpttool part")
+
+
+def look(version: str, tasks: Packed, timeout: float) -> tuple[str, str, list[int], Packed | None]:
+    """Look at some shards on the node that this runs on, and say which one that is.
+
+    Returns:
+        Host and version, and of each observation which of the tasks it is of, and all but that task.
+    """
+    import socket
+
+    host = socket.gethostname()
+    if version != __version__:  # then a task may have other fields
+        return host, __version__, [], None
+    batch: list[CheckTask] = unpacked(tasks)
+    if not batch[0].level.reads_content:
+        observed = list(WaitingEngine(timeout=timeout, work=_work).run(batch))
+    else:
+        observed = list(ThreadEngine(jobs=1, timeout=timeout, work=_work).run(batch))
+    place_of = {(task.path, task.part): place for place, task in enumerate(batch)}
+    places = [place_of[each.task.path, each.task.part] for each in observed]
+    seen = packed(observed)
+    for fields in (seen.shared, seen.own):
+        fields.pop("task", None)
+    return host, __version__, places, seen
+
+
+def _work(task: CheckTask) -> Observation:
+    from ckpttool.core.verify.report import check_and_judge
+
+    if task.listed is None or not is_object_store(task.root):
+        return check_and_judge(task)
+    from ckpttool.core.storage.objects import ListedObjects
+
+    return check_and_judge(task, storage=ListedObjects(task.root, {task.path: task.listed}))

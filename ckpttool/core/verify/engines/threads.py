@@ -1,0 +1,147 @@
+"""Content checks on all cores: hashing, numpy and reading release the interpreter's lock."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterator, Sequence
+
+from ckpttool.core.domain.verdict import CheckTask
+from ckpttool.core.verify.check import guarded, hung
+from ckpttool.core.verify.engines.crew import TICK_SECONDS, Crew
+from ckpttool.core.verify.observation import Observation
+from ckpttool.core.verify.report import check_and_judge
+
+_GIB = 1 << 30
+
+
+class ThreadEngine:
+    """As many workers as cores, one file each, biggest first; only the end of the work is shared within a file.
+
+    Two threads that read one file at two places cost a disk more than they win, so a worker stays with its file until
+    nothing else is left to begin. A read that hangs (a dead network disk) does not hang the run: its file is reported
+    as unreadable after `timeout` and its thread is left behind, since nothing can interrupt it.
+    """
+
+    def __init__(
+        self, *, jobs: int, timeout: float, work: Callable[[CheckTask], Observation] = check_and_judge
+    ) -> None:
+        """Take the number of workers, and the seconds after which a task counts as hung, for each GiB of it."""
+        self._jobs = jobs
+        self._timeout = timeout
+        self._work = work
+        self._crew = Crew()
+
+    def run(self, tasks: Sequence[CheckTask]) -> Iterator[Observation]:
+        """Yield one observation a task, as they finish."""
+        board = _Board(tasks)
+        workers = [_Worker(board, self._work, self._crew) for _ in range(min(self._jobs, len(tasks)))]
+        left = len(tasks)
+        try:
+            while left:
+                for observed in self._next(board, workers):
+                    left -= 1
+                    yield observed
+        finally:  # also where nobody wants the rest: then no worker begins anything new
+            board.close()
+
+    def _next(self, board: _Board, workers: list[_Worker]) -> Sequence[Observation]:
+        """Wait for the next observation; several where a file is given up."""
+        while True:
+            try:
+                return (board.done.get(timeout=TICK_SECONDS),)
+            except queue.Empty:
+                pass
+            for index, worker in enumerate(workers):
+                task = worker.abandon_after(self._timeout)
+                if task is not None:
+                    workers[index] = _Worker(board, self._work, self._crew)
+                    # What hung once would hang again at each of its other parts.
+                    parts = (task, *board.withdraw(task.path))
+                    return tuple(hung(part, patience(part, self._timeout)) for part in parts)
+
+
+def patience(task: CheckTask, timeout: float) -> float:
+    """Return the seconds that a task may take: the timeout, for each GiB of it where it has more than one."""
+    return timeout * max(1.0, task.cost / _GIB)
+
+
+class _Board:
+    """What is left to do, by file, and what is done."""
+
+    def __init__(self, tasks: Sequence[CheckTask]) -> None:
+        files: dict[str, deque[CheckTask]] = defaultdict(deque)
+        for task in tasks:
+            files[task.path].append(task)
+        by_cost = sorted(files.values(), key=lambda parts: -sum(part.cost for part in parts))
+        self._unbegun = deque(by_cost)
+        self._begun: dict[str, deque[CheckTask]] = {}
+        self._lock = threading.Lock()
+        self.done: queue.SimpleQueue[Observation] = queue.SimpleQueue()
+
+    def take(self, mine: deque[CheckTask]) -> tuple[CheckTask, deque[CheckTask]] | None:
+        """Take the next task: of my file, of a file nobody has begun, or of the end of somebody else's."""
+        with self._lock:
+            if mine:
+                return mine.popleft(), mine
+            if self._unbegun:
+                parts = self._unbegun.popleft()
+                task = parts.popleft()
+                if parts:
+                    self._begun[task.path] = parts
+                return task, parts
+            longest = max(self._begun.values(), key=len, default=None)
+            if not longest:
+                return None
+            return longest.pop(), mine
+
+    def withdraw(self, path: str) -> tuple[CheckTask, ...]:
+        """Take a file's tasks that nobody has begun off the board."""
+        with self._lock:
+            parts = self._begun.get(path, deque())
+            withdrawn = tuple(parts)
+            parts.clear()
+            return withdrawn
+
+    def close(self) -> None:
+        """Leave nothing to begin."""
+        with self._lock:
+            self._unbegun.clear()
+            for parts in self._begun.values():
+                parts.clear()
+
+
+class _Worker:
+    """A thread that takes tasks until none is left, or until it is given up."""
+
+    def __init__(self, board: _Board, work: Callable[[CheckTask], Observation], crew: Crew) -> None:
+        self._board = board
+        self._work = work
+        self._lock = threading.Lock()
+        self._task: CheckTask | None = None
+        self._since = 0.0
+        self._given_up = False
+        crew.begin(self._run)
+
+    def _run(self) -> None:
+        mine: deque[CheckTask] = deque()
+        while (taken := self._board.take(mine)) is not None:
+            task, mine = taken
+            with self._lock:
+                self._task, self._since = task, time.monotonic()
+            observed = guarded(task, self._work)
+            with self._lock:
+                if self._given_up:
+                    return
+                self._task = None
+            self._board.done.put(observed)
+
+    def abandon_after(self, timeout: float) -> CheckTask | None:
+        """Give the thread up if its task hangs, and return the task; None where it does not."""
+        with self._lock:
+            if self._task is None or time.monotonic() - self._since <= patience(self._task, timeout):
+                return None
+            self._given_up = True
+            return self._task

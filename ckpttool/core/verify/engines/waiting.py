@@ -1,0 +1,107 @@
+"""Header checks: cheap on a warm disk, slow only for what the disk makes us wait for."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+
+from ckpttool.core.domain.verdict import CheckTask
+from ckpttool.core.storage import is_local
+from ckpttool.core.storage.fan_out import PROBE_ITEMS, STORE_WORKERS, WORKERS, Probe
+from ckpttool.core.verify.check import check, guarded, hung
+from ckpttool.core.verify.engines.crew import TICK_SECONDS, Crew
+from ckpttool.core.verify.observation import Observation
+
+TIMEOUT_SECONDS = 600.0
+"""A header is some KiB: a disk that needs longer than that is dead."""
+
+
+class WaitingEngine:
+    """One thread as long as the disk answers at once, then many; none of them is the caller's. A store never does.
+
+    So a disk that never answers does not hang the run: after `timeout` the task is reported as unreadable, its
+    thread is left behind, and another one goes on with the rest.
+    """
+
+    def __init__(self, *, timeout: float = TIMEOUT_SECONDS, work: Callable[[CheckTask], Observation] = check) -> None:
+        """Take the seconds after which a task counts as hung."""
+        self._timeout = timeout
+        self._work = work
+        self._crew = Crew()
+
+    def run(self, tasks: Sequence[CheckTask]) -> Iterator[Observation]:
+        """Yield one observation a task, in the order of the tasks, when all are there."""
+        if not tasks:
+            return
+        run = _Run(tasks, self._work, self._crew)
+        for _ in range(1 if is_local(tasks[0].root) else min(STORE_WORKERS, len(tasks))):
+            run.hire()
+        while not run.wait(TICK_SECONDS):
+            run.replace_hung(self._timeout)
+        yield from run.observations()
+
+
+class _Run:
+    """Threads that do tasks from one list, each the next that nobody has begun."""
+
+    def __init__(self, tasks: Sequence[CheckTask], work: Callable[[CheckTask], Observation], crew: Crew) -> None:
+        self._crew = crew
+        self._tasks = tasks
+        self._work = work
+        self._observations: list[Observation | None] = [None] * len(tasks)
+        self._lock = threading.Lock()
+        self._next = 0
+        self._missing = len(tasks)
+        self._all_there = threading.Event()
+        self._at_work: dict[int, float] = {}
+        """Index of each task that is being done, and when it was begun."""
+        self._hired = 0
+
+    def hire(self) -> None:
+        """Set one more thread to work."""
+        self._hired += 1
+        self._crew.begin(self._run)
+
+    def wait(self, seconds: float) -> bool:
+        """Tell whether all observations are there, after at most so long."""
+        return self._all_there.wait(seconds)
+
+    def observations(self) -> list[Observation]:
+        """Return what was seen, in the order of the tasks."""
+        return [observed for observed in self._observations if observed is not None]
+
+    def _run(self) -> None:
+        done, probe = 0, Probe()
+        while (index := self._begin()) is not None:
+            self._finish(index, guarded(self._tasks[index], self._work))
+            done += 1
+            if done % PROBE_ITEMS == 0 and self._hired == 1 and probe.has_waited_for(PROBE_ITEMS):
+                for _ in range(min(WORKERS - 1, len(self._tasks) - self._next)):
+                    self.hire()
+
+    def _begin(self) -> int | None:
+        with self._lock:
+            if self._next >= len(self._tasks):
+                return None
+            index, self._next = self._next, self._next + 1
+            self._at_work[index] = time.monotonic()
+            return index
+
+    def _finish(self, index: int, observed: Observation) -> None:
+        with self._lock:
+            if self._at_work.pop(index, None) is None:  # it had been given up
+                return
+            self._observations[index] = observed
+            self._missing -= 1
+            if not self._missing:
+                self._all_there.set()
+
+    def replace_hung(self, timeout: float) -> None:
+        """Report what takes too long, and start a thread in place of the one that waits for it."""
+        now = time.monotonic()
+        with self._lock:
+            late = [index for index, begun in self._at_work.items() if now - begun > timeout]
+        for index in late:
+            self._finish(index, hung(self._tasks[index], timeout))
+            self.hire()

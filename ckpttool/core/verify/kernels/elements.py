@@ -1,0 +1,144 @@
+"""The elements of a tensor as F64, piece by piece: for what the bit patterns alone do not tell.
+
+`fold` looks at norms and magnitudes several times as fast; signs, zeros and the distance of two tensors need values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from ckpttool.core.domain.contents import ElementStats
+from ckpttool.core.domain.dtype import DType
+from ckpttool.core.domain.shard import TensorEntry
+from ckpttool.core.storage.base import ByteSource
+from ckpttool.core.storage.stream import BLOCK_BYTES, read_blocks
+from ckpttool.core.verify.kernels.floats import FLOATS
+from ckpttool.core.verify.kernels.fold import NumericFold, Scratch, numpy
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Array = NDArray[Any]
+
+_NATIVE = {
+    DType.BOOL: "?", DType.U8: "<u1", DType.I8: "<i1", DType.U16: "<u2", DType.I16: "<i2", DType.U32: "<u4",
+    DType.I32: "<i4", DType.U64: "<u8", DType.I64: "<i8", DType.F16: "<f2", DType.F32: "<f4", DType.F64: "<f8",
+}  # fmt: skip
+_EIGHT_BITS = frozenset({DType.F8_E4M3, DType.F8_E5M2})
+NUMBERS = frozenset({*_NATIVE, *_EIGHT_BITS, DType.BF16})
+"""The types of which elements can be compared as numbers. I64 and U64 are rounded to 53 bits."""
+
+PIECE_ELEMENTS = 1 << 16
+"""Turned into F64 at a time: half a MiB."""
+
+
+def pieces(
+    source: ByteSource, entry: TensorEntry, *, elements: int = PIECE_ELEMENTS, buffer: memoryview | None = None
+) -> Iterator[memoryview]:
+    """Yield a tensor's bytes in pieces of so many elements, the last one shorter; each is good until the next.
+
+    Raises:
+        OSError: The disk did not answer, or the file was cut meanwhile.
+    """
+    width = elements * entry.dtype.bits // 8
+    kept = bytearray()
+    for begin, end in entry.spans:
+        for _, block in read_blocks(source, begin, end, buffer=buffer):
+            at = 0
+            if kept:
+                at = min(width - len(kept), len(block))
+                kept += block[:at]
+                if len(kept) < width:
+                    continue
+                yield memoryview(bytes(kept))
+                kept.clear()
+            while len(block) - at >= width:
+                yield block[at : at + width]
+                at += width
+            kept += block[at:]
+    if kept:
+        yield memoryview(bytes(kept))
+
+
+def doubles(dtype: DType, data: memoryview) -> Array:
+    """Return whole elements as F64.
+
+    Raises:
+        KeyError: The type is none of `NUMBERS`.
+    """
+    np: Any = numpy()
+    if dtype in _EIGHT_BITS:
+        found = _table(dtype)[np.frombuffer(data, np.uint8)]
+    else:
+        if dtype is DType.BF16:
+            narrow = np.left_shift(np.frombuffer(data, "<u2"), 16, dtype=np.uint32).view(np.float32)
+        else:
+            narrow = np.frombuffer(data, _NATIVE[dtype])
+        with np.errstate(invalid="ignore"):  # of NaN that signal
+            found = narrow.astype(np.float64)
+    result: Array = found
+    return result
+
+
+@cache
+def _table(dtype: DType) -> Array:
+    """Return the value of each pattern of an 8-bit type."""
+    np, layout = numpy(), FLOATS[dtype]
+    half = [
+        layout.value(bits) if bits <= layout.largest_finite else np.inf if bits == layout.infinity else np.nan
+        for bits in range(layout.magnitude_mask + 1)
+    ]
+    table: Array = np.array([*half, *(-value for value in half)])
+    return table
+
+
+class Measure:
+    """Measures tensors of one file with the same memory."""
+
+    def __init__(self, source: ByteSource, passed: Callable[[int], None] | None = None) -> None:
+        """Take the open file, and who is told after each piece how many bytes it had."""
+        self._source = source
+        self._passed = passed
+        self._buffer = memoryview(bytearray(BLOCK_BYTES))
+        self._scratch = Scratch(BLOCK_BYTES)
+
+    def stats(self, entry: TensorEntry) -> ElementStats | None:
+        """Return the numbers of one tensor; None where its elements are no numbers, or lie scattered.
+
+        Raises:
+            OSError: The disk did not answer, or the file was cut meanwhile.
+        """
+        np: Any = numpy()
+        if entry.dtype not in NUMBERS or not (entry.spans or 0 in entry.shape):
+            return None
+        fold = NumericFold(entry.dtype, self._scratch) if entry.dtype in FLOATS else None
+        ends: list[float] = []
+        offset = elements = zeros = 0
+        squares = 0.0
+        for data in pieces(self._source, entry, buffer=self._buffer):
+            values = doubles(entry.dtype, data)
+            elements += len(values)
+            zeros += len(values) - int(np.count_nonzero(values))
+            if fold is None:
+                squares += float(np.dot(values, values))
+            else:
+                fold.feed(offset, data)
+                offset += len(data)
+                if not np.isfinite(values).all():
+                    values = values[np.isfinite(values)]
+            if len(values):
+                ends += (float(values.min()), float(values.max()))
+            if self._passed is not None:
+                self._passed(len(data))
+        seen = None if fold is None else fold.partial().stats(entry.name)
+        return ElementStats(
+            elements=elements,
+            nans=0 if seen is None else seen.nans,
+            infinities=0 if seen is None else seen.infinities,
+            zeros=zeros,
+            least=min(ends, default=None),
+            greatest=max(ends, default=None),
+            norm=squares**0.5 if seen is None else seen.norm,
+        )

@@ -1,0 +1,72 @@
+"""How the floating-point types lay out their bits."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from ckpttool.core.domain.dtype import DType
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FloatLayout:
+    """Sign bit, then exponent, then mantissa. A *magnitude* is the bit pattern without the sign.
+
+    Magnitudes as integers are ordered as the values are, infinity behind the largest finite one and
+    NaN behind infinity. That is why a maximum over integers finds all three.
+    """
+
+    exponent_bits: int
+    mantissa_bits: int
+    nbytes: int
+    """Of one element."""
+    magnitude_mask: int
+    """All bits but the sign."""
+    largest_finite: int
+    """Highest magnitude that is a number."""
+    infinity: int | None
+    """Magnitude of infinity; None where the type has none."""
+
+    @property
+    def smallest_normal(self) -> int:
+        """Lowest magnitude that is not subnormal."""
+        return 1 << self.mantissa_bits
+
+    @property
+    def bias(self) -> int:
+        """What the stored exponent is too high by."""
+        return (1 << (self.exponent_bits - 1)) - 1
+
+    def value(self, magnitude: int) -> float:
+        """Return the number that a finite magnitude stands for, exactly."""
+        exponent, mantissa = divmod(magnitude, 1 << self.mantissa_bits)
+        if exponent == 0:
+            return math.ldexp(mantissa, 1 - self.bias - self.mantissa_bits)
+        return math.ldexp((1 << self.mantissa_bits) + mantissa, exponent - self.bias - self.mantissa_bits)
+
+
+def _layout(exponent_bits: int, mantissa_bits: int, *, has_infinity: bool = True) -> FloatLayout:
+    mask = (1 << (exponent_bits + mantissa_bits)) - 1
+    infinity = mask - (1 << mantissa_bits) + 1
+    return FloatLayout(
+        exponent_bits=exponent_bits,
+        mantissa_bits=mantissa_bits,
+        nbytes=(1 + exponent_bits + mantissa_bits) // 8,
+        magnitude_mask=mask,
+        # F8_E4M3 spends the pattern of infinity on numbers and keeps one NaN.
+        largest_finite=infinity - 1 if has_infinity else mask - 1,
+        infinity=infinity if has_infinity else None,
+    )
+
+
+# Only what IEEE 754 and the OCP FP8 paper define; F8_E8M0 is a scale without a sign, and the FNUZ types
+# have another NaN and no negative zero.
+FLOATS: dict[DType, FloatLayout] = {
+    DType.F64: _layout(11, 52),
+    DType.F32: _layout(8, 23),
+    DType.F16: _layout(5, 10),
+    DType.BF16: _layout(8, 7),
+    DType.F8_E4M3: _layout(4, 3, has_infinity=False),
+    DType.F8_E5M2: _layout(5, 2),
+}
+"""The types whose elements are looked at."""

@@ -1,0 +1,141 @@
+"""xxh3-128 and CRC32 of a range and of each 64 MiB of it, fed block by block."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from ckpttool.core.domain.manifest import CHUNK_BYTES
+from ckpttool.core.verify.kernels.crc import crc32, join_crc32
+
+if TYPE_CHECKING:
+    import xxhash
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChunkDigest:
+    """The digests of one chunk of a file."""
+
+    begin: int
+    """First byte in the file."""
+    end: int
+    """First byte after it."""
+    xxh128: str | None
+    """xxh3-128, 32 hexadecimal digits; None where it was not asked for."""
+    crc32: int | None
+    """Of those bytes of the chunk that lie before `crc_end`; None where it was not asked for."""
+    crc_bytes: int = 0
+    """How many bytes `crc32` covers."""
+
+
+class ChunkedDigest:
+    """Digests a range that comes as consecutive blocks. Make one per range, `feed` it, take `chunks`."""
+
+    __slots__ = (
+        "_begin",
+        "_chunk",
+        "_chunk_begin",
+        "_crc",
+        "_crc_end",
+        "_done",
+        "_offset",
+        "_single",
+        "_whole",
+    )
+
+    def __init__(
+        self, begin: int, *, want_xxh: bool, crc_end: int | None, single: bool = False, whole: bool = True
+    ) -> None:
+        """Start at byte `begin` of the file.
+
+        Args:
+            begin: First byte of the range.
+            want_xxh: Whether to hash at all.
+            crc_end: First byte that the CRC32 does not cover; None for no CRC32.
+            single: Promise that the range stays inside one chunk; it is then hashed once, not twice.
+            whole: Whether to hash the range as a whole, too: that is a second hash of every byte.
+        """
+        self._begin = self._chunk_begin = self._offset = begin
+        self._crc_end = crc_end
+        self._crc = 0
+        self._done: list[ChunkDigest] = []
+        self._single = single
+        self._chunk = _new_hash() if want_xxh else None
+        self._whole = _new_hash() if want_xxh and whole and not single else None
+
+    def feed(self, data: memoryview) -> None:
+        """Take the next bytes.
+
+        Raises:
+            ValueError: The range was said to be a single chunk and is not.
+        """
+        while len(data):
+            if self._single and self._done:
+                raise ValueError(f"single chunk promised, but byte {self._offset} lies in another one")
+            border = (self._offset // CHUNK_BYTES + 1) * CHUNK_BYTES
+            part = data[: border - self._offset]
+            self._feed_part(part)
+            self._offset += len(part)
+            if self._offset == border:
+                self._close_chunk()
+            data = data[len(part) :]
+
+    def _feed_part(self, part: memoryview) -> None:
+        if self._crc_end is not None and self._offset < self._crc_end:
+            self._crc = crc32(part[: self._crc_end - self._offset], self._crc)
+        if self._chunk is not None:
+            self._chunk.update(part)
+        if self._whole is not None:
+            self._whole.update(part)
+
+    def _close_chunk(self) -> None:
+        self._done.append(self._chunk_digest())
+        self._chunk_begin, self._crc = self._offset, 0
+        if self._chunk is not None and not self._single:
+            self._chunk = _new_hash()
+
+    def _chunk_digest(self) -> ChunkDigest:
+        limit = self._chunk_begin if self._crc_end is None else max(self._chunk_begin, self._crc_end)
+        return ChunkDigest(
+            begin=self._chunk_begin,
+            end=self._offset,
+            xxh128=None if self._chunk is None else self._chunk.hexdigest(),
+            crc32=None if self._crc_end is None else self._crc,
+            crc_bytes=min(limit, self._offset) - self._chunk_begin,
+        )
+
+    def chunks(self) -> tuple[ChunkDigest, ...]:
+        """Return the digests so far, a chunk not yet full included."""
+        return (*self._done, self._chunk_digest()) if self._offset > self._chunk_begin else tuple(self._done)
+
+    def xxh128(self) -> str | None:
+        """Return the hash of everything that was fed; None where it was not asked for."""
+        whole = self._chunk if self._single else self._whole
+        return None if whole is None else whole.hexdigest()
+
+
+def crc32_of_chunks(chunks: tuple[ChunkDigest, ...]) -> int | None:
+    """Return the CRC32 over consecutive chunks, up to the `crc_end` they were made with; None without any.
+
+    Raises:
+        ValueError: The chunks do not follow one another.
+    """
+    value: int | None = None
+    for chunk in _in_a_row(chunks):
+        if chunk.crc32 is not None:
+            value = join_crc32(value or 0, chunk.crc32, chunk.crc_bytes)
+    return value
+
+
+def _in_a_row(chunks: tuple[ChunkDigest, ...]) -> tuple[ChunkDigest, ...]:
+    for before, after in pairwise(chunks):
+        if before.end != after.begin:
+            raise ValueError(f"chunks do not join: one ends at {before.end}, the next begins at {after.begin}")
+    return chunks
+
+
+def _new_hash() -> xxhash.xxh3_128:
+    import xxhash
+
+    return xxhash.xxh3_128()

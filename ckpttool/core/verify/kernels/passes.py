@@ -1,0 +1,158 @@
+"""What a pass over a file is asked, what it answers, and how answers of several workers join."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+from ckpttool.core.domain.shard import TensorEntry
+from ckpttool.core.domain.units import ByteCount
+from ckpttool.core.verify.kernels.crc import EntriesCrc, EntryBytes, entries_crc, join_crc32
+from ckpttool.core.verify.kernels.hashes import ChunkDigest, crc32_of_chunks
+from ckpttool.core.verify.kernels.numeric import NumericPartial
+from ckpttool.core.verify.kernels.tensors import TensorsSeen, join_tensors
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wants:
+    """What a pass is to find out. Each costs time; nothing costs another read."""
+
+    crc_end: int | None = None
+    """Take the CRC32 of the file up to this byte, exclusive: for the trailer of a `.ckpt`. None for none."""
+    xxh: bool = False
+    """xxh3-128 of the file and of each 64 MiB, for a manifest."""
+    chunks: bool = False
+    """Of each 64 MiB alone, to be compared with a manifest's."""
+    sha256: bool = False
+    """SHA-256 of the file, which one pass alone can take: for a digest that its trainer recorded."""
+    entry_crcs: bool = False
+    """CRC32 of each entry's data: for torch's zip records and for MindSpore's `crc_num`."""
+    numerics: bool = False
+    """The numbers of every floating-point tensor."""
+    tensors: Sequence[TensorEntry] = ()
+    """Those of which the digest is to be taken; their spans are disjoint and inside the file."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EntryDigest:
+    """What a pass found in one tensor or zip record, or in a part of it."""
+
+    entry: TensorEntry
+    begin: int
+    """First byte seen, counted in the entry's own data."""
+    end: int
+    """First byte after."""
+    crc32: int | None
+    """Of the bytes seen; None where it was not asked for."""
+    scalar: bytes
+    """The bytes seen, of an integer without dimensions; empty for all others."""
+    numeric: NumericPartial | None
+    """None where it was not asked for, or the elements are no floating-point numbers."""
+
+    @property
+    def whole(self) -> bool:
+        """True where every byte of the entry has been seen."""
+        return self.begin == 0 and self.end == self.entry.nbytes
+
+    @property
+    def integer(self) -> int | None:
+        """The value of an integer without dimensions."""
+        if not self.scalar or not self.whole:
+            return None
+        return int.from_bytes(self.scalar, "little", signed=self.entry.dtype.value.startswith("I"))
+
+    def join(self, after: EntryDigest) -> EntryDigest:
+        """Return what this part and the one after it tell together.
+
+        Raises:
+            ValueError: `after` does not begin where this one ends.
+        """
+        if after.entry != self.entry or after.begin != self.end:
+            raise ValueError(f"{self.entry.name}: a part ends at byte {self.end}, the next begins at {after.begin}")
+        crc = None
+        if self.crc32 is not None and after.crc32 is not None:
+            crc = join_crc32(self.crc32, after.crc32, after.end - after.begin)
+        numeric = self.numeric
+        if numeric is not None and after.numeric is not None:
+            numeric = numeric.join(after.numeric)
+        return replace(self, end=after.end, crc32=crc, scalar=self.scalar + after.scalar, numeric=numeric)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PassResult:
+    """What one pass, or several joined ones, found. A picklable value."""
+
+    begin: int
+    """First byte of the file that was read."""
+    end: int
+    """First byte after."""
+    chunks: tuple[ChunkDigest, ...]
+    """In file order; empty where neither CRC32 nor hash was asked for."""
+    xxh128: str | None
+    """Of the whole range; None where it was not asked for, and after joining: this hash cannot be joined."""
+    sha256: str | None = None
+    """Of the whole range; None as above."""
+    entries: tuple[EntryDigest, ...]
+    """In file order; those that have a byte in the range, and those that have none at all."""
+    tensors: TensorsSeen | None = None
+    """Digests of the tensors; None where no tensor was named."""
+
+    @property
+    def crc32(self) -> int | None:
+        """CRC32 of the range up to `crc_end`; None where it was not asked for."""
+        return crc32_of_chunks(self.chunks)
+
+    @property
+    def bytes_read(self) -> ByteCount:
+        """Bytes that were read from the disk."""
+        return ByteCount(self.end - self.begin)
+
+    def entries_crc(self) -> EntriesCrc:
+        """Return the `crc_num` of a MindSpore safetensors file with these tensors.
+
+        Raises:
+            ValueError: A tensor was not seen whole, or CRC32s were not asked for.
+        """
+        parts = []
+        for seen in self.entries:
+            if seen.crc32 is None or not seen.whole:
+                raise ValueError(f"{seen.entry.name}: no CRC32 of the whole tensor")
+            name, nbytes = seen.entry.name, seen.entry.nbytes
+            parts.append(EntryBytes(name=name, crc32=seen.crc32, nbytes=nbytes, integer=seen.integer))
+        return entries_crc(parts)
+
+
+def file_order(entry: TensorEntry) -> tuple[tuple[tuple[int, int], ...], str]:
+    """Return the key that sorts entries as they lie in the file."""
+    return entry.spans, entry.name
+
+
+def join_passes(parts: Sequence[PassResult]) -> PassResult:
+    """Return what passes over consecutive parts of one file tell together; their order does not matter.
+
+    Raises:
+        ValueError: There is no part, or a gap between two.
+    """
+    ordered = sorted(parts, key=lambda part: (part.begin, part.end))
+    if not ordered:
+        raise ValueError("no parts to join")
+    for before, after in pairwise(ordered):
+        if before.end != after.begin:
+            raise ValueError(f"parts do not join: one ends at {before.end}, the next begins at {after.begin}")
+    if len(ordered) == 1 and not any(before.entry == after.entry for before, after in pairwise(ordered[0].entries)):
+        return ordered[0]
+    seen: dict[TensorEntry, EntryDigest] = {}
+    for digest in (digest for part in ordered for digest in part.entries):
+        known = seen.get(digest.entry)
+        # An entry without bytes is in every part.
+        seen[digest.entry] = digest if known is None or not digest.entry.nbytes else known.join(digest)
+    return PassResult(
+        begin=ordered[0].begin,
+        end=ordered[-1].end,
+        chunks=tuple(chunk for part in ordered for chunk in part.chunks),
+        xxh128=ordered[0].xxh128 if len(ordered) == 1 else None,
+        sha256=ordered[0].sha256 if len(ordered) == 1 else None,
+        entries=tuple(sorted(seen.values(), key=lambda digest: file_order(digest.entry))),
+        tensors=join_tensors(tensors) if (tensors := [part.tensors for part in ordered if part.tensors]) else None,
+    )

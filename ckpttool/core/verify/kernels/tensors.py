@@ -1,0 +1,263 @@
+"""One digest of each tensor, taken while a block is in the core's cache; of a tensor that workers share they join.
+
+A hash cannot be joined, so a large tensor is hashed in pieces, which begin where they would whoever reads them. Of a
+piece that two workers saw a part each, both keep the bytes: at most one at each end of what a worker reads.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from operator import itemgetter
+
+from xxhash import xxh3_64, xxh3_64_digest
+
+from ckpttool.core.domain.replicas import PIECE_BYTES, TensorDigests, shared_names
+from ckpttool.core.domain.shard import TensorEntry
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TensorPart:
+    """What one pass saw of a tensor that it did not see whole."""
+
+    name: str
+    nbytes: int
+    """Of the whole tensor."""
+    begin: int
+    """First byte seen, counted in the tensor's own data."""
+    end: int
+    """First byte after."""
+    head: bytes
+    """The bytes up to the first border of pieces; all, where the part reaches none."""
+    pieces: bytes
+    """Digests of the pieces that were seen whole, one after another."""
+    tail: bytes
+    """The bytes after the last border."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TensorsSeen:
+    """What a pass, or several joined ones, told of the tensors. A picklable value."""
+
+    whole: tuple[tuple[str, bytes], ...] = ()
+    """Name and digest of each that was seen whole, in file order."""
+    parts: tuple[TensorPart, ...] = ()
+    """Of the others."""
+
+    def digests(self) -> TensorDigests:
+        """Return the digests of those that were seen whole.
+
+        A name that stands for two tensors tells nothing of either.
+        """
+        by_name = dict(self.whole)
+        if len(by_name) < len(self.whole):
+            times = Counter(name for name, _ in self.whole)
+            by_name = {name: digest for name, digest in by_name.items() if times[name] == 1}
+        names = tuple(sorted(by_name))
+        if not "".join(names).isascii():
+            names = tuple(filter(_is_text, names))
+        return TensorDigests(names=shared_names(names), digests=b"".join([by_name[name] for name in names]))
+
+
+def _is_text(name: str) -> bool:
+    """Tell whether JSON can hold a name, so that it can be recorded: half a character comes from no trainer."""
+    return not any("\ud800" <= character <= "\udfff" for character in name)
+
+
+def join_tensors(seen: Sequence[TensorsSeen]) -> TensorsSeen:
+    """Return what passes over consecutive parts of a file tell together; a tensor with a gap stays unknown."""
+    whole = [pair for each in seen for pair in each.whole]
+    known: dict[str, TensorPart] = {}
+    for part in sorted((part for each in seen for part in each.parts), key=lambda part: part.begin):
+        before = known.get(part.name)
+        if before is not None and (before.end, before.nbytes) == (part.begin, part.nbytes):
+            known[part.name] = _joined(before, part)
+        elif not part.begin:
+            known[part.name] = part
+    whole += [(part.name, _digest(part.nbytes, part.pieces)) for part in known.values() if part.end == part.nbytes]
+    return TensorsSeen(whole=tuple(whole))
+
+
+def _joined(before: TensorPart, after: TensorPart) -> TensorPart:
+    """Return what two consecutive parts tell of a tensor, the first from its first byte on."""
+    middle, tail = before.tail + after.head, after.tail
+    pieces = before.pieces
+    if middle and (len(middle) == PIECE_BYTES or after.begin + len(after.head) == after.nbytes):
+        pieces += xxh3_64_digest(middle)
+    elif middle:
+        tail = middle
+    return replace(before, end=after.end, pieces=pieces + after.pieces, tail=tail)
+
+
+def _digest(nbytes: int, pieces: bytes | bytearray) -> bytes:
+    """Return the digest of a tensor from those of its pieces."""
+    return bytes(pieces) if nbytes <= PIECE_BYTES else xxh3_64_digest(pieces)
+
+
+class TensorHashes:
+    """Takes the digests of tensors whose bytes come with consecutive blocks of a file.
+
+    A file may have thousands of tensors in which a hash takes no longer than a line of Python. So of all that lie whole
+    in a block one expression takes the digests.
+    """
+
+    __slots__ = ("_at", "_hash", "_lasts", "_odd", "_open", "_spans", "_whole")
+
+    def __init__(self, entries: Iterable[TensorEntry], begin: int, end: int) -> None:
+        """Take the tensors, and the range of the file that will come. A tensor without bytes has no digest.
+
+        Raises:
+            ValueError: A tensor's spans are not in file order, or two tensors overlap.
+        """
+        self._open: list[_Open] = []
+        self._spans = sorted(self._cut(entries, begin, end), key=itemgetter(0))
+        self._lasts = [span[1] for span in self._spans]
+        self._odd = [at for at, span in enumerate(self._spans) if span[3] is not None]
+        if any(first < last for (first, *_), last in zip(self._spans[1:], self._lasts, strict=False)):
+            raise ValueError("tensors overlap")
+        self._at = 0
+        self._hash = xxh3_64()
+        """Of the small tensor that began in the block before."""
+        self._whole: list[tuple[str, bytes]] = []
+
+    def _cut(self, entries: Iterable[TensorEntry], begin: int, end: int) -> Iterator[_Span]:
+        """Cut the spans of all tensors to the range that is read."""
+        for entry in entries:
+            spans = entry.spans
+            if len(spans) == 1:  # nearly all
+                first, last = spans[0]
+                if last <= begin or end <= first:
+                    continue
+                if begin <= first < last <= end and last - first <= PIECE_BYTES:
+                    yield first, last, entry.name, None, 0
+                    continue
+            logical, cut = 0, []
+            for first, last in spans:
+                low, high = max(first, begin), min(last, end)
+                if low < high:
+                    cut.append((low, high, logical + low - first))
+                logical += last - first
+            if cut:
+                tensor = _Open(entry.name, logical, cut[0][2], cut[-1][2] + cut[-1][1] - cut[-1][0])
+                self._open.append(tensor)
+                if any(before[1] > after[0] for before, after in pairwise(cut)):
+                    raise ValueError(f"{entry.name}: spans are not in file order")
+                yield from ((low, high, entry.name, tensor, place) for low, high, place in cut)
+
+    def feed(self, offset: int, block: memoryview) -> None:
+        """Take the next block."""
+        end = offset + len(block)
+        at, spans = self._at, self._spans
+        while at < len(spans):
+            first, last, name, tensor, logical = spans[at]
+            if first >= end:
+                break
+            if tensor is not None:
+                low = max(first, offset)
+                tensor.feed(logical + low - first, block[low - offset : last - offset])
+                if last <= end and tensor.whole:
+                    self._whole.append((name, tensor.digest()))
+            elif first < offset or last > end:
+                self._hash.update(block[max(0, first - offset) : last - offset])
+                if last <= end:
+                    self._whole.append((name, self._hash.digest()))
+                    self._hash.reset()
+            else:
+                odd = bisect_left(self._odd, at)
+                stop = bisect_right(self._lasts, end, at, self._odd[odd] if odd < len(self._odd) else len(spans))
+                self._whole += [
+                    (name, xxh3_64_digest(block[first - offset : last - offset]))
+                    for first, last, name, _, _ in spans[at:stop]
+                ]
+                at = stop
+                continue
+            if last > end:
+                break
+            at += 1
+        self._at = at
+
+    def result(self) -> TensorsSeen:
+        """Return what the blocks so far told."""
+        parts = (tensor.part() for tensor in self._open if tensor.seen and not tensor.whole)
+        return TensorsSeen(whole=tuple(self._whole), parts=tuple(parts))
+
+
+class _Open:
+    """A tensor of several pieces, spans or readers."""
+
+    __slots__ = (
+        "_begin",
+        "_border",
+        "_end",
+        "_first_border",
+        "_hash",
+        "_head",
+        "_last_border",
+        "_pieces",
+        "_tail",
+        "name",
+        "nbytes",
+    )
+
+    def __init__(self, name: str, nbytes: int, begin: int, stop: int) -> None:
+        """Take its name and size, the first byte of it that is to come, and the first one that is not."""
+        self.name, self.nbytes = name, nbytes
+        self._begin = self._end = begin
+        self._first_border = -(-begin // PIECE_BYTES) * PIECE_BYTES
+        last_border = stop if stop == nbytes else stop // PIECE_BYTES * PIECE_BYTES
+        self._last_border = max(self._first_border, last_border)
+        self._border = min(self._first_border + PIECE_BYTES, nbytes)
+        """Where the piece ends that is hashed now."""
+        self._head, self._pieces, self._tail = bytearray(), bytearray(), bytearray()
+        self._hash = xxh3_64()
+
+    @property
+    def seen(self) -> bool:
+        """Whether any byte has come."""
+        return self._end > self._begin
+
+    @property
+    def whole(self) -> bool:
+        """Whether every byte has come."""
+        return self._begin == 0 and self._end == self.nbytes
+
+    def feed(self, logical: int, data: memoryview) -> None:
+        """Take the next bytes; `logical` is their place in the tensor's data."""
+        self._end = stop = logical + len(data)
+        at = logical
+        if at < self._first_border or stop > self._last_border:  # at the ends of what a reader sees
+            self._head += data[: max(0, self._first_border - logical)]
+            self._tail += data[max(0, self._last_border - logical) :]
+            at, stop = max(at, self._first_border), min(stop, self._last_border)
+        while self._border <= stop and at < stop:
+            self._hash.update(data[at - logical : self._border - logical])
+            self._pieces += self._hash.digest()
+            self._hash.reset()
+            at = self._border
+            self._border = min(at + PIECE_BYTES, self.nbytes)
+        if at < stop:
+            self._hash.update(data[at - logical : stop - logical])
+
+    def digest(self) -> bytes:
+        """Return the digest of a tensor that has come whole."""
+        return _digest(self.nbytes, self._pieces)
+
+    def part(self) -> TensorPart:
+        """Return what has come of it."""
+        return TensorPart(
+            name=self.name,
+            nbytes=self.nbytes,
+            begin=self._begin,
+            end=self._end,
+            head=bytes(self._head),
+            pieces=bytes(self._pieces),
+            tail=bytes(self._tail),
+        )
+
+
+_Span = tuple[int, int, str, _Open | None, int]
+"""First byte in the file, first after, whose they are; and of one that is not whole in a block or small, all of it that
+is known, and the first byte's place in the tensor's own data."""

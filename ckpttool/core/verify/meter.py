@@ -1,0 +1,118 @@
+"""How far a check has come: written by those who read, looked at by whoever watches."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable
+from typing import Protocol
+
+from ckpttool.core.domain.verdict import CheckTask
+from ckpttool.core.verify.observation import Observation
+
+
+class Work(Protocol):
+    """Does one task, and tells after each block of content how many bytes it had."""
+
+    def __call__(self, task: CheckTask, *, passed: Callable[[int], None] | None = None) -> Observation:
+        """Look at one shard, or at a part of it."""
+        ...
+
+
+class Meter:
+    """Counts the bytes and the shards of all checks that it is given to."""
+
+    def __init__(self) -> None:
+        """Begin with nothing."""
+        self.bytes_done = 0
+        """Bytes that need not be read any more; of a shard's header a fixed cost."""
+        self.shards_done = 0
+        """Shards of which there is a report."""
+        self.shards_kept = 0
+        """Of these, those that the ledger keeps, so that the next run goes on from there."""
+        self._planned_bytes = 0
+        self._planned_shards = 0
+        self._expected: tuple[int, int] = (0, 0)
+        self._lock = threading.Lock()
+
+    @property
+    def bytes_total(self) -> int:
+        """Bytes to be read, as far as is known: whoever chooses a checkpoint does not know how many it will read."""
+        return max(self._planned_bytes, self._expected[0])
+
+    @property
+    def shards_total(self) -> int:
+        """Shards to be looked at, as far as is known."""
+        return max(self._planned_shards, self._expected[1])
+
+    def expect(self, *, nbytes: int, shards: int) -> None:
+        """Take everything that will be asked for, where that is known beforehand."""
+        self._expected = (nbytes, shards)
+
+    def begin(self, shards: int) -> None:
+        """Take the shards of the next checkpoint."""
+        self._planned_shards += shards
+
+    def plan(self, tasks: Iterable[CheckTask]) -> None:
+        """Take the tasks that are to be done next."""
+        self._planned_bytes += sum(task.cost for task in tasks)
+
+    def remembered(self, tasks: Iterable[CheckTask]) -> None:
+        """Take tasks that need not be done, for the ledger has the answer."""
+        self._expected = (self._expected[0] - sum(task.cost for task in tasks), self._expected[1])
+
+    def reported(self, *, kept: bool) -> None:
+        """Count a shard of which there is a report now, and whether the ledger keeps it."""
+        self.shards_done += 1
+        self.shards_kept += kept
+
+    def done(self, task: CheckTask) -> None:
+        """Count a task that was done elsewhere."""
+        with self._lock:
+            self.bytes_done += task.cost
+
+    def counting(self, work: Work) -> Callable[[CheckTask], Observation]:
+        """Return what does the work and counts: a task adds its cost, no more and no less, as it goes along."""
+
+        def counted(task: CheckTask) -> Observation:
+            done = 0
+
+            def passed(nbytes: int) -> None:
+                nonlocal done
+                more = min(nbytes, task.cost - done)
+                done += more
+                with self._lock:
+                    self.bytes_done += more
+
+            try:
+                return work(task, passed=passed)
+            finally:
+                passed(task.cost)
+
+        return counted
+
+
+class Pace(Meter):
+    """Lets the reading wait so that it is no faster than was asked for."""
+
+    def __init__(self, rate: int | None) -> None:
+        """Take bytes a second, on average from now on; None: as fast as it goes."""
+        super().__init__()
+        self._rate = rate
+        self._began = time.monotonic()
+        self._read = 0
+
+    def counting(self, work: Work) -> Callable[[CheckTask], Observation]:
+        """Return what does the work and waits where it is ahead."""
+
+        def paced(task: CheckTask) -> Observation:
+            return work(task, passed=self._passed)
+
+        return paced
+
+    def _passed(self, nbytes: int) -> None:
+        self._read += nbytes
+        if self._rate:
+            ahead = self._read / self._rate - (time.monotonic() - self._began)
+            if ahead > 0:
+                time.sleep(ahead)

@@ -1,0 +1,62 @@
+"""What one task saw, before anybody judges it; and the seam for engines, which run tasks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
+
+from ckpttool.core.domain.frozen import dataclass
+from ckpttool.core.domain.verdict import CheckTask, ShardReport
+from ckpttool.core.formats.base import Header
+
+if TYPE_CHECKING:
+    from ckpttool.core.formats.torch.zip_directory import ZipDirectory
+    from ckpttool.core.verify.kernels.passes import PassResult
+
+
+class Added(Protocol):
+    """What a feature's own look at a shard adds to what a check sees: a frozen value, so that it can be sent."""
+
+    __dataclass_fields__: ClassVar[dict[str, Any]]
+
+
+A = TypeVar("A", bound=Added)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Observation:
+    """The outcome of one task. A picklable value; order of observations never matters."""
+
+    task: CheckTask
+    report: ShardReport
+    """What the header shows; where the file could not be read, only why."""
+    header: Header | None = None
+    """None where no content was read: then nobody asks for the entries any more."""
+    records: ZipDirectory | None = None
+    """As `header`, of a file that torch wrote."""
+    content: PassResult | None = None
+    """What reading the task's bytes told; None where only the header was to be read, or the header is damaged."""
+    added: Added | None = None
+    """What another look than a check's saw beside it; None where there was none. `seen` gives it back by its type."""
+
+    def seen(self, kind: type[A]) -> A | None:
+        """Return what was added, where it is of this kind."""
+        return self.added if isinstance(self.added, kind) else None
+
+
+class Engine(Protocol):
+    """Runs check tasks."""
+
+    def run(self, tasks: Sequence[CheckTask]) -> Iterator[Observation]:
+        """Yield one observation a task, in any order, as they finish."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Engines:
+    """Who reads what of a tree; the same engine may do both."""
+
+    tasks: Engine
+    """The shards that were asked for, as hard as was asked for."""
+    headers: Engine
+    """The headers of their siblings."""

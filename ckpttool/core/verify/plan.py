@@ -1,0 +1,92 @@
+"""What to check: one task for each shard (several for a big one), with its cost, before anything is read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
+
+from ckpttool.core.domain.checkpoint import Checkpoint
+from ckpttool.core.domain.scalars import ShardFacts
+from ckpttool.core.domain.shard import Shard
+from ckpttool.core.domain.units import ByteCount
+from ckpttool.core.domain.verdict import CheckTask, Level
+
+if TYPE_CHECKING:
+    from ckpttool.core.domain.manifest import ShardSeal
+
+HEADER_COST = ByteCount(64 << 10)
+"""Bytes that a structure check reads of a typical shard: headers of some hundred tensors."""
+
+PART_BYTES = 1 << 30
+"""A part of a big file: whole chunks of 64 MiB, and seconds of work, so that workers can share the file's end."""
+
+
+def in_bucket(path: str, bucket: tuple[int, int] | None) -> bool:
+    """Tell whether a shard belongs to a part of all.
+
+    By its path alone: the same tonight and tomorrow, whatever else comes or goes, so that t nights cover everything.
+
+    Args:
+        path: The shard's.
+        bucket: (n, t): the n-th of t parts, n from 1; None for all.
+    """
+    if bucket is None:
+        return True
+    from xxhash import xxh3_64_intdigest  # no CRC: it is linear, and the names of ranks differ in one digit
+
+    number, total = bucket
+    return xxh3_64_intdigest(path.encode("utf-8", "surrogateescape")) % total == number - 1
+
+
+def plan_checks(
+    root: str,
+    checkpoint: Checkpoint,
+    level: Level,
+    *,
+    seals: Mapping[str, ShardSeal] | None = None,
+    hashes: bool = False,
+) -> tuple[CheckTask, ...]:
+    """Plan the check of every shard of a checkpoint, in the order (rank, path).
+
+    Args:
+        root: Folder that the paths start from.
+        checkpoint: With its shards' sizes, where `level` reads content.
+        level: How hard to look.
+        seals: What a manifest recorded, by path.
+        hashes: Also hash every file as a whole, for sealing. Such a hash cannot be joined, so no file is shared; nor is
+            one of which the save holds a digest.
+    """
+    digests = dict(checkpoint.digests)
+    facts = ShardFacts(scalars=checkpoint.rules.asked)
+    return tuple(
+        CheckTask(
+            root=root,
+            path=shard.path,
+            rank=shard.rank,
+            role=shard.role,
+            named_format=shard.format,
+            level=level,
+            cost=ByteCount(cost),
+            facts=facts,
+            part=part,
+            seal=None if seals is None else seals.get(shard.path),
+            sha256=digests.get(shard.path),
+            hashes=hashes,
+            listed=shard.stamp,
+        )
+        for shard in checkpoint.shards
+        for part, cost in _parts(shard, level, whole=hashes or shard.path in digests)
+    )
+
+
+def _parts(shard: Shard, level: Level, *, whole: bool) -> Iterator[tuple[tuple[int, int] | None, int]]:
+    """Yield the parts in which a shard is read, None for all of it, each with its cost."""
+    size = shard.stamp.size if shard.stamp is not None else 0
+    if not level.reads_content:
+        yield None, HEADER_COST
+    elif whole or size <= PART_BYTES:
+        yield None, size
+    else:
+        for begin in range(0, size, PART_BYTES):
+            end = min(begin + PART_BYTES, size)
+            yield (begin, end), end - begin

@@ -1,0 +1,224 @@
+"""What replicas say of checkpoints that are judged one after the other: each is read once, and remembered."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from ckpttool.core.domain.checkpoint import Checkpoint, CheckpointKey
+from ckpttool.core.domain.finding import Code, Finding
+from ckpttool.core.domain.frozen import replace
+from ckpttool.core.domain.replicas import TENSOR_DIGEST_BYTES, RecordedSlices, SavedAt
+from ckpttool.core.domain.shard import ShardRole
+from ckpttool.core.domain.units import Rank
+from ckpttool.core.domain.verdict import ShardReport
+from ckpttool.core.verify.replicas.compare import (
+    Compared,
+    HeldTensors,
+    Known,
+    Look,
+    Place,
+    SavedTensors,
+    Tensors,
+    compare_replicas,
+    tensors_of,
+)
+from ckpttool.core.verify.siblings.neighbours import Neighbours
+
+MOST_LOOKED_UP = 2
+"""Checkpoints before and after of which records are asked: a manifest of thousands of ranks takes a second to read."""
+
+MOST_OTHERS = 8
+"""Checkpoints that a comparison takes: of thousands of ranks without any replica each takes some 20 MB."""
+
+
+class Reading(NamedTuple):
+    """How a session reads."""
+
+    read: Callable[[Checkpoint, Collection[Place] | None], Iterator[ShardReport]]
+    """Reads another checkpoint's shards in these places; None: all that it will be asked for in its own turn."""
+    slices: Callable[[Checkpoint], RecordedSlices | None]
+    look: Look
+    asked: Collection[CheckpointKey]
+    """Checkpoints that are read in any case, so that to read them now costs nothing."""
+    recorded: Callable[[Checkpoint], Tensors]
+    """What a manifest or the ledger has of another checkpoint, which then need not be read."""
+    only_asked: bool
+    """Read no other checkpoint but these."""
+    rebuilt: Callable[[Checkpoint], Collection[Place]] = lambda _: ()
+    """Which shards of a checkpoint were rebuilt from others: that they are equal to these teaches nothing."""
+
+
+class Beside(NamedTuple):
+    """What replicas say of one checkpoint."""
+
+    findings: tuple[Finding, ...] = ()
+    agreed: Mapping[str, int] = {}
+    """By path: how many copies of the file agree in every tensor, its own counted."""
+    compared_with: tuple[str, ...] = ()
+    """Other checkpoints that told whose copies they are, by name, nearest first."""
+    also_read: tuple[str, ...] = ()
+    """Those that were read for no other reason."""
+    told: Collection[str] = ()
+    """Paths of files whose tensors are known at another checkpoint of the same start, so that digests say all."""
+    drifted: Mapping[str, SavedAt | None] = {}
+    """By path, of files that differ here and at every later checkpoint: the first one at which they do; None: this."""
+
+
+class Replicas:
+    """Compares checkpoints of one tree with replicas."""
+
+    def __init__(self, neighbours: Neighbours, reading: Reading) -> None:
+        """Take the checkpoints, and how to read them."""
+        self._neighbours = neighbours
+        self._reading = reading
+        self._known: dict[CheckpointKey, Tensors] = {}
+        self._read: set[CheckpointKey] = set()
+        self._looked_up: set[CheckpointKey] = set()
+        self.ahead: dict[CheckpointKey, list[ShardReport]] = {}
+        """Reports of checkpoints whose turn is still to come."""
+
+    def compare(
+        self,
+        checkpoint: Checkpoint,
+        reports: Sequence[ShardReport],
+        *,
+        followed_by: Checkpoint | None,
+        sealed: Collection[str] = (),
+        rebuilt: Mapping[str, str | None] | None = None,
+    ) -> Generator[ShardReport, None, Beside]:
+        """Yield the reports of what else had to be read, and return what is to be said of the checkpoint.
+
+        One other checkpoint is read where none is known; a second where the first leaves a doubt; more where they are
+        to be read anyway. None is where checksums prove every file, and none of them is odd: a checksum in a file does
+        not know whose it is, as a manifest does.
+
+        Args:
+            checkpoint: The one that is judged.
+            reports: Of its shards.
+            followed_by: The one that is judged next.
+            sealed: Paths of shards that are as a manifest has them.
+            rebuilt: By path, from which file another one was rebuilt; None: from one that does not hold the same now.
+        """
+        own = tensors_of(reports)
+        self.keep(checkpoint, own)
+        if not _may_have_replicas(own):
+            return Beside()
+        asked = {*self._reading.asked, *(() if followed_by is None else (followed_by.key,))}
+        older, later = self._neighbours.in_line(checkpoint)
+        self._look_up((*older[:MOST_LOOKED_UP], *later[:MOST_LOOKED_UP]))
+        ranks = {*checkpoint.ranks, *map(Rank, range(checkpoint.topology.world_size or 0))}
+        slices, look = self._reading.slices(checkpoint), self._reading.look
+        known = Known(slices, look, checkpoint.name, sealed, rebuilt or {}, ranks)
+        also_read: list[str] = []
+        has_checksums = all(map(_has_checksum, reports))
+        is_sealed = has_checksums and all(not report.checksum_matched or report.path in sealed for report in reports)
+        while True:
+            others = [*self._saved(checkpoint, older, older=True), *self._saved(checkpoint, later, older=False)]
+            compared = compare_replicas(reports, others, known)
+            is_settled = self._reading.only_asked or is_sealed or (has_checksums and not compared.findings)
+            unread = [other for other in (*older, *later) if other.key not in self._known.keys() | self._read]
+            following = self._following(unread, compared, len(others), asked)
+            if following is None or (is_settled and following.key not in asked):
+                names = tuple(other.name for other in others)
+                return Beside(
+                    findings=compared.findings,
+                    agreed=compared.agreed,
+                    compared_with=names,
+                    also_read=tuple(also_read),
+                    told=compared.told,
+                    drifted=compared.drifted,
+                )
+            if following.key not in asked:
+                also_read.append(following.name)
+            tensors: dict[Place, HeldTensors] = {}
+            ahead = self.ahead.setdefault(following.key, []) if following.key in asked else None
+            for report in self._reading.read(following, own.keys() if ahead is None else None):
+                tensors |= tensors_of((report,))
+                if ahead is not None:
+                    ahead.append(report)
+                yield report
+            self.keep(following, tensors)
+
+    @staticmethod
+    def _following(
+        unread: Sequence[Checkpoint], compared: Compared, known: int, asked: Collection[CheckpointKey]
+    ) -> Checkpoint | None:
+        """Return which other checkpoint is to be read next; None where it would cost more than it may tell."""
+        if known >= MOST_OTHERS or not unread:
+            return None
+        if not known or (known == 1 and compared.findings):
+            return unread[0]
+        if not compared.is_open:
+            return None
+        return next((other for other in unread if other.key in asked), None)
+
+    def keep(self, checkpoint: Checkpoint, tensors: Tensors) -> None:
+        """Remember the tensors of a checkpoint that was read."""
+        self._read.add(checkpoint.key)
+        if tensors:
+            rebuilt = self._reading.rebuilt(checkpoint)
+            self._known[checkpoint.key] = {place: held for place, held in tensors.items() if place not in rebuilt}
+        while len(self._known) > MOST_OTHERS + 1:
+            self._known.pop(next(iter(self._known)))
+
+    def _look_up(self, others: Iterable[Checkpoint]) -> None:
+        """Take what records have of the nearest others, each once."""
+        for other in others:
+            if other.key not in self._looked_up and other.key not in self._known:
+                self._looked_up.add(other.key)
+                if tensors := self._reading.recorded(other):
+                    self._known[other.key] = tensors
+
+    def _saved(self, own: Checkpoint, others: Iterable[Checkpoint], *, older: bool) -> Iterator[SavedTensors]:
+        for other in others:
+            if (tensors := self._known.get(other.key)) is not None:
+                yield SavedTensors(
+                    name=other.name, step=other.step, older=older, same_run=other.run == own.run, shards=tensors
+                )
+
+
+def _may_have_replicas(tensors: Tensors) -> bool:
+    """Tell whether two ranks hold the same of any tensor: where none do, no other checkpoint is worth reading.
+
+    One tensor after the other: all digests of thousands of ranks at once would be half a GB of small values.
+    """
+    alike: dict[tuple[ShardRole, tuple[str, ...]], list[bytes]] = defaultdict(list)
+    for (rank, role), (_, digests) in tensors.items():
+        if rank is not None:
+            alike[role, digests.names].append(digests.digests)
+    places: dict[tuple[ShardRole, str], list[tuple[list[bytes], int]]] = defaultdict(list)
+    for (role, names), held in alike.items():
+        for index, name in enumerate(names):
+            places[role, name].append((held, index * TENSOR_DIGEST_BYTES))
+    for columns in places.values():
+        column = [held[at : at + TENSOR_DIGEST_BYTES] for several, at in columns for held in several]
+        if len(set(column)) < len(column):
+            return True
+    return False
+
+
+def _has_checksum(report: ShardReport) -> bool:
+    """Tell whether a checksum says what a copy would, for the shard or against it."""
+    return report.checksum_matched or any(finding.code is Code.CHECKSUM_MISMATCH for finding in report.findings)
+
+
+def with_copies(reports: Iterable[ShardReport], beside: Beside) -> list[ShardReport]:
+    """Return the reports with how many copies agree; of one without a checksum these tell what it would."""
+    known = list(reports)
+    proven = {(report.role, report.tensor_digests) for report in known if report.checksum_matched}
+    for index, report in enumerate(known):
+        copies = beside.agreed.get(report.path, 1)
+        if copies > 1:
+            is_matched = (report.role, report.tensor_digests) in proven
+            findings = tuple(_said_by_copies(finding, copies) for finding in report.findings)
+            known[index] = replace(report, copies=copies, copy_matched=is_matched, findings=findings)
+    return known
+
+
+def _said_by_copies(finding: Finding, copies: int) -> Finding:
+    if finding.code is not Code.CHECKSUM_MISSING:
+        return finding
+    message = f"every byte was read; it carries no checksum, but {copies} ranks hold the same in every tensor"
+    return replace(finding, message=message)

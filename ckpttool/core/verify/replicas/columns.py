@@ -1,0 +1,216 @@
+"""One tensor after the other, as all ranks that have it hold it now and held it at other checkpoints.
+
+Thousands of ranks have millions of tensors. So ranks that held the same at every checkpoint are one, and of one tensor
+at a time all digests are looked at.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TypeAlias
+
+from ckpttool.core.domain.replicas import TENSOR_DIGEST_BYTES, Proof, RecordedSlices, TensorDigests, Witness
+from ckpttool.core.domain.units import Rank
+
+History: TypeAlias = tuple[bytes | None, ...]
+"""A tensor's digest at each other checkpoint; None where it is not known."""
+
+
+class Alike:
+    """Ranks whose files held the same tensors at this checkpoint and at all others, so that nothing tells them apart.
+
+    What is learned of them is noted as the columns go by.
+    """
+
+    __slots__ = ("agreed", "compared", "names", "now", "ranks", "thens", "unproven")
+
+    def __init__(self, ranks: tuple[Rank, ...], names: tuple[str, ...], now: bytes, thens: History) -> None:
+        """Take the ranks, ascending, the names of their tensors, and the digests now and then."""
+        self.ranks, self.names, self.now, self.thens = ranks, names, now, thens
+        self.compared = 0
+        """Tensors of which replicas are known."""
+        self.unproven = 0
+        """Those that never changed, so that it is not known, and all agree in them."""
+        self.agreed: int | None = None
+        """The fewest ranks that hold one of its tensors as it does."""
+
+    def agrees(self, ranks: int) -> None:
+        """Note that so many ranks, its own counted, hold one of its tensors as it does."""
+        self.agreed = ranks if self.agreed is None else min(self.agreed, ranks)
+
+    def changed_together(self) -> bool:
+        """Tell whether these files were equal before and after some change."""
+        return len({self.now, *filter(None, self.thens)}) > 1
+
+    def is_twin_of(self, other: Alike) -> bool:
+        """Tell whether the files were equal at every other checkpoint, of which at least one is known."""
+        return self.names == other.names and self.thens == other.thens and any(self.thens)
+
+
+Column: TypeAlias = dict[History, dict[bytes, list[Alike]]]
+"""Who holds a tensor: by what it was, then by what it is now."""
+
+
+def all_alike(
+    now: Mapping[Rank, TensorDigests], others: Sequence[Witness], recorded: RecordedSlices | None
+) -> list[Alike]:
+    """Put ranks together that nothing tells apart."""
+    arrangements = {} if recorded is None else {id(ranks): ranks for ranks in recorded.slices.values()}
+    together: dict[tuple[object, ...], list[Rank]] = defaultdict(list)
+    for rank, held in sorted(now.items()):
+        thens = tuple(_then(other.tensors.get(rank), held.names) for other in others)
+        slices = tuple(ranks.get(rank) for ranks in arrangements.values())
+        together[held.names, held.digests, thens, slices].append(rank)
+    return [
+        Alike(tuple(ranks), now[ranks[0]].names, now[ranks[0]].digests, thens)  # type: ignore[arg-type]
+        for (_, _, thens, _), ranks in together.items()
+    ]
+
+
+def _then(held: TensorDigests | None, names: tuple[str, ...]) -> bytes | None:
+    return held.digests if held is not None and held.names == names else None
+
+
+def columns(alike: Sequence[Alike], recorded: RecordedSlices | None) -> Iterator[tuple[str, int | None, Column]]:
+    """Yield each tensor's column, by name: for each slice that is recorded one, with its number.
+
+    A tensor of which every rank has its own, now and always, is noted and left out: most are such where an optimizer's
+    state is shared out over thousands of ranks.
+    """
+    by_names: dict[tuple[str, ...], list[Alike]] = defaultdict(list)
+    for one in alike:
+        by_names[one.names].append(one)
+    places: dict[str, list[tuple[list[Alike], int]]] = defaultdict(list)
+    for names, holders in by_names.items():
+        for index, name in enumerate(names):
+            places[name].append((holders, index * TENSOR_DIGEST_BYTES))
+    for name in sorted(places):
+        slices = None if recorded is None else recorded.slices.get(name)
+        if slices is None and _all_differ(places[name]):
+            continue
+        found: dict[int | None, Column] = defaultdict(dict)
+        for holders, begin in places[name]:
+            end = begin + TENSOR_DIGEST_BYTES
+            for one in holders:
+                then = tuple([None if digests is None else digests[begin:end] for digests in one.thens])
+                column = found[None if slices is None else slices.get(one.ranks[0])]
+                column.setdefault(then, {}).setdefault(one.now[begin:end], []).append(one)
+        for number, column in found.items():
+            yield name, number, column
+
+
+def _all_differ(places: Sequence[tuple[Sequence[Alike], int]]) -> bool:
+    """Tell whether nobody holds, or held, what another does; then note it of all."""
+    every = [(one, begin) for holders, begin in places for one in holders]
+    if len(every) == 1 or any(len(one.ranks) > 1 for one, _ in every):
+        return False
+    for index in range(-1, len(every[0][0].thens)):
+        digests = [(one.thens[index] if index >= 0 else one.now, begin) for one, begin in every]
+        known = [all_of[begin : begin + TENSOR_DIGEST_BYTES] for all_of, begin in digests if all_of is not None]
+        if len(set(known)) < len(known):
+            return False
+    for one, _ in every:
+        one.agreed = 1
+    return True
+
+
+class Family:
+    """Ranks that hold, or held, the same slice of a tensor."""
+
+    __slots__ = ("column", "is_recorded", "size", "values")
+
+    def __init__(self, column: Column, *, is_recorded: bool) -> None:
+        """Take the part of a column that belongs together."""
+        self.column = column
+        self.is_recorded = is_recorded
+        values: dict[bytes, int] = {}
+        for held in column.values():
+            for value, holders in held.items():
+                values[value] = values.get(value, 0) + sum([len(one.ranks) for one in holders])
+        self.values = values
+        """How many ranks hold each value now."""
+        self.size = sum(values.values())
+
+    @property
+    def usual(self) -> bytes | None:
+        """What most of them hold now, at least two; None where no value has a majority."""
+        value, times = max(self.values.items(), key=lambda item: item[1])
+        return value if times > 1 and 2 * times > self.size else None
+
+    def holders(self, value: bytes) -> Iterator[tuple[History, Alike]]:
+        """Yield who holds a value now, each with what it held."""
+        for history, held in self.column.items():
+            for one in held.get(value, ()):
+                yield history, one
+
+    def proof(self, history: History, value: bytes) -> Proof | None:
+        """Return what proves that those who share a history and a value are replicas; None where nothing does."""
+        if self.is_recorded:
+            return Proof.RECORDED
+        known = {then for then in history if then is not None}
+        if len(known) > 1:
+            return Proof.LEARNED
+        return Proof.ONCE if known and value not in known else None
+
+    def usual_then(self, index: int) -> bytes | None:
+        """Return what most of them held at another checkpoint; None where nobody knows."""
+        times: Counter[bytes] = Counter()
+        for history, held in self.column.items():
+            then = history[index]
+            if then is not None:
+                times[then] += _size(held)
+        return times.most_common(1)[0][0] if times else None
+
+
+def families(column: Column, *, is_recorded: bool) -> Iterator[Family]:
+    """Put together who holds, or held, the same slice: by the record, else by what was equal at other checkpoints.
+
+    Equal at all of them, or at some and then no more: those who changed together between two checkpoints are replicas,
+    and so is one that was equal to several who still do.
+    """
+    if is_recorded or len(column) == 1:
+        yield Family(column, is_recorded=is_recorded)
+        return
+    heads = _joined(column)
+    parts: dict[History, Column] = defaultdict(dict)
+    for history, held in column.items():
+        parts[_head(heads, history)][history] = held
+    for part in parts.values():
+        yield Family(part, is_recorded=False)
+
+
+def _joined(column: Column) -> dict[History, History]:
+    """Join histories that are of one slice, each to its head."""
+    sizes = {history: _size(held) for history, held in column.items()}
+    first: dict[tuple[int, bytes], History] = {}
+    heads: dict[History, History] = {}
+    # Who has most copies says most about the others.
+    for history in sorted(column, key=lambda history: -sizes[history]):
+        heads[history] = history
+        for index, then in enumerate(history):
+            if then is None:
+                continue
+            other = first.setdefault((index, then), history)
+            if other is not history and _belong(other, history, sizes):
+                heads[_head(heads, history)] = _head(heads, other)
+    return heads
+
+
+def _size(held: Mapping[bytes, Sequence[Alike]]) -> int:
+    return sum(len(one.ranks) for holders in held.values() for one in holders)
+
+
+def _head(heads: Mapping[History, History], history: History) -> History:
+    while heads[history] is not history:
+        history = heads[history]
+    return history
+
+
+def _belong(other: History, history: History, sizes: Mapping[History, int]) -> bool:
+    """Tell whether one that was equal to others at some checkpoint is a replica of theirs."""
+    shared = {then for then, own in zip(other, history, strict=True) if own is not None and own == then}
+    if len(shared) > 1:
+        return True
+    changed = len({then for then in other if then is not None}) > 1
+    return changed and sizes[other] > max(1, sizes[history])

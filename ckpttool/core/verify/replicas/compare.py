@@ -1,0 +1,347 @@
+"""Which shards are not what their replicas hold, and where: by digests of every byte, of this checkpoint and others."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from ckpttool.core.domain.finding import Code, Finding, Severity, worst
+from ckpttool.core.domain.frozen import dataclass, replace
+from ckpttool.core.domain.replicas import (
+    DifferingBytes,
+    Doubt,
+    DoubtKind,
+    RecordedSlices,
+    SavedAt,
+    TensorDigests,
+    Witness,
+    believed,
+)
+from ckpttool.core.domain.scalars import NO_FACTS
+from ckpttool.core.domain.shard import FileStamp, ShardRole
+from ckpttool.core.domain.units import Rank, Step
+from ckpttool.core.domain.verdict import ShardReport
+from ckpttool.core.storage.base import ByteSource, Storage
+from ckpttool.core.storage.stream import BLOCK_BYTES
+from ckpttool.core.verify.replicas.findings import decided, replica_findings
+from ckpttool.core.verify.replicas.judge import judge_replicas
+from ckpttool.core.verify.siblings.neighbours import COMPARED
+
+Look = Callable[[ShardReport, ShardReport, str], DifferingBytes | None]
+"""Finds where a shard differs from another in a tensor, no bit of which does where the two are equal; None where that
+cannot be said."""
+
+_UNSOUND = frozenset({Code.NONFINITE_VALUES, Code.NORM_JUMP, Code.ALL_ZERO_TENSOR, Code.CHECKSUM_MISMATCH})
+"""What speaks for the other of two that differ."""
+
+_CONVICTS = frozenset({DoubtKind.DIFFERS, DoubtKind.STALE})
+"""What is damage if enough others agree."""
+
+Place = tuple[Rank | None, ShardRole]
+HeldTensors = tuple[str | None, TensorDigests]
+"""Schema hash and digests of a file."""
+Tensors = Mapping[Place, HeldTensors]
+"""What is known of the tensors of a checkpoint, by whose file it is."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SavedTensors:
+    """What is known of the tensors of another checkpoint: it was read, or a record has it."""
+
+    name: str
+    step: Step | None
+    older: bool
+    """Whether it was saved before the one that is judged."""
+    same_run: bool
+    """Whether the same start of the training wrote both."""
+    shards: Tensors
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compared:
+    """What the replicas of a checkpoint say of each other."""
+
+    findings: tuple[Finding, ...]
+    agreed: Mapping[str, int]
+    """By path: how many copies of the file agree in every tensor, its own counted; 1 where that is not known of all."""
+    is_open: bool
+    """Whether yet another checkpoint may tell more."""
+    drifted: Mapping[str, SavedAt | None]
+    """By path, of files that differ here and at every later checkpoint: the first one at which they do; None: this."""
+    told: Collection[str]
+    """Paths of files whose tensors are known at another checkpoint of the same start."""
+
+
+def tensors_of(reports: Iterable[ShardReport]) -> dict[Place, HeldTensors]:
+    """Return what reports tell of tensors."""
+    return {
+        (report.rank, report.role): (report.schema_hash, report.tensor_digests)
+        for report in reports
+        if report.tensor_digests is not None
+    }
+
+
+class Known(NamedTuple):
+    """What is known of the checkpoint that is judged, beside its shards."""
+
+    recorded: RecordedSlices | None = None
+    """What the trainer's own record says of its slices."""
+    look: Look | None = None
+    """Finds the differing bytes of two shards; None: they are not looked for."""
+    name: str | None = None
+    """For advice."""
+    sealed: Collection[str] = ()
+    """Paths of files that are as a manifest has them."""
+    rebuilt: Mapping[str, str | None] = {}
+    """By path, of files that were rebuilt from another one of the save: that one, which is no second witness; None: it
+    does not hold the same now."""
+    ranks: Collection[Rank] = ()
+    """All that should have files in it, as far as is known."""
+
+
+_NOTHING = Known()
+
+
+def compare_replicas(
+    reports: Sequence[ShardReport], others: Sequence[SavedTensors], known: Known = _NOTHING
+) -> Compared:
+    """Find shards that differ from their replicas, and such as lie under another rank's name.
+
+    Args:
+        reports: Of the checkpoint; those without digests say nothing.
+        others: Other checkpoints of the training, nearest first; may be empty.
+        known: What else is known.
+    """
+    findings: list[Finding] = []
+    agreed: dict[str, int] = {}
+    is_open = False
+    drifted: dict[str, SavedAt | None] = {}
+    told: set[str] = set()
+    for role, by_rank in _by_role(reports).items():
+        same_file = _same_files(by_rank)
+        by_path = {report.path: rank for rank, report in by_rank.items()}
+        for path, origin in known.rebuilt.items():
+            if path in by_path and origin is not None and origin in by_path:
+                rank = by_path[origin]
+                same_file.setdefault(by_path[path], same_file.get(rank, rank))
+        now = {
+            rank: report.tensor_digests
+            for rank, report in by_rank.items()
+            if report.tensor_digests is not None and rank not in same_file
+        }
+        witnesses = [_witness(other, role, by_rank) for other in others]
+        recorded = believed(known.recorded, now)
+        judged = judge_replicas(now, witnesses, recorded)
+        is_open |= judged.is_open or any(doubt.kind is DoubtKind.COPIED for doubt in judged.doubts)
+        agreed |= {by_rank[rank].path: judged.agreed[same_file.get(rank, rank)] for rank in by_rank}
+        sound = {rank for rank, report in by_rank.items() if report.checksum_matched}
+        unsound = {rank for rank, report in by_rank.items() if any(one.code in _UNSOUND for one in report.findings)}
+        # What is damaged by itself is told.
+        broken = {rank for rank, report in by_rank.items() if worst(report.findings) >= Severity.DAMAGE}
+        doubts = tuple(
+            doubt
+            for doubt in decided(
+                _of_every_rank(judged.doubts, same_file),
+                sound=sound,
+                unsound=unsound,
+                sealed={rank for rank in sound if by_rank[rank].path in known.sealed},
+            )
+            if doubt.rank not in broken and (doubt.kind is not DoubtKind.COPIED or role in COMPARED)
+        )
+        trained = [other.tensors for other in witnesses if other.same_run and other.step != 0]
+        told |= {by_rank[rank].path for rank in now if any(rank in tensors for tensors in trained)}
+        places: dict[tuple[Rank, str], DifferingBytes] = {}
+        if known.look is not None:
+            doubts = tuple(_located(doubts, by_rank, known.look, places))
+        held = [_of_role(other.shards, role) for other in others if other.step != 0] if doubts else []
+        copies = _Copies(recorded, held, now.keys() - {doubt.rank for doubt in judged.doubts})
+        everybody = {*by_rank, *known.ranks}
+        doubts = tuple(
+            replace(
+                doubt,
+                unheard=copies.unheard(doubt, everybody, broken),
+                is_of_rebuilt=any(by_rank[rank].path in known.rebuilt for rank in (doubt.rank, *doubt.others)),
+            )
+            for doubt in doubts
+        )
+        paths = {rank: report.path for rank, report in by_rank.items()}
+        findings += replica_findings(doubts, paths, places, known.name)
+        drifted |= {by_rank[doubt.rank].path: doubt.since for doubt in doubts if doubt.kind is DoubtKind.DRIFTED}
+    return Compared(findings=tuple(findings), agreed=agreed, is_open=is_open, drifted=drifted, told=told)
+
+
+class _Copies(NamedTuple):
+    """What tells who holds copies, be their files there or not."""
+
+    recorded: RecordedSlices | None
+    held: Sequence[Mapping[Rank | None, TensorDigests]]
+    """At other checkpoints."""
+    undoubted: Collection[Rank]
+    """Whose files are there and not doubted: what is other in them is another slice."""
+
+    def unheard(self, doubt: Doubt, ranks: Iterable[Rank], broken: Collection[Rank]) -> tuple[Rank, ...]:
+        """Return who does not testify, though it holds a copy, or may.
+
+        Args:
+            doubt: Of which file.
+            ranks: All that there are.
+            broken: Whose files are damaged by themselves.
+        """
+        if doubt.kind not in _CONVICTS or len(doubt.others) == 1:
+            return ()
+        others = {*ranks} - {doubt.rank, *doubt.others}
+        silent = {rank for rank in others if any(self._may_hold(rank, name, doubt) for name in doubt.tensors)}
+        return tuple(sorted(silent | {rank for rank in doubt.others if rank in broken}))
+
+    def _may_hold(self, rank: Rank, name: str, doubt: Doubt) -> bool:
+        """Tell whether a rank holds a tensor's slice that is doubted; also if nothing tells what it holds."""
+        like = doubt.others[0]
+        slices = None if self.recorded is None else self.recorded.slices.get(name)
+        if slices is not None:
+            return rank in slices and slices[rank] == slices.get(like)
+        then = [tensors for tensors in self.held if rank in tensors and like in tensors]
+        if not then:
+            return True
+        return rank not in self.undoubted and any(_of(name, each[rank]) == _of(name, each[like]) for each in then)
+
+
+def _of_role(shards: Tensors, role: ShardRole) -> dict[Rank | None, TensorDigests]:
+    return {rank: tensors for (rank, of), (_, tensors) in shards.items() if of is role}
+
+
+def _of(name: str, held: TensorDigests) -> bytes | None:
+    at = bisect_left(held.names, name)
+    return held.at(at) if held.names[at : at + 1] == (name,) else None
+
+
+def _by_role(reports: Iterable[ShardReport]) -> dict[ShardRole, dict[Rank, ShardReport]]:
+    """Return the files that each rank has one of, and of which the digests are known."""
+    times = Counter((report.rank, report.role) for report in reports)
+    found: dict[ShardRole, dict[Rank, ShardReport]] = defaultdict(dict)
+    for report in reports:
+        if report.rank is not None and times[report.rank, report.role] == 1 and report.tensor_digests is not None:
+            found[report.role][report.rank] = report
+    return found
+
+
+def _same_files(by_rank: Mapping[Rank, ShardReport]) -> dict[Rank, Rank]:
+    """Return whose file a rank's is, too, by hard or symbolic links: one file is no copy of itself."""
+    from ckpttool.core.records.hashed_json import is_on_disk
+
+    first: dict[FileStamp, Rank] = {}
+    same: dict[Rank, Rank] = {}
+    for rank, report in sorted(by_rank.items()):
+        # Objects of equal content have equal stamps in some stores, where no two names are of one object.
+        if report.stamp is not None and is_on_disk(report.stamp):
+            other = first.setdefault(report.stamp, rank)
+            if other != rank:
+                same[rank] = other
+    return same
+
+
+def _of_every_rank(doubts: Iterable[Doubt], same_file: Mapping[Rank, Rank]) -> tuple[Doubt, ...]:
+    """Return what is doubted of a file once for each rank whose file it is."""
+    ranks: dict[Rank, list[Rank]] = defaultdict(list)
+    for rank, other in same_file.items():
+        ranks[other].append(rank)
+    return tuple(replace(doubt, rank=rank) for doubt in doubts for rank in (doubt.rank, *ranks[doubt.rank]))
+
+
+def _witness(other: SavedTensors, role: ShardRole, now: Mapping[Rank, ShardReport]) -> Witness:
+    """Return what it held where a rank's tensors had the same names, types and shapes."""
+    known = ((rank, report, other.shards.get((rank, role))) for rank, report in now.items())
+    return Witness(
+        name=other.name,
+        step=other.step,
+        older=other.older,
+        same_run=other.same_run,
+        tensors={rank: then[1] for rank, report, then in known if then is not None and then[0] == report.schema_hash},
+    )
+
+
+def _located(
+    doubts: Iterable[Doubt],
+    by_rank: Mapping[Rank, ShardReport],
+    look: Look,
+    places: dict[tuple[Rank, str], DifferingBytes],
+) -> Iterator[Doubt]:
+    """Note where the first tensor of each doubt differs; one that is equal has a wrong digest in some manifest."""
+    for doubt in doubts:
+        tensors = doubt.tensors
+        while tensors and doubt.kind is not DoubtKind.COPIED:
+            place = look(by_rank[doubt.rank], by_rank[doubt.others[0]], tensors[0])
+            if place is not None and place.bits != 0:
+                places[doubt.rank, tensors[0]] = place
+            if place is None or place.bits != 0:
+                break
+            tensors = tensors[1:]
+        if tensors:
+            yield doubt if tensors is doubt.tensors else replace(doubt, tensors=tensors)
+
+
+MOST_COUNTED = 1 << 28
+"""Bytes of a tensor up to which its differing bits are counted: more would be a second read of a whole shard."""
+
+
+def looking_in(storage: Storage) -> Look:
+    """Return what reads one tensor of two shards again, to find where they differ."""
+
+    def look(report: ShardReport, other: ShardReport, name: str) -> DifferingBytes | None:
+        try:
+            with storage.open(report.path) as ours, storage.open(other.path) as theirs:
+                return differing_bytes(ours, theirs, (report, other), name)
+        except OSError:  # the finding stands without a place
+            return None
+
+    return look
+
+
+def differing_bytes(
+    ours: ByteSource, theirs: ByteSource, reports: tuple[ShardReport, ShardReport], name: str
+) -> DifferingBytes | None:
+    """Find where a tensor of a file differs from another file's; None where either has none such any more.
+
+    Where all of it is equal, no bit differs.
+
+    Raises:
+        OSError: The disk did not answer.
+    """
+    from ckpttool.core.formats import read_header
+    from ckpttool.core.formats.front import Front
+
+    spans = []
+    for source, report in zip((ours, theirs), reports, strict=True):
+        if report.format is None:
+            return None
+        header = read_header(Front(source), named=report.format, facts=NO_FACTS)
+        spans.append(next((entry.spans for entry in header.entries if entry.name == name), ()))
+    first = last = None
+    bits = nbytes = 0
+    for at, mine, other in _blocks(ours, theirs, *spans):
+        differing = int.from_bytes(mine, "big") ^ int.from_bytes(other, "big")
+        nbytes += len(mine)
+        if differing:
+            first = at + len(mine) - (differing.bit_length() + 7) // 8 if first is None else first
+            last = at + len(mine) - ((differing & -differing).bit_length() - 1) // 8
+            bits += differing.bit_count()
+        if nbytes >= MOST_COUNTED and first is not None:
+            break
+    if first is None or last is None:
+        sizes = {nbytes, *(sum(end - begin for begin, end in each) for each in spans)}
+        return DifferingBytes(begin=0, end=0, bits=0) if nbytes and len(sizes) == 1 else None
+    return DifferingBytes(begin=first, end=last, bits=bits if nbytes < MOST_COUNTED else None)
+
+
+def _blocks(
+    ours: ByteSource, theirs: ByteSource, spans: Sequence[tuple[int, int]], others: Sequence[tuple[int, int]]
+) -> Iterator[tuple[int, bytes, bytes]]:
+    """Yield the bytes of a tensor of both files, and where they lie in the first; all of one size."""
+    for (begin, end), (start, stop) in zip(spans, others, strict=False):
+        length = min(end - begin, stop - start)
+        for at in range(0, length, BLOCK_BYTES):
+            size = min(BLOCK_BYTES, length - at)
+            mine, other = ours.read(begin + at, size), theirs.read(start + at, size)
+            if len(mine) == len(other):
+                yield begin + at, mine, other

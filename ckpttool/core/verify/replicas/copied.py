@@ -1,0 +1,108 @@
+"""Whose file lies under another rank's name, where neither has copies that would tell: slices never become equal."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+from ckpttool.core.domain.replicas import TENSOR_DIGEST_BYTES, Doubt, DoubtKind, Proof, few
+from ckpttool.core.verify.replicas.columns import Alike
+from ckpttool.core.verify.siblings.neighbours import are_slices
+
+_PAIR = 2
+
+
+def copied(
+    alike: Sequence[Alike], times: Mapping[int, int], nearly_equal: Callable[[Alike, Alike, int], bool]
+) -> Iterator[Doubt]:
+    """Find files that are equal in every tensor now, and of which one held at other checkpoints what nobody else did.
+
+    Two such checkpoints tell, or one at which nearly every rank had a slice of its own: else the other checkpoint may
+    hold the wrong file. Not where all that differed was few: what ranks count for themselves is equal at times. Later
+    checkpoints alone tell where only two are equal of many slices: else a device may have drifted since, or nobody has
+    trained the slices yet.
+
+    Args:
+        alike: All files of one role.
+        times: Of the other checkpoints of the same start, by their place in a history: below zero before this one.
+        nearly_equal: Tells whether two files differed in few tensors at a time.
+    """
+    now: dict[tuple[tuple[str, ...], bytes], list[Alike]] = defaultdict(list)
+    for one in alike:
+        now[one.names, one.now].append(one)
+    for (names, _), group in now.items():
+        like = [one for one in alike if one.names == names] if len(group) > 1 else []
+        slices = {time for index, time in times.items() if like and _were_slices(like, index)}
+        for one in group if like else ():
+            if not (_was_alone(one, like, times, nearly_equal) or _has_left_its_copy(one, group, like, times)):
+                continue
+            apart = {
+                other: [time for index, time in times.items() if one.thens[index] and other.thens[index]]
+                for other in group
+                if other is not one
+            }
+            other = max(apart, key=lambda other: len(apart[other]))
+            were_slices = not slices.isdisjoint(apart[other])
+            if any(time < 0 for time in apart[other]) or (were_slices and _is_lone_pair(group, like)):
+                yield Doubt(
+                    kind=DoubtKind.COPIED,
+                    rank=one.ranks[0],
+                    others=other.ranks,
+                    tensors=names,
+                    compared=len(names),
+                    proof=Proof.LEARNED if were_slices or len(apart[other]) > 1 else Proof.ONCE,
+                    is_twin=False,
+                    as_of=None,
+                    copy_of=other.ranks[0],
+                    since=None,
+                    agreed_at=None,
+                )
+
+
+def _was_alone(
+    one: Alike, like: Sequence[Alike], times: Mapping[int, int], nearly_equal: Callable[[Alike, Alike, int], bool]
+) -> bool:
+    """Tell whether nobody else held about the same at any other checkpoint; what has copies is judged by them."""
+    known = [index for index in times if one.thens[index] is not None]
+    return (
+        bool(known)
+        and len(one.ranks) == 1
+        and not any(
+            other is not one and other.thens[index] is not None and nearly_equal(one, other, times[index])
+            for index in known
+            for other in like
+        )
+    )
+
+
+def _has_left_its_copy(one: Alike, group: Sequence[Alike], like: Sequence[Alike], times: Mapping[int, int]) -> bool:
+    """Tell whether it was one of two that held the same everywhere, and is now what others hold that keep together.
+
+    Of two that differ nobody knows which is wrong; these others tell.
+    """
+    known = [index for index in times if one.thens[index] is not None]
+    stay = [other for other in group if len(other.ranks) > 1]
+    if not known or not stay or len(one.ranks) > 1:
+        return False
+    equal = [other for other in like if all(other.thens[index] == one.thens[index] for index in known)]
+    copies = [other for other in equal if other is not one]
+    return (
+        len(copies) == 1
+        and copies[0] not in group
+        and len(copies[0].ranks) == 1
+        and any(all(other.thens[index] not in {None, one.thens[index]} for index in known) for other in stay)
+    )
+
+
+def _is_lone_pair(group: Sequence[Alike], like: Sequence[Alike]) -> bool:
+    """Tell whether all others hold slices of their own now, and these two one: in more tensors than a few."""
+    if len(group) != _PAIR or len(like) == _PAIR or any(len(one.ranks) > 1 for one in like):
+        return False
+    places = range(0, len(like[0].now), TENSOR_DIGEST_BYTES)
+    held = ({one.now[place : place + TENSOR_DIGEST_BYTES] for one in like} for place in places)
+    return sum(len(values) == len(like) - 1 for values in held) > few(len(places))
+
+
+def _were_slices(like: Sequence[Alike], index: int) -> bool:
+    known = [one for one in like if one.thens[index] is not None]
+    return are_slices(sum(len(one.ranks) for one in known), len({one.thens[index] for one in known}))

@@ -1,0 +1,397 @@
+"""Whose file is not what its replicas hold."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import islice
+from typing import NamedTuple
+
+from ckpttool.core.domain.replicas import (
+    FEW,
+    TENSOR_DIGEST_BYTES,
+    Doubt,
+    DoubtKind,
+    Proof,
+    RecordedSlices,
+    ReplicaJudgement,
+    SavedAt,
+    TensorDigests,
+    Witness,
+    few,
+)
+from ckpttool.core.domain.units import Rank
+from ckpttool.core.domain.verdict import MIN_COPIES
+from ckpttool.core.verify.replicas.columns import Alike, Family, History, all_alike, columns, families
+from ckpttool.core.verify.replicas.copied import copied
+from ckpttool.core.verify.replicas.weighing import weighed
+
+_HALVES = 2
+"""Contents of which as many hold the one as the other: nobody knows which is whole."""
+
+
+def judge_replicas(
+    now: Mapping[Rank, TensorDigests], others: Sequence[Witness], recorded: RecordedSlices | None = None
+) -> ReplicaJudgement:
+    """Say of the files of one role which are not what their replicas hold, and how many copies of each agree.
+
+    Which ranks hold the same slice of a tensor is recorded, or it was seen: they were equal at other checkpoints, and
+    changed together. Shapes say nothing: slices have the same.
+
+    Args:
+        now: Every rank's tensors at the checkpoint that is judged, as far as they are known.
+        others: Other checkpoints of the training that are known, nearest first among the older and among the later.
+        recorded: What the trainer's own record of the checkpoint says of its slices.
+    """
+    others = [other for other in others if other.step != 0]  # before the first update much is equal that is no replica
+    alike = all_alike(now, others, recorded)
+    seen = _Seen(alike, others)
+    for name, number, column in columns(alike, recorded):
+        for family in families(column, is_recorded=number is not None):
+            seen.look_at(name, family)
+    return seen.judgement()
+
+
+class _Row(NamedTuple):
+    """One tensor in which a file differs from others."""
+
+    name: str
+    like: Alike | None
+    """One that holds what it should hold, as far as a majority knows that; None where all parted."""
+    others: tuple[Rank, ...]
+    proof: Proof | None
+    """None where this tensor never changed before, and nothing tells."""
+    equal: tuple[int, ...] = ()
+    """When they were equal, as `_Seen.times` counts."""
+    unequal: tuple[int, ...] = ()
+    is_tied: bool = False
+    """Whether as many hold the one as hold the other."""
+
+
+class _Seen:
+    """What the columns showed so far."""
+
+    def __init__(self, alike: Sequence[Alike], others: Sequence[Witness]) -> None:
+        self._alike = alike
+        self._others = others
+        counts = Counter[bool]()
+        times = []
+        for other in others:
+            counts[other.older] += 1
+            times.append(-counts[True] if other.older else counts[False])
+        self.times = tuple(times)
+        """Of each other checkpoint, how many there are between: below zero before this one, above after it."""
+        same_run = [time for time, other in zip(times, others, strict=True) if other.same_run]
+        self._same_run = frozenset(same_run)
+        self._odd: dict[Alike, list[_Row]] = defaultdict(list)
+        self._holders: Counter[str] = Counter()
+        self._near: dict[tuple[Alike, Alike, int], bool] = {}
+
+    def look_at(self, name: str, family: Family) -> None:
+        """Note what one tensor shows of those who hold the same slice of it."""
+        self._holders[name] += family.size
+        if len(family.values) == 1:
+            self._agreed(family)
+            return
+        usual = family.usual
+        if usual is None and family.size < MIN_COPIES:
+            self._pair(name, family)
+        elif usual is None:
+            self._split(name, family)
+        else:
+            self._outvoted(name, family, usual)
+
+    @staticmethod
+    def _agreed(family: Family) -> None:
+        (value,) = family.values
+        joined = len(family.column) > 1
+        for history, held in family.column.items():
+            proven = family.size > 1 and (joined or family.proof(history, value) is not None)
+            for one in held[value]:
+                if proven:
+                    one.compared += 1
+                    one.agrees(family.size)
+                else:  # what never changes teaches nothing by itself, but the file may be a copy in all that does
+                    one.agrees(len(one.ranks) if one.changed_together() else 1)
+                    one.unproven += family.size > 1
+
+    def _outvoted(self, name: str, family: Family, usual: bytes) -> None:
+        holders = sorted(family.holders(usual), key=lambda holder: -len(holder[1].ranks))
+        history, like = holders[0]
+        ranks = tuple(sorted(rank for _, one in holders for rank in one.ranks))
+        proof = family.proof(history, usual)
+        for _, one in holders:
+            one.compared += proof is not None
+            one.agrees(1 if proof is None else len(ranks))
+        then = [family.usual_then(index) for index in range(len(self._others))]
+        for value in sorted(family.values.keys() - {usual}):
+            for own, odd in family.holders(value):
+                odd.agrees(1)
+                if self._others or proof is not None:
+                    self._add(odd, _Row(name, like, ranks, proof), then, own)
+                elif family.size - len(ranks) == 1:
+                    self._odd[odd].append(_Row(name, like, ranks, Proof.MAJORITY))
+
+    def _pair(self, name: str, family: Family) -> None:
+        """Note two that differ, at each of them."""
+        (first, one), (second, other) = (holder for value in sorted(family.values) for holder in family.holders(value))
+        shared = {then for then, own in zip(first, second, strict=True) if then is not None and then == own}
+        learned = Proof.LEARNED if len(shared) > 1 else Proof.ONCE if shared else None
+        proof = Proof.RECORDED if family.is_recorded else learned
+        for own, odd, then, like in ((first, one, second, other), (second, other, first, one)):
+            odd.agrees(1)
+            if proof is not None:
+                self._add(odd, _Row(name, like, like.ranks, proof), then, own)
+
+    def _split(self, name: str, family: Family) -> None:
+        if len(family.values) == _HALVES and len(set(family.values.values())) == 1:
+            self._tied(name, family)
+            return
+        if self._is_outnumbered(name, family):
+            return
+        holders = [(value, *holder) for value in family.values for holder in family.holders(value)]
+        for value, history, one in holders:
+            one.agrees(1)
+            proof = family.proof(history, value)
+            if proof is not None:
+                ranks = tuple(sorted(rank for other, _, like in holders if other != value for rank in like.ranks))
+                one.compared += 1
+                self._odd[one].append(_Row(name, None, ranks, proof))
+
+    def _tied(self, name: str, family: Family) -> None:
+        """Note two halves that differ, at each of all."""
+        halves = [(value, list(family.holders(value))) for value in sorted(family.values)]
+        then = [family.usual_then(index) for index in range(len(self._others))]
+        for (value, half), (_, other) in (halves, halves[::-1]):
+            ranks = tuple(sorted(rank for _, one in other for rank in one.ranks))
+            for own, one in half:
+                one.agrees(1)
+                self._add(one, _Row(name, other[0][1], ranks, family.proof(own, value), is_tied=True), then, own)
+
+    def _is_outnumbered(self, name: str, family: Family) -> bool:
+        """Note who differs from the most that agree, fewer than half of all though they be; False where none do.
+
+        Only in files that are equal otherwise: where an arrangement changed, much differs.
+        """
+        (most, times), (_, next_times) = Counter(family.values).most_common(2)
+        _, like = max(family.holders(most), key=lambda holder: len(holder[1].ranks))
+        odd = [holder for value in sorted(family.values) if value != most for holder in family.holders(value)]
+        if times == next_times or not all(self._is_alike_otherwise(one, like) for _, one in odd):
+            return False
+        ranks = tuple(sorted(rank for _, one in family.holders(most) for rank in one.ranks))
+        then = [family.usual_then(index) for index in range(len(self._others))]
+        for _, one in family.holders(most):
+            one.agrees(1)
+        for own, one in odd:
+            one.agrees(1)
+            self._add(one, _Row(name, like, ranks, family.proof(own, most)), then, own)
+        return True
+
+    def _is_alike_otherwise(self, one: Alike, like: Alike) -> bool:
+        return one.is_twin_of(like) and self._nearly_equal(one, like, 0)
+
+    def _add(self, odd: Alike, row: _Row, then: Sequence[bytes | None], own: History) -> None:
+        """Note that a file differs, unless it did so everywhere: that is what each rank has of its own.
+
+        Args:
+            odd: Whose file.
+            row: What is known of it; when the two were equal is added.
+            then: What it should have held at each other checkpoint.
+            own: What it held.
+        """
+        known = [(time, a, b) for time, a, b in zip(self.times, then, own, strict=True) if None not in {a, b}]
+        equal, unequal = tuple(time for time, a, b in known if a == b), tuple(time for time, a, b in known if a != b)
+        proof = row.proof
+        # A tensor that nobody has trained yet is equal in other slices, too; but then all that is trained differs.
+        if proof is None and row.like is not None and odd.is_twin_of(row.like) and self._nearly_equal(odd, row.like, 0):
+            proof = Proof.LEARNED if len(set(odd.thens)) > 1 else Proof.ONCE
+        if proof is None or (known and not equal):
+            return
+        row = row._replace(proof=proof, equal=equal, unequal=unequal)
+        changes = {a for _, a, b in known if a == b}
+        if proof is not Proof.RECORDED and not (len(changes) > 1 and _is_drift(row)):
+            # Between two starts of a training ranks may have changed places.
+            in_run = {a for time, a, b in known if a == b and time in self._same_run}
+            if len(in_run) <= 1:
+                row = row._replace(proof=Proof.ONCE)
+            is_weak = len(changes) == 1 and bool(unequal)
+            if is_weak and not (_is_drift(row) and row.like is not None and self._nearly_equal(odd, row.like, 0)):
+                return
+            if not self._is_likely(row, odd):
+                return
+        odd.compared += 1
+        self._odd[odd].append(row)
+
+    def judgement(self) -> ReplicaJudgement:
+        """Put together what was seen of each rank."""
+        ranks = sum(len(one.ranks) for one in self._alike)
+        doubts = [doubt for one, rows in self._settled().items() for doubt in self._doubts(one, rows)]
+        doubts = self._with_copied([*weighed(doubts, self._holders, ranks)])
+        return ReplicaJudgement(
+            doubts=tuple(sorted(doubts, key=lambda doubt: doubt.rank)),
+            agreed={rank: one.agreed or 1 for one in self._alike for rank in one.ranks},
+            is_open=any(0 < len(one.names) - one.compared - one.unproven <= few(len(one.names)) for one in self._alike),
+        )
+
+    def _with_copied(self, doubts: Sequence[Doubt]) -> list[Doubt]:
+        """Add whose file lies under another rank's name: it is no more than that, and its only copy is not to blame."""
+        same_run = {index: time for index, time in enumerate(self.times) if time in self._same_run}
+        told = {doubt.rank for doubt in doubts if doubt.kind is not DoubtKind.PARTED}
+        found = [each for each in copied(self._alike, same_run, self._nearly_equal) if each.rank not in told]
+        moved = {doubt.rank for doubt in found}
+        return [
+            *(one for one in doubts if one.rank in told or moved.isdisjoint((one.rank, *one.others))),
+            *found,
+        ]
+
+    def _settled(self) -> dict[Alike, list[_Row]]:
+        """Return the rows, but for those of one that differs from a file that others outvote as well."""
+        outvoted = {
+            one
+            for one, rows in self._odd.items()
+            if any(len(row.others) > 1 and row.like is not None and not row.is_tied for row in rows)
+        }
+        settled = {}
+        for one, rows in self._odd.items():
+            left = [row for row in rows if one in outvoted or row.is_tied or row.like not in outvoted]
+            if left:
+                settled[one] = left
+        return settled
+
+    def _doubts(self, one: Alike, rows: Sequence[_Row]) -> Iterable[Doubt]:
+        against = [row for row in rows if row.like is not None]
+        parted = len(against) < len(rows) - len(against)
+        rows = [row for row in rows if (row.like is None) is parted]
+        rows = [row for row in rows if not row.is_tied] or rows  # who is known to be wrong elsewhere is told of that
+        drifted = [row for row in rows if _is_drift(row)]
+        usual = max(rows, key=lambda row: len(row.others))
+        # Rarely trained slices are an older step's by right, in tensors where as many are as are not.
+        as_of = self._as_of(one, rows) if not usual.is_tied or _are_most(rows, one) else None
+        kind = DoubtKind.STALE if _are_most(rows, one) else DoubtKind.DIFFERS
+        since = agreed_at = None
+        if parted:
+            kind = DoubtKind.PARTED
+        elif usual.proof is Proof.MAJORITY:
+            kind = DoubtKind.ODD
+        elif drifted:
+            kind = DoubtKind.DRIFTED
+            first = min((0, *(time for row in drifted for time in row.unequal)))
+            since = self._at(first)
+            agreed_at = self._at(max(time for row in drifted for time in row.equal if time < first))
+        if usual.is_tied and as_of is None:
+            # Much that differs in halves is an arrangement that changed, unless a record says that it did not.
+            is_sure = usual.proof is Proof.RECORDED or (
+                usual.like is not None and self._is_alike_otherwise(one, usual.like)
+            )
+            kind = DoubtKind.PARTED if not is_sure else kind if kind is DoubtKind.DRIFTED else DoubtKind.TIED
+        proof = max((row.proof for row in rows if row.proof is not None), key=_PROOFS.index)
+        is_twin = usual.like is not None and one.is_twin_of(usual.like)
+        if len(usual.others) == 1 and usual.like is not None:
+            is_chance = proof is Proof.ONCE and not (is_twin and _are_few(rows, one))
+            is_weak = kind is DoubtKind.DIFFERS and proof is not Proof.RECORDED and not self._share(one, usual.like)
+            kind = DoubtKind.PARTED if is_chance or is_weak else kind
+        for rank in one.ranks:
+            yield Doubt(
+                kind=kind,
+                rank=rank,
+                others=usual.others,
+                tensors=tuple(row.name for row in rows),
+                compared=one.compared,
+                proof=proof,
+                is_twin=is_twin,
+                as_of=as_of,
+                copy_of=self._copy_of(one, rows, usual.others),
+                since=since,
+                agreed_at=agreed_at,
+            )
+
+    def _is_likely(self, row: _Row, odd: Alike) -> bool:
+        """Tell whether what was equal once was so because the files are replicas: then nearly all of them was equal."""
+        if row.proof is not Proof.ONCE:
+            return True
+        if row.like is None:
+            return False
+        in_run = [self._nearly_equal(odd, row.like, time) for time in self._same_run.intersection(row.equal)]
+        return any(in_run) if in_run else all(self._nearly_equal(odd, row.like, time) for time in row.equal)
+
+    def _share(self, one: Alike, like: Alike) -> bool:
+        """Tell whether two files changed together in a tensor that not everybody holds.
+
+        Where they did not, a copy under another rank's name at the one other checkpoint explains that they were equal.
+        """
+        rest = [each for each in self._alike if each not in {one, like} and each.names == one.names]
+        return not rest or any(
+            _at(one.now, place) == _at(like.now, place)
+            and any(_at(each.now, place) != _at(one.now, place) for each in rest)
+            and any(then is not None and _at(then, place) != _at(one.now, place) for then in one.thens)
+            for place in range(0, len(one.now), TENSOR_DIGEST_BYTES)
+        )
+
+    def _nearly_equal(self, one: Alike, other: Alike, time: int) -> bool:
+        """Tell whether two files differed in few tensors at a time."""
+        if one.names != other.names:
+            return False
+        if (one, other, time) not in self._near:
+            index = self.times.index(time) if time else None
+            ours, theirs = (each.now if index is None else each.thens[index] or b"" for each in (one, other))
+            places = range(0, len(one.names) * TENSOR_DIGEST_BYTES, TENSOR_DIGEST_BYTES)
+            apart = (place for place in places if _at(ours, place) != _at(theirs, place))
+            most = few(len(one.names))
+            self._near[one, other, time] = next(islice(apart, most, None), None) is None
+        return self._near[one, other, time]
+
+    def _at(self, time: int) -> SavedAt | None:
+        """Return the checkpoint of a time; None for the one that is judged."""
+        other = self._others[self.times.index(time)] if time else None
+        return None if other is None else SavedAt(other.name, other.step)
+
+    def _as_of(self, one: Alike, rows: Sequence[_Row]) -> str | None:
+        """Return the other checkpoint from which most of what differs comes, by this rank's own tensors there."""
+        places = [
+            (bisect_left(one.names, row.name) * TENSOR_DIGEST_BYTES, row.like)
+            for row in rows
+            if row.like is not None and row.like.names == one.names
+        ]
+        for index, (other, then) in enumerate(zip(self._others, one.thens, strict=True)):
+            old = other.same_run * sum(
+                then is not None
+                and _at(then, place) == _at(one.now, place)
+                and (before := like.thens[index]) is not None
+                and _at(before, place) != _at(like.now, place)
+                for place, like in places
+            )
+            if 2 * old > len(rows):
+                return other.name
+        return None
+
+    def _copy_of(self, one: Alike, rows: Sequence[_Row], others: Sequence[Rank]) -> Rank | None:
+        if len(rows) <= FEW:
+            return None
+        places = [bisect_left(one.names, row.name) * TENSOR_DIGEST_BYTES for row in rows]
+        for other in self._alike:
+            is_same = other.names == one.names and all(_at(other.now, at) == _at(one.now, at) for at in places)
+            if is_same and other is not one and other.ranks[0] not in others:
+                return other.ranks[0]
+        return None
+
+
+_PROOFS = tuple(Proof)
+"""Best first, as they are listed."""
+
+
+def _at(digests: bytes, place: int) -> bytes:
+    return digests[place : place + TENSOR_DIGEST_BYTES]
+
+
+def _is_drift(row: _Row) -> bool:
+    """Tell whether one differs from some checkpoint on, and did not before."""
+    return bool(row.unequal) and max(row.equal) < min(0, *row.unequal)
+
+
+def _are_few(rows: Sequence[_Row], one: Alike) -> bool:
+    return len(rows) <= few(one.compared)
+
+
+def _are_most(rows: Sequence[_Row], one: Alike) -> bool:
+    return len(rows) > FEW and 2 * len(rows) > one.compared

@@ -1,0 +1,209 @@
+"""What was seen of a shard, to its report; reports of all, in any order, to the verdict on their checkpoint."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from ckpttool.core.domain.checkpoint import Checkpoint
+from ckpttool.core.domain.finding import Code, Finding, damage, suspect, worst
+from ckpttool.core.domain.frozen import replace
+from ckpttool.core.domain.scalars import ScalarRules
+from ckpttool.core.domain.shard import FormatName, ShardRole
+from ckpttool.core.domain.units import ByteCount
+from ckpttool.core.domain.verdict import CheckTask, Level, ShardDigest, ShardReport, Verdict
+from ckpttool.core.verify.check import changed, check, failed
+from ckpttool.core.verify.observation import Observation
+
+if TYPE_CHECKING:
+    from ckpttool.core.storage.base import Storage
+
+
+def check_and_judge(
+    task: CheckTask, *, storage: Storage | None = None, passed: Callable[[int], None] | None = None
+) -> Observation:
+    """Look at one shard, and judge it where it is seen whole: its report takes a hundredth of the memory.
+
+    Thousands of tensors are seen faster than one thread could judge them, and would pile up before it.
+    """
+    observed = check(task, storage=storage, passed=passed)
+    if task.part is not None or observed.content is None:
+        return observed
+    return Observation(task=task, report=judge([observed]))
+
+
+def judge(observations: Sequence[Observation]) -> ShardReport:
+    """Judge one shard by everything that was seen of it.
+
+    Args:
+        observations: Of one shard: one, or one for each of its parts.
+    """
+    ordered = sorted(
+        observations, key=lambda observed: observed.task.part or (0, 0)
+    )  # of several equal reasons always the same one
+    refused = [observed for observed in ordered if observed.content is None]
+    if refused:  # a header alone; or, where content was asked for, why it could not be read
+        return max(refused, key=lambda observed: worst(observed.report.findings)).report
+    end = max(observed.content.end for observed in ordered if observed.content is not None)
+    size = ordered[0].report.stamp.size if ordered[0].report.stamp else 0
+    if len({observed.report.stamp for observed in ordered}) > 1 or end != size:
+        message = "changed between the reading of its parts: somebody writes it"
+        return changed(ordered[0].task, message).report
+    try:
+        return _judged(ordered)
+    except ValueError as error:  # parts of one unchanged file that contradict each other: no disk should do that
+        message = f"two reads of it do not fit together ({error}): unknown, not damaged"
+        return failed(ordered[0].task, message).report
+
+
+def _judged(observations: Sequence[Observation]) -> ShardReport:
+    """Judge a shard whose every byte was seen.
+
+    Raises:
+        ValueError: The observations are not of one file.
+    """
+    from ckpttool.core.verify.checks.checksum import judge_checksums, sealed_tensors
+    from ckpttool.core.verify.checks.numerics import judge_numbers, stats_of
+    from ckpttool.core.verify.kernels.passes import join_passes
+
+    observed, content = (
+        observations[0],
+        join_passes([observed.content for observed in observations if observed.content is not None]),
+    )
+    matched, findings = judge_checksums(observed, content)
+    stats = stats_of(content) if observed.task.level is Level.NUMERICS else ()
+    digest = None
+    if content.xxh128 is not None:
+        chunks = tuple(chunk.xxh128 for chunk in content.chunks if chunk.xxh128 is not None)
+        digest = ShardDigest(xxh3_128=content.xxh128, chunks=chunks)
+    tensors = sealed_tensors(observed) if matched else None
+    if content.tensors is not None:
+        tensors = content.tensors.digests()
+    findings = (*observed.report.findings, *findings, *judge_numbers(observed.task.path, stats))
+    return replace(
+        observed.report,
+        checksum_matched=matched,
+        findings=findings,
+        digest=digest,
+        stats=stats,
+        tensor_digests=tensors,
+        bytes_read=ByteCount(sum(part.report.bytes_read for part in observations)),
+    )
+
+
+def collect(
+    checkpoint: Checkpoint, reports: Iterable[ShardReport], level: Level, *, beside: Iterable[ShardReport] = ()
+) -> Verdict:
+    """Put the reports of a checkpoint together and compare them with one another and with the name.
+
+    Args:
+        checkpoint: As it was listed, with all its shards.
+        reports: Of all its shards, or of a part of them, in any order.
+        level: How hard was looked at these.
+        beside: Of the other shards, of which headers and sizes alone were looked at.
+    """
+    in_part, others = in_order(reports), in_order(beside)
+    ordered = in_order((*in_part, *others))
+    # A link that leads nowhere, and a file without bytes, are told by the listing already.
+    listed = {(finding.code, finding.path) for finding in checkpoint.findings}
+    findings = [
+        finding for report in ordered for finding in report.findings if (finding.code, finding.path) not in listed
+    ]
+    # Those that must hold the training scalars, and could be parsed far enough to tell.
+    required = dict(checkpoint.rules.required)
+    bearers = [report for report in ordered if report.role in required and report.schema_hash is not None]
+    findings += _scalars_missing(checkpoint.rules, bearers)
+    findings += _scalars_differ(checkpoint.rules, ordered)
+    findings += _name_differs(checkpoint, bearers)
+    return Verdict(
+        key=checkpoint.key,
+        name=checkpoint.name,
+        step=checkpoint.step,
+        level=level,
+        reports=in_part,
+        findings=(*checkpoint.findings, *findings),
+        unseen=len({shard.path for shard in checkpoint.shards} - {report.path for report in in_part}),
+        beside=others,
+    )
+
+
+def in_order(reports: Iterable[ShardReport]) -> tuple[ShardReport, ...]:
+    """Return reports by rank and path, in whatever order they came."""
+    return tuple(sorted(reports, key=lambda report: (-1 if report.rank is None else report.rank, report.path)))
+
+
+def _scalars_missing(rules: ScalarRules, reports: Sequence[ShardReport]) -> list[Finding]:
+    """Find files that lack what others have: a `.ckpt` cut at an entry boundary is a valid file otherwise."""
+    anywhere = {name for report in reports for name, _ in report.scalars}
+    required = dict(rules.required)
+    findings = []
+    for report in reports:
+        needed = anywhere.union(required[report.role]) - dict(report.scalars).keys()
+        lacking = [scalar.name for scalar in rules.asked if scalar.name in needed]
+        if lacking:
+            cut = "it was cut at a tensor's end, or " if report.format is FormatName.MINDSPORE_CKPT else ""
+            findings.append(
+                damage(
+                    Code.SCALARS_MISSING,
+                    f"no {', '.join(lacking)} inside: {cut}it is no training state",
+                    path=report.path,
+                    remedy="; ".join(filter(None, ("resume from another checkpoint", rules.without))),
+                )
+            )
+    return findings
+
+
+def _scalars_differ(rules: ScalarRules, reports: Sequence[ShardReport]) -> list[Finding]:
+    """Find files that were saved at another step than most: an older file under a newer name."""
+    findings = []
+    told = [(report, dict(report.scalars)) for report in reports]
+    for agreed in rules.agreed:
+        name = agreed.name
+        values = Counter(scalars[name] for _, scalars in told if name in scalars)
+        if len(values) < 2:  # noqa: PLR2004  two differ
+            continue
+        # Where as many say one as say the other, any will do: the checkpoint is not whole either way.
+        common = max(values.items(), key=lambda item: (item[1], item[0]))[0]
+        findings += [
+            Finding(
+                code=agreed.code,
+                severity=agreed.severity,
+                message=f"{name} is {value} here, but {common} in {values[common]} of {values.total()} files",
+                path=report.path,
+                expected=str(common),
+                actual=str(value),
+                remedy="an older file under a newer name? resume from another checkpoint",
+            )
+            for report, scalars in told
+            if (value := scalars.get(name)) not in {None, common}
+        ]
+    return findings
+
+
+def _name_differs(checkpoint: Checkpoint, reports: Sequence[ShardReport]) -> list[Finding]:
+    """Compare what the name says with the content."""
+    return [
+        suspect(
+            Code.NAME_DISAGREES,
+            claim.message % actual,
+            path=report.path,
+            expected=str(claim.value),
+            actual=str(actual),
+            remedy="an older file under a newer name? resume from another checkpoint",
+        )
+        for report in reports
+        if report.role is ShardRole.FULL
+        for claim in checkpoint.claims
+        if (actual := dict(report.scalars).get(claim.scalar)) is not None
+        and (actual < claim.value if claim.at_least else actual != claim.value)
+    ]
+
+
+def says_itself(report: ShardReport) -> bool:
+    """Tell whether a shard's content was compared now, so that what was found before is of no interest."""
+    return (
+        report.checksum_matched
+        or report.copies > 1
+        or any(finding.code is Code.CHECKSUM_MISMATCH for finding in report.findings)
+    )

@@ -1,0 +1,470 @@
+"""The checks of one tree: what one checkpoint's verdict needs of its neighbours is read once."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from ckpttool.core.domain.checkpoint import Checkpoint, CheckpointKey, Inventory
+from ckpttool.core.domain.finding import Code, Finding, Severity, blocking, damage
+from ckpttool.core.domain.frozen import dataclass, replace
+from ckpttool.core.domain.rebuilt import rebuilt_from
+from ckpttool.core.domain.remedies import helped
+from ckpttool.core.domain.replicas import Trust
+from ckpttool.core.domain.shard import Shard, ShardRole
+from ckpttool.core.domain.verdict import CheckTask, Level, ShardReport, Verdict
+from ckpttool.core.records import OWN_FOLDER, SealPlace
+from ckpttool.core.records.damaged import FOUND_EARLIER
+from ckpttool.core.storage.base import Storage, is_there, unreadable
+from ckpttool.core.verify.checks.recorded import (
+    as_sealed,
+    changed_headers,
+    cut_short_files,
+    missing_files,
+    under_another_name,
+)
+from ckpttool.core.verify.observation import Engine, Engines, Observation
+from ckpttool.core.verify.plan import in_bucket, plan_checks
+from ckpttool.core.verify.replicas.beside import Beside, Reading, Replicas, with_copies
+from ckpttool.core.verify.replicas.compare import HeldTensors, Place, Tensors, looking_in, tensors_of
+from ckpttool.core.verify.report import collect, in_order, judge, says_itself
+from ckpttool.core.verify.siblings.compare import compare_in_turn, without_witness
+from ckpttool.core.verify.siblings.neighbours import MOST_SIBLINGS, MOST_WITNESSES, Neighbours, Sibling
+
+if TYPE_CHECKING:
+    from ckpttool.core.domain.manifest import ShardSeal
+    from ckpttool.core.domain.replicas import RecordedSlices
+    from ckpttool.core.records.damaged import Proofs
+    from ckpttool.core.records.ledger import Memory
+    from ckpttool.core.verify.meter import Meter
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scope:
+    """How hard to look, and at which part."""
+
+    level: Level
+    bucket: tuple[int, int] | None = None
+    """(n, t): only the shards whose path falls into the n-th of t buckets, n from 1; of others headers and sizes."""
+    jump: float | None = None
+    """Factor between two checkpoints' norms that is suspect; None: the default; 0: do not compare."""
+    hashes: bool = False
+    """Also hash every file as a whole, for sealing, and compare it with copies but with nothing that is recorded."""
+    digests: bool = False
+    """Also hash every file as a whole, beside all that is compared."""
+    memory: Memory | None = None
+    """Answers for files that were verified before and have not changed since."""
+    proofs: Proofs | None = None
+    """Who keeps what is found damaged, so that a look at the headers does not call it good later."""
+    meter: Meter | None = None
+    """Who counts how far it has come."""
+    asked: Collection[CheckpointKey] = ()
+    """Checkpoints that will all be judged, where that is known: to read one of them earlier costs nothing."""
+    reads_other: bool = True
+    """Read others than these, too, where nothing else tells which ranks hold copies of the same tensors."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SaveRecords:
+    """What lies beside the shards of a save, as its layout says."""
+
+    seal_place: Callable[[Checkpoint], SealPlace | None]
+    """Where its manifest is; None: nowhere."""
+    closer: Callable[[Checkpoint], Checkpoint]
+    """Adds what its own records tell beyond the scan."""
+    slices: Callable[[Checkpoint], RecordedSlices | None]
+    """What its own records tell of who holds which slice of a tensor."""
+
+
+RECORD_LIMIT = 1 << 30
+"""Bytes of a record that is compared with a digest."""
+
+_HELD_HEADERS = 3
+"""Checkpoints whose headers are kept: the one at hand and those on both sides. More would be memory for nothing."""
+
+
+class Session:
+    """Verifies checkpoints of one tree."""
+
+    def __init__(
+        self, storage: Storage, inventory: Inventory, scope: Scope, engines: Engines, records: SaveRecords
+    ) -> None:
+        """Take the tree, what to look for, who reads, and what lies beside the shards of a save."""
+        self._storage = storage
+        self._records = records
+        self._inventory = inventory
+        self._neighbours = Neighbours(inventory.checkpoints)
+        self._scope = scope
+        self._engines = engines
+        self._headers: dict[CheckpointKey, tuple[ShardReport, ...]] = {}
+        self._read_ahead: tuple[CheckpointKey, list[ShardReport]] | None = None
+        """Of the checkpoint before the one at hand, whose numbers were needed: it need not be read again."""
+        self._replicas = (
+            None
+            if not scope.level.reads_content
+            else Replicas(
+                self._neighbours,
+                Reading(
+                    read=self._read_other,
+                    slices=records.slices,
+                    look=looking_in(storage),
+                    asked=scope.asked,
+                    recorded=self._recorded_tensors,
+                    only_asked=not scope.reads_other,
+                    rebuilt=self._rebuilt,
+                ),
+            )
+        )
+
+    def verdict(self, checkpoint: Checkpoint) -> Verdict:
+        """Judge one checkpoint."""
+        return next(event for event in self.events(checkpoint) if isinstance(event, Verdict))
+
+    def events(
+        self, checkpoint: Checkpoint, *, followed_by: Checkpoint | None = None
+    ) -> Iterator[ShardReport | Verdict]:
+        """Judge one checkpoint: yield each shard's report as it is finished, and the verdict last.
+
+        Where numbers are compared, the reports of the checkpoint before come as well, ahead of its turn.
+
+        Args:
+            checkpoint: Of this tree, with its shards' sizes where content is read.
+            followed_by: The one that is judged next, so that what is read of it now need not be read again.
+        """
+        checkpoint = self._records.closer(checkpoint)
+        # What is to be sealed is judged by itself: how it differs from an older manifest is the sealer's question.
+        seals, findings = ({}, ()) if self._scope.hashes else self._seals(checkpoint)
+        reports = []
+        meter, memory, proofs = self._scope.meter, self._scope.memory, self._scope.proofs
+        doubted = _found_damaged(checkpoint)
+        if meter is not None:
+            meter.begin(len(self._in_scope(checkpoint)))
+        for report in self._reports(checkpoint, seals):
+            reports.append(report)
+            if memory is not None:
+                memory.remember((report,), seals)
+            if proofs is not None:
+                seal, doubt = seals.get(report.path), report.path in doubted and not self._scope.hashes
+                proofs.take(report, None if seal is None else seal.xxh3_128, was_damaged=doubt)
+            if meter is not None:
+                meter.reported(kept=memory is not None and memory.keeps(report))
+            yield report
+        reports = [*in_order(reports)]  # they came as they were finished
+        if self._scope.level is Level.NUMERICS:
+            yield from self._read_before(checkpoint, reports, followed_by=followed_by)
+        beside, known = Beside(), seals
+        # What a manifest proves is what was sealed, whatever its siblings hold.
+        sealed = {report.path for report in reports if report.path in seals and report.checksum_matched}
+        if self._replicas is not None:
+            witnesses = reports
+            if self._scope.hashes:
+                known = self._seals(checkpoint)[0]
+                sealed = {each.path for each in reports if each.path in known and _holds(each, known[each.path])}
+                witnesses = [replace(each, checksum_matched=True) if each.path in sealed else each for each in reports]
+            healed = {path for path in sealed if _is_as_healed_alone(known[path])}
+            sealed -= healed
+            witnesses = [replace(each, checksum_matched=False) if each.path in healed else each for each in witnesses]
+            rebuilt = {**dict.fromkeys(healed), **rebuilt_from(reports, known)}
+            beside = yield from self._replicas.compare(
+                checkpoint, witnesses, followed_by=followed_by, sealed=sealed, rebuilt=rebuilt
+            )
+            reports = with_copies(reports, beside)
+            self._keep_doubts(beside, checkpoint, reports, seals)
+        findings += (*beside.findings, *missing_files(checkpoint, seals, self._inventory.unlisted))
+        findings += tuple(under_another_name(reports, seals))
+        findings += tuple(self._records_differ(checkpoint))
+        others = self._beside_part(checkpoint)
+        seen = (*reports, *others)
+        findings += (*cut_short_files(checkpoint, seen), *changed_headers(seen, seals))
+        compared = self._compared(checkpoint, seen, seals, told=beside.told)
+        findings += tuple(finding for finding in compared if finding.path not in sealed)
+        # What was sealed before is judged by its sealer.
+        judged = {each.path for each in reports if says_itself(each) or (self._scope.hashes and each.path in known)}
+        judged |= {finding.path for finding in blocking(beside.findings) if finding.path is not None}
+        left = tuple(f for f in checkpoint.findings if f.code not in FOUND_EARLIER or f.path not in judged)
+        verdict = collect(replace(checkpoint, findings=left), reports, self._scope.level, beside=others)
+        yield replace(
+            verdict,
+            findings=completed(verdict.findings + findings, checkpoint),
+            compared_with=beside.compared_with,
+            also_read=beside.also_read,
+        )
+
+    def compared_with(self, checkpoint: Checkpoint) -> tuple[CheckpointKey, ...]:
+        """Return those whose headers tell something of a checkpoint's."""
+        return tuple(other.key for other in self._neighbours.siblings(checkpoint, most=MOST_WITNESSES))
+
+    def differs(self, report: ShardReport, mismatch: Finding) -> None:
+        """Keep that a shard is not what was sealed, which its sealer found out."""
+        if self._scope.proofs is not None:
+            self._scope.proofs.take(replace(report, findings=(mismatch,)), mismatch.expected, was_damaged=False)
+
+    def close(self) -> None:
+        """Bring what is to be remembered to the disk."""
+        for kept in (self._scope.memory, self._scope.proofs):
+            if kept is not None:
+                kept.save()
+
+    def _seals(self, checkpoint: Checkpoint) -> tuple[dict[str, ShardSeal], tuple[Finding, ...]]:
+        """Read what is recorded of the checkpoint; what is torn or newer than we are counts as none, and is said."""
+        place = self._records.seal_place(checkpoint)
+        # Most trees have no place for manifests at all, and pay for no more than this.
+        if place is None or (place.is_apart and not is_there(self._storage, OWN_FOLDER)):
+            return {}, ()
+        from ckpttool.core.records.birth import recorded
+
+        found = recorded(self._storage, place, checkpoint.shards)
+        # Headers alone verify nothing, with a manifest or without: it is no reason to reject a checkpoint there.
+        at_most = Severity.NOTE if self._scope.level is Level.STRUCTURE else Severity.UNKNOWN
+        findings = tuple(replace(finding, severity=at_most) for finding in found.findings)
+        return found.seals, (*findings, *found.disputed)
+
+    def _in_part(self, path: str) -> bool:
+        return in_bucket(path, self._scope.bucket)
+
+    def _in_scope(self, checkpoint: Checkpoint) -> tuple[Shard, ...]:
+        return tuple(shard for shard in checkpoint.shards if self._in_part(shard.path))
+
+    def _beside_part(self, checkpoint: Checkpoint) -> tuple[ShardReport, ...]:
+        """Look at headers and sizes of the shards that are not in the part: the newest may wait for its turn a week."""
+        if self._scope.bucket is None:
+            return ()
+        return tuple(report for report in self._headers_of(checkpoint) if not self._in_part(report.path))
+
+    def _reports(self, checkpoint: Checkpoint, seals: dict[str, ShardSeal]) -> Iterator[ShardReport]:
+        """Check what is in scope, unless it was looked at for a neighbour's sake already."""
+        if not self._scope.level.reads_content:
+            yield from [report for report in self._headers_of(checkpoint) if self._in_part(report.path)]
+        elif self._read_ahead is not None and self._read_ahead[0] == checkpoint.key:
+            known, self._read_ahead = self._read_ahead[1], None
+            yield from known
+        elif self._replicas is not None and checkpoint.key in self._replicas.ahead:
+            yield from self._replicas.ahead.pop(checkpoint.key)
+        else:
+            yield from self._run(checkpoint, self._in_scope(checkpoint), seals)
+
+    def _read_other(self, other: Checkpoint, places: Collection[Place] | None) -> Iterator[ShardReport]:
+        """Check another checkpoint's shards in some places; None: those that are in scope."""
+        shards = self._in_scope(other) if places is None else other.shards
+        chosen = tuple(shard for shard in shards if places is None or (shard.rank, shard.role) in places)
+        seals = {} if self._scope.hashes else self._seals(other)[0]
+        for report in self._run(other, chosen, seals):
+            if self._scope.memory is not None:
+                self._scope.memory.remember((report,), seals)
+            yield report
+
+    def _rebuilt(self, checkpoint: Checkpoint) -> frozenset[Place]:
+        """Return which of its shards were rebuilt from others."""
+        healed = {path for path, seal in self._seals(checkpoint)[0].items() if seal.healed is not None}
+        return frozenset((shard.rank, shard.role) for shard in checkpoint.shards if shard.path in healed)
+
+    def _recorded_tensors(self, other: Checkpoint) -> Tensors:
+        """Return what its manifest, or the ledger, has of the tensors of another checkpoint."""
+        seals, memory = self._seals(other)[0], self._scope.memory
+        known: dict[Place, HeldTensors] = {}
+        for shard in other.shards:
+            seal = seals.get(shard.path)
+            if seal is not None and seal.healed is not None:
+                continue
+            if seal is not None and seal.tensors is not None:
+                known[shard.rank, shard.role] = seal.schema_hash, seal.tensors
+            elif memory is not None and (held := memory.tensors(shard.path)) is not None:
+                known[shard.rank, shard.role] = held
+        return known
+
+    def _keep_doubts(
+        self, beside: Beside, checkpoint: Checkpoint, reports: Iterable[ShardReport], seals: Mapping[str, ShardSeal]
+    ) -> None:
+        """Keep which shards replicas show to be damaged, and which not any more."""
+        wrong = {each.path: (each,) for each in beside.findings if each.severity >= Severity.DAMAGE}
+        doubted = {finding.path for finding in checkpoint.findings if finding.code in FOUND_EARLIER}
+        drifted = {each.path: each for each in beside.findings if each.path in beside.drifted}
+        for report in reports:
+            if self._scope.proofs is not None and report.path in drifted:
+                since = beside.drifted[report.path]
+                step = checkpoint.step if since is None else since.step
+                self._scope.proofs.drifted(report, drifted[report.path], step)
+            elif self._scope.proofs is not None and (report.path in wrong or report.copies > 1):
+                seal = seals.get(report.path)
+                told = replace(report, findings=wrong.get(report.path, ()))
+                was_damaged = report.path in doubted and not self._scope.hashes
+                self._scope.proofs.take(told, None if seal is None else seal.xxh3_128, was_damaged=was_damaged)
+
+    def _records_differ(self, checkpoint: Checkpoint) -> Iterator[Finding]:
+        """Compare what the save's own digests cover besides its shards: records, which are small."""
+        known = {shard.path for shard in checkpoint.shards}
+        if not self._scope.level.reads_content or checkpoint.digests == ():
+            return
+        from hashlib import sha256
+
+        from ckpttool.core.verify.checks.checksum import differing_sha256
+
+        for path, expected in checkpoint.digests:
+            if path in known or not self._in_part(path):
+                continue
+            try:
+                content = self._storage.small_file(path, limit=RECORD_LIMIT)
+            except FileNotFoundError:
+                message = "the save's own record has a digest of this file, and it is not there"
+                yield damage(Code.SHARD_MISSING, message, path=path)
+            except OSError as error:
+                yield unreadable(path, error)
+            else:
+                yield from differing_sha256(path, expected, sha256(content, usedforsecurity=False).hexdigest())
+
+    def _run(
+        self, checkpoint: Checkpoint, shards: tuple[Shard, ...], seals: dict[str, ShardSeal]
+    ) -> Iterator[ShardReport]:
+        """Check shards, and yield the reports as they are finished."""
+        scope, chosen = self._scope, replace(checkpoint, shards=shards)
+        hashes = scope.hashes or scope.digests
+        tasks = plan_checks(self._inventory.root, chosen, scope.level, seals=seals, hashes=hashes)
+        doubted = _found_damaged(checkpoint)
+        known = self._remembered([task for task in tasks if task.path not in doubted])
+        yield from known.values()
+        left = [task for task in tasks if task.path not in known]
+        if scope.meter is not None:
+            scope.meter.remembered(task for task in tasks if task.path in known)
+            scope.meter.plan(left)
+        yield from reports_of(left, self._engines.tasks)
+
+    def _remembered(self, tasks: Sequence[CheckTask]) -> dict[str, ShardReport]:
+        memory = self._scope.memory
+        if memory is None:
+            return {}
+        first_parts = {task.path: task for task in reversed(tasks)}
+        known = {path: memory.recall(task) for path, task in first_parts.items()}
+        return {path: report for path, report in sorted(known.items()) if report is not None}
+
+    def _compared(
+        self,
+        checkpoint: Checkpoint,
+        seen: Sequence[ShardReport],
+        seals: Mapping[str, ShardSeal],
+        *,
+        told: Collection[str],
+    ) -> list[Finding]:
+        """Compare with siblings; where they speak against a shard, again with those alone that may testify."""
+        is_complete = len({shard.rank for shard in checkpoint.shards}) >= (checkpoint.topology.world_size or 0)
+        found = compare_in_turn(seen, self._siblings(checkpoint), told, is_complete=is_complete)
+        if not any(blocking(found)):
+            later = self._testifying(checkpoint, self._neighbours.later_start(checkpoint))
+            alone = without_witness(seen, self._siblings(checkpoint), later, sealed=as_sealed(seen, seals))
+            return [*found, *alone]
+        witnesses = self._siblings(checkpoint, may_testify=True)
+        return compare_in_turn(seen, witnesses, told, is_complete=is_complete, sealed=as_sealed(seen, seals))
+
+    def _siblings(self, checkpoint: Checkpoint, *, may_testify: bool = False) -> Iterator[Sibling]:
+        """Read the headers of other checkpoints, best first.
+
+        What is known to be damaged, or is not what was sealed, may not testify. To know that takes their manifests.
+        """
+        most = MOST_WITNESSES if may_testify else MOST_SIBLINGS
+        others = self._neighbours.siblings(checkpoint, most=most)
+        if may_testify:
+            yield from self._testifying(checkpoint, others)
+            return
+        for other in others:
+            yield self._sibling(checkpoint, other, self._headers_of(other))
+
+    def _testifying(self, checkpoint: Checkpoint, others: Iterable[Checkpoint]) -> Iterator[Sibling]:
+        for other in others:
+            reports, seals = self._headers_of(other), self._seals(other)[0]
+            wrong = {finding.path for finding in other.findings if finding.severity >= Severity.DAMAGE}
+            wrong |= {*_found_damaged(other), *(finding.path for finding in changed_headers(reports, seals))}
+            sound = tuple(report for report in reports if report.path not in wrong)
+            yield self._sibling(checkpoint, other, sound, as_sealed(sound, seals))
+
+    def _sibling(
+        self,
+        checkpoint: Checkpoint,
+        other: Checkpoint,
+        reports: tuple[ShardReport, ...],
+        sealed: frozenset[str] = frozenset(),
+    ) -> Sibling:
+        older, same_run = self._neighbours.is_older(other, checkpoint), other.run == checkpoint.run
+        return Sibling(reports=reports, older=older, same_run=same_run, sealed=sealed)
+
+    def _headers_of(self, checkpoint: Checkpoint) -> tuple[ShardReport, ...]:
+        key = checkpoint.key
+        if key not in self._headers:
+            while len(self._headers) >= _HELD_HEADERS:
+                self._headers.pop(next(iter(self._headers)))
+            tasks = plan_checks(self._inventory.root, checkpoint, Level.STRUCTURE)
+            if self._scope.meter is not None and not self._scope.level.reads_content:
+                self._scope.meter.plan(tasks)
+            self._headers[key] = tuple(reports_of(tasks, self._engines.headers))
+        return self._headers[key]
+
+    def _read_before(
+        self, checkpoint: Checkpoint, reports: list[ShardReport], *, followed_by: Checkpoint | None
+    ) -> Iterator[ShardReport]:
+        """Read the checkpoint before, and add to `reports` what changed too much since.
+
+        It is compared rank by rank as it comes, and what is read of it is kept only where it is to be judged next.
+        """
+        from ckpttool.core.verify.checks.numerics import JUMP, compare_numbers
+
+        before = None if self._scope.jump == 0 else self._neighbours.earlier(checkpoint)
+        if before is None:
+            return
+        jump = JUMP if self._scope.jump is None else self._scope.jump
+        now: dict[tuple[int | None, ShardRole], list[int]] = defaultdict(list)
+        for index, report in enumerate(reports):
+            now[report.rank, report.role].append(index)
+        places = {(shard.rank, shard.role) for shard in self._in_scope(checkpoint)}
+        changes: dict[int, Sequence[Finding]] = {}
+        kept = []
+        # Of a part of the shards another one is wanted in its own turn.
+        keeps = self._scope.bucket is None and followed_by is not None and followed_by.key == before.key
+        tensors: dict[Place, HeldTensors] = {}
+        # What is kept is all that is read of it: also the shards which the one at hand lacks.
+        for report in self._read_other(before, None if keeps else places):
+            tensors |= tensors_of((report,))
+            for index in now[report.rank, report.role]:
+                changes[index] = compare_numbers(reports[index].path, reports[index].stats, report.stats, jump=jump)
+            if keeps:
+                kept.append(report)
+            yield report
+        self._read_ahead = (before.key, kept) if keeps else None
+        if self._replicas is not None:
+            self._replicas.keep(before, tensors)
+        for index, findings in changes.items():
+            if findings:
+                reports[index] = replace(reports[index], findings=(*reports[index].findings, *findings))
+
+
+def _holds(report: ShardReport, seal: ShardSeal) -> bool:
+    """Tell whether a file is what was sealed, byte for byte."""
+    return report.digest is not None and report.digest.xxh3_128 == seal.xxh3_128
+
+
+def _is_as_healed_alone(seal: ShardSeal) -> bool:
+    """Tell whether a seal is of what a heal wrote, and no checksum spoke for its donor: then it proves no content."""
+    return seal.healed is not None and seal.healed.trust is not Trust.CHECKSUM
+
+
+def _found_damaged(checkpoint: Checkpoint) -> set[str | None]:
+    return {finding.path for finding in checkpoint.findings if finding.code is Code.FOUND_DAMAGED}
+
+
+def completed(findings: Iterable[Finding], checkpoint: Checkpoint) -> tuple[Finding, ...]:
+    """Add whose shard it is and what to do, where a check did not say it."""
+    whose = {shard.path: shard.rank for shard in checkpoint.shards}
+    completed = []
+    for finding in findings:
+        rank = None if finding.path is None or finding.ranks else whose.get(finding.path)
+        completed.append(helped(finding if rank is None else replace(finding, ranks=(rank,))))
+    return tuple(completed)
+
+
+def reports_of(tasks: Sequence[CheckTask], engine: Engine) -> Iterator[ShardReport]:
+    """Yield one report a shard, as its last part is finished."""
+    waiting = Counter(task.path for task in tasks)
+    observations: dict[str, list[Observation]] = defaultdict(list)
+    for observed in engine.run(tasks):
+        path = observed.task.path
+        observations[path].append(observed)
+        if len(observations[path]) == waiting[path]:
+            yield judge(observations.pop(path))

@@ -1,0 +1,510 @@
+"""What only comparison shows: the same rank at another step, other ranks at this one.
+
+A difference is no damage by itself: trainings are reconfigured, layers frozen, checksums switched off. So each rule
+asks who else differs in the same way. One shard that alone differs from all it should equal is what damage looks like.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Iterator, Sequence
+
+from ckpttool.core.domain.finding import Code, Finding, Severity, damage, note, suspect
+from ckpttool.core.domain.frozen import dataclass, replace
+from ckpttool.core.domain.remedies import OWN_FILE
+from ckpttool.core.domain.replicas import TensorDigests
+from ckpttool.core.domain.shard import FormatName, ShardRole
+from ckpttool.core.domain.verdict import ShardReport
+from ckpttool.core.verify.siblings.neighbours import (
+    COMPARED,
+    MIN_PEERS,
+    Pair,
+    Peers,
+    Sibling,
+    are_all_paired,
+    are_slices,
+    lacks,
+)
+
+
+def compare_in_turn(
+    reports: Sequence[ShardReport],
+    siblings: Iterable[Sibling],
+    by_tensors: Collection[str],
+    *,
+    is_complete: bool,
+    sealed: Collection[str] = (),
+) -> list[Finding]:
+    """As `compare_siblings`: with a second sibling only where the first leaves something open, and so on."""
+    if not any(report.role in COMPARED and report.schema_hash is not None for report in reports):
+        return []
+    known: list[Sibling] = []
+    findings = compare_siblings(reports, known, by_tensors, is_complete=is_complete, sealed=sealed)
+    for sibling in siblings:
+        known.append(sibling)
+        findings = compare_siblings(reports, known, by_tensors, is_complete=is_complete, sealed=sealed)
+        if not findings and are_all_paired(reports, known):
+            break
+    return findings
+
+
+def compare_siblings(
+    reports: Sequence[ShardReport],
+    siblings: Sequence[Sibling],
+    by_tensors: Collection[str] = (),
+    *,
+    is_complete: bool = True,
+    sealed: Collection[str] = (),
+) -> list[Finding]:
+    """Find shards that differ from what their siblings lead us to expect.
+
+    Args:
+        reports: All shards of the checkpoint.
+        siblings: Headers of other checkpoints of the same training, best first; may be empty.
+        by_tensors: Paths of those that were compared tensor by tensor, so that nothing need be guessed from last pages.
+        is_complete: Whether no rank is missing: what one of the others holds alone may be what the missing ones held.
+        sealed: Paths of those whose header is the one that a manifest recorded: its tensors are beyond dispute.
+    """
+    findings: list[Finding] = []
+    for role in COMPARED:
+        sound = [report for report in reports if report.role is role and report.schema_hash is not None]
+        if sound:
+            peers = Peers(sound, siblings)
+            schemas = [*_changed_schemas(peers), *(_odd_ones(peers) if is_complete else ())]
+            findings += [finding for finding in schemas if finding.path not in sealed]
+            for rule in (_changed_metadata, _stripped_checksums, _zero_tails):
+                findings += rule(peers)
+            findings += _copied(peers, by_tensors)
+    told = {finding.path for finding in findings if finding.severity is not Severity.NOTE}
+    findings += (each for each in _of_another_kind(reports) if each.path not in {*told, *sealed})
+    return findings
+
+
+def _of_another_kind(reports: Sequence[ShardReport]) -> Iterator[Finding]:
+    """Find an optimizer's file that holds a model's tensors, or the other way round: a copy under another name.
+
+    Few of its own kind hold them, and more of the other's. If all of a kind hold what the other kind does, it is how
+    they are saved.
+    """
+    kinds = {
+        role: [each for each in reports if each.role is role and each.schema_hash is not None and each.tensors]
+        for role in (ShardRole.MODEL, ShardRole.OPTIMIZER)
+    }
+    counts = {role: Counter(each.schema_hash for each in kind) for role, kind in kinds.items()}
+    for role, other in ((ShardRole.MODEL, ShardRole.OPTIMIZER), (ShardRole.OPTIMIZER, ShardRole.MODEL)):
+        mine, theirs = counts[role], counts[other]
+        if mine.keys() <= theirs.keys():
+            continue
+        for report in kinds[role]:
+            held = theirs[report.schema_hash]
+            if held * mine.total() > mine[report.schema_hash] * theirs.total():
+                twins = [each for each in kinds[other] if each.schema_hash == report.schema_hash]
+                twin = next((each for each in twins if each.rank == report.rank), twins[0])
+                yield damage(
+                    Code.SCHEMA_DIFFERS,
+                    f"holds what {twin.path} holds, which is of another kind: a copy under another name",
+                    path=report.path,
+                    remedy=OWN_FILE,
+                )
+
+
+def _changed_schemas(peers: Peers) -> Iterator[Finding]:
+    """Compare each rank's tensors with its own at the other step."""
+    for pair in peers.pairs:
+        schema = pair.now.schema_hash
+        if schema == pair.then.schema_hash:
+            continue
+        group = peers.alike[pair.then.schema_hash]
+        followed = sum(other.now.schema_hash == schema for other in group)
+        if len(group) > 1 and 2 * followed > len(group):  # the training changed, not the disk
+            continue
+        # The sibling may be the damaged one. Two files do not come by the same tensors by accident.
+        others = [other.schema_hash for other, sibling in peers.others(pair.now) if sibling is not pair.sibling]
+        if schema in others:
+            continue
+        support = [other for other in group if other.now.schema_hash == pair.then.schema_hash]
+        unchanged = sum(not _is_copied(pair.then, other.then, at_another=(pair.now, other.now)) for other in support)
+        finding = _schema_differs(pair.now, pair.then, unchanged=unchanged, same_run=pair.sibling.same_run)
+        is_alone = not peers.is_outvoted(pair) and pair.then.path not in pair.sibling.sealed
+        may_be_either = not unchanged and (bool(support) or pair.sibling.same_run)
+        is_richer = _is_richer(peers, pair.now, pair.then)
+        if is_alone and (is_richer or _is_sibling_odd(peers, pair)):
+            finding = _noted(finding)
+        elif is_richer:
+            finding = replace(finding, severity=min(finding.severity, Severity.SUSPECT))
+        elif is_alone and may_be_either and pair.now.tensors == pair.then.tensors:
+            finding = _tied(finding, pair)
+        yield finding
+
+
+def without_witness(
+    reports: Sequence[ShardReport], siblings: Iterable[Sibling], later: Iterable[Sibling], *, sealed: Collection[str]
+) -> Iterator[Finding]:
+    """Doubt what no other checkpoint bears out, if all of a later start contradict it and each other.
+
+    Args:
+        reports: All shards of the checkpoint.
+        siblings: Of the same start and the one before, with which it was compared if they could be.
+        later: Of the start after it; as soon as two of these agree, they hold what was changed on purpose.
+        sealed: Paths of those whose header is the one that a manifest recorded.
+    """
+    alone = [each for each in reports if each.role in COMPARED and each.schema_hash and each.path not in sealed]
+    if not alone:
+        return  # before a sibling is read
+    for sibling in siblings:
+        paired = {pair.now.path for pair in Peers(alone, [sibling]).pairs}
+        alone = [report for report in alone if report.path not in paired]
+        if not alone:
+            return
+    known: dict[str, list[Pair]] = defaultdict(list)
+    for sibling in later:
+        for pair in Peers(alone, [sibling]).pairs:
+            known[pair.now.path].append(pair)
+        alone = [report for report in alone if _are_all_different(report, known[report.path])]
+        if not alone:
+            return
+    for report in alone:
+        if len(pairs := known[report.path]) > 1:
+            yield _tied(_schema_differs(report, pairs[-1].then, unchanged=0, same_run=False), pairs[-1])
+
+
+def _are_all_different(report: ShardReport, pairs: Sequence[Pair]) -> bool:
+    """Tell whether a shard and its own of other steps hold as many tensors, and no two the same."""
+    all_of_them = [report, *(pair.then for pair in pairs)]
+    are_as_many = len({each.tensors for each in all_of_them}) == 1
+    return are_as_many and len({each.schema_hash for each in all_of_them}) == len(all_of_them)
+
+
+def _is_copied(one: ShardReport, other: ShardReport, *, at_another: tuple[ShardReport, ShardReport]) -> bool:
+    """Tell whether one rank's file may be a copy of the other's: they end alike, and at another step they do not."""
+    ends = {report.tail_hash for report in at_another}
+    return one.tail_hash == other.tail_hash and len(ends) > 1
+
+
+def _tied(finding: Finding, pair: Pair) -> Finding:
+    """Say that one of two saves is wrong and nothing tells which: nobody knows, which is not damage."""
+    return replace(
+        finding,
+        severity=Severity.UNKNOWN,
+        message=f"{finding.message}: one of the two is wrong, and nothing tells which",
+        remedy=f"ckpttool diff of {pair.then.path} and this file shows which names differ; --checkpoint takes a save "
+        "in spite of it, and a manifest (ckpttool seal) would have told",
+    )
+
+
+def _is_sibling_odd(peers: Peers, pair: Pair) -> bool:
+    """Tell whether the sibling held what nobody else did, where ranks hold what others hold as well.
+
+    And now it holds what several did then and do now, or what all do now: two files do not come by the same tensors
+    by accident. Nor does one come by a tensor more.
+    """
+    schema = pair.now.schema_hash
+    if len(peers.alike[pair.then.schema_hash]) > 1 or (pair.now.tensors or 0) < (pair.then.tensors or 0):
+        return False
+    unchanged = sum(other.now.schema_hash == schema for other in peers.alike.get(schema, ()))
+    if not unchanged:
+        return False
+    if all(peer.schema_hash == schema for peer in peers.reports):
+        if len(peers.reports) >= MIN_PEERS:
+            return True
+        # Two ranks that end alike now and did not then are one file, and prove nothing.
+        both = [(other.now, other.then) for other in peers.pairs if other is not pair]
+        return any(not _is_copied(pair.now, now, at_another=(pair.then, then)) for now, then in both)
+    loners = sum(len(group) == 1 for group in peers.alike.values())
+    return unchanged >= MIN_PEERS - 1 and 2 * loners < len(peers.pairs)
+
+
+def _is_richer(peers: Peers, now: ShardReport, then: ShardReport) -> bool:
+    """Tell whether a shard holds more, and what no other rank holds: nothing is lost, and it is no copy of another."""
+    if (now.tensors or 0) <= (then.tensors or 0):
+        return False
+    was_known = any(pair.then.schema_hash == now.schema_hash for pair in peers.pairs)
+    return not was_known and sum(peer.schema_hash == now.schema_hash for peer in peers.reports) == 1
+
+
+def _odd_ones(peers: Peers) -> Iterator[Finding]:
+    """Compare with the other ranks where there is no other step to compare with, and all of them hold the same."""
+    paired = {pair.now.path for pair in peers.pairs}
+    usual, times = Counter(report.schema_hash for report in peers.reports).most_common(1)[0]
+    if times != len(peers.reports) - 1 or len(peers.reports) < MIN_PEERS:
+        return
+    for report in peers.reports:
+        # Only the legacy layout has files that all ranks fill alike.
+        if report.path not in paired and report.role is ShardRole.FULL and report.schema_hash != usual:
+            peer = next(peer for peer in peers.reports if peer.schema_hash == usual)
+            finding = _schema_differs(report, peer, unchanged=times, same_run=True)
+            yield _noted(finding) if _is_richer(peers, report, peer) else finding
+
+
+def _noted(finding: Finding) -> Finding:
+    """Say a difference of which nobody can tell what is right."""
+    message = f"{finding.message}; that alone is no sign of damage"
+    return replace(finding, code=Code.SCHEMA_DIFFERS, severity=Severity.NOTE, message=message, remedy=None)
+
+
+def _schema_differs(now: ShardReport, then: ShardReport, *, unchanged: int, same_run: bool) -> Finding:
+    """Say how a shard differs.
+
+    Args:
+        now: The shard.
+        then: What it is compared with.
+        unchanged: How many other ranks still hold what they held together with this one.
+        same_run: Whether one start of the training wrote both: then no configuration changed between them.
+    """
+    fewer = (now.tensors or 0) < (then.tensors or 0)
+    # A `.ckpt` that ends too early is valid otherwise. The training scalars stand last, so with them it is not cut.
+    is_ckpt = now.format is FormatName.MINDSPORE_CKPT
+    may_be_cut = fewer and is_ckpt and (now.role is not ShardRole.FULL or lacks(now.scalars, then.scalars))
+    severity = Severity.DAMAGE if unchanged or may_be_cut else Severity.SUSPECT if same_run else Severity.NOTE
+    what = f"{now.tensors} tensors, but {then.tensors} in {then.path}"
+    if now.tensors == then.tensors:
+        what = f"as many tensors ({now.tensors}) as {then.path}, but of other names, types or shapes"
+    support = f"; {unchanged} other ranks hold what it held" if unchanged else ""
+    return Finding(
+        code=Code.ENTRIES_MISSING if fewer and severity is Severity.DAMAGE else Code.SCHEMA_DIFFERS,
+        severity=severity,
+        message=f"holds {what}{support}",
+        path=now.path,
+        expected=str(then.tensors),
+        actual=str(now.tensors),
+        remedy="resume from another checkpoint; a loader takes this one in silence and leaves the rest as initialised",
+    )
+
+
+def _changed_metadata(peers: Peers) -> Iterator[Finding]:
+    """Compare the free text of the headers: nothing else would show a flipped bit in it."""
+    # What a ledger remembers of a shard does not hold it.
+    told = [report for report in peers.reports if not report.remembered]
+    usual, times = Counter(report.metadata_hash for report in told).most_common(1)[0] if told else (None, 0)
+    is_common = 2 * times > len(told)
+    then = {pair.now.path: pair.then for pair in peers.pairs}
+    for report in told:
+        if is_common and report.metadata_hash == usual:
+            continue
+        sibling = then.get(report.path)
+        if sibling is None and is_common and len(told) >= MIN_PEERS:
+            sibling = next(peer for peer in told if peer.metadata_hash == usual)
+        if sibling is None or report.metadata_hash == sibling.metadata_hash:
+            continue
+        # Where each rank has a text of its own, the sibling's may be the one whose bits flipped.
+        witnesses = [*told, *(other for other, _ in peers.others(report) if other is not sibling)]
+        is_told = is_common or any(one.metadata_hash == sibling.metadata_hash for one in witnesses)
+        yield Finding(
+            code=Code.SCHEMA_DIFFERS,
+            severity=Severity.SUSPECT if is_told else Severity.UNKNOWN,
+            message=f"the free text of its header (__metadata__) is not that of {sibling.path}: bits flipped, or "
+            "another program wrote it",
+            path=report.path,
+            remedy="compare the two headers, or resume from another checkpoint",
+        )
+
+
+def _stripped_checksums(peers: Peers) -> Iterator[Finding]:
+    """Find a checksum that was stripped: a cut file may look as if it never had one."""
+    carriers = [report for report in peers.reports if report.embedded_checksum]
+    before = [pair for pair in peers.pairs if pair.then.embedded_checksum and pair.sibling.same_run]
+    # Several shards, none with a checksum, all with one before: it was switched off.
+    switched_off = not carriers and len(before) == len(peers.reports) > 1
+    lost = {pair.now.path: pair.then.path for pair in before if not switched_off}
+    for report in peers.reports:
+        is_told = report.copy_matched  # by one that has a checksum: every tensor is there, and whole
+        if report.embedded_checksum or is_told or not (carriers or report.path in lost):
+            continue
+        who = f"{len(carriers)} of {len(peers.reports)} shards do" if carriers else f"{lost[report.path]} does"
+        yield suspect(
+            Code.CHECKSUM_MISSING,
+            f"carries no checksum of its own, but {who}: its end may have been cut off",
+            path=report.path,
+            remedy="compare its size with its siblings', or resume from another checkpoint",
+        )
+
+
+def _zero_tails(peers: Peers) -> Iterator[Finding]:
+    """Find a last page of tensor data that is zero where it should not be.
+
+    It often is by right: moments of a layer that is not trained, rows of an embedding for tokens that never came.
+    Those are zero from the first step on. So a page that was not zero *before* and is zero now was lost. With
+    no earlier step to compare with, replicas tell; without any, it stays a note.
+    """
+    for report in peers.reports:
+        if not report.zero_tail:
+            continue
+        alike = [(then, sibling) for then, sibling in peers.others(report) if then.schema_hash == report.schema_hash]
+        if not any(then.zero_tail for then, _ in alike):
+            earlier = [then for then, sibling in alike if sibling.older]
+            yield _zero_tail(report, against=earlier or _replicas(peers, report))
+
+
+def _replicas(peers: Peers, report: ShardReport) -> Sequence[ShardReport]:
+    """Return the other ranks with the same tensors where they have one and the same last page; else none.
+
+    Slices of a sharded model have pages of their own, and only one of them holds the rows that nobody uses.
+    """
+    others = [peer for peer in peers.reports if peer is not report and peer.schema_hash == report.schema_hash]
+    pages = {peer.tail_hash for peer in others}
+    return others if len(others) >= MIN_PEERS - 1 and len(pages) == 1 and not others[0].zero_tail else ()
+
+
+def _zero_tail(report: ShardReport, *, against: Sequence[ShardReport]) -> Finding:
+    if not against:
+        return note(
+            Code.ZERO_TAIL,
+            "the last page of tensor data is zero, and there is nothing to compare it with; it may be meant so",
+            path=report.path,
+        )
+    return suspect(
+        Code.ZERO_TAIL,
+        f"the last page of tensor data is zero, and in {against[0].path} it is not: as after a power cut",
+        path=report.path,
+        remedy="resume from another checkpoint, or prove it with a manifest: ckpttool verify --level checksum",
+    )
+
+
+def _copied(peers: Peers, by_tensors: Collection[str]) -> Iterator[Finding]:
+    """Find one rank's file in another rank's place, where their tensors have the same names and shapes.
+
+    Ranks that held different last pages before hold different slices, and slices never become equal. (The other
+    way round is no sign: slices that nobody has trained yet are equal, and part later.) Where every byte was read, only
+    files that are equal before their end, too.
+    """
+    steps = _steps(peers)
+    alike: dict[tuple[str | None, str, TensorDigests | None], list[ShardReport]] = defaultdict(list)
+    for report in peers.reports:
+        if report.tail_hash is not None and not report.zero_tail and report.path not in by_tensors:
+            alike[report.schema_hash, report.tail_hash, report.tensor_digests].append(report)
+    for group in alike.values():
+        if any(len({step.pages.get(report.path) for report in group} - {None}) > 1 for step in steps):
+            yield from _copies(group, steps)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Step:
+    """Another step, at which the ranks are compared with each other: every step has pages of its own."""
+
+    same_run: bool
+    pages: dict[str, str]
+    """How each of our shards ended there, by its path now."""
+    everyone: dict[str | None, Counter[str]]
+    """The same, counted for each schema that ranks hold now."""
+    zeros: frozenset[str]
+
+
+def _steps(peers: Peers) -> list[_Step]:
+    steps = []
+    schemas = {report.path: report.schema_hash for report in peers.reports}
+    for sibling, known in peers.by_sibling():
+        pages = {
+            place: then.tail_hash
+            for place, then in known.items()
+            # The end of a `.ckpt` holds names, too: one with other names tells nothing of what follows them.
+            if then.tail_hash is not None
+            and (then.format is not FormatName.MINDSPORE_CKPT or then.schema_hash == schemas[place])
+        }
+        everyone: dict[str | None, Counter[str]] = defaultdict(Counter)
+        for report in peers.reports:
+            if report.path in pages:
+                everyone[report.schema_hash][pages[report.path]] += 1
+        zeros = frozenset(pages[place] for place, then in known.items() if then.zero_tail and place in pages)
+        steps.append(_Step(same_run=sibling.same_run, pages=pages, everyone=everyone, zeros=zeros))
+    return steps
+
+
+def _copies(group: Sequence[ShardReport], steps: Sequence[_Step]) -> Iterator[Finding]:
+    """Yield what is to be said of each of a group that is odd at some step, at its worst."""
+    # Who is known at most steps says most about the others.
+    group = sorted(group, key=lambda report: -sum(report.path in step.pages for step in steps))
+    family = _families(group, steps)
+    found: dict[str, Finding] = {}
+    for index, step in enumerate(steps):
+        then = _GroupAtStep(group, step, family)
+        for report in then.odd_ones() if step.same_run else ():
+            severity = Severity.SUSPECT
+            # Where ranks share pages, the step itself may hold the copy: any other that knows the two as equal tells.
+            comparable = steps[:index] if then.are_slices else steps
+            like = then.other_slice(report)
+            if like is None or any(_are_equal(report, like, step) for step in comparable):
+                like = then.other_family(report)
+                if like is None:
+                    continue
+                # The step may be the damaged one. A second step must know the two as different.
+                times = sum({report.path, like.path} <= step.pages.keys() for step in steps)
+                severity = Severity.NOTE if times == 1 else Severity.SUSPECT
+            known = found.get(report.path)
+            if known is None or known.severity < severity:
+                found[report.path] = Finding(
+                    code=Code.SCHEMA_DIFFERS,
+                    severity=severity,
+                    message=f"ends like {like.path}, and at another step these two ranks differ: "
+                    "one is a copy of the other",
+                    path=report.path,
+                    remedy=OWN_FILE,
+                )
+    yield from found.values()
+
+
+def _are_equal(report: ShardReport, other: ShardReport, step: _Step) -> bool:
+    return report.path in step.pages and step.pages[report.path] == step.pages.get(other.path)
+
+
+def _families(group: Sequence[ShardReport], steps: Sequence[_Step]) -> dict[str, str]:
+    """Join those that were equal at any step, and those that were equal to the same one: they may be replicas."""
+    parent = {report.path: report.path for report in group}
+
+    def head(one: str) -> str:
+        while parent[one] != one:
+            parent[one] = one = parent[parent[one]]
+        return one
+
+    for step in steps:
+        first: dict[str, str] = {}
+        for report in group:
+            if report.path in step.pages:
+                parent[head(report.path)] = head(first.setdefault(step.pages[report.path], report.path))
+    return {place: head(place) for place in parent}
+
+
+class _GroupAtStep:
+    """A group of ranks that end alike now, as they were at one other step."""
+
+    def __init__(self, group: Sequence[ShardReport], step: _Step, family: dict[str, str]) -> None:
+        self._pages = step.pages
+        self._family = family
+        self._known = [report for report in group if report.path in step.pages]
+        self._ours = Counter(step.pages[report.path] for report in self._known)
+        self._by_page: dict[str, ShardReport] = {}
+        self._by_family: dict[str, ShardReport] = {}
+        for report in self._known:
+            self._by_page.setdefault(step.pages[report.path], report)
+            self._by_family.setdefault(family[report.path], report)
+        everyone = step.everyone[group[0].schema_hash]
+        self.are_slices = are_slices(everyone.total(), len(everyone))
+        self._shared = [page for page in self._ours if everyone[page] > 1 and page not in step.zeros]
+        self._left = [page for page in self._shared if everyone[page] > self._ours[page]]
+
+    def odd_ones(self) -> Iterator[ShardReport]:
+        """Yield those that did not belong to the group."""
+        if len(self._ours) > 1:
+            usual, times = self._ours.most_common(1)[0]
+            # Without a majority nobody can tell which is the copy: then all are named.
+            is_open = 2 * times <= len(self._known)
+            yield from (report for report in self._known if is_open or self._pages[report.path] != usual)
+
+    def other_slice(self, report: ShardReport) -> ShardReport | None:
+        """Return one that held another slice; None where they need not be slices, but a replica was damaged then.
+
+        They are slices where nearly every rank had a page of its own. Or where others had the pages of both, and not
+        all of those are in the group now: what each rank counts for itself becomes equal on all of them.
+        """
+        page = self._pages[report.path]
+        candidates: Iterable[str] = ()
+        if self.are_slices:
+            candidates = self._by_page
+        elif page in self._shared:
+            candidates = self._shared if page in self._left else self._left
+        other = next((candidate for candidate in candidates if candidate != page), None)
+        return None if other is None else self._by_page[other]
+
+    def other_family(self, report: ShardReport) -> ShardReport | None:
+        """Return one that ended differently then, and that nothing shows to be a replica of this one."""
+        mine = self._family[report.path]
+        return next((one for family, one in self._by_family.items() if family != mine), None)

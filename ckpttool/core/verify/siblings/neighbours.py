@@ -1,0 +1,251 @@
+"""Which other checkpoints can say something about one, nearest first; and their shards beside its own, by role."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from itertools import islice
+
+from ckpttool.core.domain.checkpoint import Checkpoint
+from ckpttool.core.domain.finding import Severity, worst
+from ckpttool.core.domain.frozen import dataclass
+from ckpttool.core.domain.progress import Progress
+from ckpttool.core.domain.scalars import ScalarValues
+from ckpttool.core.domain.shard import FormatName, ShardRole
+from ckpttool.core.domain.verdict import ShardReport
+
+MOST_SIBLINGS = 2
+"""One may be damaged itself, or stand on the other side of a change; more would only cost time."""
+
+MOST_WITNESSES = 6
+"""Where the nearest contradict a checkpoint, or may not testify: one of more may decide."""
+
+_Place = tuple[int | None, ShardRole, str]
+
+COMPARED = tuple(role for role in ShardRole if role not in {ShardRole.INDEX, ShardRole.DATA, ShardRole.STATE})
+"""Roles whose files hold alike at every step. Records do not, nor what a writer was given to write."""
+
+MIN_PEERS = 3
+"""Shards of one role from which on a single odd one is outvoted."""
+
+_SLICES_AMONG = 10
+"""Ranks of which at most one may hold what another does where they hold slices."""
+
+
+def are_slices(ranks: int, contents: int) -> bool:
+    """Tell whether ranks hold slices: nearly each has a content of its own."""
+    return ranks >= MIN_PEERS and (ranks - contents) * _SLICES_AMONG <= ranks
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sibling:
+    """Headers of another checkpoint."""
+
+    reports: tuple[ShardReport, ...]
+    older: bool
+    """Whether it was saved before the one that is judged."""
+    same_run: bool
+    """Whether the same start of the training wrote it: between two starts the configuration may change."""
+    sealed: frozenset[str] = frozenset()
+    """Paths of those whose header is the one that a manifest recorded."""
+
+
+class Neighbours:
+    """The checkpoints of a tree by what they can say about each other: sorted once, however many ask."""
+
+    def __init__(self, checkpoints: Sequence[Checkpoint]) -> None:
+        """Take all of the tree, in the order of the inventory: by run, then by how far it came."""
+        self._progress = Progress(checkpoints)
+        self._trainings: dict[_Kind, _Training] = {}
+        for checkpoint in checkpoints:
+            training = self._trainings.setdefault(_kind(checkpoint), _Training())
+            training.add(checkpoint, self._progress.of(checkpoint))
+
+    def is_older(self, one: Checkpoint, other: Checkpoint) -> bool:
+        """Tell whether one was saved before another: in an earlier run, or before the training came so far."""
+        first, second = (self._progress.of(each) if each.label is None else each.step for each in (one, other))
+        return (one.run, -1 if first is None else first) < (other.run, -1 if second is None else second)
+
+    def siblings(self, checkpoint: Checkpoint, *, most: int = MOST_SIBLINGS) -> tuple[Checkpoint, ...]:
+        """Return the checkpoints to compare with: the nearest of the same run, then an earlier run's last ones."""
+        training = self._trainings.get(_kind(checkpoint), _Training())
+        own_run = training.runs.get(checkpoint.run, _Run())
+        at = own_run.places.get(checkpoint.name, len(own_run.saved))
+        before, after = own_run.saved[max(0, at - MOST_SIBLINGS) : at], own_run.saved[at + 1 : at + 1 + MOST_SIBLINGS]
+        earlier = [run.saved[: -MOST_SIBLINGS - 1 : -1] for run in islice(training.before(checkpoint.run), 1)]
+        own = (*before[-1:], *after[:1], *before[-2:-1], *after[1:2])
+        if most == MOST_SIBLINGS:  # of another start one is enough where nothing is open
+            earlier = [saved[:1] for saved in earlier]
+        return (*own, *(other for saved in earlier for other in saved))[:most]
+
+    def later_start(self, checkpoint: Checkpoint) -> tuple[Checkpoint, ...]:
+        """Return the first checkpoints of the next start after the one that saved a checkpoint."""
+        runs = self._trainings.get(_kind(checkpoint), _Training()).runs
+        following = min((number for number in runs if number > checkpoint.run), default=None)
+        return () if following is None else tuple(runs[following].saved[:MOST_WITNESSES])
+
+    def in_line(self, checkpoint: Checkpoint) -> tuple[list[Checkpoint], list[Checkpoint]]:
+        """Return all of the training that were saved before a checkpoint, and all after it, both nearest first."""
+        training = self._trainings.get(_kind(checkpoint), _Training())
+        own = training.runs.get(checkpoint.run, _Run())
+        at = own.places.get(checkpoint.name, len(own.saved))
+        earlier = [other for run in training.before(checkpoint.run) for other in reversed(run.saved)]
+        later = [
+            other
+            for number in sorted(training.runs)
+            if number > checkpoint.run
+            for other in training.runs[number].saved
+        ]
+        return own.saved[:at][::-1] + earlier, own.saved[at + 1 :] + later
+
+    def earlier(self, checkpoint: Checkpoint) -> Checkpoint | None:
+        """Return the checkpoint that the training passed before this one; None where none is, or no step is known.
+
+        A resumed run went on from an earlier run's checkpoint; what that run saved later is another branch.
+        """
+        training = self._trainings.get(_kind(checkpoint))
+        place = self._progress.of(checkpoint)
+        if place is None or training is None:
+            return None
+        for run in training.before(checkpoint.run + 1):
+            places = run.ascending()
+            if (at := bisect_left(places, place)) > 0:
+                return run.by_place[places[at - 1]]
+        return None
+
+
+_Kind = tuple[str, FormatName, int | None]
+
+
+def _kind(checkpoint: Checkpoint) -> _Kind:
+    return checkpoint.prefix, checkpoint.format, checkpoint.topology.world_size
+
+
+class _Run:
+    """What one start of a training saved."""
+
+    def __init__(self) -> None:
+        self.saved: list[Checkpoint] = []
+        self.places: dict[str, int] = {}
+        """Where in `saved` a name stands, the first time."""
+        self.by_place: dict[int, Checkpoint] = {}
+        """By how far the training was."""
+        self._ascending: list[int] | None = None
+
+    def add(self, checkpoint: Checkpoint, place: int | None) -> None:
+        self.places.setdefault(checkpoint.name, len(self.saved))
+        self.saved.append(checkpoint)
+        if place is not None:
+            self.by_place.setdefault(place, checkpoint)
+
+    def ascending(self) -> list[int]:
+        """Return how far its saves were, as far as that is known."""
+        if self._ascending is None:
+            self._ascending = sorted(self.by_place)
+        return self._ascending
+
+
+class _Training:
+    """All runs that wrote checkpoints of one kind."""
+
+    def __init__(self) -> None:
+        self.runs: dict[int, _Run] = {}
+        self._numbers: list[int] | None = None
+
+    def add(self, checkpoint: Checkpoint, place: int | None) -> None:
+        self.runs.setdefault(checkpoint.run, _Run()).add(checkpoint, place)
+
+    def before(self, number: int) -> Iterator[_Run]:
+        """Yield the runs below a number, the last first."""
+        if self._numbers is None:
+            self._numbers = sorted(self.runs)
+        for at in range(bisect_left(self._numbers, number) - 1, -1, -1):
+            yield self.runs[self._numbers[at]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pair:
+    """A shard, and the same rank's at another step."""
+
+    now: ShardReport
+    then: ShardReport
+    sibling: Sibling
+    """Where `then` comes from."""
+
+
+class Peers:
+    """All that the rules of one role compare."""
+
+    def __init__(self, reports: Sequence[ShardReport], siblings: Sequence[Sibling]) -> None:
+        """Take the shards, whose headers could be parsed, and the siblings, best first."""
+        self.reports = reports
+        self._known = [(sibling, _by_place(sibling)) for sibling in siblings]
+        self.pairs = [pair for report in reports if (pair := self._pair(report)) is not None]
+        self.alike: dict[str | None, list[Pair]] = defaultdict(list)
+        """The pairs by the schema that they had then."""
+        for pair in self.pairs:
+            self.alike[pair.then.schema_hash].append(pair)
+
+    def _pair(self, report: ShardReport) -> Pair | None:
+        for sibling, known in self._known:
+            then = known.get(_place(report))
+            if then is not None and _is_sound(then, beside=report):
+                return Pair(now=report, then=then, sibling=sibling)
+        return None
+
+    def by_sibling(self) -> Iterator[tuple[Sibling, dict[str, ShardReport]]]:
+        """Return each sibling with its shards of the same ranks, by the path of ours."""
+        for sibling, known in self._known:
+            pairs = ((report, known[_place(report)]) for report in self.reports if _place(report) in known)
+            yield sibling, {report.path: then for report, then in pairs if _is_sound(then, beside=report)}
+
+    def is_outvoted(self, pair: Pair) -> bool:
+        """Tell whether another sibling holds what a pair's sibling holds."""
+        return any(
+            then.schema_hash == pair.then.schema_hash
+            for then, sibling in self.others(pair.now)
+            if sibling is not pair.sibling
+        )
+
+    def others(self, report: ShardReport) -> Iterator[tuple[ShardReport, Sibling]]:
+        """Return the same rank's shards of all siblings."""
+        return ((known[_place(report)], sibling) for sibling, known in self._known if _place(report) in known)
+
+
+def are_all_paired(reports: Sequence[ShardReport], siblings: Sequence[Sibling]) -> bool:
+    """Tell whether some sibling holds the same rank as every shard that could be parsed."""
+    known = {place for sibling in siblings for place in _by_place(sibling)}
+    return all(_place(report) in known for report in reports if report.schema_hash is not None)
+
+
+def lacks(scalars: ScalarValues, others: ScalarValues) -> bool:
+    """Tell whether one file lacks a training scalar that the other has."""
+    return scalars != others and not dict(others).keys() <= dict(scalars).keys()
+
+
+def _place(report: ShardReport) -> _Place:
+    # Several files that all ranks share have one role: of these, those that are called alike stand for each other.
+    return report.rank, report.role, report.path.rpartition("/")[2] if report.rank is None else ""
+
+
+def _by_place(sibling: Sibling) -> dict[_Place, ShardReport]:
+    """Return the shards that could be parsed, but for those that are of another step than most of their checkpoint."""
+    usual = {role: _usual_scalars([report for report in sibling.reports if report.role is role]) for role in ShardRole}
+    return {
+        _place(report): report
+        for report in sibling.reports
+        if report.schema_hash is not None and usual[report.role] in {None, report.scalars}
+    }
+
+
+def _usual_scalars(reports: Sequence[ShardReport]) -> ScalarValues | None:
+    """Return the training scalars that most of a checkpoint's shards hold; None where there is no majority."""
+    told = Counter(report.scalars for report in reports if report.schema_hash is not None)
+    usual, times = told.most_common(1)[0] if told else (None, 0)
+    return usual if 2 * times > told.total() else None
+
+
+def _is_sound(then: ShardReport, *, beside: ShardReport) -> bool:
+    """Tell whether a sibling's shard may be compared with: whole by itself, and with the scalars that this one has."""
+    return worst(then.findings) < Severity.SUSPECT and not lacks(then.scalars, beside.scalars)

@@ -1,0 +1,114 @@
+"""What must not be moved or replaced: whatever is reached through a link, or lies on another disk than the tree."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from ckpttool.core.domain.shard import FileStamp
+
+
+class FileToMove(NamedTuple):
+    """A file or a folder as it lies in the tree, links not followed."""
+
+    path: str
+    stamp: FileStamp | None
+    """None where it may not be moved."""
+    blocker: str | None = None
+    """Why not."""
+
+
+def files_to_move(root: str, paths: Iterable[str]) -> Iterator[FileToMove]:
+    """Look at what is to be moved: nothing goes through a link, and nothing can be renamed to another disk.
+
+    Args:
+        root: The tree.
+        paths: Relative to its root.
+
+    Raises:
+        OSError: One of them is not there any more, or cannot be looked at.
+    """
+    disk = os.stat(root).st_dev
+    folders: dict[str, str | None] = {}
+    for path in paths:
+        folder = path.rpartition("/")[0]
+        if folder not in folders:
+            folders[folder] = _blocker(os.lstat(f"{root}/{folder}"), disk, folder) if folder else None
+        status = os.lstat(f"{root}/{path}")
+        blocker = folders[folder] or _blocker(status, disk, path)
+        stamp = FileStamp.on_disk(size=status.st_size, mtime_ns=status.st_mtime_ns, inode=status.st_ino)
+        yield FileToMove(path, None if blocker else stamp, blocker)
+
+
+def links_to(root: str, paths: Iterable[str]) -> Iterator[tuple[str, str]]:
+    """Find the links beside and inside of what may be moved that lead to some of it, or into it, each with its goal.
+
+    A person points to a save so, and so does a script that replaces equal files of two saves.
+
+    Args:
+        root: The tree.
+        paths: Files and folders, relative to its root. A link within one of them to itself is not told.
+    """
+    paths = list(paths)
+    beside = {path.rpartition("/")[0] for path in paths} | {""}
+    links = {link for folder in beside for link in _links(root, folder, below=False)}
+    links |= {link for path in paths for link in _links(root, path, below=True)}
+    goals = {os.path.realpath(f"{root}/{path}"): path for path in paths if links and path not in links}
+    for link in sorted(links):
+        goal = os.path.realpath(f"{root}/{link}")
+        while goal not in goals and goal != os.path.dirname(goal):
+            goal = os.path.dirname(goal)
+        if goal in goals and not link.startswith(f"{goals[goal]}/"):
+            yield link, goals[goal]
+
+
+def _links(root: str, folder: str, *, below: bool) -> Iterator[str]:
+    """List the links in a folder, and below it if that is asked for; of a file there are none."""
+    for place, folders, files in os.walk(f"{root}/{folder}"):
+        for name in (*folders, *files):
+            if os.path.islink(f"{place}/{name}"):
+                yield os.path.relpath(f"{place}/{name}", root)
+        if not below:
+            return
+
+
+def files_not_to_replace(root: str, paths: Iterable[str]) -> Iterator[str]:
+    """Say which records must not be written: whoever replaces a link or a folder destroys what it stands for.
+
+    Args:
+        root: The tree.
+        paths: Relative to its root; they need not be there, but their folders must.
+
+    Raises:
+        OSError: A folder is not there any more, or cannot be looked at.
+    """
+    disk = os.stat(root).st_dev
+    for path in paths:
+        folder = path.rpartition("/")[0]
+        above = os.lstat(f"{root}/{folder}")
+        if folder and stat.S_ISLNK(above.st_mode):
+            yield f"{folder} is a link, and nothing is written through a link"
+        elif above.st_dev != disk:
+            yield f"{folder} is on another disk than the tree, and is left to whoever looks after that"
+        elif (trouble := _no_file(f"{root}/{path}")) is not None:
+            yield f"{path} is {trouble}, and nothing is written in its place"
+
+
+def _no_file(full: str) -> str | None:
+    try:
+        kind = os.lstat(full).st_mode
+    except FileNotFoundError:
+        return None
+    if stat.S_ISREG(kind):
+        return None
+    return "a link" if stat.S_ISLNK(kind) else "a folder" if stat.S_ISDIR(kind) else "a FIFO or a device"
+
+
+def _blocker(status: os.stat_result, disk: int, path: str) -> str | None:
+    if stat.S_ISLNK(status.st_mode):
+        return f"{path} is a link, and nothing is moved through a link or leaves it dangling"
+    if status.st_dev != disk:
+        return f"{path} is on another disk than the tree, and a rename cannot take it to the tree's trash"
+    return None

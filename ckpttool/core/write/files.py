@@ -1,0 +1,402 @@
+"""Atomic, durable replacement of a file under a lock."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import secrets
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+from ckpttool.core.errors import LockedError, NotDurableError, UnsafeError, UsageError, WriteFailedError
+
+_COPY_CHUNK = 1 << 20
+"""Bytes: what one read of a backup's copy takes."""
+_TEMPORARY_TRIES = 16
+"""64 random bits never meet twice by chance; more than a few meetings mean that the folder lies."""
+_NO_LINKS = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EXDEV, errno.EINVAL})
+"""What file systems without hard links (FAT, many FUSE mounts) and kernels that forbid one answer."""
+_NO_LOCKS = frozenset({errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP})
+"""What Lustre without `-o flock` and NFS without a lock daemon answer."""
+_OWN_TEMPORARY = re.compile(r"\.ckpttool-[0-9a-f]{16}\.tmp")
+
+
+def replace(path: str, data: bytes, *, overwrite: bool, backup: bool, mode: int = 0o666) -> None:
+    """Put `data` at `path` so that a reader, at any moment and after a power cut, sees all of the old or of the new.
+
+    A new file is complete and on the disk under a temporary name before its name changes hands, and the name is never
+    missing in between. A failed fsync is not retried: the kernel may have dropped the pages, so a second one that
+    succeeds proves nothing.
+
+    Args:
+        path: The file. Its folder must exist; a symbolic link is refused, because what it points at may be anywhere.
+        data: The whole content.
+        overwrite: Whether a file that is there may go. Without it even a file that appears meanwhile stays.
+        backup: Whether the file that goes stays as `<path>.bak`.
+        mode: Of a file that was not there, before the umask; one that was keeps its own.
+
+    Raises:
+        UsageError: The file is there and may not be overwritten.
+        UnsafeError, WriteFailedError: Nothing was changed. The first where a link, a FIFO or a device is in the way.
+        NotDurableError: The new content is in place, but the folder could not be brought to the disk.
+    """
+    folder, name = os.path.split(path)
+    try:
+        folder_fd = os.open(folder or ".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError as error:
+        raise _failed(path, error) from error
+    try:
+        try:
+            old = _old_file(folder_fd, path, name)
+            if old is not None and not overwrite:
+                raise _in_the_way(path)
+            temporary = _write_temporary(folder_fd, data, mode=None if old is None else _mode(old), new=mode)
+            try:
+                if backup and old is not None:
+                    _keep(folder_fd, name, f"{name}.bak")
+                _give_name(folder_fd, temporary, path, name, overwrite=overwrite)
+            finally:
+                # Gone after a rename; after anything else, an interrupt included, it is rubbish. Failing to clean up
+                # must not hide why it was needed.
+                with suppress(OSError):
+                    os.unlink(temporary, dir_fd=folder_fd)
+        except OSError as error:
+            raise _failed(path, error) from error
+        try:
+            os.fsync(folder_fd)
+        except OSError as error:
+            raise NotDurableError(
+                f"{path!r} is written, but its folder could not be brought to the disk ({error.strerror}): "
+                "a power cut may still undo it; check the disk, then write again"
+            ) from error
+    finally:
+        close(folder_fd)
+
+
+def append(path: str, data: bytes) -> None:
+    """Put `data` behind what a file holds, in one write, so that others may do so, too. It is made if it is not there.
+
+    Raises:
+        WriteFailedError: It could not be written, or is no regular file.
+    """
+    try:
+        handle = open_to_append(path)
+        try:
+            if os.write(handle, data) != len(data):
+                raise WriteFailedError(f"{path!r} could not be written whole: the disk is full")
+        finally:
+            os.close(handle)
+    except OSError as error:
+        raise _failed(path, error) from error
+
+
+def open_to_append(path: str) -> int:
+    """Open a file behind whose end all is written, and make it if it is not there.
+
+    Raises:
+        OSError: It cannot be opened; what stands in its place may be a link.
+        WriteFailedError: It is no regular file, or has a second name.
+    """
+    # Without O_NONBLOCK a pipe that nobody reads would be waited for.
+    handle = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
+    status = os.fstat(handle)
+    if not stat.S_ISREG(status.st_mode):
+        close(handle)
+        raise WriteFailedError(f"{path!r} is no regular file")
+    if not is_plain(status):
+        close(handle)
+        raise WriteFailedError(f"{path!r} has another name, too (a hard link), and what has that is not written to")
+    return handle
+
+
+def is_plain(status: os.stat_result) -> bool:
+    """Tell whether it is a regular file of one name: only into such a one may be written."""
+    return stat.S_ISREG(status.st_mode) and status.st_nlink <= 1
+
+
+def ensure_folder(path: str, *, mode: int = 0o777) -> None:
+    """Make a folder, and those above it that are missing, so that a power cut does not take it away again.
+
+    Args:
+        path: The folder. A symbolic link in its place is refused, because what it points at may be anywhere.
+        mode: Of the folders that are made, before the umask.
+
+    Raises:
+        WriteFailedError: It cannot be made, or something else has its name.
+    """
+    try:
+        _make_folder(path, mode)
+        if not stat.S_ISDIR(os.lstat(path).st_mode):
+            raise WriteFailedError(f"cannot make the folder {path!r}: a file or a symbolic link has its name")
+        # Even where it is there already: whoever made it a moment ago may not have come this far.
+        parent_fd = os.open(os.path.dirname(path) or ".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(parent_fd)
+        finally:
+            close(parent_fd)
+    except OSError as error:
+        raise WriteFailedError(f"cannot make the folder {path!r}: {error.strerror or error}") from error
+
+
+def remove(path: str) -> None:
+    """Take a file away so that a power cut does not bring it back. One that is not there is no error.
+
+    Raises:
+        WriteFailedError: It is still there.
+        NotDurableError: It is gone, but the disk did not confirm it.
+    """
+    folder, name = os.path.split(path)
+    try:
+        folder_fd = os.open(folder or ".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise WriteFailedError(f"cannot remove {path!r}: {error.strerror or error}") from error
+    try:
+        try:
+            with suppress(FileNotFoundError):
+                os.unlink(name, dir_fd=folder_fd)
+        except OSError as error:
+            raise WriteFailedError(f"cannot remove {path!r}: {error.strerror or error}") from error
+        try:
+            os.fsync(folder_fd)
+        except OSError as error:
+            raise NotDurableError(
+                f"{path!r} is removed, but the disk did not confirm it ({error.strerror}): a power cut may restore it"
+            ) from error
+    finally:
+        close(folder_fd)
+
+
+def sweep(folder: str) -> None:
+    """Remove the temporary files that a killed ckpttool left in a folder.
+
+    Only for a folder that nobody else writes to, which is for the caller to know: hold its lock. Nothing depends on
+    them, so one that cannot be removed stays.
+    """
+    with suppress(OSError):
+        for name in os.listdir(folder):
+            if is_own_temporary(name):
+                with suppress(OSError):
+                    os.unlink(os.path.join(folder, name))
+
+
+def is_own_temporary(name: str) -> bool:
+    """Tell whether a file is one that a ckpttool is writing, or did not finish."""
+    return _OWN_TEMPORARY.fullmatch(name) is not None
+
+
+@contextmanager
+def locked(path: str, *, timeout: float) -> Iterator[None]:
+    """Hold the lock that guards `path`, from before it is read until after it is replaced.
+
+    Without it concurrent updates are lost. The lock is a file beside it, `<path>.lock`, and stays there: to unlink a
+    lock file lets two waiters hold two different files. Where the file system knows no locks, a soft lock
+    `<path>.softlock` takes its place, explicitly: filelock by itself would change over in silence, under the same name.
+
+    Args:
+        path: What the lock guards; it need not exist.
+        timeout: Seconds to wait for another holder; 0 tries once.
+
+    Raises:
+        LockedError: Another process held it all the time.
+        UnsafeError: A link, a pipe or a file with a second name has the lock file's name.
+        WriteFailedError: The lock file cannot be made.
+    """
+    lock = _acquire(path, timeout)
+    try:
+        yield
+    finally:
+        # Released by the end of the process at the latest; what was written is written.
+        with suppress(OSError):
+            lock.release()
+
+
+def close(folder_fd: int) -> None:
+    """Close a folder. It was only read, so nothing hangs on what a disk says to that."""
+    with suppress(OSError):
+        os.close(folder_fd)
+
+
+def _make_folder(path: str, mode: int) -> None:
+    try:
+        os.mkdir(path, mode)
+    except FileExistsError:
+        return
+    except FileNotFoundError:
+        parent = os.path.dirname(path)
+        if parent in {"", path}:
+            raise
+        ensure_folder(parent, mode=mode)
+        with suppress(FileExistsError):
+            os.mkdir(path, mode)
+
+
+def _failed(path: str, error: OSError) -> WriteFailedError:
+    return WriteFailedError(f"cannot write {path!r}: {error.strerror or error}; nothing was changed")
+
+
+def _give_name(folder_fd: int, temporary: str, path: str, name: str, *, overwrite: bool) -> None:
+    """Take the one step that counts."""
+    if overwrite:
+        os.replace(temporary, name, src_dir_fd=folder_fd, dst_dir_fd=folder_fd)
+    else:
+        _claim(folder_fd, temporary, path, name)
+
+
+def _mode(status: os.stat_result) -> int:
+    return stat.S_IMODE(status.st_mode) & 0o777
+
+
+def _in_the_way(path: str) -> UsageError:
+    return UsageError(f"{path!r} exists already; choose another name, or say --force to overwrite it")
+
+
+def _old_file(folder_fd: int, path: str, name: str) -> os.stat_result | None:
+    if name in {"", ".", ".."}:
+        raise WriteFailedError(f"cannot write {path!r}: it names a folder, a file is needed")
+    try:
+        old = os.stat(name, dir_fd=folder_fd, follow_symlinks=False)
+    except FileNotFoundError:
+        return None
+    if stat.S_ISDIR(old.st_mode):
+        raise WriteFailedError(f"cannot write {path!r}: it is a folder, a file is needed; nothing was changed")
+    if not stat.S_ISREG(old.st_mode):
+        kind = "a symbolic link; name the file that it points at" if stat.S_ISLNK(old.st_mode) else "not a regular file"
+        raise UnsafeError(f"cannot write {path!r}: it is {kind}; nothing was changed")
+    return old
+
+
+def _write_temporary(folder_fd: int, data: bytes, *, mode: int | None, new: int = 0o666) -> str:
+    """Write and fsync a new file; its mode is `mode`, or what the umask leaves of `new`, which the kernel applies."""
+    name, fd = open_temporary(folder_fd, new if mode is None else 0o600)
+    try:
+        try:
+            view = memoryview(data)
+            while view:
+                view = view[os.write(fd, view) :]
+            if mode is not None:
+                os.fchmod(fd, mode)
+            os.fsync(fd)
+        finally:
+            os.close(fd)  # NFS reports a full disk only here: it must stop us as a failed write does
+    except BaseException:
+        with suppress(OSError):
+            os.unlink(name, dir_fd=folder_fd)
+        raise
+    return name
+
+
+def open_temporary(folder_fd: int, mode: int) -> tuple[str, int]:
+    """Make a file under a name that tells it as ours, and return the name and the open file.
+
+    Raises:
+        OSError: It cannot be made.
+    """
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    for _ in range(_TEMPORARY_TRIES):
+        # Not made from the target's name: that may already be as long as a name can be.
+        name = f".ckpttool-{secrets.token_hex(8)}.tmp"
+        with suppress(FileExistsError):
+            return name, os.open(name, flags, mode, dir_fd=folder_fd)
+    raise FileExistsError(errno.EEXIST, "every temporary name is taken")
+
+
+def _keep(folder_fd: int, name: str, kept: str) -> None:
+    """Make `kept` the file that `name` is now; neither name is missing at any moment."""
+    temporary = f".ckpttool-{secrets.token_hex(8)}.tmp"
+    try:
+        os.link(name, temporary, src_dir_fd=folder_fd, dst_dir_fd=folder_fd, follow_symlinks=False)
+    except OSError as error:
+        if error.errno not in _NO_LINKS:
+            raise
+        temporary = _copy(folder_fd, name)
+    try:
+        os.replace(temporary, kept, src_dir_fd=folder_fd, dst_dir_fd=folder_fd)
+    finally:
+        # rename(2) does nothing, successfully, where both names are links to one file already.
+        with suppress(OSError):
+            os.unlink(temporary, dir_fd=folder_fd)
+
+
+def _copy(folder_fd: int, name: str) -> str:
+    fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder_fd)
+    try:
+        mode = _mode(os.fstat(fd))
+        content = b"".join(iter(lambda: os.read(fd, _COPY_CHUNK), b""))
+    finally:
+        os.close(fd)
+    return _write_temporary(folder_fd, content, mode=mode)
+
+
+def _claim(folder_fd: int, temporary: str, path: str, name: str) -> None:
+    """Give the temporary file its name unless somebody has it: link(2) refuses where rename(2) would clobber."""
+    try:
+        os.link(temporary, name, src_dir_fd=folder_fd, dst_dir_fd=folder_fd, follow_symlinks=False)
+    except FileExistsError as error:
+        raise _in_the_way(path) from error
+    except OSError as error:
+        if error.errno not in _NO_LINKS:
+            raise
+        _claim_without_links(folder_fd, temporary, path, name)
+
+
+def _claim_without_links(folder_fd: int, temporary: str, path: str, name: str) -> None:
+    """Take the name with an empty file first, which O_EXCL does for one process only; then rename over our own."""
+    try:
+        os.close(os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600, dir_fd=folder_fd))
+    except FileExistsError as error:
+        raise _in_the_way(path) from error
+    try:
+        os.replace(temporary, name, src_dir_fd=folder_fd, dst_dir_fd=folder_fd)
+    except BaseException:
+        with suppress(OSError):
+            os.unlink(name, dir_fd=folder_fd)
+        raise
+
+
+def _acquire(path: str, timeout: float) -> Any:  # noqa: ANN401  # two lock classes of a library imported lazily
+    """Return a lock that is held."""
+    # 48 ms, which a command that writes nothing must not pay.
+    import filelock
+
+    lock_path = f"{path}.lock"
+    with suppress(FileNotFoundError, NotADirectoryError):
+        if not is_plain(os.lstat(lock_path)):  # a lock file is emptied when it is opened
+            raise UnsafeError(
+                f"{lock_path!r} is no plain file of one name, so it is not opened as a lock; look what it is, and "
+                "remove it"
+            )
+    try:
+        lock: Any = _hard_lock(lock_path, timeout)
+        try:
+            lock.acquire()
+        except (NotImplementedError, OSError) as error:
+            if isinstance(error, OSError) and error.errno not in _NO_LOCKS:
+                raise
+            # No lifetime: one that runs out can let two in. filelock clears locks of dead processes of this host.
+            lock_path = f"{path}.softlock"
+            lock = filelock.SoftFileLock(lock_path, timeout=timeout)
+            lock.acquire()
+    except filelock.Timeout as error:
+        raise LockedError(
+            f"{path!r} is being changed by another ckpttool (waited {timeout:g} s): try again when it has finished; "
+            f"where none runs, on no host, remove {lock_path!r}"
+        ) from error
+    except OSError as error:
+        raise WriteFailedError(f"cannot lock {path!r}: {error.strerror or error}; nothing was changed") from error
+    return lock
+
+
+def _hard_lock(lock_path: str, timeout: float) -> Any:  # noqa: ANN401  # as above
+    """Make a lock that fails where the file system has none; before filelock 4 it did so without being told."""
+    import filelock
+
+    make: Any = filelock.FileLock
+    try:
+        return make(lock_path, timeout=timeout, fallback_to_soft=False)
+    except TypeError:
+        return make(lock_path, timeout=timeout)

@@ -1,0 +1,106 @@
+"""Folders of small files, each put in place as a whole."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+import stat
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+
+from ckpttool.core.errors import NotDurableError, UnsafeError, WriteFailedError
+from ckpttool.core.write.files import close, ensure_folder, replace
+
+
+def foreign(path: str, own: Collection[str]) -> tuple[str, ...]:
+    """Return what lies in a folder besides files of these names; nothing where there is no folder.
+
+    Raises:
+        UnsafeError: There is something else in its place.
+        WriteFailedError: It cannot be listed.
+    """
+    try:
+        if not stat.S_ISDIR(os.lstat(path).st_mode):
+            raise UnsafeError(f"{path!r} is no folder")
+        return tuple(sorted(name for name in os.listdir(path) if name not in own))
+    except FileNotFoundError:
+        return ()
+    except OSError as error:
+        raise WriteFailedError(f"{path!r} cannot be listed: {error.strerror or error}") from error
+
+
+@contextmanager
+def filled(path: str) -> Iterator[str]:
+    """Hand out a folder to fill that gets its name when it is: nobody ever sees a part of it.
+
+    Where there is a folder of that name already, it is handed out itself.
+
+    Args:
+        path: The folder.
+
+    Raises:
+        WriteFailedError: It could not be made, or given its name; nothing is left of it.
+    """
+    if os.path.lexists(path):
+        yield path
+        return
+    parent, name = os.path.split(os.path.abspath(path))
+    new = os.path.join(parent, f".{name}.{secrets.token_hex(8)}.tmp")
+    try:
+        ensure_folder(new)
+        yield new
+        os.rename(new, path)
+    except OSError as error:
+        raise WriteFailedError(f"cannot write the folder {path!r}: {error.strerror or error}") from error
+    finally:
+        shutil.rmtree(new, ignore_errors=True)
+    _confirm(parent, path)
+
+
+def place(path: str, files: Mapping[str, bytes], *, instead_of: Iterable[str] = ()) -> None:
+    """Put a folder with these files in place, so that it is there whole or not at all.
+
+    Args:
+        path: The folder; the one that it lies in must exist.
+        files: Content by name.
+        instead_of: Names of files that the folder may hold that is there now; with anything else in it, it stays.
+
+    Raises:
+        UnsafeError: There is a folder, and more in it.
+        WriteFailedError: It could not be written; what was there is there still.
+        NotDurableError: It is in place, but the disk did not confirm it.
+    """
+    parent, name = os.path.split(path)
+    new = os.path.join(parent, f".{name}.{secrets.token_hex(8)}.tmp")
+    old = f"{new}.old"
+    left = foreign(path, {*instead_of})
+    if left:
+        raise UnsafeError(f"{path!r} holds {left[0]!r}, too: it is not replaced")
+    try:
+        ensure_folder(new)
+        for file, content in files.items():
+            replace(os.path.join(new, file), content, overwrite=False, backup=False)
+        if os.path.lexists(path):
+            os.rename(path, old)
+        os.rename(new, path)
+    except OSError as error:
+        if os.path.lexists(old) and not os.path.lexists(path):
+            os.rename(old, path)
+        raise WriteFailedError(f"cannot write the folder {path!r}: {error.strerror or error}") from error
+    finally:
+        shutil.rmtree(new, ignore_errors=True)
+    with suppress(OSError):
+        shutil.rmtree(old)
+    _confirm(parent, path)
+
+
+def _confirm(parent: str, path: str) -> None:
+    try:
+        handle = os.open(parent or ".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(handle)
+        finally:
+            close(handle)
+    except OSError as error:
+        raise NotDurableError(f"{path!r} is written, but a power cut may undo it: {error.strerror or error}") from error

@@ -1,0 +1,173 @@
+"""Files that are laid ready beside their places, and then all put there.
+
+What is laid ready is whole and on the disk, so whoever finds the list of it can end what was begun: each file is put in
+its place by one rename, and one that is there already is left.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+
+from ckpttool.core.domain.frozen import dataclass
+from ckpttool.core.domain.healing import Put
+from ckpttool.core.domain.shard import FileStamp
+from ckpttool.core.errors import IncompleteError, UnsafeError, WriteFailedError
+from ckpttool.core.write.files import open_temporary
+from ckpttool.core.write.moves import NO_HARD_LINKS, entered, opened
+from ckpttool.core.write.stream import Block, FileDigest, Streamed, assert_room, write_block
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ready:
+    """A file that lies ready."""
+
+    temporary: str
+    """Its path, relative to the tree's root."""
+    stamp: FileStamp
+    streamed: Streamed
+
+
+def lay_ready(  # noqa: PLR0913  what a file is, by keyword
+    root: str, path: str, blocks: Iterable[Block], *, size: int, mode: int, mtime_ns: int | None = None
+) -> Ready:
+    """Write a file beside its place, durably.
+
+    Args:
+        root: The tree.
+        path: Its place, relative to the root. The folder must exist.
+        blocks: The content, in order.
+        size: Bytes that all of them have, as far as the disk is asked for room.
+        mode: Of the file, whatever the umask.
+        mtime_ns: When it shall look written, in nanoseconds since 1970, for some trainers take the newest; None: now.
+
+    Raises:
+        UnsafeError, WriteFailedError: Nothing was changed.
+    """
+    folder, _, _ = path.rpartition("/")
+    with _told(f"cannot write {path!r}"), opened(root) as root_fd, entered(root_fd, folder) as folder_fd:
+        assert_room(folder_fd, path, size)
+        name, fd = open_temporary(folder_fd, 0o600)
+        try:
+            digest = FileDigest()
+            try:
+                for block in blocks:
+                    write_block(fd, memoryview(block).cast("B"), digest)
+                os.fchmod(fd, mode)
+                if mtime_ns is not None:
+                    os.utime(fd, ns=(mtime_ns, mtime_ns))
+                os.fsync(fd)
+                stamp = _stamp(os.fstat(fd))
+            finally:
+                os.close(fd)  # NFS reports a full disk only here: it must stop us as a failed write does
+            os.fsync(folder_fd)
+        except BaseException:
+            with suppress(OSError):
+                os.unlink(name, dir_fd=folder_fd)
+            raise
+    return Ready(temporary=f"{folder}/{name}" if folder else name, stamp=stamp, streamed=digest.streamed())
+
+
+def put_all(root: str, puts: Sequence[Put]) -> None:
+    """Put every file in its place, and what is replaced to where it is kept. Can be stopped anywhere and done again.
+
+    Raises:
+        IncompleteError: A place, or what was laid ready, is not what it was: a person must decide.
+        UnsafeError: A link stands in the way.
+        WriteFailedError: The disk refused. What is in its place stays there; done again, the rest follows.
+    """
+    with _told("stopped while putting files in their places"), opened(root) as root_fd:
+        for put in puts:
+            _put(root_fd, put)
+
+
+def is_untouched(root: str, puts: Sequence[Put]) -> bool:
+    """Tell whether no file has been put in its place, so that all can be taken back."""
+    with opened(root) as root_fd:
+        return all(_stamp_at(root_fd, put.temporary) == put.stamp for put in puts) and all(
+            put.replaces is None or _stamp_at(root_fd, put.path) == put.replaces for put in puts
+        )
+
+
+def take_back(root: str, puts: Iterable[Put]) -> None:
+    """Remove what was laid ready, and the second names of what was to be kept; what cannot be removed stays."""
+    with suppress(OSError, WriteFailedError, UnsafeError), opened(root) as root_fd:
+        for put in puts:
+            _forget(root_fd, put.temporary)
+            if put.kept is not None and _stamp_at(root_fd, put.path) == put.replaces:
+                _forget(root_fd, put.kept)
+
+
+def _forget(root_fd: int, path: str) -> None:
+    folder, _, name = path.rpartition("/")
+    with suppress(OSError), entered(root_fd, folder) as folder_fd:
+        os.unlink(name, dir_fd=folder_fd)
+
+
+def _put(root_fd: int, put: Put) -> None:
+    folder, _, name = put.path.rpartition("/")
+    there = _stamp_at(root_fd, put.path)
+    if there == put.stamp:
+        return  # it was done before
+    if _stamp_at(root_fd, put.temporary) != put.stamp:
+        raise _changed(put, f"{put.temporary!r}, which was to be put there, is not what it was")
+    is_kept = put.kept is not None and there is None and _stamp_at(root_fd, put.kept) == put.replaces
+    if put.replaces is not None and there != put.replaces and not is_kept:
+        raise _changed(put, "it is not the file any more that was to be replaced")
+    with entered(root_fd, folder) as folder_fd:
+        if put.kept is not None and not is_kept:
+            _keep(root_fd, folder_fd, name, put.kept)
+        os.replace(put.temporary.rpartition("/")[2], name, src_dir_fd=folder_fd, dst_dir_fd=folder_fd)
+        os.fsync(folder_fd)
+
+
+def _keep(root_fd: int, folder_fd: int, name: str, kept: str) -> None:
+    """Give a file a second name, where it stays when the first is another's; where there are no links, rename it."""
+    folder, _, last = kept.rpartition("/")
+    for depth in range(1, folder.count("/") + 2):
+        parent, _, own = "/".join(folder.split("/")[:depth]).rpartition("/")
+        with entered(root_fd, parent) as parent_fd, suppress(FileExistsError):
+            os.mkdir(own, dir_fd=parent_fd)
+            os.fsync(parent_fd)
+    with entered(root_fd, folder) as kept_fd:
+        try:
+            os.link(name, last, src_dir_fd=folder_fd, dst_dir_fd=kept_fd, follow_symlinks=False)
+        except FileExistsError:  # it was stopped here before
+            pass
+        except OSError as error:
+            if error.errno not in NO_HARD_LINKS:
+                raise
+            os.rename(name, last, src_dir_fd=folder_fd, dst_dir_fd=kept_fd)
+        os.fsync(kept_fd)
+
+
+def _stamp_at(root_fd: int, path: str) -> FileStamp | None:
+    folder, _, name = path.rpartition("/")
+    try:
+        with entered(root_fd, folder) as folder_fd:
+            status = os.stat(name, dir_fd=folder_fd, follow_symlinks=False)
+    except FileNotFoundError:
+        return None
+    if not stat.S_ISREG(status.st_mode):
+        raise UnsafeError(f"{path!r} is a link or no regular file, and nothing is written in its place")
+    return _stamp(status)
+
+
+def _stamp(status: os.stat_result) -> FileStamp:
+    return FileStamp.on_disk(size=status.st_size, mtime_ns=status.st_mtime_ns, inode=status.st_ino)
+
+
+def _changed(put: Put, why: str) -> IncompleteError:
+    return IncompleteError(
+        f"cannot end what a heal began at {put.path!r}: {why}; look at both, then remove .ckpttool/heal.json"
+    )
+
+
+@contextmanager
+def _told(what: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise WriteFailedError(f"{what}: {error.strerror or error}") from error

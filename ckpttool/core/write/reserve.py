@@ -1,0 +1,73 @@
+"""A file that is left in our folder while there is room, and given up on a full disk: what must be written first fits.
+
+Before anything can be deleted, a journal must be on the disk, and the trash needs folders. On a disk without a free
+block neither can be, and so a tree that fills its disk could not be pruned.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from contextlib import suppress
+
+from ckpttool.core.write.files import is_plain, remove
+
+NAME = "reserve"
+
+_LEAST_BYTES = 64 << 10
+_BYTES_A_FILE = 8 << 10
+"""For each file of a checkpoint that moves: a folder of the trash is a block of 4 KiB, its line in the journal less."""
+_MOST_BYTES = 64 << 20
+_SHARE = 16
+"""It is left only where so many of it would fit: nobody's training shall stop for it."""
+_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
+
+
+def keep_reserve(folder: str, *, files: int) -> None:
+    """Leave a reserve for moving a checkpoint of so many files, where there is none; whatever goes wrong is no matter.
+
+    Args:
+        folder: Our own, in the tree. It must be there.
+        files: Of the largest checkpoint.
+    """
+    nbytes = min(_LEAST_BYTES + files * _BYTES_A_FILE, _MOST_BYTES)
+    path = f"{folder}/{NAME}"
+    with suppress(OSError):
+        disk = os.statvfs(folder)
+        if disk.f_bavail * disk.f_frsize < _SHARE * nbytes:
+            return
+        with suppress(FileNotFoundError):
+            there = os.lstat(path)
+            if not stat.S_ISREG(there.st_mode) or (is_plain(there) and there.st_size >= nbytes):
+                return
+            os.unlink(path)
+        # A new file: what has that name may be a shard's second name. Half of it does no harm, and a temporary file
+        # would. No zeros, for they may be compressed.
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        try:
+            os.write(fd, os.urandom(nbytes))
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+
+def spend_reserve(folder: str) -> bool:
+    """Give the reserve up, and tell whether there was one.
+
+    Raises:
+        WriteFailedError: It is still there.
+        NotDurableError: It is gone, but the disk did not confirm it.
+    """
+    there = os.path.lexists(f"{folder}/{NAME}")
+    remove(f"{folder}/{NAME}")
+    return there
+
+
+def is_full_disk(error: BaseException | None) -> bool:
+    """Tell whether the disk, or what its user may have of it, was full; whatever was made of that."""
+    while error is not None:
+        if isinstance(error, OSError) and error.errno in _FULL:
+            return True
+        error = error.__cause__
+    return False

@@ -1,0 +1,177 @@
+"""A file of any size, written durably and hashed on its way: what the disk makes of it later shows."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterable
+from contextlib import suppress
+from typing import TYPE_CHECKING, TypeAlias
+
+from ckpttool.core.domain.frozen import dataclass
+from ckpttool.core.domain.manifest import CHUNK_BYTES
+from ckpttool.core.domain.units import ByteCount
+from ckpttool.core.errors import NotDurableError, UnsafeError, WriteFailedError
+from ckpttool.core.write.files import close
+
+if TYPE_CHECKING:
+    from xxhash import xxh3_128
+
+Block: TypeAlias = "bytes | bytearray | memoryview"
+
+_WRITE_BYTES = 8 << 20
+"""What one write takes: enough to keep a disk busy, and still in the processor's cache when it is hashed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Streamed:
+    """What was handed to the disk, as a seal records it."""
+
+    size: ByteCount
+    xxh3_128: str
+    """Of the whole file, 32 hexadecimal digits."""
+    chunks: tuple[str, ...]
+    """The same of each `CHUNK_BYTES`, in file order; the last one may be shorter. None for an empty file."""
+
+
+class FileDigest:
+    """Digests a whole file that comes as consecutive blocks, as a seal records it."""
+
+    __slots__ = ("_chunk", "_chunks", "_size", "_whole")
+
+    def __init__(self) -> None:
+        self._size = 0
+        self._whole = _hash()
+        self._chunk = _hash()
+        self._chunks: list[str] = []
+
+    def feed(self, block: memoryview) -> None:
+        """Take the next bytes."""
+        while block:
+            part = block[: CHUNK_BYTES - self._size % CHUNK_BYTES]
+            self._whole.update(part)
+            self._chunk.update(part)
+            self._size += len(part)
+            if not self._size % CHUNK_BYTES:
+                self._chunks.append(self._chunk.hexdigest())
+                self._chunk = _hash()
+            block = block[len(part) :]
+
+    def streamed(self) -> Streamed:
+        """Return what was fed."""
+        last = [self._chunk.hexdigest()] if self._size % CHUNK_BYTES else []
+        whole = self._whole.hexdigest()
+        chunks = (*self._chunks, *last)
+        return Streamed(size=ByteCount(self._size), xxh3_128=whole, chunks=chunks)
+
+
+def stream(path: str, blocks: Iterable[Block], *, size: ByteCount, temporary: str) -> Streamed:
+    """Put blocks at `path` so that a reader, at any moment and after a power cut, sees all of them or what was there.
+
+    The digests are of the very bytes that are handed to the disk, not of what it gives back. Free space is asked for
+    first, for a disk that fills up in the middle of a save stops everybody who writes to it; it is not reserved, which
+    some C libraries emulate by writing everything once more.
+
+    Args:
+        path: The file. Its folder must exist; a regular file that is there is replaced.
+        blocks: The content, in order.
+        size: Bytes that all of them have.
+        temporary: Name in the same folder under which it is written. What lies there is left from a writer that was
+            killed, and goes: nobody else may write under this name.
+
+    Raises:
+        UnsafeError, WriteFailedError: Nothing was changed. The first where a link, a FIFO or a device is in the way.
+        NotDurableError: The file is in place, but the folder could not be brought to the disk.
+        ValueError: The blocks had another size.
+    """
+    folder, name = os.path.split(path)
+    try:
+        folder_fd = os.open(folder or ".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError as error:
+        raise _failed(path, error) from error
+    try:
+        try:
+            assert_room(folder_fd, path, size)
+            _assert_regular(folder_fd, path, name)
+            with suppress(FileNotFoundError):
+                os.unlink(temporary, dir_fd=folder_fd)
+            streamed = _write(folder_fd, temporary, name, blocks, size)
+        except OSError as error:
+            raise _failed(path, error) from error
+        try:
+            os.fsync(folder_fd)
+        except OSError as error:
+            raise NotDurableError(
+                f"{path!r} is written, but its folder could not be brought to the disk ({error.strerror}): "
+                "a power cut may still undo it; check the disk, then save again"
+            ) from error
+    finally:
+        close(folder_fd)
+    return streamed
+
+
+def _write(folder_fd: int, temporary: str, name: str, blocks: Iterable[Block], size: ByteCount) -> Streamed:
+    """Write under the temporary name, bring it to the disk, and take the one step that counts."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    fd = os.open(temporary, flags, 0o666, dir_fd=folder_fd)
+    try:
+        digest = FileDigest()
+        try:
+            for block in blocks:
+                write_block(fd, memoryview(block).cast("B"), digest)
+            streamed = digest.streamed()
+            if streamed.size != size:
+                raise ValueError(f"{name}: {size} bytes were announced, and {streamed.size} came")
+            os.fsync(fd)
+        finally:
+            os.close(fd)  # NFS reports a full disk only here: it must stop us as a failed write does
+        os.replace(temporary, name, src_dir_fd=folder_fd, dst_dir_fd=folder_fd)
+    except BaseException:
+        with suppress(OSError):
+            os.unlink(temporary, dir_fd=folder_fd)
+        raise
+    return streamed
+
+
+def write_block(fd: int, block: memoryview, digest: FileDigest) -> None:
+    """Hand a block to the disk, and digest it on its way.
+
+    Raises:
+        OSError: The disk refused.
+    """
+    while block:
+        part = block[:_WRITE_BYTES]
+        digest.feed(part)
+        while part:
+            written = os.write(fd, part)
+            part, block = part[written:], block[written:]
+
+
+def assert_room(folder_fd: int, path: str, size: int) -> None:
+    """Tell that the disk has room for a file.
+
+    Raises:
+        WriteFailedError: It has not.
+    """
+    disk = os.fstatvfs(folder_fd)
+    free = disk.f_bavail * disk.f_frsize
+    if disk.f_blocks and free < size:  # some network file systems know of no blocks at all
+        raise WriteFailedError(
+            f"cannot write {path!r}: it needs {size} bytes and the disk has {free} free; nothing was changed"
+        )
+
+
+def _assert_regular(folder_fd: int, path: str, name: str) -> None:
+    with suppress(FileNotFoundError):
+        if not stat.S_ISREG(os.stat(name, dir_fd=folder_fd, follow_symlinks=False).st_mode):
+            raise UnsafeError(f"cannot write {path!r}: a folder, a link or a device has its name; nothing was changed")
+
+
+def _failed(path: str, error: OSError) -> WriteFailedError:
+    return WriteFailedError(f"cannot write {path!r}: {error.strerror or error}; nothing was changed")
+
+
+def _hash() -> xxh3_128:
+    import xxhash  # half a millisecond that a start need not pay
+
+    return xxhash.xxh3_128()

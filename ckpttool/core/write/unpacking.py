@@ -1,0 +1,43 @@
+"""Lay out an archive of ours as a new folder."""
+
+from __future__ import annotations
+
+import os
+from datetime import datetime
+from zipfile import ZipFile, ZipInfo
+
+from ckpttool.core.errors import UsageError, WriteFailedError
+from ckpttool.core.write.files import ensure_folder, replace
+
+
+def unpack(archive: ZipFile, folder: str, *, newest: float) -> None:
+    """Write every file of an archive, and let the times of writing be as far apart as the archive has them.
+
+    Args:
+        archive: One of ours: its names are not judged.
+        folder: It is made, or is there and empty. What is in it is never written over.
+        newest: When the youngest of the files shall have been written, in seconds since 1970.
+
+    Raises:
+        UsageError: The folder holds something, or something else has its name.
+        WriteFailedError: It could not be written; what was written until then stays.
+    """
+    try:
+        taken = os.path.islink(folder) or (os.path.lexists(folder) and bool(os.listdir(folder)))
+    except NotADirectoryError:
+        taken = True
+    except OSError as error:
+        raise WriteFailedError(f"{folder!r} cannot be looked into: {error.strerror or error}") from error
+    if taken:
+        raise UsageError(f"{folder!r} is there already, and nothing is written over: name a new folder")
+    files = archive.infolist()
+    late = max(_written(file) for file in files) - newest
+    for file in files:
+        path = os.path.join(folder, file.filename)
+        ensure_folder(os.path.dirname(path))
+        replace(path, archive.read(file), overwrite=False, backup=False)
+        os.utime(path, (_written(file) - late,) * 2)
+
+
+def _written(file: ZipInfo) -> float:
+    return datetime(*file.date_time).timestamp()  # noqa: DTZ001  only how far two are apart counts

@@ -1,0 +1,17 @@
+"""Training in FP8: does it hurt, where, and what to do.
+
+For who trains with it: `ckpttool fp8`, `ckpttool.fp8_probe(...)` and its neighbours. Each question begins in `verbs`.
+"""
+
+from __future__ import annotations
+
+from ckpttool.core.render.answers import TEXTS
+
+TEXTS.update(
+    {
+        "fp8-compare": "ckpttool.fp8.answers.compare",
+        "fp8-plan": "ckpttool.fp8.answers.plan",
+        "fp8-probe": "ckpttool.fp8.answers.probe",
+        "fp8-verdict": "ckpttool.fp8.answers.verdict",
+    }
+)

@@ -1,0 +1,1 @@
+"""What the FP8 commands answer: JSON beside the table."""

@@ -1,0 +1,297 @@
+"""Two trainings held against each other: how far apart their losses are, since when, and what to do."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import TYPE_CHECKING
+
+from ckpttool.core.domain.units import counted
+from ckpttool.core.formats.strict_json import measured
+from ckpttool.core.render.answers.reading import listed, reading_document, reading_parts
+from ckpttool.core.render.escape import shown
+from ckpttool.core.render.json import Document, finding_document
+from ckpttool.core.render.text import Pairs, Picture, line, stack
+from ckpttool.fp8.model.curves import (
+    Comparison,
+    CurveClass,
+    CurvesAnswer,
+    Downstream,
+    Effect,
+    Evals,
+    FloorFrom,
+    Gap,
+    PairedBy,
+    Spike,
+    TaskChange,
+)
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+    from rich.text import Text
+
+_CASES = {
+    CurveClass.DIVERGED: "2",
+    CurveClass.EARLY: "2a",
+    CurveClass.STEP: "2b",
+    CurveClass.DRIFT: "2b",
+    CurveClass.LATE: "2b",
+    CurveClass.TRANSIENT: "2",
+    CurveClass.SPIKES: "1",
+}
+"""Of the published triage; match and inconclusive are none."""
+
+_PLAN = (
+    "ckpttool fp8 plan DIR --baseline LOG --candidate LOG --framework NAME --output OUT: experiments that tell which "
+    "product, operand and layers, from a checkpoint before it began"
+)
+_ADVICE = {
+    CurveClass.DIVERGED: ("stop it", _PLAN),
+    CurveClass.EARLY: (
+        "software first: the newest versions, new features off (overlap, FP8 attention, FP8 parameters)",
+        _PLAN,
+    ),
+    CurveClass.STEP: ("the recipe does not fit", _PLAN),
+    CurveClass.DRIFT: ("the recipe does not fit", _PLAN),
+    CurveClass.LATE: ("the recipe does not fit", _PLAN),
+    CurveClass.TRANSIENT: ("it came back by itself, but the baseline never left like this: watch it",),
+    CurveClass.SPIKES: ("not the arithmetic's: wait, or go around one: ckpttool resolve --around-spike STEP",),
+}
+
+
+def document(answer: CurvesAnswer) -> Document:
+    """`ckpttool/fp8-compare/1`: how far two trainings are apart, since when, and in which way."""
+    comparison = answer.comparison
+    floor, onset = comparison.floor, comparison.onset
+    return {
+        "schema": "ckpttool/fp8-compare/1",
+        "baseline": reading_document(answer.baseline),
+        "candidate": reading_document(answer.candidate),
+        "repeats": [reading_document(repeat) for repeat in answer.repeats],
+        "by": comparison.by.value,
+        "metric": comparison.metric.value,
+        "pairs": comparison.pairs,
+        "first": comparison.first,
+        "last": comparison.last,
+        "pairing": measured(comparison.pairing),
+        "class": comparison.kind.value,
+        "case": _case(answer),
+        "shape": None if comparison.shape is None else comparison.shape.value,
+        "effect": comparison.effect.value,
+        "matters": comparison.matters,
+        "gap": None if comparison.gap is None else measured(comparison.gap.mean),
+        "relative_gap": measured(comparison.relative_gap),
+        "interval": _interval(comparison.gap),
+        "floor": None if floor is None else measured(floor.value),
+        "floor_from": None if floor is None else floor.source.value,
+        "tolerance": measured(comparison.tolerance),
+        "limit": measured(comparison.limit),
+        "smallest_visible": measured(comparison.limit),
+        "onset": None
+        if onset is None
+        else {"step": onset.step, "not_before": onset.not_before, "not_after": onset.not_after},
+        "spikes": [_spike_document(spike) for spike in comparison.spikes],
+        "gradient_norm": None
+        if comparison.norm_gap is None
+        else {"gap_of_log": measured(comparison.norm_gap.mean), "interval": _interval(comparison.norm_gap)},
+        "windows": [
+            {"first": window.first, "last": window.last, "gap": measured(window.gap)} for window in comparison.windows
+        ],
+        "evals": None if answer.evals is None else _evals_document(answer.evals),
+        "notes": list(comparison.notes),
+        "findings": [finding_document(finding) for finding in comparison.findings],
+    }
+
+
+def _case(answer: CurvesAnswer) -> str | None:
+    evals = answer.evals
+    if evals is not None and evals.verdict in {Downstream.ALL, Downstream.SOME}:
+        return str(evals.verdict.value)
+    return _CASES.get(answer.comparison.kind)
+
+
+def _interval(gap: Gap | None) -> Document:
+    return None if gap is None else [measured(gap.low), measured(gap.high)]
+
+
+def _spike_document(spike: Spike) -> Document:
+    return {
+        "run": "candidate" if spike.candidate else "baseline",
+        "first": spike.first,
+        "last": spike.last,
+        "height": measured(spike.height),
+        "shared": spike.shared,
+    }
+
+
+def _evals_document(evals: Evals) -> Document:
+    return {
+        "verdict": None if evals.verdict is None else evals.verdict.value,
+        "changed": list(evals.changed),
+        "dropped": list(evals.dropped),
+        "tasks": [
+            {
+                "task": task.task,
+                "metric": task.metric,
+                "baseline": task.baseline,
+                "candidate": task.candidate,
+                "error": measured(task.error),
+                "z": measured(task.z),
+            }
+            for task in evals.tasks
+        ],
+    }
+
+
+def table(answer: CurvesAnswer) -> RenderableType:
+    """Show the class in a sentence, the numbers it rests on, the gap over the steps, and what to do."""
+    comparison = answer.comparison
+    numbers = list(_numbers(comparison))
+    parts: list[RenderableType] = [_headline(answer)]
+    if numbers:
+        parts += [line(), Pairs(numbers)]
+    if comparison.windows:
+        parts += [line(), _chart(comparison)]
+    if answer.evals is not None:
+        parts += _evals_parts(answer.evals)
+    parts += listed("What to do:", [line(advice) for advice in _advice(answer)])
+    for note in comparison.notes:
+        parts += [line(), line(note, style="dim")]
+    for finding in comparison.findings:
+        parts += [line(), line(f"{finding.severity.word} {finding.code.value}: {finding.message}", style="yellow")]
+    for reading in answer.readings:
+        parts += reading_parts(reading)
+    return stack(*parts)
+
+
+def _headline(answer: CurvesAnswer) -> Text:
+    comparison = answer.comparison
+    style = "bold red" if answer.leaves else "bold green" if comparison.told else "bold yellow"
+    case = _case(answer)
+    return line(f"{_sentence(answer)}{f' (case {case})' if case else ''}", style=style)
+
+
+def _sentence(answer: CurvesAnswer) -> str:  # noqa: PLR0911 (one for each class)
+    comparison = answer.comparison
+    gap, onset = comparison.gap, comparison.onset
+    worse = "better" if gap is not None and gap.mean < 0 else "worse"
+    since = "" if onset is None else f" since step {onset.step}"
+    match comparison.kind:
+        case CurveClass.DIVERGED:
+            return "The candidate has diverged"
+        case CurveClass.EARLY:
+            return f"The candidate is {worse} from the start"
+        case CurveClass.STEP:
+            return f"The candidate is {worse}{since}, and by as much ever since"
+        case CurveClass.DRIFT:
+            return f"The candidate is {worse}{since}, and more so with each further step"
+        case CurveClass.LATE:
+            return f"The candidate is {worse}{since}; whether that grows cannot be told"
+        case CurveClass.TRANSIENT:
+            return "The candidate left the baseline for longer than that ever left its own course, and came back"
+        case CurveClass.INCONCLUSIVE:
+            return "Whether the candidate leaves the baseline cannot be told"
+        case CurveClass.SPIKES:
+            return f"The candidate {_but(answer)}, but for spikes that pass as quickly as the baseline's"
+        case CurveClass.MATCH:
+            return f"The candidate {_but(answer)}"
+
+
+def _but(answer: CurvesAnswer) -> str:
+    verdict = None if answer.evals is None else answer.evals.verdict
+    if verdict is Downstream.ALL:
+        return "matches the baseline in its loss, and in hardly any downstream task"
+    if verdict is Downstream.SOME:
+        return "matches the baseline in its loss, and is worse at some downstream tasks"
+    return "matches the baseline"
+
+
+def _numbers(comparison: Comparison) -> Iterator[tuple[str, str]]:
+    if comparison.first is not None:
+        by = "" if comparison.by is PairedBy.STEP else ", paired by samples"
+        loss = comparison.metric.value
+        yield "pairs", f"{comparison.pairs} of {loss}, steps {comparison.first} to {comparison.last}{by}"
+    if comparison.pairing is not None:
+        yield "same data", f"correlation {comparison.pairing:.2f} of what moves both from value to value"
+    gap = comparison.gap
+    if gap is not None and comparison.limit is not None:
+        share = "" if comparison.relative_gap is None else f" ({comparison.relative_gap:+.2%})"
+        yield "gap at the end", f"{gap.mean:+.4g}{share}, 95 %: {gap.low:+.4g} to {gap.high:+.4g}"
+        yield "limit", f"{comparison.limit:.4g}, {_limit_from(comparison)}: what is smaller is not seen"
+    yield from _judgement(comparison)
+    if comparison.onset is not None:
+        onset = comparison.onset
+        yield "since", f"step {onset.step}; not before {onset.not_before}, not after {onset.not_after}"
+    if comparison.spikes:
+        mine = sum(spike.candidate for spike in comparison.spikes)
+        shared = sum(spike.candidate and spike.shared for spike in comparison.spikes)
+        theirs = len(comparison.spikes) - mine
+        yield "spikes", f"{mine} of the candidate ({shared} shared), {theirs} of the baseline"
+    if comparison.norm_gap is not None:
+        norm = comparison.norm_gap
+        low, high = (math.expm1(bound) for bound in (norm.low, norm.high))
+        yield "gradient norm", f"{math.expm1(norm.mean):+.1%} at the end, 95 %: {low:+.1%} to {high:+.1%}"
+
+
+def _limit_from(comparison: Comparison) -> str:
+    floor, tolerance = comparison.floor, comparison.tolerance
+    if floor is None or tolerance is None:
+        return ""
+    if floor.source is FloorFrom.SAMPLING:
+        return f"from one baseline alone (noise {floor.value:.4g}, tolerance {tolerance:.4g})"
+    return f"from repeats {floor.value:.4g} and tolerance {tolerance:.4g}"
+
+
+_EFFECT = {
+    Effect.YES: "yes, more than a repeat on the same data differs",
+    Effect.NO: "no, a repeat on the same data differs as much",
+    Effect.UNKNOWN: "unknown: no repeat on the same data tells",
+}
+_MATTERS = {True: "yes", False: "no", None: "unknown"}
+
+
+def _judgement(comparison: Comparison) -> Iterator[tuple[str, str]]:
+    if comparison.gap is not None:
+        yield "an effect", _EFFECT[comparison.effect]
+        yield "that matters", _MATTERS[comparison.matters]
+
+
+def _chart(comparison: Comparison) -> Picture:
+    from ckpttool.core.domain.units import Step
+    from ckpttool.core.render.chart import norm_chart
+
+    points = [(Step((window.first + window.last) // 2), window.gap) for window in comparison.windows]
+    limit = comparison.limit or 0.0
+    title = "candidate minus baseline, mean of each window; the lines are the limit"
+    return Picture(partial(norm_chart, title, points, lines=[limit, -limit]))
+
+
+def _advice(answer: CurvesAnswer) -> Sequence[str]:
+    comparison = answer.comparison
+    verdict = None if answer.evals is None else answer.evals.verdict
+    if verdict is Downstream.ALL:
+        return ("look at the export and the evaluation: scales, format, the model's own precision",)
+    if verdict is Downstream.SOME:
+        return ("change the recipe", _PLAN)
+    if comparison.kind is CurveClass.INCONCLUSIVE and comparison.gap is not None and not comparison.findings:
+        return (
+            "give a second run of the baseline: --repeat LOG",
+            "ckpttool fp8 plan begins with one from a checkpoint",
+        )
+    if comparison.leaves and comparison.gap is not None and comparison.gap.mean < 0:
+        return ("a better loss is a difference, too: compare data, batch sizes and settings of both runs",)
+    return _ADVICE.get(comparison.kind, ())
+
+
+def _evals_parts(evals: Evals) -> list[RenderableType]:
+    if evals.verdict is None:
+        return [line(), line("The downstream tasks were not judged: the losses do not match", style="dim")]
+    told = f"{counted(len(evals.tasks), 'downstream task')}: {len(evals.changed)} changed, {len(evals.dropped)} dropped"
+    moved = [task for task in evals.tasks if task.task in {*evals.changed, *evals.dropped}]
+    return [line(), line(told), *listed("Changed:", [_task(task) for task in moved])]
+
+
+def _task(task: TaskChange) -> Text:
+    z = "" if task.z is None else f", {task.z:+.1f} standard errors"
+    return line(f"{shown(task.task)}: {task.baseline:.4f} to {task.candidate:.4f}{z}")

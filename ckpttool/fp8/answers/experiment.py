@@ -1,0 +1,91 @@
+"""The files of an FP8 experiment's folder: what it is, what to change, and what each outcome means."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ckpttool.core.render.json import dumps
+from ckpttool.fp8.files.plan import experiment_document
+from ckpttool.fp8.model.fp8 import Gemm
+from ckpttool.fp8.model.plan import REFERENCE, Change, Evidence, Experiment, Fp8Plan
+
+README, ABOUT, FLAGS = "README.md", "experiment.json", "flags.txt"
+OWN = (README, ABOUT, FLAGS)
+"""What lies in each folder, besides configs of the framework."""
+
+
+def files_of(experiment: Experiment, plan: Fp8Plan) -> dict[str, str]:
+    """Return the content of each file by its name."""
+    change = experiment.change or Change()
+    return {
+        README: "\n".join(_readme(experiment, plan)) + "\n",
+        ABOUT: dumps(experiment_document(experiment)) + "\n",
+        FLAGS: "".join(f"{flag}\n" for flag in flags(change)),
+        **dict(change.files),
+    }
+
+
+def flags(change: Change) -> Iterator[str]:
+    """Spell a change, one a line: nobody's script is edited."""
+    for name in change.remove:
+        yield f"remove {name}"
+    for name, value in change.set:
+        yield f"set {name} {value}".rstrip()
+    for name, value in change.env:
+        yield f"env {name}={value}"
+
+
+def _readme(experiment: Experiment, plan: Fp8Plan) -> Iterator[str]:
+    trial, change = experiment.trial, experiment.change
+    yield from (f"# {trial.id}: {trial.title}", "")
+    if change is None:
+        yield f"{(experiment.reason or 'Not expressible here')[:1].upper()}{(experiment.reason or '')[1:]}."
+        return
+    yield from (_where(experiment, plan), "", "| product | arithmetic |", "|---|---|")
+    only = "" if trial.operand is None else f", its {trial.operand.value} alone"
+    for gemm in Gemm:
+        yield f"| {gemm.value} | {trial.products.of(gemm).value}{only if gemm in trial.products.changed else ''} |"
+    if trial.layers is not None:
+        yield from ("", f"In the layers `{trial.layers}` alone; in all others as the candidate does.")
+    yield from ("", "## How to run it", "")
+    for flag in flags(change):
+        yield f"- {flag}"
+    for note in change.notes:
+        yield f"- {note}"
+    yield from (
+        "",
+        "Leave all else as it is: the same data in the same order, seed, batch size and learning rates. Log the loss",
+        f"as often as you can, and put the log here as `{trial.id}.log`; or name it: `--log {trial.id}=LOG`.",
+        "",
+        "## What it tells",
+        "",
+        f"- **{_if(experiment)}:** {trial.if_guilty}",
+        f"- **Else:** {trial.if_innocent}",
+        "",
+        f"`ckpttool fp8 verdict {plan.output}` judges it with the others, by steps {_window(experiment, plan)}.",
+    )
+
+
+def _if(experiment: Experiment) -> str:
+    trial = experiment.trial
+    if trial.id == REFERENCE or trial.is_regrouped or (not trial.products.changed and trial.id.startswith("C")):
+        return "As expected"
+    return "The loss comes back to that of BF16"
+
+
+def _where(experiment: Experiment, plan: Fp8Plan) -> str:
+    steps = f"steps {experiment.first_step + 1} to {experiment.last_step} ({experiment.steps} of them)"
+    if experiment.trial.from_last:
+        return f"From the candidate's checkpoint of step {experiment.first_step}: {steps}."
+    start = plan.start
+    if start.evidence is Evidence.SCRATCH:
+        return f"From scratch: {steps}."
+    named = "" if start.name is None else f" {start.name}"
+    how = "on your word" if start.evidence is Evidence.TRUSTED else "found whole"
+    return f"From the checkpoint{named} of step {start.step}, {how}: {steps}."
+
+
+def _window(experiment: Experiment, plan: Fp8Plan) -> str:
+    if experiment.trial.from_last:
+        return f"{experiment.last_step - experiment.steps // 3} to {experiment.last_step}"
+    return f"{plan.window[0]} to {plan.window[1]}"

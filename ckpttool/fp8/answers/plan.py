@@ -1,0 +1,87 @@
+"""Which experiments to run next, and from where."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ckpttool.core.domain.units import counted
+from ckpttool.core.render.answers.reading import listed
+from ckpttool.core.render.escape import shown
+from ckpttool.core.render.json import Document
+from ckpttool.core.render.shell import quote
+from ckpttool.core.render.text import Pairs, columns, line, stack, whole_words
+from ckpttool.fp8.files.plan import SCHEMA, plan_document, suspicion_document
+from ckpttool.fp8.model.fp8 import Gemm
+from ckpttool.fp8.model.plan import Evidence, Experiment, Fp8Plan, NoPlan
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+_NOTHING: dict[str, Document] = dict.fromkeys(
+    ("round", "framework", "versions", "recipe", "start", "horizon", "window", "limit", "output", "columns", "layers")
+)
+
+
+def document(answer: Fp8Plan | NoPlan) -> Document:
+    """`ckpttool/fp8-plan/1`: a folder an experiment; or why nothing can be learned."""
+    if isinstance(answer, Fp8Plan):
+        return {**plan_document(answer)}
+    return {
+        "schema": SCHEMA,
+        **_NOTHING,
+        "compare": {**suspicion_document(answer.suspicion)},
+        "baseline": [],
+        "candidate": [],
+        "extras": [],
+        "experiments": [],
+        "steps_in_all": 0,
+        "reason": answer.reason,
+        "notes": [],
+    }
+
+
+def table(answer: Fp8Plan | NoPlan) -> RenderableType:
+    """Show what to run, what it costs, and what to do then."""
+    if isinstance(answer, NoPlan):
+        return stack(line("No experiment was planned", style="bold yellow"), line(shown(answer.reason)))
+    latest = [each for each in answer.experiments if each.trial.round == answer.round]
+    possible = [each for each in latest if each.change is not None]
+    refused = [each for each in latest if each.change is None]
+    headline = f"Round {answer.round}: {counted(len(possible), 'experiment')} in {answer.output}"
+    parts: list[RenderableType] = [line(shown(headline), style="bold"), line(), Pairs(_numbers(answer)), line()]
+    drawn = columns()
+    for heading in ("ID", "FPROP", "DGRAD", "WGRAD", "STEPS"):
+        drawn.add_column(heading, no_wrap=True)
+    drawn.add_column("WHAT IT IS")
+    for each in possible:
+        arithmetic = [each.trial.products.of(gemm).value for gemm in Gemm]
+        drawn.add_row(each.trial.id, *arithmetic, f"{each.first_step} to {each.last_step}", shown(each.trial.title))
+    parts.append(whole_words(drawn))
+    parts += listed("Not expressible here:", [line(shown(f"{each.trial.id}: {_why(each)}")) for each in refused])
+    for note in answer.notes:
+        parts += [line(), line(shown(note), style="dim")]
+    steps = counted(answer.steps_in_all, "step")
+    how = f"each folder's README.md says how to run it; its log goes there, too ({steps} in all)"
+    parts += listed("Next:", [line(how), line(shown(f"ckpttool fp8 verdict {quote(answer.output)}"))])
+    return stack(*parts)
+
+
+def _why(experiment: Experiment) -> str:
+    return (experiment.reason or "").removeprefix("not expressible here: ")
+
+
+def _numbers(plan: Fp8Plan) -> list[tuple[str, str]]:
+    start, hours = plan.start, [each.device_hours for each in plan.experiments if each.change is not None]
+    words = {
+        Evidence.RESOLVED: f"{start.name} (step {start.step}), found whole",
+        Evidence.TRUSTED: f"step {start.step}, on your word",
+        Evidence.SCRATCH: "from scratch",
+    }
+    numbers = [
+        ("candidate", f"{plan.suspicion.kind.value}, recipe {plan.recipe.value if plan.recipe else 'not known'}"),
+        ("start", shown(words[start.evidence])),
+        ("each trains", f"{plan.horizon} steps, judged by {plan.window[0]} to {plan.window[1]}"),
+    ]
+    if any(hours):
+        numbers.append(("device-hours", f"{sum(hour or 0.0 for hour in hours):.1f}"))
+    return numbers

@@ -1,0 +1,317 @@
+"""What FP8 would do to the tensors of a checkpoint."""
+
+from __future__ import annotations
+
+import json
+import math
+import posixpath
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from ckpttool.core.domain.units import counted
+from ckpttool.core.render.escape import shown
+from ckpttool.core.render.json import Document, finding_document
+from ckpttool.fp8.model.fp8 import Recipe
+from ckpttool.fp8.model.probe import CastNumbers, Fp8Probe, GatedNumbers, Lines, ProbedTensor, Risk, TensorRole
+from ckpttool.inspect.answers import dims, named
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+    from rich.text import Text
+
+_STATES = frozenset({TensorRole.FIRST_MOMENT, TensorRole.SECOND_MOMENT})
+_STYLE = {Risk.FINE: "", Risk.WEAK: "yellow", Risk.LOST: "bold red"}
+
+
+def document(answer: Fp8Probe) -> Document:
+    """`ckpttool/fp8-probe/1`: every tensor that was looked at, worst first, under every recipe that was asked for."""
+    return {
+        "schema": "ckpttool/fp8-probe/1",
+        "root": answer.inventory.root,
+        "checkpoint": answer.checkpoint,
+        "step": answer.step,
+        "read_all": answer.read_all,
+        "exact": answer.question.exact,
+        "judged_by": [
+            {"recipe": recipe.value, "format": answer.question.formats[0].value} for recipe in answer.question.judged
+        ],
+        "tensors": [tensor_document(tensor) for tensor in answer.tensors],
+        "layers": [{"layer": layer.layer, "risk": layer.risk.value, "worst": layer.worst} for layer in answer.layers],
+        "swiglu": [_gate(pair) for pair in answer.gated],
+        "history": list(answer.history),
+        "findings": [finding_document(finding) for finding in answer.findings],
+    }
+
+
+def tensor_document(tensor: ProbedTensor) -> Document:
+    """Spell one tensor: a row of `--stats`, too."""
+    numbers = tensor.numbers
+    return {
+        "name": numbers.name,
+        "path": numbers.path,
+        "rank": numbers.rank,
+        "layer": tensor.layer,
+        "role": tensor.role.value,
+        "risk": tensor.risk.value,
+        "dtype": numbers.dtype,
+        "shape": list(numbers.shape),
+        "elements": numbers.elements,
+        "sampled": numbers.sampled,
+        "amax": _figure(numbers.amax),
+        "nonfinite": numbers.nonfinite,
+        "amax_over_rms": _figure(numbers.amax_over_rms),
+        "bits": _figure(numbers.bits),
+        "live": _lines(numbers.live),
+        "recipes": [_cast(cast, risk) for cast, risk in zip(numbers.recipes, tensor.risks, strict=True)],
+    }
+
+
+def _cast(cast: CastNumbers, risk: Risk) -> Document:
+    return {
+        "recipe": cast.recipe.value,
+        "format": cast.format.value,
+        "scale": _figure(cast.scale),
+        "channel_snr_db": _decibels(cast.channel_snr_db),
+        "gone": _lines(cast.gone),
+        "faint": _lines(cast.faint),
+        "underflow": _figure(cast.underflow),
+        "subnormal": _figure(cast.subnormal),
+        "saturated": _figure(cast.saturated),
+        "lost": _figure(cast.lost),
+        "lost_error": _figure(cast.lost_error),
+        "snr_db": _decibels(cast.snr_db),
+        "cosine": None if cast.cosine is None else round(cast.cosine, 6),
+        "risk": risk.value,
+    }
+
+
+def _gate(pair: GatedNumbers) -> Document:
+    return {
+        "name": pair.name,
+        "path": pair.path,
+        "rank": pair.rank,
+        "units": pair.units,
+        "gain_over_median": float(f"{pair.gain_over_median:.4g}") if math.isfinite(pair.gain_over_median) else "inf",
+        "unit": pair.unit,
+        "alignment": round(pair.alignment, 4),
+    }
+
+
+def stats_lines(answer: Fp8Probe) -> Iterator[str]:
+    """Spell every tensor on a line of its own."""
+    for tensor in answer.tensors:
+        yield json.dumps(tensor_document(tensor)) + "\n"
+
+
+def _lines(lines: Lines | None) -> Document | None:
+    return None if lines is None else {"rows": lines.rows, "columns": lines.columns}
+
+
+def _figure(value: float | None) -> float | None:
+    """Round to as many digits as sums of F32 are good for, so that every machine says the same."""
+    return None if value is None else float(f"{value:.5g}")
+
+
+def _decibels(value: float | None) -> float | None:
+    return None if value is None else round(value, 2) + 0.0
+
+
+def table(answer: Fp8Probe) -> RenderableType:
+    """Show the weights that lose most, what no recipe puts into FP8, and the states of an optimizer."""
+    from ckpttool.core.render.text import grouped_findings, line, pointer, stack
+
+    cast = [tensor for tensor in answer.tensors if tensor.numbers.recipes]
+    weights = [tensor for tensor in cast if tensor.role is TensorRole.LINEAR]
+    states = [tensor for tensor in cast if tensor.role in _STATES]
+    parts: list[RenderableType] = [_headline(answer, weights), line(shown(_about(answer)), style="dim")]
+    if weights:
+        parts += [line(), *_weights(answer, weights)]
+    if states:
+        parts += [line(), line("States of the optimizer in FP8, by what is lost", style="bold")]
+        parts += _states(answer, states)
+    parts += [line(shown(text), style="dim") for text in _apart(answer)]
+    parts += grouped_findings(answer.findings)
+    return stack(*parts, *pointer(answer.findings))
+
+
+def _judged(tensor: ProbedTensor, answer: Fp8Probe) -> Iterator[CastNumbers]:
+    question = answer.question
+    for cast in tensor.numbers.recipes:
+        if cast.recipe in question.judged and cast.format is question.formats[0]:
+            yield cast
+
+
+def _headline(answer: Fp8Probe, weights: Sequence[ProbedTensor]) -> Text:
+    from ckpttool.core.render.text import line
+
+    by = " or ".join(recipe.value for recipe in answer.question.judged)
+    count = Counter(row.worst.risk for row in _by_name(weights))
+    worst = Risk.LOST if count[Risk.LOST] else Risk.WEAK if count[Risk.WEAK] else Risk.FINE
+    told = f"{count[Risk.LOST]} lost, {count[Risk.WEAK]} weak, {count[Risk.FINE]} fine"
+    said = f"{counted(count.total(), 'weight')} in FP8 ({answer.question.formats[0].value}, {by}): {told}"
+    if not weights:
+        said = f"no weight of a linear layer that could be {'put into FP8' if answer.read_all else 'looked at'}"
+    return line(f"{shown(answer.checkpoint.rpartition('/')[2])}: {said}", style=_STYLE[worst] or "bold")
+
+
+def _about(answer: Fp8Probe) -> str:
+    step = "" if answer.step is None else f", step {answer.step}"
+    seen = [tensor.numbers for tensor in answer.tensors if tensor.numbers.recipes]
+    cast, of = sum(numbers.sampled for numbers in seen), sum(numbers.elements for numbers in seen)
+    sample = f"; {cast:,} of {of:,} elements were cast, all were read" if cast < of else ""
+    return f"{answer.inventory.root}{step}{sample or ('; every element was cast' if of else '')}"
+
+
+class _Row(NamedTuple):
+    """A tensor, whatever it is cut into."""
+
+    name: str
+    worst: ProbedTensor
+    """Of its parts, and of the files that hold it."""
+    places: int
+    """How many those are."""
+
+
+def _by_name(tensors: Sequence[ProbedTensor]) -> list[_Row]:
+    """Return tensors by their names, in their order."""
+    places = Counter(tensor.whole_name for tensor in tensors)
+    worst: dict[str, ProbedTensor] = {}
+    for tensor in tensors:
+        worst.setdefault(tensor.whole_name, tensor)
+    return [_Row(name, tensor, places[name]) for name, tensor in worst.items()]
+
+
+def _common(rows: Sequence[_Row]) -> str:
+    """Return what all names begin with, up to a dot or slash; nothing of a single one."""
+    begin = posixpath.commonprefix([row.name for row in rows]) if len(rows) > 1 else ""
+    return begin[: max(begin.rfind("."), begin.rfind("/")) + 1]
+
+
+def _weights(answer: Fp8Probe, weights: Sequence[ProbedTensor]) -> Iterator[RenderableType]:
+    from ckpttool.core.render.text import Columns, line
+
+    rows = _by_name(weights)
+    several = any(row.places > 1 for row in rows)
+    headers = [("TENSOR", 0), ("RISK", 0), *_recipes(answer)]
+    headers += [(" LOST", 20), (" GONE", 21), (" AMAX/RMS", 22), ("SHAPE", 23)]
+    headers += [(" PARTS", 24)] if several else []
+    common, cells = _common(rows), []
+    for row in rows[: answer.most_rows]:
+        tensor, numbers = row.worst, row.worst.numbers
+        first = next(_judged(tensor, answer))
+        told: list[str | Text] = [named(row.name[len(common) :]), line(tensor.risk.value, style=_STYLE[tensor.risk])]
+        told += [_kept(cast, risk) for cast, risk in zip(numbers.recipes, tensor.risks, strict=True)]
+        told += [_percent(first.lost), _gone(first.gone)]
+        told += ["–" if numbers.amax_over_rms is None else f"{numbers.amax_over_rms:.1f}", dims(numbers.shape)]
+        cells.append([*told, str(row.places)] if several else told)
+    yield Columns(headers, cells)
+    yield from _left_out(answer, rows, common)
+    yield line("dB that the worst channels keep (e4m3 30 at best, e5m2 24); ! weak, !! lost", style="dim")
+    yield from _by_recipe(answer, rows)
+
+
+def _left_out(answer: Fp8Probe, rows: Sequence[_Row], common: str) -> Iterator[RenderableType]:
+    from ckpttool.core.render.text import line
+
+    if answer.most_rows is not None and len(rows) > answer.most_rows:
+        yield line(f"… and {counted(len(rows) - answer.most_rows, 'more row')}: --top N shows the first N", style="dim")
+    if common:
+        yield line(f"All names begin with {shown(common)}", style="dim")
+
+
+def _by_recipe(answer: Fp8Probe, rows: Sequence[_Row]) -> Iterator[RenderableType]:
+    """Count what each recipe loses, where any loses something: which of them would help."""
+    from ckpttool.core.render.text import line
+
+    counts = [Counter(risks) for risks in zip(*(row.worst.risks for row in rows), strict=True)]
+    titles = [title.strip().lower() for title, _ in _recipes(answer)]
+    if any(count[Risk.LOST] or count[Risk.WEAK] for count in counts):
+        told = (f"{title} {count[Risk.LOST]}, {count[Risk.WEAK]}" for title, count in zip(titles, counts, strict=True))
+        yield line(f"Lost, weak by recipe: {'; '.join(told)}")
+
+
+def _recipes(answer: Fp8Probe) -> list[tuple[str, int]]:
+    """Return a header for each recipe and format, and its place when room is short."""
+    question = answer.question
+    casts = [(recipe.value, format_.value) for recipe in question.shown for format_ in question.formats]
+    several = len(question.formats) > 1
+    return [
+        (f" {f'{recipe} {format_}' if several else recipe}".upper(), 1 + at)
+        for at, (recipe, format_) in enumerate(casts)
+    ]
+
+
+_MARK = {Risk.FINE: "", Risk.WEAK: "!", Risk.LOST: "!!"}
+
+
+def _kept(cast: CastNumbers, risk: Risk) -> Text:
+    from ckpttool.core.render.text import line
+
+    kept = _decibels(cast.channel_snr_db)
+    return line(_MARK[risk] + ("–" if kept is None else f"{kept:.1f}"), style=_STYLE[risk])
+
+
+def _percent(share: float | None) -> str:
+    return "–" if share is None else "0%" if not share else f"{max(100 * share, 0.01):.2f}%"
+
+
+def _gone(gone: Lines | None) -> str:
+    return "–" if gone is None else "0" if not (gone.rows or gone.columns) else f"{gone.rows}+{gone.columns}"
+
+
+def _states(answer: Fp8Probe, states: Sequence[ProbedTensor]) -> Iterator[RenderableType]:
+    from ckpttool.core.render.text import Columns, line
+
+    rows = _by_name(states)
+    common = _common(rows)
+    cells: list[list[str | Text]] = [
+        [
+            named(row.name[len(common) :]),
+            line(row.worst.risk.value, style=_STYLE[row.worst.risk]),
+            *(
+                line(_percent(cast.lost), style=_STYLE[risk])
+                for cast, risk in zip(row.worst.numbers.recipes, row.worst.risks, strict=True)
+            ),
+        ]
+        for row in rows[: answer.most_rows]
+    ]
+    yield Columns([("TENSOR", 0), ("RISK", 0), *_recipes(answer)], cells)
+    yield from _left_out(answer, rows, common)
+    yield line("Share that changes by over half a step; a first moment hints at gradients, too.", style="dim")
+
+
+def _apart(answer: Fp8Probe) -> Iterator[str]:
+    """Say what is not in the tables, and what no checkpoint can tell."""
+    resting = {tensor.whole_name for tensor in answer.tensors if not tensor.numbers.recipes}
+    if resting:
+        yield f"In FP8 already: {counted(len(resting), 'tensor')}, of which scales and codes were checked."
+    others = {
+        tensor.whole_name: tensor.role
+        for tensor in answer.tensors
+        if tensor.numbers.recipes and tensor.numbers.elements and tensor.role not in {*_STATES, TensorRole.LINEAR}
+    }
+    if Recipe.DELAYED in answer.question.recipes:
+        steps = ", ".join(map(str, answer.history))
+        yield f"Delayed: the largest of this checkpoint{f' and of steps {steps}' if steps else ' alone (--history)'}."
+    if answer.gated:
+        yield (
+            f"SwiGLU, {counted(len(answer.gated), 'pair')}: the worst unit amplifies "
+            f"{answer.gated[0].gain_over_median:.1f} times the median, rows align up to "
+            f"{max(pair.alignment for pair in answer.gated):.2f}."
+        )
+    if others:
+        roles = Counter(others.values())
+        told = ", ".join(counted(roles[role], _WORDS[role]) for role in TensorRole if role in roles)
+        yield f"No FP8 in any recipe: {told}."
+    if any(tensor.numbers.recipes for tensor in answer.tensors):
+        yield "Weights are 2 of the 6 operands: activations and gradients lie in no checkpoint."
+
+
+_WORDS = {
+    TensorRole.EMBEDDING: "embedding",
+    TensorRole.HEAD: "head",
+    TensorRole.ROUTER: "router",
+    TensorRole.NORM: "norm",
+    TensorRole.OTHER: "other tensor",
+}

@@ -1,0 +1,152 @@
+"""Who is guilty of a gap, what makes it well, and what comes next."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ckpttool.core.domain.units import counted
+from ckpttool.core.formats.strict_json import measured
+from ckpttool.core.render.answers.reading import listed
+from ckpttool.core.render.escape import shown
+from ckpttool.core.render.json import Document
+from ckpttool.core.render.text import Pairs, columns, line, stack, whole_words
+from ckpttool.fp8.answers.experiment import flags
+from ckpttool.fp8.files.plan import change_document
+from ckpttool.fp8.model.plan import Cure, Fp8Verdict, Shown, VerdictKind
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+_HEADLINES = {
+    VerdictKind.CULPRIT: "Guilty",
+    VerdictKind.SOFTWARE: "It is software",
+    VerdictKind.STALE_SCALE: "It is a stale scale",
+    VerdictKind.FORMAT: "The format is too coarse",
+    VerdictKind.NOT_REPRODUCED: "The gap is not reproduced",
+    VerdictKind.WEAK: "The gap is too weak to tell",
+    VerdictKind.DAMAGED_START: "The start is damaged already",
+    VerdictKind.UNDECIDED: "Not decided yet",
+    VerdictKind.INNOCENT: "FP8 is innocent",
+}
+
+
+def document(answer: Fp8Verdict) -> Document:
+    """`ckpttool/fp8-verdict/1`: who is guilty, what to change, or which round comes next."""
+    return {
+        "schema": "ckpttool/fp8-verdict/1",
+        "round": answer.round,
+        "verdict": answer.kind.value,
+        "because": answer.because,
+        "culprits": [gemm.value for gemm in answer.culprits],
+        "operands": [operand.value for operand in answer.operands],
+        "layers": answer.layers,
+        "explains": measured(answer.explains),
+        "cure": None if answer.cure is None else _cure_document(answer.cure),
+        "experiments": [_shown_document(each) for each in answer.experiments],
+        "shares": None if answer.shares is None else {gemm.value: measured(share) for gemm, share in answer.shares},
+        "floor": measured(answer.floor),
+        "limit": measured(answer.limit),
+        "next": None
+        if answer.next is None
+        else {"round": answer.next.round, "ids": list(answer.next.ids), "steps": answer.next.steps},
+        "notes": list(answer.notes),
+    }
+
+
+def _cure_document(cure: Cure) -> Document:
+    return {
+        "id": cure.id,
+        "restores": cure.restores,
+        "keeps_fp8": cure.keeps_fp8,
+        "change": None if cure.change is None else {**change_document(cure.change)},
+    }
+
+
+def _shown_document(each: Shown) -> Document:
+    return {
+        "id": each.id,
+        "valid": each.gate.is_valid,
+        "as_planned": each.gate.as_planned.value,
+        "reason": each.gate.reason,
+        "gap": None if each.gap is None else measured(each.gap.mean),
+        "interval": None if each.gap is None else [measured(each.gap.low), measured(each.gap.high)],
+        "recovered": measured(each.recovered),
+        "recovered_interval": None
+        if each.recovered_low is None or each.recovered_high is None
+        else [measured(each.recovered_low), measured(each.recovered_high)],
+        "answer": None if each.outcome is None else each.outcome.value,
+        "note": each.note,
+    }
+
+
+def table(answer: Fp8Verdict) -> RenderableType:
+    """Show the verdict, what each experiment showed, the cure, and what to run next."""
+    decided = answer.kind not in {VerdictKind.UNDECIDED, VerdictKind.WEAK, VerdictKind.NOT_REPRODUCED}
+    style = "bold green" if answer.kind is VerdictKind.INNOCENT else "bold red" if decided else "bold yellow"
+    parts: list[RenderableType] = [
+        line(_headline(answer), style=style),
+        line(shown(f"{answer.because[:1].upper()}{answer.because[1:]}.")),
+        line(),
+        _table(answer),
+    ]
+    left_out = [each for each in answer.experiments if not each.gate.is_valid and each.gate.reason != "it has no log"]
+    parts += listed("Left out:", [line(shown(f"{each.id}: {each.gate.reason}")) for each in left_out])
+    if answer.shares is not None:
+        rows = [(gemm.value, f"{share:+.4g}") for gemm, share in answer.shares]
+        parts += [line(), line("Each product's share in the gap:", style="bold"), Pairs(rows)]
+    if answer.cure is not None:
+        parts += listed(_cure_title(answer.cure), [line(shown(flag)) for flag in _cure_lines(answer.cure)])
+    for note in answer.notes:
+        parts += [line(), line(shown(note), style="dim")]
+    if answer.next is not None:
+        ids, steps = ", ".join(answer.next.ids), counted(answer.next.steps, "step")
+        parts += listed(f"Next, round {answer.next.round}:", [line(f"{ids} ({steps})")])
+    return stack(*parts)
+
+
+def _table(answer: Fp8Verdict) -> RenderableType:
+    drawn = columns()
+    for heading in ("ID", "COUNTS", "GAP", "RESTORED", "ANSWER"):
+        drawn.add_column(heading, no_wrap=True, justify="right" if heading in {"GAP", "RESTORED"} else "left")
+    for each in answer.experiments:
+        drawn.add_row(each.id, _counts(each), _gap(each), _share(each), _answer(each))
+    return whole_words(drawn)
+
+
+def _headline(answer: Fp8Verdict) -> str:
+    named = " and ".join(gemm.value for gemm in answer.culprits)
+    operands = f"the {' and the '.join(each.value for each in answer.operands)} of " if answer.operands else ""
+    layers = f", in the layers {answer.layers}" if answer.layers else ""
+    return f"{_HEADLINES[answer.kind]}{f': {operands}{named}{layers}' if named else ''}"
+
+
+def _cure_title(cure: Cure) -> str:
+    what = "all stays in FP8" if cure.keeps_fp8 else "these products leave FP8"
+    told = {True: "shown to help", False: "shown not to help", None: "not run yet"}[cure.restores]
+    return f"The cure, as in {cure.id} ({what}; {told}):"
+
+
+def _cure_lines(cure: Cure) -> list[str]:
+    change = cure.change
+    if change is None:
+        return [f"see the folder {cure.id}, once it is planned"]
+    told = list(flags(change))
+    return [*told, *(f"file {name} of the folder {cure.id}" for name, _ in change.files)] or list(change.notes)
+
+
+def _counts(each: Shown) -> str:
+    if each.gate.reason == "it has no log":
+        return "no log"
+    return {True: "yes", False: "no"}[each.gate.is_valid]
+
+
+def _gap(each: Shown) -> str:
+    return "" if each.gap is None else f"{each.gap.mean:+.4g}"
+
+
+def _share(each: Shown) -> str:
+    return "" if each.recovered is None else f"{each.recovered:.1%}"
+
+
+def _answer(each: Shown) -> str:
+    return "" if each.outcome is None else each.outcome.value

@@ -1,0 +1,562 @@
+"""`ckpttool fp8`: a group."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+import ckpttool
+from ckpttool.core.commands import progress, reports
+from ckpttool.core.commands.answers import show
+from ckpttool.core.commands.grouped import OF_A_TREE, exits, grouped
+from ckpttool.core.commands.helped import Command, Group
+from ckpttool.core.commands.log_options import Columns
+from ckpttool.core.commands.options import Dir, Format, FormatOpt, LayoutOpt, OneName, Quiet, Verbose, What, one_name
+from ckpttool.core.commands.output_files import assert_replaceable, first_line, lies_under, root_of, same_file
+from ckpttool.core.commands.reports import ReportOptions
+from ckpttool.core.domain.frozen import dataclass, replace
+from ckpttool.core.domain.units import Step
+from ckpttool.core.domain.view import View
+from ckpttool.core.errors import UsageError
+from ckpttool.fp8.frameworks.frameworks import framework_names
+from ckpttool.fp8.model.curves import CurveMetric, PairedBy, Tolerance
+from ckpttool.fp8.model.fp8 import Fp8Format, Recipe
+from ckpttool.fp8.rules.horizon import LONGEST, SHORTEST
+
+if TYPE_CHECKING:
+    from ckpttool.core.storage.base import ByteSource
+    from ckpttool.fp8.model.probe import Fp8Probe
+
+app = typer.Typer(
+    name="fp8",
+    cls=Group,
+    add_completion=False,
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+)
+
+
+@app.callback()
+@exits(
+    {
+        0: "Answered: nothing in FP8 that hurts.",
+        10: "It hurts: a weight would be lost, or an FP8 checkpoint is damaged.",
+        11: "There is no checkpoint to look into.",
+        **OF_A_TREE,
+    }
+)
+def fp8() -> None:
+    """Training in FP8: does it hurt, where, and what to do.
+
+    Example: ckpttool fp8 probe output/checkpoint
+    """
+
+
+# --- probe -----------------------------------------------------------------------------------------------------------
+
+_RECIPES = f"Judge by: {', '.join(recipe.value for recipe in Recipe)}; repeat it.  [default: tensorwise]"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProbeOptions:
+    """What is asked of every tensor."""
+
+    recipe: Annotated[list[Recipe] | None, typer.Option(metavar="R", help=_RECIPES, rich_help_panel="FP8")] = None
+    format_of: Annotated[
+        str,
+        typer.Option(
+            metavar="weight=F,…", help="Formats of weights: e4m3, e5m2. The first one decides.", rich_help_panel="FP8"
+        ),
+    ] = "weight=e4m3"
+    exact: Annotated[bool, typer.Option("--exact", help="Cast every element, not a sample.", rich_help_panel="FP8")] = (
+        False
+    )
+    optimizer: Annotated[
+        bool, typer.Option("--optimizer", help="Look at the states of the optimizer, too.", rich_help_panel="FP8")
+    ] = False
+    swiglu: Annotated[
+        bool,
+        typer.Option(
+            "--swiglu/--no-swiglu",
+            show_default="yes",
+            help="Compare gate and up weights where found.",
+            rich_help_panel="FP8",
+        ),
+    ] = True
+    history: Annotated[
+        int | None,
+        typer.Option(
+            min=1, metavar="STEPS", help="So far back a delayed scale looks at checkpoints.", rich_help_panel="FP8"
+        ),
+    ] = None
+    as_stored: Annotated[
+        bool, typer.Option("--as-stored", help="Do not round numbers of 32 bits to BF16 first.", rich_help_panel="FP8")
+    ] = False
+
+    def question(self) -> ckpttool.ProbeQuestion:
+        """Ask the library.
+
+        Raises:
+            UsageError: Two options contradict each other, or one cannot be meant.
+        """
+        if self.history is not None and Recipe.DELAYED not in (self.recipe or ()):
+            raise UsageError("--history is what a delayed scale looks back on: add --recipe delayed")
+        return ckpttool.ProbeQuestion(
+            recipes=tuple(dict.fromkeys(self.recipe or ())),
+            formats=_formats(self.format_of),
+            exact=self.exact,
+            optimizer=self.optimizer,
+            swiglu=self.swiglu,
+            history=self.history,
+            as_stored=self.as_stored,
+        )
+
+
+def _formats(text: str) -> tuple[Fp8Format, ...]:
+    operand, _, words = text.partition("=")
+    known = {format_.value: format_ for format_ in Fp8Format}
+    named = words.split(",")
+    if operand != "weight" or not set(named) <= set(known) or len(set(named)) < len(named):
+        raise UsageError(f"--format-of takes weight=e4m3, weight=e5m2 or weight=e4m3,e5m2, not {text!r}")
+    return tuple(known[word] for word in named)
+
+
+@app.command(cls=Command)
+@exits(
+    {
+        0: "No weight would be lost under the recipe that decides.",
+        10: "A weight would be lost; or a shard, or what is FP8 in it, is damaged.",
+        11: "There is no checkpoint to look into.",
+        **OF_A_TREE,
+        14: "A tensor could not be read, or changed meanwhile.",
+    }
+)
+@grouped
+def probe(
+    *,
+    what: What = None,
+    checkpoint: OneName = None,
+    options: ProbeOptions,
+    stats: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Write each tensor's numbers there, a line of JSON each.")
+    ] = None,
+    top: Annotated[int, typer.Option("--top", min=0, metavar="N", help="Rows of each table at most.")] = 20,
+    layout: LayoutOpt = None,
+    fmt: FormatOpt = Format.TABLE,
+    quiet: Quiet = False,
+) -> None:
+    """Tell what FP8 would do to the weights that lie here. Needs neither a GPU nor a framework.
+
+    Each tensor is read once and cast as the hardware does; the worst come first.
+
+    Example: ckpttool fp8 probe output/checkpoint --recipe blockwise
+    """
+    if stats is not None:
+        _assert_numbers_replaceable(stats, what)
+    with progress.watched(quiet=quiet):
+        found = ckpttool.fp8_probe(what, options.question(), checkpoint=one_name(checkpoint), layout=layout)
+    if stats is not None:
+        _write_numbers(stats, found)
+    raise typer.Exit(show(replace(found, most_rows=top), fmt))
+
+
+def _assert_numbers_replaceable(path: str, asked: str | None) -> None:
+    """Refuse a target that is not ours, before a checkpoint is read for what cannot be written.
+
+    Raises:
+        UsageError: It is the file that is looked at or lies in its tree, its folder is not there, or something else
+            stands in its place.
+    """
+    from ckpttool.core.domain.question import TreeQuestion
+
+    root = root_of(TreeQuestion(path=asked))
+    if (asked is not None and same_file(path, asked)) or (root is not None and lies_under(path, root)):
+        raise UsageError(f"--stats {path!r} lies in the checkpoint tree, in which nothing is changed")
+    assert_replaceable(path, option="--stats", is_ours=_holds_probe, what="numbers")
+
+
+def _holds_probe(source: ByteSource) -> bool:
+    first = first_line(source)
+    return isinstance(first, dict) and {"name", "recipes"} <= first.keys()
+
+
+def _write_numbers(path: str, answer: Fp8Probe) -> None:
+    """Write each tensor's numbers to a file.
+
+    Raises:
+        CkptToolError: It could not be written.
+    """
+    from ckpttool.core.write.files import replace
+    from ckpttool.fp8.answers.probe import stats_lines
+
+    replace(path, "".join(stats_lines(answer)).encode("ascii"), overwrite=True, backup=False)
+
+
+# --- compare ---------------------------------------------------------------------------------------------------------
+
+Run = "Its log: a file, a folder of logs, a glob, or - for stdin."
+Repeats = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--repeat",
+        metavar="LOG",
+        help="Another run of the baseline, to tell how far apart two are; repeat it.",
+        rich_help_panel="FP8",
+    ),
+]
+Tolerated = Annotated[
+    str,
+    typer.Option(metavar="X|X%", help="What counts as the same: of the loss, or in its units.", rich_help_panel="FP8"),
+]
+SwitchStep = Annotated[
+    int | None,
+    typer.Option(
+        min=0, metavar="STEP", help="Where the candidate begins with FP8, if not at its start.", rich_help_panel="FP8"
+    ),
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompareOptions:
+    """How two runs are held against each other."""
+
+    repeat: Repeats = None
+    metric: Annotated[
+        CurveMetric, typer.Option(help="Losses of the training, or of its validations.", rich_help_panel="FP8")
+    ] = CurveMetric.LOSS
+    by: Annotated[
+        PairedBy | None,
+        typer.Option(
+            help="What belongs together.  [default: step; samples where batches differ in size]", rich_help_panel="FP8"
+        ),
+    ] = None
+    tolerance: Tolerated = "0.25%"
+    switch_step: SwitchStep = None
+    evals: Annotated[
+        tuple[str, str] | None,
+        typer.Option(
+            metavar="BASE CAND", help="Results of lm-evaluation-harness for both, as JSON files.", rich_help_panel="FP8"
+        ),
+    ] = None
+    columns: Columns = None
+
+    def question(self, baseline: str, candidate: str) -> ckpttool.CurvesQuestion:
+        """Ask the library.
+
+        Raises:
+            UsageError: The tolerance cannot be meant.
+        """
+        return ckpttool.CurvesQuestion(
+            baseline=baseline,
+            candidate=candidate,
+            repeats=tuple(self.repeat or ()),
+            columns=self.columns,
+            by=self.by,
+            metric=self.metric,
+            tolerance=_tolerance(self.tolerance),
+            switch_step=None if self.switch_step is None else Step(self.switch_step),
+            evals=self.evals,
+        )
+
+
+_TOLERANCE = re.compile(r"(\d+(?:\.\d+)?|\.\d+)(?:e-?\d{1,2})?(%?)")
+
+
+def _tolerance(text: str) -> Tolerance:
+    match = _TOLERANCE.fullmatch(text.strip())
+    if match is None:
+        raise UsageError(f"--tolerance takes a share as 0.25% or a loss as 0.01, not {text!r}")
+    number = float(text.strip().removesuffix("%"))
+    return Tolerance(value=number / 100 if match[2] else number, relative=bool(match[2]))
+
+
+@app.command(cls=Command)
+@exits(
+    {
+        0: "It does not leave the baseline, or only for spikes that pass as quickly.",
+        10: "It leaves the baseline; or downstream tasks do.",
+        14: "That cannot be told from these logs, or one could not be read.",
+    }
+)
+@grouped
+def compare(
+    *,
+    baseline: Annotated[
+        str, typer.Argument(metavar="BASELINE", help=f"The run that is trusted. {Run}", rich_help_panel="Arguments")
+    ],
+    candidate: Annotated[
+        str, typer.Argument(metavar="CANDIDATE", help=f"The run in FP8. {Run}", rich_help_panel="Arguments")
+    ],
+    options: CompareOptions,
+    fmt: FormatOpt = Format.TABLE,
+    quiet: Quiet = False,
+) -> None:
+    """Tell whether a training leaves its baseline, since when, in which way, and whether that is more than noise.
+
+    Spikes are taken out; of two runs alone nobody knows how far chance moves them: give --repeat.
+
+    Example: ckpttool fp8 compare bf16.log fp8.log --repeat bf16-again.log
+    """
+    with progress.busy("reading the logs", quiet=quiet):
+        found = ckpttool.fp8_compare(options.question(baseline, candidate))
+    raise typer.Exit(show(found, fmt))
+
+
+# --- lint ------------------------------------------------------------------------------------------------------------
+
+Linted = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="FILE...",
+        help="Logs, scripts with arguments, configs, debug configs, of one run; told by content.",
+        rich_help_panel="Arguments",
+    ),
+]
+EngineVersion = Annotated[
+    str | None,
+    typer.Option(
+        "--te-version", metavar="V", help="Transformer Engine's: some rules hang on it.", rich_help_panel="FP8"
+    ),
+]
+LayerNames = Annotated[
+    str | None,
+    typer.Option(
+        "--layers", metavar="FILE", help="Names of layers, one a line, or a debug log.", rich_help_panel="FP8"
+    ),
+]
+
+
+@app.command(cls=Command)
+@exits(
+    {
+        0: "Nothing to say against it.",
+        10: "A setting does not do what it says.",
+        15: "Refused for safety: a config is larger or deeper than any can be.",
+    }
+)
+@grouped
+def lint(
+    *,
+    files: Linted,
+    report: ReportOptions,
+    te_version: EngineVersion = None,
+    layers: LayerNames = None,
+    verbose: Verbose = False,
+) -> None:
+    """Say what in settings of FP8 does not do what it says, or is known trouble.
+
+    Best is a log in which Megatron printed its arguments: there they all are. Scripts are read, and never run.
+    A comment in a file, `# ckpttool: allow CODE`, on the line or above it, silences a finding.
+
+    Example: ckpttool fp8 lint train.log
+    """
+    there = report.existing(*files, advice="name files that are there")
+    reports.assert_reports_replaceable(report.files(), inputs=there)
+    view = View(everything=verbose)
+    answer = ckpttool.fp8_lint(files, allowed=report.allowed(), te_version=te_version, layers=layers, view=view)
+    raise typer.Exit(reports.show(answer, report))
+
+
+# --- plan ------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunsOptions:
+    """The runs in question."""
+
+    baseline: Annotated[
+        str | None,
+        typer.Option(metavar="LOG", help=f"The run that is trusted. {Run} Round 1 needs it.", rich_help_panel="FP8"),
+    ] = None
+    candidate: Annotated[
+        str | None, typer.Option(metavar="LOG", help=f"The run in FP8. {Run}", rich_help_panel="FP8")
+    ] = None
+    repeat: Annotated[
+        list[str] | None,
+        typer.Option(metavar="LOG", help="Another run of the baseline; repeat it.", rich_help_panel="FP8"),
+    ] = None
+    tolerance: Tolerated = "0.25%"
+    switch_step: SwitchStep = None
+    columns: Columns = None
+
+    def curves(self) -> ckpttool.CurvesQuestion | None:
+        """Ask how they differ; None where no run is given.
+
+        Raises:
+            UsageError: One is given without the other, or the tolerance cannot be meant.
+        """
+        if self.baseline is None or self.candidate is None:
+            if self.baseline is self.candidate:
+                return None
+            raise UsageError("--baseline and --candidate belong together: give both")
+        return ckpttool.CurvesQuestion(
+            baseline=self.baseline,
+            candidate=self.candidate,
+            repeats=tuple(self.repeat or ()),
+            columns=self.columns,
+            tolerance=_tolerance(self.tolerance),
+            switch_step=None if self.switch_step is None else Step(self.switch_step),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanOptions:
+    """For what experiments are planned, and where they are written."""
+
+    framework: Annotated[
+        str, typer.Option(metavar="NAME", help=f"What trains: {', '.join(framework_names())}.", rich_help_panel="FP8")
+    ]
+    output: Annotated[
+        str,
+        typer.Option(metavar="OUT", help="The folder for the plan: new, or that of a plan.", rich_help_panel="Launch"),
+    ]
+    framework_version: Annotated[
+        str | None,
+        typer.Option(
+            "--framework-version",
+            metavar="V",
+            help="Its version: what it can express hangs on it.",
+            rich_help_panel="FP8",
+        ),
+    ] = None
+    te_version: EngineVersion = None
+    recipe: Annotated[
+        Recipe | None,
+        typer.Option(
+            metavar="R", help="The candidate's recipe, where its log does not print it.", rich_help_panel="FP8"
+        ),
+    ] = None
+    round: Annotated[
+        int,
+        typer.Option(
+            "--round", min=1, metavar="N", help="The next round, by what was run so far.", rich_help_panel="FP8"
+        ),
+    ] = 1
+    checkpoint_step: Annotated[
+        int | None,
+        typer.Option(
+            "--checkpoint-step",
+            min=0,
+            metavar="STEP",
+            help="Start from this step's, on trust: it is not looked at.",
+            rich_help_panel="FP8",
+        ),
+    ] = None
+    horizon: Annotated[
+        int | None,
+        typer.Option(
+            min=SHORTEST,
+            max=LONGEST,
+            metavar="STEPS",
+            help="Train each so long; default: as long as the gap needs.",
+            rich_help_panel="FP8",
+        ),
+    ] = None
+    debug_logs: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--stats", metavar="LOG", help="Statistics of debug features: the worst layers go first; repeat it."
+        ),
+    ] = None
+    devices: Annotated[
+        int | None,
+        typer.Option(min=1, metavar="N", help="Also say the cost in device-hours.", rich_help_panel="Launch"),
+    ] = None
+
+    def question(self, tree: str | None, curves: ckpttool.CurvesQuestion | None) -> ckpttool.PlanQuestion:
+        """Ask the library."""
+        return ckpttool.PlanQuestion(
+            curves=curves,
+            framework=self.framework,
+            output=self.output,
+            tree=tree,
+            checkpoint_step=None if self.checkpoint_step is None else Step(self.checkpoint_step),
+            framework_version=self.framework_version,
+            engine_version=self.te_version,
+            horizon=self.horizon,
+            recipe=self.recipe,
+            round=self.round,
+            stats=tuple(self.debug_logs or ()),
+            devices=self.devices,
+        )
+
+
+@app.command(cls=Command)
+@exits(
+    {
+        0: "The experiments are written.",
+        11: "No good checkpoint lies before the gap.",
+        **OF_A_TREE,
+        14: "Nothing can be learned by experiments: the answer says why.",
+        15: "The folder holds something else, or logs that would be lost.",
+    }
+)
+@grouped
+def plan(
+    *,
+    directory: Dir = None,
+    runs: RunsOptions,
+    options: PlanOptions,
+    fmt: FormatOpt = Format.TABLE,
+    quiet: Quiet = False,
+) -> None:
+    """Plan the experiments that tell who is guilty: a folder each, with what to change and what each outcome means.
+
+    All start from the newest good checkpoint before the gap, so all are paired. Nothing is started or edited.
+
+    Example: ckpttool fp8 plan output --baseline bf16.log --candidate fp8.log --framework te --output plan
+    """
+    with progress.busy("reading the logs", quiet=quiet):
+        found = ckpttool.fp8_plan(options.question(directory, runs.curves()))
+    raise typer.Exit(show(found, fmt))
+
+
+# --- verdict ---------------------------------------------------------------------------------------------------------
+
+OwnLogs = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--log",
+        metavar="ID=LOG",
+        help="An experiment's log, where it is not in its folder; repeat it.",
+        rich_help_panel="Evidence",
+    ),
+]
+Planned = Annotated[
+    str, typer.Argument(metavar="OUT", help="The folder that fp8 plan wrote.", rich_help_panel="Arguments")
+]
+
+
+@app.command(cls=Command)
+@exits(
+    {
+        0: "FP8 is innocent, or a cure that keeps all products in FP8 was shown.",
+        10: "Somebody is guilty; the cure says what to change.",
+        14: "Not decidable yet: the answer says what is missing.",
+        15: "The folder holds no plan of ckpttool's.",
+    }
+)
+@grouped
+def verdict(*, output: Planned, logs: OwnLogs = None, fmt: FormatOpt = Format.TABLE, quiet: Quiet = False) -> None:
+    """Judge the experiments of a plan: who is guilty, what makes it well, or which round comes next.
+
+    A run counts only where it reached its end and, as far as logs tell, computed what was planned.
+
+    Example: ckpttool fp8 verdict plan
+    """
+    with progress.busy("reading the logs", quiet=quiet):
+        found = ckpttool.fp8_verdict(output, _logs(logs or ()))
+    raise typer.Exit(show(found, fmt))
+
+
+def _logs(given: Sequence[str]) -> dict[str, tuple[str, ...]]:
+    logs: dict[str, tuple[str, ...]] = {}
+    for name, equals, path in (text.partition("=") for text in given):
+        if not (name and path):
+            raise UsageError(f"--log takes ID=LOG, as in --log E4d=runs/e4d.log, not {name + equals + path!r}")
+        logs[name] = (*logs.get(name, ()), path)
+    return logs

@@ -1,0 +1,1 @@
+"""The files that are FP8's own."""

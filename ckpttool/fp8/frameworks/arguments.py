@@ -1,0 +1,89 @@
+"""Arguments of Megatron in a shell script, or in a file of their own: read, and never run.
+
+Source:
+    Megatron-LM core_v0.12 to 2026-08 (`megatron/training/arguments.py`, `core/transformer/transformer_config.py`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from ckpttool.core.domain.settings import Setting, Value
+
+NAMES = frozenset({
+    "fp8_format", "fp8_recipe", "fp8_margin", "fp8_interval", "fp8_amax_history_len", "fp8_amax_compute_algo",
+    "fp8_wgrad", "fp8_output_proj", "fp8_dot_product_attention", "fp8_multi_head_attention", "fp8_param_gather",
+    "tp_only_amax_red", "first_last_layers_bf16", "num_layers_at_start_in_bf16", "num_layers_at_end_in_bf16",
+    "check_for_nan_in_loss_and_grad", "exp_avg_dtype", "exp_avg_sq_dtype", "te_precision_config_file", "fp8_e4m3",
+    "fp8_hybrid",
+})  # fmt: skip
+"""Those that say something of FP8."""
+
+UNKNOWN = "$"
+"""In a value: what a variable holds nobody knows who does not run the script."""
+
+_SWITCHES = frozenset({
+    "fp8_wgrad", "fp8_output_proj", "fp8_dot_product_attention", "fp8_multi_head_attention", "fp8_param_gather",
+    "tp_only_amax_red", "first_last_layers_bf16", "check_for_nan_in_loss_and_grad", "fp8_e4m3", "fp8_hybrid",
+})  # fmt: skip
+_COMMON = frozenset({
+    "bf16", "fp16", "num_layers", "hidden_size", "micro_batch_size", "global_batch_size", "tensor_model_parallel_size",
+})  # fmt: skip
+"""Names that trainings with and without FP8 are given."""
+
+_COMMENT = re.compile(r"(?:^|(?<=\s))#[^\n]*")
+_WORD = re.compile(r"(?:\$\{[^{}\s]*\}|[^\s\"'`();,|&<>\\])+")
+_FLAG = re.compile(r"--(?P<off>no-|disable-)?(?P<name>[a-z][a-z0-9]*(?:-[a-z0-9]+)*)(?:=(?P<value>.*))?", re.DOTALL)
+_BRANCH = re.compile(r"^\s*(?:else|elif|case)\b", re.MULTILINE)
+_WHOLE = re.compile(r"[+-]?\d{1,18}")
+_DECIMAL = re.compile(r"[+-]?(?:\d{1,30}(?:\.\d{0,30})?|\.\d{1,30})(?:[eE][+-]?\d{1,3})?")
+_WORDS: dict[str, Value] = {"True": True, "False": False, "None": None}
+
+
+def read_arguments(text: str) -> tuple[Setting, ...]:
+    """Return the arguments that say something of FP8, by name; of one that stands there twice the last, as Megatron.
+
+    In a script with branches nobody knows which of two that differ is meant: that is a value that is not known.
+    """
+    found: dict[str, Setting] = {}
+    for setting in _in_order(_COMMENT.sub("", text)):
+        name = str(setting.key[-1])
+        before = found.get(name)
+        is_open = before is not None and before.value != setting.value and _BRANCH.search(text) is not None
+        found[name] = Setting(key=setting.key, value=UNKNOWN, line=setting.line) if is_open else setting
+    return tuple(found.values())
+
+
+def has_arguments(text: str) -> bool:
+    """Tell whether a text gives a training its arguments, of whatever they speak."""
+    flags = (_FLAG.fullmatch(match[0]) for match in _WORD.finditer(_COMMENT.sub("", text)))
+    return any(flag is not None and flag["name"].replace("-", "_") in _COMMON for flag in flags)
+
+
+def value_of(text: str) -> Value:
+    """Return what a printed or written value is."""
+    if text in _WORDS:
+        return _WORDS[text]
+    if _WHOLE.fullmatch(text):
+        return int(text)
+    return float(text) if _DECIMAL.fullmatch(text) else text
+
+
+def _in_order(text: str) -> Iterator[Setting]:
+    words = [(match.start(), match[0]) for match in _WORD.finditer(text)]
+    line, counted_to = 1, 0
+    for number, (start, word) in enumerate(words):
+        flag = _FLAG.fullmatch(word)
+        if flag is None or (name := flag["name"].replace("-", "_")) not in NAMES:
+            continue
+        line, counted_to = line + text.count("\n", counted_to, start), start
+        following = words[number + 1][1] if number + 1 < len(words) else ""
+        value: Value
+        if name in _SWITCHES:
+            value = flag["off"] is None
+        elif flag["value"] is None:
+            value = UNKNOWN if following.startswith("--") else value_of(following)
+        else:
+            value = value_of(flag["value"]) if flag["value"] else value_of(following)  # --name="$VALUE"
+        yield Setting(key=(name,), value=value, line=line)

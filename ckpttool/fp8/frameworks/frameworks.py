@@ -1,0 +1,153 @@
+"""What frameworks are told to run an experiment, which each of them can express in part only."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib import import_module
+from typing import Protocol, cast
+
+from ckpttool.core.domain.frozen import dataclass
+from ckpttool.core.domain.units import Step
+from ckpttool.core.errors import UsageError, unknown_word
+from ckpttool.fp8.frameworks.view import Version
+from ckpttool.fp8.model.fp8 import Arithmetic, Gemm, Recipe
+from ckpttool.fp8.model.plan import AsPlanned, Change, Experiment, Trial
+from ckpttool.fp8.model.settings import RunArithmetic
+
+_MODULES = {
+    "te": "transformer_engine",
+    "megatron": "megatron",
+    "torchtitan": "torchtitan",
+    "torchao": "torchao",
+}
+
+NOT_IN_FP8 = {
+    "mindformers": "MindFormers 2.1.0 trains no FP8: it only decodes FP8 weights when it loads some (fp8 compare reads "
+    "its logs and fp8 probe its shards)",
+}
+"""Why some can be asked for no experiment."""
+
+SAME_BATCH = "the global batch size stays: the same samples a step, summed in another order"
+KEEP_OPTIMIZER = "where parameters are kept in FP8, BF16 needs the master weights: load the optimizer, too"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """Where and with what an experiment is run."""
+
+    folder: str
+    """The experiment's own, absolute: what it writes goes there."""
+    first_step: Step
+    last_step: Step
+    load: str | None
+    """The folder of the checkpoint that it starts from; None from scratch."""
+    recipe: Recipe | None
+    """The candidate's."""
+    framework_version: Version | None
+    engine_version: Version | None
+    """Of Transformer Engine, where that computes."""
+    arguments: Mapping[str, str] | None
+    """As the candidate's log printed them."""
+    in_e5m2: bool
+    """Whether gradients are in E5M2; else in E4M3 as all else."""
+
+    def argument(self, name: str) -> str | None:
+        """Return a printed argument of the candidate; None where none is known."""
+        return None if self.arguments is None else self.arguments.get(name)
+
+
+class Framework(Protocol):
+    """What is one framework's own about experiments."""
+
+    title: str
+    recipes: tuple[Recipe, ...]
+    """Those that a whole run can be switched to."""
+    first_layer: int
+    """The number of the first layer in the names that its configs are matched with."""
+
+    def extras(self, arguments: Mapping[str, str] | None) -> tuple[str, ...]:
+        """Return what is switched on beside plain FP8; without arguments all that might be."""
+        ...
+
+    def change(self, trial: Trial, setting: Setting) -> Change | str:
+        """Return what makes the experiment of the candidate's start, or why that cannot be expressed."""
+        ...
+
+    def told(self, experiment: Experiment, seen: RunArithmetic) -> tuple[AsPlanned, str | None]:
+        """Tell by what the framework itself logs whether an experiment ran as planned."""
+        ...
+
+
+def framework_names() -> tuple[str, ...]:
+    """Return the names of those that experiments can be planned for."""
+    return tuple(_MODULES)
+
+
+def framework_of(name: str) -> Framework:
+    """Return a framework by its name.
+
+    Raises:
+        UsageError: There is none of that name, or it trains no FP8.
+    """
+    if name in NOT_IN_FP8:
+        raise UsageError(f"--framework {name}: {NOT_IN_FP8[name]}")
+    if name not in _MODULES:
+        raise unknown_word("framework", name, list(_MODULES), f"they are {', '.join(_MODULES)}")
+    return cast("Framework", import_module(f"ckpttool.fp8.frameworks.{_MODULES[name]}").FRAMEWORK)
+
+
+def in_bf16(trial: Trial) -> bool:
+    """Tell whether an experiment uses no FP8 at all."""
+    return trial.products.changed == frozenset(Gemm) and {trial.products.of(gemm) for gemm in Gemm} == {Arithmetic.BF16}
+
+
+def regrouped(size: str | None) -> str | None:
+    """Return another micro-batch size that divides what this one does: half of it, or two instead of one."""
+    if size is None or not size.isdecimal() or int(size) < 1:
+        return None
+    if int(size) == 1:
+        return "2"
+    return str(int(size) // 2) if int(size) % 2 == 0 else "1"
+
+
+def in_a_script(trial: Trial, setting: Setting) -> list[str]:
+    """Say what a script of one's own must do for an experiment, whatever its FP8 is made of."""
+    notes = [] if setting.load is None else [f"load the checkpoint of step {setting.first_step} from {setting.load}"]
+    notes += [
+        f"stop after step {setting.last_step}, with the learning rates as they were",
+        f"save below {setting.folder}",
+    ]
+    if trial.is_regrouped:
+        notes.append(f"halve the micro-batch: {SAME_BATCH}")
+    return notes
+
+
+def no_delayed(trial: Trial, setting: Setting, title: str) -> str | None:
+    """Say why an experiment that needs a delayed scale cannot be made, where that is so."""
+    needs = trial.drops_history or Arithmetic.CURRENT in {trial.products.of(gemm) for gemm in Gemm}
+    if not needs or setting.recipe in {None, Recipe.DELAYED}:
+        return None
+    return f"{title} scales by {setting.recipe.value} here: there is no history" if setting.recipe else None
+
+
+def printed_otherwise(seen: RunArithmetic, wanted: Mapping[str, str]) -> str | None:
+    """Say what a log prints otherwise than it was planned; None where nothing is.
+
+    Args:
+        seen: What it printed; what it did not print is passed over.
+        wanted: Value by argument; what is still to be filled in stands in angle brackets.
+    """
+    for name, value in wanted.items():
+        found = seen.argument(name)
+        if found is not None and not value.startswith("<") and not _same(found, value):
+            return f"its log prints {name} = {found}, and {value} was planned"
+    return None
+
+
+def _same(found: str, value: str) -> bool:
+    if found.rstrip("/") == value.rstrip("/"):
+        return True
+    try:
+        return float(found) == float(value)
+    except ValueError:
+        return False

@@ -1,0 +1,190 @@
+"""What nvdlfw-inspect logs of Transformer Engine's layers: what each operand goes through, and its statistics.
+
+Source:
+    nvdlfw-inspect 0.2.2 (`logging.py`, `config_manager.py`), Transformer Engine v2.4 to 2026-08
+    (`debug/pytorch/debug_quantization.py`, `debug/features/`).
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from ckpttool.core.domain.metrics import LogProblem
+from ckpttool.core.logs.base import lines_with
+from ckpttool.core.logs.reading import blocks_of
+from ckpttool.fp8.model.fp8 import Gemm, Operand
+from ckpttool.fp8.model.settings import Computed, OperandSeen, RunArithmetic, TensorStatistic
+
+PLAN, FEATURE, NOT_FOUND = b"Tensor: ", b"API=process_tensor: ", b"Could not find config file at "
+
+_WORDS = {
+    b"high precision": Computed.HIGH,
+    b"fp8 quantize": Computed.QUANTIZED,  # to 2.12
+    b"quantize": Computed.QUANTIZED,  # from 2.13
+    b"fp8 quantization": Computed.QUANTIZED,  # in older documentation
+    b"modify_tensor()": Computed.MODIFIED,
+}
+_FEATURES = {b"FakeQuant": Computed.FAKE, b"PerTensorScaling": Computed.CURRENT}
+
+_HEAD = rb"(?:.* )?(?:LAYER=)?(?P<layer>[^\s=]+): "
+_GEMM, _OPERAND = rb"(?P<gemm>fprop|dgrad|wgrad)", rb"(?P<operand>activation|weight|gradient)"
+_PLAN = re.compile(_HEAD + rb"Tensor: " + _OPERAND + rb", gemm " + _GEMM + rb" - (?P<word>\S.*?)\s*")
+_FEATURE = re.compile(_HEAD + rb"Feature=(?P<feature>\w+), API=process_tensor: " + _GEMM + rb", " + _OPERAND + rb"\s*")
+_NOT_FOUND = re.compile(rb".*Could not find config file at (?P<path>.*?)\. Please make sure.*", re.DOTALL)
+
+_STATISTIC = re.compile(
+    rb"(?:.* - [A-Z]+ - )?(?P<layer>\S+)_(?P<tensor>activation|weight|gradient|output|wgrad|dgrad)_"
+    rb"(?P<name>[A-Za-z0-9_%]+?)(?P<columnwise>_columnwise)?"
+    rb"[ \t]+iteration=(?P<step>\d{1,18})[ \t]+value=(?P<value>-?(?:\d+\.\d+|inf|nan))\s*"
+)
+_ITERATION = re.compile(rb"[ \t]iteration=")
+_RECIPE = re.compile(r"((?:fp8_)?(?:delayed|current|block)_scaling|mxfp8|nvfp4)_(.+)")
+
+
+class OperandsSeen:
+    """Collects what is told of each operand."""
+
+    def __init__(self) -> None:
+        """Begin with nothing."""
+        self.config_missing: str | None = None
+        self._seen: dict[tuple[str, Gemm, Operand], dict[Computed, None]] = {}
+
+    def add(self, line: bytes) -> None:
+        """Look at a line that may tell something."""
+        computed = None
+        if found := _PLAN.fullmatch(line):
+            computed = _WORDS.get(found["word"].lower())
+        elif found := _FEATURE.fullmatch(line):
+            computed = _FEATURES.get(found["feature"])
+        elif missing := _NOT_FOUND.fullmatch(line):
+            self.config_missing = missing["path"].decode("utf-8", "replace")
+            return
+        if found is None or computed is None:
+            return
+        key = (
+            found["layer"].decode("utf-8", "replace"),
+            Gemm(found["gemm"].decode()),
+            Operand(found["operand"].decode()),
+        )
+        self._seen.setdefault(key, {})[computed] = None
+
+    def operands(self) -> tuple[OperandSeen, ...]:
+        """Return them by layer, product and operand; a feature that is named tells more than that there is one."""
+        named = frozenset(_FEATURES.values())
+        return tuple(
+            OperandSeen(
+                layer=layer,
+                gemm=gemm,
+                operand=operand,
+                computed=tuple(each for each in told if each is not Computed.MODIFIED or not named & told.keys()),
+            )
+            for (layer, gemm, operand), told in sorted(
+                self._seen.items(), key=lambda item: (item[0][0], list(Gemm).index(item[0][1]), item[0][2].value)
+            )
+        )
+
+
+class _Measured(NamedTuple):
+    layer: str
+    tensor: str
+    name: str
+    recipe: str
+    columnwise: bool
+
+
+@dataclass(slots=True)
+class _Sum:
+    first: int
+    last: int
+    count: int = 0
+    total: float = 0.0
+    largest: float = -math.inf
+    nonfinite: int = 0
+
+    def add(self, step: int, value: float) -> None:
+        self.first, self.last = min(self.first, step), max(self.last, step)
+        if math.isfinite(value):
+            self.count += 1
+            self.total += value
+            self.largest = max(self.largest, value)
+        else:
+            self.nonfinite += 1
+
+
+def read_statistics(paths: Iterable[str]) -> tuple[tuple[TensorStatistic, ...], tuple[LogProblem, ...]]:
+    """Return what was measured of each tensor, by layer, tensor and name, and which logs could not be read.
+
+    Args:
+        paths: Statistics logs, of all ranks or of some; those of several ranks that measured one tensor count alike.
+    """
+    sums: dict[_Measured, _Sum] = {}
+    problems = []
+    for path in paths:
+        for block in blocks_of(path):
+            if isinstance(block, LogProblem):
+                problems.append(block)
+                continue
+            for _, line in lines_with(block, _ITERATION):
+                if found := _STATISTIC.fullmatch(line):
+                    step = int(found["step"])
+                    sums.setdefault(_measured(found), _Sum(step, step)).add(step, float(found["value"]))
+    return tuple(_statistic(measured, sums[measured]) for measured in sorted(sums)), tuple(problems)
+
+
+def _measured(found: re.Match[bytes]) -> _Measured:
+    name = found["name"].decode()
+    recipe = _RECIPE.fullmatch(name)
+    return _Measured(
+        layer=found["layer"].decode("utf-8", "replace"),
+        tensor=found["tensor"].decode(),
+        name=recipe[2] if recipe else name,
+        recipe=recipe[1] if recipe else "",
+        columnwise=found["columnwise"] is not None,
+    )
+
+
+def _statistic(measured: _Measured, seen: _Sum) -> TensorStatistic:
+    return TensorStatistic(
+        layer=measured.layer,
+        tensor=measured.tensor,
+        name=measured.name,
+        recipe=measured.recipe or None,
+        columnwise=measured.columnwise,
+        count=seen.count,
+        mean=seen.total / seen.count if seen.count else math.nan,
+        largest=seen.largest if seen.count else math.nan,
+        nonfinite=seen.nonfinite,
+        first_step=seen.first,
+        last_step=seen.last,
+    )
+
+
+_NUMBERED = re.compile(r"(?:^|\.)(?P<inside>[A-Za-z_]+)\.(?P<number>[0-9]{1,6})\.")
+
+
+def layers_of(
+    measured: Iterable[TensorStatistic], seen: RunArithmetic, first_layer: int
+) -> tuple[tuple[int, ...], str]:
+    """Return the numbers of layers, those first of which most becomes zero, and what stands before them in names.
+
+    Args:
+        measured: Statistics of tensors.
+        seen: What else the logs of the run say.
+        first_layer: The number of the first layer, where only their count is known.
+    """
+    worst: dict[int, float] = {}
+    inside = "layers"
+    names = [(each.layer, each.mean if each.name.startswith("underflows") else 0.0) for each in measured]
+    for layer, share in (*names, *((each.layer, 0.0) for each in seen.operands)):
+        found = _NUMBERED.search(layer)
+        if found is not None:
+            inside, number = found["inside"], int(found["number"])
+            worst[number] = max(worst.get(number, 0.0), share)
+    count = seen.argument("num_layers")
+    if not worst and count is not None and count.isdecimal():
+        worst = dict.fromkeys(range(first_layer, first_layer + int(count)), 0.0)
+    return tuple(sorted(worst, key=lambda number: (-worst[number], number))), inside

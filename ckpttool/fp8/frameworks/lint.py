@@ -1,0 +1,105 @@
+"""What in settings of FP8 does not do what it says, or is known trouble: each file by itself, and beside the others."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+
+from ckpttool.core.decide.lint_engine import Rule, findings, problems
+from ckpttool.core.domain.finding import Finding
+from ckpttool.core.domain.frozen import replace
+from ckpttool.core.domain.metrics import LogProblem
+from ckpttool.core.domain.settings import dotted
+from ckpttool.core.errors import UsageError
+from ckpttool.core.logs.base import lines_with
+from ckpttool.core.logs.reading import blocks_of
+from ckpttool.fp8.frameworks.lint_debug import DEBUG
+from ckpttool.fp8.frameworks.lint_layers import LAYERS
+from ckpttool.fp8.frameworks.lint_recipe import RECIPE
+from ckpttool.fp8.frameworks.settings import ELSEWHERE, KEYS, MENTIONED
+from ckpttool.fp8.frameworks.view import Beside, Fp8View, Version
+from ckpttool.fp8.model.fp8 import Recipe
+from ckpttool.fp8.model.settings import Fp8Input, Fp8Settings
+
+_MOST_LAYERS = 100_000
+_LOGGED = re.compile(rb"\b(?:LAYER=|Assigned layer name: )")
+_LAYER = re.compile(rb"\b(?:LAYER=|Assigned layer name: )(?P<name>[^\s:,=]{1,500})")
+_NAME = re.compile(rb"[A-Za-z_][\w.-]{0,500}")
+_VERSION = re.compile(r"(?:core_)?v?(\d{1,4}(?:\.\d{1,4}){0,3})(?:[.+-].*)?")
+
+
+def version(text: str, option: str = "--te-version") -> Version:
+    """Read a version as people write it: `2.13`, `v2.4`, `2.4.0+cu12`, `core_v0.16.0`.
+
+    Raises:
+        UsageError: It is none.
+    """
+    found = _VERSION.fullmatch(text.strip())
+    if found is None:
+        raise UsageError(f"{option} {text!r} is no version; write it as 2.13")
+    return tuple(map(int, found[1].split(".")))
+
+
+def read_layers(path: str) -> tuple[str, ...]:
+    """Return names of layers: one a line, or as a log of debug features has them.
+
+    Raises:
+        UsageError: The file cannot be read, or holds none.
+    """
+    told: dict[str, None] = {}
+    names: dict[str, None] = {}
+    for block in blocks_of(path):
+        if isinstance(block, LogProblem):
+            if block.ends_the_log:
+                raise UsageError(f"--layers {path!r} {block.reason}")
+            continue
+        for _, line in lines_with(block, _LOGGED):
+            if (found := _LAYER.search(line)) is not None:
+                told[found["name"].decode("utf-8", "replace")] = None
+        if not told:
+            lines = (line.strip() for line in block.data.splitlines())
+            names.update((line.decode("utf-8", "replace"), None) for line in lines if _NAME.fullmatch(line))
+        if max(len(told), len(names)) > _MOST_LAYERS:
+            raise UsageError(f"--layers {path!r} has more names than any model has layers: {_MOST_LAYERS:,}")
+    if not told and not names:
+        raise UsageError(f"--layers {path!r} holds no names; write one a line, or give a log of debug features")
+    return tuple(told or names)
+
+
+def lint(read: Sequence[Fp8Settings], known: Beside) -> tuple[tuple[Finding, ...], ...]:
+    """Judge settings by every rule.
+
+    Args:
+        read: Of all files that were given: some rules look at what stands beside each.
+        known: What else is known; what the files tell of each other is added.
+
+    Returns:
+        The findings about each, in the order of the file.
+    """
+    views = [Fp8View(settings, known) for settings in read]
+    recipes = [frozenset(scope.recipe for scope in view.scopes if scope.recipe is not None) for view in views]
+    found = []
+    for number, settings in enumerate(read):
+        others = [place for place in range(len(read)) if place != number]
+        beside = replace(
+            known,
+            recipes=frozenset[Recipe]().union(*(recipes[place] for place in others)),
+            flags=any(read[place].kind in {Fp8Input.DUMP, Fp8Input.ARGUMENTS} for place in others),
+        )
+        view = Fp8View(settings, beside)
+        found.append(findings(view, problems(view, _rules(settings.kind)), path=settings.settings.path))
+    return tuple(found)
+
+
+def is_without(read: Fp8Settings) -> bool:
+    """Tell whether a file is known to switch no FP8 on."""
+    if read.kind is Fp8Input.DEBUG or Fp8View(read, Beside()).scopes:
+        return False
+    others = (entry for entry in read.settings.entries if entry.key[-1] not in KEYS)
+    return read.kind is Fp8Input.DUMP or not any(
+        entry.key[-1] in ELSEWHERE or MENTIONED.search(f"{dotted(entry.key)} {entry.value}") for entry in others
+    )
+
+
+def _rules(kind: Fp8Input) -> Iterable[Rule[Fp8View]]:
+    return DEBUG if kind is Fp8Input.DEBUG else (*RECIPE, *LAYERS)

@@ -1,0 +1,144 @@
+"""Rules about torchao and torchtitan, and about patterns that pick layers in all frameworks.
+
+Source:
+    torchtitan v0.1.0 to v0.2.2 (`components/quantization/`), torchao 0.12 to 0.18 (`float8/config.py`,
+    `prototype/mx_formats/`), Megatron-LM 2026-08 (`core/quantization/quant_config.py`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from ckpttool.core.decide.lint_engine import Problem, Rule, note, suspect
+from ckpttool.core.domain.finding import Code
+from ckpttool.core.domain.settings import Nested, Setting, dotted
+from ckpttool.fp8.frameworks.arguments import UNKNOWN
+from ckpttool.fp8.frameworks.view import Fp8View
+
+_CONVERTED = {"float8": "float8", "mx": "mx"}
+"""Sections of settings by the word that switches them on."""
+
+_OUTPUT = ("output", "lm_head")
+_FLOOR_RECIPES = frozenset(
+    {"mxfp8", "mxfp8_cublas", "mxfp8_emulated"}
+)  # torchao until the training recipe `mxfp8_rceil`
+
+_ENDS_IN_NUMBER = re.compile(r"(?:^|[.*]|\b(?:layers?|blocks?)_?)\d+")
+"""A number that is a part of a name by itself: not the one of `fc1` or `w1`."""
+
+
+def ends_in_number(text: str) -> bool:
+    """Tell whether a part of a name would also be found in that of ten more layers: `layers.1` is in `layers.10`."""
+    return re.search(rf"(?:{_ENDS_IN_NUMBER.pattern})$", text) is not None
+
+
+def _sections(view: Fp8View, word: str) -> Iterator[Setting]:
+    """Yield the sections of settings for a converter, unless the config has a list of converters without it."""
+    lists = [entry for entry in view.named("converters") if entry.value is Nested.LIST]
+    switched_on = {str(item.value) for entry in lists for item in view.inside(dotted(entry.key))}
+    if lists and not any(word in name.split(".") for name in switched_on):
+        return
+    for entry in view.named(word):
+        if entry.value is Nested.MAPPING and "grouped_mm" not in entry.key:
+            yield entry
+
+
+def _unfiltered(view: Fp8View, section: Setting) -> tuple[str, list[str]] | None:
+    """Return where names to leave out stand, and these; None where they are not known."""
+    key = f"{dotted(section.key)}.filter_fqns"
+    told = view.raw(key)
+    names = told.split(",") if isinstance(told, str) else told if isinstance(told, list) else None
+    if names is None or any(not isinstance(name, str) or UNKNOWN in name for name in names):
+        return None
+    return key, [name.strip() for name in names]
+
+
+def _output_layer(view: Fp8View) -> Iterator[Problem]:
+    for word in _CONVERTED:
+        for section in _sections(view, word):
+            found = _unfiltered(view, section)
+            if found is not None and not any(output in name for name in found[1] for output in _OUTPUT):
+                yield note(
+                    found[0],
+                    "the output layer is computed in FP8: published recipes keep it in higher precision",
+                    'add "output" to `filter_fqns`',
+                )
+
+
+def _substring(view: Fp8View) -> Iterator[Problem]:
+    for entry in view.named("filter_fqns"):
+        names = view.raw(dotted(entry.key))
+        for name in names.split(",") if isinstance(names, str) else names if isinstance(names, list) else ():
+            if isinstance(name, str) and ends_in_number(name.strip()):
+                yield too_many(dotted(entry.key), name.strip(), f"{name.strip()}.", "it may be any part of a name")
+    for entry in view.named("pattern"):
+        if "matchers" in entry.key and isinstance(entry.value, str):
+            stem = entry.value.rstrip("*")
+            if stem != entry.value and ends_in_number(stem):
+                yield too_many(dotted(entry.key), entry.value, f"{stem}.*", "a star stands for digits, too")
+
+
+def too_many(key: str, pattern: str, closed: str, why: str) -> Problem:
+    """Say that a pattern picks the ten layers whose numbers begin alike."""
+    return suspect(
+        key,
+        f"`{pattern}` picks more layers than the one: {why}, so that 1 picks 10 to 19 as well",
+        f"close it: `{closed}`",
+        expected=closed,
+        actual=pattern,
+    )
+
+
+def _emulated(view: Fp8View) -> Iterator[Problem]:
+    active = {dotted(section.key) for section in _sections(view, "float8")}
+    for entry in view.named("emulate"):
+        place = dotted(entry.key[:-1])
+        recipe = view.get(f"{place}.recipe_name".lstrip("."))
+        is_active = place in active or "float8" not in entry.key
+        if is_active and entry.value is True and isinstance(recipe, str) and UNKNOWN not in recipe:
+            yield suspect(
+                dotted(entry.key),
+                f"`emulate` and the recipe {recipe} do not go together: torchtitan to 0.2 does not emulate then, and "
+                "later versions drop the recipe for one scale a tensor with gradients in E5M2",
+                "take `emulate` out on a device that has FP8; elsewhere take out the recipe: it is another arithmetic",
+            )
+
+
+def _floor(view: Fp8View) -> Iterator[Problem]:
+    for entry in view.named("scale_calculation_mode", "scaling_mode"):
+        if str(entry.value).rpartition(".")[2].lower() == "floor":
+            yield _rounds_down(dotted(entry.key), f"`{entry.key[-1]}: {entry.value}`", "set it to RCEIL")
+    for section in _sections(view, "mx"):
+        key = f"{dotted(section.key)}.recipe_name"
+        if view.get(key) in _FLOOR_RECIPES:
+            yield _rounds_down(key, f"`recipe_name: {view.get(key)}`", "take mxfp8_cublas_rceil or mxfp8_rceil")
+
+
+def _rounds_down(key: str, said: str, remedy: str) -> Problem:
+    return suspect(
+        key,
+        f"{said} rounds scales down, as the OCP's standard has it: the largest values of one block in six saturate, "
+        "by up to 14 %",
+        remedy,
+    )
+
+
+def _fast(view: Fp8View) -> Iterator[Problem]:
+    for entry in view.named("use_fast_accum"):
+        if entry.value is True:
+            yield note(
+                dotted(entry.key),
+                "fast accumulation keeps about 14 bits of a sum on Hopper: nearly 2 % of error where 4096 products are "
+                "summed",
+                "set `use_fast_accum` to False where that is too coarse",
+            )
+
+
+LAYERS: tuple[Rule[Fp8View], ...] = (
+    Rule(code=Code.FP8_OUTPUT_LAYER, check=_output_layer),
+    Rule(code=Code.FP8_SUBSTRING, check=_substring),
+    Rule(code=Code.FP8_EMULATE_DROPS_RECIPE, check=_emulated),
+    Rule(code=Code.FP8_MX_FLOOR, check=_floor),
+    Rule(code=Code.FP8_FAST_ACCUMULATION, check=_fast),
+)

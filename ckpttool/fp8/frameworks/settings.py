@@ -1,0 +1,160 @@
+"""What a file sets of FP8, told apart by content: printed arguments, arguments, a config, or one of debug features.
+
+Source:
+    Megatron-LM core_v0.12 to 2026-08, torchtitan v0.1.0 to v0.2.2 (`config/job_config.py`), torchao 0.12 to 0.18,
+    Transformer Engine v1.7 to 2026-08 (`common/recipe/__init__.py`), nvdlfw-inspect 0.2.2 (`config_manager.py`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from ckpttool.core.domain.metrics import LogProblem
+from ckpttool.core.domain.settings import Setting, Settings
+from ckpttool.core.errors import CkptToolError, ConfigError, ForeignConfigError
+from ckpttool.core.formats.config_text import TOML, parse_config
+from ckpttool.core.formats.safe_yaml import MAX_BYTES, Document, read_head, settings_of
+from ckpttool.core.logs.base import lines_with
+from ckpttool.core.logs.reading import blocks_of
+from ckpttool.fp8.frameworks import dump
+from ckpttool.fp8.frameworks.arguments import has_arguments, read_arguments, value_of
+from ckpttool.fp8.model.settings import Fp8Input, Fp8Settings
+
+KEYS: Mapping[str, str] = {
+    "fp8": "format",
+    "fp8_format": "format",
+    "fp8_recipe": "recipe",
+    "fp8_amax_history_len": "history",
+    "amax_history_len": "history",
+    "fp8_amax_compute_algo": "algorithm",
+    "amax_compute_algo": "algorithm",
+    "fp8_margin": "margin",
+    "margin": "margin",
+    "fp8_interval": "interval",
+    "interval": "interval",
+    "fp8_wgrad": "wgrad",
+    "override_linear_precision": "overridden",
+    "reduce_amax": "reduce_amax",
+    "tp_only_amax_red": "tp_only",
+    "fp8_dot_product_attention": "dot_product_attention",
+    "fp8_dpa": "dot_product_attention",
+    "fp8_multi_head_attention": "multi_head_attention",
+    "fp8_mha": "multi_head_attention",
+    "fp8_output_proj": "output_layer",
+    "first_last_layers_bf16": "bf16_layers",
+    "num_layers_at_start_in_bf16": "bf16_at_start",
+    "num_layers_at_end_in_bf16": "bf16_at_end",
+}
+"""What the frameworks' keys mean, in one word each."""
+
+FORMAT_SWITCHES = {"fp8_e4m3": "e4m3", "fp8_hybrid": "hybrid"}
+"""As older versions of Megatron and its forks have the format."""
+
+GENERAL = frozenset({"margin", "interval", "reduce_amax"})
+"""Keys that mean this only beside others of FP8."""
+
+ELSEWHERE = frozenset({
+    "exp_avg_dtype", "exp_avg_sq_dtype", "use_fast_accum", "scale_calculation_mode", "float8", "mx",
+    "te_precision_config_file", "matchers", *FORMAT_SWITCHES,
+})  # fmt: skip
+"""Further keys by which a file is known to say something of FP8."""
+
+SELECTORS = ("exact_layer_names", "layer_name_regex_pattern", "layer_numbers", "layer_types")
+NAMESPACE = "transformer_engine"
+
+MENTIONED = re.compile(r"fp8|float8|transformer[_-]?engine|\bmx\b", re.IGNORECASE)
+"""A file that has such a word may switch FP8 on in a way that nobody here knows."""
+
+_PRINTED = re.compile(b"|".join([re.escape(dump.BEGINS), re.escape(dump.ENDS), dump.DOTS]))
+_SPELT = re.compile(rf"\b(?:{'|'.join(sorted(KEYS.keys() - GENERAL | ELSEWHERE))})\b[\"']?\s*[:=]")
+_TOML_LINE = re.compile(r"^\s*\[\[?[A-Za-z0-9_.\"' -]+\]\]?\s*(?:#.*)?$", re.MULTILINE)
+
+
+def read_settings(path: str) -> Fp8Settings:
+    """Return what a file sets of FP8; nothing, where it is a sound one of a run that uses none.
+
+    A log may be of any size, and compressed; everything else is bounded as configs are. Nothing of it is run.
+
+    Args:
+        path: As the user gave it.
+
+    Raises:
+        CkptToolError: It cannot be read, or says nothing of FP8 in any of these forms.
+    """
+    head = read_head(path)
+    printed = _printed(path)
+    if printed is not None:
+        return Fp8Settings(kind=Fp8Input.DUMP, settings=Settings(path=path, entries=printed), text="")
+    if len(head) > MAX_BYTES:
+        raise ForeignConfigError(f"{path!r} holds no printed arguments, and is longer than any config or script")
+    why: CkptToolError | None = None
+    try:
+        document = _parsed(head, path)
+    except CkptToolError as error:
+        why = error
+    else:
+        settings = settings_of(document, path=path)
+        if (kind := _kind(document, settings)) is not None:
+            return Fp8Settings(kind=kind, settings=settings, text=document.text)
+    text = head.decode("utf-8", "replace")
+    arguments = read_arguments(text)
+    if arguments or (has_arguments(text) and not MENTIONED.search(text)):
+        return Fp8Settings(kind=Fp8Input.ARGUMENTS, settings=Settings(path=path, entries=arguments), text=text)
+    if why is not None and (_SPELT.search(text) or not isinstance(why, ConfigError)):
+        raise why
+    raise ForeignConfigError(
+        f"{path!r} says nothing of FP8: give a log with the trainer's printed arguments, a script with arguments, a "
+        "training config, or a config of debug features"
+    )
+
+
+def _printed(path: str) -> tuple[Setting, ...] | None:
+    """Return the arguments that were printed last; None where none were, or not to their end."""
+    whole: dict[str, Setting] | None = None
+    begun: dict[str, Setting] | None = None
+    for block in blocks_of(path):
+        if isinstance(block, LogProblem):
+            if block.ends_the_log and whole is None:
+                raise ConfigError(f"{path!r} {block.reason}")
+            continue
+        for number, line in lines_with(block, _PRINTED):
+            if dump.ENDS in line:
+                whole, begun = begun or whole, None
+            elif dump.BEGINS in line:
+                begun = {}
+            elif begun is not None and (argument := dump.argument(line)):
+                begun[argument[0]] = Setting(key=(argument[0],), value=value_of(argument[1]), line=number)
+    return None if whole is None else tuple(whole.values())
+
+
+def _parsed(content: bytes, path: str) -> Document:
+    """Parse a config as what it is, whatever it is called."""
+    if (
+        not path.endswith(TOML)
+        and content.lstrip()[:1] != b"{"
+        and _TOML_LINE.search(content.decode("utf-8", "replace"))
+    ):
+        try:
+            return parse_config(content, path=f"{path}{TOML}")
+        except CkptToolError:
+            pass
+    return parse_config(content, path=path)
+
+
+def _kind(document: Document, settings: Settings) -> Fp8Input | None:
+    if any(map(_is_section, document.data.values())):
+        return Fp8Input.DEBUG
+    keys = {entry.key[-1] for entry in settings.entries}
+    is_other = keys.isdisjoint(KEYS.keys() - GENERAL | ELSEWHERE) and (not keys or MENTIONED.search(document.text))
+    return None if is_other else Fp8Input.CONFIG
+
+
+def _is_section(value: object) -> bool:
+    """Tell a section of a config of debug features."""
+    if not isinstance(value, dict):
+        return False
+    layers = value.get("layers")
+    return isinstance(value.get(NAMESPACE), dict) or (
+        isinstance(layers, dict) and not layers.keys().isdisjoint(SELECTORS)
+    )

@@ -1,0 +1,170 @@
+"""What a rule about FP8 sees of a file, and of those beside it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from functools import cached_property
+
+from ckpttool.core.decide.lint_engine import View
+from ckpttool.core.domain.frozen import dataclass, replace
+from ckpttool.core.domain.settings import KeyPath, Nested, Setting, Value, dotted
+from ckpttool.fp8.frameworks.arguments import UNKNOWN
+from ckpttool.fp8.frameworks.settings import FORMAT_SWITCHES, GENERAL, KEYS
+from ckpttool.fp8.model.fp8 import Recipe
+from ckpttool.fp8.model.settings import Fp8Input, Fp8Settings
+
+Version = tuple[int, ...]
+
+_CLASSES = {
+    "DelayedScaling": Recipe.DELAYED,
+    "Float8CurrentScaling": Recipe.TENSORWISE,
+    "Float8BlockScaling": Recipe.BLOCKWISE,
+    "MXFP8BlockScaling": Recipe.MXFP8,
+}
+"""Transformer Engine's recipes by the classes that a config may name."""
+
+_RECIPES = {recipe.value: recipe for recipe in (Recipe.DELAYED, Recipe.TENSORWISE, Recipe.BLOCKWISE, Recipe.MXFP8)}
+_OFF = frozenset({"none", "null", "false", "no", ""})
+_TARGET = "_target_"
+
+_DEFAULTS: Mapping[str, Value] = {
+    "format": None, "recipe": "delayed", "history": 1, "algorithm": "most_recent", "margin": 0, "interval": 1,
+    "wgrad": True, "bf16_layers": False, "bf16_at_start": 1, "bf16_at_end": 1,
+}  # fmt: skip
+"""Megatron's, for what a version does not print: it goes by them all the same."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Beside:
+    """What else is known."""
+
+    engine: Version | None = None
+    """Transformer Engine's version; None: not known."""
+    layers: tuple[str, ...] | None = None
+    """Names of all layers; None: not known."""
+    recipes: frozenset[Recipe] = frozenset()
+    """Those that the other files name."""
+    flags: bool = False
+    """Whether one of the other files is Megatron's own: its printed arguments, or arguments for it."""
+
+    def engine_from(self, *version: int) -> bool | None:
+        """Tell whether Transformer Engine is of this version or a later one; None: not known."""
+        return None if self.engine is None else self.engine >= version
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scope:
+    """Settings of one recipe: those of one section of a config, or all arguments."""
+
+    place: str
+    """The section, dotted; empty at the top."""
+    told: Mapping[str, Setting]
+    """By the one word for each."""
+    kind: Fp8Input
+
+    @property
+    def is_dump(self) -> bool:
+        """Whether what is not there the trainer does not have."""
+        return self.kind is Fp8Input.DUMP
+
+    def get(self, name: str) -> Value:
+        """Return a setting; None where it is not known, or is none."""
+        setting = self.told.get(name)
+        if setting is None:
+            return _DEFAULTS.get(name) if self.is_dump else None
+        value = setting.value
+        return None if value is Nested.MAPPING or (isinstance(value, str) and UNKNOWN in value) else value
+
+    def key(self, *names: str) -> str:
+        """Return where the first of some settings stands that is there, else the section."""
+        return next((dotted(self.told[name].key) for name in names if name in self.told), self.place)
+
+    def spelt(self, name: str) -> str:
+        """Return what the file calls a setting, or would."""
+        if name in self.told:
+            key = str(self.told[name].key[-1])
+        else:
+            short = any(setting.key[-1] == "amax_history_len" for setting in self.told.values())
+            key = next(key for key in KEYS if KEYS[key] == name and key.startswith("fp8_") is not short)
+        return f"--{key.replace('_', '-')}" if self.kind is Fp8Input.ARGUMENTS else key
+
+    def number(self, name: str) -> int | float | None:
+        """Return a finite number; None where it is not known, or is none."""
+        value = self.get(name)
+        if isinstance(value, bool) or not isinstance(value, (int, float)):
+            return None
+        return value if isinstance(value, int) or math.isfinite(value) else None
+
+    def word(self, name: str) -> str | None:
+        """Return a word in small letters, without the class of an enumeration; None where it is not known."""
+        value = self.get(name)
+        return value.strip().rpartition(".")[2].lower() if isinstance(value, str) else None
+
+    @property
+    def is_off(self) -> bool:
+        """Whether it is said that there is no FP8."""
+        setting = self.told.get("format")
+        if setting is None:
+            return self.is_dump
+        value = setting.value
+        return value is None or value is False or (isinstance(value, str) and value.strip().lower() in _OFF)
+
+    @property
+    def named_class(self) -> str:
+        """The class that the settings are for, or the name of their section."""
+        setting = self.told.get(_TARGET)
+        return (self.place if setting is None else str(setting.value)).rpartition(".")[2]
+
+    @property
+    def recipe(self) -> Recipe | None:
+        """The recipe; None where it is not known. What only one recipe's own class takes tells it, too."""
+        if (recipe := _RECIPES.get(self.word("recipe") or "")) is not None:
+            return recipe
+        if self.named_class in _CLASSES:
+            return _CLASSES[self.named_class]
+        is_own_class = "history" in self.told and self.spelt("history") == "amax_history_len"
+        return Recipe.DELAYED if is_own_class and "recipe" not in self.told else None
+
+
+class Fp8View(View):
+    """A file to look things up in."""
+
+    def __init__(self, read: Fp8Settings, beside: Beside) -> None:
+        """Index what was read."""
+        super().__init__(read.settings)
+        self.kind = read.kind
+        self.beside = beside
+
+    @cached_property
+    def scopes(self) -> tuple[Scope, ...]:
+        """Every section that sets something of FP8 and does not say that there is none."""
+        if self.kind is Fp8Input.DEBUG:
+            return ()
+        sections: dict[KeyPath, dict[str, Setting]] = {}
+        for entry in self.entries:
+            name = str(entry.key[-1])
+            if name in KEYS and entry.value is not Nested.MAPPING:
+                sections.setdefault(entry.key[:-1], {})[KEYS[name]] = entry
+            elif name in FORMAT_SWITCHES and entry.value is True:
+                form = replace(entry, value=FORMAT_SWITCHES[name])
+                sections.setdefault(entry.key[:-1], {})["format"] = form
+            elif name == _TARGET:
+                sections.setdefault(entry.key[:-1], {})[_TARGET] = entry
+        scopes = (Scope(place=dotted(place), told=told, kind=self.kind) for place, told in sections.items())
+        return tuple(scope for scope in scopes if _is_fp8(scope) and not scope.is_off)
+
+    def named(self, *names: str) -> Iterator[Setting]:
+        """Yield all settings of some names, wherever they stand."""
+        yield from (entry for entry in self.entries if entry.key[-1] in names)
+
+    @property
+    def is_dump(self) -> bool:
+        """Whether all that the trainer goes by is there."""
+        return self.kind is Fp8Input.DUMP
+
+
+def _is_fp8(scope: Scope) -> bool:
+    """Tell whether a section's words can be meant: some of them others have, too."""
+    own = {name for name, setting in scope.told.items() if name != _TARGET and setting.key[-1] not in GENERAL}
+    return bool(own) or scope.named_class in _CLASSES

@@ -1,0 +1,374 @@
+"""Two loss curves side by side: what they were, how far apart they are, and what that can mean."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from ckpttool.core.domain.answered import Answered
+from ckpttool.core.domain.finding import Finding
+from ckpttool.core.domain.frozen import dataclass
+from ckpttool.core.domain.log_answer import LogReading
+from ckpttool.core.domain.units import Step
+from ckpttool.core.errors import ExitCode
+
+SEED = 1
+"""Of all chance: same input, same answer."""
+
+
+class CurveClass(str, Enum):
+    """In which way a candidate leaves its baseline."""
+
+    DIVERGED = "diverged"
+    """Its loss is no number any more, or rises and stays high."""
+    EARLY = "early"
+    """Worse from the start."""
+    STEP = "step"
+    """Worse by as much ever since a step."""
+    DRIFT = "drift"
+    """Worse since a step, and more so with each further one."""
+    LATE = "late"
+    """Worse since a step; whether it grows cannot be told."""
+    TRANSIENT = "transient"
+    """Worse for a while, longer than the baseline ever was, and back again."""
+    INCONCLUSIVE = "inconclusive"
+    """It cannot be told."""
+    SPIKES = "spikes"
+    """The same but for spikes that pass as quickly as the baseline's."""
+    MATCH = "match"
+    """The same."""
+
+
+class CurveShape(str, Enum):
+    """How a gap goes on once it has begun."""
+
+    STEP = "step"
+    DRIFT = "drift"
+    OPEN = "open"
+    """Both fit alike."""
+
+
+class Effect(str, Enum):
+    """Whether the candidate differs at all, however little."""
+
+    YES = "yes"
+    NO = "no"
+    UNKNOWN = "unknown"
+    """No repeat of the baseline on the same data tells."""
+
+
+class FloorFrom(str, Enum):
+    """What tells how far apart two runs of one kind are."""
+
+    REPEAT = "repeat"
+    """Further runs of the baseline."""
+    SAMPLING = "sampling"
+    """Only how much the gap itself varies: runs of other seeds may lie further apart."""
+
+
+class PairedBy(str, Enum):
+    """Which values of two runs belong together."""
+
+    STEP = "step"
+    SAMPLES = "samples"
+    """Those after as many samples: runs of different batch sizes."""
+
+
+class CurveMetric(str, Enum):
+    """Which loss is compared."""
+
+    LOSS = "loss"
+    """Of the training, at each logged step."""
+    VALIDATION = "validation"
+    """Of one fixed set of samples."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tolerance:
+    """What counts as the same."""
+
+    value: float
+    relative: bool
+    """Whether it is a share of the baseline's loss; else it is in units of the loss."""
+
+    def of(self, loss: float) -> float:
+        """Return it in units of the loss."""
+        return self.value * abs(loss) if self.relative else self.value
+
+
+WITHIN_CHANCE = Tolerance(value=0.0025, relative=True)
+"""Source: DeepSeek-V3's report, "within the randomness of training"."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Terms:
+    """How two runs are compared."""
+
+    by: PairedBy = PairedBy.STEP
+    metric: CurveMetric = CurveMetric.LOSS
+    tolerance: Tolerance = WITHIN_CHANCE
+    switch_step: Step | None = None
+    """Of the baseline: the step at which the candidate's arithmetic changes; None where it differs from the start."""
+    seed: int = SEED
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CurvesQuestion:
+    """Which runs to hold against each other, and how."""
+
+    baseline: str
+    """A file, a folder, a glob, or `-`."""
+    candidate: str
+    repeats: tuple[str, ...] = ()
+    """Further runs of the baseline."""
+    columns: str | None = None
+    """`step=iter,loss=train/loss`: what the fields are called in logs with named columns."""
+    by: PairedBy | None = None
+    """None: by step, or by samples where both logs count them and the batches are of different sizes."""
+    metric: CurveMetric = CurveMetric.LOSS
+    tolerance: Tolerance = WITHIN_CHANCE
+    switch_step: Step | None = None
+    evals: tuple[str, str] | None = None
+    """Results of downstream tasks, of the baseline and of the candidate: JSON files."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Curve:
+    """The losses of one run, ascending by place; all sequences are of one length."""
+
+    places: tuple[int, ...]
+    """By what values are paired: steps, or samples consumed."""
+    steps: tuple[Step, ...]
+    losses: tuple[float, ...]
+    """May be NaN or infinite."""
+    norms: tuple[float | None, ...]
+    """L2 norm of the gradients, where it was logged."""
+    rates: tuple[float | None, ...]
+    """Learning rate, where it was logged."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pairs:
+    """What two runs show at the same places, ascending; all sequences are of one length, all losses finite."""
+
+    places: tuple[int, ...]
+    """By what they were paired: steps, or samples consumed."""
+    steps: tuple[Step, ...]
+    """Of the baseline."""
+    baseline: tuple[float, ...]
+    candidate: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spike:
+    """A stretch in which the loss of one run is far above what it was."""
+
+    candidate: bool
+    """Whether it is the candidate's; else the baseline's."""
+    first: Step
+    last: Step
+    values: int
+    """Logged ones from the first to the last."""
+    height: float | None
+    """Above the median before; None where the loss was no number."""
+    shared: bool
+    """Whether the other run has one within ten steps: then the data did it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Apart:
+    """How far a run is from its baseline, pair by pair and without the spikes of either; all of one length."""
+
+    steps: tuple[Step, ...]
+    """Of the baseline; the first of those that one value stands for."""
+    ends: tuple[Step, ...]
+    """Of the baseline; the last of these."""
+    baseline: tuple[float, ...]
+    differences: tuple[float, ...]
+    """Of the run to the baseline."""
+    spikes: tuple[Spike, ...]
+    """Of both, ascending: this run's are the candidate's."""
+    pairing: float | None
+    """Correlation of what moves both curves from step to step; None where it cannot be told."""
+    together: int
+    """Neighbouring pairs for which one value stands; 1 but for very long logs."""
+    pairs: int
+    """All that values stand for."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gap:
+    """The mean of a stretch of differences, and how well it is known."""
+
+    mean: float
+    low: float
+    """With `high`: in 95 of 100 stretches like this one the mean lies between."""
+    high: float
+    half: float
+    """Half the width of such an interval once a straight line is taken off the stretch."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Floor:
+    """How far apart two runs of one kind are by chance."""
+
+    value: float
+    """In units of the loss."""
+    source: FloorFrom
+    paired: float | None
+    """Of those repeats alone that saw the same data in the same order; None without one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Onset:
+    """Since when a candidate is apart from its baseline."""
+
+    step: Step
+    not_before: Step
+    not_after: Step
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GapWindow:
+    """The mean difference over some neighbouring pairs."""
+
+    first: Step
+    last: Step
+    gap: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """What the curves of two runs say of the candidate; losses in their own unit, candidate minus baseline."""
+
+    by: PairedBy
+    metric: CurveMetric
+    kind: CurveClass
+    pairs: int
+    first: Step | None
+    """Of the pairs; None without one."""
+    last: Step | None
+    pairing: float | None
+    """Correlation of what moves both curves from step to step; None where it cannot be told."""
+    shape: CurveShape | None
+    """None where there is no gap that counts."""
+    effect: Effect
+    matters: bool | None
+    """Whether the gap is over the limit; None where it cannot be told."""
+    gap: Gap | None
+    """At the end of the curves; None with too few pairs."""
+    relative_gap: float | None
+    """To the baseline's loss there."""
+    floor: Floor | None
+    tolerance: float | None
+    """What counts as the same, in units of the loss."""
+    limit: float | None
+    """The least gap that counts, and the smallest that is seen: floor, tolerance and noise in one."""
+    onset: Onset | None
+    """None where there is no gap that counts."""
+    spikes: tuple[Spike, ...]
+    norm_gap: Gap | None
+    """Of the logarithm of the gradient norm at the end; None where norms are not logged."""
+    windows: tuple[GapWindow, ...]
+    notes: tuple[str, ...]
+    findings: tuple[Finding, ...]
+
+    @property
+    def told(self) -> bool:
+        """Whether it can be told at all."""
+        return self.kind is not CurveClass.INCONCLUSIVE
+
+    @property
+    def leaves(self) -> bool:
+        """Whether the candidate leaves its baseline."""
+        return self.told and self.kind not in {CurveClass.MATCH, CurveClass.SPIKES}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskScore:
+    """How well a model does a downstream task."""
+
+    task: str
+    metric: str
+    value: float
+    """From 0 to 1; more is better."""
+    error: float | None
+    """Standard error; None where it is not told."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskChange:
+    """How well two models do the same task."""
+
+    task: str
+    metric: str
+    baseline: float
+    candidate: float
+    error: float | None
+    """Standard error of the difference; None where it is not told."""
+
+    @property
+    def change(self) -> float:
+        """By how much the candidate is better, to nine digits: from 0.70 to 0.67 are three points."""
+        return round(self.candidate - self.baseline, 9)
+
+    @property
+    def z(self) -> float | None:
+        """The change in standard errors; None where these are not known."""
+        return self.change / self.error if self.error else None
+
+
+class Downstream(str, Enum):
+    """What downstream tasks say of two runs whose losses match; the cases of the published triage."""
+
+    ALL = "3a"
+    """All tasks changed: it is the export or the evaluation."""
+    SOME = "3b"
+    """Some dropped: it is the recipe."""
+    NONE = "none"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evals:
+    """Two models on the same downstream tasks."""
+
+    tasks: tuple[TaskChange, ...]
+    """Those that both were given, by name."""
+    changed: tuple[str, ...]
+    """Names of those that changed by more than a point and more than chance."""
+    dropped: tuple[str, ...]
+    """Names of those that are clearly worse."""
+    verdict: Downstream | None
+    """None where the losses do not match: then these tell nothing more."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CurvesAnswer(Answered):
+    """What the logs of two runs say of the second."""
+
+    NOUN = "fp8-compare"
+
+    comparison: Comparison
+    baseline: LogReading
+    candidate: LogReading
+    repeats: tuple[LogReading, ...]
+    evals: Evals | None
+    """None where nobody asked."""
+
+    @property
+    def exit_code(self) -> ExitCode:
+        """10 where the candidate leaves its baseline, 14 where that cannot be told or a log was not read."""
+        if self.leaves:
+            return ExitCode.DAMAGE
+        told = self.comparison.told and not any(reading.unreadable for reading in self.readings)
+        return ExitCode.OK if told else ExitCode.INCOMPLETE
+
+    @property
+    def leaves(self) -> bool:
+        """Whether the candidate is another model than its baseline, by its loss or by what it can do."""
+        tasks = Downstream.NONE if self.evals is None else self.evals.verdict
+        return self.comparison.leaves or tasks in {Downstream.ALL, Downstream.SOME}
+
+    @property
+    def readings(self) -> tuple[LogReading, ...]:
+        """Of all logs."""
+        return (self.baseline, self.candidate, *self.repeats)

@@ -1,0 +1,373 @@
+"""Experiments that tell what of FP8 hurts a training, what they showed, and what follows."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from ckpttool.core.domain.answered import Answered
+from ckpttool.core.domain.frozen import dataclass
+from ckpttool.core.domain.units import Step
+from ckpttool.core.errors import ExitCode
+from ckpttool.fp8.model.curves import CurveClass, CurvesQuestion, FloorFrom, Gap, Onset
+from ckpttool.fp8.model.fp8 import Arithmetic, Gemm, Operand, Recipe
+
+REFERENCE = "B"
+REGROUPED = "E0"
+UNCHANGED = "C"
+FRESH_HISTORY = "F"
+FAKE = "E3"
+LAST = "E2"
+EXTRAS = "E1"
+REPEATED = "C2"
+"""What experiments are called; those of single products and below are put together."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Products:
+    """In which arithmetic each matrix product is computed."""
+
+    fprop: Arithmetic
+    dgrad: Arithmetic
+    wgrad: Arithmetic
+
+    def of(self, gemm: Gemm) -> Arithmetic:
+        """Return that of one product."""
+        return {Gemm.FPROP: self.fprop, Gemm.DGRAD: self.dgrad, Gemm.WGRAD: self.wgrad}[gemm]
+
+    @classmethod
+    def all(cls, arithmetic: Arithmetic) -> Products:
+        """Return one for all three."""
+        return cls(fprop=arithmetic, dgrad=arithmetic, wgrad=arithmetic)
+
+    @classmethod
+    def fp8_but(cls, arithmetic: Arithmetic, gemms: frozenset[Gemm]) -> Products:
+        """Return FP8, and another one for some products."""
+        fprop, dgrad, wgrad = (arithmetic if gemm in gemms else Arithmetic.FP8 for gemm in Gemm)
+        return cls(fprop=fprop, dgrad=dgrad, wgrad=wgrad)
+
+    @property
+    def changed(self) -> frozenset[Gemm]:
+        """The products that are not computed as the candidate does."""
+        return frozenset(gemm for gemm in Gemm if self.of(gemm) is not Arithmetic.FP8)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trial:
+    """What an experiment changes about the candidate, in no framework's words."""
+
+    id: str
+    """Also the name of its folder."""
+    round: int
+    """From 1: what it needs to know is told by those before."""
+    title: str
+    products: Products
+    if_guilty: str
+    """What it means if the loss comes back to that of BF16, or does what the title asks."""
+    if_innocent: str
+    """What it means if not."""
+    layers: str | None = None
+    """A regular expression that is searched for in layers' names: elsewhere all is the candidate's; None: in all."""
+    operand: Operand | None = None
+    """The only operand of the changed products that is meant; None: both."""
+    recipe: Recipe | None = None
+    """Another recipe for all of FP8; None: the candidate's."""
+    is_regrouped: bool = False
+    """The same samples a step in smaller micro-batches: another order of sums, and nothing else."""
+    drops_history: bool = False
+    """Starts without the history of largest magnitudes that a delayed recipe keeps in the checkpoint."""
+    without: tuple[str, ...] = ()
+    """Extras of FP8 and of parallelism that are switched off, in the framework's own words."""
+    from_last: bool = False
+    """Starts from the candidate's last checkpoint, and not from the plan's."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """What turns the candidate's start into an experiment, in a framework's words."""
+
+    remove: tuple[str, ...] = ()
+    set: tuple[tuple[str, str], ...] = ()
+    """Name -> value, in the order to write; an empty value where a switch takes none."""
+    env: tuple[tuple[str, str], ...] = ()
+    files: tuple[tuple[str, str], ...] = ()
+    """Name in the experiment's folder -> content."""
+    notes: tuple[str, ...] = ()
+    """What is to be done by hand, or known."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Experiment:
+    """A trial in a framework."""
+
+    trial: Trial
+    change: Change | None
+    """None where the framework cannot express it."""
+    reason: str | None
+    """Why it cannot; None where it can."""
+    first_step: Step
+    """It starts with the weights of this step."""
+    last_step: Step
+    device_hours: float | None
+    """None where nothing tells how long a step takes, or on how many devices."""
+    logs: tuple[str, ...] = ()
+    """Those that were found, as paths."""
+
+    @property
+    def steps(self) -> int:
+        """How many it trains."""
+        return self.last_step - self.first_step
+
+
+class Evidence(str, Enum):
+    """How the checkpoint came to be trusted."""
+
+    RESOLVED = "resolved"
+    """It was chosen as `resolve` chooses."""
+    TRUSTED = "trusted"
+    """The user named its step."""
+    SCRATCH = "scratch"
+    """There is none: the experiments start as the candidate did."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StartPoint:
+    """From where the experiments start."""
+
+    name: str | None
+    """Of the checkpoint; None from scratch, or where only its step is known."""
+    step: Step
+    path: str | None
+    """The folder that it lies in."""
+    evidence: Evidence
+    has_history: bool | None
+    """Whether it holds the scale history of a delayed recipe; None: not known."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Suspicion:
+    """What the comparison of baseline and candidate said, as far as a verdict goes by it; losses in their own unit."""
+
+    kind: CurveClass
+    gap: float | None
+    relative_gap: float | None
+    limit: float | None
+    """The least gap that counted."""
+    tolerance: float | None
+    """What counts as the same."""
+    floor_from: FloorFrom | None
+    onset: Onset | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fp8Plan(Answered):
+    """Which experiments to run next."""
+
+    NOUN = "fp8-plan"
+
+    round: int
+    """The last one that is planned."""
+    framework: str
+    framework_version: str | None
+    engine_version: str | None
+    """Of the library that computes in FP8 below the framework."""
+    recipe: Recipe | None
+    """The candidate's; None: not known."""
+    suspicion: Suspicion
+    start: StartPoint
+    horizon: int
+    """Steps that each experiment trains."""
+    window: tuple[Step, Step]
+    """Its last third, by which it is judged: first and last step."""
+    limit: float
+    baseline: tuple[str, ...]
+    """Paths of its logs."""
+    candidate: tuple[str, ...]
+    columns: str | None
+    """What the fields are called in logs with named columns."""
+    experiments: tuple[Experiment, ...]
+    """By round, then by cost of knowing."""
+    extras: tuple[str, ...]
+    """What is switched on beside plain FP8, in the framework's words."""
+    layers: tuple[int, ...]
+    """Numbers of the layers in their names, the most suspicious first; none: not known."""
+    layers_in: str = "layers"
+    """What stands before a layer's number in its name."""
+    output: str
+    """The folder that holds a folder for each."""
+    notes: tuple[str, ...] = ()
+
+    @property
+    def exit_code(self) -> ExitCode:
+        """0: experiments are planned."""
+        return ExitCode.OK
+
+    @property
+    def steps_in_all(self) -> int:
+        """Of all that can be expressed and have no log yet."""
+        return sum(each.steps for each in self.experiments if each.change is not None and not each.logs)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanQuestion:
+    """Which experiments are asked for."""
+
+    curves: CurvesQuestion | None
+    """The runs in question; None in a later round, which knows them from the plan."""
+    framework: str
+    output: str
+    """The folder of the plan."""
+    tree: str | None = None
+    """Of the candidate's checkpoints; None: as `resolve` looks for one."""
+    checkpoint_step: Step | None = None
+    """Start here, on the user's word: nothing of it is looked at."""
+    horizon: int | None = None
+    """Steps that each experiment trains; None: as many as the gap needs."""
+    framework_version: str | None = None
+    engine_version: str | None = None
+    recipe: Recipe | None = None
+    """The candidate's; None: what its log prints."""
+    round: int = 1
+    stats: tuple[str, ...] = ()
+    """Logs of statistics by debug features: they say which layers are the most suspicious."""
+    devices: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoPlan(Answered):
+    """Nothing can be learned by experiments."""
+
+    NOUN = "fp8-plan"
+
+    reason: str
+    suspicion: Suspicion
+
+    @property
+    def exit_code(self) -> ExitCode:
+        """14: none can tell anything."""
+        return ExitCode.INCOMPLETE
+
+
+class AsPlanned(str, Enum):
+    """Whether a run computed what its experiment says."""
+
+    YES = "yes"
+    NO = "no"
+    UNKNOWN = "unknown"
+    """Its logs do not tell."""
+
+
+class Outcome(str, Enum):
+    """What an experiment did to the gap."""
+
+    RESTORES = "restores"
+    """Nothing of it is left that counts."""
+    PART = "part"
+    WORSE = "worse"
+    NO = "no"
+    RECOVERED = "recovered"
+    RECOVERING = "recovering"
+    STUCK = "stuck"
+    """The last three are of a start from the candidate's last checkpoint."""
+    REFERENCE = "reference"
+    """It is what others are held against."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gate:
+    """Whether a run may count."""
+
+    is_valid: bool
+    as_planned: AsPlanned
+    reason: str | None
+    """Why it may not, or why it is not known whether it ran as planned; None: nothing to say."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shown:
+    """What an experiment showed."""
+
+    id: str
+    gate: Gate
+    gap: Gap | None = None
+    """To the reference, in the window; None where it counts for nothing, or is the reference."""
+    recovered: float | None = None
+    """Share of the candidate's gap that is closed: 1 is all of it."""
+    recovered_low: float | None = None
+    recovered_high: float | None = None
+    outcome: Outcome | None = None
+    note: str | None = None
+
+
+class VerdictKind(str, Enum):
+    """What the experiments tell."""
+
+    CULPRIT = "culprit"
+    SOFTWARE = "software"
+    STALE_SCALE = "stale-scale"
+    FORMAT = "format"
+    NOT_REPRODUCED = "not-reproduced"
+    WEAK = "weak"
+    DAMAGED_START = "damaged-start"
+    UNDECIDED = "undecided"
+    INNOCENT = "innocent"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cure:
+    """What makes the candidate well."""
+
+    id: str
+    """The experiment that says how."""
+    restores: bool | None
+    """Whether it was shown to; None: it was not run."""
+    keeps_fp8: bool
+    """Whether all products stay in FP8."""
+    change: Change | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NextRound:
+    """What to run before anything can be said, or to say more."""
+
+    round: int
+    ids: tuple[str, ...]
+    steps: int
+    """Of all of them together."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fp8Verdict(Answered):
+    """Who is guilty, what to change, or which round comes next."""
+
+    NOUN = "fp8-verdict"
+
+    round: int
+    kind: VerdictKind
+    because: str
+    """One sentence."""
+    culprits: tuple[Gemm, ...]
+    operands: tuple[Operand, ...]
+    """Of the culprits, where experiments told them apart."""
+    layers: str | None
+    """A regular expression for their names, where experiments told them apart."""
+    explains: float | None
+    """Share of the gap that is closed with the culprits in BF16; None where all three are: then that is no proof."""
+    cure: Cure | None
+    experiments: tuple[Shown, ...]
+    shares: tuple[tuple[Gemm, float], ...] | None
+    """Of each product in the gap, in units of the loss (Shapley); None unless all eight sets of products were run."""
+    floor: float | None
+    """How far apart two paired runs of one kind are, in units of the loss."""
+    limit: float | None
+    next: NextRound | None
+    notes: tuple[str, ...]
+
+    @property
+    def exit_code(self) -> ExitCode:
+        """10 where something of FP8 is guilty and no cure that keeps FP8 was shown, 14 where it is not decided."""
+        if self.kind is VerdictKind.INNOCENT:
+            return ExitCode.OK
+        if self.kind not in {VerdictKind.CULPRIT, VerdictKind.SOFTWARE, VerdictKind.STALE_SCALE, VerdictKind.FORMAT}:
+            return ExitCode.INCOMPLETE
+        cured = self.cure is not None and self.cure.keeps_fp8 and self.cure.restores
+        return ExitCode.OK if cured else ExitCode.DAMAGE

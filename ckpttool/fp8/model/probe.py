@@ -1,0 +1,211 @@
+"""What FP8 would do to tensors that lie on a disk: the question, the numbers of each, and how much is lost."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from ckpttool.core.domain.answered import Answered
+from ckpttool.core.domain.checkpoint import Inventory
+from ckpttool.core.domain.exits import of_findings, safest
+from ckpttool.core.domain.finding import Finding
+from ckpttool.core.domain.frozen import dataclass
+from ckpttool.core.domain.units import Rank, Step
+from ckpttool.core.errors import ExitCode
+from ckpttool.fp8.model.fp8 import Fp8Format, Recipe
+
+USUAL_RECIPES = (Recipe.TENSORWISE, Recipe.ROWWISE, Recipe.BLOCKWISE, Recipe.MXFP8)
+"""Shown where none is named; the first one decides."""
+
+
+class Risk(str, Enum):
+    """How much of a tensor is lost, least first."""
+
+    FINE = "fine"
+    WEAK = "weak"
+    LOST = "lost"
+
+
+class TensorRole(str, Enum):
+    """What a tensor is for, by its name and shape."""
+
+    LINEAR = "linear"
+    """The weight of a matrix product, which recipes put into FP8."""
+    EMBEDDING = "embedding"
+    HEAD = "head"
+    ROUTER = "router"
+    NORM = "norm"
+    FIRST_MOMENT = "first-moment"
+    """Of an optimizer: a smoothed gradient."""
+    SECOND_MOMENT = "second-moment"
+    OTHER = "other"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProbeQuestion:
+    """What is asked of every tensor. A picklable value."""
+
+    recipes: tuple[Recipe, ...] = ()
+    """Those that decide; none: the usual ones are shown, and the first of them decides."""
+    formats: tuple[Fp8Format, ...] = (Fp8Format.E4M3,)
+    """Of weights; the first one decides."""
+    exact: bool = False
+    """Whether every element is cast, or those of a sample."""
+    optimizer: bool = False
+    """Whether the states of an optimizer are looked at, too."""
+    swiglu: bool = True
+    """Whether gate and up weights are compared where they are found."""
+    history: int | None = None
+    """Steps that a delayed scale looks back on; None: this checkpoint alone."""
+    as_stored: bool = False
+    """Whether tensors of 32 bits are cast as they are; else rounded to BF16 first, as a trainer's copy of them is."""
+
+    @property
+    def shown(self) -> tuple[Recipe, ...]:
+        """The recipes of which numbers are shown."""
+        return self.recipes or USUAL_RECIPES
+
+    @property
+    def judged(self) -> tuple[Recipe, ...]:
+        """The recipes by which the exit code goes."""
+        return self.recipes or USUAL_RECIPES[:1]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lines:
+    """A count of rows, and one of columns: outputs of the forward product, and of the backward one."""
+
+    rows: int
+    columns: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CastNumbers:
+    """What one recipe does to one tensor in one format. Shares are of the finite elements that are not zero."""
+
+    recipe: Recipe
+    format: Fp8Format
+    scale: float | None
+    """What elements are multiplied by before the cast; None where parts of the tensor have scales of their own."""
+    channel_snr_db: float | None
+    """Signal over error of runs of 128 along rows and along columns in dB: the first percentile, of either the lower.
+    None where all is zero.
+    """
+    gone: Lines | None
+    """Of which every element becomes zero, and some are none in the file; None where parts have their own scales."""
+    faint: Lines | None
+    """Of which every element lies below the smallest normal number, those that are gone included."""
+    underflow: float | None
+    """Become zero."""
+    subnormal: float | None
+    """Become subnormal."""
+    saturated: float | None
+    """Lie above the largest number before they are rounded."""
+    lost: float | None
+    """Change by more than half a step of a normal number."""
+    lost_error: float | None
+    """Standard error of that share, from tile to tile; None where every element was cast."""
+    snr_db: float | None
+    """Of the whole sample. Where all small elements are lost it looks best: shown, never judged."""
+    cosine: float | None
+    """Between the sample before and after: as little to be judged by."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TensorNumbers:
+    """What was seen of one tensor in one file."""
+
+    name: str
+    path: str
+    """Of the file; POSIX, relative to the root."""
+    rank: Rank | None
+    dtype: str
+    shape: tuple[int, ...]
+    elements: int
+    sampled: int
+    """Elements that were cast."""
+    amax: float | None
+    """Largest finite magnitude of all elements; None where there are none."""
+    nonfinite: int
+    """NaN and infinities among all elements."""
+    amax_over_rms: float | None
+    """How far the largest one stands out; None where all is zero."""
+    bits: float | None
+    """Binades between the largest magnitude and the smallest one of the sample that is not zero."""
+    live: Lines | None
+    """Rows and columns that are not all zero in the file; None of what is no matrix."""
+    recipes: tuple[CastNumbers, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GatedNumbers:
+    """What the hidden units of a gate and what it opens amplify at most: |g||u|(1 + cos(g, u))/2 of their rows."""
+
+    name: str
+    """Of the gate's weight, or of the one that holds both."""
+    path: str
+    """Of the file; POSIX, relative to the root."""
+    rank: Rank | None
+    units: int
+    gain_over_median: float
+    """Of the worst unit."""
+    unit: int
+    """Which that is, from 0."""
+    alignment: float
+    """The largest magnitude of a cosine between the rows of a unit."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProbedTensor:
+    """A tensor's numbers, and what they mean."""
+
+    numbers: TensorNumbers
+    whole_name: str
+    """Of the tensor, where this is a slice of it."""
+    role: TensorRole
+    layer: str | None
+    """Which layer it belongs to, as its name says it; None: none."""
+    risks: tuple[Risk, ...]
+    """One for each of the recipes' numbers."""
+    risk: Risk
+    """Under the recipe that decides; of several the worst."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerRisk:
+    """A layer is as good as its worst weight."""
+
+    layer: str
+    risk: Risk
+    worst: str
+    """That weight's name."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fp8Probe(Answered):
+    """What `fp8 probe` found."""
+
+    NOUN = "fp8-probe"
+
+    inventory: Inventory
+    checkpoint: str
+    step: Step | None
+    question: ProbeQuestion
+    read_all: bool
+    """Whether every tensor that was asked for could be read."""
+    tensors: tuple[ProbedTensor, ...]
+    """Worst first."""
+    layers: tuple[LayerRisk, ...]
+    """Worst first."""
+    gated: tuple[GatedNumbers, ...]
+    """Worst first."""
+    history: tuple[Step, ...]
+    """Of earlier checkpoints from which a delayed scale was taken, too; ascending."""
+    findings: tuple[Finding, ...]
+    most_rows: int | None = None
+    """Rows of a table that people are shown at most; None: all."""
+
+    @property
+    def exit_code(self) -> ExitCode:
+        """10 where a weight would be lost, else what the findings ask for."""
+        lost = any(tensor.risk is Risk.LOST and tensor.role is TensorRole.LINEAR for tensor in self.tensors)
+        return safest([of_findings(self.findings), ExitCode.DAMAGE if lost else ExitCode.OK])

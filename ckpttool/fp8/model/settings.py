@@ -1,0 +1,119 @@
+"""What a training in FP8 was told, and what its own logs say that it did."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from enum import Enum
+
+from ckpttool.core.domain.frozen import dataclass
+from ckpttool.core.domain.metrics import LogProblem
+from ckpttool.core.domain.settings import Settings
+from ckpttool.fp8.model.fp8 import Gemm, Operand
+
+
+class Fp8Input(str, Enum):
+    """Where settings of FP8 were found."""
+
+    DUMP = "dump"
+    """A trainer printed all that it goes by, defaults too: what is not there, it does not have."""
+    ARGUMENTS = "arguments"
+    """Of a trainer, in a script or a file of their own."""
+    CONFIG = "config"
+    DEBUG = "debug"
+    """A config of debug features, which change single products of single layers."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fp8Settings:
+    """What a file sets of FP8, whatever its form."""
+
+    kind: Fp8Input
+    settings: Settings
+    """Of arguments by their names, with underscores; a variable that nobody knows is text with a dollar in it."""
+    text: str
+    """The whole file, for what its comments allow; empty where it is a log."""
+
+
+class Computed(str, Enum):
+    """What became of an operand before it was multiplied."""
+
+    HIGH = "high"
+    """It was kept in high precision."""
+    QUANTIZED = "quantized"
+    """It was cast to FP8 as the recipe has it."""
+    FAKE = "fake"
+    """A debug feature rounded it to FP8 with a current scale, and it was multiplied in high precision."""
+    CURRENT = "current"
+    """A debug feature cast it with a current scale in a recipe that delays it."""
+    MODIFIED = "modified"
+    """A debug feature changed it; the log does not say which."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OperandSeen:
+    """What a log says of one operand of one matrix product in one layer."""
+
+    layer: str
+    """As the framework calls it."""
+    gemm: Gemm
+    operand: Operand
+    computed: tuple[Computed, ...]
+    """In the order in which they were first told; more than one where it changed during the run, or between ranks."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunArithmetic:
+    """What the logs of a run say of the arithmetic that it really used."""
+
+    sources: tuple[str, ...]
+    """The logs that were read, as the user gave them."""
+    arguments: tuple[tuple[str, str], ...] | None
+    """Every setting as the trainer printed it when it last started, defaults too, by name; None: no such print."""
+    operands: tuple[OperandSeen, ...]
+    """By layer, product and operand; none: the logs do not tell."""
+    config_missing: str | None
+    """A config of debug features that was not found: the run went on without, and so without what it was to change."""
+    recipe: str | None
+    """In a framework that says which recipe is active, in its own word."""
+    converted: bool
+    """Whether such a framework also says that it exchanged its layers for those of FP8."""
+    problems: tuple[LogProblem, ...]
+    """Logs that could not be read, or not to their end."""
+
+    def argument(self, name: str) -> str | None:
+        """Return a setting as it was printed; None where it was not, or where no settings were printed."""
+        return None if self.arguments is None else dict(self.arguments).get(name)
+
+    def computed(self, gemm: Gemm, operand: Operand, layers: Iterable[str] | None = None) -> frozenset[Computed]:
+        """Return all that is told of an operand, in some layers or in all; empty where nothing is."""
+        asked = None if layers is None else frozenset(layers)
+        return frozenset(
+            computed
+            for seen in self.operands
+            if seen.gemm is gemm and seen.operand is operand and (asked is None or seen.layer in asked)
+            for computed in seen.computed
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TensorStatistic:
+    """One number that a debug feature measured of a tensor again and again."""
+
+    layer: str
+    tensor: str
+    """`activation`, `weight`, `gradient`, or a product's own result: `output`, `dgrad`, `wgrad`."""
+    name: str
+    """What was measured, without the recipe: `underflows%`, `mse`, `scale_inv_max`, `dynamic_range`."""
+    recipe: str | None
+    """The recipe that it was measured for, as the log names it; None: the one of the run, or none at all."""
+    columnwise: bool
+    """Whether it was measured on the transposed tensor."""
+    count: int
+    """Values that are numbers."""
+    mean: float
+    """Of these; NaN where there is none."""
+    largest: float
+    nonfinite: int
+    """Values that are NaN or infinite."""
+    first_step: int
+    last_step: int

@@ -1,0 +1,1 @@
+"""What is read of checkpoints, and computed of their tensors, for FP8."""

@@ -1,0 +1,245 @@
+"""Tensors that lie in FP8: whether their scales are there, fit, and are numbers; and whether the codes use their range.
+
+Source:
+    `X.weight_scale_inv` or `X.weight_scale` beside `X.weight`: F32, BF16 or E8M0; one, one a row, or one a block of
+    128 x 128 or of what `quantization_config.weight_block_size` says. Codes are multiplied by either, whatever it is
+    called.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any
+
+from ckpttool.core.domain.contents import elements_in
+from ckpttool.core.domain.dtype import DType
+from ckpttool.core.domain.finding import Code, Finding, damage, note
+from ckpttool.core.domain.frozen import dataclass, replace
+from ckpttool.core.domain.shard import TensorEntry
+from ckpttool.core.domain.units import counted
+from ckpttool.core.domain.verdict import CheckTask, TensorStat
+from ckpttool.core.formats.base import quoted
+from ckpttool.core.storage import open_storage
+from ckpttool.core.storage.base import ByteSource
+from ckpttool.core.storage.stream import BLOCK_BYTES
+from ckpttool.core.verify.kernels.elements import NUMBERS, doubles, pieces
+from ckpttool.core.verify.kernels.floats import FLOATS
+from ckpttool.core.verify.kernels.fold import numpy
+from ckpttool.fp8.model.probe import TensorNumbers
+from ckpttool.fp8.read.kernel_codes import Codes, largest_codes
+from ckpttool.fp8.read.kernel_sample import matrix_of
+from ckpttool.inspect.read_contents import opened_shard
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Array = NDArray[Any]
+
+AT_REST = frozenset({DType.F8_E4M3, DType.F8_E5M2})
+
+SCALE_WORDS = ("_scale_inv", "_scale")
+"""What the name of a weight's scale ends with, behind the weight's own."""
+
+USUAL_BLOCK = (128, 128)
+
+_UNUSED = 4
+"""A block whose largest number is so many times below the format's largest wastes two binades: its scale is stale."""
+
+_E8M0_BIAS, _E8M0_NAN = 127, 255
+_MATRIX = 2
+"""Dimensions of one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Beside:
+    """What other files tell of a shard's tensors. A picklable value."""
+
+    earlier: Mapping[str, float]
+    """The largest magnitude that a delayed scale goes by, by a tensor's name; of others it is their own."""
+    scales: Mapping[str, str]
+    """Scales of tensors in FP8 that lie in other files of the save: the file's path, by the scale's name."""
+    block: tuple[int, int] = USUAL_BLOCK
+    """Rows and columns that share a scale where there is a grid of them."""
+
+
+NOTHING_BESIDE = Beside(earlier={}, scales={})
+
+
+class ScalesAtRest:
+    """Finds the scales of one shard's tensors: in it, or in another file of the save."""
+
+    def __init__(self, task: CheckTask, source: ByteSource, entries: Sequence[TensorEntry], beside: Beside) -> None:
+        """Take the open shard and its tensors, and what other files tell of them."""
+        self._task, self._source, self._elsewhere, self.block = task, source, beside.scales, beside.block
+        self._entries = {entry.name: entry for entry in entries if entry.name.endswith(SCALE_WORDS)}
+        self.any_there = bool(self._elsewhere or self._entries)
+
+    def of(self, name: str) -> tuple[TensorEntry, Array] | None:
+        """Return the scale of a tensor, and its values in F64; None where there is none.
+
+        Raises:
+            OSError: The disk did not answer, or a file was cut meanwhile.
+        """
+        for scale in (f"{name}{word}" for word in SCALE_WORDS):
+            if scale in self._entries:
+                return self._entries[scale], _values(self._source, self._entries[scale])
+            if scale in self._elsewhere:
+                with ExitStack() as opened:
+                    path = self._elsewhere[scale]
+                    other = opened.enter_context(open_storage(self._task.root).open(path))
+                    held = opened_shard(replace(self._task, path=path), other)[1].entries
+                    found = [entry for entry in held if entry.name == scale]
+                    if found:
+                        return found[0], _values(other, found[0])
+        return None
+
+
+def _values(source: ByteSource, entry: TensorEntry) -> Array:
+    np: Any = numpy()
+    if entry.dtype is DType.F8_E8M0:
+        raw = np.frombuffer(b"".join(map(bytes, pieces(source, entry))), np.uint8).astype(np.int64)
+        found: Array = np.where(raw == _E8M0_NAN, np.nan, np.exp2(raw - float(_E8M0_BIAS)))
+    elif entry.dtype in NUMBERS:
+        found = np.concatenate([np.empty(0), *(doubles(entry.dtype, piece) for piece in pieces(source, entry))])
+    else:  # a type that is no scale's is a scale that is no number
+        found = np.full(elements_in(entry.shape), np.nan)
+    return found
+
+
+def at_rest(
+    task: CheckTask,
+    source: ByteSource,
+    entry: TensorEntry,
+    scales: ScalesAtRest,
+    passed: Callable[[int], None] | None = None,
+) -> tuple[TensorNumbers, TensorStat, tuple[Finding, ...]]:
+    """Look at one tensor that lies in FP8.
+
+    Args:
+        task: The shard.
+        source: The open file.
+        entry: The tensor.
+        scales: Where its scale is looked for.
+        passed: Told after each piece how many bytes it had.
+
+    Returns:
+        Its numbers, without any recipe: nobody casts it again. What is not finite in it. What is wrong with its scale.
+
+    Raises:
+        OSError: The disk did not answer, or a file was cut meanwhile.
+    """
+    np: Any = numpy()
+    matrix, scale = matrix_of(entry.name, entry.shape), scales.of(entry.name)
+    shared = None if scale is None else _shared_by(entry, scale[0].shape, scales.block)
+    buffer = memoryview(bytearray(BLOCK_BYTES))
+    size = shared or (max(matrix.rows, 1), max(matrix.columns, 1))
+    codes = largest_codes(source, entry, block=size, buffer=buffer, passed=passed)
+    if scale is None:
+        findings = _without(task.path, entry, any_there=scales.any_there)
+    elif shared is None:
+        findings = _unfit(task.path, entry, scale[0].shape, scales.block)
+    else:
+        findings = _invalid(task.path, entry, scale[1]) or _range(task.path, entry, codes)
+    layout = FLOATS[entry.dtype]
+    values = np.array([layout.value(code) for code in range(layout.largest_finite + 1)])[codes.largest]
+    if scale is not None and shared is not None and scale[1].size == values.size:
+        values = values * scale[1].reshape(values.shape)
+    elements = elements_in(entry.shape)
+    told = TensorNumbers(
+        name=entry.name,
+        path=task.path,
+        rank=task.rank,
+        dtype=entry.dtype.value,
+        shape=entry.shape,
+        elements=elements,
+        sampled=0,
+        amax=float(np.nanmax(np.where(np.isfinite(values), values, 0.0))) if elements else None,
+        nonfinite=codes.nans + codes.infinities,
+        amax_over_rms=None,
+        bits=None,
+        live=None,
+        recipes=(),
+    )
+    stat = TensorStat(
+        name=entry.name,
+        dtype=entry.dtype.value,
+        elements=elements,
+        nans=codes.nans,
+        infinities=codes.infinities,
+        absmax=told.amax or 0.0,
+        norm=0.0,
+        denormal_only=False,
+    )
+    return told, stat, findings
+
+
+def _shared_by(entry: TensorEntry, shape: tuple[int, ...], block: tuple[int, int]) -> tuple[int, int] | None:
+    """Return the rows and columns that share a scale; None where a scale of this shape does not fit.
+
+    Of a stack of matrices each has its own, as a matrix has.
+    """
+    matrix = matrix_of(entry.name, entry.shape)
+    if elements_in(shape) == 1:
+        return max(matrix.rows, 1), max(matrix.columns, 1)
+    if not matrix.is_matrix or matrix.columns != entry.shape[-1]:
+        return None
+    *stack, rows, columns = entry.shape
+    lead, (high, wide) = tuple(stack), block
+    if stack and shape in {lead, (*lead, 1, 1)}:
+        return rows, columns
+    if shape in {(*lead, rows), (*lead, rows, 1)}:
+        return 1, columns
+    if shape == (*lead, -(-rows // high), -(-columns // wide)) and not (stack and rows % high):
+        return high, wide
+    return None
+
+
+def _without(path: str, entry: TensorEntry, *, any_there: bool) -> tuple[Finding, ...]:
+    said, others = (damage, "others have one") if any_there else (note, "nor has any other")
+    own = entry.name.rpartition(".")[2]
+    names = " or ".join(f"{own}{word}" for word in SCALE_WORDS)
+    message = f"{quoted(entry.name)} lies in FP8 and has no scale ({names}); {others}"
+    return (said(Code.FP8_SCALE_MISSING, message, path=path, tensor=entry.name),)
+
+
+def _unfit(path: str, entry: TensorEntry, shape: tuple[int, ...], block: tuple[int, int]) -> tuple[Finding, ...]:
+    *stack, rows, columns = entry.shape if len(entry.shape) >= _MATRIX else (1, 1)
+    wanted = [(1,), (*stack, rows), (*stack, -(-rows // block[0]), -(-columns // block[1]))]
+    message = (
+        f"the scale of {quoted(entry.name)} has the shape {_spelled(shape)}, not {' or '.join(map(_spelled, wanted))}"
+    )
+    expected = " or ".join(map(_spelled, wanted))
+    return (
+        damage(Code.FP8_SCALE_SHAPE, message, path=path, tensor=entry.name, expected=expected, actual=_spelled(shape)),
+    )
+
+
+def _invalid(path: str, entry: TensorEntry, values: Array) -> tuple[Finding, ...]:
+    np: Any = numpy()
+    bad = int(np.count_nonzero(~(np.isfinite(values) & (values > 0))))
+    if not bad:
+        return ()
+    message = f"{bad} of {counted(len(values), 'scale')} of {quoted(entry.name)}: zero, negative or not finite"
+    return (damage(Code.FP8_SCALE_INVALID, message, path=path, tensor=entry.name, expected="0", actual=str(bad)),)
+
+
+def _range(path: str, entry: TensorEntry, codes: Codes) -> tuple[Finding, ...]:
+    """Note that blocks leave the upper part of the format's range unused."""
+    np: Any = numpy()
+    layout = FLOATS[entry.dtype]
+    least = layout.value(layout.largest_finite) / _UNUSED
+    first = next(code for code in range(layout.largest_finite + 1) if layout.value(code) >= least)
+    there = codes.largest > 0
+    low = int(np.count_nonzero(there & (codes.largest < first)))
+    if not low:
+        return ()
+    message = (
+        f"in {low} of {counted(int(np.count_nonzero(there)), 'block')} of {quoted(entry.name)} the largest number is "
+        "below a quarter of what the format holds: two binades are wasted, and the scale may be stale"
+    )
+    return (note(Code.FP8_RANGE_UNUSED, message, path=path, tensor=entry.name),)
+
+
+def _spelled(shape: tuple[int, ...]) -> str:
+    return "×".join(map(str, shape)) or "1"

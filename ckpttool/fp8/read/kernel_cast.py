@@ -1,0 +1,118 @@
+"""Numbers rounded to FP8 as the hardware does, and the scales that come before it: numpy alone, in F32.
+
+The trick needs no table and no branch. Add to a number a constant of so large an exponent that the sum's last bit is
+worth one step of the format, and take it away again: the processor's own rounding, to nearest and ties to even, does
+the rest, subnormals included. The constant is 1.5 times a power of two, for with 1.0 the sum of a negative number would
+have another exponent.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ckpttool.core.verify.kernels.fold import numpy
+from ckpttool.fp8.model.fp8 import Fp8Format, Recipe
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Array = NDArray[Any]
+
+
+class Limits(NamedTuple):
+    """What a format can hold."""
+
+    largest: float
+    smallest_normal: float
+    mantissa_bits: int
+    exponent: int
+    """Of its largest number."""
+
+    @property
+    def smallest(self) -> float:
+        """The smallest number above zero; what is at most half of it becomes zero."""
+        return float(self.smallest_normal / (1 << self.mantissa_bits))
+
+
+LIMITS = {
+    Fp8Format.E4M3: Limits(448.0, 2.0**-6, 3, 8),
+    Fp8Format.E5M2: Limits(57344.0, 2.0**-14, 2, 15),
+}
+
+_EXPONENT_BITS = 0x7F800000
+_F32_MANTISSA_BITS = 23
+_HALF = 1 << (_F32_MANTISSA_BITS - 1)
+
+
+def round_in_place(values: Array, format_: Fp8Format, scratch: Array) -> None:
+    """Round F32 numbers that are within the format's range; NaN stays. The sign of what becomes zero is lost.
+
+    Args:
+        values: They are overwritten.
+        format_: To which.
+        scratch: F32 of the same shape, which is overwritten, too.
+    """
+    np: Any = numpy()
+    limits, bits = LIMITS[format_], scratch.view(np.uint32)
+    np.bitwise_and(values.view(np.uint32), np.uint32(_EXPONENT_BITS), out=bits)
+    np.maximum(bits, np.float32(limits.smallest_normal).view(np.uint32), out=bits)
+    np.add(bits, np.uint32(((_F32_MANTISSA_BITS - limits.mantissa_bits) << _F32_MANTISSA_BITS) + _HALF), out=bits)
+    np.add(values, scratch, out=values)
+    np.subtract(values, scratch, out=values)
+
+
+def cast(values: Array, format_: Fp8Format, *, scale: Array | float = 1.0) -> Array:
+    """Return what F32 numbers become in FP8, still scaled, bit by bit as the hardware's cast: saturated at the largest.
+
+    Args:
+        values: Of any shape.
+        format_: To which.
+        scale: What they are multiplied by first, in F32.
+    """
+    np: Any = numpy()
+    limits = LIMITS[format_]
+    with np.errstate(over="ignore", invalid="ignore"):
+        scaled = np.multiply(values, np.asarray(scale, np.float32), dtype=np.float32)
+        rounded = np.clip(scaled, -limits.largest, limits.largest)
+        round_in_place(rounded, format_, np.empty_like(rounded))
+        found: Array = np.copysign(rounded, scaled)
+    return found
+
+
+def scales(amax: Array, format_: Fp8Format, recipe: Recipe) -> Array:
+    """Return what the numbers are multiplied by that share these largest magnitudes.
+
+    Args:
+        amax: F32; where it is zero or not finite the scale is 1.
+        format_: To which they will be cast.
+        recipe: How it is found.
+
+    Source:
+        Transformer Engine's `compute_scale_from_amax`: maximum over amax; an infinite one becomes the largest F32;
+        powers of two by cutting off the mantissa. E8M0 is rounded up there, in DeepGEMM too, and the OCP's own floors.
+    """
+    np: Any = numpy()
+    limits = LIMITS[format_]
+    amax = np.asarray(amax, np.float32)
+    usable = np.isfinite(amax) & (amax > 0)
+    amax = np.where(usable, amax, np.float32(1))
+    with np.errstate(over="ignore", under="ignore", divide="ignore"):
+        if recipe is Recipe.MXFP8_FLOOR:
+            found = _power(limits.exponent - (np.frexp(amax)[1] - 1))
+        elif recipe is Recipe.MXFP8:
+            least = np.maximum(amax * np.float32(1 / limits.largest), np.finfo(np.float32).smallest_subnormal)
+            fraction, exponent = np.frexp(least)
+            found = _power(-np.where(fraction > np.float32(0.5), exponent, exponent - 1))
+        else:
+            found = np.minimum(np.float32(limits.largest) / amax, np.finfo(np.float32).max)
+            if recipe in {Recipe.ROWWISE, Recipe.BLOCKWISE}:
+                found = (found.view(np.uint32) & np.uint32(_EXPONENT_BITS)).view(np.float32)
+    result: Array = np.where(usable, found, np.float32(1)).astype(np.float32)
+    return result
+
+
+def _power(exponent: Array) -> Array:
+    """Return powers of two, within what eight bits of exponent hold."""
+    np: Any = numpy()
+    powers: Array = np.ldexp(np.float32(1), np.clip(exponent, -127, 127))
+    return powers

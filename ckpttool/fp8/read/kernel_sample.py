@@ -1,0 +1,248 @@
+"""One pass over a tensor: the largest magnitude of each row and column exactly, and tiles of it to look at closely."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ckpttool.core.domain.contents import elements_in
+from ckpttool.core.domain.dtype import DType
+from ckpttool.core.domain.frozen import replace
+from ckpttool.core.domain.shard import TensorEntry
+from ckpttool.core.storage.base import ByteSource
+from ckpttool.core.storage.stream import BLOCK_BYTES, read_blocks
+from ckpttool.core.verify.kernels.elements import pieces
+from ckpttool.core.verify.kernels.floats import FLOATS
+from ckpttool.core.verify.kernels.fold import numpy
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Array = NDArray[Any]
+
+SIDE = 128
+"""Rows and columns of a tile: a block of the block-wise recipes."""
+
+FEWEST_TILES, MOST_TILES = 16, 64
+_ELEMENTS_A_TILE = 1 << 22
+"""So many elements add one tile to the sample."""
+
+_TILES_TOGETHER = 256
+"""Kept at a time where all are looked at: 16 MiB of F32."""
+
+_WHOLE = 1 << 20
+"""Elements of a vector up to which all of it is looked at."""
+
+_STACK = 3
+"""Dimensions of one: a kernel of two has four."""
+_LEAST_WIDTH = 16
+"""Columns of a matrix in a stack; kernels of one dimension are narrower."""
+
+_LONGEST = 1 << 23
+"""Rows or columns of a matrix; of more not even their largest magnitudes are kept, and it counts as a vector."""
+
+_GOLDEN = 0.6180339887498949
+
+FLOATING = frozenset({DType.F64, DType.F32, DType.F16, DType.BF16})
+"""What can be looked at."""
+
+
+class Matrix(NamedTuple):
+    """A tensor as rows and columns; a vector as rows of 128, of which the last may be short."""
+
+    rows: int
+    columns: int
+    is_matrix: bool
+
+    @property
+    def tiles(self) -> tuple[int, int]:
+        """How many tiles lie below each other, and side by side."""
+        return -(-self.rows // SIDE), -(-self.columns // SIDE)
+
+
+class Sample(NamedTuple):
+    """What a pass kept. Magnitudes are patterns of the stored type without the sign; those of NaN and infinity zero."""
+
+    matrix: Matrix
+    row_max: Array
+    column_max: Array
+    places: list[tuple[int, int]]
+    """Of the tiles: the row of tiles, and the column of tiles."""
+    tiles: Array
+    """One of 128 x 128 for each place, filled up with zeros."""
+    nans: int
+    infinities: int
+
+
+def matrix_of(name: str, shape: tuple[int, ...]) -> Matrix:
+    """Look at a tensor as at a matrix: a kernel by its outputs, a stack of experts' matrices as all of their rows."""
+    elements = elements_in(shape)
+    if len(shape) < 2 or elements == 0:  # noqa: PLR2004  a vector has one
+        return Matrix(-(-elements // SIDE), SIDE, is_matrix=False)
+    is_stack = len(shape) == _STACK and shape[-1] >= _LEAST_WIDTH and "conv" not in name
+    columns = shape[-1] if is_stack else elements // shape[0]
+    if max(columns, elements // columns) > _LONGEST:
+        return Matrix(-(-elements // SIDE), SIDE, is_matrix=False)
+    return Matrix(elements // columns, columns, is_matrix=True)
+
+
+def chosen(matrix: Matrix) -> list[tuple[int, int]]:
+    """Return which tiles are looked at: all of few, else some that are spread out, and the same each time.
+
+    Source:
+        Multiples of the golden section, modulo one, never leave a gap much larger than another.
+    """
+    down, across = matrix.tiles
+    there, elements = down * across, matrix.rows * matrix.columns
+    most = min(MOST_TILES, max(FEWEST_TILES, elements // _ELEMENTS_A_TILE))
+    if there <= most or not (matrix.is_matrix or elements > _WHOLE):
+        return [divmod(at, across) for at in range(there)]
+    picked = {math.floor(there * (at * _GOLDEN % 1.0)) for at in range(most)}
+    return [divmod(at, across) for at in sorted(picked)]
+
+
+def take(
+    source: ByteSource,
+    entry: TensorEntry,
+    *,
+    places: list[tuple[int, int]] | None = None,
+    buffer: memoryview,
+    passed: Callable[[int], None] | None = None,
+) -> Sample:
+    """Read a tensor once.
+
+    Args:
+        source: The open file.
+        entry: Which; its type is one of `FLOATS`.
+        places: Which tiles to keep; None: those that are `chosen`.
+        buffer: Memory to reuse, of at least `BLOCK_BYTES`.
+        passed: Told after each piece how many bytes it had.
+
+    Raises:
+        OSError: The disk did not answer, or the file was cut meanwhile.
+    """
+    np: Any = numpy()
+    matrix = matrix_of(entry.name, entry.shape)
+    places = chosen(matrix) if places is None else places
+    layout = FLOATS[entry.dtype]
+    kind = np.dtype(f"<u{layout.nbytes}")
+    row_max, column_max = np.zeros(matrix.rows, kind), np.zeros(matrix.columns, kind)
+    tiles = np.zeros((len(places), SIDE, SIDE), kind)
+    wanted: dict[int, list[tuple[int, int]]] = defaultdict(list)
+    for at, (down, across) in enumerate(places):
+        wanted[down].append((across * SIDE, at))
+    nans = infinities = begin = 0
+    for data in data_of(source, entry, matrix.columns, buffer):
+        patterns = np.frombuffer(data, kind)
+        patterns = np.bitwise_and(patterns, kind.type(layout.magnitude_mask), out=None if data.readonly else patterns)
+        for row, column, part in parts_of(patterns, begin, matrix.columns):
+            across, down = part.max(axis=1), part.max(axis=0)
+            if down.max() > layout.largest_finite:
+                bad = part > layout.largest_finite
+                endless = int(np.count_nonzero(part == layout.infinity)) if layout.infinity is not None else 0
+                infinities += endless
+                nans += int(np.count_nonzero(bad)) - endless
+                part[bad] = 0
+                across, down = part.max(axis=1), part.max(axis=0)
+            np.maximum(row_max[row : row + len(part)], across, out=row_max[row : row + len(part)])
+            np.maximum(column_max[column : column + len(down)], down, out=column_max[column : column + len(down)])
+            _keep(tiles, wanted, part, row, column)
+        begin += len(patterns)
+        if passed is not None:
+            passed(len(data))
+    return Sample(matrix, row_max, column_max, places, tiles, nans, infinities)
+
+
+def every_tile(
+    source: ByteSource, entry: TensorEntry, *, buffer: memoryview, passed: Callable[[int], None] | None = None
+) -> Iterator[tuple[tuple[int, int], Array]]:
+    """Yield every tile of a tensor as (place, magnitudes as `Sample` has them), some MiB in memory at a time.
+
+    Raises:
+        OSError: The disk did not answer, or the file was cut meanwhile.
+    """
+    matrix = matrix_of(entry.name, entry.shape)
+    down, across = matrix.tiles
+    step = max(1, _TILES_TOGETHER // max(across, 1))
+    for first in range(0, down, step):
+        part = rows_of(entry, first * SIDE, min((first + step) * SIDE, matrix.rows))
+        places = [(row, column) for row in range(min(step, down - first)) for column in range(across)]
+        for at in range(0, len(places), _TILES_TOGETHER):
+            sample = take(source, part, places=places[at : at + _TILES_TOGETHER], buffer=buffer, passed=passed)
+            for (row, column), tile in zip(sample.places, sample.tiles, strict=True):
+                yield (first + row, column), tile
+
+
+def rows_of(entry: TensorEntry, first: int, last: int) -> TensorEntry:
+    """Return some rows of a tensor, as `matrix_of` has them, as one of its own."""
+    matrix = matrix_of(entry.name, entry.shape)
+    width, elements = entry.dtype.bits // 8, elements_in(entry.shape)
+    begin, end = first * matrix.columns, min(last * matrix.columns, elements)
+    spans, at = [], 0
+    for start, stop in entry.spans:
+        left, right = max(begin * width, at), min(end * width, at + stop - start)
+        if left < right:
+            spans.append((start + left - at, start + right - at))
+        at += stop - start
+    shape = (last - first, matrix.columns) if matrix.is_matrix else (end - begin,)
+    return replace(entry, shape=shape, spans=tuple(spans))
+
+
+def data_of(source: ByteSource, entry: TensorEntry, columns: int, buffer: memoryview) -> Iterator[memoryview]:
+    """Yield a tensor's bytes in pieces of whole rows, where such fit into the buffer and the tensor is in one piece."""
+    row = columns * entry.dtype.bits // 8
+    if len(entry.spans) == 1:
+        size = max(BLOCK_BYTES // row, 1) * row if row <= BLOCK_BYTES else BLOCK_BYTES
+        for _, block in read_blocks(source, *entry.spans[0], buffer=buffer, size=size):
+            yield block
+    else:
+        yield from pieces(source, entry, buffer=buffer)
+
+
+def parts_of(patterns: Array, begin: int, columns: int) -> Iterator[tuple[int, int, Array]]:
+    """Yield a piece as (row, column, matrix): its end of a row, its whole rows, its beginning of a row."""
+    row, column = divmod(begin, columns)
+    at = 0
+    if column:
+        at = min(columns - column, len(patterns))
+        yield row, column, patterns[:at].reshape(1, -1)
+        row += 1
+    whole = (len(patterns) - at) // columns
+    if whole:
+        yield row, 0, patterns[at : at + whole * columns].reshape(whole, columns)
+        row, at = row + whole, at + whole * columns
+    if at < len(patterns):
+        yield row, 0, patterns[at:].reshape(1, -1)
+
+
+def _keep(tiles: Array, wanted: dict[int, list[tuple[int, int]]], part: Array, row: int, column: int) -> None:
+    """Copy what lies in a tile of the sample."""
+    height, width = part.shape
+    for down in range(row // SIDE, (row + height - 1) // SIDE + 1):
+        first, last = max(row, down * SIDE), min(row + height, (down + 1) * SIDE)
+        for left, at in wanted.get(down, ()):
+            begin, end = max(column, left), min(column + width, left + SIDE)
+            if begin < end:
+                tiles[at, first - down * SIDE : last - down * SIDE, begin - left : end - left] = part[
+                    first - row : last - row, begin - column : end - column
+                ]
+
+
+def magnitudes(patterns: Array, dtype: DType, *, as_stored: bool) -> Array:
+    """Return the F32 values of patterns without a sign; of those of 32 bits and more what BF16 makes of them."""
+    np: Any = numpy()
+    if dtype is DType.BF16:
+        found = np.left_shift(patterns, 16, dtype=np.uint32).view(np.float32)
+    elif dtype is DType.F16:
+        found = patterns.view("<f2").astype(np.float32)
+    else:
+        found = np.minimum(patterns.view(f"<f{patterns.itemsize}"), np.finfo(np.float32).max).astype(np.float32)
+        if not as_stored:
+            bits = found.view(np.uint32)
+            odd = (bits >> 16) & 1
+            bits = np.minimum((bits + (0x7FFF + odd)) & 0xFFFF0000, 0x7F7F0000)  # nothing becomes infinite
+            found = bits.astype(np.uint32).view(np.float32)
+    result: Array = found
+    return result

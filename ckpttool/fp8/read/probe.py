@@ -1,0 +1,299 @@
+"""The tensors of a shard as FP8 would leave them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from ckpttool.core.domain.contents import elements_in
+from ckpttool.core.domain.dtype import DType
+from ckpttool.core.domain.finding import Code, Finding, Severity, unknown, worst
+from ckpttool.core.domain.frozen import dataclass, replace
+from ckpttool.core.domain.shard import FormatName, TensorEntry
+from ckpttool.core.domain.units import counted
+from ckpttool.core.domain.verdict import CheckTask, TensorStat
+from ckpttool.core.storage.base import ByteSource
+from ckpttool.core.storage.stream import BLOCK_BYTES
+from ckpttool.core.verify.checks.numerics import judge_numbers
+from ckpttool.core.verify.checks.structure import capped
+from ckpttool.core.verify.kernels.fold import numpy
+from ckpttool.core.verify.observation import Observation
+from ckpttool.fp8.model.fp8 import Recipe
+from ckpttool.fp8.model.probe import CastNumbers, GatedNumbers, Lines, ProbeQuestion, TensorNumbers
+from ckpttool.fp8.read.at_rest import AT_REST, NOTHING_BESIDE, SCALE_WORDS, Beside, ScalesAtRest, at_rest
+from ckpttool.fp8.read.kernel_cast import scales
+from ckpttool.fp8.read.kernel_numbers import ONE_SCALE, WIDE_BITS, CastSums, Scales, Tile, lines
+from ckpttool.fp8.read.kernel_sample import FLOATING, SIDE, Sample, every_tile, magnitudes, take
+from ckpttool.fp8.read.kernel_swiglu import gains, pairs
+from ckpttool.inspect.read_contents import opened_shard
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Array = NDArray[Any]
+
+Passed = Callable[[int], None]
+
+_LARGEST = 0x7F7FFFFF
+"""The pattern of the largest F32."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShardNumbers:
+    """What FP8 would do to a shard's tensors."""
+
+    tensors: tuple[TensorNumbers, ...]
+    gated: tuple[GatedNumbers, ...]
+    """What its gates amplify."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShardLargest:
+    """The largest magnitude of each of a shard's tensors, by name."""
+
+    magnitudes: tuple[tuple[str, float], ...]
+
+
+def probe_shard(  # noqa: PLR0913  what may be asked, by keyword
+    task: CheckTask,
+    source: ByteSource,
+    *,
+    question: ProbeQuestion,
+    wanted: Callable[[TensorEntry], bool],
+    beside: Beside = NOTHING_BESIDE,
+    passed: Passed | None = None,
+) -> Observation:
+    """Report a shard as a check of its structure does, and what FP8 would do to its tensors.
+
+    Args:
+        task: The shard.
+        source: The open file.
+        question: What is asked of every tensor.
+        wanted: Which tensors are looked at.
+        beside: What other files tell of its tensors.
+        passed: Told after each piece of the data how many bytes it had.
+
+    Raises:
+        OSError: The disk did not answer, or the file was cut meanwhile.
+    """
+    observed, opened = opened_shard(task, source)
+    report = observed.report
+    probed: list[TensorNumbers] = []
+    gated: list[GatedNumbers] = []
+    findings: list[Finding] = []
+    if worst(report.findings) < Severity.DAMAGE:
+        prober, sick = _Prober(source, question, beside.earlier, passed), []
+        scales = ScalesAtRest(task, source, opened.entries, beside)
+        asked = [entry for entry in opened.entries if wanted(entry) and not entry.name.endswith(SCALE_WORDS)]
+        readable = [entry for entry in asked if entry.dtype in FLOATING and (entry.spans or 0 in entry.shape)]
+        for entry in readable:
+            numbers, stat = prober.numbers(task, entry)
+            probed.append(numbers)
+            sick += [] if stat.finite else [stat]
+        codes = [entry for entry in asked if entry.dtype in AT_REST and (entry.spans or 0 in entry.shape)]
+        of_scales: list[Finding] = []
+        for entry in codes:
+            numbers, stat, told = at_rest(task, source, entry, scales, passed)
+            probed.append(numbers)
+            sick += [] if stat.finite else [stat]
+            of_scales += told
+        if question.swiglu:
+            found = (gains(task, source, pair, passed) for pair in pairs(asked))
+            gated = [numbers for numbers in found if numbers is not None]
+        left = sum(entry.dtype not in _WHOLE_NUMBERS for entry in asked) - len(readable) - len(codes) + opened.unread
+        packed = report.format is FormatName.OCDBT
+        findings = [
+            *_capped(of_scales),
+            *judge_numbers(task.path, sick),
+            *([_not_seen(task.path, left)] if left or packed else []),
+        ]
+    report = replace(report, findings=(*report.findings, *findings))
+    return replace(
+        observed,
+        report=report,
+        header=None,
+        records=None,
+        added=ShardNumbers(tensors=tuple(probed), gated=tuple(gated)),
+    )
+
+
+def largest_in_shard(
+    task: CheckTask,
+    source: ByteSource,
+    *,
+    wanted: Callable[[TensorEntry], bool],
+    as_stored: bool,
+    passed: Passed | None = None,
+) -> Observation:
+    """Report the largest magnitude of each tensor of a shard, and nothing else of its numbers.
+
+    Raises:
+        OSError: The disk did not answer, or the file was cut meanwhile.
+    """
+    observed, opened = opened_shard(task, source)
+    buffer = memoryview(bytearray(BLOCK_BYTES))
+    largest: list[tuple[str, float]] = []
+    asked = (entry for entry in opened.entries if wanted(entry) and entry.dtype in FLOATING and entry.spans)
+    for entry in asked if worst(observed.report.findings) < Severity.DAMAGE else ():
+        sample = take(source, entry, places=[], buffer=buffer, passed=passed)
+        largest.append((entry.name, float(magnitudes(sample.row_max, entry.dtype, as_stored=as_stored).max())))
+    return replace(observed, header=None, records=None, added=ShardLargest(magnitudes=tuple(largest)))
+
+
+def _capped(findings: Sequence[Finding]) -> Iterator[Finding]:
+    """Yield the first findings of each kind, and one that counts the rest."""
+    for code in sorted({finding.code for finding in findings}):
+        yield from capped(finding for finding in findings if finding.code is code)
+
+
+_WHOLE_NUMBERS = frozenset(
+    {DType.BOOL, DType.U8, DType.I8, DType.U16, DType.I16, DType.U32, DType.I32, DType.U64, DType.I64}
+    | {DType.STRING, DType.OPAQUE}
+)
+"""What is put into FP8 by nobody."""
+
+
+def _not_seen(path: str, left: int) -> Finding:
+    """Say that tensors were asked for and not looked at."""
+    what = counted(left, "tensor") if left else "what lies in it"
+    return unknown(
+        Code.UNSUPPORTED_FORMAT,
+        f"{what} could not be looked at: packed, scattered, or of a type whose numbers ckpttool does not read",
+        path=path,
+    )
+
+
+class _Prober:
+    """Looks at tensors of one file with the same memory."""
+
+    def __init__(
+        self, source: ByteSource, question: ProbeQuestion, earlier: Mapping[str, float], passed: Passed | None
+    ) -> None:
+        np: Any = numpy()
+        self._source, self._question, self._earlier, self._passed = source, question, earlier, passed
+        self._buffer = memoryview(bytearray(BLOCK_BYTES))
+        self._work = (*(np.empty((SIDE, SIDE), np.float32) for _ in range(3)), np.empty((SIDE, SIDE), np.bool_))
+
+    def numbers(self, task: CheckTask, entry: TensorEntry) -> tuple[TensorNumbers, TensorStat]:
+        """Return the numbers of one tensor, and what is not finite in it.
+
+        Raises:
+            OSError: The disk did not answer, or the file was cut meanwhile.
+        """
+        sample = take(self._source, entry, buffer=self._buffer, passed=self._passed)
+        rows, columns = (self._values(each, entry) for each in (sample.row_max, sample.column_max))
+        elements = elements_in(entry.shape)
+        amax = float(rows.max()) if elements else None
+        seen = self._cast(entry, sample, amax or 0.0, (rows, columns))
+        told = TensorNumbers(
+            name=entry.name,
+            path=task.path,
+            rank=task.rank,
+            dtype=entry.dtype.value,
+            shape=entry.shape,
+            elements=elements,
+            sampled=min(seen.elements, elements),
+            amax=amax,
+            nonfinite=sample.nans + sample.infinities,
+            amax_over_rms=None if not seen.rms or amax is None else amax / seen.rms,
+            bits=None if not seen.least or not amax else math.log2(amax / seen.least),
+            live=_live(rows, columns) if sample.matrix.is_matrix else None,
+            recipes=seen.casts,
+        )
+        stat = TensorStat(
+            name=entry.name,
+            dtype=entry.dtype.value,
+            elements=elements,
+            nans=sample.nans,
+            infinities=sample.infinities,
+            absmax=amax or 0.0,
+            norm=0.0,
+            denormal_only=False,
+        )
+        return told, stat
+
+    def _values(self, patterns: Array, entry: TensorEntry) -> Array:
+        return magnitudes(patterns, entry.dtype, as_stored=self._question.as_stored)
+
+    def _cast(self, entry: TensorEntry, sample: Sample, amax: float, largest: tuple[Array, Array]) -> _Seen:
+        """Cast a tensor's tiles by every recipe."""
+        np: Any = numpy()
+        question, matrix, earlier = self._question, sample.matrix, self._earlier.get(entry.name, amax)
+        whole = question.exact or len(sample.places) == math.prod(matrix.tiles)
+        power = np.ldexp(np.float32(1), min(-math.frexp(amax)[1], 127)) if amax else np.float32(1)
+        of = {Recipe.DELAYED: earlier}
+        asked = [(recipe, format_) for recipe in question.shown for format_ in question.formats]
+        sums = [
+            (
+                CastSums(recipe, format_, matrix),
+                Scales(recipe, format_, of.get(recipe, amax) * power, largest[0] * power),
+            )
+            for recipe, format_ in asked
+        ]
+        seen = _Seen()
+        wide = question.exact
+        if not wide and len(sample.tiles):
+            wide = amax > 2.0**WIDE_BITS * _least(self._values(sample.tiles, entry))
+        for place, patterns in self._tiles(entry, sample):
+            tile = Tile(self._values(patterns, entry) * power, place, matrix, wide=wide)
+            seen.add(tile, float(power))
+            if tile.nonzero:
+                for each, scale in sums:
+                    each.add(tile, scale.of(tile), self._work)
+        seen.casts = tuple(
+            _told(each, of.get(each.recipe, amax), largest if matrix.is_matrix else None, whole=whole)
+            for each, _ in sums
+        )
+        return seen
+
+    def _tiles(self, entry: TensorEntry, sample: Sample) -> Iterator[tuple[tuple[int, int], Array]]:
+        if self._question.exact and len(sample.places) < math.prod(sample.matrix.tiles):
+            return every_tile(self._source, entry, buffer=self._buffer, passed=self._passed)
+        return zip(sample.places, sample.tiles, strict=True)
+
+
+class _Seen:
+    """What was seen of a tensor on the way."""
+
+    def __init__(self) -> None:
+        self.casts: tuple[CastNumbers, ...] = ()
+        self.elements = 0
+        self.least = 0.0
+        self._squares = 0.0
+
+    def add(self, tile: Tile, power: float) -> None:
+        """Take one more tile, whose numbers were multiplied by a power of two."""
+        self.elements += tile.elements
+        self._squares += tile.total / power**2
+        if tile.nonzero:
+            least = _least(tile.values) / power
+            self.least = min(self.least, least) if self.least else least
+
+    @property
+    def rms(self) -> float:
+        """The root of the mean square."""
+        return math.sqrt(self._squares / self.elements) if self.elements else 0.0
+
+
+def _least(values: Array) -> float:
+    """Return the smallest of non-negative numbers that is not zero; infinity where all are."""
+    np: Any = numpy()
+    least = int((values.view(np.uint32) - np.uint32(1)).min()) + 1  # zero wraps, and is the largest
+    return float(np.uint32(least).view(np.float32)) if least <= _LARGEST else math.inf
+
+
+def _live(rows: Array, columns: Array) -> Lines:
+    np: Any = numpy()
+    return Lines(rows=int(np.count_nonzero(rows)), columns=int(np.count_nonzero(columns)))
+
+
+def _told(sums: CastSums, amax: float, largest: tuple[Array, Array] | None, *, whole: bool) -> CastNumbers:
+    """Return a recipe's numbers, with what the largest magnitudes of all rows and columns tell where one scale is."""
+    np: Any = numpy()
+    scale = gone = faint = None
+    if sums.recipe in ONE_SCALE:
+        scale = float(scales(np.float32(amax), sums.format, sums.recipe))
+        if largest is not None:
+            gone, faint = lines(*largest, scale, sums.format)
+    return sums.numbers(scale=scale, whole=whole, gone=gone, faint=faint)

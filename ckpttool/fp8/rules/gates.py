@@ -1,0 +1,176 @@
+"""Whether a run of an experiment may count: it is whole, finite, as warm as its reference, and computed as planned."""
+
+from __future__ import annotations
+
+import math
+import re
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Mapping, Sequence
+
+from ckpttool.core.domain.units import Step
+from ckpttool.fp8.model.curves import Curve
+from ckpttool.fp8.model.fp8 import Arithmetic, Gemm, Operand
+from ckpttool.fp8.model.plan import AsPlanned, Experiment, Gate, Trial
+from ckpttool.fp8.model.settings import Computed, OperandSeen, RunArithmetic
+from ckpttool.fp8.rules.align import other_rates
+
+LEAST_VALUES = 8
+"""Of a loss in the window: fewer tell no mean."""
+
+_REACHES = 0.9
+"""Share of its steps that an experiment must have done."""
+
+_LATE = 10
+"""A log may begin later by this part of the steps: some trainers print nothing of the first ones."""
+
+_ALLOWED = {
+    Arithmetic.FP8: frozenset({Computed.QUANTIZED}),
+    Arithmetic.BF16: frozenset({Computed.HIGH}),
+    Arithmetic.FAKE: frozenset({Computed.FAKE, Computed.MODIFIED}),
+    Arithmetic.CURRENT: frozenset({Computed.CURRENT, Computed.MODIFIED}),
+}
+_WORDS = {
+    Computed.HIGH: "in high precision",
+    Computed.QUANTIZED: "in FP8",
+    Computed.FAKE: "rounded to FP8",
+    Computed.CURRENT: "in FP8 with a current scale",
+    Computed.MODIFIED: "changed by a debug feature",
+}
+
+
+def gate(
+    experiment: Experiment,
+    curve: Curve | None,
+    against: Curve | None,
+    told: tuple[AsPlanned, str | None],
+    *,
+    window: tuple[Step, Step],
+) -> Gate:
+    """Tell whether a run may count.
+
+    Args:
+        experiment: What it should be.
+        curve: Its loss by step; None without a log.
+        against: That of BF16, which it is held against; None without one, or where this is it.
+        told: What its logs say of its arithmetic, and in words what is wrong with it or not known.
+        window: First and last step of what it is judged by.
+    """
+    as_planned, reason = told
+    if curve is None:
+        return Gate(is_valid=False, as_planned=AsPlanned.UNKNOWN, reason="it has no log")
+    wrong = (
+        _too_short(experiment, curve, window)
+        or _not_finite(curve, window)
+        or _began_elsewhere(experiment, curve)
+        or _apart(curve, against, window)
+        or (reason if as_planned is AsPlanned.NO else None)
+    )
+    if wrong is not None:
+        return Gate(is_valid=False, as_planned=as_planned, reason=wrong)
+    return Gate(is_valid=True, as_planned=as_planned, reason=reason)
+
+
+def _too_short(experiment: Experiment, curve: Curve, window: tuple[Step, Step]) -> str | None:
+    if not curve.steps:
+        return "its log shows no loss"
+    needed = experiment.first_step + _REACHES * experiment.steps
+    if curve.steps[-1] < needed:
+        return f"it ends at step {curve.steps[-1]}, and {math.ceil(needed)} is needed"
+    values = len(inside(curve, window))
+    if values < LEAST_VALUES:
+        return (
+            f"its log shows {values} losses from step {window[0]} to {window[1]}, and {LEAST_VALUES} are needed: "
+            "log more often"
+        )
+    return None
+
+
+def _not_finite(curve: Curve, window: tuple[Step, Step]) -> str | None:
+    bad = next((curve.steps[place] for place in inside(curve, window) if not math.isfinite(curve.losses[place])), None)
+    return None if bad is None else f"its loss at step {bad} is no finite number"
+
+
+def _began_elsewhere(experiment: Experiment, curve: Curve) -> str | None:
+    first = curve.steps[0]
+    pace = max(1, curve.steps[1] - first) if len(curve.steps) > 1 else 1
+    if not experiment.first_step <= first <= experiment.first_step + max(pace, experiment.steps // _LATE):
+        return f"its log begins at step {first}, and the plan at {experiment.first_step}"
+    return None
+
+
+def _apart(curve: Curve, against: Curve | None, window: tuple[Step, Step]) -> str | None:
+    if against is None:
+        return None
+    near = inside(against, window)
+    there = {against.steps[place]: against.losses[place] for place in near if math.isfinite(against.losses[place])}
+    common = [place for place in inside(curve, window) if curve.steps[place] in there]
+    if not common:
+        return "no step of the window is in its log and in that of BF16"
+    differs = other_rates(against, curve)
+    if differs is not None:
+        return f"its learning rate is not that of BF16 at {differs[0]} of {differs[1]} steps"
+    if all(curve.losses[place] == there[curve.steps[place]] for place in common):
+        return "its losses are those of BF16 to the last digit: it is the same log, or nothing was changed"
+    return None
+
+
+def inside(curve: Curve, window: tuple[Step, Step]) -> range:
+    """Return the places of a curve in a stretch of steps, its first and last one included."""
+    return range(bisect_left(curve.steps, window[0]), bisect_right(curve.steps, window[1]))
+
+
+def worst(*told: tuple[AsPlanned, str | None]) -> tuple[AsPlanned, str | None]:
+    """Put together what several things say: one no is enough, and one yes outweighs what does not tell."""
+    for wanted in (AsPlanned.NO, AsPlanned.YES, AsPlanned.UNKNOWN):
+        alike = [answer for answer in told if answer[0] is wanted]
+        if alike:
+            return next((answer for answer in alike if answer[1] is not None), alike[0])
+    return AsPlanned.UNKNOWN, None
+
+
+def operands_as_planned(trial: Trial, seen: RunArithmetic, *, needs_config: bool) -> tuple[AsPlanned, str | None]:
+    """Tell by what a log says of each layer's operands whether a run computed what its experiment says.
+
+    Args:
+        trial: What was planned.
+        seen: What the logs say.
+        needs_config: Whether the change is made by a config of debug features.
+    """
+    if needs_config and seen.config_missing is not None:
+        return AsPlanned.NO, f"its debug config {seen.config_missing} was not found, so it ran as the candidate does"
+    layers = by_layer(seen.operands)
+    in_fp8 = [layer for layer, of in layers.items() if any(one.computed != (Computed.HIGH,) for one in of)]
+    if not layers:
+        return AsPlanned.UNKNOWN, "its logs do not say what each operand did"
+    wants_fp8 = any(trial.products.of(gemm) is not Arithmetic.BF16 for gemm in Gemm)
+    if wants_fp8 and not in_fp8:
+        return AsPlanned.NO, "no layer of it is in FP8"
+    # What is in high precision throughout is no layer of FP8 in the candidate either: an output layer, say.
+    for layer in in_fp8 if wants_fp8 else layers:
+        is_meant = trial.layers is None or re.search(trial.layers, layer) is not None
+        for one in layers[layer]:
+            allowed = _expected(trial, one.gemm, one.operand) if is_meant else _ALLOWED[Arithmetic.FP8]
+            if not allowed.issuperset(one.computed):
+                found = next(computed for computed in one.computed if computed not in allowed)
+                return AsPlanned.NO, (
+                    f"in {layer} the {one.operand.value} of {one.gemm.value} is {_WORDS[found]}, "
+                    f"and {_WORDS[min(allowed, key=lambda computed: computed.value)]} was planned"
+                )
+    if trial.layers is not None and not any(re.search(trial.layers, layer) for layer in layers):
+        return AsPlanned.NO, f"it has no layer {trial.layers}"
+    return AsPlanned.YES, None
+
+
+def _expected(trial: Trial, gemm: Gemm, operand: Operand) -> frozenset[Computed]:
+    arithmetic = trial.products.of(gemm)
+    if trial.operand in {None, operand} or gemm not in trial.products.changed:
+        return _ALLOWED[arithmetic]
+    return _ALLOWED[Arithmetic.BF16 if arithmetic is Arithmetic.FAKE else Arithmetic.FP8]
+
+
+def by_layer(operands: Iterable[OperandSeen]) -> Mapping[str, Sequence[OperandSeen]]:
+    """Return what is told of each layer."""
+    layers: dict[str, list[OperandSeen]] = {}
+    for one in operands:
+        layers.setdefault(one.layer, []).append(one)
+    return layers

@@ -1,0 +1,104 @@
+"""Whether there is anything to learn from a candidate, and from where experiments must begin."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ckpttool.core.domain.frozen import dataclass
+from ckpttool.core.domain.units import Step
+from ckpttool.fp8.model.curves import Comparison, CurveClass, PairedBy
+from ckpttool.fp8.model.plan import LAST, Fp8Plan, Suspicion
+from ckpttool.fp8.rules.horizon import latest_start, without_onset
+
+
+def suspicion_of(comparison: Comparison) -> Suspicion:
+    """Return what a verdict goes by later."""
+    return Suspicion(
+        kind=comparison.kind,
+        gap=None if comparison.gap is None else comparison.gap.mean,
+        relative_gap=comparison.relative_gap,
+        limit=comparison.limit,
+        tolerance=comparison.tolerance,
+        floor_from=None if comparison.floor is None else comparison.floor.source,
+        onset=comparison.onset,
+    )
+
+
+_WELL = {
+    CurveClass.MATCH: "the candidate matches its baseline: there is nothing to explain",
+    CurveClass.SPIKES: "but for ordinary spikes the candidate matches its baseline: there is nothing to explain",
+    CurveClass.TRANSIENT: "the candidate came back by itself: there is no gap at its end to explain",
+}
+
+
+def nothing_to_learn(comparison: Comparison) -> str | None:
+    """Say why nothing can be learned, where that is so."""
+    if comparison.kind in _WELL:
+        return _WELL[comparison.kind]
+    if comparison.findings:
+        return f"the runs cannot be compared: {comparison.findings[0].message}"
+    if comparison.gap is None:
+        return f"the runs cannot be compared: {comparison.notes[0]}"
+    if comparison.by is PairedBy.SAMPLES:
+        return "the runs have different batch sizes, and experiments are held against each other step by step"
+    if comparison.onset is None and comparison.kind is not CurveClass.INCONCLUSIVE:
+        return "since when the candidate leaves its baseline cannot be told"
+    return None
+
+
+def start_before(comparison: Comparison, switch: Step | None) -> Step:
+    """Return the step at or before which a checkpoint holds nothing of the gap.
+
+    Args:
+        comparison: Of the two runs.
+        switch: Where the candidate begins with FP8; None: at its start.
+    """
+    onset = comparison.onset
+    if switch is not None and comparison.kind is CurveClass.EARLY:
+        return switch
+    if onset is None:
+        last = comparison.last or Step(0)
+        return Step(max(0, last - without_onset(comparison.first or Step(0), last)))
+    return onset.not_before if comparison.kind is CurveClass.EARLY else latest_start(onset)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LastStart:
+    """The candidate's checkpoint from which BF16 is tried on the weights that FP8 made."""
+
+    step: Step
+    path: str
+    """The folder that it lies in."""
+    note: str | None
+    """What must be done so that it can be judged; None: nothing."""
+
+
+def last_judged(plan: Fp8Plan, ends: Step | None) -> Step | None:
+    """Return the last step from which a run can be held against the old baseline to its end; None: from nowhere.
+
+    Args:
+        plan: Says how long a run is.
+        ends: The last step of the baseline's log; None where there is none.
+    """
+    return None if ends is None or ends < plan.horizon else Step(ends - plan.horizon)
+
+
+def last_start(plan: Fp8Plan, ends: Step | None, good: Mapping[Step, str]) -> LastStart | str:
+    """Choose the newest checkpoint that holds the gap, if it can one that the baseline's log outlasts; or say why not.
+
+    Args:
+        plan: Says since when the gap is there, and how long a run is.
+        ends: The last step of the baseline's log; None where there is none.
+        good: Steps of the candidate's good checkpoints -> the folder that each lies in.
+    """
+    onset, judged = plan.suspicion.onset, last_judged(plan, ends)
+    since = plan.start.step if onset is None else onset.not_after
+    later = [step for step in good if step > since]
+    if not later:
+        return f"no good checkpoint of the candidate lies after step {since}, when the gap was there"
+    step = max([step for step in later if judged is not None and step <= judged] or later)
+    if judged is not None and step <= judged:
+        return LastStart(step=step, path=good[step], note=None)
+    shown = "no log of the baseline is there" if ends is None else f"the baseline's log ends at step {ends}"
+    once = f"it can be judged once that run is at step {step + plan.horizon}"
+    return LastStart(step=step, path=good[step], note=f"{LAST} starts from step {step}, and {shown}: {once}")

@@ -1,0 +1,167 @@
+"""How well the mean of a stretch is known, and how large a gap must be to count.
+
+Neighbouring values of a loss are no independent samples. So stretches are drawn in blocks, and all chance comes from a
+seed: same input, same bytes.
+"""
+
+from __future__ import annotations
+
+import math
+from array import array
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+from itertools import islice
+from operator import mul, sub
+
+from ckpttool.fp8.model.curves import SEED, Floor, FloorFrom, Gap
+
+RESAMPLES = 1000
+
+_MASK = (1 << 64) - 1
+_UNCORRELATED = 0.05
+_MEANS_OF_FLOOR = {1: 3.0, 2: 2.5}
+"""By the number of repeats: one tells little of how far the next may lie."""
+_MEANS_WITH_MANY = 2.0
+_WITHOUT_REPEAT = 3
+_TOLERANCES_WITHOUT_REPEAT = 4
+_WARM_UP = 5
+"""The first of so many parts tells nothing of how far apart two runs end."""
+
+
+def draws(seed: int, below: int) -> Iterator[int]:
+    """Yield whole numbers from 0, all equally likely, without an end.
+
+    Args:
+        seed: Same seed, same numbers, on every machine.
+        below: What all of them are under, at most 2^32.
+
+    Source:
+        SplitMix64 (Steele, Lea, Flood 2014); the high half of the product with `below` is the number.
+    """
+    state = seed & _MASK
+    while True:
+        state = (state + 0x9E3779B97F4A7C15) & _MASK
+        mixed = ((state ^ (state >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
+        mixed = ((mixed ^ (mixed >> 27)) * 0x94D049BB133111EB) & _MASK
+        yield ((mixed ^ (mixed >> 31)) * below) >> 64
+
+
+def block_of(values: Sequence[float]) -> int:
+    """Return how many neighbours must be drawn together, for what is further apart hardly knows of each other.
+
+    Twice the first lag with hardly any correlation, at least the cube root of the length, at most a quarter of it.
+    """
+    count = len(values)
+    most = max(1, count // 4)
+    mean = math.fsum(values) / count
+    centred = [value - mean for value in values]
+    power = math.fsum(map(mul, centred, centred))
+    lag = 1
+    while 2 * lag < most and math.fsum(map(mul, centred, islice(centred, lag, None))) >= _UNCORRELATED * power > 0:
+        lag += 1
+    return min(most, max(2 * lag, math.ceil(math.pow(count, 1 / 3))))
+
+
+def resampled_means(
+    values: Sequence[float], *, block: int, seed: int = SEED, resamples: int = RESAMPLES
+) -> list[float]:
+    """Return the means of stretches as long as this one, put together from blocks of it by chance.
+
+    Which blocks depends on the length, the block and the seed alone: two stretches of one length get the same ones.
+    """
+    count = len(values)
+    starts = count - block + 1
+    before = [0.0]
+    for value in values:
+        before.append(before[-1] + value)
+    whole, rest = divmod(count, block)
+    blocks = list(map(sub, before[block:], before))
+    rests = list(map(sub, before[rest:], before))
+    each = whole + bool(rest)
+    places = _drawn(seed, starts, resamples * each)
+    return [
+        (math.fsum(map(blocks.__getitem__, places[at : at + whole])) + (rests[places[at + whole]] if rest else 0.0))
+        / count
+        for at in range(0, resamples * each, each)
+    ]
+
+
+@lru_cache(maxsize=4)  # the runs of a verdict are of one length, and the drawing costs more than the sums
+def _drawn(seed: int, below: int, count: int) -> array[int]:
+    return array("Q", islice(draws(seed, below), count))
+
+
+def percentiles(values: Sequence[float]) -> tuple[float, float]:
+    """Return the bounds between which 95 of 100 values lie."""
+    ordered = sorted(values)
+    out = len(ordered) * 25 // 1000
+    return ordered[max(0, out - 1)], ordered[min(len(ordered) - 1, len(ordered) - out)]
+
+
+def gap_of(values: Sequence[float], *, seed: int = SEED) -> Gap:
+    """Return the mean of a stretch of at least one difference, and how well it is known."""
+    count = len(values)
+    low, high = percentiles(resampled_means(values, block=block_of(values), seed=seed))
+    flat = _flattened(values)
+    below, above = percentiles(resampled_means(flat, block=block_of(flat), seed=seed))
+    return Gap(mean=math.fsum(values) / count, low=low, high=high, half=(above - below) / 2)
+
+
+def _flattened(values: Sequence[float]) -> list[float]:
+    """Take the straight line that fits best off the values, but not their mean: growth is no noise."""
+    middle = (len(values) - 1) / 2
+    times = [place - middle for place in range(len(values))]
+    slope = math.fsum(map(mul, times, values)) / (math.fsum(map(mul, times, times)) or 1)
+    return [value - slope * time for value, time in zip(values, times, strict=True)]
+
+
+def floor_of(repeats: Sequence[tuple[Sequence[float], bool]], length: int) -> float | None:
+    """Return how far apart the ends of two runs of one kind are by chance; None without a repeat that tells.
+
+    Args:
+        repeats: For each the differences to the baseline, and whether it saw the same data in the same order.
+        length: Of the stretch at whose end runs are compared, in pairs.
+    """
+    means = [
+        mean for differences, _ in repeats for mean in _sliding(differences[len(differences) // _WARM_UP :], length)
+    ]
+    if not means:
+        return None
+    times = _MEANS_OF_FLOOR.get(len(repeats), _MEANS_WITH_MANY)
+    return times * math.sqrt(math.fsum(map(mul, means, means)) / len(means))
+
+
+def _sliding(values: Sequence[float], length: int) -> Iterator[float]:
+    """Yield the means of all stretches of a length; of the whole where it is shorter, if it is at least half of it."""
+    if 2 * len(values) < length or not values:
+        return
+    length = min(length, len(values))
+    before = [0.0]
+    for value in values:
+        before.append(before[-1] + value)
+    yield from ((after - start) / length for after, start in zip(before[length:], before, strict=False))
+
+
+def floor_and_limit(
+    gap: Gap, repeats: Sequence[tuple[Sequence[float], bool]], *, length: int, tolerance: float
+) -> tuple[Floor, float]:
+    """Return how far apart two runs of one kind are, and how large a gap must be to count.
+
+    Args:
+        gap: What is judged.
+        repeats: Differences of further runs of the baseline, and whether each saw the same data in the same order.
+        length: Pairs of which `gap` is the mean.
+        tolerance: What counts as the same, in units of the loss.
+    """
+    floor = floor_of(repeats, length)
+    if floor is None:
+        floor = _WITHOUT_REPEAT * gap.half
+        limit = max(floor, _TOLERANCES_WITHOUT_REPEAT * tolerance)
+        return Floor(value=floor, source=FloorFrom.SAMPLING, paired=None), limit
+    paired = floor_of([repeat for repeat in repeats if repeat[1]], length)
+    return Floor(value=floor, source=FloorFrom.REPEAT, paired=paired), limit_of(floor, tolerance, gap.half)
+
+
+def limit_of(floor: float, tolerance: float, half: float) -> float:
+    """Return how large a gap must be to count, where something tells how far apart two runs of one kind are."""
+    return max(floor, tolerance, half)

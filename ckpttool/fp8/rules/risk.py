@@ -1,0 +1,218 @@
+"""How much FP8 would take of a tensor, by numbers that somebody else measured; and which tensors are asked about."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+
+from ckpttool.core.domain.contents import elements_in
+from ckpttool.core.domain.finding import Code, Finding, note, unknown
+from ckpttool.core.domain.shard import TensorEntry
+from ckpttool.core.domain.units import counted
+from ckpttool.fp8.model.fp8 import Fp8Format
+from ckpttool.fp8.model.probe import (
+    CastNumbers,
+    GatedNumbers,
+    LayerRisk,
+    Lines,
+    ProbedTensor,
+    ProbeQuestion,
+    Risk,
+    TensorNumbers,
+    TensorRole,
+)
+from ckpttool.inspect.rules_contents import WEIGHTS, as_counted, kind_of, whole_name
+
+GAUSSIAN_DB = {Fp8Format.E4M3: 30.1, Fp8Format.E5M2: 24.2}
+"""What the worst channels of normally distributed numbers keep: as good as it gets."""
+
+LOST_DB = 10.0
+"""So far below nearly two bits of the mantissa are gone, too: worse than the format with one bit less."""
+WEAK_DB = 5.0
+
+LOST_LINES = 0.01
+"""Share of the rows, or columns, that hold something: from there gone is lost, and faint is weak.
+
+A row that is gone is an output that is always zero. Few of them may be units that weight decay shrank, and harmless.
+"""
+WEAK_SATURATED = 0.001
+
+LOST_STATE, WEAK_STATE = 0.05, 0.005
+"""Share of an optimizer's state that changes by more than half a step: it is used element by element."""
+
+_MOMENTS = {
+    **dict.fromkeys(("adam_m", "exp_avg", "moment1", "momentum", "momentum_buffer"), TensorRole.FIRST_MOMENT),
+    **dict.fromkeys(("adam_v", "exp_avg_sq", "max_exp_avg_sq", "moment2", "square_avg"), TensorRole.SECOND_MOMENT),
+}
+_STATES = frozenset(_MOMENTS.values())
+_EMBEDDINGS = re.compile(r".*embed.*|(?:.*_)?emb|wte|wpe|relative_(?:attention|position)_bias(?:_table)?")
+_SHARED = ["shared", "weight"]
+"""How T5 ends the name of its one embedding."""
+_NO_PRODUCT = re.compile(r"(?:.*_)?conv(?:[0-9]*|[0-9]d)(?:_.*)?|(?:.*_)?bias(?:_.*)?|a_log|d")
+"""Convolutions, biases of any shape, and what a state space decays and passes on by: no matrix product of FP8 has them.
+"""
+_ROUTERS = frozenset({"router", "gate", "shared_expert_gate", "gating"})
+_HEADS = frozenset({"lm_head", "output_layer", "head", "classifier", "score", "unembed", "unembedding"})
+_NORM = re.compile(r".*norm.*|ln_?(?:[0-9]+|f|[a-z]+)?")
+_LAYER = re.compile(r"(?:.*?[./])?(?:layers?|blocks?|h|resblocks)[._/][0-9]+(?=[./])")
+_MATRIX = 2
+"""Dimensions other than one from which a tensor is one."""
+
+
+def is_wanted(entry: TensorEntry, *, optimizer: bool) -> bool:
+    """Tell whether a tensor is asked about: no scalar, and no state of an optimizer unless those are asked for.
+
+    A layer's extra state is the history of its scales, and none of its weights.
+    """
+    if whole_name(entry.name).endswith("_extra_state"):
+        return False
+    return elements_in(entry.shape) != 1 and (optimizer or kind_of(entry.name) == WEIGHTS)
+
+
+def role_of(name: str, shape: Sequence[int]) -> TensorRole:
+    """Tell by name and shape what a tensor is for; what is a matrix and nothing else is a linear layer's weight."""
+    kind = kind_of(name)
+    if kind != WEIGHTS:
+        return _MOMENTS.get(kind, TensorRole.OTHER)
+    words = re.split(r"[./]", whole_name(name).lower())
+    if any(_NORM.fullmatch(word) for word in words):
+        return TensorRole.NORM
+    is_embedding = words[-2:] == _SHARED or any(map(_EMBEDDINGS.fullmatch, words))
+    if is_embedding and _HEADS.isdisjoint(words):
+        return TensorRole.EMBEDDING
+    if not _ROUTERS.isdisjoint(words):
+        return TensorRole.ROUTER
+    if not _HEADS.isdisjoint(words) or ("output" in words and layer_of(name) is None):
+        return TensorRole.HEAD
+    is_matrix = sum(size != 1 for size in shape) >= _MATRIX
+    return TensorRole.LINEAR if is_matrix and not any(map(_NO_PRODUCT.fullmatch, words)) else TensorRole.OTHER
+
+
+def layer_of(name: str) -> str | None:
+    """Return the beginning of a name that says which layer it belongs to; None: no numbered one."""
+    found = _LAYER.match(name)
+    return None if found is None else found[0]
+
+
+def risk_of(cast: CastNumbers, tensor: TensorNumbers, role: TensorRole) -> Risk:
+    """Judge one tensor under one recipe in one format."""
+    if tensor.nonfinite:
+        return Risk.LOST
+    if cast.channel_snr_db is None or cast.lost is None:
+        return Risk.FINE  # nothing there, or all of it zero
+    if role in _STATES:
+        return Risk.LOST if cast.lost >= LOST_STATE else Risk.WEAK if cast.lost >= WEAK_STATE else Risk.FINE
+    below = GAUSSIAN_DB[cast.format] - cast.channel_snr_db
+    gone, faint = (_shares(each, tensor) for each in (cast.gone, cast.faint))
+    if below >= LOST_DB or gone >= LOST_LINES:
+        return Risk.LOST
+    weak = (below >= WEAK_DB, gone > 0, faint >= LOST_LINES, (cast.saturated or 0) >= WEAK_SATURATED)
+    return Risk.WEAK if any(weak) else Risk.FINE
+
+
+def _shares(lines: Lines | None, tensor: TensorNumbers) -> float:
+    """Return the share of the rows, or of the columns, that are meant, whichever is larger; of those not all zero."""
+    if lines is None or tensor.live is None:
+        return 0.0
+    return max(lines.rows / max(tensor.live.rows, 1), lines.columns / max(tensor.live.columns, 1))
+
+
+_GRAVITY = {risk: at for at, risk in enumerate(Risk)}
+
+
+def judged(tensor: TensorNumbers, question: ProbeQuestion) -> ProbedTensor:
+    """Say of a tensor what its numbers mean."""
+    role = role_of(tensor.name, tensor.shape)
+    risks = tuple(risk_of(cast, tensor, role) for cast in tensor.recipes)
+    decides = (
+        risk
+        for cast, risk in zip(tensor.recipes, risks, strict=True)
+        if cast.recipe in question.judged and cast.format is question.formats[0]
+    )
+    return ProbedTensor(
+        numbers=tensor,
+        whole_name=whole_name(tensor.name),
+        role=role,
+        layer=None if role in _STATES else layer_of(tensor.name),
+        risks=risks,
+        risk=max(decides, key=_GRAVITY.__getitem__, default=Risk.LOST if tensor.nonfinite else Risk.FINE),
+    )
+
+
+def ranked(tensors: Iterable[TensorNumbers], question: ProbeQuestion) -> tuple[ProbedTensor, ...]:
+    """Judge tensors, and put the worst first: by risk, then by what their channels keep, then by name."""
+    found = [judged(tensor, question) for tensor in tensors]
+    return tuple(sorted(found, key=lambda tensor: (-_GRAVITY[tensor.risk], *_order(tensor, question))))
+
+
+def _order(tensor: ProbedTensor, question: ProbeQuestion) -> tuple[object, ...]:
+    numbers = tensor.numbers
+    kept = [
+        cast.channel_snr_db
+        for cast in numbers.recipes
+        if cast.recipe in question.judged and cast.format is question.formats[0] and cast.channel_snr_db is not None
+    ]
+    return min(kept, default=float("inf")), as_counted(numbers.name), as_counted(numbers.path)
+
+
+def layers_of(tensors: Sequence[ProbedTensor]) -> tuple[LayerRisk, ...]:
+    """Return each layer with its worst weight, worst first.
+
+    Args:
+        tensors: As `ranked` returns them.
+    """
+    worst: dict[str, LayerRisk] = {}
+    for tensor in tensors:
+        if tensor.layer is not None and tensor.role is TensorRole.LINEAR and tensor.layer not in worst:
+            worst[tensor.layer] = LayerRisk(layer=tensor.layer, risk=tensor.risk, worst=tensor.numbers.name)
+    return tuple(worst.values())
+
+
+_FLAT = frozenset({"flat_param", "_flat_param"})
+"""What PyTorch calls the weights of several layers that it laid end to end, to cut them into pieces for the ranks."""
+
+
+def scattered(tensors: Iterable[ProbedTensor]) -> tuple[Finding, ...]:
+    """Say that weights of linear layers are here in pieces that are no matrices, or by their names alone.
+
+    Some trainers cut weights regardless of rows: of one that lies elsewhere in the save they leave a name without
+    elements, and several in one row have a name of their own. A rank whose part of a tensor is empty is none of these.
+    """
+    names: dict[str, bool] = {}
+    for tensor in tensors:
+        name, shape = tensor.whole_name, tensor.numbers.shape
+        flat = re.split(r"[./]", name)[-1] in _FLAT and len(shape) < _MATRIX
+        names[name] = names.get(name, True) and (flat or (shape == (0,) and role_of(name, (0, 0)) is TensorRole.LINEAR))
+    left = counted(sum(names.values()), "weight")
+    if not any(names.values()):
+        return ()
+    message = f"{left} could not be looked at: the trainer cut them into flat pieces, and no rows or columns are left"
+    return (unknown(Code.UNSUPPORTED_FORMAT, message),)
+
+
+ALIGNED = 4.0
+"""As many times the median as the worst hidden unit amplifies from where it is told; fresh weights have 1.1."""
+
+
+def aligned(gated: Iterable[GatedNumbers]) -> tuple[Finding, ...]:
+    """Note the gates that amplify one unit far more than others.
+
+    Args:
+        gated: Worst first.
+    """
+    return tuple(
+        note(
+            Code.SWIGLU_ALIGNED,
+            f"unit {pair.unit} of {pair.units} of '{pair.name}' amplifies {pair.gain_over_median:.1f} times as much as "
+            f"most, and gate and up rows align up to {pair.alignment:.2f}: FP8 behind it may overflow",
+            path=pair.path,
+            tensor=pair.name,
+        )
+        for pair in gated
+        if pair.gain_over_median >= ALIGNED
+    )
+
+
+def most_amplifying(gated: Iterable[GatedNumbers]) -> tuple[GatedNumbers, ...]:
+    """Put the gates first whose worst unit stands out most."""
+    return tuple(sorted(gated, key=lambda pair: (-pair.gain_over_median, as_counted(pair.name), pair.path)))

@@ -1,0 +1,77 @@
+"""Since when there is a gap, and whether it grows: steps and ramps, fitted to the means of windows."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from operator import mul
+
+from ckpttool.core.domain.frozen import dataclass
+
+STRONG = 6.0
+"""Difference in Bayes' information criterion from which one shape is clearly the better one."""
+_LEAST_INDEPENDENT = 8
+_MOST_CORRELATION = 0.9
+_SLACK = 4.0
+"""By so many independent windows' share may a fit be worse and still tell where it began."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shape:
+    """What fits a row of windows best."""
+
+    ramp_over_step: float
+    """By how much the information criterion of a ramp is above that of a step: over 6 it is a step, under -6 none."""
+    onset: int
+    """Window in which the better one begins, from 0."""
+    earliest: int
+    """With `latest`: the windows in which it may begin as well."""
+    latest: int
+
+
+def fit(means: Sequence[float]) -> Shape:
+    """Fit a step (nothing, then the same) and a ramp (nothing, then a line that begins there) by least squares.
+
+    Where a ramp that ends on a level fits clearly better than both, it tells where the gap began: what grows and then
+    stays would else seem to have begun long before.
+
+    Args:
+        means: Of all windows, at least two.
+    """
+    count = len(means)
+    steps, ramps = ([_error(means, start, length) for start in range(count)] for length in (0, count))
+    independent = _independent(means, steps.index(min(steps)))
+    tiny = count * (1e-9 * max(map(abs, means))) ** 2 or 1.0
+    step, ramp = (max(min(errors), tiny) for errors in (steps, ramps))
+    errors, error = (ramps, ramp) if ramp < step else (steps, step)
+    levels = [min(_error(means, start, length) for length in range(count - start)) for start in range(count)]
+    level = max(min(levels), tiny)
+    if independent * math.log(error / level) > STRONG:
+        errors, error = levels, level
+    slack = 1 + _SLACK / independent
+    likely = [place for place, each in enumerate(errors) if each <= error * slack]
+    later = [place for place, each in enumerate(levels) if each <= level * slack]  # a line may reach back too far
+    return Shape(
+        ramp_over_step=independent * math.log(ramp / step),
+        onset=errors.index(min(errors)),
+        earliest=likely[0],
+        latest=max(likely[-1], later[-1]),
+    )
+
+
+def _error(means: Sequence[float], start: int, length: int) -> float:
+    """Return the squared error of nothing, a line over so many windows that begins in one, and a level, height free."""
+    heights = [min(1.0, (place + 0.5) / length) if length else 1.0 for place in range(len(means) - start)]
+    explained = math.fsum(map(mul, heights, means[start:])) ** 2 / math.fsum(map(mul, heights, heights))
+    return max(0.0, math.fsum(map(mul, means, means)) - explained)
+
+
+def _independent(means: Sequence[float], start: int) -> float:
+    """Return as how many independent windows these count: neighbours know of each other."""
+    count = len(means)
+    height = math.fsum(means[start:]) / (count - start)
+    rest = [mean - (height if place >= start else 0.0) for place, mean in enumerate(means)]
+    power = math.fsum(map(mul, rest, rest))
+    correlation = math.fsum(map(mul, rest, rest[1:])) / power if power else 0.0
+    correlation = min(max(correlation, 0.0), _MOST_CORRELATION)
+    return max(_LEAST_INDEPENDENT, count * (1 - correlation) / (1 + correlation))

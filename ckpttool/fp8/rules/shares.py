@@ -1,0 +1,185 @@
+"""What is left of the gap in each experiment, how well that is known, and each product's share in the whole."""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left, bisect_right
+from collections.abc import Mapping, Sequence
+from itertools import combinations, pairwise
+from operator import mul
+
+from ckpttool.core.domain.frozen import dataclass
+from ckpttool.core.domain.units import Step
+from ckpttool.fp8.model.curves import SEED, Curve, Gap
+from ckpttool.fp8.model.fp8 import Gemm
+from ckpttool.fp8.model.plan import Outcome
+from ckpttool.fp8.rules.align import align
+from ckpttool.fp8.rules.noise import block_of, gap_of, limit_of, percentiles, resampled_means
+
+RESTORED = 0.9
+"""Share of the gap from which it counts as closed. Published recoveries sit at 0.85 and mean "not yet"."""
+
+_PART = 0.25
+_TIMES_FLOOR = 3
+_GROWING = 0.5
+"""By so much of its mean a gap grows within the window that is not there whole yet: a drift since the start by 0.4."""
+_RISING = 0.05
+"""By so much a share rises within the window that is not what longer runs would show."""
+_PARTS = 10
+"""Windows by whose means a slope is told."""
+_STUDENT = 2.306
+"""Student's t: 95 of 100 lie within, with eight degrees of freedom."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stretch:
+    """The distance of a run to its reference in the window."""
+
+    values: tuple[float, ...]
+    steps: tuple[Step, ...]
+    gap: Gap
+
+
+def stretch(reference: Curve, curve: Curve, window: tuple[Step, Step], *, seed: int = SEED) -> Stretch | None:
+    """Return how far a run is from its reference where both show a loss in the window; None where nowhere."""
+    pairs = align(reference, curve)
+    first, last = bisect_left(pairs.steps, window[0]), bisect_right(pairs.steps, window[1])
+    values = tuple(
+        own - other for other, own in zip(pairs.baseline[first:last], pairs.candidate[first:last], strict=True)
+    )
+    return Stretch(values=values, steps=pairs.steps[first:last], gap=gap_of(values, seed=seed)) if values else None
+
+
+def floor_of(regrouped: Gap) -> float:
+    """Return how far apart two paired runs of one kind are: three times what another order of sums does."""
+    return max(_TIMES_FLOOR * abs(regrouped.mean), (regrouped.high - regrouped.low) / 2)
+
+
+def limit(floor: float, unchanged: Gap, tolerance: float) -> float:
+    """Return the least gap that counts, as a comparison does with that floor."""
+    return limit_of(floor, tolerance, unchanged.half)
+
+
+Share = tuple[float, float, float]
+"""Of the gap, and the bounds between which it lies in 95 of 100 stretches."""
+
+
+def recovered(unchanged: Stretch, other: Stretch, *, seed: int = SEED) -> Share | None:
+    """Return the share of the gap that an experiment closes; None where its log and C's show no step in common.
+
+    The same blocks are drawn for both: what moves them alike is no uncertainty of their ratio.
+    """
+    common = {step: place for place, step in enumerate(unchanged.steps)}
+    whole = [unchanged.values[common[step]] for step in other.steps if step in common]
+    left = [value for value, step in zip(other.values, other.steps, strict=True) if step in common]
+    if not whole:
+        return None
+    block = max(block_of(whole), block_of(left))
+    shares = [
+        _closed(one, two)
+        for one, two in zip(
+            resampled_means(left, block=block, seed=seed), resampled_means(whole, block=block, seed=seed), strict=True
+        )
+    ]
+    low, high = percentiles(shares)
+    return _closed(other.gap.mean, unchanged.gap.mean), low, high
+
+
+def _closed(left: float, whole: float) -> float:
+    return 1 - left / whole if whole else 0.0
+
+
+def outcome(gap: float, share: Share, counts: float) -> Outcome:
+    """Tell what an experiment did to the gap.
+
+    Args:
+        gap: What is left of it.
+        share: What is closed, and its bounds.
+        counts: The least gap that counts.
+    """
+    closed, low, high = share
+    if closed >= RESTORED or abs(gap) <= counts:
+        return Outcome.RESTORES
+    if low > 0 and closed >= _PART:
+        return Outcome.PART
+    return Outcome.WORSE if high < -_PART else Outcome.NO
+
+
+def recovery(left: Stretch, counts: float) -> tuple[Outcome, float | None]:
+    """Tell whether a run from bad weights finds back, and after how many further steps at this rate it would.
+
+    Args:
+        left: Its distance to the baseline in the window.
+        counts: The least gap that counts.
+    """
+    if abs(left.gap.mean) <= counts:
+        return Outcome.RECOVERED, None
+    if len(left.values) < _PARTS:
+        return Outcome.STUCK, None
+    means, places = _means(left.values), _means(left.steps)
+    slope, error = _slope(places, means)
+    towards = -slope if left.gap.mean > 0 else slope
+    if towards - _STUDENT * error <= 0:
+        return Outcome.STUCK, None
+    return Outcome.RECOVERING, abs(means[-1]) / towards
+
+
+def is_settled(unchanged: Stretch, other: Stretch) -> bool:
+    """Tell whether longer runs would show the same share: the gap is there whole, and what is closed of it stays.
+
+    Args:
+        unchanged: The candidate's distance to BF16 in the window.
+        other: That of an experiment.
+    """
+    whole = dict(zip(unchanged.steps, unchanged.values, strict=True))
+    common = [(step, whole[step], left) for step, left in zip(other.steps, other.values, strict=True) if step in whole]
+    if len(common) < _PARTS:
+        return False
+    places, gaps, lefts = (_means(values) for values in zip(*common, strict=True))
+    shares = [_closed(left, gap) for gap, left in zip(gaps, lefts, strict=True)]
+    parts_of_gap = [gap / unchanged.gap.mean for gap in gaps]
+    return not (_rises(places, parts_of_gap, by=_GROWING) or _rises(places, shares, by=_RISING))
+
+
+def _rises(places: Sequence[float], values: Sequence[float], *, by: float) -> bool:
+    """Tell whether values rise by so much from the first place to the last, and not by chance."""
+    slope, error = _slope(places, values)
+    return slope > _STUDENT * error and slope * (places[-1] - places[0]) >= by
+
+
+def _means(values: Sequence[float]) -> list[float]:
+    """Return the means of as many windows as a slope is told by."""
+    bounds = [place * len(values) // _PARTS for place in range(_PARTS + 1)]
+    return [math.fsum(values[one:two]) / (two - one) for one, two in pairwise(bounds)]
+
+
+def _slope(places: Sequence[float], values: Sequence[float]) -> tuple[float, float]:
+    """Return the slope of the line that fits best, and its standard error."""
+    count = len(values)
+    middle, mean = math.fsum(places) / count, math.fsum(values) / count
+    away = [place - middle for place in places]
+    power = math.fsum(map(mul, away, away))
+    slope = math.fsum(map(mul, away, values)) / power
+    rest = [value - mean - slope * place for value, place in zip(values, away, strict=True)]
+    return slope, math.sqrt(math.fsum(map(mul, rest, rest)) / (count - 2) / power)
+
+
+def shapley(gaps: Mapping[frozenset[Gemm], float]) -> tuple[tuple[Gemm, float], ...]:
+    """Return each product's share in the gap: what it adds, on average over all orders of going to FP8.
+
+    Args:
+        gaps: By the set of products in FP8, all eight of them.
+
+    Source:
+        L. S. Shapley, A value for n-person games (1953).
+    """
+    shares = []
+    for gemm in Gemm:
+        others = [other for other in Gemm if other is not gemm]
+        share = 0.0
+        for size in range(len(others) + 1):
+            weight = math.factorial(size) * math.factorial(len(others) - size) / math.factorial(len(Gemm))
+            for chosen in combinations(others, size):
+                share += weight * (gaps[frozenset({*chosen, gemm})] - gaps[frozenset(chosen)])
+        shares.append((gemm, share))
+    return tuple(shares)

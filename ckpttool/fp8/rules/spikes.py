@@ -1,0 +1,179 @@
+"""Spikes of one loss curve: they come in any arithmetic, and would hide or fake what stays."""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left, insort
+from collections import deque
+from collections.abc import Collection, Iterable, Sequence
+
+from ckpttool.core.decide.policies.robust_z import MAD_TO_SIGMA
+from ckpttool.core.domain.frozen import dataclass
+from ckpttool.fp8.model.curves import Curve, Pairs, Spike
+from ckpttool.fp8.rules.align import middle
+
+_WINDOW = 128
+"""Normal values that a value is held against; the house's own z-score has as many."""
+_TO_BEGIN = 64
+_BEGINS = 7.0
+_ENDS = 3.0
+_CALM = 5
+"""Values in a row that must be normal again."""
+_NEW_LEVEL = 10 * _WINDOW
+"""Values without an end: the loss has come to stay."""
+_LEAST_PATIENCE = 50
+"""Values: so long may any spike last."""
+_TIMES_THE_BASELINE = 3
+_SHARED_WITHIN = 10
+"""Steps."""
+_LEAST_SPREAD = 1e-4
+"""Of the median: a curve that hardly moves has no spike at each of its last digits."""
+_BEFORE = 9
+"""Differences whose median stands for those in a spike."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Span:
+    """Where a spike lies in a row of values."""
+
+    first: int
+    last: int
+    height: float | None
+    """Above the median before; None where no value was finite."""
+
+    @property
+    def values(self) -> int:
+        """How many it has."""
+        return self.last - self.first + 1
+
+
+class _Normal:
+    """The last normal values, in the order of time and by size."""
+
+    def __init__(self, values: Iterable[float] = ()) -> None:
+        self._recent = deque(values)
+        self._ordered = sorted(self._recent)
+
+    def __len__(self) -> int:
+        return len(self._recent)
+
+    @property
+    def median(self) -> float:
+        return middle(self._ordered)
+
+    def add(self, value: float) -> None:
+        insort(self._ordered, value)
+        self._recent.append(value)
+        if len(self._recent) > _WINDOW:
+            del self._ordered[bisect_left(self._ordered, self._recent.popleft())]
+
+    def is_above(self, value: float, z: float) -> bool:
+        """Tell whether a value lies further above the median than so many robust standard deviations."""
+        over = value - self.median
+        if over <= z * _LEAST_SPREAD * abs(self.median):
+            return False
+        eighth = len(self._ordered) // 8  # half of the values lie nearer than the deviation: a quarter of them surely
+        near = min(self._ordered[5 * eighth] - self.median, self.median - self._ordered[3 * eighth])
+        return over > z * MAD_TO_SIGMA * near and over > z * MAD_TO_SIGMA * self._deviation()
+
+    def _deviation(self) -> float:
+        return middle(sorted(abs(value - self.median) for value in self._ordered))
+
+
+def find_spikes(values: Sequence[float]) -> list[Span]:
+    """Return where values begin to lie far above those before and come back, and where they are no numbers.
+
+    What has not come back at the end is a spike only while it is short: later it is where the loss now is.
+    """
+    spikes: list[Span] = []
+    normal = _Normal()
+    first, calm = -1, 0
+    for place, value in enumerate(values):
+        finite = math.isfinite(value)
+        if first < 0:
+            if len(normal) >= _TO_BEGIN and (not finite or normal.is_above(value, _BEGINS)):
+                first, calm = place, 0
+            elif finite:
+                normal.add(value)
+            continue
+        calm = calm + 1 if finite and not normal.is_above(value, _ENDS) else 0
+        if calm == _CALM:
+            spikes.append(_span(values, first, place - _CALM, normal))
+            for back in values[place - _CALM + 1 : place + 1]:
+                normal.add(back)
+            first = -1
+        elif place - first + 1 >= _NEW_LEVEL:
+            level = [level for level in values[first : place + 1] if math.isfinite(level)][-_WINDOW:]
+            normal = _Normal(level)
+            first = -1
+    if first >= 0 and len(values) - first <= _LEAST_PATIENCE:
+        spikes.append(_span(values, first, len(values) - 1, normal))
+    return spikes
+
+
+def _span(values: Sequence[float], first: int, last: int, normal: _Normal) -> Span:
+    finite = [value for value in values[first : last + 1] if math.isfinite(value)]
+    return Span(first=first, last=last, height=max(finite) - normal.median if finite else None)
+
+
+def told(
+    baseline: tuple[Curve, Sequence[Span]], candidate: tuple[Curve, Sequence[Span]], *, by_step: float
+) -> tuple[Spike, ...]:
+    """Return the spikes of both runs, ascending, each with whether the other run has one within ten steps.
+
+    Args:
+        baseline: The run, and where its spikes lie among its values.
+        candidate: The same.
+        by_step: By how much the places at which values are paired grow in a step of the baseline.
+    """
+    near = _SHARED_WITHIN * by_step
+
+    def meet(curve: Curve, span: Span, other: Curve, another: Span) -> bool:
+        begins, ends = curve.places[span.first] - near, curve.places[span.last] + near
+        return other.places[another.first] <= ends and begins <= other.places[another.last]
+
+    runs = ((False, baseline, candidate), (True, candidate, baseline))
+    spikes = [
+        Spike(
+            candidate=is_candidate,
+            first=curve.steps[span.first],
+            last=curve.steps[span.last],
+            values=span.values,
+            height=span.height,
+            shared=any(meet(curve, span, other, another) for another in of_other),
+        )
+        for is_candidate, (curve, spans), (other, of_other) in runs
+        for span in spans
+    ]
+    return tuple(sorted(spikes, key=lambda spike: (spike.first, spike.candidate)))
+
+
+def are_ordinary(spikes: Iterable[Spike]) -> bool:
+    """Tell whether the candidate's pass as quickly as the baseline's, or quickly anyway."""
+    slowest = {False: 0, True: 0}
+    for spike in spikes:
+        slowest[spike.candidate] = max(slowest[spike.candidate], spike.values)
+    return slowest[True] <= max(_LEAST_PATIENCE, _TIMES_THE_BASELINE * slowest[False])
+
+
+def spiked(pairs: Pairs, runs: Iterable[tuple[Curve, Sequence[Span]]]) -> set[int]:
+    """Return which pairs, from 0, lie in a spike of a run; none where that were over half: nothing would be left."""
+    found: set[int] = set()
+    for curve, spans in runs:
+        for span in spans:
+            first, last = curve.places[span.first], curve.places[span.last]
+            found.update(range(bisect_left(pairs.places, first), bisect_left(pairs.places, last + 1)))
+    return found if 2 * len(found) <= len(pairs.places) else set()
+
+
+def calmed(values: Sequence[float], spiked: Collection[int]) -> list[float]:
+    """Return the values with those in a spike replaced by the median of the last ones before it."""
+    calm: list[float] = []
+    before: deque[float] = deque(maxlen=_BEFORE)
+    for place, value in enumerate(values):
+        if place in spiked and before:
+            calm.append(middle(sorted(before)))
+        else:
+            before.append(value)
+            calm.append(value)
+    return calm

@@ -1,0 +1,89 @@
+"""Two trainings held against each other by their logs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ckpttool.core.domain.frozen import dataclass
+from ckpttool.core.domain.log_answer import LogReading
+from ckpttool.core.domain.log_question import STDIN
+from ckpttool.core.errors import UsageError
+from ckpttool.fp8.model.curves import Curve, CurvesAnswer, CurvesQuestion, PairedBy, Terms
+from ckpttool.fp8.rules.align import batch_size, curve_of
+from ckpttool.fp8.rules.compare import compare
+from ckpttool.fp8.rules.evals import compare_tasks
+from ckpttool.trainers.registry import log_reader
+
+if TYPE_CHECKING:
+    from ckpttool.core.domain.metrics import TrainingLog
+
+FIELDS = ("loss", "global_norm", "time", "consumed_samples", "learning_rate", "validation_loss")
+"""What is compared; of several logs the norm and the time also tell which one is the later."""
+
+_OTHER_BATCH = 0.01
+"""Share by which two batch sizes differ when it is not for a batch that was cut short."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunsRead:
+    """What the logs of the runs in question show, the baseline first, the candidate next."""
+
+    logs: tuple[TrainingLog, ...]
+    curves: tuple[Curve, ...]
+    terms: Terms
+
+
+def read_runs(question: CurvesQuestion) -> RunsRead:
+    """Read the runs that are to be held against each other.
+
+    Raises:
+        UsageError: A log is not there or of no known kind, or samples are not counted.
+    """
+    names = (question.baseline, question.candidate, *question.repeats)
+    if names.count(STDIN) > 1:
+        raise UsageError("standard input can be one of the logs, not two")
+    reader = log_reader(question.columns, curves=True)
+    logs = [log for name in names if (log := reader.merged([name], keep=FIELDS)) is not None]
+    by = _by(question.by, logs)
+    terms = Terms(by=by, metric=question.metric, tolerance=question.tolerance, switch_step=question.switch_step)
+    curves = tuple(curve_of(log.metrics, metric=terms.metric, by=by) for log in logs)
+    return RunsRead(logs=tuple(logs), curves=curves, terms=terms)
+
+
+def fp8_compare(question: CurvesQuestion) -> CurvesAnswer:
+    """Say whether a candidate's loss leaves its baseline's, since when, and whether that is more than noise.
+
+    Raises:
+        UsageError: A log or a file of scores is not there or of no known kind, or samples are not counted.
+    """
+    runs = read_runs(question)
+    baseline, candidate, *repeats = runs.curves
+    comparison = compare(baseline, candidate, repeats, terms=runs.terms)
+    readings = [LogReading.of(log) for log in runs.logs]
+    evals = None
+    if question.evals is not None:
+        from ckpttool.fp8.read.evals import read_evals
+
+        own, other = map(read_evals, question.evals)
+        evals = compare_tasks(own, other, comparison.kind)
+    return CurvesAnswer(
+        comparison=comparison,
+        baseline=readings[0],
+        candidate=readings[1],
+        repeats=tuple(readings[2:]),
+        evals=evals,
+    )
+
+
+def _by(asked: PairedBy | None, logs: list[TrainingLog]) -> PairedBy:
+    """Return by what the values of two runs belong together: by samples where a step of each is another number."""
+    if asked is PairedBy.STEP:
+        return asked
+    sizes = [batch_size(log.metrics) for log in logs[:2]]
+    baseline, candidate = sizes
+    if baseline is None or candidate is None:
+        if asked is PairedBy.SAMPLES:
+            raise UsageError("--by samples: not both logs count the samples that were consumed")
+        return PairedBy.STEP
+    differ = abs(baseline - candidate) > _OTHER_BATCH * max(baseline, candidate)
+    return PairedBy.SAMPLES if differ or asked else PairedBy.STEP

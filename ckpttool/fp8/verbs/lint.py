@@ -1,0 +1,86 @@
+"""Settings of FP8: read wherever they stand, and judged by every rule about them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+
+from ckpttool.core.decide import preflight as judge
+from ckpttool.core.decide.inline_allow import part
+from ckpttool.core.domain.finding import Code
+from ckpttool.core.domain.frozen import replace
+from ckpttool.core.domain.preflight import Check, Lint, Reason
+from ckpttool.core.domain.view import USUAL, View
+from ckpttool.core.errors import CkptToolError, ForeignConfigError
+from ckpttool.core.render.answers import preflight_summaries as summaries
+from ckpttool.core.verbs.configs import unusable
+from ckpttool.fp8.frameworks.lint import is_without, lint, read_layers, version
+from ckpttool.fp8.frameworks.settings import read_settings
+from ckpttool.fp8.frameworks.view import Beside
+from ckpttool.fp8.model.settings import Fp8Settings
+
+_NONE = "no FP8 is switched on in it"
+
+
+def fp8_lint(
+    paths: str | os.PathLike[str] | Sequence[str],
+    *,
+    allowed: Iterable[Code] = (),
+    te_version: str | None = None,
+    layers: str | None = None,
+    view: View = USUAL,
+) -> Lint:
+    """Say what in settings of FP8 does not do what it says, or is known trouble.
+
+    Args:
+        paths: Logs with the trainer's printed arguments, scripts with arguments, configs, configs of debug features,
+            told apart by content. Together they are those of one run.
+        allowed: Findings that the user accepts.
+        te_version: Transformer Engine's: `2.13`; None: not known.
+        layers: A file with names of layers; None: usual ones are tried.
+        view: How it is to be told.
+
+    Returns:
+        One check a file. A file that cannot be used at all is a finding too, with its exit code.
+
+    Raises:
+        UsageError: The version or the file of layers cannot be meant.
+    """
+    if isinstance(paths, (str, os.PathLike)):
+        paths = (os.fspath(paths),)
+    known = Beside(
+        engine=None if te_version is None else version(te_version),
+        layers=None if layers is None else read_layers(layers),
+    )
+    read: dict[str, Fp8Settings | CkptToolError] = {}
+    for path in paths:
+        try:
+            read[path] = read_settings(path)
+        except CkptToolError as error:
+            read[path] = error
+    usable = {path: settings for path, settings in read.items() if isinstance(settings, Fp8Settings)}
+    found = dict(zip(usable, lint(tuple(usable.values()), known), strict=True))
+    checks = []
+    for path, settings in read.items():
+        if isinstance(settings, CkptToolError):
+            checks.append(replace(unusable(path, settings, remedy=_remedy(path, settings)), name=path))
+            continue
+        parted = part(found[path], settings.text, path=path)
+        findings = judge.allow(parted.findings, allowed)
+        checks.append(
+            Check(
+                name=path,
+                summary=_NONE
+                if is_without(settings) and not findings
+                else summaries.config_summary(findings, parted.silenced),
+                reasons=tuple(Reason(finding=finding, file=path) for finding in findings),
+                allowed=tuple(Reason(finding=finding, file=path) for finding in parted.silenced),
+            )
+        )
+    return Lint(checks=tuple(checks), view=view, command="fp8 lint")
+
+
+def _remedy(path: str, error: CkptToolError) -> str | None:
+    if not os.path.isfile(path):
+        return "name a file that is there"
+    return "give a file that sets FP8" if isinstance(error, ForeignConfigError) else None

@@ -1,0 +1,337 @@
+"""Plan the FP8 experiments that tell most, from a checkpoint that was found good, and write them down."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from ckpttool.core.decide.lost import pace_of
+from ckpttool.core.domain.frozen import dataclass, replace
+from ckpttool.core.domain.plan import ResumePlan
+from ckpttool.core.domain.question import ResumeQuestion, TreeQuestion
+from ckpttool.core.domain.units import Step
+from ckpttool.core.errors import CkptToolError, NothingToResumeError, UnknownLayoutError, UnsafeError, UsageError
+from ckpttool.core.render.json import dumps
+from ckpttool.core.verbs.resolving import resolve
+from ckpttool.core.write import files as write_files
+from ckpttool.core.write.folders import filled, foreign, place
+from ckpttool.fp8.answers.experiment import files_of
+from ckpttool.fp8.files.plan import NAME, plan_document
+from ckpttool.fp8.frameworks.frameworks import Framework, Setting, framework_of
+from ckpttool.fp8.frameworks.inspect_log import layers_of, read_statistics
+from ckpttool.fp8.frameworks.lint import version
+from ckpttool.fp8.frameworks.ran import read_arithmetic
+from ckpttool.fp8.model.curves import Comparison, CurveClass, CurvesQuestion
+from ckpttool.fp8.model.fp8 import Recipe
+from ckpttool.fp8.model.plan import (
+    Change,
+    Evidence,
+    Experiment,
+    Fp8Plan,
+    NoPlan,
+    PlanQuestion,
+    StartPoint,
+    Trial,
+)
+from ckpttool.fp8.model.settings import RunArithmetic
+from ckpttool.fp8.rules.compare import apart, compare
+from ckpttool.fp8.rules.experiments import Known, first_round, next_round
+from ckpttool.fp8.rules.grounds import (
+    LastStart,
+    last_judged,
+    last_start,
+    nothing_to_learn,
+    start_before,
+    suspicion_of,
+)
+from ckpttool.fp8.rules.horizon import LONGEST, SHORTEST, horizon, window, without_onset
+from ckpttool.fp8.verbs.compare import read_runs
+from ckpttool.fp8.verbs.verdict import baseline_of, judged, read_plan, with_logs
+
+if TYPE_CHECKING:
+    from ckpttool.core.domain.metrics import TrainingLog
+
+_SECONDS_PER_HOUR = 3600
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Candidate:
+    """What is known of the run in FP8 besides its loss, and of where the baseline's ends."""
+
+    seen: RunArithmetic
+    recipe: Recipe | None
+    seconds: float | None
+    """A step takes so long."""
+    layers: tuple[int, ...]
+    layers_in: str
+    baseline_ends: Step | None
+    """The last step that its log shows; None where it shows none."""
+
+
+def fp8_plan(question: PlanQuestion) -> Fp8Plan | NoPlan:
+    """Plan experiments and write them, a folder each.
+
+    Raises:
+        UsageError: The framework trains no FP8, or what a round needs is not given.
+        NothingToResumeError: No checkpoint lies before the gap.
+        UnsafeError: The folder holds something else.
+    """
+    framework = framework_of(question.framework)
+    if question.horizon is not None and not SHORTEST <= question.horizon <= LONGEST:
+        raise UsageError(f"--horizon takes {SHORTEST} to {LONGEST:,} steps, not {question.horizon}")
+    old = read_plan(question.output)
+    if old is None and foreign(question.output, ()):
+        raise UnsafeError(f"{question.output} holds no plan of ckpttool's: name a new folder")
+    if question.round > 1:
+        if old is None:
+            raise UsageError(f"there is no plan in {question.output} yet: leave --round out")
+        if question.horizon is not None:
+            raise UsageError("all rounds of a plan have one length: --horizon is for a new folder")
+        if question.round > old.round + 1:
+            raise UsageError(f"the plan in {question.output} is at round {old.round}: the next one is {old.round + 1}")
+        answer = _further(old, question, framework)
+    else:
+        if old is not None and any(each.logs for each in with_logs(old, {}).experiments):
+            raise UnsafeError(f"{question.output} holds logs of experiments: name a new folder, or plan the next round")
+        answer = _first(question, framework)
+    if isinstance(answer, Fp8Plan):
+        _write(answer, old)
+    return answer
+
+
+def _first(question: PlanQuestion, framework: Framework) -> Fp8Plan | NoPlan:
+    if question.curves is None:
+        raise UsageError("give --baseline and --candidate: what is planned hangs on how they differ")
+    runs = read_runs(question.curves)
+    baseline, candidate, *repeats = runs.curves
+    comparison = compare(baseline, candidate, repeats, terms=runs.terms)
+    suspicion = suspicion_of(comparison)
+    why = nothing_to_learn(comparison)
+    if why is not None:
+        return NoPlan(reason=why, suspicion=suspicion)
+    known = _candidate(question, framework, runs.logs[1], baseline.steps)
+    start = _start(question, question.curves, comparison)
+    onset = comparison.onset
+    limit = comparison.limit or 0.0
+    if question.horizon is not None:
+        steps: int | None = question.horizon
+    elif onset is None or comparison.kind is CurveClass.INCONCLUSIVE:
+        steps = without_onset(comparison.first or Step(0), comparison.last or Step(0))
+    else:
+        far = apart(baseline, candidate, metric=runs.terms.metric)
+        steps = horizon(far.steps, far.differences, onset, start=start.step, limit=limit)
+    if steps is None:
+        why = "the gap is under three times what can be seen: no experiment of 5,000 steps can tell"
+        return NoPlan(reason=why, suspicion=suspicion)
+    plan = Fp8Plan(
+        round=1,
+        framework=question.framework,
+        framework_version=question.framework_version,
+        engine_version=question.engine_version,
+        recipe=known.recipe,
+        suspicion=suspicion,
+        start=start,
+        horizon=steps,
+        window=window(start.step, steps),
+        limit=limit,
+        baseline=tuple(map(os.path.abspath, runs.logs[0].sources)),
+        candidate=tuple(map(os.path.abspath, runs.logs[1].sources)),
+        columns=question.curves.columns,
+        experiments=(),
+        extras=framework.extras(_arguments(known.seen)),
+        layers=known.layers,
+        layers_in=known.layers_in,
+        output=os.path.abspath(question.output),
+        notes=tuple(_notes(comparison, known, start)),
+    )
+    return _with(plan, first_round(Known.of(plan, framework.recipes)), question, framework, known)
+
+
+def _further(old: Fp8Plan, question: PlanQuestion, framework: Framework) -> Fp8Plan | NoPlan:
+    """Add what tells more than those that were run."""
+    if question.framework != old.framework:
+        raise UsageError(f"the plan is for {old.framework}: its rounds are too")
+    verdict, plan = judged(old, {}, framework)
+    planned = [each.trial for each in plan.experiments]
+    trials = next_round(question.round, Known.of(plan, framework.recipes), verdict, planned)
+    if not trials:
+        missing = "" if verdict.next is None else f" without {', '.join(verdict.next.ids)}"
+        why = f"{verdict.kind.value}: {verdict.because}: no further experiment tells more{missing}"
+        return NoPlan(reason=why, suspicion=plan.suspicion)
+    question = replace(
+        question,
+        framework_version=question.framework_version or plan.framework_version,
+        engine_version=question.engine_version or plan.engine_version,
+    )
+    seen = read_arithmetic([path for path in (*plan.candidate, *question.stats) if os.path.exists(path)])
+    old_run = baseline_of(plan)
+    known = _Candidate(
+        seen=seen,
+        recipe=plan.recipe,
+        seconds=None,
+        layers=plan.layers,
+        layers_in=plan.layers_in,
+        baseline_ends=old_run.steps[-1] if old_run is not None and old_run.steps else None,
+    )
+    return _with(replace(plan, round=question.round), trials, question, framework, known)
+
+
+def _start(question: PlanQuestion, curves: CurvesQuestion, comparison: Comparison) -> StartPoint:
+    """Find the newest good checkpoint before the gap."""
+    tree = question.tree
+    if question.checkpoint_step is not None:
+        path = None if tree is None else os.path.abspath(tree)
+        step = question.checkpoint_step
+        return StartPoint(name=None, step=step, path=path, evidence=Evidence.TRUSTED, has_history=None)
+    is_early = comparison.kind is CurveClass.EARLY
+    before = start_before(comparison, curves.switch_step)
+    try:
+        answer = resolve(TreeQuestion(path=tree), ResumeQuestion(before=before))
+    except UnknownLayoutError:
+        if tree is not None or not is_early:
+            raise
+        answer = None
+    decision = None if answer is None else answer.decision
+    if isinstance(decision, ResumePlan):
+        chosen = decision.point.checkpoint
+        path = os.path.abspath(decision.root)
+        return StartPoint(
+            name=chosen.name,
+            step=decision.point.step,
+            path=path,
+            evidence=Evidence.RESOLVED,
+            has_history=_has_history(decision.root, chosen.name),
+        )
+    if is_early and curves.switch_step is None:
+        return StartPoint(name=None, step=Step(0), path=None, evidence=Evidence.SCRATCH, has_history=False)
+    where = tree or (decision.root if decision is not None else ".")
+    raise NothingToResumeError(
+        f"no good checkpoint of {where} lies at or before step {before}, and what is later has the gap in it; "
+        f"ckpttool resolve --before {before} says why, and --checkpoint-step takes one on trust"
+    )
+
+
+def _has_history(root: str, name: str) -> bool | None:
+    """Tell whether a checkpoint holds a scale history; what is no tensor may not be listed, so there is no "no"."""
+    from ckpttool.inspect.verbs import inspect
+
+    names = [row.name for row in inspect(tree=root, checkpoint=name).tensors]
+    return True if any("_extra_state" in each for each in names) else None
+
+
+def _candidate(question: PlanQuestion, framework: Framework, log: TrainingLog, baseline: Sequence[Step]) -> _Candidate:
+    """Read what the candidate's own logs tell of its settings, its pace and its layers."""
+    seen = read_arithmetic((*log.sources, *question.stats))
+    printed = seen.argument("fp8_recipe") or seen.recipe
+    known = {recipe.value: recipe for recipe in Recipe}
+    attempts = log.attempts
+    measured, _ = read_statistics(question.stats)
+    layers, inside = layers_of(measured, seen, framework.first_layer)
+    return _Candidate(
+        seen=seen,
+        recipe=question.recipe or known.get(printed or ""),
+        seconds=pace_of(attempts[-1].rows if attempts else log.metrics),
+        layers=layers,
+        layers_in=inside,
+        baseline_ends=baseline[-1] if baseline else None,
+    )
+
+
+def _arguments(seen: RunArithmetic) -> Mapping[str, str] | None:
+    return None if seen.arguments is None else dict(seen.arguments)
+
+
+def _notes(comparison: Comparison, known: _Candidate, start: StartPoint) -> list[str]:
+    notes = list(comparison.notes)
+    if known.recipe is None:
+        notes.append("the candidate's recipe is not known (--recipe): what only a delayed scale needs is planned, too")
+    if start.evidence is Evidence.TRUSTED:
+        notes.append(f"the checkpoint of step {start.step} is taken on trust: nothing of it was looked at")
+        onset = comparison.onset
+        if onset is not None and start.step > onset.not_before:
+            notes.append(f"the gap may have begun at step {onset.not_before}: that checkpoint may have it already")
+    if not known.layers:
+        notes.append("how many layers there are is not known (--stats, or a log that prints its arguments): no layers")
+    return notes
+
+
+def _with(
+    plan: Fp8Plan, trials: Sequence[Trial], question: PlanQuestion, framework: Framework, known: _Candidate
+) -> Fp8Plan:
+    """Add trials, each as its framework expresses it."""
+    last = _last_of(question, plan, known.baseline_ends) if any(trial.from_last for trial in trials) else None
+    made = tuple(_experiment(trial, plan, question, (framework, known, last)) for trial in trials)
+    more = (last.note,) if isinstance(last, LastStart) and last.note is not None else ()
+    return replace(plan, experiments=(*plan.experiments, *made), notes=(*plan.notes, *more))
+
+
+def _last_of(question: PlanQuestion, plan: Fp8Plan, ends: Step | None) -> LastStart | str:
+    """Find where BF16 is tried on the candidate's own weights, or say why not; the baseline's log ends at `ends`."""
+    tree = TreeQuestion(path=question.tree or plan.start.path)
+    try:
+        found = [resolve(tree, ResumeQuestion(before=step)).decision for step in (None, last_judged(plan, ends))]
+    except CkptToolError as error:
+        why = "name the folder of its checkpoints (DIR)" if isinstance(error, UnknownLayoutError) else f"{error}"
+        return f"the candidate's last checkpoint is not known: {why}"
+    good = {each.point.step: os.path.abspath(each.root) for each in found if isinstance(each, ResumePlan)}
+    return last_start(plan, ends, good)
+
+
+def _experiment(
+    trial: Trial, plan: Fp8Plan, question: PlanQuestion, whose: tuple[Framework, _Candidate, LastStart | str | None]
+) -> Experiment:
+    framework, known, last = whose
+    other = last if trial.from_last and isinstance(last, LastStart) else None
+    first = plan.start.step if other is None else other.step
+    setting = Setting(
+        folder=os.path.join(plan.output, trial.id),
+        first_step=first,
+        last_step=Step(first + plan.horizon),
+        load=other.path if other is not None else None if plan.start.evidence is Evidence.SCRATCH else _loaded(plan),
+        recipe=plan.recipe,
+        framework_version=_numbers(question.framework_version, "--framework-version"),
+        engine_version=_numbers(question.engine_version, "--te-version"),
+        arguments=_arguments(known.seen),
+        in_e5m2=known.seen.argument("fp8") != "e4m3",
+    )
+    change = framework.change(trial, setting)
+    if trial.from_last and isinstance(last, str):
+        change = last
+    elif other is not None and other.note is not None and isinstance(change, Change):
+        change = replace(change, notes=(*change.notes, other.note))
+    hours = None
+    if known.seconds is not None and question.devices is not None:
+        hours = round(known.seconds * plan.horizon * question.devices / _SECONDS_PER_HOUR, 3)
+    return Experiment(
+        trial=trial,
+        change=None if isinstance(change, str) else change,
+        reason=f"not expressible here: {change}" if isinstance(change, str) else None,
+        first_step=first,
+        last_step=setting.last_step,
+        device_hours=hours,
+    )
+
+
+def _loaded(plan: Fp8Plan) -> str:
+    return plan.start.path or "<the folder of the candidate's checkpoints>"
+
+
+def _numbers(text: str | None, option: str) -> tuple[int, ...] | None:
+    return None if text is None else version(text, option)
+
+
+def _write(plan: Fp8Plan, old: Fp8Plan | None) -> None:
+    """Write a folder for each experiment that has no log there, and the plan last: it names what lies beside it."""
+    before = {} if old is None else {each.trial.id: each for each in old.experiments}
+    with filled(plan.output) as output:
+        for experiment in plan.experiments:
+            name = experiment.trial.id
+            folder = os.path.join(output, name)
+            own = files_of(before[name], old).keys() if name in before and old is not None else ()
+            if name in before and (experiment.trial.round < plan.round or foreign(folder, own)):
+                continue
+            texts = files_of(experiment, plan)
+            place(folder, {file: text.encode() for file, text in texts.items()}, instead_of=own)
+        text = dumps(plan_document(plan))
+        write_files.replace(os.path.join(output, NAME), text.encode(), overwrite=True, backup=False)

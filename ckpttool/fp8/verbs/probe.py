@@ -1,0 +1,139 @@
+"""Look at what FP8 would do to a checkpoint's tensors, without the trainer and without a device that has it."""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Iterator
+from functools import partial
+
+from ckpttool.core.domain.checkpoint import Checkpoint
+from ckpttool.core.domain.contents import Opened
+from ckpttool.core.domain.finding import Severity, worst
+from ckpttool.core.domain.units import Step
+from ckpttool.core.domain.verdict import CheckTask, Level, ShardReport
+from ckpttool.core.formats.strict_json import ParseError, parse_object
+from ckpttool.core.verbs.verifying import cores, counted, expect
+from ckpttool.core.verify.check import Look, check
+from ckpttool.core.verify.engines.threads import ThreadEngine
+from ckpttool.core.verify.observation import Observation
+from ckpttool.core.verify.report import collect
+from ckpttool.core.verify.session import completed
+from ckpttool.fp8.model.fp8 import Recipe
+from ckpttool.fp8.model.probe import Fp8Probe, GatedNumbers, ProbeQuestion, TensorNumbers
+from ckpttool.fp8.read.at_rest import SCALE_WORDS, USUAL_BLOCK, Beside
+from ckpttool.fp8.read.probe import ShardLargest, ShardNumbers, largest_in_shard, probe_shard
+from ckpttool.fp8.rules.risk import aligned, is_wanted, layers_of, most_amplifying, ranked, scattered
+from ckpttool.inspect.verbs import TIMEOUT_SECONDS, Side, opened, side_of, tasks_of
+
+_CONFIG = "config.json"
+_CONFIG_LIMIT = 8 << 20
+"""Bytes of a model's config; real ones have some thousand."""
+
+
+def fp8_probe(
+    path: str | None = None,
+    question: ProbeQuestion = ProbeQuestion(),  # noqa: B008  a frozen value
+    *,
+    checkpoint: str | None = None,
+    layout: str | None = None,
+) -> Fp8Probe:
+    """Tell what each recipe of FP8 would do to the tensors of a checkpoint or of a shard.
+
+    Args:
+        path: A shard of any format, a tree (its newest whole checkpoint), `DIR:NAME`, or a checkpoint's name; None:
+            `DEFAULT_DIR`, else in or around the current folder.
+        question: What is asked of every tensor.
+        checkpoint: A checkpoint of that tree.
+        layout: Look for this layout alone.
+
+    Raises:
+        UnknownLayoutError: There is nothing that ckpttool knows.
+        UsageError: No checkpoint has that name.
+        NothingToResumeError: The tree has no checkpoint.
+        IncompleteError: The tree's folder cannot be read.
+    """
+    side = side_of(path, checkpoint=checkpoint, layout=layout, whole=True)
+    wanted = partial(is_wanted, optimizer=question.optimizer)
+    history = _history(side, question) if Recipe.DELAYED in question.recipes else []
+    passes = [side, *history] if history or Recipe.DELAYED in question.recipes else []
+    tasks = tasks_of(side, copies=2 if question.exact else 1)
+    of_history = [task for each in passes for task in tasks_of(each)]
+    expect(nbytes=sum(task.cost for task in (*tasks, *of_history)), shards=len(tasks) + len(of_history))
+    largest = partial(largest_in_shard, wanted=wanted, as_stored=question.as_stored)
+    earlier: dict[str, float] = {}
+    for observed in _run(of_history, largest):
+        found_largest = observed.seen(ShardLargest)
+        if found_largest is not None:
+            for name, amax in found_largest.magnitudes:
+                earlier[name] = max(amax, earlier.get(name, 0.0))
+    beside = Beside(earlier=earlier, scales=_scales(side), block=_block(side))
+    reports: list[ShardReport] = []
+    tensors: list[TensorNumbers] = []
+    gated: list[GatedNumbers] = []
+    for observed in _run(tasks, partial(probe_shard, question=question, wanted=wanted, beside=beside)):
+        reports.append(observed.report)
+        numbers = observed.seen(ShardNumbers)
+        if numbers is not None:
+            tensors += numbers.tensors
+            gated += numbers.gated
+    found, gates = ranked(tensors, question), most_amplifying(gated)
+    reported = collect(side.checkpoint, reports, Level.STRUCTURE).findings
+    findings = (*completed(reported, side.checkpoint), *scattered(found))
+    return Fp8Probe(
+        inventory=side.tree.inventory,
+        checkpoint=side.checkpoint.name if side.file is None else side.file,
+        step=side.checkpoint.step,
+        question=question,
+        read_all=all(finding.severity is not Severity.UNKNOWN for finding in findings),
+        tensors=found,
+        layers=layers_of(found),
+        gated=gates,
+        history=tuple(sorted(each.checkpoint.step for each in history if each.checkpoint.step is not None)),
+        findings=(*findings, *aligned(gates)),
+    )
+
+
+def _run(tasks: list[CheckTask], look: Look) -> Iterator[Observation]:
+    engine = partial(ThreadEngine, jobs=cores(), timeout=TIMEOUT_SECONDS)
+    return counted(tasks, partial(check, look=look), lambda work: engine(work=work))
+
+
+def _history(side: Side, question: ProbeQuestion) -> list[Side]:
+    """Return the earlier checkpoints of the same training on which a delayed scale looks back."""
+    own, back = side.checkpoint, question.history
+    if back is None or own.step is None or side.file is not None:
+        return []
+    first = own.step - back
+    return [
+        side._replace(checkpoint=checkpoint)
+        for checkpoint in side.tree.inventory.checkpoints
+        if _is_between(checkpoint, first, own.step) and checkpoint.prefix == own.prefix
+    ]
+
+
+def _is_between(checkpoint: Checkpoint, first: int, end: Step) -> bool:
+    whole = worst(checkpoint.findings) < Severity.DAMAGE
+    return whole and checkpoint.step is not None and first <= checkpoint.step < end
+
+
+def _scales(side: Side) -> dict[str, str]:
+    """Return in which file of the save each scale of a weight in FP8 lies, where all ranks share several files."""
+    if len(side.checkpoint.shards) == 1 or any(shard.rank is not None for shard in side.checkpoint.shards):
+        return {}
+    held = (contents for each in opened(side, is_all=False) if (contents := each.seen(Opened)) is not None)
+    return {entry.name: shard.path for shard in held for entry in shard.entries if entry.name.endswith(SCALE_WORDS)}
+
+
+def _block(side: Side) -> tuple[int, int]:
+    """Return what a model's own config says of the block that shares a scale; else what is usual."""
+    folder = posixpath.dirname(side.checkpoint.shards[0].path) if side.checkpoint.shards else ""
+    path = posixpath.join(folder, _CONFIG)
+    try:
+        data = side.tree.storage.small_file(path, limit=_CONFIG_LIMIT)
+        told = parse_object(data, what=path).get("quantization_config")
+    except (OSError, ParseError):  # there is none, or it is none of ours to judge
+        return USUAL_BLOCK
+    match told:
+        case {"weight_block_size": [int(rows), int(columns)]} if min(rows, columns) > 0:
+            return rows, columns
+    return USUAL_BLOCK

@@ -1,0 +1,1 @@
+"""What `guard` and `nan` answer: JSON beside the table."""

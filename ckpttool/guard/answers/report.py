@@ -1,0 +1,280 @@
+"""What happened in a training that was guarded."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from ckpttool.core.domain.units import Rank, Step, counted, on_ranks
+from ckpttool.core.formats.strict_json import number
+from ckpttool.core.render.answers.reading import listed, reading_document, reading_parts
+from ckpttool.core.render.escape import shown
+from ckpttool.core.render.json import Document
+from ckpttool.core.render.shell import quote
+from ckpttool.core.render.text import Indented, columns, line, stack, whole_words
+from ckpttool.guard.answers.nan_captures import row_document
+from ckpttool.guard.model.report import CaptureTold, DroppedUpdate, FaultTold, GuardReport, RankReport
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+    from rich.text import Text
+
+_MOST_ROWS = 12
+
+_COLUMNS = (
+    ("STEPS", "steps"),
+    ("APPLIED", "applied"),
+    ("DROPPED", "dropped"),
+    ("OVERFLOWS", "overflows"),
+    ("CAPTURES", "captures"),
+    ("STRIKES", "strikes"),
+    ("SAVES", "saves"),
+    ("ERRORS", "guard_errors"),
+)
+"""Heading -> field of a rank's report."""
+
+_GAUGES = (
+    ("last_step", "The last step that the rank told of."),
+    ("overhead", "The guard's mean share of a step."),
+)
+_COUNTERS = (
+    ("starts", "Processes that wrote events."),
+    ("steps", "Updates that were decided on."),
+    ("applied", "Updates that reached the weights."),
+    ("dropped", "Updates that were dropped."),
+    ("overflows", "Updates that a loss scaler is to blame for."),
+    ("captures", "Steps that were kept to be replayed."),
+    ("capture_failures", "Captures that failed."),
+    ("strikes", "Strikes of the feature value detection."),
+    ("abnormal_products", "Matrix products that were wrong."),
+    ("disagreements", "Times that replicas were seen to differ."),
+    ("saves", "Checkpoints that the rank has written its part of."),
+    ("failed_saves", "Checkpoints that the rank could not write its part of."),
+    ("guard_errors", "Failures of parts of the guard."),
+    ("lost_lines", "Events that could not be written."),
+)
+
+
+def document(answer: GuardReport) -> Document:
+    """`ckpttool/guard-report/1`: what happened, by rank, and what to do next."""
+    return {
+        "schema": "ckpttool/guard-report/1",
+        "events": reading_document(answer.reading),
+        "world_size": answer.world_size,
+        "watching": answer.is_watching,
+        "steps": answer.steps,
+        "applied": answer.applied,
+        "dropped": answer.dropped,
+        "overflows": answer.overflows,
+        "stopped_at": answer.stopped_at,
+        "drops": [_drop_document(update) for update in answer.drops],
+        "captures": [
+            {
+                "step": capture.step,
+                "path": capture.path,
+                "verdict": capture.verdict,
+                "culprits": list(capture.culprits),
+            }
+            for capture in answer.captures
+        ],
+        "in_a_row": [row_document(row) for row in answer.in_a_row],
+        "strikes": [_fault_document(fault) for fault in answer.strikes],
+        "abnormal_products": [_fault_document(fault) for fault in answer.abnormal_products],
+        "disagreements": [_fault_document(fault) for fault in answer.disagreements],
+        "alarms": list(answer.alarms),
+        "starts": answer.starts,
+        "forgotten": list(answer.forgotten),
+        "saves": answer.saves,
+        "failed_saves": answer.failed_saves,
+        "last_save_failed": answer.last_save_failed,
+        "save_error": None if answer.worst_saves is None else answer.worst_saves.save_error,
+        "guard_errors": answer.guard_errors,
+        "errors": list(answer.errors),
+        "overhead": number(answer.overhead),
+        "ranks": [_rank_document(rank) for rank in answer.ranks],
+        "next": [_command(words) for words in answer.next],
+    }
+
+
+def _drop_document(update: DroppedUpdate) -> Document:
+    return {
+        "step": update.step,
+        "kind": update.kind,
+        "norm": number(update.norm),
+        "ranks": list(update.ranks),
+        "message": update.message,
+    }
+
+
+def _fault_document(fault: FaultTold) -> Document:
+    return {"step": fault.step, "rank": fault.rank, "since_step": fault.since_step, "message": fault.message}
+
+
+def _rank_document(rank: RankReport) -> Document:
+    told: dict[str, Document] = {"rank": rank.rank, "host": rank.host, "first_step": rank.first_step}
+    told |= {field: getattr(rank, field) for field in ("last_step", *(field for field, _ in _COUNTERS))}
+    return {**told, "switched_off": list(rank.switched_off), "overhead": number(rank.overhead)}
+
+
+def _command(words: Sequence[str]) -> str:
+    return " ".join(quote(word.replace("\0", "")) for word in words)
+
+
+def table(answer: GuardReport) -> RenderableType:
+    """Show what happened, by rank, and what to do next."""
+    parts: list[RenderableType] = [_headline(answer)]
+    if answer.worst_saves is not None:
+        parts.append(_failed_saves(answer.worst_saves))
+    if answer.ranks:
+        parts += [line(), *_by_rank(answer)]
+    parts += listed("Would have been dropped:" if answer.is_watching else "Dropped:", list(map(_drop, answer.drops)))
+    parts += listed("Kept to be replayed:", list(_captures(answer)))
+    parts += listed("Strikes:", list(map(_fault, answer.strikes)))
+    parts += listed("Matrix products that were wrong:", list(map(_fault, answer.abnormal_products)))
+    parts += listed("Replicas disagree:", list(map(_fault, answer.disagreements)))
+    parts += listed("Alarms:", [line(shown(text)) for text in answer.alarms])
+    parts += listed("Forgotten at a restart:", [line(shown(text)) for text in answer.forgotten])
+    parts += listed("Failed in the guard itself, while the training went on:", list(_failures(answer)))
+    if answer.next:
+        parts += [line(), line("Next:", style="bold")]
+        parts += [Indented(line(_command(words), no_wrap=True)) for words in answer.next]
+    return stack(*parts, *reading_parts(answer.reading))
+
+
+def _headline(answer: GuardReport) -> Text:
+    if not answer.ranks:
+        return line("The files tell of no guarded training", style="bold yellow")
+    if answer.stopped_at is not None:
+        text = f"The training stopped at step {answer.stopped_at}: too many updates in a row were dropped"
+        return line(text, style="bold red")
+    grave = [
+        counted(len(found), noun, plural)
+        for found, noun, plural in (
+            (answer.abnormal_products, "wrong matrix product", None),
+            (answer.strikes, "strike", None),
+            (answer.disagreements, "disagreement of replicas", "disagreements of replicas"),
+            (answer.captures, "capture", None),
+        )
+        if found
+    ]
+    if len(answer.in_a_row) == 1 and answer.in_a_row[0].count == len(answer.captures):
+        grave[-1] += " in a row"
+    grave += [counted(answer.failed_saves, "failed save")] if answer.last_save_failed else []
+    updates = counted(answer.steps, "update")
+    if grave:
+        return line(f"Somebody has to look: {', '.join(grave)} in {updates}", style="bold red")
+    if answer.dropped:
+        return line(f"{answer.dropped} of {updates} were dropped, and the training went on", style="bold yellow")
+    if answer.is_watching:
+        return line(f"{updates}, all applied: the guard only watched", style="bold yellow")
+    return line(f"{updates}, none dropped", style="bold green")
+
+
+def _failed_saves(rank: RankReport) -> Text:
+    text = f"{rank.failed_saves} of {counted(rank.saves + rank.failed_saves, 'save')} failed, the last at "
+    text += shown(rank.save_error or "")
+    if rank.last_save_failed:
+        return line(text, style="bold red")
+    return line(f"{text}; a later one was written", style="bold yellow")
+
+
+def _by_rank(answer: GuardReport) -> list[RenderableType]:
+    """Show the numbers, ranks with the same ones together."""
+    rows: dict[tuple[object, ...], list[Rank]] = {}
+    for rank in answer.ranks:
+        rows.setdefault((*(getattr(rank, field) for _, field in _COLUMNS), rank.last_step), []).append(rank.rank)
+    # A column of nothing but 0 says nothing; the first three are what was asked.
+    kept = [place for place, _ in enumerate(_COLUMNS) if place < 3 or any(row[place] for row in rows)]  # noqa: PLR2004
+    drawn = columns()
+    drawn.add_column("RANKS", no_wrap=True)
+    for place in kept:
+        drawn.add_column(_COLUMNS[place][0], justify="right", no_wrap=True)
+    drawn.add_column("LAST STEP", justify="right", no_wrap=True)
+    for row, ranks in list(rows.items())[:_MOST_ROWS]:
+        last = "" if row[-1] is None else str(row[-1])
+        drawn.add_row(on_ranks(ranks).partition(" ")[2], *(str(row[place]) for place in kept), last)
+    parts: list[RenderableType] = [whole_words(drawn)]
+    if len(rows) > _MOST_ROWS:
+        parts.append(line(f"and {len(rows) - _MOST_ROWS} more: --format json", style="dim"))
+    missing = (answer.world_size or 0) - len(answer.ranks)
+    if missing > 0:
+        parts.append(line(f"no file of {counted(missing, 'rank')} of {answer.world_size}", style="dim"))
+    if answer.starts > 1:
+        parts.append(line(f"started {answer.starts} times; what was done again counts again", style="dim"))
+    if answer.overhead is not None:
+        parts.append(line(f"the guard took {answer.overhead:.2%} of a step", style="dim"))
+    return parts
+
+
+def _at(step: Step) -> Text:
+    return line().append(f"step {step}  ", style="dim")
+
+
+def _drop(update: DroppedUpdate) -> Text:
+    whose = f" ({on_ranks(update.ranks)})" if update.ranks else ""
+    return _at(update.step).append(f"{update.kind}{whose}: {shown(update.message)}")
+
+
+def _captures(answer: GuardReport) -> Iterator[Text]:
+    """Yield a line for each capture, and one for all that are in a row."""
+    first = {row.first: row for row in answer.in_a_row}
+    later = {step for row in answer.in_a_row for step in range(row.first + 1, row.last + 1)}
+    for capture in answer.captures:
+        row = first.get(capture.step)
+        if row is not None:
+            text = f"; {row.count} in a row on the same weights, to step {row.last}: most likely one cause"
+            yield _capture(capture).append(text)
+        elif capture.step not in later:
+            yield _capture(capture)
+
+
+def _capture(capture: CaptureTold) -> Text:
+    whose = f" ({on_ranks(capture.culprits)})" if capture.culprits else ""
+    verdict = "" if capture.verdict is None else f": {capture.verdict}, finite when it was computed once more"
+    return _at(capture.step).append(f"{shown(capture.path)}{whose}{verdict}")
+
+
+def _fault(fault: FaultTold) -> Text:
+    whose = "" if fault.rank is None else f"rank {fault.rank}: "
+    since = "" if fault.since_step is None else f", since step {fault.since_step}"
+    return _at(fault.step).append(f"{whose}{shown(fault.message)}{since}")
+
+
+def _failures(answer: GuardReport) -> Iterator[Text]:
+    for rank in answer.ranks:
+        if rank.switched_off:
+            parts = shown(", ".join(rank.switched_off))
+            yield line(f"rank {rank.rank}: switched off: {parts}")
+    for text in answer.errors:
+        yield line(shown(text))
+    for rank in answer.ranks:
+        if rank.lost_lines:
+            yield line(f"rank {rank.rank}: {counted(rank.lost_lines, 'event')} could not be written")
+        failed = [
+            counted(count, noun)
+            for count, noun in ((rank.capture_failures, "capture"), (rank.failed_saves, "save"))
+            if count
+        ]
+        if failed:
+            yield line(f"rank {rank.rank}: {' and '.join(failed)} failed")
+
+
+def prometheus(answer: GuardReport) -> str:
+    """Spell the numbers for node_exporter's textfile collector."""
+    told: list[str] = []
+    for field, about in _COUNTERS:
+        told += _metric(f"{field}_total", "counter", about, [(rank, getattr(rank, field)) for rank in answer.ranks])
+    for field, about in _GAUGES:
+        told += _metric(field, "gauge", about, [(rank, getattr(rank, field)) for rank in answer.ranks])
+    about = "Whether the training ended with too many dropped updates in a row."
+    told += [*_head("stopped", "gauge", about), f"ckpttool_guard_stopped {int(answer.stopped_at is not None)}"]
+    return "\n".join(told) + "\n"
+
+
+def _metric(name: str, kind: str, about: str, values: Sequence[tuple[RankReport, float | None]]) -> list[str]:
+    rows = [f'ckpttool_guard_{name}{{rank="{rank.rank}"}} {value}' for rank, value in values if value is not None]
+    return [*_head(name, kind, about), *rows] if rows else []
+
+
+def _head(name: str, kind: str, about: str) -> list[str]:
+    return [f"# HELP ckpttool_guard_{name} {about}", f"# TYPE ckpttool_guard_{name} {kind}"]

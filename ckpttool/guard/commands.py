@@ -1,0 +1,72 @@
+"""`ckpttool guard`: what a training that was guarded left."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+import ckpttool
+from ckpttool.core.commands import progress
+from ckpttool.core.commands.answers import show
+from ckpttool.core.commands.grouped import OF_WRITING, exits, grouped
+from ckpttool.core.commands.helped import Command, Group
+from ckpttool.core.commands.options import Format, FormatOpt, Quiet
+
+app = typer.Typer(
+    name="guard",
+    cls=Group,
+    add_completion=False,
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+)
+
+Events = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="EVENTS...",
+        help="Event files, the output folder of a training, globs, or -.",
+        rich_help_panel="Arguments",
+    ),
+]
+Prometheus = Annotated[
+    str | None, typer.Option(metavar="FILE", help="Also write the numbers for node_exporter's textfile collector.")
+]
+
+
+@app.callback()
+@exits(
+    {
+        0: "Nothing happened that a person has to look at.",
+        10: "The training stopped, or its last save failed; a strike, a wrong product, a disagreement, a capture.",
+        14: "A file could not be read, or tells nothing.",
+        16: OF_WRITING[16],
+    }
+)
+def guard() -> None:
+    """Tell what happened in a training that was guarded.
+
+    Example: ckpttool guard report output
+    """
+
+
+@app.command(cls=Command)
+@grouped
+def report(
+    *, events: Events, prometheus: Prometheus = None, fmt: FormatOpt = Format.TABLE, quiet: Quiet = False
+) -> None:
+    """Tell what happened, by rank, and what to do next.
+
+    Reads what the guard wrote into the training's output folder, while it runs or afterwards.
+
+    Example: ckpttool guard report output --prometheus /var/lib/node_exporter/ckpttool.prom
+    """
+    with progress.busy("reading the events", quiet=quiet):
+        answer = ckpttool.guard_report(events)
+    if prometheus is not None:
+        from ckpttool.core.write.files import replace
+        from ckpttool.guard.answers.report import prometheus as spelled
+
+        replace(prometheus, spelled(answer).encode(), overwrite=True, backup=False)
+    raise typer.Exit(show(answer, fmt))

@@ -1,0 +1,330 @@
+"""What is kept of a step that was not finite: each rank's `r00000.json` beside its shard, and rank 0's `capture.json`.
+
+Both are read without torch, and neither is believed: a shard is opened by the name that its rank has, never by one that
+a file gives. `"resumable": false` stands in each, for whoever finds one alone.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable
+
+from ckpttool.core.domain.frozen import dataclass
+from ckpttool.core.domain.units import MAX_RANKS, ByteCount, Rank, Step
+from ckpttool.core.formats.strict_json import (
+    OWN_MEMORY,
+    Json,
+    JsonObject,
+    ParseError,
+    as_int,
+    as_list,
+    as_number,
+    as_object,
+    as_str,
+    get_bool,
+    get_int,
+    get_list,
+    get_object,
+    get_optional_int,
+    get_str,
+    number,
+    parse_object,
+)
+from ckpttool.core.records.hashed_json import closed, is_whole
+from ckpttool.guard.model.capture import (
+    CaptureLevel,
+    GradientFacts,
+    LeftOut,
+    LossBits,
+    MicroBatch,
+    RankCapture,
+    Rerun,
+    Setting,
+    ShardFile,
+)
+
+HEAD = "capture.json"
+"""Rank 0's, which waits for nobody."""
+
+_FOLDER = re.compile(r"nan-at-([0-9]{8,18})(?:-[0-9]{1,3})?")
+"""Fits no trainer's pattern for what is resumed from: a layout finds nothing in a capture."""
+
+_RECORD = re.compile(r"r([0-9]{5,7})\.json")
+
+RECORD_LIMIT = ByteCount(256 << 20)
+"""Bytes: 100,000 gradients and the tree of as many parameters need 40 MB."""
+
+_RANK_SCHEMA = "ckpttool/capture-rank/1"
+_HEAD_SCHEMA = "ckpttool/capture/1"
+_DIGEST = re.compile(r"[0-9a-f]{32}")
+_BITS = re.compile(r"(?:[0-9a-f]{2}){1,16}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CaptureHead:
+    """What rank 0 says of the whole."""
+
+    step: Step
+    world_size: int
+    time: str
+    """UTC, to the second."""
+
+
+def folder_name(step: Step, again: int = 0) -> str:
+    """Return the name of a capture's folder; `again` tells captures of one step apart, from 1."""
+    return f"nan-at-{step:08d}" + (f"-{again}" if again else "")
+
+
+def shard_name(rank: int) -> str:
+    """Return the name of a rank's tensors."""
+    return f"r{rank:05d}.safetensors"
+
+
+def record_name(rank: int) -> str:
+    """Return the name of a rank's record."""
+    return f"r{rank:05d}.json"
+
+
+def head_bytes(head: CaptureHead) -> bytes:
+    """Spell what rank 0 says; `read_head` reads the same value back."""
+    told = {
+        "schema": _HEAD_SCHEMA,
+        "resumable": False,
+        "step": head.step,
+        "world_size": head.world_size,
+        "time": head.time,
+    }
+    return closed(json.dumps(told, indent=2).removesuffix("\n}"))
+
+
+def read_head(data: bytes, *, what: str) -> CaptureHead:
+    """Read what `head_bytes` spelled.
+
+    Raises:
+        ParseError: It is torn, edited or another file.
+    """
+    record = _whole_record(data, _HEAD_SCHEMA, what)
+    return CaptureHead(
+        step=Step(get_int(record, "step", where=what)),
+        world_size=_world_size(record, 1, what),
+        time=get_str(record, "time", where=what),
+    )
+
+
+def rank_bytes(capture: RankCapture) -> bytes:
+    """Spell what one rank kept; `read_rank` reads the same value back. The order of the content is the model's."""
+    told: JsonObject = {
+        "schema": _RANK_SCHEMA,
+        "resumable": False,
+        "rank": capture.rank,
+        "world_size": capture.world_size,
+        "step": capture.step,
+        "optimizer_step": capture.optimizer_step,
+        "level": capture.level.value,
+        "host": capture.host,
+        "device": capture.device,
+        "shard": {"name": capture.shard.name, "size": capture.shard.size, "xxh3_128": capture.shard.xxh3_128},
+        "micro_batches": [_micro_batch(batch) for batch in capture.micro_batches],
+        "gradients": [_gradient(gradient) for gradient in capture.gradients],
+        "rerun": None if capture.rerun is None else _rerun(capture.rerun),
+        "weights": dict(capture.weights),
+        "evaluating": [*capture.evaluating],
+        "buffers_left_out": [*capture.buffers_left_out],
+        "scale": number(capture.scale),
+        "environment": dict(capture.environment),
+        "model_config": capture.model_config,
+        "run_config": capture.run_config,
+        "data_position": capture.data_position,
+        "content": capture.content,
+    }
+    lines = ",\n".join(f"  {json.dumps(key)}: {json.dumps(value, allow_nan=False)}" for key, value in told.items())
+    return closed(f"{{\n{lines}")
+
+
+def _micro_batch(batch: MicroBatch) -> JsonObject:
+    inner = batch.inner_autocast
+    return {
+        "loss": None if batch.loss is None else _loss(batch.loss),
+        "changed": batch.changed,
+        "left_out": None if batch.left_out is None else {"path": batch.left_out.path, "reason": batch.left_out.reason},
+        "index": batch.index,
+        "outer_autocast": dict(batch.outer_autocast),
+        "inner_autocast": None if inner is None else dict(inner),
+    }
+
+
+def _loss(loss: LossBits) -> JsonObject:
+    return {"value": number(loss.value), "dtype": loss.dtype, "bits": loss.bits}
+
+
+def _gradient(gradient: GradientFacts) -> JsonObject:
+    return {
+        "name": gradient.name,
+        "shape": [*gradient.shape],
+        "xxh3_128": gradient.xxh3_128,
+        "norm": number(gradient.norm),
+        "nan": gradient.nan,
+        "positive_inf": gradient.positive_inf,
+        "negative_inf": gradient.negative_inf,
+        "first": None if gradient.first is None else [*gradient.first],
+    }
+
+
+def _rerun(rerun: Rerun) -> JsonObject:
+    return {
+        "losses": [_loss(loss) for loss in rerun.losses],
+        "gradients": [_gradient(gradient) for gradient in rerun.gradients],
+    }
+
+
+def read_rank(data: bytes, rank: int, *, what: str) -> RankCapture:
+    """Read what `rank_bytes` spelled.
+
+    Args:
+        data: The whole file.
+        rank: Whose it is by its name.
+        what: Names the file in errors.
+
+    Raises:
+        ParseError: It is torn, edited, another rank's or another file.
+    """
+    record = _whole_record(data, _RANK_SCHEMA, what)
+    if get_int(record, "rank", where=what) != rank:
+        raise ParseError(f"is of rank {record['rank']}, copied or renamed to here", where=what)
+    shard = get_object(record, "shard", where=what)
+    if get_str(shard, "name", where=what) != shard_name(rank):
+        raise ParseError("names another file than its own shard", where=what, key="shard.name")
+    rerun = record.get("rerun")
+    scale, environment = record.get("scale"), get_object(record, "environment", where=what)
+    return RankCapture(
+        rank=Rank(rank),
+        world_size=_world_size(record, rank + 1, what),
+        step=Step(get_int(record, "step", where=what)),
+        optimizer_step=get_optional_int(record, "optimizer_step", where=what),
+        level=_level(record, what),
+        host=get_str(record, "host", where=what),
+        device=get_str(record, "device", where=what),
+        micro_batches=tuple(_read_batch(as_object(batch, where=what)) for batch in get_list(record, "micro_batches")),
+        gradients=_read_gradients(record),
+        rerun=None if rerun is None else _read_rerun(as_object(rerun, where=what, key="rerun")),
+        weights=tuple((name, _digest(as_str(digest))) for name, digest in get_object(record, "weights").items()),
+        evaluating=_texts(get_list(record, "evaluating", where=what)),
+        buffers_left_out=_texts(get_list(record, "buffers_left_out", where=what)),
+        scale=None if scale is None else as_number(scale),
+        environment=tuple((name, _setting(value)) for name, value in environment.items()),
+        model_config=record.get("model_config"),
+        run_config=record.get("run_config"),
+        data_position=record.get("data_position"),
+        content=record.get("content"),
+        shard=ShardFile(
+            name=shard_name(rank),
+            size=ByteCount(get_int(shard, "size", where=what)),
+            xxh3_128=_digest(get_str(shard, "xxh3_128", where=what)),
+        ),
+    )
+
+
+def _whole_record(data: bytes, schema: str, what: str) -> JsonObject:
+    # The hash first: what an accident made of the file need not be parsed.
+    if not is_whole(data):
+        raise ParseError("torn or edited: it does not match its own hash", where=what)
+    record = parse_object(data, what=what, limit=RECORD_LIMIT, most_memory=OWN_MEMORY)
+    found = get_str(record, "schema", where=what)
+    if found != schema:
+        raise ParseError(f"expected {schema}, found {found!a:.80}", where=what, key="schema")
+    return record
+
+
+def _world_size(record: JsonObject, least: int, what: str) -> int:
+    """Return it; whoever reads a capture counts its ranks one by one."""
+    found = get_int(record, "world_size", minimum=least, where=what)
+    if found > MAX_RANKS:
+        raise ParseError(f"expected at most {MAX_RANKS}, found {found!a:.40}", where=what, key="world_size")
+    return found
+
+
+def _level(record: JsonObject, what: str) -> CaptureLevel:
+    word = get_str(record, "level", where=what)
+    if word not in {level.value for level in CaptureLevel}:
+        raise ParseError(f"expected full or light, found {word!a:.40}", where=what, key="level")
+    return CaptureLevel(word)
+
+
+def _read_batch(record: JsonObject) -> MicroBatch:
+    loss, left_out, inner = record.get("loss"), record.get("left_out"), record.get("inner_autocast")
+    out = None if left_out is None else as_object(left_out, key="left_out")
+    return MicroBatch(
+        loss=None if loss is None else _read_loss(as_object(loss, key="loss")),
+        changed=get_bool(record, "changed"),
+        left_out=None if out is None else LeftOut(path=get_str(out, "path"), reason=get_str(out, "reason")),
+        index=get_optional_int(record, "index"),
+        outer_autocast=_autocast(get_object(record, "outer_autocast")),
+        inner_autocast=None if inner is None else _autocast(as_object(inner, key="inner_autocast")),
+    )
+
+
+def _autocast(record: JsonObject) -> tuple[tuple[str, str], ...]:
+    return tuple((device, as_str(dtype)) for device, dtype in record.items())
+
+
+def _read_loss(record: JsonObject) -> LossBits:
+    bits = get_str(record, "bits")
+    if _BITS.fullmatch(bits) is None:
+        raise ParseError(f"expected the bytes of a number, found {bits!a:.40}", key="bits")
+    return LossBits(value=as_number(record.get("value")), dtype=get_str(record, "dtype"), bits=bits)
+
+
+def _read_rerun(record: JsonObject) -> Rerun:
+    losses = tuple(_read_loss(as_object(loss)) for loss in get_list(record, "losses"))
+    return Rerun(losses=losses, gradients=_read_gradients(record))
+
+
+def _read_gradients(record: JsonObject) -> tuple[GradientFacts, ...]:
+    return tuple(_read_gradient(as_object(gradient)) for gradient in get_list(record, "gradients"))
+
+
+def _read_gradient(record: JsonObject) -> GradientFacts:
+    first = record.get("first")
+    return GradientFacts(
+        name=get_str(record, "name"),
+        shape=_integers(get_list(record, "shape")),
+        xxh3_128=_digest(get_str(record, "xxh3_128")),
+        norm=as_number(record.get("norm")),
+        nan=get_int(record, "nan"),
+        positive_inf=get_int(record, "positive_inf"),
+        negative_inf=get_int(record, "negative_inf"),
+        first=None if first is None else _integers(as_list(first, key="first")),
+    )
+
+
+def _setting(value: Json) -> Setting:
+    if isinstance(value, (dict, list, float)):
+        raise ParseError("expected a text, a whole number, true, false or null", key="environment")
+    return value
+
+
+def _digest(text: str) -> str:
+    if _DIGEST.fullmatch(text) is None:
+        raise ParseError(f"expected a digest, found {text!a:.40}", key="xxh3_128")
+    return text
+
+
+def _integers(values: Iterable[Json]) -> tuple[int, ...]:
+    return tuple(as_int(value) for value in values)
+
+
+def _texts(values: Iterable[Json]) -> tuple[str, ...]:
+    return tuple(as_str(value) for value in values)
+
+
+def head_step(name: str) -> Step | None:
+    """Return the step that a folder's name tells; None where it is no capture's."""
+    match = _FOLDER.fullmatch(name)
+    return None if match is None else Step(int(match[1]))
+
+
+def rank_of_record(name: str) -> Rank | None:
+    """Return whose record a file is by its name; None where it is none."""
+    match = _RECORD.fullmatch(name)
+    return None if match is None else Rank(int(match[1]))

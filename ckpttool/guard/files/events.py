@@ -1,0 +1,342 @@
+"""The event file of one rank: a line for everything that the guard tells, while the training runs.
+
+It is read like any log, by `logs/guard_events.py`.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import math
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from threading import Condition, Thread
+from typing import cast
+
+from ckpttool.core.domain.guarding import EVENTS_SCHEMA, EventValue, GuardEventKind, event_path
+from ckpttool.core.domain.units import Step
+from ckpttool.core.formats.strict_json import number
+from ckpttool.core.write.files import close, ensure_folder, open_to_append
+
+LONGEST_LINE = 4096
+"""Bytes: what one `write` brings to a file whole, beside others that write to it, too."""
+_ROOM_FOR_LOST = 32
+"""Of those, for the count of lines that could not be written."""
+
+_NEVER_CUT = ("schema", "kind", "step", "time", "cut")
+
+_ROTATED_AT = 256 << 20
+"""Bytes of a file, until it is put aside as `.1`: some million steps."""
+
+_MOST_WAITING = 4 << 20
+"""Bytes that wait for a disk that does not answer; what comes after them is counted, and dropped."""
+
+_ONE_WRITE = 1 << 16
+"""Bytes that are written at once: each call lets the training go first, which costs milliseconds on a busy machine."""
+
+_BUFFERED_SECONDS = 1.0
+_BUFFERED_BYTES = 1 << 16
+"""As above, of which one comes first: a loop of ten thousand steps a second must not lose any."""
+
+_DURABLE = frozenset(
+    {
+        GuardEventKind.STOP,
+        GuardEventKind.CAPTURE,
+        GuardEventKind.SDC_STRIKE,
+        GuardEventKind.CHECKSUM_ABNORMAL,
+        GuardEventKind.SAVED,
+    }
+)
+"""What must be on the disk before the training goes on, or ends."""
+
+
+class EventFile:
+    """Takes events and writes them in a thread of its own, so that no disk holds the training up.
+
+    Nothing here raises: what cannot be written is counted, and the next line that can be tells how many were lost. A
+    process that was forked from this one, as those that load data are, writes nothing.
+    """
+
+    def __init__(  # noqa: PLR0913  each but the first has a default, and is named where it is given
+        self,
+        output: str | os.PathLike[str],
+        *,
+        rank: int = 0,
+        world_size: int = 1,
+        step: int = 0,
+        policy: EventValue = None,
+        versions: Mapping[str, str] | None = None,
+        io_timeout: float = 60.0,
+        rotate_at: int = _ROTATED_AT,
+    ) -> None:
+        """Begin a file, or go on behind what an earlier process wrote.
+
+        Args:
+            output: The training's output folder; the file is `guard/events-00000.jsonl` in it.
+            rank: Of this process, among all.
+            world_size: How many there are.
+            step: After which this process goes on; 0: a fresh start.
+            policy: Which rule is in force, and its settings.
+            versions: Of what the training runs on, by name.
+            io_timeout: Seconds after which a disk that does not answer is waited for no longer.
+            rotate_at: Bytes from which on the file is put aside.
+        """
+        self.path = event_path(os.path.abspath(output), rank)
+        whose: dict[str, EventValue] = {"rank": rank, "world_size": world_size}
+        runs: dict[str, EventValue] = {"versions": dict(versions or {}), "policy": policy}
+        self._about = _run(step, whose, runs)
+        self._pid = os.getpid()
+        self._io_timeout = io_timeout
+        self._file = _File(self.path, rotate_at)
+        self._changed = Condition()
+        self._waiting: list[bytes] = [_line(self._about)]
+        self._bytes = 0
+        self._told = 1  # lines in all
+        self._done = 0  # of those, the ones that were written or lost
+        self._is_urgent = self._is_durable = self._is_closed = self._is_hung = False
+        self._dropped = 0
+        self._thread: Thread | None = None
+        self._second, self._time = -1, ""
+        self._at_the_end = _at_the_end(self.close)
+
+    def emit(self, kind: GuardEventKind, /, *, step: Step, **values: EventValue) -> None:
+        """Tell one event at a step. It is an `Emit`."""
+        if os.getpid() != self._pid or self._is_closed:
+            return
+        with self._changed:
+            self._told += 1
+            seen = self._told
+            try:
+                now = values.get("time") or self._now()
+                line = _line({"kind": kind.value, "step": int(step), **values, "time": now} | {"kind": kind.value})
+            except Exception:  # noqa: BLE001  a value whose own spelling fails must not end a training
+                line = b""
+            if not line or self._bytes + len(line) > _MOST_WAITING:
+                self._dropped += 1
+                self._done += 1
+                return
+            self._waiting.append(line)
+            self._bytes += len(line)
+            self._start()
+            if kind is not GuardEventKind.STEP or self._bytes > _BUFFERED_BYTES:
+                self._is_urgent = True
+                self._is_durable |= kind in _DURABLE
+                self._changed.notify_all()
+            elif len(self._waiting) == 1:
+                self._changed.notify_all()  # somebody has to look at the clock now
+            if kind in _DURABLE:
+                self._wait(seen)
+
+    def flush(self) -> bool:
+        """Wait until everything told is written, or the disk was waited for too long; tell which."""
+        if os.getpid() != self._pid:
+            return False
+        with self._changed:
+            self._start()
+            self._is_urgent = True
+            self._changed.notify_all()
+            return self._wait(self._told)
+
+    def close(self) -> None:
+        """Write what is left, and end. What is told afterwards is not heard."""
+        if os.getpid() != self._pid or self._is_closed:
+            return
+        self._at_the_end()
+        self.flush()
+        with self._changed:
+            self._is_closed = True
+            self._changed.notify_all()
+        if self._thread is not None:
+            self._thread.join(self._io_timeout if not self._is_hung else 0)
+
+    @property
+    def lost(self) -> int:
+        """Lines that could not be written since the last one that could."""
+        return self._dropped + self._file.lost
+
+    def _now(self) -> str:
+        now = time.time()
+        if int(now) != self._second:
+            self._second, self._time = int(now), _moment(now)
+        return self._time
+
+    def _wait(self, line: int) -> bool:
+        """Wait for a line; of a disk that did not answer once, only until it does."""
+        in_time = self._changed.wait_for(lambda: self._done >= line, 0 if self._is_hung else self._io_timeout)
+        self._is_hung = not in_time
+        return in_time
+
+    def _start(self) -> None:
+        if self._thread is None:
+            self._thread = Thread(target=self._write, name="ckpttool-events", daemon=True)
+            self._thread.start()
+
+    def _write(self) -> None:
+        """Write what comes, until it is over."""
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._waiting or self._is_urgent or self._is_closed)
+                self._changed.wait_for(lambda: self._is_urgent or self._is_closed, _BUFFERED_SECONDS)
+                lines, self._waiting, self._bytes = self._waiting, [], 0
+                durable, self._is_urgent, self._is_durable = self._is_durable, False, False
+                dropped, self._dropped = self._dropped, 0
+                if self._is_closed and not lines:
+                    break
+            self._file.lost += dropped
+            for batch in _batches(lines, self._file.at_once):
+                self._file.write(batch, self._about)
+            if durable:
+                self._file.bring_to_disk()
+            with self._changed:
+                self._done += len(lines)
+                self._changed.notify_all()
+        self._file.close()
+
+
+class _File:
+    """The file itself, opened anew after each failure."""
+
+    def __init__(self, path: str, rotate_at: int) -> None:
+        self.path = path
+        self.lost = 0
+        self._rotate_at = rotate_at
+        self.at_once = min(_ONE_WRITE, rotate_at // 4)
+        self._handle: int | None = None
+        self._size = 0
+        self._is_torn = False
+
+    def write(self, lines: bytes, about: Mapping[str, EventValue]) -> None:
+        """Write some lines, or count those that are not whole in the file."""
+        try:
+            self._write(lines, about)
+        except Exception:  # noqa: BLE001  whatever it is, the next line may be luckier, and somebody waits for this one
+            self.lost += lines.count(b"\n")
+            self.close()
+
+    def _write(self, lines: bytes, about: Mapping[str, EventValue]) -> None:
+        if self._handle is not None and self._size + len(lines) > self._rotate_at:
+            self.close()
+            os.replace(self.path, f"{self.path}.1")
+            self._open()
+            self._put(_line({**about, "rotated": True}))
+        elif self._handle is None:
+            self._open()
+        if self.lost:
+            first, rest = lines.split(b"\n", 1)
+            lines = first[:-1] + f', "lost": {self.lost}}}\n'.encode() + rest
+        put = self._put(lines)
+        if b"\n" in lines[:put]:
+            self.lost = 0
+        if put < len(lines):  # the disk is full
+            self.lost += lines.count(b"\n", put)
+            self.close()
+
+    def _put(self, lines: bytes) -> int:
+        """Write as much as there is room for, and return how much of it that was."""
+        # Whatever was torn, by a full disk or by a kill, ends here and does not take these lines with it.
+        ending = b"\n" if self._is_torn else b""
+        put = os.write(cast("int", self._handle), ending + lines)
+        self._size += put
+        self._is_torn = False
+        return max(0, put - len(ending))
+
+    def _open(self) -> None:
+        ensure_folder(os.path.dirname(self.path))
+        self._handle = open_to_append(self.path)
+        self._size = os.fstat(self._handle).st_size
+        with open(self.path, "rb") as file:
+            file.seek(max(0, self._size - 1))
+            self._is_torn = file.read(1) not in {b"", b"\n"}
+
+    def bring_to_disk(self) -> None:
+        """Wait for the disk itself."""
+        if self._handle is not None:
+            with suppress(OSError):
+                os.fsync(self._handle)
+
+    def close(self) -> None:
+        """Close it, if it is open."""
+        if self._handle is not None:
+            close(self._handle)
+        self._handle = None
+
+
+def _batches(lines: Sequence[bytes], most: int) -> Iterator[bytes]:
+    """Join lines to what is written at once: at most so many bytes, or one line."""
+    batch: list[bytes] = []
+    size = 0
+    for line in lines:
+        if batch and size + len(line) > most:
+            yield b"".join(batch)
+            batch, size = [], 0
+        batch.append(line)
+        size += len(line)
+    yield b"".join(batch)
+
+
+def _at_the_end(close: Callable[[], None]) -> Callable[[], object]:
+    """Have a file closed when this process ends, and return what takes that back."""
+    if "multiprocessing.util" in sys.modules:  # what it forks ends without what `atexit` knows
+        from multiprocessing.util import Finalize
+
+        return Finalize(None, close, exitpriority=0).cancel
+    atexit.register(close)
+    return partial(atexit.unregister, close)
+
+
+def _run(step: int, whose: Mapping[str, EventValue], runs: Mapping[str, EventValue]) -> dict[str, EventValue]:
+    """Return the first line of a process: who writes, and what runs there."""
+    return {
+        "schema": EVENTS_SCHEMA,
+        "kind": GuardEventKind.RUN.value,
+        "step": step,
+        **whose,
+        "host": os.uname().nodename,
+        "pid": os.getpid(),
+        "time": _moment(time.time()),
+        "unix": round(time.time(), 3),
+        **runs,
+    }
+
+
+def _moment(seconds: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds))
+
+
+def _line(record: dict[str, EventValue]) -> bytes:
+    """Spell a record on one line, cut until it fits; what is not finite is a word, for `jq` refuses the bare tokens."""
+    text = _spelled(record)
+    cut = dict(record)
+    while len(text) >= LONGEST_LINE - _ROOM_FOR_LOST:
+        key = max((key for key in cut if key not in _NEVER_CUT), key=lambda key: len(_spelled(cut[key])), default=None)
+        value = None if key is None else cut[key]
+        if key is None or value is None:  # a thousand values, and none of them long
+            cut = {key: cut[key] for key in _NEVER_CUT if key in cut}
+        else:
+            cut[key] = value[: len(value) // 2] if isinstance(value, (str, list)) and len(value) > 1 else None
+        cut["cut"] = True
+        text = _spelled(cut)
+    return f"{text}\n".encode()
+
+
+def _spelled(value: EventValue) -> str:
+    try:
+        return json.dumps(value, allow_nan=False, default=repr)
+    except ValueError:
+        return json.dumps(_in_words(value), allow_nan=False, default=repr)
+
+
+def _in_words(value: EventValue) -> EventValue:
+    match value:
+        case float() if not math.isfinite(value):
+            return number(value)
+        case list() | tuple():
+            return [_in_words(each) for each in value]
+        case dict():
+            return {key: _in_words(each) for key, each in value.items()}
+        case _:
+            return value

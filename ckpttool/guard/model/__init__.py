@@ -1,0 +1,1 @@
+"""The nouns of a guarded training: captures, reports."""

@@ -1,0 +1,400 @@
+"""What was kept of a step that was not finite, so that it can be made to happen again."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from enum import Enum
+from typing import ClassVar, TypeAlias
+
+from ckpttool.core.domain.answered import Answered
+from ckpttool.core.domain.exits import of_findings
+from ckpttool.core.domain.finding import Finding
+from ckpttool.core.domain.frozen import dataclass
+from ckpttool.core.domain.guarding import EventValue
+from ckpttool.core.domain.units import ByteCount, Rank, Step
+from ckpttool.core.errors import ExitCode
+
+Setting: TypeAlias = "str | int | bool | None"
+"""One thing of the environment: a version, a switch, a number of threads."""
+
+_MOST_SQUARES = 3.4028234663852886e38
+"""The largest float32: a sum of squares beyond it makes the norm infinite."""
+
+
+class CaptureLevel(str, Enum):
+    """How much was kept."""
+
+    FULL = "full"
+    LIGHT = "light"
+    """No weights, but their digests: a replay takes them from a checkpoint."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LossBits:
+    """A number to the last bit: two NaN are equal only where their bits are."""
+
+    value: float
+    dtype: str
+    """torch's name of the type: `float32`."""
+    bits: str
+    """Hexadecimal, the least significant byte first."""
+
+    @property
+    def is_finite(self) -> bool:
+        """Whether it is a number like others."""
+        return math.isfinite(self.value)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GradientFacts:
+    """One parameter's gradient, before clipping."""
+
+    name: str
+    shape: tuple[int, ...]
+    xxh3_128: str
+    """Of its bytes in order, 32 hexadecimal digits."""
+    norm: float
+    """L2."""
+    nan: int
+    positive_inf: int
+    negative_inf: int
+    first: tuple[int, ...] | None
+    """Index of the first element that is not finite; None where all are."""
+
+    @property
+    def is_finite(self) -> bool:
+        """Whether every element is."""
+        return self.first is None
+
+
+def norm_overflows(gradients: Sequence[GradientFacts]) -> bool:
+    """Tell whether the norm of all gradients is infinite while each of their elements is finite."""
+    squares = sum(gradient.norm * gradient.norm for gradient in gradients)
+    return squares > _MOST_SQUARES and all(gradient.is_finite for gradient in gradients)
+
+
+def is_finite(losses: Sequence[LossBits], gradients: Sequence[GradientFacts]) -> bool:
+    """Tell whether a rank's step is: every loss, every gradient, and the norm of all gradients."""
+    parts = all(loss.is_finite for loss in losses) and all(gradient.is_finite for gradient in gradients)
+    return parts and not norm_overflows(gradients)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeftOut:
+    """What could not be kept without a pickle."""
+
+    path: str
+    """Where in the batch it is."""
+    reason: str
+    """Its type, or what about it has no spelling; or that there was no room for it, with its fingerprint."""
+
+    @property
+    def is_over_budget(self) -> bool:
+        """Whether there was no room for it."""
+        return self.reason.startswith("beyond ")
+
+    @property
+    def remedy(self) -> str:
+        """What to do, so that the next capture holds it."""
+        if self.is_over_budget:
+            return "give the guard CaptureSettings(budget=CaptureBudget(host_batches=...)) with room for a whole step"
+        return "give the guard CaptureSettings(encode_batch=...), for plain tensors"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MicroBatch:
+    """One forward and backward of the step."""
+
+    loss: LossBits | None
+    """As it was handed to `backward`; None where the training told none."""
+    changed: bool
+    """Whether a tensor of the batch changed between its forward and the end of the step: then that is what is kept."""
+    left_out: LeftOut | None
+    """What of the batch could not be kept; None where it is whole."""
+    index: int | None
+    """Number of the batch in its epoch, where the training tells it."""
+    outer_autocast: tuple[tuple[str, str], ...]
+    """Device and type of each autocast that was on before the training's own code ran."""
+    inner_autocast: tuple[tuple[str, str], ...] | None
+    """As above, when the model was called; None where that was not seen."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rerun:
+    """The same micro-batches once more on the same device, right after the step, without the other ranks."""
+
+    losses: tuple[LossBits, ...]
+    gradients: tuple[GradientFacts, ...]
+    """This rank's own, before any reduction."""
+
+    @property
+    def is_finite(self) -> bool:
+        """Whether nothing was wrong this time."""
+        return is_finite(self.losses, self.gradients)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShardFile:
+    """The file with one rank's tensors."""
+
+    name: str
+    """In the capture's folder."""
+    size: ByteCount
+    xxh3_128: str
+    """Of the whole file, 32 hexadecimal digits."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankCapture:
+    """What one rank kept."""
+
+    rank: Rank
+    world_size: int
+    step: Step
+    optimizer_step: int | None
+    """Updates applied before; None where the training does not tell."""
+    level: CaptureLevel
+    host: str
+    device: str
+    """Where its parameters were: `cpu`, `cuda:0`."""
+    micro_batches: tuple[MicroBatch, ...]
+    gradients: tuple[GradientFacts, ...]
+    """As the step ended, so after a reduction where there is one; in the model's order."""
+    rerun: Rerun | None
+    """None where it was not computed once more."""
+    weights: tuple[tuple[str, str], ...]
+    """Name and xxh3-128 of each parameter's bytes, where the weights themselves are not kept."""
+    evaluating: tuple[str, ...]
+    """Names of the modules that were in evaluation mode; '' is the model itself."""
+    buffers_left_out: tuple[str, ...]
+    """Names of buffers that are kept as they were after the forward, because all were too large to copy before it."""
+    scale: float | None
+    """By which a loss scaler multiplied each loss; None without one."""
+    environment: tuple[tuple[str, Setting], ...]
+    """By name."""
+    model_config: EventValue
+    """What a model of a library was built from; None where there is none."""
+    run_config: EventValue
+    """What the user gave to be kept."""
+    data_position: EventValue
+    content: EventValue
+    """The tree of the tensors in the shard."""
+    shard: ShardFile
+
+    @property
+    def bad_losses(self) -> int:
+        """Micro-batches whose loss was not finite."""
+        return sum(1 for batch in self.micro_batches if batch.loss is not None and not batch.loss.is_finite)
+
+    @property
+    def bad_gradients(self) -> tuple[GradientFacts, ...]:
+        """Gradients with an element that was not finite."""
+        return tuple(gradient for gradient in self.gradients if not gradient.is_finite)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Culprit:
+    """The rank on which it began, and how that is known."""
+
+    rank: Rank
+    why: str
+    """One clause: `its loss was nan`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Capture(Answered):
+    """One step that was not finite, from all ranks whose files are here."""
+
+    NOUN: ClassVar[str] = "nan-capture"
+
+    path: str
+    """The folder, as the user named it."""
+    step: Step
+    world_size: int
+    time: str | None
+    """When it was made, in UTC; None where rank 0 did not come to say it."""
+    ranks: tuple[RankCapture, ...]
+    """Ascending."""
+    culprits: tuple[Culprit, ...]
+    """Ascending by rank; empty where it cannot be told."""
+    findings: tuple[Finding, ...]
+    has_stopped: bool | None = None
+    """Whether the training ended by too many dropped updates, and did not go on since; None: nobody tells."""
+
+    @property
+    def exit_code(self) -> ExitCode:
+        """14 where a rank's part is not there, or is not what was written."""
+        return of_findings(self.findings)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CaptureRow:
+    """Captures of neighbouring steps with no update applied in between: the same weights, so most likely one cause."""
+
+    first: Step
+    last: Step
+    path: str
+    """Of the first."""
+
+    @property
+    def count(self) -> int:
+        """How many they are."""
+        return self.last - self.first + 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Captures(Answered):
+    """All captures in a folder."""
+
+    NOUN: ClassVar[str] = "nan-captures"
+
+    path: str
+    """As the user named it."""
+    captures: tuple[Capture, ...]
+    """By step."""
+    in_a_row: tuple[CaptureRow, ...] = ()
+    """Of those, two and more in a row."""
+
+    @property
+    def exit_code(self) -> ExitCode:
+        """As of the worst of them."""
+        return of_findings(finding for capture in self.captures for finding in capture.findings)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NanQuestion:
+    """Which captured step to compute again, and how."""
+
+    path: str
+    """The capture's folder."""
+    entry: str
+    """`module:function` of the user's own code."""
+    ranks: tuple[int, ...] = ()
+    """Only these; none: all."""
+    device: str | None = None
+    """`cpu`, `cuda:0`; None: as it was captured, where there is one."""
+    exact: bool = False
+    """Whether every gradient has to be equal in every bit."""
+    locate: bool = True
+    """Whether to look for the origin, in a second run."""
+    weights: str | None = None
+    """A file of weights, for a capture that holds none."""
+    timeout: float | None = None
+    """Seconds that it may take; None: as long as it needs."""
+
+
+class NanVerdict(str, Enum):
+    """Where it came from."""
+
+    TRANSIENT = "transient"
+    """Computed once more at once, on the same device, it was finite: the device, or an operation of chance."""
+    DEVICE = "device"
+    """That rank's device computes it so again and again, and another does not."""
+    DATA_OR_MODEL = "data-or-model"
+    """Every device computes it so."""
+    UNDECIDED = "undecided"
+    """A run is missing that would tell."""
+
+
+class OriginKind(str, Enum):
+    """What the first value that was not finite is."""
+
+    OP = "op"
+    """The result of an operation whose inputs were finite, or held only what was put there on purpose."""
+    PARAMETER = "parameter"
+    BUFFER = "buffer"
+    INPUT = "input"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Origin:
+    """Where the first value that was not finite came from."""
+
+    rank: Rank
+    micro_batch: int
+    """From 0."""
+    phase: str
+    """`forward` or `backward`."""
+    kind: OriginKind
+    op: str
+    """torch's name of the operation; of a parameter, buffer or input: its own name."""
+    module: str
+    """Name of the module in which it happened, with its class; '' outside of all."""
+    line: str | None
+    """File, line and source in the user's code; None where nobody knows."""
+    shape: tuple[int, ...]
+    nan: int
+    inf: int
+    value: float | None = None
+    """The element that is far too large, though finite; None if the tensor is not finite."""
+    times_rms: float | None = None
+    """How many times the root mean square of the tensor's other elements that is."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankReplay:
+    """How one rank's step came out when it was computed again."""
+
+    rank: Rank
+    losses_equal: int
+    """In every bit."""
+    losses: int
+    """That are known of the step."""
+    micro_batches: int
+    gradients_equal: int
+    """In every bit."""
+    gradients: int
+    """That there were to compare."""
+    pattern_differs: tuple[str, ...]
+    """Names of gradients that were finite there and are not here, or the other way round."""
+    losses_differ: tuple[int, ...]
+    """Micro-batches, from 0, whose loss is another."""
+    nonfinite: tuple[GradientFacts, ...]
+    """Gradients of this run that are not finite."""
+    is_finite: bool
+    """Whether every loss and gradient of this run is, and the norm of all gradients."""
+    norm_overflows: bool = False
+    """Whether that norm is infinite in this run while each gradient is finite."""
+    norm_differs: bool = False
+    """Whether that is so in one of the two runs alone."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Difference:
+    """One thing that is not here as it was there."""
+
+    what: str
+    captured: Setting
+    here: Setting
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NanReplay(Answered):
+    """What came of computing a captured step again."""
+
+    NOUN: ClassVar[str] = "nan-replay"
+
+    capture: str
+    """The folder, as the user named it."""
+    step: Step
+    device: str
+    """On which it was computed again."""
+    exact: bool
+    """Whether every gradient has to be equal in every bit."""
+    verdict: NanVerdict
+    why: str
+    """One sentence: on what the verdict rests, or what would decide."""
+    ranks: tuple[RankReplay, ...]
+    culprits: tuple[Culprit, ...]
+    origin: Origin | None
+    """None where it was not asked for, or nothing was found."""
+    environment: tuple[Difference, ...]
+    findings: tuple[Finding, ...]
+    reproduced: bool
+
+    @property
+    def exit_code(self) -> ExitCode:
+        """0 where the step came out as it was, 10 where it did not, 14 where it could not be computed."""
+        could_not = of_findings(self.findings)
+        return could_not if could_not or self.reproduced else ExitCode.DAMAGE

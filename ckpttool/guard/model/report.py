@@ -1,0 +1,191 @@
+"""What event files tell of a training that was guarded."""
+
+from __future__ import annotations
+
+from ckpttool.core.domain.answered import Answered
+from ckpttool.core.domain.frozen import dataclass
+from ckpttool.core.domain.log_answer import LogReading
+from ckpttool.core.domain.units import Rank, Step
+from ckpttool.core.errors import ExitCode
+from ckpttool.guard.model.capture import CaptureRow
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DroppedUpdate:
+    """An update that was dropped, or would have been."""
+
+    step: Step
+    kind: str
+    """`skip`, `spike` or `nonfinite`."""
+    norm: float | None
+    """Of all gradients."""
+    ranks: tuple[Rank, ...]
+    """Whose numbers were the reason, where that is known."""
+    message: str
+    """One sentence."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CaptureTold:
+    """A step that was kept to be replayed."""
+
+    step: Step
+    path: str
+    """Its folder, as the training saw it."""
+    here: str
+    """Its folder, seen from the event file, which may have been moved or copied since."""
+    verdict: str | None
+    """`transient`, where it was finite when it was computed once more; None: a replay has to tell."""
+    culprits: tuple[Rank, ...]
+    """Ranks whose own numbers were not finite."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FaultTold:
+    """A strike, a wrong product, or replicas that differ."""
+
+    step: Step
+    rank: Rank | None
+    """None where nobody knows whose it is."""
+    since_step: Step | None
+    """Of a strike, the step of its first abnormal value."""
+    message: str
+    """One sentence, or what is known of the place."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankReport:
+    """What one rank told. What was done again after a restart counts again."""
+
+    rank: Rank
+    host: str
+    """Where its last process ran."""
+    starts: int
+    """Processes that wrote."""
+    first_step: Step | None
+    last_step: Step | None
+    """The last one that it told of."""
+    steps: int
+    applied: int
+    dropped: int
+    overflows: int
+    """Updates that a loss scaler is to blame for; neither applied nor dropped."""
+    captures: int
+    capture_failures: int
+    strikes: int
+    abnormal_products: int
+    disagreements: int
+    saves: int
+    failed_saves: int
+    last_save_failed: bool
+    save_error: str | None
+    """Step and error of the last save that failed; None: none did."""
+    guard_errors: int
+    switched_off: tuple[str, ...]
+    """Parts of the guard."""
+    lost_lines: int
+    """Events that could not be written."""
+    overhead: float | None
+    """The guard's mean share of a step; None where it was not measured."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GuardReport(Answered):
+    """What happened, and what to do next. Ranks decide alike, so most numbers are those of any of them."""
+
+    NOUN = "guard-report"
+
+    ranks: tuple[RankReport, ...]
+    """In their order."""
+    world_size: int | None
+    """How many there are; None where no file tells."""
+    is_watching: bool
+    """Whether something would have been dropped, and was not."""
+    stopped_at: Step | None
+    """Where too many in a row were dropped, if the training did not go on since."""
+    drops: tuple[DroppedUpdate, ...]
+    """The first ones, by step."""
+    captures: tuple[CaptureTold, ...]
+    in_a_row: tuple[CaptureRow, ...]
+    """Of those, two and more in a row on the same weights."""
+    strikes: tuple[FaultTold, ...]
+    abnormal_products: tuple[FaultTold, ...]
+    disagreements: tuple[FaultTold, ...]
+    alarms: tuple[str, ...]
+    """Sentences."""
+    forgotten: tuple[str, ...]
+    """What was not remembered where the training was resumed; sentences."""
+    errors: tuple[str, ...]
+    """What failed in the guard itself; the first of each part."""
+    next: tuple[tuple[str, ...], ...]
+    """Commands, in words, what is most urgent first."""
+    reading: LogReading
+
+    @property
+    def exit_code(self) -> ExitCode:
+        """10 where a person has to look: a stop, a strike, a wrong product, a capture, a last save that failed."""
+        if self.needs_somebody:
+            return ExitCode.DAMAGE
+        return self.reading.exit_code(shown=len(self.ranks))
+
+    @property
+    def steps(self) -> int:
+        """Updates that were decided on."""
+        return max((rank.steps for rank in self.ranks), default=0)
+
+    @property
+    def applied(self) -> int:
+        """Of those, the ones that reached the weights."""
+        return max((rank.applied for rank in self.ranks), default=0)
+
+    @property
+    def dropped(self) -> int:
+        """Of those, the ones that did not."""
+        return max((rank.dropped for rank in self.ranks), default=0)
+
+    @property
+    def overflows(self) -> int:
+        """Of those, the ones that a loss scaler is to blame for."""
+        return max((rank.overflows for rank in self.ranks), default=0)
+
+    @property
+    def starts(self) -> int:
+        """How often the training was started."""
+        return max((rank.starts for rank in self.ranks), default=0)
+
+    @property
+    def saves(self) -> int:
+        """Checkpoints that every rank that told of any has written."""
+        return min((rank.saves for rank in self.ranks if rank.saves), default=0)
+
+    @property
+    def worst_saves(self) -> RankReport | None:
+        """The rank whose saves failed most often, one whose last failed first; None where none failed."""
+        failed = [rank for rank in self.ranks if rank.failed_saves]
+        return max(failed, key=lambda rank: (rank.last_save_failed, rank.failed_saves), default=None)
+
+    @property
+    def failed_saves(self) -> int:
+        """Checkpoints of which a rank could not write its part, on the one with the most."""
+        return max((rank.failed_saves for rank in self.ranks), default=0)
+
+    @property
+    def last_save_failed(self) -> bool:
+        """Whether the last one is among them, on any rank."""
+        return any(rank.last_save_failed for rank in self.ranks)
+
+    @property
+    def guard_errors(self) -> int:
+        """How often a part of the guard failed, on all ranks together."""
+        return sum(rank.guard_errors for rank in self.ranks)
+
+    @property
+    def overhead(self) -> float | None:
+        """The largest of the ranks' shares; None where none was measured."""
+        return max((rank.overhead for rank in self.ranks if rank.overhead is not None), default=None)
+
+    @property
+    def needs_somebody(self) -> bool:
+        """Whether something happened that a person has to look at."""
+        grave = (self.captures, self.strikes, self.abnormal_products, self.disagreements, self.last_save_failed)
+        return self.stopped_at is not None or any(grave)

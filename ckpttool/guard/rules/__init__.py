@@ -1,0 +1,1 @@
+"""What is made of a guarded training's records: pure rules."""

@@ -1,0 +1,317 @@
+"""What becomes of an update: every rank proposes from its own numbers, and all settle what they agreed on."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Iterator
+from numbers import Real
+from typing import cast
+
+from ckpttool.core.decide.policies.base import Policy
+from ckpttool.core.decide.policies.registry import settings_of
+from ckpttool.core.domain.guarding import Action, Decision, EventValue, GuardEvent, GuardEventKind, GuardMode, Proposal
+from ckpttool.core.domain.health_events import EventKind, HealthEvent
+from ckpttool.core.domain.metrics import StepMetrics
+from ckpttool.core.domain.units import Step
+from ckpttool.core.errors import UsageError
+from ckpttool.core.formats.strict_json import (
+    Json,
+    JsonObject,
+    ParseError,
+    as_int,
+    as_object,
+    get_bool,
+    get_int,
+    get_list,
+    get_optional_int,
+    get_str,
+    number,
+)
+
+STATE_SCHEMA = "ckpttool/guard-state/1"
+
+STOPS_AT = 10
+"""Dropped in a row: as many as the trainer has by which the rule is best known."""
+
+_SCALER_TRIES = 20
+"""Overflows in a row that are a loss scaler's own business: a scale of 65536 is 1 after 16 of them."""
+
+_RECENT = 1000
+"""Steps over which it is told that too many are dropped."""
+_USUAL_DROPS = 10
+"""Among those. A public run lost 393 of 394 updates to its threshold, and nobody was told."""
+
+_LONGEST_WARM_UP = 10_000
+
+_DROPS = frozenset({EventKind.SKIP, EventKind.SKIP_UNCOUNTED, EventKind.SPIKE, EventKind.NONFINITE})
+_OWN_WORDS = {kind.value: kind for kind in GuardEventKind}
+_PASSED_ON = {
+    kind: _OWN_WORDS[kind.value]
+    for kind in EventKind
+    if kind.value in _OWN_WORDS and kind not in {*_DROPS, EventKind.CLIP, EventKind.STOP, EventKind.OVERFLOW}
+}
+"""What a policy may notice that is an event of its own, and has no say in what becomes of the update."""
+
+
+class SpikeGuard:
+    """Judges each update before it is applied; equal on all ranks, and over restarts.
+
+    Twice a step: `propose` from this rank's numbers, then `settle` with what all ranks want together. Counters move in
+    `settle` alone, so they are the same everywhere, even where a policy looks at what differs by rank.
+    """
+
+    def __init__(
+        self, policy: Policy | None = None, count_threshold: int = STOPS_AT, mode: GuardMode = GuardMode.ACT
+    ) -> None:
+        """Take the rule.
+
+        Args:
+            policy: Which updates to drop or to clip; None: only those that are not finite.
+            count_threshold: How many dropped in a row end the training: the weights are bad then, not the data.
+            mode: Whether anything is done.
+
+        Raises:
+            UsageError: The count cannot be meant.
+        """
+        if type(count_threshold) is not int or count_threshold < 1:
+            raise UsageError(f"a training can stop at the first dropped update or later, not at {count_threshold!r}")
+        self._policy = policy
+        self._count_threshold = count_threshold
+        self._acts = mode is GuardMode.ACT
+        self._watch = None if policy is None else policy.begin()
+        limit = None if self._watch is None else self._watch.limit()
+        if limit is not None and not (isinstance(cast("object", limit), Real) and limit > 0):
+            raise UsageError(f"a policy can drop norms from a threshold above 0 on, not from {limit!r}")
+        self._row = StepMetrics(step=Step(0))
+        self._noticed: tuple[HealthEvent, ...] = ()
+        self._own_is_finite = True
+        self.in_a_row = 0
+        """Dropped since the last one that was applied."""
+        self.dropped = 0
+        """Updates in all that were; none where nothing is done."""
+        self.applied = 0
+        self.overflows = 0
+        """Updates in all that a loss scaler is to blame for."""
+        self._overflows_in_a_row = 0
+        self._stop_told = False
+        self._settled = 0
+        self._recent: deque[int] = deque()  # which of the settled steps were dropped, of the last thousand
+        self._alarmed: int | None = None
+
+    def propose(self, row: StepMetrics, *, losses_finite: bool = True, scale: float | None = None) -> Proposal:
+        """Say what this rank would do with the update.
+
+        Args:
+            row: Its numbers; the norm of all gradients, unscaled and before clipping.
+            losses_finite: Whether every local loss is: a batch of padding has a loss of NaN, and finite gradients.
+            scale: The loss scaler's; None where there is none.
+        """
+        self._row, self._noticed = row, ()
+        norm = 0.0 if row.global_norm is None else row.global_norm
+        losses_finite = losses_finite and (row.loss is None or math.isfinite(row.loss))
+        self._own_is_finite = losses_finite and math.isfinite(norm)
+        tries = scale is not None and scale > 1 and self._overflows_in_a_row < _SCALER_TRIES
+        if tries and losses_finite and not self._own_is_finite:
+            return Proposal(action=Action.SKIP, norm=norm, is_finite=True)
+        if self._watch is not None:
+            self._noticed = self._watch.observe(row)
+        kinds = {event.kind for event in self._noticed}
+        action = Action.APPLY if self._own_is_finite and kinds.isdisjoint(_DROPS) else Action.SKIP
+        if EventKind.STOP in kinds:
+            action = Action.STOP
+        return Proposal(action=action, norm=norm, is_finite=self._own_is_finite)
+
+    def settle(self, agreed: Proposal) -> Decision:
+        """Do what all ranks want together, and count it.
+
+        The events say why; the numbers of the step itself are told by whoever has all of them.
+
+        Args:
+            agreed: The largest action; finite only where it is on every rank.
+        """
+        self._settled += 1
+        if math.isfinite(agreed.norm):
+            self._overflows_in_a_row = 0
+        if agreed.is_overflow and agreed.action is not Action.STOP:
+            decision = self._overflow(agreed)
+        elif agreed.action is Action.APPLY and agreed.is_finite:
+            decision = self._apply()
+        else:
+            decision = self._drop(agreed)
+        # Where this rank cannot propose, as its norm could not be taken, it still settles.
+        self._row, self._noticed = StepMetrics(step=Step(self._row.step + 1)), ()
+        self._own_is_finite = True
+        return decision
+
+    def _overflow(self, agreed: Proposal) -> Decision:
+        self.overflows += 1
+        self._overflows_in_a_row += 1
+        message = "the gradients are not finite, as the loss scaler tries a scale that is too large"
+        event = self._event(GuardEventKind.OVERFLOW, value=agreed.norm, count=self._overflows_in_a_row, message=message)
+        return Decision(action=Action.SKIP if self._acts else Action.APPLY, events=(event,))
+
+    def _apply(self) -> Decision:
+        self.in_a_row = 0
+        self._stop_told = False
+        self.applied += 1
+        limit = next((event.limit for event in self._noticed if event.kind is EventKind.CLIP), None)
+        events = (*self._clipped(), *self._passed_on())
+        return Decision(action=Action.APPLY, events=events, limit=limit if self._acts else None)
+
+    def _clipped(self) -> Iterator[GuardEvent]:
+        for event in self._noticed:
+            if event.kind is EventKind.CLIP:
+                yield self._event(
+                    GuardEventKind.CLIP,
+                    value=event.value,
+                    limit=event.limit,
+                    clipped=self._acts,
+                    message=event.message,
+                )
+
+    def _drop(self, agreed: Proposal) -> Decision:
+        self.in_a_row += 1
+        self.dropped += self._acts
+        self.applied += not self._acts
+        events = [self._dropped(agreed), *self._passed_on()]
+        stops = agreed.action is Action.STOP or self.in_a_row >= self._count_threshold
+        if stops and (self._acts or not self._stop_told):
+            events.append(self._stopped())
+        self._stop_told = stops
+        events += self._too_often()
+        if not self._acts:
+            return Decision(action=Action.APPLY, events=tuple(events))
+        return Decision(action=Action.STOP if stops else Action.SKIP, events=tuple(events))
+
+    def _dropped(self, agreed: Proposal) -> GuardEvent:
+        """Say why an update is dropped: for its numbers, by the policy, or for what another rank saw."""
+        kinds = [event.kind for event in self._noticed if event.kind in _DROPS]
+        kind = GuardEventKind.SPIKE if EventKind.SPIKE in kinds else GuardEventKind.SKIP
+        if not agreed.is_finite:
+            kind = GuardEventKind.NONFINITE
+        told = [event.message for event in self._noticed if event.kind not in _PASSED_ON]
+        if not self._own_is_finite:
+            norm = self._row.global_norm
+            is_norm = norm is not None and not math.isfinite(norm)
+            # Not in the policy's words: whether its own trainer counts a NaN is no matter here.
+            told = [f"the norm is {norm}" if is_norm else "a loss is not finite"]
+        if not told:
+            told = [f"another rank {'drops it' if agreed.is_finite else 'has numbers that are not finite'}"]
+        limit = next((event.limit for event in self._noticed if event.limit is not None), None)
+        return self._event(
+            kind,
+            value=self._row.global_norm,
+            limit=limit,
+            dropped=self._acts,
+            count=self.in_a_row,
+            message="; ".join(told),
+        )
+
+    def _passed_on(self) -> Iterator[GuardEvent]:
+        """Tell what a policy notices that has no say in what becomes of the update."""
+        for event in self._noticed:
+            if event.kind in _PASSED_ON:
+                values: dict[str, EventValue] = {"value": event.value, "message": event.message}
+                yield self._event(_PASSED_ON[event.kind], **values)
+
+    def _stopped(self) -> GuardEvent:
+        message = (
+            f"{self.in_a_row} in a row were dropped: the weights are bad; "
+            "`ckpttool resolve --around-spike last` says from where to go on"
+        )
+        return self._event(GuardEventKind.STOP, count=self.in_a_row, stopped=self._acts, message=message)
+
+    def _too_often(self) -> Iterator[GuardEvent]:
+        """Say that too many of the last thousand were dropped, once in a thousand steps."""
+        self._recent.append(self._settled)
+        while self._recent[0] <= self._settled - _RECENT:
+            self._recent.popleft()
+        told = self._alarmed is not None and self._settled - self._alarmed < _RECENT
+        if len(self._recent) > _USUAL_DROPS and not told:
+            self._alarmed = self._settled
+            count = len(self._recent)
+            message = f"{count} of the last {_RECENT} updates were dropped: does the threshold fit this run?"
+            yield self._event(GuardEventKind.ALARM, name="skips-too-often", count=count, message=message)
+
+    def _event(self, kind: GuardEventKind, **values: EventValue) -> GuardEvent:
+        return GuardEvent(kind=kind, step=self._row.step, values=values)
+
+    def saved(self) -> JsonObject:
+        """Return everything that is remembered: plain JSON, for a checkpoint."""
+        return {
+            "schema": STATE_SCHEMA,
+            "policy": _spelled(self._policy),
+            "watch": None if self._watch is None else self._watch.saved(),
+            "in_a_row": self.in_a_row,
+            "dropped": self.dropped,
+            "applied": self.applied,
+            "overflows": self.overflows,
+            "overflows_in_a_row": self._overflows_in_a_row,
+            "stop_told": self._stop_told,
+            "settled": self._settled,
+            "recent": list(self._recent),
+            "alarmed": self._alarmed,
+        }
+
+    def restore(self, saved: Json, *, step: Step) -> tuple[GuardEvent, ...]:
+        """Remember what the guard did that wrote a checkpoint, and say what of it is lost.
+
+        Where another policy was in force, or other settings, its memory is not used; how many were applied and dropped
+        in all stays true.
+
+        Args:
+            saved: What `saved` returned, with whatever stands beside it; None where there is nothing.
+            step: At which the training goes on.
+        """
+        self._row = StepMetrics(step=step)
+        if saved is None:
+            return (self._afresh(GuardEventKind.BLIND, "nothing was remembered"),)
+        try:
+            return self._restored(as_object(saved))
+        except ParseError as error:
+            message = f"what was remembered cannot be read ({error}), and is not used"
+            return (self._afresh(GuardEventKind.GUARD_RESET, message),)
+
+    def _restored(self, saved: JsonObject) -> tuple[GuardEvent, ...]:
+        if get_str(saved, "schema") != STATE_SCHEMA:
+            raise ParseError(f"expected {STATE_SCHEMA}", key="schema")
+        totals = [get_int(saved, key) for key in ("dropped", "applied", "overflows")]
+        if saved.get("policy") != _spelled(self._policy):
+            self.dropped, self.applied, self.overflows = totals
+            message = "what was remembered is another policy's, or with other settings, and is not used"
+            return (self._afresh(GuardEventKind.GUARD_RESET, message),)
+        watch = None if self._policy is None else self._policy.begin()
+        if watch is not None:
+            watch.restore(saved.get("watch"))
+        rows = [get_int(saved, key) for key in ("in_a_row", "overflows_in_a_row", "settled")]
+        recent = deque(as_int(place) for place in get_list(saved, "recent"))
+        stop_told, alarmed = get_bool(saved, "stop_told"), get_optional_int(saved, "alarmed")
+        # All of it could be read: nothing is remembered by halves.
+        self._watch, self._recent, self._stop_told, self._alarmed = watch, recent, stop_told, alarmed
+        self.dropped, self.applied, self.overflows = totals
+        self.in_a_row, self._overflows_in_a_row, self._settled = rows
+        return ()
+
+    def _afresh(self, kind: GuardEventKind, why: str) -> GuardEvent:
+        steps = self._warm_up()
+        follows = f"for {steps} steps the policy notices nothing" if steps else "what was dropped in a row is forgotten"
+        return self._event(kind, steps=steps, message=f"{why}: {follows}")
+
+    def _warm_up(self) -> int:
+        """Return how many usual steps a fresh policy needs until it can notice anything."""
+        if self._policy is None:
+            return 0
+        watch = self._policy.begin()
+        for step in range(_LONGEST_WARM_UP):
+            if watch.limit() is not None:
+                return step
+            watch.observe(StepMetrics(step=Step(step), loss=1.0, global_norm=1.0))
+        return _LONGEST_WARM_UP
+
+
+def _spelled(policy: Policy | None) -> Json:
+    if policy is None:
+        return None
+    settings = {key: number(value) if isinstance(value, float) else value for key, value in settings_of(policy)}
+    return {"name": policy.name, "settings": cast("Json", settings)}

@@ -1,0 +1,218 @@
+"""Whose NaN it was, whether it happened again, and what that says about data, model and device."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from ckpttool.core.domain.frozen import replace
+from ckpttool.core.domain.units import Step, counted
+from ckpttool.guard.model.capture import (
+    Capture,
+    CaptureRow,
+    Culprit,
+    GradientFacts,
+    LossBits,
+    NanVerdict,
+    Origin,
+    OriginKind,
+    RankCapture,
+    RankReplay,
+    is_finite,
+    norm_overflows,
+)
+
+
+def culprits(ranks: Sequence[RankCapture]) -> tuple[Culprit, ...]:
+    """Name the ranks on which it began, of those whose files are here, ascending.
+
+    After a reduction every rank holds the same gradient. So a rank is named by its own loss, else by its own gradients,
+    which only a run without the others shows; a world of one has no others. If all of these are finite, the norm was
+    not: it overflows from elements of 1e19 on.
+    """
+    by_loss = [Culprit(rank=rank.rank, why=_bad_loss(rank)) for rank in ranks if rank.bad_losses]
+    if by_loss:
+        return tuple(by_loss)
+    again = [(rank, rank.rerun) for rank in ranks if rank.rerun is not None and not rank.rerun.is_finite]
+    if again:
+        return tuple(Culprit(rank=rank.rank, why=_bad_gradients(rank, rerun.gradients)) for rank, rerun in again)
+    alone = [rank for rank in ranks if rank.world_size == 1]
+    return tuple(Culprit(rank=rank.rank, why=_bad_gradients(rank, rank.gradients)) for rank in alone)
+
+
+def in_a_row(captures: Sequence[Capture]) -> tuple[CaptureRow, ...]:
+    """Return the rows of captures on the same weights: of neighbouring steps, on the same ranks, with as many updates.
+
+    Args:
+        captures: By step.
+    """
+    return rows((capture.step, _weights_and_ranks(capture), capture.path) for capture in captures)
+
+
+def _weights_and_ranks(capture: Capture) -> tuple[object, ...] | None:
+    """Return what two captures of one row share; None where nobody knows how many updates were applied."""
+    applied = {rank.optimizer_step for rank in capture.ranks}
+    if len(applied) != 1 or None in applied:
+        return None
+    return (*applied, *(culprit.rank for culprit in capture.culprits))
+
+
+def rows(captures: Iterable[tuple[Step, object, str]]) -> tuple[CaptureRow, ...]:
+    """Return where neighbouring steps share something that is not None.
+
+    Args:
+        captures: By step; each with what it shares with others of its row, and its path.
+    """
+    found: list[CaptureRow] = []
+    before: object = None
+    for step, shared, path in captures:
+        if found and shared is not None and shared == before and step == found[-1].last + 1:
+            found[-1] = replace(found[-1], last=step)
+        else:
+            found.append(CaptureRow(first=step, last=step, path=path))
+        before = shared
+    return tuple(row for row in found if row.count > 1)
+
+
+def _bad_loss(rank: RankCapture) -> str:
+    bad = [
+        (number, batch.loss)
+        for number, batch in enumerate(rank.micro_batches)
+        if batch.loss and not batch.loss.is_finite
+    ]
+    number, loss = bad[0]
+    where = f" in micro-batch {number + 1} of {len(rank.micro_batches)}" if len(rank.micro_batches) > 1 else ""
+    return f"its loss was {loss.value}{where}"
+
+
+def _bad_gradients(rank: RankCapture, gradients: Sequence[GradientFacts]) -> str:
+    bad = [gradient for gradient in gradients if not gradient.is_finite]
+    loss_is_known = rank.micro_batches and all(batch.loss for batch in rank.micro_batches)
+    if not bad:
+        each = "each of them and its loss were" if loss_is_known else "each of them was"
+        return f"the norm of its {counted(len(gradients), 'gradient')} was not finite, while {each}"
+    loss = "while its loss was" if loss_is_known else "and its loss is not known"
+    return f"{len(bad)} of its {counted(len(gradients), 'gradient')} were not finite, {loss}"
+
+
+def compared(
+    captured: RankCapture,
+    losses: Sequence[LossBits],
+    own: Sequence[GradientFacts],
+    reduced: Sequence[GradientFacts] | None,
+) -> RankReplay:
+    """Hold a run against what was captured: losses and finite or not in every bit, gradients beside them.
+
+    Args:
+        captured: What the rank kept.
+        losses: Of each micro-batch, in this run.
+        own: This run's gradients of this rank alone.
+        reduced: The mean over all ranks of this run, where all were run; None where some were not.
+    """
+    known = [batch.loss for batch in captured.micro_batches]
+    differ = tuple(
+        number for number, (then, now) in enumerate(zip(known, losses, strict=True)) if then and not _same(then, now)
+    )
+    then, here = _to_compare(captured, own, reduced)
+    wrong = [name for name, gradient in then.items() if _is_other(gradient, here.get(name))]
+    if not then:  # nobody knows this rank's own gradients: what is not finite here, the sum of all must not have been
+        were_finite = {(gradient.name, gradient.shape) for gradient in captured.gradients if gradient.is_finite}
+        bad = [gradient for gradient in own if not gradient.is_finite]
+        wrong = [gradient.name for gradient in bad if (gradient.name, gradient.shape) in were_finite]
+    else:
+        wrong += sorted(here.keys() - then.keys())
+    compares_norms = bool(then) and then.keys() == here.keys()
+    return RankReplay(
+        rank=captured.rank,
+        losses_equal=sum(1 for loss in known if loss is not None) - len(differ),
+        losses=sum(1 for loss in known if loss is not None),
+        micro_batches=len(known),
+        gradients_equal=sum(
+            then[name].xxh3_128 == gradient.xxh3_128 for name, gradient in here.items() if name in then
+        ),
+        gradients=len(then),
+        pattern_differs=tuple(wrong),
+        losses_differ=differ,
+        nonfinite=tuple(gradient for gradient in own if not gradient.is_finite),
+        is_finite=is_finite(losses, own),
+        norm_overflows=norm_overflows(own),
+        norm_differs=compares_norms and norm_overflows([*then.values()]) != norm_overflows([*here.values()]),
+    )
+
+
+def _is_other(then: GradientFacts, now: GradientFacts | None) -> bool:
+    """Tell whether a gradient is finite in one run alone; one that is not there is as good as zeros."""
+    return then.norm != 0 if now is None else then.is_finite != now.is_finite
+
+
+def _to_compare(
+    captured: RankCapture, own: Sequence[GradientFacts], reduced: Sequence[GradientFacts] | None
+) -> tuple[dict[str, GradientFacts], dict[str, GradientFacts]]:
+    """Return gradients of then and of now that are of the same ranks; none of then where there are no such."""
+    if captured.world_size > 1 and reduced is not None:
+        then, here = captured.gradients, reduced
+    elif captured.world_size == 1:
+        then, here = captured.gradients, own
+    else:
+        then, here = (captured.rerun.gradients if captured.rerun is not None else ()), own
+    # Of a sharded parameter a rank kept its part, and a run has all of it: those cannot be compared.
+    known, now = {gradient.name: gradient for gradient in then}, {gradient.name: gradient for gradient in here}
+    sharded = {name for name, gradient in known.items() if name in now and gradient.shape != now[name].shape}
+    return (
+        {name: gradient for name, gradient in known.items() if name not in sharded},
+        {name: gradient for name, gradient in now.items() if name not in sharded},
+    )
+
+
+def _same(then: LossBits, now: LossBits) -> bool:
+    return (then.dtype, then.bits) == (now.dtype, now.bits)
+
+
+def is_reproduced(ranks: Sequence[RankReplay], *, exact: bool) -> bool:
+    """Tell whether every loss is equal in every bit and the same gradients are not finite; `exact`: all are equal."""
+    return any(rank.losses + rank.gradients for rank in ranks) and all(
+        not rank.losses_differ
+        and not rank.pattern_differs
+        and not rank.norm_differs
+        and (not exact or rank.gradients_equal == rank.gradients)
+        for rank in ranks
+    )
+
+
+def verdict(
+    captured: Sequence[RankCapture],
+    replayed: Sequence[RankReplay],
+    *,
+    same_device: bool,
+    origin: Origin | None = None,
+) -> tuple[NanVerdict, str]:
+    """Say where it came from, and on what that rests.
+
+    Three runs tell: at once on the same device, again on such a device, and on another one. A CPU that trained has no
+    other: where it happens again there, it is data or model.
+
+    Args:
+        captured: What the ranks kept, of those that were run again.
+        replayed: These runs, in the same order.
+        same_device: Whether they were run on the kind of device on which they were captured.
+        origin: Where it began, if that was found.
+    """
+    reruns = [rank.rerun for rank in captured if rank.rerun is not None]
+    bad_here = any(not rank.is_finite for rank in replayed)
+    if len(reruns) == len(captured) and all(rerun.is_finite for rerun in reruns):
+        return NanVerdict.TRANSIENT, "computed once more at once, on the same device, it was finite"
+    on_accelerator = any(rank.device != "cpu" for rank in captured)
+    if bad_here and (not same_device or not on_accelerator):
+        again = "it happens again in another process" + ("" if same_device else " and on another kind of device")
+        if origin is not None and origin.kind is OriginKind.PARAMETER:
+            again += (
+                f"; {origin.op} was so before this step: an earlier update or a flipped bit of memory made it; "
+                "resume from a checkpoint before that"
+            )
+        return NanVerdict.DATA_OR_MODEL, again
+    if bad_here:
+        return NanVerdict.UNDECIDED, "it happens again on this kind of device; a replay with --device cpu would decide"
+    if not same_device and reruns:
+        return NanVerdict.DEVICE, "it happened twice on that rank's device, and does not on another one"
+    if not same_device:
+        return NanVerdict.UNDECIDED, "it does not happen on another device; a replay on the rank's own would decide"
+    return NanVerdict.UNDECIDED, "it does not happen again here; a replay on the rank's own machine would decide"

@@ -1,0 +1,310 @@
+"""From events to what happened in a training, and what to do next."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from ckpttool.core.domain.frozen import replace
+from ckpttool.core.domain.guarding import EVENTS_FOLDER, EventValue, GuardEvent, GuardEventKind
+from ckpttool.core.domain.log_answer import LogReading
+from ckpttool.core.domain.units import Rank, Step
+from ckpttool.core.formats.strict_json import ParseError, as_number
+from ckpttool.guard.model.report import CaptureTold, DroppedUpdate, FaultTold, GuardReport, RankReport
+from ckpttool.guard.rules.nan_diagnosis import rows
+
+MOST = 100
+"""Of a kind of event, so many are told one by one; of all there are numbers. The files may come from anywhere."""
+
+_MOST_CHARACTERS = 500
+_MOST_CAPTURES = 3
+"""For which a command is told; a run makes no more."""
+
+_DROPS = frozenset({GuardEventKind.SKIP, GuardEventKind.SPIKE, GuardEventKind.NONFINITE})
+_FORGOT = frozenset({GuardEventKind.BLIND, GuardEventKind.GUARD_RESET})
+_ELSEWHERE = "another rank"
+"""How a rank begins that drops with the others."""
+
+
+@dataclass(slots=True, kw_only=True)
+class _OfRank:
+    """What one rank told so far."""
+
+    counts: Counter[GuardEventKind] = field(default_factory=Counter)
+    host: str = ""
+    first_step: Step | None = None
+    last_step: Step | None = None
+    dropped: int = 0
+    overflows: int = 0
+    lost: int = 0
+    last_save_failed: bool = False
+    save_error: tuple[Step, str] | None = None
+    """Of the last save that failed."""
+    stopped_at: Step | None = None
+    switched_off: set[str] = field(default_factory=set)
+    overhead: float = 0.0
+    measured: int = 0
+
+    def report(self, rank: Rank) -> RankReport:
+        counts = self.counts
+        return RankReport(
+            rank=rank,
+            host=self.host,
+            starts=counts[GuardEventKind.RUN],
+            first_step=self.first_step,
+            last_step=self.last_step,
+            steps=counts[GuardEventKind.STEP],
+            applied=counts[GuardEventKind.STEP] - self.dropped - self.overflows,
+            dropped=self.dropped,
+            overflows=self.overflows,
+            captures=counts[GuardEventKind.CAPTURE],
+            capture_failures=counts[GuardEventKind.CAPTURE_FAILED],
+            strikes=counts[GuardEventKind.SDC_STRIKE],
+            abnormal_products=counts[GuardEventKind.CHECKSUM_ABNORMAL],
+            disagreements=counts[GuardEventKind.REPLICAS_DISAGREE],
+            saves=counts[GuardEventKind.SAVED],
+            failed_saves=counts[GuardEventKind.SAVE_FAILED],
+            last_save_failed=self.last_save_failed,
+            save_error=None if self.save_error is None else f"step {self.save_error[0]}: {self.save_error[1]}",
+            guard_errors=counts[GuardEventKind.GUARD_ERROR],
+            switched_off=tuple(sorted(self.switched_off)),
+            lost_lines=self.lost,
+            overhead=self.overhead / self.measured if self.measured else None,
+        )
+
+
+class GuardTally:
+    """Takes the events of all ranks, file by file; what it remembers does not grow with them."""
+
+    def __init__(self) -> None:
+        """Begin without an event."""
+        self._ranks: dict[Rank, _OfRank] = {}
+        self._rank: Rank | None = None
+        self._captures_here: str | None = None
+        self._world: int | None = None
+        self._is_watching = False
+        self._drops: dict[tuple[Step, GuardEventKind], DroppedUpdate] = {}
+        self._captures: dict[str, CaptureTold] = {}
+        self._faults: dict[GuardEventKind, dict[object, FaultTold]] = {
+            GuardEventKind.SDC_STRIKE: {},
+            GuardEventKind.CHECKSUM_ABNORMAL: {},
+            GuardEventKind.REPLICAS_DISAGREE: {},
+        }
+        self._alarms: dict[str, None] = {}
+        self._forgotten: dict[str, None] = {}
+        self._errors: dict[tuple[Rank, str], str] = {}
+
+    @property
+    def steps(self) -> int:
+        """Lines that tell the numbers of a step."""
+        return sum(rank.counts[GuardEventKind.STEP] for rank in self._ranks.values())
+
+    def begin(self, captures: str | None = None) -> None:
+        """Say that what follows is from another file.
+
+        Args:
+            captures: The folder beside it in which captures lie; None: they are where the training saw them.
+        """
+        self._rank = None
+        self._captures_here = captures
+
+    def add(self, event: GuardEvent) -> None:
+        """Take the next event of a file, of which the first is a `run` that says whose file it is."""
+        values = event.values
+        if self._rank is None:
+            self._rank = Rank(_whole(values, "rank") or 0)
+        own = self._ranks.setdefault(self._rank, _OfRank())
+        if event.kind is GuardEventKind.RUN and values.get("rotated") is True:
+            return
+        own.counts[event.kind] += 1
+        own.lost += _whole(values, "lost") or 0
+        match event.kind:
+            case GuardEventKind.RUN:
+                own.host, own.stopped_at = _text(values, "host"), None
+                self._world = _whole(values, "world_size") or self._world
+            case GuardEventKind.STEP:
+                _step(own, event)
+            case GuardEventKind.STOP if values.get("stopped") is not False:
+                own.stopped_at = event.step
+            case GuardEventKind.SAVED:
+                own.last_save_failed = False
+            case GuardEventKind.SAVE_FAILED:
+                own.last_save_failed, own.save_error = True, (event.step, _text(values, "message"))
+            case GuardEventKind.GUARD_OFF:
+                own.switched_off |= {_text(values, "part")} if len(own.switched_off) < MOST else set()
+            case _:
+                self._remember(event, self._rank)
+
+    def _remember(self, event: GuardEvent, rank: Rank) -> None:
+        """Keep what is told one by one."""
+        values = event.values
+        if event.kind in _DROPS:
+            self._dropped(event)
+        elif event.kind is GuardEventKind.CAPTURE:
+            self._captured(event, rank)
+        elif event.kind in self._faults:
+            self._fault(event, rank)
+        elif event.kind is GuardEventKind.ALARM and len(self._alarms) < MOST:
+            self._alarms.setdefault(_text(values, "message"))
+        elif event.kind in _FORGOT and len(self._forgotten) < MOST:
+            self._forgotten.setdefault(f"step {event.step}: {_text(values, 'message')}")
+        elif event.kind is GuardEventKind.GUARD_ERROR and len(self._errors) < MOST:
+            part = _text(values, "part")
+            told = f"rank {rank}, step {event.step}, {part}: {_text(values, 'error')}"
+            self._errors.setdefault((rank, part), told)
+
+    def _dropped(self, event: GuardEvent) -> None:
+        values, key = event.values, (event.step, event.kind)
+        self._is_watching |= values.get("dropped") is False
+        known = self._drops.get(key)
+        if known is None and len(self._drops) == MOST:
+            return
+        told = values.get("ranks")
+        ranks = {_rank(rank) for rank in told[:MOST]} if isinstance(told, list) else set()
+        update = DroppedUpdate(
+            step=event.step,
+            kind=event.kind.value,
+            norm=_number(values, "value"),
+            ranks=tuple(sorted(rank for rank in ranks if rank is not None)),
+            message=_text(values, "message"),
+        )
+        # The one that says why, before one that only drops with the others.
+        if known is None or (known.message.startswith(_ELSEWHERE) and not update.message.startswith(_ELSEWHERE)):
+            self._drops[key] = replace(update, ranks=update.ranks or (() if known is None else known.ranks))
+
+    def _captured(self, event: GuardEvent, rank: Rank) -> None:
+        values, path = event.values, _text(event.values, "path")
+        known = self._captures.get(path)
+        if known is None:
+            if len(self._captures) == MOST:
+                return
+            known = CaptureTold(step=event.step, path=path, here=self._here(path), verdict=None, culprits=())
+        verdict = known.verdict or ("transient" if values.get("verdict") == "transient" else None)
+        own = {rank} if values.get("culprit") is True else set()
+        self._captures[path] = replace(known, verdict=verdict, culprits=tuple(sorted({*known.culprits, *own})))
+
+    def _here(self, path: str) -> str:
+        above, _, name = path.rpartition("/")
+        moved = self._captures_here is not None and name and f"/{above}".endswith(f"/{EVENTS_FOLDER}/captures")
+        return f"{self._captures_here}/{name}" if moved else path
+
+    def _fault(self, event: GuardEvent, own: Rank) -> None:
+        values, faults = event.values, self._faults[event.kind]
+        rank = _rank(values.get("rank"))
+        if event.kind is GuardEventKind.CHECKSUM_ABNORMAL and rank is None:
+            rank = own
+        since = _whole(values, "since_step")
+        key = (event.step, None if event.kind is GuardEventKind.REPLICAS_DISAGREE else rank)
+        if len(faults) < MOST:
+            fault = FaultTold(
+                step=event.step,
+                rank=rank,
+                since_step=None if since is None else Step(since),
+                message=_text(values, "message") or _place(values),
+            )
+            faults.setdefault(key, fault)
+
+    def report(self, reading: LogReading) -> GuardReport:
+        """Return what happened, and what to do next.
+
+        Args:
+            reading: Which files were read, and what in them could not be.
+        """
+        strikes, abnormal, disagreements = (
+            tuple(sorted(faults.values(), key=lambda fault: (fault.step, fault.rank or 0)))
+            for faults in self._faults.values()
+        )
+        stops = [own.stopped_at for own in self._ranks.values() if own.stopped_at is not None]
+        captures = tuple(sorted(self._captures.values(), key=lambda capture: (capture.step, capture.path)))
+        # A guard that acts drops each such update: between two neighbouring steps of which both were captured is none.
+        shared = (None if self._is_watching else capture.culprits for capture in captures)
+        told = zip((capture.step for capture in captures), shared, (capture.path for capture in captures), strict=True)
+        report = GuardReport(
+            ranks=tuple(self._ranks[rank].report(rank) for rank in sorted(self._ranks)),
+            world_size=self._world,
+            is_watching=self._is_watching,
+            stopped_at=max(stops, default=None),
+            drops=tuple(sorted(self._drops.values(), key=lambda update: (update.step, update.kind))),
+            captures=captures,
+            in_a_row=rows(told),
+            strikes=strikes,
+            abnormal_products=abnormal,
+            disagreements=disagreements,
+            alarms=tuple(self._alarms),
+            forgotten=tuple(self._forgotten),
+            errors=tuple(self._errors.values()),
+            next=(),
+            reading=reading,
+        )
+        return replace(report, next=tuple(_next(report)))
+
+
+def _step(own: _OfRank, event: GuardEvent) -> None:
+    values = event.values
+    own.first_step = event.step if own.first_step is None else own.first_step
+    own.last_step = event.step
+    own.stopped_at = None
+    if values.get("overflow") is True:
+        own.overflows += 1
+    elif values.get("skipped") is True:
+        own.dropped += 1
+    share = _number(values, "overhead")
+    if share is not None:
+        own.overhead += share
+        own.measured += 1
+
+
+def _next(report: GuardReport) -> list[tuple[str, ...]]:
+    """Return the commands, in words, what is most urgent first."""
+    source = report.reading.sources[0] if report.reading.sources else ""
+    folder = source.rpartition("/")[0]
+    output, _, last = folder.rpartition("/")
+    in_place = last == EVENTS_FOLDER
+    where = ((output or "."),) if in_place else ()
+    events = (folder,) if in_place else report.reading.sources
+    commands: list[tuple[str, ...]] = []
+    if report.strikes or report.abnormal_products:
+        commands.append(("ckpttool", "resolve", *where, *(word for name in events for word in ("--spikes-from", name))))
+    if report.stopped_at is not None:
+        commands.append(("ckpttool", "resolve", *where, "--around-spike", "last"))
+    later = {step for row in report.in_a_row for step in range(row.first + 1, row.last + 1)}
+    worth = [capture for capture in report.captures if capture.step not in later]
+    commands += [("ckpttool", "nan", "inspect", _no_option(capture.here)) for capture in worth[:_MOST_CAPTURES]]
+    if report.alarms:
+        commands.append(("ckpttool", "calibrate", *events))
+    return commands
+
+
+def _no_option(path: str) -> str:
+    """Return a path that no command takes for an option: it comes from a file, and is there to be typed."""
+    return f"./{path}" if path.startswith("-") else path
+
+
+def _text(values: Mapping[str, EventValue], key: str) -> str:
+    value = values.get(key)
+    return value[:_MOST_CHARACTERS] if isinstance(value, str) else ""
+
+
+def _whole(values: Mapping[str, EventValue], key: str) -> int | None:
+    value = values.get(key)
+    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
+
+
+def _rank(value: EventValue) -> Rank | None:
+    whole = _whole({"rank": value}, "rank")
+    return None if whole is None else Rank(whole)
+
+
+def _number(values: Mapping[str, EventValue], key: str) -> float | None:
+    try:
+        return as_number(values.get(key))
+    except ParseError:
+        return None
+
+
+def _place(values: Mapping[str, EventValue]) -> str:
+    """Spell where a product was wrong, and what became of it, as far as it is told."""
+    told = ((key, values.get(key)) for key in ("op", "module", "phase", "host", "device", "row", "column", "fault"))
+    kept = [f"{key} {value}"[:_MOST_CHARACTERS] for key, value in told if isinstance(value, (str, int))]
+    return ", ".join([*kept, "healed"] if values.get("healed") is True else kept)

@@ -1,0 +1,1 @@
+"""What the library answers about guarded trainings."""

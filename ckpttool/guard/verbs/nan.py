@@ -1,0 +1,275 @@
+"""What was kept of steps that were not finite: listed, looked at, and computed again."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+from ckpttool.core.domain.finding import Code, Finding, note, unknown
+from ckpttool.core.domain.frozen import replace
+from ckpttool.core.domain.units import MAX_RANKS, Rank, Step, counted, on_ranks
+from ckpttool.core.errors import IncompleteError, UnknownLayoutError, UsageError
+from ckpttool.core.formats.strict_json import ParseError
+from ckpttool.core.logs.guard_events import GuardFiles
+from ckpttool.core.storage import open_storage
+from ckpttool.core.storage.base import Kind, Storage
+from ckpttool.guard.files.capture import (
+    HEAD,
+    RECORD_LIMIT,
+    CaptureHead,
+    head_step,
+    rank_of_record,
+    read_head,
+    read_rank,
+    record_name,
+    shard_name,
+)
+from ckpttool.guard.model.capture import Capture, Captures, NanQuestion, NanReplay, RankCapture
+from ckpttool.guard.rules.nan_diagnosis import culprits, in_a_row
+from ckpttool.guard.verbs.reports import guard_report
+
+_PLACES = ("", "captures", "guard/captures")
+"""Where captures lie below what a user may name: their folder, the guard's, the training's output."""
+
+_BLOCK = 8 << 20  # bytes of a shard that are hashed at once
+
+
+def list_nan(path: str) -> Captures:
+    """Return all captures in a folder, without reading any tensors.
+
+    Args:
+        path: A capture, the folder of captures, the guard's folder, or a training's output folder.
+
+    Raises:
+        UnknownLayoutError: There is no capture.
+    """
+    storage = open_storage(path)
+    if _is_capture(storage, ""):
+        captures = [_read(storage, "", path, shards=False)]
+    else:
+        folders = sorted({folder for place in _PLACES for folder in _folders(storage, place)})
+        captures = [_read(storage, folder, f"{path.rstrip('/')}/{folder}", shards=False) for folder in folders]
+    if not captures:
+        raise _no_capture(path)
+    by_step = tuple(sorted(captures, key=lambda capture: (capture.step, capture.path)))
+    return Captures(path=path, captures=by_step, in_a_row=in_a_row(by_step))
+
+
+def inspect_nan(path: str) -> Capture | Captures:
+    """Return what one capture holds, each shard compared with its digest; of a folder of captures the list.
+
+    Raises:
+        UnknownLayoutError: There is no capture.
+    """
+    found = _inspected(path)
+    return found if isinstance(found, Captures) else replace(found, has_stopped=_has_stopped(path))
+
+
+def _inspected(path: str) -> Capture | Captures:
+    storage = open_storage(path)
+    if _is_capture(storage, ""):
+        return _read(storage, "", path, shards=True)
+    return list_nan(path)
+
+
+def _has_stopped(path: str) -> bool | None:
+    """Return what the events beside the captures tell."""
+    folder, _, captures = os.path.dirname(os.path.abspath(path)).rpartition("/")
+    if captures != "captures" or not (files := GuardFiles().inside(folder)):
+        return None
+    report = guard_report(files)
+    return report.stopped_at is not None if report.ranks else None
+
+
+def replay_nan(question: NanQuestion) -> NanReplay:
+    """Compute a captured step again in this process, with the user's own model.
+
+    Raises:
+        UnknownLayoutError: There is no capture, or there are several.
+        UsageError: There is no such entry, rank or device.
+        IncompleteError: torch is not installed, or it took longer than it may.
+    """
+    found = _inspected(question.path)
+    if isinstance(found, Captures):
+        if len(found.captures) > 1:
+            raise UsageError(
+                f"{question.path} holds {len(found.captures)} captures: name one, {found.captures[0].path}"
+            )
+        found = _read(open_storage(found.captures[0].path), "", found.captures[0].path, shards=True)
+    from importlib.util import find_spec
+
+    if find_spec("torch") is None:
+        raise IncompleteError("a replay needs torch and the training's own code: run it in the training's environment")
+    from ckpttool.guard.replay.session import replay
+
+    return replay(found, question)
+
+
+def _no_capture(path: str) -> UnknownLayoutError:
+    return UnknownLayoutError(
+        f"{path} holds no capture of a step that was not finite: no nan-at-* in it, in its captures/ or guard/captures/"
+    )
+
+
+def _folders(storage: Storage, place: str) -> list[str]:
+    try:
+        entries = storage.entries(place)
+    except OSError:
+        return []
+    names = [entry.name for entry in entries if entry.kind is Kind.FOLDER and head_step(entry.name) is not None]
+    return [f"{place}/{name}" if place else name for name in names]
+
+
+def _is_capture(storage: Storage, folder: str) -> bool:
+    try:
+        names = {entry.name for entry in storage.entries(folder)}
+    except OSError:
+        return False
+    return HEAD in names or any(rank_of_record(name) is not None for name in names)
+
+
+def _read(storage: Storage, folder: str, shown: str, *, shards: bool) -> Capture:
+    """Read a capture.
+
+    Args:
+        storage: Where it lies.
+        folder: Relative to the storage's root.
+        shown: As the user named it.
+        shards: Whether the tensors' files are read and compared with their digests.
+    """
+    below = f"{folder}/" if folder else ""
+    findings: list[Finding] = []
+    head = _head(storage, below, findings)
+    ranks = _ranks(storage, folder, below, findings)
+    name = os.path.basename(os.path.normpath(shown))
+    steps = [head.step] if head is not None else [rank.step for rank in ranks]
+    step = steps[0] if steps else head_step(name) or Step(0)
+    world_size = max([rank.world_size for rank in ranks] + ([head.world_size] if head is not None else [1]))
+    findings += _missing(ranks, world_size)
+    for rank in ranks:
+        findings += _shard_findings(storage, below, rank, shards=shards) + _notes(rank)
+    return Capture(
+        path=shown,
+        step=step,
+        world_size=world_size,
+        time=None if head is None else head.time,
+        ranks=tuple(ranks),
+        culprits=culprits(ranks),
+        findings=tuple(findings),
+    )
+
+
+def _head(storage: Storage, below: str, findings: list[Finding]) -> CaptureHead | None:
+    path = f"{below}{HEAD}"
+    try:
+        return read_head(storage.small_file(path, limit=RECORD_LIMIT), what=path)
+    except FileNotFoundError:
+        return None  # rank 0 waits for nobody, and nobody for it: what is missing is said by rank
+    except (OSError, ParseError) as error:
+        findings.append(_damaged(path, error))
+        return None
+
+
+def _ranks(storage: Storage, folder: str, below: str, findings: list[Finding]) -> list[RankCapture]:
+    found = []
+    numbers = sorted(
+        rank
+        for entry in storage.entries(folder)
+        if (rank := rank_of_record(entry.name)) is not None and rank < MAX_RANKS and entry.name == record_name(rank)
+    )
+    for rank in numbers:
+        path = f"{below}{record_name(rank)}"
+        try:
+            found.append(read_rank(storage.small_file(path, limit=RECORD_LIMIT), rank, what=path))
+        except (OSError, ParseError) as error:
+            findings.append(_damaged(path, error, rank))
+    return found
+
+
+def _missing(ranks: Sequence[RankCapture], world_size: int) -> list[Finding]:
+    gone = sorted(set(range(world_size)) - {int(rank.rank) for rank in ranks})
+    if not gone:
+        return []
+    return [
+        unknown(
+            Code.CAPTURE_INCOMPLETE,
+            f"of {counted(world_size, 'rank')}, {on_ranks(gone)} left nothing here that can be read",
+            ranks=tuple(map(Rank, gone)),
+            remedy="copy their files from the disks of their machines; each rank wrote its own",
+        )
+    ]
+
+
+def _shard_findings(storage: Storage, below: str, rank: RankCapture, *, shards: bool) -> list[Finding]:
+    path = f"{below}{shard_name(rank.rank)}"
+    try:
+        size = storage.stamp(path).size
+        digest = rank.shard.xxh3_128 if size != rank.shard.size or not shards else _digest(storage, path)
+    except OSError as error:
+        return [
+            unknown(
+                Code.CAPTURE_INCOMPLETE,
+                f"rank {rank.rank}'s tensors cannot be read ({error.strerror or error})",
+                path=path,
+                ranks=(rank.rank,),
+                remedy="copy the file from that rank's machine",
+            )
+        ]
+    if (size, digest) == (rank.shard.size, rank.shard.xxh3_128):
+        return []
+    return [
+        unknown(
+            Code.CAPTURE_DAMAGED,
+            f"rank {rank.rank}'s tensors are not what was written",
+            path=path,
+            expected=f"{rank.shard.size} bytes, {rank.shard.xxh3_128}",
+            actual=f"{size} bytes, {digest}" if size == rank.shard.size else f"{size} bytes",
+            ranks=(rank.rank,),
+            remedy="copy the file once more from that rank's machine",
+        )
+    ]
+
+
+def _digest(storage: Storage, path: str) -> str:
+    from xxhash import xxh3_128
+
+    digest, offset = xxh3_128(), 0
+    with storage.open(path) as source:
+        while piece := source.read(offset, _BLOCK):
+            digest.update(piece)
+            offset += len(piece)
+    return digest.hexdigest()
+
+
+def _notes(rank: RankCapture) -> list[Finding]:
+    found = []
+    if any(batch.changed for batch in rank.micro_batches):
+        found.append(
+            note(
+                Code.INPUTS_MUTATED,
+                f"rank {rank.rank}'s batch was changed in place during the step: kept is not what its forward got",
+                ranks=(rank.rank,),
+                remedy="the next capture of this run has a copy: the guard keeps copies from the next step on",
+            )
+        )
+    left_out = next((batch.left_out for batch in rank.micro_batches if batch.left_out is not None), None)
+    if left_out is not None:
+        found.append(
+            note(
+                Code.CAPTURE_INCOMPLETE,
+                f"rank {rank.rank}'s batch could not be kept: {left_out.path or 'it'} is {left_out.reason}",
+                ranks=(rank.rank,),
+                remedy=left_out.remedy,
+            )
+        )
+    return found
+
+
+def _damaged(path: str, error: Exception, rank: Rank | None = None) -> Finding:
+    return unknown(
+        Code.CAPTURE_DAMAGED,
+        f"cannot be believed: {error}",
+        path=path,
+        ranks=() if rank is None else (rank,),
+        remedy="copy the file once more from the machine that wrote it",
+    )

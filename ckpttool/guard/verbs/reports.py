@@ -1,0 +1,95 @@
+"""What event files tell of trainings that were guarded."""
+
+from __future__ import annotations
+
+import os
+import zlib
+from collections.abc import Iterator, Sequence
+from itertools import chain
+
+from ckpttool.core.domain.guarding import EVENTS_FOLDER
+from ckpttool.core.domain.log_answer import LogReading
+from ckpttool.core.domain.metrics import LogNote, LogProblem
+from ckpttool.core.errors import UsageError
+from ckpttool.core.logs.base import LogSource, lines
+from ckpttool.core.logs.guard_events import EventLine, GuardFiles, event_lines, is_run
+from ckpttool.core.logs.merge import KEPT_PROBLEMS
+from ckpttool.core.logs.reading import expand_globs, open_log
+from ckpttool.core.storage import is_folder
+from ckpttool.guard.model.report import GuardReport
+from ckpttool.guard.rules.report import GuardTally
+
+
+def guard_report(events: str | os.PathLike[str] | Sequence[str]) -> GuardReport:
+    """Tell what happened in a training that was guarded, and what to do next; in one pass and in bounded memory.
+
+    Args:
+        events: Event files, the folder that holds them, the output folder of the training, globs, or `-`.
+
+    Raises:
+        UsageError: There is no such file.
+    """
+    patterns = (os.fspath(events),) if isinstance(events, (str, os.PathLike)) else tuple(events)
+    names = tuple(sorted(dict.fromkeys(name for pattern in patterns for name in _files(pattern)), key=_oldest_first))
+    tally = GuardTally()
+    notes: list[LogNote] = []
+    problems: list[LogProblem] = []
+    count = unreadable = 0
+    for name in names:
+        tally.begin(_captures_beside(name))
+        for item in _read(name):
+            if isinstance(item, EventLine):
+                tally.add(item.event)
+            elif isinstance(item, LogNote):
+                notes += [item] if len(notes) < KEPT_PROBLEMS else []
+            else:
+                count += 1
+                unreadable += item.ends_the_log
+                problems += [item] if len(problems) < KEPT_PROBLEMS else []
+    reading = LogReading(
+        sources=names,
+        steps=tally.steps,
+        notes=tuple(notes),
+        problems=tuple(problems),
+        problem_count=count,
+        unreadable=unreadable,
+    )
+    return tally.report(reading)
+
+
+def _files(pattern: str) -> tuple[str, ...]:
+    if not is_folder(pattern):
+        return expand_globs([pattern])
+    found = GuardFiles().inside(pattern)
+    if not found:
+        raise UsageError(
+            f"{pattern} holds no {GuardFiles.names[0]}: a guard writes it into the training's output folder"
+        )
+    return found
+
+
+def _captures_beside(name: str) -> str | None:
+    folder = os.path.dirname(name) or "."
+    return f"{folder}/captures" if os.path.basename(os.path.abspath(folder)) == EVENTS_FOLDER else None
+
+
+def _oldest_first(name: str) -> tuple[str, bool]:
+    return name.removesuffix(".1"), not name.endswith(".1")
+
+
+def _read(name: str) -> Iterator[EventLine | LogNote | LogProblem]:
+    try:
+        with open_log(name) as stream:
+            source = LogSource(name=name, stream=stream)
+            items = lines(source)
+            first = next(items, None)
+            if first is None or isinstance(first, LogProblem) or not is_run(first[1]):
+                reason = "is empty" if first is None else "is no event file of a guard"
+                yield LogProblem(source=name, line=0, reason=reason, text="")
+                return
+            yield from event_lines(source, chain([first], items))
+    except (EOFError, zlib.error) as error:
+        reason = f"the compressed data are cut short or damaged: {error}"
+        yield LogProblem(source=name, line=0, reason=reason, text="")
+    except OSError as error:
+        yield LogProblem(source=name, line=0, reason=f"cannot be read: {error.strerror or error}", text="")

@@ -1,0 +1,220 @@
+"""Inside a training: save it so that every command reads it, and go on exactly where it was saved."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import MutableMapping
+from typing import TYPE_CHECKING, Any
+
+from ckpttool.core.domain.plan import NoResumePoint
+from ckpttool.core.domain.question import ResumeQuestion, TreeQuestion
+from ckpttool.core.errors import NothingToResumeError, UnknownLayoutError, UsageError
+from ckpttool.core.formats.strict_json import (
+    JsonObject,
+    ParseError,
+    as_object,
+    get_int,
+    get_list,
+    get_object,
+    get_str,
+    parse_object,
+)
+from ckpttool.core.storage import path_text
+from ckpttool.core.verbs.resolving import resolve
+from ckpttool.trainers.registry import save_layout
+
+if TYPE_CHECKING:
+    from ckpttool.core.domain.saving import SaveLayout
+    from ckpttool.guard.objects import Objects, SavedGuard, Stateful
+    from ckpttool.guard.resume import Chosen, Resumed
+    from ckpttool.guard.writer import CheckpointWriter
+
+_PLAN_SCHEMA = "ckpttool/plan/1"
+
+
+def checkpoint_writer(  # noqa: PLR0913  the objects of a training, each by its name
+    output: str,
+    *,
+    prefix: str,
+    model: Any,  # noqa: ANN401  torch is not imported here
+    optimizer: Any,  # noqa: ANN401  as above
+    scheduler: Stateful | None = None,
+    scaler: Stateful | None = None,
+    loader: object = None,
+    guard: SavedGuard | None = None,
+    extra: MutableMapping[str, Any] | None = None,
+    steps_per_epoch: int | None = None,
+    global_batch_size: int | None = None,
+    embedding: str | None = None,
+    health_threshold: float | None = None,
+    group: Any = None,  # noqa: ANN401  as above
+) -> CheckpointWriter:
+    """Return what saves a training; every rank must ask for it.
+
+    Each rank writes a file of its own and waits for nobody. A file is there whole or not at all, and sealed when it is
+    written, from the bytes in memory: what the disk makes of them later shows.
+
+    Args:
+        output: The output folder; saves lie in `checkpoint` below it.
+        prefix: Begins the names of all files: up to 64 letters, digits, _ and . without `_rank_`.
+        model: As it is trained, wrapped or not.
+        optimizer: Of it.
+        scheduler: Of the learning rate.
+        scaler: Of the loss.
+        loader: With `state_dict`, as torchdata's `StatefulDataLoader`; None: its position is not saved.
+        guard: Its memory is saved, and it tells of each save.
+        extra: What else is to be saved: values, or objects with `state_dict` and `load_state_dict`.
+        steps_per_epoch: Steps of an epoch, by which saves are numbered; None: all steps are of the first.
+        global_batch_size: Samples a step over all ranks, to be recorded.
+        embedding: Name of the parameter whose gradient tells the health of a save; None: health is not measured.
+        health_threshold: Sum of squares of that gradient at or above which a save is recorded unhealthy.
+        group: The ranks of the training; None: all.
+
+    Raises:
+        UsageError: Something cannot be meant.
+        WriteFailedError: The folder cannot be made.
+    """
+    from ckpttool.guard.embedding import EmbeddingHealth
+    from ckpttool.guard.writer import CheckpointWriter, Place
+
+    objects = _objects(model, optimizer, scheduler, scaler, loader, guard, extra)
+    if not isinstance(prefix, str):
+        raise UsageError(f"the prefix is the text that the names of all files begin with, not {prefix!r}")
+    for name, number in (("steps_per_epoch", steps_per_epoch), ("global_batch_size", global_batch_size)):
+        if number is not None and (type(number) is not int or number < 1):
+            raise UsageError(f"expected {name} of 1 or more, not {number!r}")
+    place = Place(
+        output=path_text(output, "output"),
+        prefix=prefix,
+        steps_per_epoch=steps_per_epoch,
+        global_batch_size=global_batch_size,
+    )
+    health = EmbeddingHealth(objects, embedding=embedding, threshold=health_threshold)
+    return CheckpointWriter(place, objects, save_layout(), health=health, group=group)
+
+
+def resume_training(  # noqa: PLR0913  as above
+    source: str,
+    *,
+    model: Any,  # noqa: ANN401  as above
+    optimizer: Any,  # noqa: ANN401  as above
+    scheduler: Stateful | None = None,
+    scaler: Stateful | None = None,
+    loader: object = None,
+    guard: SavedGuard | None = None,
+    extra: MutableMapping[str, Any] | None = None,
+    prefix: str | None = None,
+    fresh_ok: bool = False,
+    group: Any = None,  # noqa: ANN401  as above
+) -> Resumed:
+    """Load the newest save that is whole and healthy on all ranks, and go on in every bit; every rank must ask for it.
+
+    Rank 0 chooses as `ckpttool resolve` does. Each rank compares its file with what was recorded of it while reading.
+
+    Args:
+        source: The output folder; or the plan that `ckpttool resolve --format json` printed, into a `.json` file.
+        model: As for `checkpoint_writer`: the same objects as there, freshly made.
+        optimizer: As above.
+        scheduler: As above.
+        scaler: As above.
+        loader: As above.
+        guard: As above.
+        extra: As above; what is no object with a state is put into it.
+        prefix: Only saves of this one, where trainings share the folder.
+        fresh_ok: Begin the training where there is no save at all. Saves of which none can be used are an error.
+        group: The ranks of the training; None: all.
+
+    Raises:
+        NothingToResumeError: There is no save that can be used.
+        IncompleteError: A file is not what was recorded of it, or cannot be read.
+        UsageError: What was saved does not fit the objects.
+    """
+    from ckpttool.guard.resume import resume
+
+    layout, objects = save_layout(), _objects(model, optimizer, scheduler, scaler, loader, guard, extra)
+    path = path_text(source, "source")
+
+    def choose(world: int) -> Chosen | None:
+        return _planned(path) if path.endswith(".json") else _chosen(path, layout, prefix, world)
+
+    return resume(objects, layout, choose, fresh_ok=fresh_ok, group=group)
+
+
+def _objects(  # noqa: PLR0913, PLR0917  as above
+    model: Any,  # noqa: ANN401  as above
+    optimizer: Any,  # noqa: ANN401  as above
+    scheduler: Stateful | None,
+    scaler: Stateful | None,
+    loader: object,
+    guard: SavedGuard | None,
+    extra: MutableMapping[str, Any] | None,
+) -> Objects:
+    from ckpttool.guard.objects import Objects
+
+    return Objects(
+        model=model,
+        optimizer=optimizer,
+        scheduler=scheduler,
+        scaler=scaler,
+        loader=loader,
+        guard=guard,
+        extra={} if extra is None else extra,
+    )
+
+
+def _chosen(path: str, layout: SaveLayout, prefix: str | None, world: int) -> Chosen | None:
+    """Choose as `resolve` does; None where there is no save at all."""
+    from ckpttool.guard.resume import Chosen
+
+    tree = f"{path}/{layout.folder}"
+    root = tree if os.path.isdir(tree) else path
+    if not os.path.lexists(root):
+        return None
+    try:
+        answer = resolve(TreeQuestion(path=root, layout=layout.name, world_size=world), ResumeQuestion(prefix=prefix))
+    except UnknownLayoutError:  # events of the guard, say, lie there before the first save
+        return None
+    decision = answer.decision
+    if isinstance(decision, NoResumePoint):
+        if not answer.tree.inventory.checkpoints:
+            return None
+        reasons = [finding.message for rejection in decision.rejected for finding in rejection.reasons]
+        why = f": {reasons[0].rstrip('.')}" if reasons else ""
+        raise NothingToResumeError(f"no save in {root} can be resumed from{why}; ckpttool resolve {root} says more")
+    shards = decision.point.checkpoint.shards
+    file = next(shard.path for shard in shards if shard.rank == 0).rpartition("/")[2]
+    return Chosen(root=answer.tree.inventory.root, file=file)
+
+
+def _planned(path: str) -> Chosen:
+    """Read a plan.
+
+    Raises:
+        UsageError: It is none that can be followed here.
+        NothingToResumeError: It says that there is nothing to resume from.
+    """
+    from ckpttool.guard.resume import Chosen
+
+    try:
+        with open(path, "rb") as file:
+            plan = parse_object(file.read(), what=path)
+        if get_str(plan, "schema", where=path) != _PLAN_SCHEMA:
+            raise ParseError(f"expected {_PLAN_SCHEMA}", where=path, key="schema")  # noqa: TRY301  caught below, as all that is wrong with it
+        if plan.get("resume") is None:
+            raise NothingToResumeError(f"{path} says that there is nothing to resume from")
+        resume = get_object(plan, "resume", where=path)
+        if get_list(resume, "renames", where=path):
+            raise UsageError(f"{path} wants files renamed first, of which ckpttool.checkpoint_writer never makes any")
+        name = get_str(resume, "resume_training", where=path)
+        return Chosen(root=get_str(plan, "root", where=path), file=name, left_out=_left_out(plan, path))
+    except OSError as error:
+        raise UsageError(f"cannot read the plan {path!r}: {error.strerror or error}") from None
+    except ParseError as error:
+        raise UsageError(f"{error!s:.500}; expected what ckpttool resolve --format json printed") from None
+
+
+def _left_out(plan: JsonObject, path: str) -> int:
+    """Return how many batches behind the save a plan leaves out: those around a spike, or up to a stop."""
+    advice = as_object(plan.get("advice") or {}, where=path, key="advice")
+    detour = as_object(advice.get("detour") or {}, where=path, key="detour")
+    return get_int(detour, "skip_batches", where=path) if detour else 0

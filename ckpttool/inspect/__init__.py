@@ -1,0 +1,15 @@
+"""What a shard or a checkpoint holds, and how two differ.
+
+For who wants to look inside: `ckpttool inspect`, `ckpttool diff`. It begins in `verbs.py` and `verbs_diff.py`.
+"""
+
+from __future__ import annotations
+
+from ckpttool.core.render.answers import TEXTS
+
+TEXTS.update(
+    {
+        "contents": "ckpttool.inspect.answers",
+        "difference": "ckpttool.inspect.answers_diff",
+    }
+)

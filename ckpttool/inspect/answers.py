@@ -1,0 +1,246 @@
+"""What a shard or a checkpoint holds."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from ckpttool.core.domain.contents import Contents, ElementStats, FileRow, Shape, TensorRow, Value
+from ckpttool.core.domain.units import Rank, counted, on_ranks
+from ckpttool.core.render.escape import shown, size
+from ckpttool.core.render.json import Document, finding_document
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+    from rich.text import Text
+
+_MOST_SCALARS = 16
+_MOST_NAME_CHARS = 500
+
+
+def document(answer: Contents) -> Document:
+    """`ckpttool/contents/1`: what `inspect` found. Every tensor that was asked for, whatever a table shows."""
+    return {
+        "schema": "ckpttool/contents/1",
+        "root": answer.inventory.root,
+        "checkpoint": answer.checkpoint,
+        "step": answer.step,
+        "file": answer.file,
+        "total": {
+            "tensors": len(answer.tensors),
+            "elements": sum(row.elements for row in answer.tensors),
+            "parameters": answer.parameters,
+            "bytes": sum(row.nbytes * row.files for row in answer.tensors),
+            "left_out": answer.left_out,
+        },
+        "files": [_file(row) for row in answer.files],
+        "scalars": [
+            {
+                "name": row.name,
+                "value": number(row.value),
+                "differ": [{"value": number(value), "ranks": list(ranks)} for value, ranks in row.others],
+            }
+            for row in answer.scalars
+        ],
+        "tensors": [_tensor(row) for row in answer.tensors],
+        "findings": [finding_document(finding) for finding in answer.findings],
+    }
+
+
+def _file(row: FileRow) -> Document:
+    return {
+        "path": row.path,
+        "rank": row.rank,
+        "format": None if row.format is None else row.format.value,
+        "producer": row.producer,
+        "bytes": row.nbytes,
+        "tensors": row.tensors,
+        "unread": row.unread,
+        "metadata": dict(row.metadata),
+        "checksum": None if row.checksum is None else {"algorithm": row.checksum[0], "value": row.checksum[1]},
+        "seal": None if row.seal is None else {"xxh3_128": row.seal.xxh3_128, "first_seen": row.seal.first_seen},
+    }
+
+
+def _tensor(row: TensorRow) -> Document:
+    return {
+        "name": row.name,
+        "dtype": row.dtype,
+        "shape": list(row.shape),
+        "elements": row.elements,
+        "bytes": row.nbytes,
+        "files": row.files,
+        "ranks": list(row.ranks),
+        "differ": [{"dtype": dtype, "shape": list(shape), "ranks": list(ranks)} for dtype, shape, ranks in row.others],
+        "stats": None if row.stats is None else _stats(row.stats),
+    }
+
+
+def _stats(stats: ElementStats) -> Document:
+    return {
+        "elements": stats.elements,
+        "norm": number(stats.norm),
+        "absmax": number(stats.absmax),
+        "min": number(stats.least),
+        "max": number(stats.greatest),
+        "nans": stats.nans,
+        "infinities": stats.infinities,
+        "zeros": stats.zeros,
+    }
+
+
+def number(value: Value | None) -> Value | None:
+    """Return a value as JSON can hold it: what is no finite number comes as text."""
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def table(answer: Contents) -> RenderableType:
+    """Show the tensors, then the scalars, then what is wrong."""
+    from ckpttool.core.render.text import grouped_findings, line, pointer, stack
+
+    about = [line(shown(each), style="dim") for each in _about(answer)]
+    parts: list[RenderableType] = [_headline(answer), *about]
+    if answer.tensors:
+        parts += [line(), _tensors(answer)]
+        parts += left_out(len(answer.tensors), answer.most_rows)
+    if answer.left_out:
+        parts.append(line(f"{counted(answer.left_out, 'other tensor')} no --tensor asked for", style="dim"))
+    unread = sum(row.unread for row in answer.files)
+    if unread:
+        parts.append(line(f"and {counted(unread, 'tensor')} of kinds that ckpttool does not follow", style="yellow"))
+    parts += _scalars(answer)
+    parts += grouped_findings(answer.findings, len(_ranks(answer)) or None)
+    return stack(*parts, *pointer(answer.findings))
+
+
+def left_out(rows: int, most: int | None) -> list[RenderableType]:
+    """Say how many rows a table does not show, and by which option they come."""
+    from ckpttool.core.render.text import line
+
+    if most is None or rows <= most:
+        return []
+    return [line(f"… and {counted(rows - most, 'more row')}: --all shows them, --limit N the first N", style="dim")]
+
+
+def _headline(answer: Contents) -> Text:
+    from ckpttool.core.render.text import line
+
+    name = answer.checkpoint if answer.file is None else answer.file.rpartition("/")[2]
+    nbytes = sum(row.nbytes * row.files for row in answer.tensors)
+    where = "" if len(answer.files) == 1 else f" in {len(answer.files)} files"
+    numbers = f"{answer.parameters:,} parameter{'' if answer.parameters == 1 else 's'}"
+    of = f"{counted(len(answer.tensors), 'tensor')}, {numbers}, {size(nbytes)}{where}"
+    return line(f"{shown(name)}: {of}", style="bold")
+
+
+def _about(answer: Contents) -> tuple[str, str]:
+    """Say where it lies, who wrote it, and which checksums there are."""
+    where = answer.inventory.root if answer.file is None else answer.inventory.path_of(answer.file)
+    formats = Counter(row.format.value for row in answer.files if row.format is not None)
+    producers = Counter(row.producer for row in answer.files if row.producer is not None)
+    written = f", written by {' and '.join(sorted(producers))}" if producers else ""
+    checked = Counter(row.checksum[0] for row in answer.files if row.checksum is not None)
+    of = len(answer.files)
+    sums = [f"{name} inside" if of == 1 else f"{name} in {count} of {of}" for name, count in sorted(checked.items())]
+    seals = sorted(row.seal.first_seen for row in answer.files if row.seal is not None)
+    if seals:
+        sums.append(f"sealed {seals[0]}" if len(seals) == of else f"sealed {seals[0]} ({len(seals)} of {of} files)")
+    step = "" if answer.step is None else f", step {answer.step}"
+    kind = " and ".join(sorted(formats)) or "unreadable"
+    return f"{where}{step}", f"{kind}{written}; {', '.join(sums) or 'no checksum inside, not sealed'}"
+
+
+def _ranks(answer: Contents) -> tuple[Rank, ...]:
+    return tuple(sorted({row.rank for row in answer.files if row.rank is not None}))
+
+
+def _tensors(answer: Contents) -> RenderableType:
+    from ckpttool.core.render.text import Columns, line
+
+    ranks = _ranks(answer)
+    by_rank = answer.file is None and len(ranks) > 1
+    with_stats = any(row.stats is not None for row in answer.tensors)
+    headers = [("TENSOR", 0), *(_WITH_STATS if with_stats else (("DTYPE", 3), ("SHAPE", 1), (" BYTES", 4)))]
+    rows = []
+    for row in answer.tensors[: answer.most_rows]:
+        cells: list[str | Text] = [named(row.name), row.dtype, dims(row.shape)]
+        cells += _numbers(row.stats) if with_stats else [f"{row.nbytes:,}"]
+        if by_rank:
+            cells.append(line(_held(row, ranks), style="yellow" if row.others else ""))
+        rows.append(cells)
+    if by_rank:  # what does not agree is what was looked for
+        headers.append(("RANKS", 0 if any(row.others for row in answer.tensors) else 2))
+    return Columns(headers, rows)
+
+
+_WITH_STATS = (
+    *(("DTYPE", 7), ("SHAPE", 8)),
+    *((" NORM", 1), (" ABSMAX", 4), (" MIN", 5), (" MAX", 6), (" NAN", 2), (" INF", 2), (" ZERO", 3)),
+)
+"""Headers, and their places when room is short."""
+
+
+def named(name: str) -> str:
+    """Spell a tensor's name, whole unless nobody gave it: a file can name one by a megabyte."""
+    return shown(name if len(name) <= _MOST_NAME_CHARS else f"{name[:_MOST_NAME_CHARS]}…")
+
+
+def _held(row: TensorRow, ranks: Sequence[Rank]) -> str:
+    """Say which ranks hold it, and where it is another than on most."""
+    held = "shared" if not row.ranks else f"all {len(ranks)}" if row.ranks == tuple(ranks) else _places(row.ranks)
+    others = (f"{dtype} {dims(shape)} on {_places(on, noun=True)}" for dtype, shape, on in row.others)
+    return ", but ".join((held, *others))
+
+
+def _places(ranks: Sequence[Rank], *, noun: bool = False) -> str:
+    if not ranks:
+        return "another file"
+    text = on_ranks(ranks)
+    return text if noun else text.partition(" ")[2]
+
+
+def dims(shape: Shape) -> str:
+    """Spell a shape: `8×4`; a scalar has none."""
+    return "×".join(map(str, shape)) if shape else "–"
+
+
+def _numbers(stats: ElementStats | None) -> Iterator[str | Text]:
+    from ckpttool.core.render.text import line
+
+    if stats is None:
+        yield from ("–",) * 7
+        return
+    for value in (stats.norm, stats.absmax, stats.least, stats.greatest):
+        yield "–" if value is None else f"{value:.4g}"
+    for count in (stats.nans, stats.infinities):
+        yield line(str(count), style="bold red" if count else "")
+    yield share(stats.zeros, stats.elements)
+
+
+def share(part: int, whole: int) -> str:
+    """Spell a share in percent; never 0 % of something, nor all of less than that."""
+    if part in {0, whole}:
+        return "–" if not whole else "0%" if not part else "100%"
+    return f"{min(max(100 * part / whole, 0.1), 99.9):.1f}%"
+
+
+def _scalars(answer: Contents) -> list[RenderableType]:
+    from ckpttool.core.render.text import Pairs, line
+
+    if not answer.scalars:
+        return []
+    most = len(answer.scalars) if answer.most_rows is None else _MOST_SCALARS
+    pairs = []
+    for row in answer.scalars[:most]:
+        others = "".join(f", but {spelled(value)} on {_places(ranks, noun=True)}" for value, ranks in row.others)
+        pairs.append((named(row.name), line(f"{spelled(row.value)}{others}", style="yellow" if others else "")))
+    rest = len(answer.scalars) - most
+    more = [line(f"  … and {counted(rest, 'more scalar')}: --all shows them", style="dim")] if rest > 0 else []
+    return [line(), line("Scalars", style="dim"), Pairs(pairs), *more]
+
+
+def spelled(value: Value) -> str:
+    """Spell a scalar for people, whole."""
+    return shown(str(value))

@@ -1,0 +1,73 @@
+"""`ckpttool inspect`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+import ckpttool
+from ckpttool.core.commands import progress
+from ckpttool.core.commands.answers import show
+from ckpttool.core.commands.grouped import OF_A_TREE, exits, grouped
+from ckpttool.core.commands.options import (
+    Format,
+    FormatOpt,
+    LayoutOpt,
+    OneName,
+    Patterns,
+    Quiet,
+    RowOptions,
+    What,
+    one_name,
+)
+from ckpttool.core.domain.frozen import replace
+from ckpttool.core.domain.question import DEFAULT_DIR
+
+Tree = Annotated[
+    str | None,
+    typer.Option(
+        "--tree",
+        metavar="DIR",
+        show_default=DEFAULT_DIR,
+        help="Where names of checkpoints are looked up.",
+        rich_help_panel="Which tree",
+    ),
+]
+
+
+@exits(
+    {
+        0: "Shown.",
+        10: "It is damaged; with --stats: it holds NaN or infinity.",
+        11: "There is no checkpoint to look into.",
+        **OF_A_TREE,
+    }
+)
+@grouped
+def inspect(
+    *,
+    what: What = None,
+    tree: Tree = None,
+    checkpoint: OneName = None,
+    tensor: Patterns = None,
+    stats: Annotated[
+        bool, typer.Option("--stats", help="Read the data, too: norm, extremes, NaN, infinities, zeros.")
+    ] = False,
+    rows: RowOptions,
+    layout: LayoutOpt = None,
+    fmt: FormatOpt = Format.TABLE,
+    quiet: Quiet = False,
+) -> None:
+    """Show what a shard or a checkpoint holds: tensors, scalars.
+
+    And who wrote it, and which checksums there are; whether they agree is what verify says. Needs neither the trainer
+    nor torch, and runs nothing that a file holds. A damaged file is shown as far as it can be read.
+
+    Example: ckpttool inspect model.safetensors --tensor '*norm*' --stats
+    """
+    with progress.watched(quiet=quiet):
+        found = ckpttool.inspect(
+            what, tree=tree, checkpoint=one_name(checkpoint), tensors=tuple(tensor or ()), stats=stats, layout=layout
+        )
+    raise typer.Exit(show(replace(found, most_rows=rows.most), fmt))

@@ -1,0 +1,91 @@
+"""`ckpttool diff`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+import ckpttool
+from ckpttool.core.commands import progress
+from ckpttool.core.commands.answers import show
+from ckpttool.core.commands.grouped import OF_A_TREE, exits, grouped
+from ckpttool.core.commands.options import (
+    Format,
+    FormatOpt,
+    LayoutOpt,
+    LevelName,
+    OneName,
+    Patterns,
+    Quiet,
+    RowOptions,
+    one_name,
+)
+from ckpttool.core.domain.frozen import dataclass, replace
+from ckpttool.core.domain.question import DEFAULT_DIR
+
+_WHAT = "shard of any format, a tree (its newest whole checkpoint), DIR:NAME, or a checkpoint's name."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SideOptions:
+    """What to compare with what."""
+
+    a: Annotated[str, typer.Argument(metavar="A", help=f"A {_WHAT}", rich_help_panel="Which tree")]
+    b: Annotated[
+        str, typer.Argument(metavar="B", help="The other one, of the same kind.", rich_help_panel="Which tree")
+    ]
+    tree: Annotated[
+        str | None,
+        typer.Option(
+            "--tree",
+            metavar="DIR",
+            show_default=DEFAULT_DIR,
+            help="Where names of checkpoints are looked up.",
+            rich_help_panel="Which tree",
+        ),
+    ] = None
+    checkpoint: OneName = None
+    layout: LayoutOpt = None
+
+
+@exits(
+    {
+        0: "Compared, whatever differs.",
+        10: "One is damaged; with --exit-code: a tensor differs.",
+        11: "There is no checkpoint to compare.",
+        **OF_A_TREE,
+    }
+)
+@grouped
+def diff(
+    *,
+    sides: SideOptions,
+    level: Annotated[
+        LevelName | None,
+        typer.Option(
+            help="Headers, every bit, or every element.",
+            show_default="structure; with --exit-code checksum",
+            rich_help_panel="Evidence",
+        ),
+    ] = None,
+    tensor: Patterns = None,
+    rows: RowOptions,
+    exit_code: Annotated[bool, typer.Option("--exit-code", help="Exit 10 where a tensor differs.")] = False,
+    fmt: FormatOpt = Format.TABLE,
+    quiet: Quiet = False,
+) -> None:
+    """Tell how two shards or checkpoints differ, and how far.
+
+    Which tensors were added, are gone, or changed type or shape; which scalars say something else. With --level
+    numerics how far values moved: relative L2, the largest element, the angle; the oddest first.
+
+    Example: ckpttool diff 10_2 15_2 --tree output/checkpoint --level numerics
+    """
+    look = level or (LevelName.CHECKSUM if exit_code else LevelName.STRUCTURE)
+    with progress.watched(quiet=quiet):
+        found = ckpttool.diff(
+            sides.a, sides.b, tree=sides.tree, checkpoint=one_name(sides.checkpoint), level=look.level,
+            tensors=tuple(tensor or ()), layout=sides.layout,
+        )  # fmt: skip
+    raise typer.Exit(show(replace(found, differing_is_damage=exit_code, most_rows=rows.most), fmt))

@@ -1,0 +1,127 @@
+"""How two shards or two checkpoints differ: tensors, scalars, and how far values moved."""
+
+from __future__ import annotations
+
+from ckpttool.core.domain.answered import Answered
+from ckpttool.core.domain.contents import Contents, Shape, Value
+from ckpttool.core.domain.exits import of_findings, safest
+from ckpttool.core.domain.finding import Finding
+from ckpttool.core.domain.frozen import dataclass
+from ckpttool.core.domain.units import Rank
+from ckpttool.core.domain.verdict import Level
+from ckpttool.core.errors import ExitCode
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Distance:
+    """How far the elements of one tensor moved between two files. A picklable value."""
+
+    name: str
+    equal: bool
+    """Bit for bit."""
+    squares: float | None = None
+    """Sum of the squares of A's elements; None, as all below, where only bits were compared. Elements that are no
+    finite numbers in both count nowhere but in `lost` and `found`."""
+    other: float = 0.0
+    """The same of B."""
+    dot: float = 0.0
+    """Sum of the products."""
+    moved: float = 0.0
+    """Sum of the squares of the differences."""
+    largest: float = 0.0
+    """Largest difference of one element."""
+    found: int = 0
+    """NaN and infinities in A."""
+    lost: int = 0
+    """The same in B."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Movement:
+    """How far a tensor moved, over all files that hold it."""
+
+    relative: float | None
+    """L2 norm of the change by that of A; None where A is all zero, or no number."""
+    cosine: float | None
+    """Of the angle between both; None where one is all zero."""
+    largest: float
+    """Largest change of one element."""
+    largest_rank: Rank | None
+    """Where that is; None where all ranks share the file."""
+    nonfinite: tuple[int, int]
+    """NaN and infinities in A and in B."""
+    times_median: float | None
+    """`relative` by the median of all tensors of its kind that moved; None where there are too few."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TensorChange:
+    """A tensor that is not the same on both sides."""
+
+    name: str
+    kind: str
+    """`weights`, or which state of an optimizer, by its name."""
+    what: tuple[str, ...]
+    """`added`, `gone`; `dtype`, `shape`, `ranks`, `values`."""
+    before: tuple[tuple[str, Shape, tuple[Rank, ...]], ...]
+    """Types and shapes in A, and the ranks that hold them."""
+    after: tuple[tuple[str, Shape, tuple[Rank, ...]], ...]
+    movement: Movement | None = None
+    """None where values were not compared, or are no numbers."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    """The tensors of one kind whose values were compared."""
+
+    kind: str
+    equal: int
+    """Bit for bit."""
+    moved: int
+    median: float | None
+    """Of their relative L2 distances; None where none moved, or only bits were compared."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScalarChange:
+    """A scalar that is not the same on both sides."""
+
+    name: str
+    before: Value | None
+    """None where A has none."""
+    after: Value | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Difference(Answered):
+    """What `diff` found."""
+
+    NOUN = "difference"
+
+    a: Contents
+    b: Contents
+    level: Level
+    tensors: tuple[TensorChange, ...]
+    """The oddest first."""
+    same: int
+    """Tensors of which nothing that was looked at differs, on any rank that has them."""
+    uncompared: int
+    """Tensors whose values were to be compared and could not be, on one rank at least."""
+    groups: tuple[Group, ...]
+    scalars: tuple[ScalarChange, ...]
+    findings: tuple[Finding, ...]
+    """What is wrong with either."""
+    differing_is_damage: bool = False
+    """Whether a difference shall be an exit code of its own, and what could not be compared another."""
+    most_rows: int | None = None
+    """Rows of a table that people are shown at most; None: all."""
+
+    @property
+    def exit_code(self) -> ExitCode:
+        """0 whatever differs: that is the answer. Damage is not; nor, if asked for, what differs or is unknown."""
+        codes = [of_findings(self.findings)]
+        if self.differing_is_damage and self.tensors:
+            codes.append(ExitCode.DAMAGE)
+        elif self.differing_is_damage and self.uncompared:
+            codes.append(ExitCode.INCOMPLETE)
+        return safest(codes)

@@ -1,0 +1,238 @@
+"""What a shard holds: its header read as for a check, and beside the findings all that it declares."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import NamedTuple
+
+from ckpttool.core.domain.contents import Opened, elements_in, is_asked
+from ckpttool.core.domain.finding import Code, Finding, Severity, worst
+from ckpttool.core.domain.frozen import dataclass, replace
+from ckpttool.core.domain.shard import FormatName, TensorEntry
+from ckpttool.core.domain.units import ByteCount, Rank
+from ckpttool.core.domain.verdict import CheckTask, TensorStat
+from ckpttool.core.formats.base import Checksum, schema_hash, schema_rows
+from ckpttool.core.formats.scalars import read_single
+from ckpttool.core.storage.base import ByteSource
+from ckpttool.core.verify.check import check
+from ckpttool.core.verify.checks.structure import held_in_torch, observe_header
+from ckpttool.core.verify.observation import Observation
+from ckpttool.inspect.model import Distance
+
+
+def open_shard(
+    task: CheckTask,
+    source: ByteSource,
+    *,
+    patterns: Sequence[str] = (),
+    stats: bool = False,
+    passed: Callable[[int], None] | None = None,
+) -> Observation:
+    """Report a shard as a check of its structure does, and what it holds.
+
+    Args:
+        task: The shard.
+        source: The open file.
+        patterns: Tensors whose numbers are asked for; none: all.
+        stats: Whether they are asked for at all.
+        passed: Told after each piece of the data how many bytes it had.
+
+    Raises:
+        OSError: The disk did not answer, or the file was cut meanwhile.
+    """
+    observed, opened = opened_shard(task, source)
+    report = observed.report
+    if stats and worst(report.findings) < Severity.DAMAGE:
+        opened, sick = _measured(opened, source, patterns, passed)
+        report = replace(report, findings=(*report.findings, *sick))
+    schema = schema_hash(schema_rows(opened.entries))
+    opened = replace(opened, schema=schema, entries=_shared(schema, opened.entries))
+    return replace(observed, report=report, header=None, records=None, added=opened)
+
+
+def opened_shard(task: CheckTask, source: ByteSource) -> tuple[Observation, Opened]:
+    """Return what a check of its structure sees of a shard, and what it holds.
+
+    Raises:
+        OSError: The disk did not answer, or the file was cut meanwhile.
+    """
+    observed = observe_header(task, source)
+    report, header = observed.report, observed.header
+    opened = Opened(
+        path=task.path,
+        rank=task.rank,
+        role=task.role,
+        format=report.format,
+        nbytes=ByteCount(source.stamp.size),
+        schema="",
+    )
+    if header is None or any(finding.code is Code.OVER_LIMIT for finding in report.findings):
+        return observed, opened  # of what is refused nothing is kept
+    if header.format in {FormatName.TORCH_ZIP, FormatName.TORCH_ZIPS}:
+        return observed, _of_torch(observed, opened, source)
+    opened = replace(
+        opened,
+        entries=header.entries,
+        values=read_single(source, header.entries),
+        producer=_producer(header.format, dict(header.metadata)),
+        metadata=header.metadata,
+        checksum=_spelled(header.checksum),
+    )
+    return observed, opened
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShardDistances:
+    """How far a shard's tensors lie from those of other files."""
+
+    distances: tuple[Distance, ...]
+
+
+class Counterparts(NamedTuple):
+    """Where the tensors of one side's files lie on the other. A picklable value."""
+
+    tasks: Mapping[str, CheckTask]
+    """The other side's files, by path."""
+    by_file: Mapping[str, str]
+    """The file that a file is compared with, where that is one file; by path."""
+    by_tensor: Mapping[tuple[Rank | None, str], str]
+    """Where it is not: the file that holds a tensor of a rank."""
+
+
+def compare_shard(  # noqa: PLR0913  what may be asked, by keyword
+    task: CheckTask,
+    source: ByteSource,
+    *,
+    others: Counterparts,
+    patterns: Sequence[str] = (),
+    numerics: bool = False,
+    passed: Callable[[int], None] | None = None,
+) -> Observation:
+    """Compare the values of a shard's tensors with the other side's.
+
+    Args:
+        task: The shard.
+        source: The open file.
+        others: Where the same tensors lie on the other side.
+        patterns: Tensors that are asked for; none: all.
+        numerics: Whether numbers are asked for, or bits alone.
+        passed: Told after each piece how many bytes of both it had.
+
+    Raises:
+        OSError: The disk did not answer, or the file was cut meanwhile.
+    """
+    observed, opened = opened_shard(task, source)
+    wanted: dict[str, list[TensorEntry]] = defaultdict(list)
+    if worst(observed.report.findings) < Severity.DAMAGE:
+        for entry in opened.entries:
+            path = others.by_file.get(task.path) or others.by_tensor.get((task.rank, entry.name))
+            if path is not None and elements_in(entry.shape) and is_asked(entry.name, patterns):
+                wanted[path].append(entry)
+    distances: list[Distance] = []
+    findings: list[Finding] = []
+    for path, entries in wanted.items():
+        look = partial(_beside, ours=source, entries=entries, numerics=numerics)
+        beside = check(others.tasks[path], look=look, passed=passed)
+        compared = beside.seen(ShardDistances)
+        if compared is not None:
+            distances += compared.distances
+        findings += (finding for finding in beside.report.findings if finding.severity is Severity.UNKNOWN)
+    report = replace(observed.report, findings=(*observed.report.findings, *findings))
+    return replace(observed, report=report, header=None, records=None, added=ShardDistances(distances=tuple(distances)))
+
+
+def _beside(  # noqa: PLR0913  as above
+    task: CheckTask,
+    source: ByteSource,
+    *,
+    ours: ByteSource,
+    entries: Sequence[TensorEntry],
+    numerics: bool,
+    passed: Callable[[int], None] | None = None,
+) -> Observation:
+    """Compare tensors of an open file with those of this one."""
+    from ckpttool.inspect.kernel_distance import Comparison
+
+    observed, opened = opened_shard(task, source)
+    comparison = Comparison(ours, source, numerics=numerics, passed=passed)
+    theirs = {entry.name: entry for entry in opened.entries}
+    distances: list[Distance] = []
+    if worst(observed.report.findings) < Severity.DAMAGE:
+        both = ((entry, theirs[entry.name]) for entry in entries if entry.name in theirs)
+        found = (comparison.distance(entry, other) for entry, other in both)
+        distances += (distance for distance in found if distance is not None)
+    return replace(observed, header=None, records=None, added=ShardDistances(distances=tuple(distances)))
+
+
+def _measured(
+    opened: Opened, source: ByteSource, patterns: Sequence[str], passed: Callable[[int], None] | None
+) -> tuple[Opened, Sequence[Finding]]:
+    from ckpttool.core.verify.checks.numerics import judge_numbers
+    from ckpttool.core.verify.kernels.elements import Measure
+
+    measure = Measure(source, passed)
+    stats = tuple(measure.stats(each) if is_asked(each.name, patterns) else None for each in opened.entries)
+    told = [
+        TensorStat(
+            name=entry.name,
+            dtype=entry.dtype.value,
+            elements=found.elements,
+            nans=found.nans,
+            infinities=found.infinities,
+            absmax=found.absmax or 0.0,
+            norm=found.norm,
+            denormal_only=False,
+        )
+        for entry, found in zip(opened.entries, stats, strict=True)
+        if found is not None and (found.nans or found.infinities)
+    ]
+    return replace(opened, stats=stats), judge_numbers(opened.path, told)
+
+
+_KEPT: dict[str, tuple[TensorEntry, ...]] = {}
+_MOST_KEPT = 64
+
+
+def _shared(schema: str, entries: tuple[TensorEntry, ...]) -> tuple[TensorEntry, ...]:
+    """Return the same tensors in the same order, in memory once: those of thousands of ranks would not fit into it.
+
+    Where they lie in the file may be another's; who wants to read them opens the file again.
+    """
+    kept = _KEPT.get(schema, ())
+    if len(kept) == len(entries) and all(ours.name == theirs.name for ours, theirs in zip(kept, entries, strict=True)):
+        return kept
+    if len(_KEPT) >= _MOST_KEPT:
+        _KEPT.clear()
+    _KEPT[schema] = entries
+    return entries
+
+
+def _of_torch(observed: Observation, opened: Opened, source: ByteSource) -> Opened:
+    from ckpttool.core.formats.torch.contents import TorchContents
+
+    directory, found = held_in_torch(observed, source)
+    records = directory.entries if directory is not None else ()
+    checked = directory is not None and directory.verifiable
+    version = "" if found.version is None else f", archive version {found.version}"
+    return replace(
+        opened,
+        entries=found.entries,
+        values=(*read_single(source, found.entries), *found.values),
+        # Of what could not be read only the name says that torch wrote it.
+        producer=None if found == TorchContents() else f"torch.save{version}",
+        checksum=("crc32-records", f"{len(records)} records") if checked else None,
+        unread=found.unread,
+    )
+
+
+def _producer(format_: FormatName, metadata: dict[str, str]) -> str | None:
+    """Say what wrote a file, where its bytes tell."""
+    if format_ is FormatName.MINDSPORE_CKPT:
+        return "MindSpore"
+    return {"ms": "MindSpore", "pt": "PyTorch", "np": "NumPy", "tf": "TensorFlow"}.get(metadata.get("format", ""))
+
+
+def _spelled(checksum: Checksum | None) -> tuple[str, str] | None:
+    return None if checksum is None else (checksum.algorithm, f"{checksum.value:08x}")

@@ -1,0 +1,197 @@
+"""What shards hold, put together to what a checkpoint holds: one row a tensor, and where ranks do not agree."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from operator import itemgetter
+
+from ckpttool.core.domain.checkpoint import Checkpoint, Inventory
+from ckpttool.core.domain.contents import (
+    Contents,
+    ElementStats,
+    FileRow,
+    Opened,
+    ScalarRow,
+    SealedDigest,
+    Shape,
+    TensorRow,
+    Value,
+    elements_in,
+    is_asked,
+)
+from ckpttool.core.domain.dtype import DType
+from ckpttool.core.domain.finding import Finding
+from ckpttool.core.domain.manifest import ShardSeal
+from ckpttool.core.domain.shard import TensorEntry
+from ckpttool.core.domain.units import ByteCount, Rank
+
+_UNCOUNTED = frozenset({DType.STRING, DType.OPAQUE})
+"""Types whose shape says nothing of their bytes."""
+
+_MOMENTS = frozenset(
+    {"accum", "adam_m", "adam_v", "exp_avg", "exp_avg_sq", "max_exp_avg_sq", "moment1", "moment2", "moments"}
+    | {"momentum", "momentum_buffer", "square_avg"}
+)
+_STATE = frozenset(
+    {"accu_grads", "opt_state", "optim", "optimizer", "optimizer_state", "optimizer_state_dict", "optimizer_states"}
+)
+WEIGHTS = "weights"
+_SHARED = Rank(-1)
+"""In place of the rank of a file that all share."""
+
+
+def kind_of(name: str) -> str:
+    """Tell by its name what a tensor is: `weights`, or which state of an optimizer.
+
+    The words are those that optimizers themselves give their states; every trainer puts them between dots.
+    """
+    words = re.split(r"[./]", whole_name(name))
+    moment = next((word for word in words if word in _MOMENTS), None)
+    return moment or ("optimizer state" if not _STATE.isdisjoint(words) else WEIGHTS)
+
+
+def whole_name(name: str) -> str:
+    """Return the name of the tensor that a slice is of, which has ` (part 1 of 2)` behind it."""
+    return _PART.sub("", name)
+
+
+_PART = re.compile(r" \(part [0-9]{1,9} of [0-9]{1,9}\)$")
+
+
+def as_counted(name: str) -> tuple[tuple[int, int, str], ...]:
+    """Return the key by which names are sorted as people count: `layers.2` before `layers.10`."""
+    parts = re.split(r"([0-9]{1,18})", name)
+    return tuple((0, int(part), "") if at % 2 else (1, 0, part) for at, part in enumerate(parts))
+
+
+class Gathering:
+    """Takes what shards hold, in any order, and keeps of each no more than the rows need."""
+
+    def __init__(self, patterns: Sequence[str] = (), seals: Mapping[str, ShardSeal] | None = None) -> None:
+        """Take which tensors are asked for, and what a manifest recorded of the files, by path."""
+        self._patterns = patterns
+        self._seals = seals or {}
+        self._files: list[FileRow] = []
+        self._values: list[tuple[Rank, str, tuple[tuple[str, Value], ...]]] = []
+        self._entries: dict[str, tuple[TensorEntry, ...]] = {}
+        """By schema: ranks that hold the same need it once."""
+        self._holders: dict[str, list[Rank]] = defaultdict(list)
+        self._stats: dict[str, ElementStats] = {}
+
+    def add(self, opened: Opened) -> None:
+        """Take one more shard."""
+        rank = _SHARED if opened.rank is None else opened.rank
+        self._entries.setdefault(opened.schema, opened.entries)
+        self._holders[opened.schema].append(rank)
+        self._values.append((rank, opened.path, opened.values))
+        self._files.append(_file(opened, self._seals.get(opened.path)))
+        for entry, stats in zip(opened.entries, opened.stats, strict=False):
+            if stats is not None:
+                known = self._stats.get(entry.name)
+                self._stats[entry.name] = stats if known is None else known.join(stats)
+
+    def contents(
+        self,
+        inventory: Inventory,
+        checkpoint: Checkpoint,
+        *,
+        file: str | None,
+        findings: Iterable[Finding],
+    ) -> Contents:
+        """Put together what was taken.
+
+        Args:
+            inventory: The tree.
+            checkpoint: Whose shards they are.
+            file: Where one of them alone was asked for, its path.
+            findings: What is wrong with them.
+        """
+        rows = self._rows()
+        asked = [row for row in rows if is_asked(row.name, self._patterns)]
+        return Contents(
+            inventory=inventory,
+            checkpoint=checkpoint.name,
+            step=checkpoint.step,
+            file=file,
+            files=tuple(sorted(self._files, key=lambda row: (_SHARED if row.rank is None else row.rank, row.path))),
+            tensors=tuple(asked),
+            left_out=len(rows) - len(asked),
+            parameters=sum(row.elements for row in asked if _is_parameter(row)),
+            scalars=tuple(self._scalars()),
+            findings=tuple(findings),
+        )
+
+    def _rows(self) -> list[TensorRow]:
+        variants: dict[str, dict[tuple[str, Shape, int], list[int]]] = defaultdict(lambda: defaultdict(list))
+        holders = [sorted(ranks) for _, ranks in sorted(self._holders.items())]
+        for index, schema in enumerate(sorted(self._holders)):
+            for entry in self._entries[schema]:
+                held = variants[entry.name][entry.dtype.value, entry.shape, _bytes_of(entry)]
+                if index not in held:  # a torch file may have two tensors under one name
+                    held.append(index)
+        shared: dict[tuple[int, ...], tuple[tuple[Rank, ...], int]] = {}
+
+        def held_by(indices: Iterable[int]) -> tuple[tuple[Rank, ...], int]:
+            key = tuple(indices)
+            if key not in shared:
+                ranks = [rank for index in key for rank in holders[index]]
+                shared[key] = tuple(sorted({rank for rank in ranks if rank != _SHARED})), len(ranks)
+            return shared[key]
+
+        rows = []
+        for name in sorted(variants, key=as_counted):
+            ordered = sorted(variants[name].items(), key=lambda each: (-held_by(each[1])[1], each[0]))
+            (dtype, shape, nbytes), _ = ordered[0]
+            ranks, files = held_by(sorted({index for _, indices in ordered for index in indices}))
+            others = tuple((each[0], each[1], held_by(indices)[0]) for each, indices in ordered[1:])
+            row = TensorRow(
+                name=name,
+                dtype=dtype,
+                shape=shape,
+                nbytes=ByteCount(nbytes),
+                ranks=ranks,
+                files=files,
+                others=others,
+                stats=self._stats.get(name),
+            )
+            rows.append(row)
+        return rows
+
+    def _scalars(self) -> Iterable[ScalarRow]:
+        # By their spelling: to a dictionary True is 1, and NaN is not itself.
+        told: dict[str, dict[str, list[tuple[Rank, Value]]]] = defaultdict(lambda: defaultdict(list))
+        for rank, _, values in sorted(self._values, key=itemgetter(0, 1)):
+            for name, value in values:
+                told[name][repr(value)].append((rank, value))
+        for name in sorted(told, key=lambda name: (name.count("."), as_counted(name))):
+            most, *rest = (said for _, said in sorted(told[name].items(), key=lambda each: (-len(each[1]), each[0])))
+            others = ((said[0][1], tuple(rank for rank, _ in said if rank != _SHARED)) for said in rest)
+            yield ScalarRow(name=name, value=most[0][1], others=tuple(others))
+
+
+def _file(opened: Opened, seal: ShardSeal | None) -> FileRow:
+    return FileRow(
+        path=opened.path,
+        rank=opened.rank,
+        format=opened.format,
+        producer=opened.producer,
+        metadata=opened.metadata,
+        nbytes=opened.nbytes,
+        tensors=len(opened.entries),
+        unread=opened.unread,
+        checksum=opened.checksum,
+        seal=None if seal is None else SealedDigest(xxh3_128=seal.xxh3_128, first_seen=seal.first_seen),
+    )
+
+
+def _bytes_of(entry: TensorEntry) -> int:
+    """Count a tensor's bytes, also where the file does not tell where they lie."""
+    return entry.nbytes if entry.dtype in _UNCOUNTED else elements_in(entry.shape) * entry.dtype.bits // 8
+
+
+def _is_parameter(row: TensorRow) -> bool:
+    return (
+        row.elements > 1 and row.dtype[0] in "FBHC" and row.dtype != DType.BOOL.value and kind_of(row.name) == WEIGHTS
+    )

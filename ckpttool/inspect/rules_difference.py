@@ -1,0 +1,223 @@
+"""What differs between two sides, the oddest first: a tensor that moved a hundred times as far as its like."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator
+from fractions import Fraction
+from statistics import median
+
+from ckpttool.core.domain.contents import Contents, Shape, TensorRow
+from ckpttool.core.domain.finding import Finding
+from ckpttool.core.domain.units import Rank
+from ckpttool.core.domain.verdict import Level
+from ckpttool.inspect.model import Difference, Distance, Group, Movement, ScalarChange, TensorChange
+from ckpttool.inspect.rules_contents import as_counted, kind_of
+
+FEWEST = 3
+"""Tensors of a kind that must have moved before one is measured by the others' median."""
+
+_Held = tuple[tuple[str, Shape, tuple[Rank, ...]], ...]
+
+
+class Distances:
+    """Adds up the distances of files, in any order: as fractions, so that no order shows in the last digit."""
+
+    def __init__(self, *, scalars: frozenset[str] = frozenset()) -> None:
+        """Begin with none; tensors that are told as scalars are passed over."""
+        self._scalars = scalars
+        self._sums: dict[str, list[Fraction]] = {}
+        self._largest: dict[str, tuple[float, int]] = {}
+        self._nonfinite: dict[str, tuple[int, int]] = {}
+        self.equal: dict[str, bool] = {}
+        self.pairs: Counter[str] = Counter()
+        """Files of either side that were compared, by tensor."""
+
+    def add(self, distance: Distance, rank: Rank | None) -> None:
+        """Take the distance of a tensor in one pair of files, of this rank."""
+        name = distance.name
+        if name in self._scalars:
+            return
+        self.equal[name] = self.equal.get(name, True) and distance.equal
+        self.pairs[name] += 1
+        if distance.squares is None:
+            return
+        each = (distance.squares, distance.other, distance.dot, distance.moved)
+        # Sums of F64 that are beyond F64 tell no distance.
+        sums = [Fraction(number) if math.isfinite(number) else Fraction(0) for number in each]
+        known = self._sums.get(name)
+        self._sums[name] = sums if known is None else [one + other for one, other in zip(known, sums, strict=True)]
+        own = (distance.largest, -1 if rank is None else -rank - 2)  # of several equal ones the lowest rank
+        self._largest[name] = max(self._largest.get(name, own), own)
+        found, lost = self._nonfinite.get(name, (0, 0))
+        self._nonfinite[name] = (found + distance.found, lost + distance.lost)
+
+    def movements(self) -> dict[str, Movement]:
+        """Return how far each tensor moved that is not the same."""
+        relative = {name: _relative(sums) for name, sums in self._sums.items() if not self.equal[name]}
+        medians = self.medians()
+        return {
+            name: Movement(
+                relative=distance,
+                cosine=_cosine(self._sums[name]),
+                largest=self._largest[name][0],
+                largest_rank=None if self._largest[name][1] == -1 else Rank(-self._largest[name][1] - 2),
+                nonfinite=self._nonfinite[name],
+                times_median=distance / usual
+                if distance is not None and (usual := medians.get(kind_of(name)))
+                else None,
+            )
+            for name, distance in relative.items()
+        }
+
+    def medians(self) -> dict[str, float]:
+        """Return the median of the relative distances by kind, where enough tensors moved."""
+        by_kind: dict[str, list[float]] = defaultdict(list)
+        for name, sums in self._sums.items():
+            distance = _relative(sums)
+            if not self.equal[name] and distance is not None:
+                by_kind[kind_of(name)].append(distance)
+        return {kind: median(found) for kind, found in by_kind.items() if len(found) >= FEWEST}
+
+    def groups(self) -> tuple[Group, ...]:
+        """Count what is equal and what moved, by kind."""
+        medians = self.medians()
+        kinds: dict[str, list[bool]] = defaultdict(list)
+        for name, equal in self.equal.items():
+            kinds[kind_of(name)].append(equal)
+        return tuple(
+            Group(kind=kind, equal=sum(equal), moved=len(equal) - sum(equal), median=medians.get(kind))
+            for kind, equal in sorted(kinds.items())
+        )
+
+
+def _relative(sums: list[Fraction]) -> float | None:
+    before, _, _, moved = sums
+    return _root(moved / before) if before else None
+
+
+def _cosine(sums: list[Fraction]) -> float | None:
+    before, after, dot, _ = sums
+    if not before or not after:
+        return None
+    # Rounding may have made it a hair more than one.
+    return max(-1.0, min(1.0, math.copysign(_root(dot * dot / (before * after)), dot)))
+
+
+def _root(square: Fraction) -> float:
+    try:
+        return math.sqrt(square)
+    except OverflowError:
+        return math.inf
+
+
+def compared(
+    a: Contents, b: Contents, *, level: Level, distances: Distances, findings: Iterable[Finding]
+) -> Difference:
+    """Put together what differs.
+
+    Args:
+        a: What one side holds.
+        b: What the other holds.
+        level: Whether bits or numbers were compared as well.
+        distances: Of the tensors that could be.
+        findings: What is wrong with either.
+    """
+    movements = distances.movements()
+    same_ranks = _ranks(a) == _ranks(b)
+    before = {row.name: row for row in a.tensors}
+    after = {row.name: row for row in b.tensors}
+    told = told_as_scalars(a, b)
+    changes = []
+    uncompared = 0
+    for name in {**before, **after}:
+        row, other = before.get(name), after.get(name)
+        what = _what(row, other, same_ranks=same_ranks)
+        if row is not None and other is not None and level is not Level.STRUCTURE and row.elements and name not in told:
+            what += () if distances.equal.get(name, True) else ("values",)
+            # Whoever compared half of the ranks cannot say that a tensor is the same.
+            uncompared += not what and distances.pairs[name] < max(row.files, other.files)
+        if what:
+            change = TensorChange(
+                name=name,
+                kind=kind_of(name),
+                what=what,
+                before=_held(row),
+                after=_held(other),
+                movement=movements.get(name),
+            )
+            changes.append(change)
+    return Difference(
+        a=a,
+        b=b,
+        level=level,
+        tensors=tuple(sorted(changes, key=_oddness)),
+        same=len({**before, **after}) - len(changes) - uncompared,
+        uncompared=uncompared,
+        groups=distances.groups(),
+        scalars=tuple(_scalars(a, b)),
+        findings=tuple(dict.fromkeys(findings)),
+    )
+
+
+def told_as_scalars(a: Contents, b: Contents) -> frozenset[str]:
+    """Return which tensors of one element were read on both sides: they are told by their values."""
+    return frozenset(row.name for row in a.scalars) & frozenset(row.name for row in b.scalars)
+
+
+def _what(row: TensorRow | None, other: TensorRow | None, *, same_ranks: bool) -> tuple[str, ...]:
+    if row is None or other is None:
+        return ("added",) if row is None else ("gone",)
+    ours, theirs = _variants(row), _variants(other)
+    words = (
+        ("dtype", {dtype for dtype, _ in ours} != {dtype for dtype, _ in theirs}),
+        ("shape", {shape for _, shape in ours} != {shape for _, shape in theirs}),
+        # Where the worlds have other sizes, every tensor is on other ranks.
+        ("ranks", same_ranks and _held(row) != _held(other)),
+    )
+    found = tuple(word for word, differs in words if differs)
+    return found if len(found) == 1 else tuple(word for word in found if word != "ranks")
+
+
+def _variants(row: TensorRow) -> set[tuple[str, Shape]]:
+    return {(row.dtype, row.shape), *((dtype, shape) for dtype, shape, _ in row.others)}
+
+
+def _held(row: TensorRow | None) -> _Held:
+    """Return which types and shapes there are, and on which ranks."""
+    if row is None:
+        return ()
+    elsewhere = {rank for _, _, ranks in row.others for rank in ranks}
+    most = tuple(rank for rank in row.ranks if rank not in elsewhere)
+    return tuple(sorted(((row.dtype, row.shape, most), *row.others)))
+
+
+def _ranks(contents: Contents) -> set[Rank]:
+    return {row.rank for row in contents.files if row.rank is not None}
+
+
+def _oddness(change: TensorChange) -> tuple[object, ...]:
+    """Return the key that puts the oddest first: what is there on one side alone, then another form, then NaN."""
+    movement = change.movement
+    grave = min(_GRAVEST.index(word) for word in change.what)
+    if movement is None:
+        return grave, True, 0.0, as_counted(change.name)
+    far = movement.times_median if movement.times_median is not None else movement.relative
+    sick = movement.nonfinite[1] > movement.nonfinite[0]
+    # What is as odd as three digits tell stands in the order of the names.
+    return grave, not sick, -(math.inf if far is None else float(f"{far:.3g}")), as_counted(change.name)
+
+
+_GRAVEST = ("gone", "added", "dtype", "shape", "ranks", "values")
+
+
+def _scalars(a: Contents, b: Contents) -> Iterator[ScalarChange]:
+    before, after = ({row.name: row for row in side.scalars} for side in (a, b))
+    for name in {**before, **after}:
+        row, other = before.get(name), after.get(name)
+        # By their spelling: NaN is not itself, and True is 1.
+        if repr(row and (row.value, row.others)) != repr(other and (other.value, other.others)):
+            yield ScalarChange(
+                name=name, before=None if row is None else row.value, after=None if other is None else other.value
+            )

@@ -1,0 +1,248 @@
+"""Look into a shard or a checkpoint: what it holds, without the trainer that wrote it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
+
+from ckpttool.core.domain.checkpoint import Checkpoint
+from ckpttool.core.domain.contents import Contents, Opened
+from ckpttool.core.domain.finding import Severity, blocking, worst
+from ckpttool.core.domain.frozen import replace
+from ckpttool.core.domain.progress import newest_first
+from ckpttool.core.domain.question import CheckQuestion, TreeQuestion
+from ckpttool.core.domain.units import ByteCount
+from ckpttool.core.domain.verdict import Level
+from ckpttool.core.errors import IncompleteError, NothingToResumeError, UnknownLayoutError, UsageError
+from ckpttool.core.records import OWN_FOLDER
+from ckpttool.core.storage import is_folder, open_storage
+from ckpttool.core.storage.base import Kind, is_there
+from ckpttool.core.verbs.scanning import Tree, scan
+from ckpttool.core.verbs.verifying import chosen, cores, counted, session_for
+from ckpttool.core.verify.check import check
+from ckpttool.core.verify.engines.threads import ThreadEngine
+from ckpttool.core.verify.engines.waiting import WaitingEngine
+from ckpttool.core.verify.plan import plan_checks
+from ckpttool.core.verify.report import collect
+from ckpttool.core.verify.session import completed
+from ckpttool.inspect.read_contents import open_shard
+from ckpttool.inspect.rules_contents import Gathering
+from ckpttool.trainers.common import LOOSE_FILE_LAYOUT
+
+if TYPE_CHECKING:
+    from ckpttool.core.domain.manifest import ShardSeal
+    from ckpttool.core.domain.verdict import CheckTask
+    from ckpttool.core.verify.observation import Observation
+
+TIMEOUT_SECONDS = 600.0
+"""After which a read counts as hung, for each shard or GiB of one."""
+
+
+class Side(NamedTuple):
+    """What was meant: a checkpoint, or one file of it."""
+
+    tree: Tree
+    checkpoint: Checkpoint
+    """With the one shard alone, where a file was meant."""
+    file: str | None
+    """That shard's path."""
+
+
+def inspect(  # noqa: PLR0913  what may be asked, by keyword
+    path: str | None = None,
+    *,
+    tree: str | None = None,
+    checkpoint: str | None = None,
+    tensors: Sequence[str] = (),
+    stats: bool = False,
+    layout: str | None = None,
+) -> Contents:
+    """Tell what a shard or a checkpoint holds: tensors, scalars, writer, checksums; damaged files as far as they go.
+
+    Args:
+        path: A shard of any format; a checkpoint folder, or an output folder (its newest checkpoint); `DIR:NAME`; or
+            the name of a checkpoint in `tree`; None: that tree.
+        tree: Where names are looked up; None: `DEFAULT_DIR`, else in or around the current folder.
+        checkpoint: A checkpoint of that tree.
+        tensors: Names or patterns of a shell; none: all.
+        stats: Read the tensors' data, too: norms, extremes, zeros, NaN.
+        layout: Look for this layout alone.
+
+    Raises:
+        UnknownLayoutError: There is nothing that ckpttool knows.
+        UsageError: No checkpoint or no tensor has that name.
+        NothingToResumeError: The tree has no checkpoint.
+        IncompleteError: The tree's folder cannot be read.
+    """
+    side = side_of(path, checkpoint=checkpoint, layout=layout, tree=tree)
+    contents = contents_of(side, tensors=tensors, observed=opened(side, tensors=tensors, stats=stats))
+    if tensors and not contents.tensors and worst(contents.findings) < Severity.DAMAGE:
+        raise none_called(tensors, contents.left_out)
+    return contents
+
+
+def none_called(tensors: Sequence[str], known: int) -> UsageError:
+    """Say that no tensor has any of these names."""
+    meant = " or ".join(map(repr, tensors))
+    tried = any(each in tensor for tensor in tensors for each in "*?[")
+    more = "without --tensor all are shown" if tried else "a pattern such as '*norm*' finds more"
+    return UsageError(f"none of {known} tensors is called {meant}; {more}")
+
+
+def contents_of(side: Side, *, tensors: Sequence[str], observed: Iterable[Observation]) -> Contents:
+    """Put together what was seen of a side's shards, in any order."""
+    gathering = Gathering(tensors, _seals(side))
+    reports = []
+    for each in observed:
+        reports.append(each.report)
+        contents = each.seen(Opened)
+        if contents is not None:
+            gathering.add(contents)
+    verdict = collect(side.checkpoint, reports, Level.STRUCTURE)
+    findings = completed(verdict.findings, side.checkpoint)
+    return gathering.contents(side.tree.inventory, side.checkpoint, file=side.file, findings=findings)
+
+
+def side_of(
+    path: str | None,
+    *,
+    checkpoint: str | None = None,
+    layout: str | None = None,
+    tree: str | None = None,
+    whole: bool = False,
+) -> Side:
+    """Find what a word of a command line means.
+
+    Args:
+        path: A file, a folder, `DIR:NAME`, or the name of a checkpoint in `tree`; None: that tree.
+        checkpoint: A checkpoint of the tree that is found.
+        layout: Look for this layout alone.
+        tree: Where names are looked up.
+        whole: Of a tree without a name take the newest checkpoint that is whole as far as headers tell, if there is
+            one; else the newest of which the listing misses nothing; else the newest.
+
+    Raises:
+        UnknownLayoutError: There is nothing that ckpttool knows.
+        UsageError: No checkpoint has that name.
+        NothingToResumeError: The tree has no checkpoint.
+        IncompleteError: The tree's folder cannot be read.
+    """
+    if path is None:
+        return _of_tree(tree, checkpoint, layout, whole=whole)
+    kind = _kind(path)
+    if kind is Kind.FILE and checkpoint is None:
+        return _of_file(path, layout)
+    if kind is None:
+        folder, colon, name = path.rpartition(":")
+        if colon and is_folder(folder):
+            return _of_tree(folder, name, layout, whole=whole)
+        if checkpoint is None and not os.path.dirname(path):
+            return _of_name(path, tree, layout)
+    return _of_tree(path, checkpoint, layout, whole=whole)
+
+
+def _kind(path: str) -> Kind | None:
+    try:
+        return open_storage(path).kind("")
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError:  # whoever looks for the tree says why
+        return Kind.OTHER
+
+
+def _of_name(name: str, tree: str | None, layout: str | None) -> Side:
+    try:
+        return _of_tree(tree, name, layout, whole=False)
+    except UnknownLayoutError as error:
+        raise UnknownLayoutError(
+            f"there is no file or folder {name!r}, and no tree with such a checkpoint: {error}"
+        ) from None
+
+
+def _here(question: TreeQuestion) -> Tree:
+    """Return a tree whose shards can be opened.
+
+    Raises:
+        IncompleteError: Other machines have them.
+    """
+    found = scan(question)
+    if found.looks is not None:
+        raise IncompleteError(
+            f"{question.path} is what machines wrote down of {found.inventory.root}: what shards hold is not in it; "
+            "ask on the machine that has them"
+        )
+    return found
+
+
+def _of_tree(path: str | None, name: str | None, layout: str | None, *, whole: bool) -> Side:
+    found = _here(TreeQuestion(path=path, layout=layout, sizes=True))
+    if not found.inventory.checkpoints:
+        raise NothingToResumeError(f"there is no checkpoint in {found.inventory.root}")
+    several = chosen(found, name)
+    if whole and name is None and found.focus is None:
+        ordered = newest_first(found.inventory.checkpoints)
+        complete = [checkpoint for checkpoint in ordered if not blocking(checkpoint.findings)]
+        session = session_for(found, CheckQuestion())
+        is_whole = (checkpoint for checkpoint in complete if not blocking(session.verdict(checkpoint).findings))
+        several = [next(is_whole, (complete or ordered)[0])]
+    elif len(several) > 1:
+        names = ", ".join(f"{checkpoint.prefix}-{checkpoint.name}" for checkpoint in several)
+        meant = name or path or found.inventory.root
+        raise UsageError(f"{meant} means several checkpoints ({names}): give the file of one of its shards")
+    return Side(found, several[0], None)
+
+
+def _of_file(path: str, layout: str | None) -> Side:
+    """Find the checkpoint that a file belongs to, since that knows its rank and its seal; else take it alone."""
+    try:
+        found = _here(TreeQuestion(path=path, layout=layout, sizes=True))
+        several = chosen(found, None)
+    except (UsageError, UnknownLayoutError):
+        found = scan(TreeQuestion(path=path, layout=LOOSE_FILE_LAYOUT, sizes=True))
+        several = chosen(found, None)
+    for checkpoint in several:
+        for shard in checkpoint.shards:
+            if os.path.abspath(os.path.join(found.inventory.root, shard.path)) == os.path.abspath(path):
+                return Side(found, replace(checkpoint, shards=(shard,), findings=()), shard.path)
+    if not several:
+        raise NothingToResumeError(f"there is no checkpoint in {found.inventory.root}")
+    return Side(found, several[0], None)
+
+
+def opened(
+    side: Side, *, tensors: Sequence[str] = (), stats: bool = False, is_all: bool = True
+) -> Iterator[Observation]:
+    """Open every shard of a side, and return what each holds, in any order.
+
+    Args:
+        side: Whose shards.
+        tensors: Names or patterns of a shell; none: all.
+        stats: Read the tensors' data, too.
+        is_all: Whether no more is asked of the shards, so that each is done then.
+    """
+    work = partial(check, look=partial(open_shard, patterns=tuple(tensors), stats=stats))
+    if stats:
+        engine = partial(ThreadEngine, jobs=cores(), timeout=TIMEOUT_SECONDS)
+        return counted(tasks_of(side), work, lambda work: engine(work=work))
+    headers = plan_checks(side.tree.inventory.root, side.checkpoint, Level.STRUCTURE)
+    return counted(headers, work, lambda work: WaitingEngine(timeout=TIMEOUT_SECONDS, work=work), of=int(is_all))
+
+
+def tasks_of(side: Side, *, copies: int = 1) -> list[CheckTask]:
+    """Return one task for each shard, which costs as many bytes as so many of its size have."""
+    sizes = {shard.path: shard.stamp.size for shard in side.checkpoint.shards if shard.stamp is not None}
+    tasks = plan_checks(side.tree.inventory.root, side.checkpoint, Level.STRUCTURE)
+    return [replace(task, cost=ByteCount(copies * sizes.get(task.path, 0))) for task in tasks]
+
+
+def _seals(side: Side) -> Mapping[str, ShardSeal]:
+    """Return what a manifest recorded; one that cannot be believed is `verify`'s to tell."""
+    place = side.tree.seal_place(side.checkpoint)
+    if place is None or (place.is_apart and not is_there(side.tree.storage, OWN_FOLDER)):
+        return {}
+    from ckpttool.core.records.birth import recorded
+
+    manifest = recorded(side.tree.storage, place, side.checkpoint.shards).manifest
+    return {} if manifest is None else manifest.by_path

@@ -1,0 +1,153 @@
+"""Compare two shards, or two checkpoints of one tree or of two."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
+
+from ckpttool.core.domain.contents import Opened
+from ckpttool.core.domain.finding import Finding, Severity, worst
+from ckpttool.core.domain.frozen import replace
+from ckpttool.core.domain.shard import ShardRole
+from ckpttool.core.domain.units import Rank
+from ckpttool.core.domain.verdict import Level
+from ckpttool.core.errors import UsageError
+from ckpttool.core.verbs.verifying import cores, counted, expect
+from ckpttool.core.verify.check import check
+from ckpttool.core.verify.engines.threads import ThreadEngine
+from ckpttool.core.verify.observation import Observation
+from ckpttool.core.verify.plan import HEADER_COST
+from ckpttool.inspect.model import Difference
+from ckpttool.inspect.read_contents import Counterparts, ShardDistances, compare_shard
+from ckpttool.inspect.rules_difference import Distances, compared, told_as_scalars
+from ckpttool.inspect.verbs import TIMEOUT_SECONDS, Side, contents_of, none_called, opened, side_of, tasks_of
+
+_Held = tuple[Rank | None, ShardRole]
+
+
+def diff(  # noqa: PLR0913  what may be asked, by keyword
+    a: str,
+    b: str,
+    *,
+    tree: str | None = None,
+    checkpoint: str | None = None,
+    level: Level = Level.STRUCTURE,
+    tensors: Sequence[str] = (),
+    layout: str | None = None,
+) -> Difference:
+    """Tell how two shards or two checkpoints differ: tensors, scalars, and how far values moved.
+
+    Args:
+        a: A shard of any format; a tree (its newest whole checkpoint); `DIR:NAME`; or a checkpoint's name in `tree`.
+        b: The other one.
+        tree: Where names are looked up.
+        checkpoint: A checkpoint of both trees.
+        level: STRUCTURE compares headers, CHECKSUM every bit of the tensors, NUMERICS every element.
+        tensors: Names or patterns of a shell; none: all.
+        layout: Look for this layout alone.
+
+    Raises:
+        UnknownLayoutError: There is nothing that ckpttool knows.
+        UsageError: No checkpoint or no tensor has that name, or one is a file and the other one is not.
+        NothingToResumeError: A tree has no checkpoint.
+        IncompleteError: A tree's folder cannot be read.
+    """
+    sides = [side_of(each, checkpoint=checkpoint, layout=layout, tree=tree, whole=True) for each in (a, b)]
+    ours, theirs = _alike(a, b, *sides)
+    lists: dict[_Held, dict[str, str]] = {}
+    values = level is not Level.STRUCTURE
+    if values:
+        several = len(ours.checkpoint.shards), len(theirs.checkpoint.shards)
+        read = sum(task.cost for task in tasks_of(ours, copies=2)) + sum(several) * HEADER_COST
+        expect(nbytes=read, shards=sum(several))
+    first = contents_of(ours, tensors=tensors, observed=opened(ours, is_all=not values))
+    there = _listed(opened(theirs, is_all=not values), _shared_places(theirs), lists)
+    second = contents_of(theirs, tensors=tensors, observed=there)
+    findings = [*_placed(ours, theirs, first.findings), *_placed(theirs, ours, second.findings)]
+    if tensors and not (first.tensors or second.tensors) and worst(findings) < Severity.DAMAGE:
+        raise none_called(tensors, first.left_out)
+    distances = Distances(scalars=told_as_scalars(first, second))
+    if values:
+        for observed in _compared(ours, theirs, lists, tensors=tensors, numerics=level is Level.NUMERICS):
+            unknown = (each for each in observed.report.findings if each.severity is Severity.UNKNOWN)
+            findings += (each for each in unknown if each not in findings)
+            told = observed.seen(ShardDistances)
+            if told is not None:
+                for distance in told.distances:
+                    distances.add(distance, observed.task.rank)
+    return compared(first, second, level=level, distances=distances, findings=findings)
+
+
+def _alike(a: str, b: str, ours: Side, theirs: Side) -> tuple[Side, Side]:
+    """Return both as they can be compared: of two files nobody asks which ranks they are of.
+
+    Raises:
+        UsageError: One is a file of several, and the other one a checkpoint.
+    """
+    if (ours.file is None) is not (theirs.file is None) and max(
+        len(side.checkpoint.shards) for side in (ours, theirs)
+    ) > 1:
+        file, other = (a, b) if ours.file is not None else (b, a)
+        raise UsageError(f"{file} is one file, and {other} a checkpoint of several: give two of a kind")
+    if ours.file is None and theirs.file is None:
+        return ours, theirs
+    return _without_rank(ours), _without_rank(theirs)
+
+
+def _without_rank(side: Side) -> Side:
+    shards = tuple(replace(shard, rank=None) for shard in side.checkpoint.shards)
+    return side._replace(checkpoint=replace(side.checkpoint, shards=shards))
+
+
+def _placed(side: Side, other: Side, findings: Iterable[Finding]) -> Iterator[Finding]:
+    """Say of findings in which of two trees they are."""
+    root = side.tree.inventory.root
+    for finding in findings:
+        apart = finding.path is not None and root not in {other.tree.inventory.root, "."}
+        yield replace(finding, path=f"{root}/{finding.path}") if apart else finding
+
+
+def _held(side: Side, shard_rank: Rank | None, role: ShardRole) -> _Held:
+    """Return what pairs the files of two sides; a lone file is compared with whatever the other one is."""
+    return (None, ShardRole.FULL) if side.file is not None else (shard_rank, role)
+
+
+def _shared_places(side: Side) -> set[_Held]:
+    """Return which ranks and roles have several files, so that a tensor may lie in any."""
+    count = Counter(_held(side, shard.rank, shard.role) for shard in side.checkpoint.shards)
+    return {held for held, files in count.items() if files > 1}
+
+
+def _listed(
+    observed: Iterable[Observation], shared: set[_Held], lists: dict[_Held, dict[str, str]]
+) -> Iterator[Observation]:
+    """Take down on the way which file of several holds which tensor."""
+    for each in observed:
+        held, contents = (each.task.rank, each.task.role), each.seen(Opened)
+        if contents is not None and held in shared:
+            names = lists.setdefault(held, {})
+            names.update((entry.name, each.task.path) for entry in contents.entries)
+        yield each
+
+
+def _compared(
+    ours: Side, theirs: Side, lists: dict[_Held, dict[str, str]], *, tensors: Sequence[str], numerics: bool
+) -> Iterator[Observation]:
+    """Compare the values of every file of A with those of B."""
+    others = {_held(theirs, shard.rank, shard.role): shard.path for shard in theirs.checkpoint.shards}
+    by_file = {
+        shard.path: others[held]
+        for shard in ours.checkpoint.shards
+        if (held := _held(ours, shard.rank, shard.role)) in others and held not in lists
+    }
+    counterparts = Counterparts(
+        tasks={task.path: task for task in tasks_of(theirs)},
+        by_file=by_file,
+        by_tensor={(rank, name): path for (rank, _), names in lists.items() for name, path in names.items()},
+    )
+    look = partial(compare_shard, others=counterparts, patterns=tuple(tensors), numerics=numerics)
+    engine = partial(ThreadEngine, jobs=cores(), timeout=TIMEOUT_SECONDS)
+    # What is compared with a shard is as large, near enough.
+    tasks = tasks_of(ours, copies=2)
+    yield from counted(tasks, partial(check, look=look), lambda work: engine(work=work), of=2)

@@ -1,0 +1,5 @@
+"""One page of all that is known of a tree, to look at and to send.
+
+For who is called at night and for who reads in the morning: `ckpttool report`, `ckpttool.report(...)`. It begins in
+`verbs.py`; `page` writes it.
+"""

@@ -1,0 +1,164 @@
+"""`ckpttool report`."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+import ckpttool
+from ckpttool.core.commands import output
+from ckpttool.core.commands.engine_options import EngineOptions
+from ckpttool.core.commands.grouped import OF_A_TREE, OF_WRITING, exits, grouped
+from ckpttool.core.commands.log_options import EvidenceOptions
+from ckpttool.core.commands.options import ChoiceOptions, ConfigPath, DataOptions, Quiet, TreeOptions
+from ckpttool.core.commands.output_files import assert_replaceable, lies_under, root_of, whole
+from ckpttool.core.commands.resolve import SimulateOptions, Strict
+from ckpttool.core.domain.frozen import dataclass
+from ckpttool.core.errors import UsageError
+from ckpttool.core.render.escape import shown
+from ckpttool.report.model import PageForm, ReportQuestion
+
+if TYPE_CHECKING:
+    from ckpttool.core.domain.question import TreeQuestion
+    from ckpttool.report.model import TreeReport
+
+Output = Annotated[
+    str, typer.Option("--output", metavar="FILE", help="Where to write it: new, or an earlier report; - for stdout.")
+]
+Form = Annotated[
+    PageForm | None, typer.Option("--format", help="For a browser or a comment. Default: by FILE's name, else html.")
+]
+KeepLast = Annotated[
+    int | None,
+    typer.Option(
+        min=1, metavar="N", help="Also say what `prune --keep-last N` would do.", rich_help_panel="What stays"
+    ),
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PageOptions:
+    """What is on the page beside the answer, and where it goes."""
+
+    output: Output
+    form: Form = None
+    keep_last: KeepLast = None
+    strict: Strict = False
+    json: Annotated[bool, typer.Option("--json", help="Print the answer as `resolve --json` does.")] = False
+
+    @property
+    def page_form(self) -> PageForm:
+        """How the page is written: as asked, else by the file's name."""
+        is_markdown = self.output.lower().endswith((".md", ".markdown"))
+        return self.form or (PageForm.MARKDOWN if is_markdown else PageForm.HTML)
+
+    def question(
+        self, tree: ckpttool.TreeQuestion, choice: ckpttool.ResumeQuestion, data: ckpttool.DataQuestion
+    ) -> ReportQuestion:
+        """Ask the library."""
+        return ReportQuestion(
+            tree=tree,
+            choice=choice,
+            data=data,
+            keep_last=self.keep_last,
+            strict=self.strict,
+        )
+
+
+@exits(
+    {
+        0: "Written; a checkpoint was chosen, even if newer ones were passed over.",
+        10: "Written; a newer one was passed over, with --strict; or more is lost than --max-lost-… allows.",
+        11: "Written; nothing can be resumed from.",
+        **OF_A_TREE,
+        16: OF_WRITING[16],
+    }
+)
+@grouped
+def report(
+    *,
+    tree: TreeOptions,
+    choice: ChoiceOptions,
+    logs: EvidenceOptions,
+    data: DataOptions,
+    page: PageOptions,
+    engine: EngineOptions,
+    config: ConfigPath = None,
+    own: SimulateOptions,
+    quiet: Quiet = False,
+) -> None:
+    """Write one page of all that is known, to look at and to send.
+
+    The answer of `resolve` first, then every rank of every checkpoint, the norms of the training log, what was found
+    and what to do, the disk. Asks for nothing: no script, no font, no network. Looks at all checkpoints.
+
+    Example: ckpttool report ./output --output report.html
+    """
+    question = page.question(
+        tree.question(config=config), choice.question(logs.question()), data.question(sink_size=tree.sink_size)
+    )
+    _assert_page_replaceable(page.output, page.page_form, tree=question.tree, as_json=page.json)
+    with engine.reading(quiet=quiet):
+        answer = ckpttool.survey(question, own=own.simulation)
+    output.looking_at(answer.resolved_from, quiet=quiet)
+    _write_page(page.output, page.page_form, answer, as_json=page.json)
+    raise typer.Exit(answer.resolution.exit_code)
+
+
+def _assert_page_replaceable(path: str, form: PageForm, *, tree: TreeQuestion, as_json: bool) -> None:
+    """Refuse a target that is not ours, before the tree is looked at for what cannot be written.
+
+    Raises:
+        UsageError: It lies in the tree, its folder is not there, or something else stands in its place; or two results
+            would go to stdout.
+    """
+    if path == _STDOUT:
+        if as_json:
+            raise UsageError("--output - and --json both write to stdout: name a file")
+        return
+    root = root_of(tree)
+    if root is not None and lies_under(path, root):
+        raise UsageError(f"--output {path!r} lies in the checkpoint tree, in which nothing is changed")
+    begins = _PAGES[form.value]
+    assert_replaceable(
+        path, option="--output", is_ours=whole(lambda text: begins.match(text) is not None), what="report"
+    )
+
+
+_PAGES = {
+    "html": re.compile(
+        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        '<meta name="generator" content="ckpttool report '
+    ),
+    "markdown": re.compile("<!-- ckpttool report -->\n## ckpttool report: "),
+}
+"""How a page of ours begins."""
+
+_STDOUT = "-"
+"""As a file to write."""
+
+
+def _write_page(path: str, form: PageForm, answer: TreeReport, *, as_json: bool) -> None:
+    """Write a report to a file, and say in a line what the answer is, or as JSON all of it; for `-` to stdout.
+
+    Raises:
+        CkptToolError: It could not be written.
+    """
+    from ckpttool.core.render.answers.plan import document
+    from ckpttool.core.render.json import pieces
+    from ckpttool.report.page.content import lead
+    from ckpttool.report.verbs import page
+
+    text = page(answer, form)
+    if path == _STDOUT:
+        output.result(text)
+        return
+    from ckpttool.core.write.files import replace
+
+    replace(path, (text + "\n").encode("utf-8", errors="backslashreplace"), overwrite=True, backup=False)
+    if as_json:
+        output.result(*pieces(document(answer.resolution)))
+    else:
+        output.result(f"{lead(answer).headline}\nWrote {shown(path)}")

@@ -1,0 +1,404 @@
+"""What a page says, in the order in which it is read, before it is HTML or Markdown. All texts are bare."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from enum import Enum
+
+from ckpttool.core.domain.checkpoint import Checkpoint
+from ckpttool.core.domain.finding import Code, Finding, Severity, told
+from ckpttool.core.domain.frozen import dataclass
+from ckpttool.core.domain.health import Health
+from ckpttool.core.domain.metrics import NoteKind
+from ckpttool.core.domain.plan import NoResumePoint, Rejection, ResumePlan
+from ckpttool.core.domain.units import Rank, counted, lasting, moment_if_any, on_ranks
+from ckpttool.core.domain.verdict import Level, VerdictWord
+from ckpttool.core.errors import ExitCode
+from ckpttool.core.render.answers.inventory import age, minute, to_the_minute, unconfirmed
+from ckpttool.core.render.answers.plan import beside_settings, lost, refusal, ways_on, whole_at
+from ckpttool.core.render.answers.position import data_rows
+from ckpttool.core.render.answers.resume import fragment
+from ckpttool.core.render.escape import shown, size
+from ckpttool.core.render.findings import explained
+from ckpttool.report.model import TreeReport
+
+
+class Tone(str, Enum):
+    """How well something is."""
+
+    GOOD = "good"
+    DOUBT = "doubt"
+    BAD = "bad"
+    PLAIN = "plain"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lead:
+    """The answer, for whoever reads no further."""
+
+    tone: Tone
+    word: str
+    """The answer in a word or two."""
+    headline: str
+    sentences: tuple[str, ...]
+    passed: tuple[tuple[str, str], ...]
+    """Newer checkpoints that were not chosen: name and why, newest first."""
+    more_passed: int
+    """How many there are beside them."""
+    facts: tuple[tuple[str, str], ...] = ()
+    load: tuple[tuple[str, str], ...] = ()
+    """What to tell the trainer: where, in words, and a text to copy."""
+    first: tuple[tuple[str, str], ...] = ()
+    """Files to rename before: from, to."""
+    more_first: int = 0
+    """How many there are beside these."""
+    remarks: tuple[str, ...] = ()
+
+
+def lead(report: TreeReport) -> Lead:
+    """Say what `resolve` says."""
+    answer, code = report.resolution.decision, report.resolution.exit_code
+    rejected = _rejected(report)
+    passed = tuple((shown(each.checkpoint.name), _why(each)) for each in rejected[:_MOST_PASSED])
+    if isinstance(answer, NoResumePoint):
+        unsure = code is ExitCode.INCOMPLETE
+        return Lead(
+            tone=Tone.DOUBT if unsure else Tone.BAD,
+            word="Nobody knows" if unsure else "Stop here",
+            headline=refusal(answer, code).removesuffix(f" in {shown(answer.root)}"),  # it stands above the answer
+            sentences=tuple(ways_on(answer, report.resolution.view)),
+            passed=passed,
+            more_passed=len(rejected) - len(passed),
+        )
+    checkpoint, whole = answer.point.checkpoint, whole_at(answer)
+    doubt = unconfirmed(checkpoint, "--config or --world-size")
+    grouped: dict[str, list[str]] = {}
+    load = answer.load if report.loaded_from is None else answer.load.at(report.loaded_from)
+    for kind, text in fragment((*load.settings, *load.data)):
+        grouped.setdefault(kind, []).append(shown(text))
+    return Lead(
+        tone=Tone.GOOD if code is ExitCode.OK else Tone.DOUBT,
+        word="Good to resume from" if code is ExitCode.OK else f"Look before you resume (exit {code.value})",
+        headline=f"Resume from {shown(checkpoint.name)}",
+        sentences=tuple(filter(None, (f"{whole[:1].upper()}{whole[1:]}.", lost(answer), doubt))),
+        passed=passed,
+        more_passed=len(rejected) - len(passed),
+        facts=tuple(_facts(answer, report)),
+        load=tuple((_told_at(kind), "\n".join(texts)) for kind, texts in grouped.items()),
+        first=tuple((shown(rename.source), shown(rename.target)) for rename in answer.load.first[:_MOST_RENAMES]),
+        more_first=max(0, len(answer.load.first) - _MOST_RENAMES),
+        remarks=tuple(map(shown, answer.load.remarks)),
+    )
+
+
+_TOLD_AT = {
+    "first write": "First write",
+    "environment": "Set in the environment",
+    "arguments": "Start with the arguments",
+    "config": "Set in the config",
+    "code": "Say in the code",
+}
+"""By the word that `fragment` has for it."""
+
+
+def _told_at(kind: str) -> str:
+    told_at = _TOLD_AT[kind.removeprefix("or ")]
+    return f"Or {told_at[:1].lower()}{told_at[1:]}" if kind.startswith("or ") else told_at
+
+
+_MOST_RENAMES = 20
+"""Renames that are told one by one: thousands of ranks may need one each."""
+
+_MOST_PASSED = 4
+"""Rejected checkpoints that the answer itself names; the table has all."""
+
+
+def _why(rejection: Rejection) -> str:
+    """Say in a line what speaks against a checkpoint, what is gravest first: `damaged on ranks 30-31 of 48`."""
+    grave: dict[Code, list[Finding]] = {}
+    for reason in sorted(rejection.reasons, key=lambda reason: -reason.severity):
+        if reason.severity > Severity.NOTE:
+            grave.setdefault(reason.code, []).append(reason)
+    return "; ".join(shown(_in_short(reasons)) for reasons in grave.values())
+
+
+def _in_short(reasons: Sequence[Finding]) -> str:
+    """Say what several findings of one kind have in common."""
+    ranks = sorted({rank for reason in reasons for rank in reason.ranks})
+    if not ranks:
+        return told(reasons)
+    explanation = explained(reasons[0].code.value)
+    title = reasons[0].code.value if explanation is None else explanation.title
+    return f"{title[:1].lower()}{title[1:]} ({on_ranks(ranks)})"
+
+
+def _facts(plan: ResumePlan, report: TreeReport) -> Iterator[tuple[str, str]]:
+    written = minute(plan.point.saved_ns)
+    if written is not None:
+        since = None if report.resolution.now is None else age(plan.point.saved_ns, report.resolution.now)
+        yield "saved", f"{written} UTC" if since is None else f"{written} UTC, {since} before this page"
+    above = {setting.split(":")[0] for _, setting in fragment(plan.load.data)}
+    for name, value in data_rows(plan):
+        note = value.partition("  (")[2]
+        if name not in above:
+            yield name, value
+        elif note:
+            yield "data", note.removesuffix(")")
+    yield from beside_settings(plan)
+    simulation = report.resolution.simulation
+    if simulation is not None:
+        pick = "nothing sound" if simulation.would_resume is None else shown(simulation.would_resume)
+        yield f"{simulation.title} by itself", f"{pick}: {shown(simulation.because)}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Save:
+    """One checkpoint, in a line."""
+
+    checkpoint: Checkpoint
+    name: str
+    step: str
+    saved: str
+    size: str
+    verdict: str
+    tone: Tone
+    """Of the verdict."""
+    health: str
+    health_tone: Tone
+    fate: str
+    """`resume here`, or why it was passed over; empty where nobody asked about it."""
+    is_chosen: bool
+    findings: tuple[Finding, ...]
+
+
+_TONE = {
+    VerdictWord.VERIFIED: Tone.GOOD,
+    VerdictWord.AGREED: Tone.GOOD,
+    VerdictWord.STRUCT_OK: Tone.GOOD,
+    VerdictWord.MISSING: Tone.BAD,
+    VerdictWord.DAMAGED: Tone.BAD,
+    VerdictWord.UNSAFE: Tone.BAD,
+}
+_HEALTH_TONE = {Health.HEALTHY: Tone.GOOD, Health.UNHEALTHY: Tone.BAD, Health.UNKNOWN: Tone.PLAIN}
+
+
+def saves(report: TreeReport) -> list[Save]:
+    """Return all checkpoints, newest first."""
+    decision = report.resolution.decision
+    chosen = decision.point.checkpoint.key if isinstance(decision, ResumePlan) else None
+    rejected = {rejection.checkpoint.key: rejection for rejection in _rejected(report)}
+    inventory = report.verification.inventory
+    by_key = {checkpoint.key: checkpoint for checkpoint in inventory.checkpoints}
+    judged = {
+        checkpoint.key: judgement.health
+        for checkpoint, judgement in zip(inventory.checkpoints, report.health.report.judgements, strict=True)
+    }
+    found = []
+    for verdict in report.verification.verdicts:
+        checkpoint = by_key[verdict.key]
+        health, word = judged[verdict.key], verdict.word
+        found.append(
+            Save(
+                checkpoint=checkpoint,
+                name=shown(checkpoint.name),
+                step="?" if checkpoint.step is None else f"{checkpoint.step:,}",
+                saved=minute(checkpoint.saved_ns) or "?",
+                size=size(checkpoint.nbytes),
+                verdict="incomplete" if word is VerdictWord.MISSING else word.value,
+                tone=_TONE.get(word, Tone.DOUBT),
+                health=health.value,
+                health_tone=_HEALTH_TONE[health],
+                fate="resume here" if verdict.key == chosen else _fate(rejected.get(verdict.key)),
+                is_chosen=verdict.key == chosen,
+                findings=verdict.findings,
+            )
+        )
+    return found
+
+
+def _rejected(report: TreeReport) -> Sequence[Rejection]:
+    decision = report.resolution.decision
+    return decision.point.rejected if isinstance(decision, ResumePlan) else decision.rejected
+
+
+def _fate(rejection: Rejection | None) -> str:
+    if rejection is None:
+        return ""
+    codes = Counter(reason.code.value for reason in rejection.reasons if reason.severity > Severity.NOTE)
+    return f"passed over: {', '.join(codes)}" if codes else "passed over"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """One finding, and where it is."""
+
+    finding: Finding
+    save: str
+    """The checkpoint's name; or what else it is about."""
+
+    @property
+    def place(self) -> str:
+        """Say on which ranks, or in which file."""
+        path = "" if self.finding.path is None else shown(self.finding.path)
+        line = "" if self.finding.line is None else f":{self.finding.line}"
+        return f"{path}{line}" or (on_ranks(self.finding.ranks) if self.finding.ranks else "")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kind:
+    """All findings of one code and weight."""
+
+    code: Code
+    severity: Severity
+    title: str
+    """What the manual calls it."""
+    fixes: tuple[str, ...]
+    """What to do, each way once, the most frequent first."""
+    found: tuple[Found, ...]
+    """Those that are told one by one."""
+    total: int
+    where: tuple[tuple[str, str], ...]
+    """Checkpoints and their ranks, where that is shorter than the list."""
+
+
+MOST_FIXES = 3
+
+
+def kinds(report: TreeReport, most: int) -> list[Kind]:
+    """Group all that was found by what it is, gravest first.
+
+    Args:
+        report: All that is known.
+        most: Findings that are told one by one, over all kinds; of each kind at least one is.
+    """
+    groups: dict[tuple[Severity, Code], list[Found]] = {}
+    for each in found(report):
+        groups.setdefault((each.finding.severity, each.finding.code), []).append(each)
+    left = most
+    kinds = []
+    for (severity, code), those in sorted(groups.items(), key=lambda group: -group[0][0]):
+        ways = Counter(each.finding.remedy for each in those if each.finding.remedy is not None)
+        explanation = explained(code.value)
+        room = max(left, 1)
+        kinds.append(
+            Kind(
+                code=code,
+                severity=severity,
+                title=code.value if explanation is None else explanation.title,
+                fixes=tuple(shown(way) for way, _ in ways.most_common(MOST_FIXES)),
+                found=tuple(those[:room]),
+                total=len(those),
+                where=_where(those),
+            )
+        )
+        left -= min(room, len(those))
+    return kinds
+
+
+_MOST_PLACES = 6
+
+
+def _where(those: Sequence[Found]) -> tuple[tuple[str, str], ...]:
+    """Say of each checkpoint on which ranks it is, newest first."""
+    ranks: dict[str, set[Rank]] = {}
+    for each in those:
+        if each.finding.ranks:
+            ranks.setdefault(each.save, set()).update(each.finding.ranks)
+    if sum(map(len, ranks.values())) <= len(ranks):  # the table says it as shortly
+        return ()
+    return tuple((save, on_ranks(sorted(those))) for save, those in list(ranks.items())[:_MOST_PLACES])
+
+
+def found(report: TreeReport) -> list[Found]:
+    """Return every finding once, those of the newest checkpoint first; then those about the tree."""
+    decision = report.resolution.decision
+    places: list[tuple[str, Iterable[Finding]]] = [
+        (verdict.name, verdict.findings) for verdict in report.verification.verdicts
+    ]
+    places += [(rejection.checkpoint.name, rejection.reasons) for rejection in _rejected(report)]
+    if isinstance(decision, ResumePlan):
+        places.append((decision.point.checkpoint.name, decision.point.findings))
+    places += [("the tree", report.verification.inventory.findings), ("the resume", decision.findings)]
+    places.append(("the health", report.health.report.findings))
+    known: dict[Finding, Found] = {}
+    for name, findings in places:
+        for finding in findings:
+            known.setdefault(finding, Found(finding=finding, save=shown(name)))
+    return list(known.values())
+
+
+_LOOKED = {
+    Level.STRUCTURE: "Headers, sizes and siblings were compared; tensor data was not read.",
+    Level.CHECKSUM: "Every byte was read; only a shard with a checksum is verified by that.",
+    Level.NUMERICS: "Every byte and every floating-point element was read.",
+}
+
+
+def disk_rows(report: TreeReport) -> list[tuple[str, str]]:
+    """Say what the saves take, and what is left."""
+    sizes = [checkpoint.nbytes for checkpoint in report.verification.inventory.checkpoints]
+    taken: list[int] = [nbytes for nbytes in sizes if nbytes is not None]
+    rows = [("saves", f"{counted(len(sizes), 'checkpoint')}, {size(sum(taken))}")] if taken else []
+    if report.free_bytes is not None:
+        rows.append(("free on this disk", size(report.free_bytes)))
+        if largest := max(taken, default=0):
+            rows.append(("room for", counted(report.free_bytes // largest, "more save")))
+    return rows
+
+
+def looked(report: TreeReport) -> list[tuple[str, str]]:
+    """Say what was looked at, and how."""
+    verification = report.verification
+    shards = sum(len(verdict.reports) for verdict in verification.verdicts)
+    read = sum(verdict.bytes_read for verdict in verification.verdicts)
+    rows = [("tree", shown(verification.inventory.root)), ("layout", report.layout)]
+    if report.trainer is not None:
+        rows.append(("trainer", report.trainer))
+    rows += [
+        ("level", f"{verification.level.word}. {_LOOKED[verification.level]}"),
+        ("shards", f"{shards:,} of {counted(len(verification.verdicts), 'checkpoint')}, {size(read)} read"),
+        ("logs", _logs(report)),
+    ]
+    if report.health.health_file is not None:
+        rows.append(("health record", shown(report.health.health_file)))
+    rows += [(name, shown(value)) for name, value in report.settings]
+    made = moment_if_any(report.made)
+    rows.append(("looked", f"{'' if made is None else to_the_minute(made)} UTC, for {lasting(report.seconds)}"))
+    return rows
+
+
+_MOST_NOTES = 8
+
+_STOPPED = {
+    NoteKind.COUNT_STOP: "too many norms in a row over the threshold",
+    NoteKind.NORM_STOP: "a norm over the threshold",
+    NoteKind.NAN_STOP: "a NaN",
+}
+
+
+def log_notes(report: TreeReport) -> list[str]:
+    """Say where the log tells that training stopped or went back, a clause each."""
+    told_ones = []
+    for note in report.notes:
+        if note.kind is NoteKind.REWIND and note.step is not None:
+            after = "" if note.previous_step is None else f" after step {note.previous_step:,}"
+            told_ones.append(f"went back to step {note.step:,}{after}")
+        elif note.kind in _STOPPED:
+            at = "" if note.step is None else f" at step {note.step:,}"
+            told_ones.append(f"stopped{at}: {_STOPPED[note.kind]}")
+    more = [f"and {len(told_ones) - _MOST_NOTES} more"] if len(told_ones) > _MOST_NOTES else []
+    return [*told_ones[:_MOST_NOTES], *more]
+
+
+_SHOWN_LOGS = 4
+
+
+def _logs(report: TreeReport) -> str:
+    reading = report.health.reading
+    if reading is None:
+        return "none found; --log names one"
+    names = [shown(name) for name in reading.sources[:_SHOWN_LOGS]]
+    more = len(reading.sources) - len(names)
+    which = f"{', '.join(names)}{f' and {more} more' if more else ''}: {counted(reading.steps, 'step')}"
+    return f"{which}, {counted(reading.problem_count, 'line')} not readable" if reading.problem_count else which

@@ -1,0 +1,160 @@
+"""The page for a browser: one file without a script, a font or a request, light or dark as its reader likes it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import cache
+from importlib.resources import files
+from typing import TYPE_CHECKING
+
+from ckpttool import __version__
+from ckpttool.core.domain.frozen import dataclass
+from ckpttool.core.domain.units import counted, moment_if_any
+from ckpttool.core.render.escape import shown, size
+from ckpttool.core.render.rank_map import rank_map
+from ckpttool.report.model import Curve, TreeReport
+from ckpttool.report.page import content
+from ckpttool.report.page.content import Save
+from ckpttool.report.page.svg import Scale, curve, round_values, strip
+
+if TYPE_CHECKING:
+    from jinja2 import Template
+
+MOST_FINDINGS = 200
+"""Findings that are told one by one; the rest is counted."""
+
+MOST_SAVES = 200
+"""Checkpoints that are drawn, newest first; the rest is counted."""
+
+COLUMNS, COARSE = 512, 128
+"""Of the map; and where a save has so many faults that single ones say nothing."""
+
+
+def html(report: TreeReport) -> str:
+    """Return the page."""
+    saves = content.saves(report)
+    drawn = rank_map([(save.checkpoint, save.findings) for save in saves[:MOST_SAVES]], columns=COLUMNS, coarse=COARSE)
+    rows = [
+        (save, strip(row, drawn.columns, f"{save.name}, {save.verdict}"))
+        for save, row in zip(saves, drawn.rows, strict=False)
+    ]
+    kinds = content.kinds(report, MOST_FINDINGS)
+    return _template().render(
+        version=__version__,
+        css=_file("page.css"),
+        root=shown(report.verification.inventory.root),
+        made=moment_if_any(report.made) or "",
+        lead=content.lead(report),
+        rows_of_map=rows,
+        older=saves[MOST_SAVES:],
+        map=drawn,
+        ticks=list(_rank_ticks(drawn.width)) if drawn.noun == "rank" else [],
+        charts=[chart for each in report.curves if (chart := _chart(each, report, saves)) is not None],
+        notes=content.log_notes(report),
+        grave=[kind for kind in kinds if kind.severity > 0],
+        remarks=[kind for kind in kinds if not kind.severity > 0],
+        counted=counted,
+        size=size,
+        disk=content.disk_rows(report),
+        pruning=report.pruning,
+        why_not_pruned=report.why_not_pruned,
+        looked=content.looked(report),
+    )
+
+
+@cache
+def _template() -> Template:
+    from jinja2 import Environment, StrictUndefined
+
+    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    environment.filters["shown"] = shown
+    return environment.from_string(_file("page.html"))
+
+
+def _file(name: str) -> str:
+    return (files("ckpttool.report.page") / name).read_text(encoding="utf-8")
+
+
+def _rank_ticks(width: int) -> Iterator[tuple[float, str]]:
+    """Yield where the axis of the map is labelled, in per cent, and with which rank; of one rank it is not."""
+    if width < 2:  # noqa: PLR2004
+        return
+    parts = 4 if width > 8 else 1  # noqa: PLR2004  fewer ranks are counted at a look
+    for part in range(parts):
+        rank = part * width // parts
+        yield rank * 100 / width, f"{rank:,}"
+    yield 100.0, f"{width - 1:,}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Chart:
+    """One curve with all that stands around it."""
+
+    title: str
+    unit: str
+    svg: str
+    ticks: Sequence[tuple[float, str]]
+    """How far down in per cent, and the value."""
+    steps: Sequence[tuple[float, str]]
+    """How far right in per cent, and the step."""
+    limit: tuple[float, str] | None
+    """The threshold, likewise."""
+    marks: Sequence[tuple[float, str, str]]
+    """The saves: how far right in per cent, how healthy, and its name with its step."""
+    summary: str
+
+
+_TALL = 0.09
+"""Of the height: labels nearer than that would lie on each other."""
+
+
+def _chart(each: Curve, report: TreeReport, saves: Sequence[Save]) -> _Chart | None:
+    limits = [] if each.threshold is None else [each.threshold]
+    scale = Scale.over([step for step, _ in each.points], [*(value for _, value in each.points), *limits])
+    if scale is None:
+        return None
+    known = dict(each.points)
+    events = report.spikes if each.shows_spikes else ()
+    spikes = [(event.step, known[event.step]) for event in events if event.step is not None and event.step in known]
+    summary = _summary(each, scale, len(spikes))
+    limit = None if each.threshold is None else (scale.y(each.threshold), f"{each.threshold:g}")
+    ticks = [(scale.y(value), f"{value:,.10g}") for value in scale.ticks()]
+    return _Chart(
+        title=each.title,
+        unit=each.unit,
+        svg=curve(each.points, scale, threshold=each.threshold, spikes=spikes, summary=summary),
+        ticks=[(at * 100, text) for at, text in ticks if limit is None or abs(at - limit[0]) > _TALL],
+        steps=list(_step_ticks(scale)),
+        limit=None if limit is None else (limit[0] * 100, limit[1]),
+        marks=[
+            (scale.x(step) * 100, save.health_tone.value, f"{save.name}, step {step:,}: {save.health}")
+            for save in saves
+            if (step := save.checkpoint.step) is not None and scale.first <= step <= scale.last
+        ],
+        summary=summary,
+    )
+
+
+_APART = 0.2
+"""Of the width: as above."""
+
+
+def _step_ticks(scale: Scale) -> Iterator[tuple[float, str]]:
+    """Yield where steps are labelled, in per cent: the first one, round ones, and the last."""
+    yield 0.0, f"{scale.first:,}"
+    for step in round_values(scale.first, scale.last):
+        at = (step - scale.first) / (scale.last - scale.first)
+        if _APART < at < 1 - _APART and step == int(step):
+            yield at * 100, f"{int(step):,}"
+    yield 100.0, f"{scale.last:,}"
+
+
+def _summary(each: Curve, scale: Scale, spikes: int) -> str:
+    finite = [value for _, value in each.points if value - value == 0]
+    told = f"{each.title} over steps {scale.first} to {scale.last}, from {min(finite):.4g} to {max(finite):.4g}"
+    if each.threshold is not None:
+        over = sum(not value < each.threshold for _, value in each.points)
+        told += f"; threshold {each.threshold:g}, {counted(over, 'step')} at or above it"
+    if each.shows_spikes:
+        told += f"; {counted(spikes, 'spike')}"
+    return told

@@ -1,0 +1,110 @@
+"""The page for a comment or a chat: the answer, the checkpoints, what was found; short enough for a pull request."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+
+from ckpttool.core.domain.finding import Severity
+from ckpttool.core.domain.plan import NoResumePoint
+from ckpttool.core.domain.units import counted
+from ckpttool.core.render.markdown import plain
+from ckpttool.report.model import TreeReport
+from ckpttool.report.page import content
+
+MOST_FINDINGS = 20
+"""Findings that are told one by one; the rest is counted."""
+
+MOST_SAVES = 50
+"""Checkpoints that the table names, newest first."""
+
+MOST_CHARACTERS = 60_000
+"""Of a page: a comment on a pull request takes 65,536."""
+
+_MOST_OF_A_CELL = 400
+"""Characters of one cell: names and messages may be as long as a file system lets them."""
+
+MARKER = "<!-- ckpttool report -->"
+"""The first line: by it a file is known to be an earlier report."""
+
+
+def markdown(report: TreeReport) -> str:
+    """Return the page, at most `MOST_CHARACTERS` long."""
+    lines = list(_lines(report))
+    used, kept = 0, []
+    for line in lines:
+        used += len(line) + 1
+        if used > MOST_CHARACTERS - 100:
+            kept += ["", "(cut: `ckpttool report --format html` has all)"]
+            break
+        kept.append(line)
+    return "\n".join(kept)
+
+
+def _lines(report: TreeReport) -> Iterator[str]:
+    lead = content.lead(report)
+    yield from (MARKER, f"## ckpttool report: {_cell(lead.headline)}", "")
+    yield " ".join([f"**{_cell(lead.word)}.**", *map(_cell, lead.sentences)])
+    if lead.passed:
+        yield ""
+        yield from (f"- **{_cell(name)}** was not chosen: {_cell(why)}" for name, why in lead.passed)
+    if lead.more_passed:
+        yield f"- nor {counted(lead.more_passed, 'more checkpoint')}"
+    if lead.first:
+        yield from ("", "**First rename, in the checkpoint folder**", "")
+        yield from _block([f"{old} -> {new}" for old, new in lead.first])
+    if lead.more_first:
+        yield from ("", f"and {counted(lead.more_first, 'more file')}: `ckpttool resolve --json` has all")
+    for kind, told in lead.load:
+        yield from ("", f"**{_cell(kind)}**", "", *_block(told.split("\n")))
+    if lead.facts:
+        yield from ("", "| | |", "|---|---|")
+        yield from (f"| {_cell(name)} | {_cell(value)} |" for name, value in lead.facts)
+    yield from _saves(report)
+    yield from _findings(report)
+    yield ""
+    level = report.verification.level.word
+    yield f"{_cell(report.verification.inventory.root)}, looked at by {level}; nothing was changed"
+
+
+def _block(lines: Sequence[str]) -> Iterator[str]:
+    """Yield lines to be copied as they are, in a fence that none of them ends."""
+    fence = "`" * (1 + max(2, *(len(run) for line in lines for run in re.findall("`+|$", line))))
+    yield from (fence, *lines, fence)
+
+
+def _saves(report: TreeReport) -> Iterator[str]:
+    saves = content.saves(report)
+    if not saves:
+        return
+    yield from ("", "| checkpoint | step | size | verdict | health | |", "|---|--:|--:|---|---|---|")
+    for save in saves[:MOST_SAVES]:
+        cells = (save.name, save.step, save.size, save.verdict, save.health, save.fate)
+        yield f"| {' | '.join(map(_cell, cells))} |"
+    if len(saves) > MOST_SAVES:
+        yield from ("", f"and {counted(len(saves) - MOST_SAVES, 'older checkpoint')}")
+
+
+def _findings(report: TreeReport) -> Iterator[str]:
+    grave = [kind for kind in content.kinds(report, MOST_FINDINGS) if kind.severity > Severity.NOTE]
+    if not grave:
+        told = "Nothing is wrong with what was looked at."
+        yield from ("", told if not isinstance(report.resolution.decision, NoResumePoint) else "")
+        return
+    yield from ("", "| weight | finding | where | what | fix |", "|---|---|---|---|---|")
+    told_ones = 0
+    for kind in grave:
+        for each in kind.found[: max(MOST_FINDINGS - told_ones, 0)]:
+            told_ones += 1
+            where = " ".join(filter(None, (each.save, each.place)))
+            remedy = each.finding.remedy or ""
+            cells = (kind.severity.word, kind.code.value, where, each.finding.message, remedy)
+            yield f"| {' | '.join(map(_cell, cells))} |"
+    left = sum(kind.total for kind in grave) - told_ones
+    if left:
+        yield from ("", f"and {counted(left, 'other finding')}")
+
+
+def _cell(told: str) -> str:
+    """Spell text so that it is shown as it is, inside a cell, and is no longer than people read."""
+    return plain(told if len(told) <= _MOST_OF_A_CELL else f"{told[: _MOST_OF_A_CELL - 1]}…")

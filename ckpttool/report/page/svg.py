@@ -1,0 +1,192 @@
+"""Pictures of a page, drawn with a ruler: strips of ranks, and curves over steps.
+
+They stretch with the page, so no text stands in them: it would shrink with the picture. What has a size that must not
+change with the width (lines, dots) is a stroke that does not scale; a dot is a line without length and with round ends.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from html import escape
+
+from ckpttool.core.domain.frozen import dataclass
+from ckpttool.core.domain.units import Step
+from ckpttool.core.render.rank_map import Mark, Row
+
+STRIP = 512
+"""Units across a strip of ranks."""
+
+_TALL = 12
+_BAR = (3, 6)
+"""Where the bar of what is whole begins, and how high it is: what is bad is taller."""
+
+_LEAST = {Mark.DOUBT: 3, Mark.MISSING: 5, Mark.DAMAGED: 3}
+"""Units that a bad mark has at least: one of ten thousand ranks must be seen, and that a mark is hollow, too."""
+
+_CLASS = {Mark.GOOD: "ok", Mark.DOUBT: "doubt", Mark.MISSING: "gone", Mark.DAMAGED: "bad"}
+
+_SINGLE = 64
+"""Columns up to which each is set off from the next."""
+
+
+def strip(row: Row, columns: int, title: str) -> str:
+    """Draw the ranks of one save: a bar of what is whole, and on it, wider and taller than true, what is not."""
+    unit = STRIP / max(columns, 1)
+    good = [span for span in row.spans if span.mark is Mark.GOOD]
+    bad = [span for span in row.spans if span.mark is not Mark.GOOD]
+    marks = [_rect(span.first * unit, (span.last + 1) * unit, _BAR, _CLASS[span.mark], span.title) for span in good]
+    if columns <= _SINGLE and good:
+        cuts = "".join(f"M{_n(at * unit)} 2v8" for at in range(1, columns))
+        marks.append(f'<path class="cut" d="{cuts}"/>' if cuts else "")
+    for span in bad:
+        low, high = span.first * unit, (span.last + 1) * unit
+        least = _LEAST[span.mark]
+        if high - low < least:
+            low = min(max((low + high - least) / 2, 0), STRIP - least)
+            high = low + least
+        marks.append(_rect(low, high, (0, _TALL), _CLASS[span.mark], span.title))
+    label = escape(f"{title}: {row.summary}")
+    return (
+        f'<svg class="strip" viewBox="0 0 {STRIP} {_TALL}" preserveAspectRatio="none" role="img" '
+        f'aria-label="{label}">{"".join(marks)}</svg>'
+    )
+
+
+def _rect(low: float, high: float, place: tuple[int, int], kind: str, title: str) -> str:
+    top, height = place
+    return (
+        f'<rect class="{kind}" x="{_n(low)}" y="{top}" width="{_n(high - low)}" height="{height}">'
+        f"<title>{escape(title)}</title></rect>"
+    )
+
+
+def _n(value: float) -> str:
+    """Spell a length with no digit more than a screen shows."""
+    return f"{value:.2f}".rstrip("0").rstrip(".")
+
+
+WIDE, HIGH = 1000, 300
+"""Units across a curve, and from its top to its bottom."""
+
+_DRAWN = 500
+"""Columns of a curve: of each the lowest and the highest value are drawn."""
+
+_LEAST_DRAWN = 2
+_DECADES = 100
+"""Over so large a ratio of the largest to the smallest the scale is logarithmic."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scale:
+    """Where steps and values lie."""
+
+    first: Step
+    last: Step
+    low: float
+    """As it is drawn: the logarithm where that is."""
+    high: float
+    logarithmic: bool
+
+    @staticmethod
+    def over(steps: Iterable[Step], values: Iterable[float]) -> Scale | None:
+        """Return the scale on which all of that can be drawn; None where nothing can."""
+        known, shown = sorted({*steps}), [value for value in values if math.isfinite(value)]
+        if len(known) < _LEAST_DRAWN or not shown:
+            return None
+        low, high = min(shown), max(shown)
+        logarithmic = low > 0 and high / low > _DECADES
+        if logarithmic:
+            low, high = math.log10(low), math.log10(high)
+        margin = (high - low) * 0.06 or max(abs(high), 1.0) * 0.1
+        return Scale(first=known[0], last=known[-1], low=low - margin, high=high + margin, logarithmic=logarithmic)
+
+    def x(self, step: Step) -> float:
+        """Return how far right a step lies, from 0 to 1."""
+        return (step - self.first) / (self.last - self.first)
+
+    def y(self, value: float) -> float:
+        """Return how far down a value lies, from 0 to 1; what is not finite lies at the very top."""
+        if not math.isfinite(value):
+            return 0.0
+        if self.logarithmic:
+            value = math.log10(value) if value > 0 else self.low
+        return min(max((self.high - value) / (self.high - self.low), 0.0), 1.0)
+
+    def ticks(self) -> list[float]:
+        """Return round values for the axis, ascending, few of them."""
+        if self.logarithmic:
+            lowest, highest = math.ceil(self.low), math.floor(self.high)
+            every = max(1, (highest - lowest) // 3)
+            return [10.0**power for power in range(lowest, highest + 1, every)]
+        return round_values(self.low, self.high)
+
+
+def round_values(low: float, high: float) -> list[float]:
+    """Return two to six values between, such as people count in."""
+    rough = (high - low) / 4
+    power = 10.0 ** math.floor(math.log10(rough))
+    step = next(factor * power for factor in (1, 2, 2.5, 5, 10) if factor * power >= rough * 0.999)
+    return [number * step for number in range(math.ceil(low / step), math.floor(high / step) + 1)]
+
+
+def curve(
+    points: Sequence[tuple[Step, float]],
+    scale: Scale,
+    *,
+    threshold: float | None,
+    spikes: Iterable[tuple[Step, float]],
+    summary: str,
+) -> str:
+    """Draw a value over the steps, the line from which on it is too high, and the spikes."""
+    parts = [f'<path class="grid" d="{_grid(scale)}"/>']
+    if threshold is not None:
+        at = _n(scale.y(threshold) * HIGH)
+        parts.append(f'<rect class="over" x="0" y="0" width="{WIDE}" height="{at}"/>')
+        parts.append(f'<path class="limit" d="M0 {at}H{WIDE}"/>')
+    parts.append(f'<path class="curve" d="{_line(points, scale)}"/>')
+    dots = [(scale.x(step) * WIDE, scale.y(value) * HIGH, step, value) for step, value in spikes]
+    if dots:
+        stems = "".join(f"M{_n(x)} {_n(y)}V{HIGH}" for x, y, _, _ in dots)
+        parts.append(f'<path class="stem" d="{stems}"/>')
+    for kind in ("ring", "spike"):
+        parts += [
+            f'<path class="{kind}" d="M{_n(x)} {_n(y)}h0"><title>step {step}: {value:.5g}</title></path>'
+            for x, y, step, value in dots
+        ]
+    return (
+        f'<svg class="plot" viewBox="0 0 {WIDE} {HIGH}" preserveAspectRatio="none" role="img" '
+        f'aria-label="{escape(summary)}">{"".join(parts)}</svg>'
+    )
+
+
+def _grid(scale: Scale) -> str:
+    return "".join(f"M0 {_n(scale.y(value) * HIGH)}H{WIDE}" for value in scale.ticks())
+
+
+def _line(points: Sequence[tuple[Step, float]], scale: Scale) -> str:
+    """Join the lowest and the highest value of each column; where a value is not finite the line is broken."""
+    told: list[str] = []
+    down = False
+    for x, value in _thinned(points, scale):
+        if not math.isfinite(value):
+            down = False
+            continue
+        told.append(f"{'L' if down else 'M'}{_n(x * WIDE)} {_n(scale.y(value) * HIGH)}")
+        down = True
+    return "".join(told)
+
+
+def _thinned(points: Sequence[tuple[Step, float]], scale: Scale) -> Iterator[tuple[float, float]]:
+    if len(points) <= 2 * _DRAWN:
+        yield from ((scale.x(step), value) for step, value in points)
+        return
+    columns: dict[int, list[tuple[Step, float]]] = {}
+    for step, value in points:
+        columns.setdefault(int(scale.x(step) * _DRAWN), []).append((step, value))
+    for _, those in sorted(columns.items()):
+        finite = [point for point in those if math.isfinite(point[1])]
+        if len(finite) < len(those):
+            yield scale.x(those[0][0]), math.nan
+        ends = {min(finite, key=lambda point: point[1]), max(finite, key=lambda point: point[1])} if finite else set()
+        yield from ((scale.x(step), value) for step, value in sorted(ends))

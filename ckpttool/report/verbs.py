@@ -1,0 +1,205 @@
+"""Look at all that is known of a tree, and write it down as one page."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from ckpttool.core.decide.checkpoint_health import embedding_norms
+from ckpttool.core.decide.log_evidence import large_spikes
+from ckpttool.core.decide.policies.base import judge
+from ckpttool.core.decide.policies.skip import SkipPolicy
+from ckpttool.core.domain.frozen import replace
+from ckpttool.core.domain.health_events import MARKS_SPIKE, HealthEvent
+from ckpttool.core.domain.log_question import STDIN, EvidenceQuestion, HealthQuestion
+from ckpttool.core.domain.plan import NoResumePoint, Resolution
+from ckpttool.core.domain.question import CheckQuestion, ResumeQuestion, TreeQuestion
+from ckpttool.core.domain.retention import PruneOrder, Pruning, RetentionPolicy
+from ckpttool.core.domain.units import ByteCount
+from ckpttool.core.domain.verdict import Level
+from ckpttool.core.errors import CkptToolError, UsageError
+from ckpttool.core.storage import is_local
+from ckpttool.core.storage.disk import LocalDisk
+from ckpttool.core.verbs.judging import judged
+from ckpttool.core.verbs.preflighting import from_the_top
+from ckpttool.core.verbs.resolving import TRUSTED_SECONDS, Answer, resolve
+from ckpttool.core.verbs.scanning import Where, asked
+from ckpttool.core.verbs.verifying import read_once, verify
+from ckpttool.report.model import Curve, PageForm, ReportQuestion, TreeReport
+from ckpttool.retention.verbs import prune
+from ckpttool.trainers.registry import log_reader
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ckpttool.core.domain.metrics import StepMetrics, TrainingLog
+    from ckpttool.core.domain.plan import Simulation
+
+_DRAWN = ("embedding_local_norm", "global_norm", "loss", "skipped", "time")
+"""What is asked of a log."""
+
+
+def report(question: ReportQuestion | Where = None, *, form: PageForm | str = PageForm.HTML) -> str:
+    """Return one page of all that is known of a tree: for a file, a notebook, a comment.
+
+    Args:
+        question: What it is about; or the tree's path alone.
+        form: `html`, a whole page that asks for nothing; or `markdown`, under 60,000 characters.
+
+    Raises:
+        CkptToolError: As of `resolve`.
+    """
+    return page(survey(question), PageForm(form))
+
+
+def page(answer: TreeReport, form: PageForm) -> str:
+    """Write down what was seen."""
+    if form is PageForm.MARKDOWN:
+        from ckpttool.report.page.markdown import markdown
+
+        return markdown(answer)
+    from ckpttool.report.page.html import html
+
+    return html(answer)
+
+
+def survey(
+    question: ReportQuestion | Where = None, *, own: Callable[[Answer], Simulation | None] = lambda _: None
+) -> TreeReport:
+    """Look at every checkpoint of a tree as hard as is asked for, at its logs, and at its disk. Changes nothing.
+
+    Args:
+        question: What to look at; or the tree's path alone.
+        own: Tells what the trainer would take by itself.
+
+    Raises:
+        UsageError: A log is to be read from this process's own input, which is there only once.
+        CkptToolError: As of `resolve`.
+    """
+    if not isinstance(question, ReportQuestion):
+        question = ReportQuestion(tree=asked(question))
+    logs = question.choice.logs or EvidenceQuestion()
+    if STDIN in logs.logs.patterns:
+        raise UsageError("--log -: a report reads its logs twice, and draws them; give a file")
+    began = time.monotonic()
+    question = replace(question, tree=replace(question.tree, sizes=True))
+    with read_once() as kept:
+        answer = resolve(question.tree, question.choice, question.data)
+        kept.takes = False  # all that two of these ask for was read by now
+        tree, level = answer.tree, question.choice.evidence
+        # Of one shard alone no other checkpoint is read to compare it with; of all every one is read in any case.
+        alone = tree.focus is not None
+        name = None if alone else "all"
+        everything = CheckQuestion(level=level, name=name, max_age=TRUSTED_SECONDS, replicas=not alone)
+        verification = verify(tree, everything).answer()
+        pruning, why_not = _pruning(question)
+    log = log_reader(logs.logs.columns).merged(logs.logs.patterns, tree.storage.root, keep=_DRAWN)
+    health = judged(
+        tree, _as_to_health(question.tree, logs), log, verification.verdicts if level is Level.NUMERICS else ()
+    )
+    return TreeReport(
+        resolution=Resolution(
+            decision=answer.decision,
+            simulation=own(answer),
+            strict=question.strict,
+            now=time.time(),
+        ),
+        loaded_from=_loaded_from(answer),
+        layout=tree.inventory.layout,
+        trainer=None if tree.trainer is None else tree.trainer.title,
+        verification=verification,
+        health=health,
+        curves=() if log is None else tuple(_curves(log.metrics, logs.threshold)),
+        spikes=() if log is None else tuple(_spikes(log, logs.spike_threshold)),
+        notes=() if log is None else log.notes,
+        pruning=pruning,
+        why_not_pruned=why_not,
+        free_bytes=_free(tree.storage.root),
+        settings=tuple(_settings(question)),
+        resolved_from=tree.resolved_from,
+        made=time.time(),
+        seconds=time.monotonic() - began,
+    )
+
+
+def _loaded_from(answer: Answer) -> str | None:
+    """Return the path of what is loaded as it works from anywhere: whoever reads a page stands somewhere else."""
+    plan, tree = answer.decision, answer.tree
+    if isinstance(plan, NoResumePoint) or not is_local(plan.root):
+        return None
+    if tree.looks is None:
+        return os.path.abspath(plan.load.path)
+    try:
+        return from_the_top(plan.load.path, plan.root, tree.looks.merge)
+    except UsageError:  # the machines have it at several places
+        return None
+
+
+def _settings(question: ReportQuestion) -> Iterator[tuple[str, str]]:
+    """Name what was asked for beyond the tree: what makes another answer of the same tree."""
+    usual, choice = ResumeQuestion(), question.choice
+    asked_for = []
+    for name in ("name", "prefix", "before", "allow_renames", "allow_weights_only", "require_health", "ignore_health"):
+        value = getattr(choice, name)
+        if value != getattr(usual, name):
+            words = name.replace("_", " ")
+            asked_for.append(words if value is True else f"{words} {value}")
+    if question.data.new_global_batch is not None:
+        asked_for.append(f"batches of {question.data.new_global_batch} samples from now on")
+    if asked_for:
+        yield "asked for", ", ".join(asked_for)
+
+
+def _as_to_health(tree: TreeQuestion, logs: EvidenceQuestion) -> HealthQuestion:
+    return HealthQuestion(
+        threshold=logs.threshold,
+        logs=logs.logs,
+        health_file=tree.health_file,
+        pipeline_stages=None if tree.config is None else tree.config.pipeline_stages,
+    )
+
+
+def _curves(rows: Sequence[StepMetrics], threshold: float | None) -> Iterator[Curve]:
+    embedding = embedding_norms(rows)
+    norms = tuple((row.step, row.global_norm) for row in rows if row.global_norm is not None)
+    losses = tuple((row.step, row.loss) for row in rows if row.loss is not None)
+    if embedding:
+        title = "Embedding local norm"
+        yield Curve(title=title, unit="sum of squares", points=embedding, threshold=threshold)
+    if norms:
+        yield Curve(title="Global norm", unit="L2 norm of all gradients", points=norms, shows_spikes=True)
+    if losses:
+        yield Curve(title="Loss", unit="of the batch", points=losses)
+
+
+def _spikes(log: TrainingLog, threshold: float | None) -> Iterator[HealthEvent]:
+    applied = (row for row in log.metrics if not row.skipped)
+    if threshold is None:
+        events = large_spikes(applied)
+    else:
+        events = judge(SkipPolicy(threshold=threshold, count_threshold=sys.maxsize), applied)
+    yield from (event for event in events if event.kind in MARKS_SPIKE and event.step is not None)
+
+
+def _pruning(question: ReportQuestion) -> tuple[Pruning | None, str | None]:
+    """Ask what a prune would do; what stops it stops no report."""
+    if question.keep_last is None:
+        return None, None
+    policy = RetentionPolicy(keep_last=question.keep_last, prefix=question.choice.prefix)
+    try:
+        return prune(question.tree, policy, PruneOrder(level=question.choice.evidence)), None
+    except CkptToolError as error:
+        return None, str(error)
+
+
+def _free(root: str) -> ByteCount | None:
+    if not is_local(root):
+        return None
+    disk = LocalDisk()
+    try:
+        return ByteCount(disk.room(disk.nearest(root)).free_bytes)
+    except OSError:
+        return None

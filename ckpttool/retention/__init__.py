@@ -1,0 +1,17 @@
+"""Replaced checkpoints go, and come back: prune, trash, and records that point to the newest whole one.
+
+For who runs out of disk: `ckpttool prune`, `trash`, `repair-meta`. It begins in `verbs.py`; what goes is decided in
+`rules.py`.
+"""
+
+from __future__ import annotations
+
+from ckpttool.core.render.answers import TEXTS
+
+TEXTS.update(
+    {
+        "prune": "ckpttool.retention.answers",
+        "trash": "ckpttool.retention.answers_trash",
+        "repair": "ckpttool.retention.answers_repair",
+    }
+)

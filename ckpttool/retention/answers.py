@@ -1,0 +1,192 @@
+"""What `prune` decided and did."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from ckpttool.core.domain.retention import Elsewhere, Fate, Pruning
+from ckpttool.core.domain.units import ByteCount, counted
+from ckpttool.core.domain.verdict import Level
+from ckpttool.core.render.escape import shown, size
+from ckpttool.core.render.json import Document, finding_document
+from ckpttool.core.render.pointer_records import record_lines, records_document
+from ckpttool.core.render.shell import join, quote
+from ckpttool.core.render.text import NARROW, columns, grouped_findings, line, pointer, stack, whole_words
+
+if TYPE_CHECKING:
+    from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+    from rich.text import Text
+
+_LOOKED = {
+    None: "checksums compared where there are any, else headers",
+    Level.STRUCTURE: "headers and sizes; no tensor data",
+    Level.CHECKSUM: "every byte of what stays for the others",
+    Level.NUMERICS: "every element of what stays for the others",
+}
+
+
+def document(pruning: Pruning) -> Document:
+    """`ckpttool/prune/1`, oldest checkpoint first."""
+    plan, policy = pruning.plan, pruning.plan.policy
+    return {
+        "schema": "ckpttool/prune/1",
+        "root": plan.root,
+        "layout": plan.layout,
+        "applied": pruning.applied,
+        "evidence": "auto" if pruning.order.level is None else pruning.order.level.word,
+        "policy": {
+            "keep_last": policy.keep_last,
+            "keep_every": policy.keep_every,
+            "keep_healthy": policy.keep_healthy,
+            "keep": list(policy.keep),
+            "drop_abandoned": policy.drop_abandoned,
+            "prefix": policy.prefix,
+        },
+        "checkpoints": [_fate(fate) for fate in reversed(plan.fates)],
+        "bytes_to_go": pruning.freed,
+        "records": records_document(pruning.fixes),
+        "trash_days": pruning.order.trash_days,
+        "trash": [{"name": entry.name, "goes": entry.goes} for entry in pruning.trash],
+        "findings": [finding_document(finding) for finding in pruning.refusals],
+        **({} if pruning.elsewhere is None else {"elsewhere": [*map(_files, pruning.elsewhere)]}),
+    }
+
+
+def _files(there: Elsewhere) -> Document:
+    return {"host": there.host, "name": there.checkpoint, "bytes": there.nbytes, "paths": list(there.paths)}
+
+
+def _fate(fate: Fate) -> Document:
+    checkpoint = fate.checkpoint
+    return {
+        "name": checkpoint.name,
+        "prefix": checkpoint.prefix,
+        "run": checkpoint.run,
+        "step": checkpoint.step,
+        "format": checkpoint.format.value,
+        "bytes": checkpoint.nbytes,
+        "health": checkpoint.health.value,
+        "verdict": None if fate.word is None else fate.word.value,
+        "fate": "go" if fate.goes else "keep",
+        "why": [why.value for why in fate.why],
+        "because": fate.because,
+    }
+
+
+def table(pruning: Pruning) -> RenderableType:
+    """Show what goes and what stays, and why, newest first."""
+    plan = pruning.plan
+    parts: list[RenderableType] = [_headline(pruning)]
+    parts.append(line(f"{shown(plan.root)} ({plan.layout}); {_LOOKED[pruning.order.level]}", style="dim"))
+    if plan.fates:
+        parts += [line(), _FateTable(plan.fates, done=pruning.applied)]
+    parts += [line(), *_elsewhere(pruning.elsewhere)] if pruning.elsewhere else []
+    parts += [line(), *record_lines(pruning.fixes)] if pruning.fixes else []
+    parts += [*grouped_findings(pruning.refusals), *pointer(pruning.refusals)]
+    outcome = _outcome(pruning)
+    parts += [line(), *outcome] if outcome else []
+    return stack(*parts)
+
+
+def _elsewhere(places: Sequence[Elsewhere]) -> Iterator[Text]:
+    """Say what would go on each machine, those with most of it first."""
+    hosts: dict[str | None, list[Elsewhere]] = {}
+    for place in places:
+        hosts.setdefault(place.host, []).append(place)
+    order = sorted(hosts.items(), key=lambda item: (-sum(place.nbytes for place in item[1]), item[0] or ""))
+    for host, own in order[:MOST_HOSTS]:
+        files = counted(sum(len(place.paths) for place in own), "file")
+        where = "where it lies" if host is None else f"on {shown(host)}"
+        names = _named_few([*dict.fromkeys(place.checkpoint for place in own)])
+        yield line(f"{where}: {files}, {size(ByteCount(sum(place.nbytes for place in own)))}: {names}")
+    if len(order) > MOST_HOSTS:
+        yield line(f"and {len(order) - MOST_HOSTS} more machines: --format json", style="dim")
+
+
+def _named_few(names: Sequence[str]) -> str:
+    """Name the first checkpoints, and say how many more there are."""
+    more = len(names) - _MOST_NAMED
+    return ", ".join(map(shown, names[:_MOST_NAMED])) + (f" and {more} more" if more > 0 else "")
+
+
+MOST_HOSTS = 16
+"""Machines of which is shown what would go."""
+
+
+def _headline(pruning: Pruning) -> Text:
+    going, fates = len(pruning.plan.going), len(pruning.plan.fates)
+    if not pruning.plan.good:
+        text = "Nothing goes: no checkpoint here is known to be good to resume from"
+        return line(text, style="bold red")
+    if not going:
+        return line(f"Nothing goes: {_stay(fates)}", style="bold green")
+    what = f"{going} of {fates} checkpoints, {size(pruning.freed)}"
+    if pruning.refusals:
+        return line(f"Refused: {what} could go, but nothing was changed", style="bold red")
+    gone = ("deleted" if not pruning.order.trash_days else "moved to the trash") if pruning.applied else "would go"
+    return line(f"{what}: {gone}; {_stay(fates - going)}", style="bold green")
+
+
+def _stay(number: int) -> str:
+    return "1 stays" if number == 1 else f"{number} stay"
+
+
+class _FateTable:
+    """One line a checkpoint; on a narrow terminal only what the answer needs."""
+
+    def __init__(self, fates: Sequence[Fate], *, done: bool) -> None:
+        self._fates = fates
+        self._go = "gone" if done else "go"
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        narrow = options.max_width < NARROW
+        table = columns()
+        table.add_column("", no_wrap=True)
+        table.add_column("NAME")
+        if not narrow:
+            table.add_column("STEP", justify="right", no_wrap=True)
+            table.add_column("SIZE", justify="right", no_wrap=True)
+            table.add_column("VERDICT", no_wrap=True)
+            table.add_column("HEALTH", no_wrap=True)
+        table.add_column("WHY")
+        for fate in self._fates:
+            checkpoint = fate.checkpoint
+            word = line(self._go, style="yellow") if fate.goes else line("keep", style="green")
+            step = "?" if checkpoint.step is None else str(checkpoint.step)
+            verdict = "–" if fate.word is None else fate.word.value
+            middle = () if narrow else (step, size(checkpoint.nbytes), verdict, checkpoint.health.value)
+            table.add_row(word, line(shown(checkpoint.name)), *middle, line(shown(fate.because)))
+        yield whole_words(table)
+
+
+def _undo(pruning: Pruning) -> str:
+    """Spell the command that brings back what was let go, by its names where they are few."""
+    names = [checkpoint.name for checkpoint in pruning.plan.going]
+    named = join(names) if len(names) <= _MOST_NAMED else "NAME"
+    return f"ckpttool trash restore {named} {quote(pruning.plan.root)}"
+
+
+_MOST_NAMED = 3
+"""Checkpoints that a command for people names: more are taken from `ckpttool trash list`."""
+
+
+def _outcome(pruning: Pruning) -> list[Text]:
+    days = pruning.order.trash_days
+    old = [entry.name for entry in pruning.trash if entry.goes]
+    kept = [entry.name for entry in pruning.trash if not entry.goes]
+    lines = []
+    if old:
+        verb = "deleted" if pruning.applied else "to be deleted"
+        lines.append(line(f"In the trash, {len(old)} from before: {verb}"))
+    if kept:
+        lines.append(line(f"In the trash, {len(kept)} from before: kept until {days:g} days old"))
+    if pruning.applied and pruning.plan.going and days:
+        lines.append(line(f"In the trash for {days:g} days; to undo:"))
+        lines.append(line(_undo(pruning), no_wrap=True))
+    if pruning.elsewhere:
+        machine = "" if pruning.elsewhere[0].host is None else " with its machine"
+        return [line(f"Only a plan: nothing is deleted. --json names each file{machine}.")]
+    if not pruning.order.apply and not pruning.refusals and (pruning.plan.going or old):
+        lines.append(line("Dry run: nothing was changed. With --apply it is done."))
+    return lines

@@ -1,0 +1,65 @@
+"""What `repair-meta` found and wrote."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ckpttool.core.domain.retention import Repair
+from ckpttool.core.domain.units import counted
+from ckpttool.core.render.escape import shown
+from ckpttool.core.render.json import Document, finding_document
+from ckpttool.core.render.pointer_records import record_lines, records_document
+from ckpttool.core.render.text import grouped_findings, line, pointer, stack
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+
+def document(repair: Repair) -> Document:
+    """`ckpttool/repair/1`."""
+    return {
+        "schema": "ckpttool/repair/1",
+        "root": repair.root,
+        "layout": repair.layout,
+        "applied": repair.applied,
+        "checkpoint": None if repair.checkpoint is None else repair.checkpoint.name,
+        "records_read": repair.read,
+        "records": records_document(repair.fixes),
+        "findings": [finding_document(finding) for finding in repair.refusals],
+    }
+
+
+def table(repair: Repair) -> RenderableType:
+    """Show which records do not name the newest whole checkpoint."""
+    if repair.checkpoint is None:
+        known = f"Nothing in {shown(repair.root)} is whole"
+        unknown = f"It is not known which checkpoint in {shown(repair.root)} is the newest whole one"
+        said = f"{known if repair.is_sure else unknown}, so nothing tells what to write"
+        told = () if repair.is_sure else repair.refusals
+        return stack(line(said, style="bold red"), *grouped_findings(told), *pointer(told))
+    name = shown(repair.checkpoint.name)
+    target = name if repair.named else f"{name}, the newest whole checkpoint"
+    if not repair.fixes:
+        text = f"All records name {target}"
+        if not repair.read:
+            text = f"{repair.layout} keeps no record that names its last save: nothing to repair"
+        elif repair.refusals:
+            text = f"Refused: all records name {name}, but whether they should is not known"
+        elif repair.able < repair.read:
+            text = f"{repair.able} of {counted(repair.read, 'record')} name {target}; the others cannot"
+        headline = line(text, style="bold red" if repair.refusals else "bold green")
+        return stack(headline, *grouped_findings(repair.refusals), *pointer(repair.refusals))
+    parts: list[RenderableType]
+    single = len(repair.fixes) == 1
+    count = counted(len(repair.fixes), "record")
+    if repair.refusals:
+        headline = line(f"Refused: {count} {'does' if single else 'do'} not name {name}, and nothing was changed")
+        headline.stylize("bold red")
+    else:
+        done = ("now names" if single else "now name") if repair.applied else "should name"
+        headline = line(f"{count} {done} {target}", style="bold green")
+    parts = [headline, line(shown(repair.root), style="dim"), line(), *record_lines(repair.fixes)]
+    parts += [*grouped_findings(repair.refusals), *pointer(repair.refusals)]
+    if not repair.apply and not repair.refusals:
+        parts += [line(), line("Dry run: nothing was changed. With --apply they are written.")]
+    return stack(*parts)

@@ -1,0 +1,69 @@
+"""`ckpttool repair-meta`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+import ckpttool
+from ckpttool.core.commands import completing, output
+from ckpttool.core.commands.answers import show
+from ckpttool.core.commands.grouped import OF_A_TREE, OF_WRITING, exits, grouped
+from ckpttool.core.commands.options import ConfigPath, Format, FormatOpt, Grace, Quiet, TreeOptions, one_name
+
+Name = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--checkpoint",
+        metavar="NAME",
+        autocompletion=completing.checkpoints,
+        help="Not the newest whole one, but this.",
+        rich_help_panel="Which checkpoint",
+    ),
+]
+Prefix = Annotated[
+    str | None,
+    typer.Option(
+        metavar="TEXT",
+        help="Only file names that begin so, where trainings share DIR.",
+        rich_help_panel="Which checkpoint",
+    ),
+]
+Apply = Annotated[
+    bool, typer.Option("--apply", help="Write them; without it nothing is changed.", rich_help_panel="What stays")
+]
+
+
+@exits(
+    {
+        0: "The records are right, or would be with --apply.",
+        10: "Refused: damage is in the way.",
+        11: "There is no whole checkpoint to name.",
+        **OF_A_TREE,
+        **OF_WRITING,
+    }
+)
+@grouped
+def repair_meta(
+    *,
+    tree: TreeOptions,
+    config: ConfigPath = None,
+    checkpoint: Name = None,
+    prefix: Prefix = None,
+    apply: Apply = False,
+    grace: Grace = 300.0,
+    fmt: FormatOpt = Format.TABLE,
+    quiet: Quiet = False,
+) -> None:
+    """Let all records name the newest whole one, with --apply.
+
+    The records are meta.json, or the tracker. One that is missing, torn or stale is written from the shards, which are
+    the truth.
+
+    Example: ckpttool repair-meta ./output/checkpoint
+    """
+    choice = ckpttool.ResumeQuestion(name=one_name(checkpoint), prefix=prefix, ignore_health=True)
+    repair = ckpttool.repair_meta(tree.question(config=config), choice, grace=grace, apply=apply)
+    output.looking_at(repair.resolved_from, quiet=quiet)
+    raise typer.Exit(show(repair, fmt))

@@ -1,0 +1,180 @@
+"""`ckpttool trash`: a group of three."""
+
+from __future__ import annotations
+
+import os
+from typing import Annotated, Any
+
+import typer
+
+import ckpttool
+from ckpttool.core.commands import output
+from ckpttool.core.commands.answers import show
+from ckpttool.core.commands.grouped import OF_A_TREE, OF_WRITING, exits, grouped
+from ckpttool.core.commands.helped import Command, Group
+from ckpttool.core.commands.options import Format, FormatOpt, Grace, Quiet, TreeOptions
+from ckpttool.core.commands.units import duration
+from ckpttool.core.domain.frozen import replace
+from ckpttool.core.domain.retention import Trash
+from ckpttool.core.errors import ExitCode
+
+app = typer.Typer(
+    name="trash",
+    cls=Group,
+    add_completion=False,
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+)
+
+
+Name = Annotated[
+    str,
+    typer.Argument(metavar="NAME", help="The checkpoint's, or its folder's in the trash.", rich_help_panel="Arguments"),
+]
+
+
+def _words(ctx: typer.Context, more: list[str] | None) -> list[str]:
+    """Return what stands behind NAME, and at last the DIR that a variable or a file says, where nobody typed one."""
+    settings: Any = ctx.default_map
+    path, words = ctx.params["path"], [*(more or ())]
+    if path is not None and "path" not in settings.places:
+        words = [path, *words]  # or one more name, in the place of DIR
+        path = None if _is_place(ctx.params["name"]) or _is_place(words[-1]) else settings.get("path")
+    ctx.params["path"] = None
+    # Whatever it is called, it is no name; a Path would drop the dot.
+    return words if path is None else [*words, os.path.join(os.curdir, path)]
+
+
+MoreNames = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="NAME...",
+        callback=_words,
+        help="More of them; DIR may stand first or last, too.",
+        rich_help_panel="Arguments",
+    ),
+]
+OlderThan = Annotated[
+    float | None,
+    typer.Option(
+        parser=duration("d", to="s"),
+        metavar="TIME",
+        help="What has been there for so long: 7d, 12h.",
+        rich_help_panel="What stays",
+    ),
+]
+Apply = Annotated[
+    bool, typer.Option("--apply", help="Do it; without it nothing is changed.", rich_help_panel="What stays")
+]
+
+
+@app.callback()
+@exits(
+    {
+        0: "Listed; or done, or would be with --apply.",
+        10: "Restored, but a header shows that it is damaged, or a part of it is gone.",
+        **OF_A_TREE,
+        14: "Refused: somebody is saving, or something could not be read.",
+        **OF_WRITING,
+    }
+)
+def trash() -> None:
+    """List what prunes moved away, restore it, or delete it.
+
+    Example: ckpttool trash list ./output/checkpoint
+    """
+
+
+@app.command("list", cls=Command)
+@exits(
+    {
+        0: "Listed.",
+        **OF_A_TREE,
+        14: "A change of the tree was interrupted, or something could not be read.",
+    }
+)
+@grouped
+def show_list(
+    *, tree: TreeOptions, older_than: OlderThan = None, fmt: FormatOpt = Format.TABLE, quiet: Quiet = False
+) -> None:
+    """Show what lies in the trash: name, step, bytes, since when; with --older-than also until when.
+
+    Example: ckpttool trash list ./output/checkpoint --older-than 7d
+    """
+    raise typer.Exit(_told(ckpttool.trash(tree.question(), older_than=older_than), fmt, quiet=quiet))
+
+
+@app.command(cls=Command)
+@exits(
+    {
+        0: "Restored, and its headers show no damage.",
+        10: "Restored, but a header shows that it is damaged, or a part of it is gone.",
+        **OF_A_TREE,
+        14: "Refused: somebody is saving, or something could not be read.",
+        **OF_WRITING,
+    }
+)
+@grouped
+def restore(
+    *,
+    name: Name,
+    tree: TreeOptions,
+    more: MoreNames = None,
+    grace: Grace = 300.0,
+    fmt: FormatOpt = Format.TABLE,
+    quiet: Quiet = False,
+) -> None:
+    """Bring checkpoints back from the trash to where they were, all ranks or none; nothing is overwritten.
+
+    One that is interrupted is finished by the next restore, prune --apply or repair-meta --apply.
+
+    Example: ckpttool trash restore 20_2 ./output/checkpoint
+    """
+    path, names = _sorted_out([name, *(more or ())])
+    raise typer.Exit(
+        _told(ckpttool.restore(replace(tree, path=path).question(), *names, grace=grace), fmt, quiet=quiet)
+    )
+
+
+def _sorted_out(words: list[str]) -> tuple[str | None, list[str]]:
+    """Tell DIR from the names before or behind it: it is there, or is spelled as a path."""
+    for place in (-1, 0):
+        if len(words) > 1 and _is_place(words[place]):
+            return words.pop(place), words
+    return None, words
+
+
+def _is_place(word: str) -> bool:
+    return os.sep in word or os.path.lexists(word)
+
+
+@app.command(cls=Command)
+@exits(
+    {
+        0: "Deleted, or (without --apply) would be.",
+        **OF_A_TREE,
+        14: "A change of the tree was interrupted, or something could not be read.",
+        **OF_WRITING,
+    }
+)
+@grouped
+def empty(
+    *,
+    tree: TreeOptions,
+    older_than: OlderThan = None,
+    apply: Apply = False,
+    fmt: FormatOpt = Format.TABLE,
+    quiet: Quiet = False,
+) -> None:
+    """Delete what lies in the trash, for good; a dry run unless --apply.
+
+    Example: ckpttool trash empty ./output/checkpoint --older-than 7d --apply
+    """
+    found = ckpttool.empty_trash(tree.question(), older_than=older_than or 0.0, apply=apply)
+    raise typer.Exit(_told(found, fmt, quiet=quiet))
+
+
+def _told(trash: Trash, fmt: Format, *, quiet: bool) -> ExitCode:
+    output.looking_at(trash.resolved_from, quiet=quiet)
+    return show(trash, fmt)

@@ -1,0 +1,156 @@
+"""Let checkpoints go: all that belongs to one is moved to the trash under a journal, and goes from there later."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+
+from ckpttool.core.domain.checkpoint import Checkpoint
+from ckpttool.core.domain.pointer import PointerFix
+from ckpttool.core.domain.retention import Batch, Move
+from ckpttool.core.errors import CkptToolError, IncompleteError, NotDurableError, WriteFailedError
+from ckpttool.core.records import JOURNAL, OWN_FOLDER
+from ckpttool.core.records.birth import birth_paths
+from ckpttool.core.records.journal import TIME_FORMAT, TRASH, journal_bytes
+from ckpttool.core.records.manifest import manifests_beside
+from ckpttool.core.verbs.changes import in_trash, members_of, write_pointers
+from ckpttool.core.verbs.scanning import Tree
+from ckpttool.core.write.blockers import files_to_move
+from ckpttool.core.write.files import ensure_folder, remove
+from ckpttool.core.write.files import replace as write
+from ckpttool.core.write.moves import delete, move_to_trash, restore
+from ckpttool.core.write.reserve import is_full_disk, keep_reserve, spend_reserve
+
+DAY_SECONDS = 86400.0
+
+
+def paths_of(tree: Tree, checkpoint: Checkpoint) -> list[str]:
+    """Return what goes with a checkpoint, in order: its members, and its seals where these are kept apart from them.
+
+    Raises:
+        UnknownLayoutError: Its layout does not say how a save is moved.
+        IncompleteError: Something that may belong to it cannot be looked at.
+    """
+    paths = list(members_of(tree, checkpoint).paths)
+    place = tree.seal_place(checkpoint)
+    if place is None:
+        return paths
+    paths += manifests_beside(tree.storage, place)
+    if not place.is_apart:
+        return paths
+    births: list[str] = []
+    try:
+        births = birth_paths(tree.storage, place)
+        tree.storage.stamp(place.path)
+    except (FileNotFoundError, NotADirectoryError):
+        return [*paths, *births]
+    except OSError as error:
+        raise IncompleteError(f"{place.path}: whether it is there is not known ({error.strerror or error})") from None
+    return [*paths, place.path, *births]
+
+
+def batches_of(tree: Tree, saves: Iterable[tuple[str, Sequence[str]]]) -> tuple[Batch, ...]:
+    """Plan every rename.
+
+    Args:
+        tree: As it lies on this machine.
+        saves: The name of each checkpoint that goes, oldest first, and what goes with it, in order.
+
+    Raises:
+        IncompleteError: Something is not there any more.
+    """
+    taken = {folder.name for folder in in_trash(tree)}
+    start = time.strftime(TIME_FORMAT, time.gmtime())
+    batches = []
+    for checkpoint, paths in saves:
+        name = f"{start}-{checkpoint}"
+        while name in taken:  # the same save in two formats, or a prune a second ago
+            name += "+"
+        taken.add(name)
+        try:
+            found = list(files_to_move(tree.storage.root, paths))
+        except OSError as error:
+            raise IncompleteError(f"{checkpoint} changed while the plan was made ({error.strerror})") from None
+        moves = tuple(Move(path=file.path, stamp=file.stamp) for file in found if file.stamp is not None)
+        batches.append(Batch(trash=f"{TRASH}/{name}", moves=moves))
+    return tuple(batches)
+
+
+def expired(tree: Tree, days: float) -> list[str]:
+    """Name the trash folders that were there long enough; with no days to wait, whatever a clock says."""
+    now, patience = time.time(), days * DAY_SECONDS
+    return [folder.name for folder in in_trash(tree) if not patience or now - folder.since >= patience]
+
+
+def let_go(tree: Tree, batches: Sequence[Batch], fixes: Sequence[PointerFix], *, days: float) -> None:
+    """Move all of it to the trash, or nothing; on a full disk one checkpoint after the other. The locks are held.
+
+    Args:
+        tree: As it lies on this machine.
+        batches: Oldest checkpoint first.
+        fixes: Records that shall name something else before anything moves.
+        days: As of `tidy`.
+
+    Raises:
+        IncompleteError: A file is not the one that was planned with. Nothing was changed.
+        UnsafeError: A link or another disk is in the way. Nothing was changed.
+        WriteFailedError: The disk refused. What was moved has gone back, or goes back with the next change.
+        NotDurableError: It is done, but the disk did not confirm it.
+    """
+    root = tree.inventory.root
+    try:
+        _move(root, batches, fixes)
+    except WriteFailedError as error:
+        if not is_full_disk(error) or not _made_room(tree, days):
+            raise
+        _move_one_by_one(root, batches, fixes, deletes=days == 0)
+
+
+def tidy(tree: Tree, *, days: float) -> None:
+    """Delete what was in the trash for so many days, and leave a reserve for a disk that fills up."""
+    root = tree.inventory.root
+    for name in expired(tree, days):
+        delete(root, f"{TRASH}/{name}")
+    files = max((len(checkpoint.shards) for checkpoint in tree.inventory.checkpoints), default=0)
+    keep_reserve(f"{root}/{OWN_FOLDER}", files=files)
+
+
+def _move(root: str, batches: Sequence[Batch], fixes: Sequence[PointerFix]) -> None:
+    """Move everything, or nothing.
+
+    The journal is on the disk before the first file moves, and stays until the last one has: whoever finds it puts
+    back what it names. Records are written before, so that none ever names what is gone.
+    """
+    ensure_folder(f"{root}/{TRASH}")
+    try:
+        try:
+            write(f"{root}/{JOURNAL}", journal_bytes(batches), overwrite=True, backup=False)
+            write_pointers(root, fixes)
+        except NotDurableError as error:
+            raise WriteFailedError(f"nothing was moved, for what must be on the disk first is not: {error}") from error
+        move_to_trash(root, batches)
+    except BaseException:
+        # Where this fails too, the next prune does it.
+        with suppress(CkptToolError):
+            restore(root, batches)
+            remove(f"{root}/{JOURNAL}")
+        raise
+    remove(f"{root}/{JOURNAL}")
+
+
+def _made_room(tree: Tree, days: float) -> bool:
+    """Delete what would be deleted in the end, and the reserve; tell whether there was any of that."""
+    root = tree.inventory.root
+    names = expired(tree, days)
+    for name in names:
+        delete(root, f"{TRASH}/{name}")
+    return spend_reserve(f"{root}/{OWN_FOLDER}") or bool(names)
+
+
+def _move_one_by_one(root: str, batches: Sequence[Batch], fixes: Sequence[PointerFix], *, deletes: bool) -> None:
+    """Move and delete a checkpoint before the next one: each makes the room that the next one needs."""
+    for number, batch in enumerate(batches):
+        _move(root, [batch], () if number else fixes)
+        if deletes:
+            delete(root, batch.trash)

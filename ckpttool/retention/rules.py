@@ -1,0 +1,402 @@
+"""Which checkpoints may go: none that is not replaced by newer ones proven at least as well.
+
+The laws, which the tests state again in their own words:
+
+1. A checkpoint goes only where `keep_last` good ones that are newer stay, each proven at least as well as it: what a
+   checksum can prove is replaced by what a checksum did prove, and by nothing less.
+2. Whatever is damaged, incomplete, unreadable or of unknown step stays: by mistake or not, nobody but a person
+   decides about it. So stays a branch that the training left, unless the policy says otherwise.
+3. What goes takes no evidence with it: an incomplete checkpoint does not look whole afterwards.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from ckpttool.core.decide.lineage import Course
+from ckpttool.core.decide.mixed_runs import two_runs_in
+from ckpttool.core.decide.naming import named
+from ckpttool.core.decide.steps import is_out_of_place, left_by_name, not_acted_on
+from ckpttool.core.domain.checkpoint import Checkpoint, CheckpointKey, Content, Inventory
+from ckpttool.core.domain.finding import Code, blocking
+from ckpttool.core.domain.health import Health
+from ckpttool.core.domain.plan import may_be_good
+from ckpttool.core.domain.progress import newest_first
+from ckpttool.core.domain.retention import Fate, RetentionPlan, RetentionPolicy, Why
+from ckpttool.core.domain.verdict import Verdict, VerdictWord
+from ckpttool.core.errors import IncompleteError, UsageError
+
+
+class Verifier(Protocol):
+    """Verifies checkpoints, when they are asked for."""
+
+    def headers(self, checkpoint: Checkpoint) -> Verdict:
+        """Judge it by headers and sizes."""
+        ...
+
+    def has_checksums(self, checkpoint: Checkpoint) -> bool:
+        """Tell whether every shard has a checksum to compare with."""
+        ...
+
+    def content(self, checkpoint: Checkpoint) -> Verdict | None:
+        """Judge it by all its bytes; None where headers are enough."""
+        ...
+
+    def is_whole_in(self, left: Inventory, checkpoint: Checkpoint) -> bool:
+        """Judge it by headers as it would be judged if no other checkpoints were there than these."""
+        ...
+
+
+Without = Callable[[Sequence[Checkpoint]], Inventory]
+
+_Key = tuple[str, ...]
+
+
+@dataclass(slots=True)
+class _Candidate:
+    """One checkpoint while its fate is found."""
+
+    checkpoint: Checkpoint
+    word: VerdictWord | None = None
+    whole: bool = False
+    """Whether nothing speaks against it by headers."""
+    stays: Why | None = None
+    """Why no count may let it go."""
+    because: str = ""
+    good: bool = False
+    """Whether a training could be resumed from it, as far as it was looked at."""
+    strong: bool = False
+    """Whether a checksum proves it, or could."""
+    proven: bool = False
+    refused: str = ""
+    """Why its layout says that it is not to be moved."""
+    why: list[Why] = field(default_factory=list)
+
+    @property
+    def at(self) -> tuple[int, int]:
+        """Run and step: the same save in two formats is one place."""
+        return self.checkpoint.run, self.checkpoint.step or 0
+
+    def keep(self, why: Why, because: str) -> None:
+        """Let it stay, whatever is counted."""
+        self.stays, self.because = why, because
+
+
+class _Count:
+    """Proven good checkpoints met so far, newest first: all of them, and those that a checksum proves."""
+
+    def __init__(self, wanted: int) -> None:
+        self._wanted = wanted
+        self._any: set[tuple[int, int]] = set()
+        self._strong: set[tuple[int, int]] = set()
+
+    def replaces(self, candidate: _Candidate) -> bool:
+        """Tell whether enough others are proven at least as well as this one can be."""
+        return len((self._strong if candidate.strong else self._any) - {candidate.at}) >= self._wanted
+
+    def is_full(self, candidate: _Candidate) -> bool:
+        """Tell whether enough others are proven, however."""
+        return len(self._any - {candidate.at}) >= self._wanted
+
+    def add(self, candidate: _Candidate) -> None:
+        self._any.add(candidate.at)
+        if candidate.strong:
+            self._strong.add(candidate.at)
+
+
+def retain(
+    inventory: Inventory,
+    policy: RetentionPolicy,
+    verifier: Verifier,
+    without: Without,
+    refused: Mapping[CheckpointKey, str],
+) -> RetentionPlan:
+    """Decide about every checkpoint of a tree. Content is looked at only where something would go because of it.
+
+    Args:
+        inventory: With expected ranks and recorded health.
+        policy: What is to be kept.
+        verifier: Verifies one checkpoint.
+        without: Lists the same tree as it would be judged if some checkpoints were gone.
+        refused: Saves that their layout says are not to be moved, with its reason in words that follow "it".
+
+    Raises:
+        UsageError: A name or prefix is not there, or several trainings lie here and none was chosen.
+        IncompleteError: The tree changed since its inventory was made.
+    """
+    own = newest_first(_of_one_training(inventory, policy.prefix))
+    kept = _named(inventory, policy.keep)
+    course = Course(inventory)
+    candidates = [_candidate(checkpoint, course, policy, verifier) for checkpoint in own]
+    _keep_last(candidates, policy, verifier)
+    _keep_healthy(candidates, policy, verifier)
+    _keep_every(candidates, policy, verifier)
+    staying = {one.checkpoint.key for one in candidates if one.stays is not None}
+    left = {key: why for key, why in left_by_name(own).items() if key not in staying}
+    refused = {**left, **refused}
+    for candidate in candidates:
+        _keep_what_is_not_ours(candidate, kept, refused.get(candidate.checkpoint.key))
+    others = [checkpoint for checkpoint in inventory.checkpoints if policy.prefix not in {None, checkpoint.prefix}]
+    _keep_evidence(candidates, inventory, without, verifier)
+    return RetentionPlan(
+        root=inventory.root,
+        layout=inventory.layout,
+        policy=policy,
+        fates=(
+            *(_fate(candidate, policy) for candidate in candidates),
+            *(_other(checkpoint, named=checkpoint in kept) for checkpoint in newest_first(others)),
+        ),
+    )
+
+
+def _of_one_training(inventory: Inventory, prefix: str | None) -> list[Checkpoint]:
+    prefixes = {checkpoint.prefix for checkpoint in inventory.checkpoints if not is_out_of_place(checkpoint)}
+    known = sorted(prefixes or {checkpoint.prefix for checkpoint in inventory.checkpoints})
+    shown = ", ".join(map(repr, known)) or "none"
+    if prefix is None and len(known) > 1:
+        raise UsageError(f"checkpoints of several trainings lie here ({shown}): choose one with --prefix")
+    if prefix is not None and prefix not in known:
+        raise UsageError(f"no checkpoint has the prefix {prefix!r}; there are: {shown}")
+    return [checkpoint for checkpoint in inventory.checkpoints if prefix in {None, checkpoint.prefix}]
+
+
+def _named(inventory: Inventory, names: Iterable[str]) -> list[Checkpoint]:
+    """Find what shall stay. A name that means nothing is an error: a slip of the pen must not cost a checkpoint."""
+    found = []
+    for name in names:
+        own = named(inventory.checkpoints, name)
+        if not own:
+            known = ", ".join(checkpoint.name for checkpoint in newest_first(inventory.checkpoints)[:8])
+            raise UsageError(f"--keep {name!r} names no checkpoint in {inventory.root}; there are: {known or 'none'}")
+        found += own
+    return found
+
+
+def _candidate(checkpoint: Checkpoint, course: Course, policy: RetentionPolicy, verifier: Verifier) -> _Candidate:
+    candidate = _Candidate(checkpoint)
+    doubt = two_runs_in(checkpoint, course.inventory)
+    against = blocking((*checkpoint.findings, *([] if doubt is None else [doubt])))
+    if not against:
+        verdict = verifier.headers(checkpoint)
+        candidate.word = verdict.word
+        against = blocking(verdict.findings)
+        candidate.whole = not against
+    doubts = (*not_acted_on(checkpoint), *([] if doubt is None else [doubt]))
+    if against and all(finding.is_tie for finding in against):
+        candidate.keep(Why.DISPUTED, f"one of two saves is wrong ({against[0].code.value}), nothing shows which")
+    elif may_be_good(against) and any(finding not in doubts for finding in against):
+        candidate.keep(Why.DISPUTED, f"whether it is whole is not known ({against[0].code.value}): it stays")
+    elif any(finding not in doubts for finding in against):
+        candidate.keep(Why.NOT_WHOLE, f"not whole ({against[0].code.value}): never goes by itself")
+    elif checkpoint.step is None:
+        candidate.keep(Why.STEP_UNKNOWN, "no shard tells its step, so nobody knows what is newer")
+    elif doubts:
+        candidate.keep(Why.STEP_UNKNOWN, doubts[0].message.partition(":")[0])
+    elif checkpoint.renames:
+        candidate.keep(Why.NEEDS_RENAMES, "ranks disagree about its name, so what belongs to it is a guess")
+    else:
+        left = course.abandoned(checkpoint) is not None
+        if left and not policy.drop_abandoned:
+            by_number = course.inventory.tracked is not None
+            when = " once enough on the course are numbered higher" if by_number else ""
+            candidate.keep(Why.ABANDONED, f"a branch that the training left; --drop-abandoned lets it go{when}")
+        on_course = not left and course.done_again(checkpoint) is None
+        resumable = checkpoint.content is not Content.WEIGHTS_ONLY
+        candidate.good = on_course and resumable and checkpoint.health is not Health.UNHEALTHY
+        candidate.strong = verifier.has_checksums(checkpoint)
+    return candidate
+
+
+def _prove(candidate: _Candidate, verifier: Verifier) -> bool:
+    """Look at a good one as hard as is asked for, and say whether it still is."""
+    if candidate.proven:
+        return True
+    verdict = verifier.content(candidate.checkpoint)
+    if verdict is not None:
+        candidate.word = verdict.word
+        candidate.strong = verdict.is_proven
+        if against := blocking(verdict.findings):
+            candidate.good = False
+            candidate.keep(Why.NOT_WHOLE, f"not whole ({against[0].code.value}): never goes by itself")
+            return False
+    candidate.proven = True
+    return True
+
+
+def _keep_last(candidates: Sequence[_Candidate], policy: RetentionPolicy, verifier: Verifier) -> None:
+    count = _Count(policy.keep_last)
+    for candidate in candidates:
+        if candidate.stays is not None or count.replaces(candidate):
+            continue
+        if not candidate.good:
+            candidate.why.append(Why.NEWER)
+        else:
+            could_be_proven = candidate.strong
+            if _prove(candidate, verifier):
+                more = Why.VERIFIED if candidate.strong else Why.UNPROVEN
+                candidate.why.append(more if could_be_proven and count.is_full(candidate) else Why.LAST)
+                count.add(candidate)
+
+
+def _keep_healthy(candidates: Sequence[_Candidate], policy: RetentionPolicy, verifier: Verifier) -> None:
+    count = _Count(policy.keep_healthy)
+    for candidate in candidates:
+        healthy = candidate.good and candidate.stays is None and candidate.checkpoint.health is Health.HEALTHY
+        if healthy and not count.replaces(candidate) and _prove(candidate, verifier):
+            candidate.why.append(Why.HEALTHY)
+            count.add(candidate)
+
+
+def _keep_every(candidates: Sequence[_Candidate], policy: RetentionPolicy, verifier: Verifier) -> None:
+    """Keep the first at or after each multiple; where several runs saved the same step, the latest run's."""
+    if policy.keep_every is None:
+        return
+    stretches: dict[tuple[int | None, int], list[_Candidate]] = defaultdict(list)
+    for candidate in candidates:
+        if candidate.good and candidate.stays is None and (stretch := candidate.at[1] // policy.keep_every):
+            # Steps of another batch size count something else, so each size has multiples of its own.
+            stretches[candidate.checkpoint.scalars.global_batch_size, stretch].append(candidate)
+    for members in stretches.values():
+        members.sort(key=lambda candidate: (candidate.at[1], -candidate.at[0], candidate.checkpoint.format.value))
+        count = _Count(1)
+        for candidate in members:
+            # Alone in its stretch nothing goes because of it, so it need not be read.
+            if not count.replaces(candidate) and (len(members) == 1 or _prove(candidate, verifier)):
+                candidate.why.append(Why.EVERY)
+                count.add(candidate)
+
+
+def _keep_what_is_not_ours(candidate: _Candidate, named: Sequence[Checkpoint], refused: str | None) -> None:
+    if refused is not None:
+        candidate.refused = refused
+        candidate.why.append(Why.NOT_MOVED)
+    if candidate.checkpoint in named:
+        candidate.why.append(Why.NAMED)
+    if candidate.stays is None and any(finding.code is Code.STRAY_FILE for finding in candidate.checkpoint.findings):
+        candidate.why.append(Why.UNKNOWN_FILES)
+
+
+def _keep_evidence(
+    candidates: Sequence[_Candidate], inventory: Inventory, without: Without, verifier: Verifier
+) -> None:
+    """Keep what other judgements rest on, so that nothing looks better or worse because something went.
+
+    How many ranks there must be, which runs are one, and which of two headers is right, is told by other checkpoints,
+    and that is no business of this module. So the tree is judged as it would be afterwards; where anything that stays
+    is judged differently, one more stays that mends a part of it, or else the newest, until nothing is.
+    """
+    before = _judgements(inventory)
+    looked_at = {_key(one.checkpoint): one for one in candidates if one.word is not None}
+
+    def differing(gone: Sequence[_Candidate]) -> frozenset[_Key]:
+        """Name what stays and is judged differently."""
+        left = without([one.checkpoint for one in gone])
+        now = _judgements(left)
+        away = {_key(one.checkpoint) for one in gone}
+        changed = {key for key, judgement in before.items() if key not in away and now.get(key) != judgement}
+        for checkpoint in left.checkpoints:
+            one = looked_at.get(_key(checkpoint))
+            if one is not None and verifier.is_whole_in(left, checkpoint) != one.whole:
+                changed.add(_key(checkpoint))
+        return frozenset(changed)
+
+    while going := [candidate for candidate in candidates if _goes(candidate)]:
+        after = differing(going)
+        if not after:
+            return
+        if differing(()):
+            what = f"{inventory.root} changed while the plan was made"
+            raise IncompleteError(f"{what}; nothing was changed: run again when it is quiet")
+        mending = _mending(going, lambda staying: differing(_but(going, staying)), after)
+        (mending or going[0]).why.append(Why.EVIDENCE)
+
+
+def _but(going: Sequence[_Candidate], staying: Sequence[_Candidate]) -> list[_Candidate]:
+    these = {id(candidate) for candidate in staying}
+    return [candidate for candidate in going if id(candidate) not in these]
+
+
+def _mending(
+    group: Sequence[_Candidate],
+    staying: Callable[[Sequence[_Candidate]], frozenset[_Key]],
+    differing: frozenset[_Key],
+) -> _Candidate | None:
+    """Return the newest that mends a part of what differs when it alone stays; what no half mends, none in it does.
+
+    Each look is a scan of the tree, and there may be thousands that go.
+    """
+    middle = (len(group) + 1) // 2
+    for half in filter(None, (group[:middle], group[middle:])):
+        after = staying(half)
+        if len(half) > 1:
+            found = None if differing <= after else _mending(half, staying, differing)
+        else:
+            found = half[0] if len(after) < len(differing) else None
+        if found is not None:
+            return found
+    return None
+
+
+def _judgements(inventory: Inventory) -> dict[_Key, tuple[object, ...]]:
+    """Return what is thought of each checkpoint by its place among the others."""
+    course = Course(inventory)
+    return {
+        _key(checkpoint): (
+            checkpoint.step,
+            frozenset(finding.code for finding in blocking(checkpoint.findings)),
+            bool(checkpoint.renames),
+            course.abandoned(checkpoint) is not None,
+            course.done_again(checkpoint) is not None,
+            two_runs_in(checkpoint, inventory) is not None,
+        )
+        for checkpoint in inventory.checkpoints
+    }
+
+
+def _key(checkpoint: Checkpoint) -> _Key:
+    """Return what stays the same of a checkpoint when others go: its files."""
+    return tuple(shard.path for shard in checkpoint.shards[:1]) or (checkpoint.name,)
+
+
+def _goes(candidate: _Candidate) -> bool:
+    return candidate.stays is None and not candidate.why
+
+
+_BECAUSE = {
+    Why.LAST: "among the {last} newest good",
+    Why.VERIFIED: "among the {last} newest that a checksum proves",
+    Why.UNPROVEN: "a checksum can prove it, and fewer than {last} newer were proven by theirs",
+    Why.HEALTHY: "among the {healthy} newest healthy",
+    Why.EVERY: "the first at or after a multiple of {every} steps",
+    Why.NAMED: "named by --keep",
+    Why.NEWER: "fewer than {last} newer good",
+    Why.UNKNOWN_FILES: "its folder holds files that ckpttool does not know",
+    Why.NOT_MOVED: "not to be moved: it {refused}",
+    Why.EVIDENCE: "without it another one would be judged differently (ranks, branches, headers)",
+}
+
+
+def _fate(candidate: _Candidate, policy: RetentionPolicy) -> Fate:
+    if _goes(candidate):
+        reason = f"{policy.keep_last} newer good {'stays' if policy.keep_last == 1 else 'stay'}"
+        return Fate(checkpoint=candidate.checkpoint, why=(Why.REPLACED,), because=reason, word=candidate.word)
+    numbers = {"last": policy.keep_last, "healthy": policy.keep_healthy, "every": policy.keep_every}
+    texts = [_BECAUSE[why].format(**numbers, refused=candidate.refused) for why in candidate.why]
+    if candidate.stays is not None:
+        return Fate(
+            checkpoint=candidate.checkpoint,
+            why=(candidate.stays, *candidate.why),
+            because="; ".join((candidate.because, *texts)),
+            word=candidate.word,
+        )
+    return Fate(
+        checkpoint=candidate.checkpoint, why=tuple(candidate.why), because="; ".join(texts), word=candidate.word
+    )
+
+
+def _other(checkpoint: Checkpoint, *, named: bool) -> Fate:
+    why = (Why.OTHER_TRAINING, Why.NAMED) if named else (Why.OTHER_TRAINING,)
+    return Fate(checkpoint=checkpoint, why=why, because=f"of another training, {checkpoint.prefix!r}", word=None)

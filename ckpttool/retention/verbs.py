@@ -1,0 +1,259 @@
+"""Let go what newer checkpoints replace, so that whatever happens meanwhile nothing good is lost."""
+
+from __future__ import annotations
+
+import shlex
+import time
+from collections.abc import Callable, Sequence
+from contextlib import closing
+
+from ckpttool.core.decide.changes import left_behind
+from ckpttool.core.domain.checkpoint import Checkpoint, CheckpointKey, Inventory
+from ckpttool.core.domain.finding import Finding, blocking
+from ckpttool.core.domain.finding import seen_in_part as may_be_elsewhere
+from ckpttool.core.domain.frozen import replace
+from ckpttool.core.domain.pointer import Pointer
+from ckpttool.core.domain.question import CheckQuestion, TreeQuestion
+from ckpttool.core.domain.retention import (
+    Batch,
+    PruneOrder,
+    Pruning,
+    RetentionPlan,
+    RetentionPolicy,
+    Trashed,
+)
+from ckpttool.core.domain.verdict import Level, Verdict
+from ckpttool.core.errors import UnsafeError, WriteFailedError
+from ckpttool.core.records.birth import recorded
+from ckpttool.core.storage import is_local
+from ckpttool.core.verbs.changes import (
+    assert_unchanged,
+    blockers,
+    change_of,
+    in_trash,
+    members_of,
+    moving,
+    not_moved,
+    pending,
+    seen_in_part,
+    signs_of_writing,
+    unreadable,
+    unwritable,
+    whole_tree,
+)
+from ckpttool.core.verbs.scanning import Tree, Where, asked, looking_at, scans_without
+from ckpttool.core.verbs.verifying import session_for
+from ckpttool.core.verify.session import Session
+from ckpttool.core.write.reserve import is_full_disk
+from ckpttool.retention.elsewhere import elsewhere
+from ckpttool.retention.letting_go import batches_of, expired, let_go, paths_of, tidy
+from ckpttool.retention.rules import retain
+
+POLL_SECONDS = 10.0
+"""Between two looks at a tree in which a save is under way: a save takes minutes, a look at a large tree a second."""
+
+
+def prune(
+    question: Where,
+    policy: RetentionPolicy,
+    order: PruneOrder = PruneOrder(),
+    *,
+    waiting: Callable[[Finding], None] | None = None,
+) -> Pruning:
+    """Decide which checkpoints may go, and with `order.apply` let them go.
+
+    What goes is moved to a trash folder in the tree, whole or not at all, and deleted from there when its days are
+    over. A prune that was interrupted is undone first.
+
+    Args:
+        question: Which tree.
+        policy: What to keep.
+        order: How to look, what to do, and how long to wait for a save that is under way.
+        waiting: Told what is waited for, each time that it is something else.
+
+    Raises:
+        UsageError: The policy names what is not there.
+        LockedError: Another ckpttool changes this tree.
+        IncompleteError: The tree changed since the plan was made. Nothing was changed.
+        UnsafeError: A link or another disk is in the way, or the tree is no folder of this machine.
+        WriteFailedError: The disk refused. What was moved has gone back, or goes back with the next prune.
+        NotDurableError: It is done, but the disk did not confirm it.
+    """
+    question = asked(question)
+    tree, patience = _when_quiet(question, order, waiting)
+    if order.apply:
+        _assert_here(tree)
+    if not order.apply:
+        return _proposal(tree, question, policy, order, pending(tree))[0]
+    try:
+        return _apply(tree.inventory.root, question, policy, order, patience)
+    except WriteFailedError as error:
+        if is_full_disk(error):
+            raise WriteFailedError(f"{error}; {_MAKE_ROOM.format(root=shlex.quote(tree.inventory.root))}") from error
+        raise
+
+
+def _assert_here(tree: Tree) -> None:
+    """See that what is to go lies in a folder of this machine.
+
+    Raises:
+        UnsafeError: It does not.
+    """
+    told = "without --apply it is said what would go, and --json names each file"
+    if tree.looks is not None:
+        raise UnsafeError(
+            f"nothing is deleted by what machines wrote down of a tree: {told} with its machine; a folder that has all "
+            "ranks, on the machine itself or a shared one, can be pruned there with --apply"
+        )
+    if not is_local(tree.storage.root):
+        raise UnsafeError(
+            f"{tree.inventory.root} is only read: ckpttool changes nothing but folders of this machine; {told}"
+        )
+
+
+_MAKE_ROOM = (
+    "the disk is full, and what must be written before anything can go does not fit: free some hundred KiB by hand "
+    "(an old log, or ckpttool trash empty {root} --apply) and run again; prune and seal then leave a reserve for "
+    "next time"
+)
+
+
+def _apply(root: str, question: TreeQuestion, policy: RetentionPolicy, order: PruneOrder, patience: float) -> Pruning:
+    """Plan anew under the lock, and do it."""
+    with change_of(root, timeout=patience):
+        tree = whole_tree(question)
+        if signs_of_writing(tree, grace=order.grace):  # it will be refused: no content need be read for that
+            order = replace(order, level=Level.STRUCTURE)
+        pruning, batches = _proposal(tree, question, policy, order, [])
+        if pruning.applied:
+            if batches:
+                with moving(root):
+                    assert_unchanged(tree, question, grace=order.grace)
+                    let_go(tree, batches, pruning.fixes, days=order.trash_days)
+            tidy(tree, days=order.trash_days)
+    return pruning
+
+
+def _when_quiet(
+    question: TreeQuestion, order: PruneOrder, waiting: Callable[[Finding], None] | None
+) -> tuple[Tree, float]:
+    """Scan until nobody is saving, and return the tree and the seconds that are left; no longer than the order says."""
+    end, told = time.monotonic() + order.wait, None
+    while True:
+        tree = whole_tree(question, planned=True)
+        left = max(0.0, end - time.monotonic())
+        sign = next(iter(signs_of_writing(tree, grace=order.grace)), None) if left else None
+        if sign is None:
+            return tree, left
+        if waiting is not None and sign.path != told:
+            waiting(sign)
+        told = sign.path
+        time.sleep(min(POLL_SECONDS, left))
+
+
+def _proposal(
+    tree: Tree, question: TreeQuestion, policy: RetentionPolicy, order: PruneOrder, refusals: Sequence[Finding]
+) -> tuple[Pruning, tuple[Batch, ...]]:
+    """Say what would be done, and what speaks against doing it."""
+    scan_without = scans_without(replace(question, sizes=True))
+
+    def without(gone: Sequence[Checkpoint]) -> Inventory:
+        return scan_without([path for checkpoint in gone for path in members_of(tree, checkpoint).paths])
+
+    with closing(_Verifier(tree, order)) as verifier:
+        plan = retain(tree.inventory, policy, verifier, without, not_moved(tree))
+    against = [*refusals, *_not_seen(tree, plan)]
+    batches: tuple[Batch, ...] = ()
+    pointers = _pointers(tree, plan)
+    fixes = tuple(left_behind(pointers, plan.going, plan.whole, tree.layout.pointing_to))
+    is_here = is_local(tree.storage.root)
+    if plan.going and not is_here:
+        against += [*signs_of_writing(tree, grace=order.grace), *unreadable(pointers)]
+    elif plan.going:
+        paths = (path for checkpoint in plan.going for path in paths_of(tree, checkpoint))
+        in_the_way = blockers(tree, paths) or unwritable(tree, fixes)
+        for checkpoint in plan.good[:1]:
+            against += seen_in_part(tree, question, checkpoint)
+        against += [*signs_of_writing(tree, grace=order.grace), *in_the_way, *unreadable(pointers)]
+        saves = ((checkpoint.name, paths_of(tree, checkpoint)) for checkpoint in reversed(plan.going))
+        batches = () if against else batches_of(tree, saves)
+    trash, old = (in_trash(tree), {*expired(tree, order.trash_days)}) if is_here else ([], set())
+    pruning = Pruning(
+        plan=plan,
+        order=order,
+        fixes=fixes,
+        trash=tuple(Trashed(name=folder.name, goes=folder.name in old) for folder in trash),
+        refusals=tuple(against),
+        resolved_from=tree.resolved_from,
+        elsewhere=None if is_here else () if against else tuple(elsewhere(tree, plan)),
+    )
+    return pruning, batches
+
+
+def _not_seen(tree: Tree, plan: RetentionPlan) -> list[Finding]:
+    """Say what machines may have that nobody asked, or not in time: that no good save is seen proves nothing then."""
+    if tree.looks is None:
+        return []
+    own = () if plan.good else (finding for save in tree.inventory.checkpoints for finding in save.findings)
+    return [*blocking(tree.inventory.findings), *(finding for finding in own if may_be_elsewhere([finding]))]
+
+
+def _pointers(tree: Tree, plan: RetentionPlan) -> list[Pointer]:
+    """Read the records that may name what goes."""
+    if not plan.going:
+        return []
+    ranks = sorted({rank for checkpoint in plan.going for rank in checkpoint.ranks})
+    with looking_at(tree.inventory.root):
+        return list(tree.layout.pointers(tree.storage, ranks))
+
+
+class _Verifier:
+    """Verifies checkpoints of one tree as hard as the order says."""
+
+    def __init__(self, tree: Tree, order: PruneOrder) -> None:
+        self._tree = tree
+        self._order = order
+        self._headers = session_for(tree, CheckQuestion(level=Level.STRUCTURE))
+        self._content: Session | None = None
+        self._verdicts: dict[CheckpointKey, Verdict] = {}
+        self._left: tuple[Inventory, Session] | None = None
+        self._whole: dict[tuple[CheckpointKey, ...], bool] = {}
+        """By a checkpoint and those that it was compared with."""
+
+    def close(self) -> None:
+        """Bring what was verified to the ledger, also when interrupted."""
+        if self._content is not None:
+            self._content.close()
+
+    def headers(self, checkpoint: Checkpoint) -> Verdict:
+        self._verdicts[checkpoint.key] = verdict = self._headers.verdict(checkpoint)
+        return verdict
+
+    def is_whole_in(self, left: Inventory, checkpoint: Checkpoint) -> bool:
+        if self._left is None or self._left[0] is not left:
+            tree = replace(self._tree, inventory=left)
+            self._left = left, session_for(tree, CheckQuestion(level=Level.STRUCTURE))
+        session = self._left[1]
+        asked = checkpoint.key, *session.compared_with(checkpoint)
+        if asked == (checkpoint.key, *self._headers.compared_with(checkpoint)):
+            return not blocking(self._verdicts[checkpoint.key].findings)
+        if asked not in self._whole:
+            self._whole[asked] = not blocking(session.verdict(checkpoint).findings)
+        return self._whole[asked]
+
+    def has_checksums(self, checkpoint: Checkpoint) -> bool:
+        place = self._tree.seal_place(checkpoint)
+        manifest = None if place is None else recorded(self._tree.storage, place, checkpoint.shards).manifest
+        sealed = set[str]() if manifest is None else manifest.by_path.keys()
+        reports = self._verdicts[checkpoint.key].reports
+        return all(report.embedded_checksum or report.path in sealed for report in reports)
+
+    def content(self, checkpoint: Checkpoint) -> Verdict | None:
+        level = self._order.level
+        if level is Level.STRUCTURE or (level is None and not self.has_checksums(checkpoint)):
+            return None
+        if self._content is None:
+            deep = level or Level.CHECKSUM
+            question = CheckQuestion(level=deep, jump=0, max_age=self._order.max_age, replicas=False)
+            self._content = session_for(self._tree, question)
+        return self._content.verdict(checkpoint)

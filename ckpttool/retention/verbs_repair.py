@@ -1,0 +1,104 @@
+"""Let the trainer's own records name the newest whole checkpoint."""
+
+from __future__ import annotations
+
+from ckpttool.core.decide.changes import repairs
+from ckpttool.core.decide.naming import LATEST
+from ckpttool.core.decide.resume import choose
+from ckpttool.core.decide.steps import not_acted_on
+from ckpttool.core.domain.finding import Finding, Severity
+from ckpttool.core.domain.plan import NoResumePoint
+from ckpttool.core.domain.pointer import Pointer, PointerFix
+from ckpttool.core.domain.question import CheckQuestion, ResumeQuestion, TreeQuestion
+from ckpttool.core.domain.retention import Repair
+from ckpttool.core.verbs.changes import (
+    assert_unchanged,
+    change_of,
+    pending,
+    seen_in_part,
+    signs_of_writing,
+    unwritable,
+    whole_tree,
+    write_pointers,
+)
+from ckpttool.core.verbs.scanning import Tree, Where, asked, looking_at
+from ckpttool.core.verbs.verifying import session_for
+from ckpttool.core.write.files import sweep
+
+_WHATEVER_ITS_HEALTH = ResumeQuestion(ignore_health=True)
+
+
+def repair_meta(
+    question: Where = None, choice: ResumeQuestion = _WHATEVER_ITS_HEALTH, *, grace: float = 300.0, apply: bool = False
+) -> Repair:
+    """Find the trainer's pointers that do not name the newest whole checkpoint.
+
+    Args:
+        question: Which tree.
+        choice: Which checkpoint; its name or prefix where the newest whole one is not meant.
+        grace: Seconds: while a shard is younger, somebody is writing here.
+        apply: Write them, each atomically.
+
+    Raises:
+        UsageError: The name or prefix is not there.
+        LockedError: Another ckpttool changes this tree.
+        IncompleteError: The tree changed meanwhile.
+        WriteFailedError: A record could not be written; it is the old one, and those before it are new.
+        NotDurableError: A record is written, but the disk did not confirm it.
+    """
+    question = asked(question)
+    tree = whole_tree(question)
+    if not apply:
+        return _proposal(tree, question, choice, grace=grace, apply=False)
+    root = tree.inventory.root
+    with change_of(root):
+        tree = whole_tree(question)
+        repair = _proposal(tree, question, choice, grace=grace, apply=True)
+        if repair.applied and repair.fixes:
+            assert_unchanged(tree, question, grace=grace)
+            write_pointers(root, repair.fixes)
+            for folder in sorted({fix.path.rpartition("/")[0] for fix in repair.fixes} - {""}):
+                sweep(f"{root}/{folder}")
+    return repair
+
+
+def _proposal(tree: Tree, question: TreeQuestion, choice: ResumeQuestion, *, grace: float, apply: bool) -> Repair:
+    session = session_for(tree, CheckQuestion())
+    point = choose(tree.inventory, choice, session.verdict)
+    checkpoint = None if isinstance(point, NoResumePoint) else point.checkpoint
+    # The newest whole one is not known while a newer one cannot be read; a record must not go back for that.
+    against: list[Finding] = [
+        *([] if apply else pending(tree)),
+        *(why for rejected in point.rejected for why in rejected.reasons if why.severity is Severity.UNKNOWN),
+        *(why for why in point.findings if checkpoint is None and why.severity is Severity.UNKNOWN),
+    ]
+    fixes: tuple[PointerFix, ...] = ()
+    pointers: tuple[Pointer, ...] = ()
+    able = 0
+    if checkpoint is not None:
+        with looking_at(tree.inventory.root):
+            pointers = tuple(tree.layout.pointers(tree.storage, checkpoint.ranks))
+        names = tree.layout.pointing_to(checkpoint)
+        able = sum(pointer.path in names for pointer in pointers)
+        fixes = tuple(repairs(pointers, checkpoint, tree.layout.pointing_to))
+    if checkpoint is not None and fixes:
+        against = [
+            *against,
+            *not_acted_on(checkpoint),
+            *seen_in_part(tree, question, checkpoint),
+            *signs_of_writing(tree, grace=grace),
+            *unwritable(tree, fixes),
+        ]
+    return Repair(
+        root=tree.inventory.root,
+        layout=tree.inventory.layout,
+        checkpoint=checkpoint,
+        fixes=fixes,
+        read=len(pointers),
+        able=able,
+        refusals=tuple(against),
+        apply=apply,
+        resolved_from=tree.resolved_from,
+        named=choice.name not in {None, LATEST},
+        is_sure=not isinstance(point, NoResumePoint) or point.is_sure,
+    )

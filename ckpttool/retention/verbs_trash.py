@@ -1,0 +1,349 @@
+"""What prunes moved away: list it, bring it back, or let it go for good."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import closing
+from typing import NamedTuple
+
+from ckpttool.core.decide.merging import is_of_absent
+from ckpttool.core.domain.checkpoint import Checkpoint
+from ckpttool.core.domain.finding import Code, Finding, Severity, note
+from ckpttool.core.domain.frozen import replace
+from ckpttool.core.domain.question import CheckQuestion, TreeQuestion
+from ckpttool.core.domain.retention import Batch, InTrash, Move, Trash, TrashAction
+from ckpttool.core.domain.units import ByteCount, Rank
+from ckpttool.core.domain.verdict import Level
+from ckpttool.core.errors import (
+    CkptToolError,
+    IncompleteError,
+    NotDurableError,
+    UnknownLayoutError,
+    UnsafeError,
+    UsageError,
+    WriteFailedError,
+)
+from ckpttool.core.records import BIRTH_FOLDER, JOURNAL
+from ckpttool.core.records.birth import birth_paths
+from ckpttool.core.records.journal import (
+    TRASH,
+    TrashFolder,
+    journal_bytes,
+    read_journal,
+    trash_folder,
+    trashed_name,
+)
+from ckpttool.core.records.manifest import manifests_beside
+from ckpttool.core.storage import assert_changeable, open_storage
+from ckpttool.core.storage.base import Kind, Storage, is_there, unreadable
+from ckpttool.core.verbs.changes import assert_quiet, change_of, in_trash, members_of, moving, pending, whole_tree
+from ckpttool.core.verbs.scanning import Tree, Where, asked, scan_emptied
+from ckpttool.core.verbs.verifying import session_for
+from ckpttool.core.write import moves
+from ckpttool.core.write.blockers import files_to_move
+from ckpttool.core.write.files import remove
+from ckpttool.core.write.files import replace as write
+from ckpttool.trainers.base import Refusal, ScanOptions
+from ckpttool.trainers.listing import list_root
+
+
+def trash(question: Where = None, *, older_than: float | None = None) -> Trash:
+    """List what lies in a tree's trash, oldest first.
+
+    Args:
+        question: Which tree.
+        older_than: Seconds: mark what has been there for so long.
+
+    Raises:
+        UnknownLayoutError: There is no tree at the path.
+        IncompleteError: The trash, or the journal of an interrupted change, cannot be read.
+    """
+    question = asked(question)
+    tree = _tree_of(question)
+    found = _content(tree, ())
+    since = None if older_than is None else time.time() - older_than
+    content = tuple(replace(each.listed, taken=since is not None and each.listed.since <= since) for each in found)
+    return Trash(
+        root=tree.inventory.root,
+        layout=tree.inventory.layout,
+        action=TrashAction.LIST,
+        apply=False,
+        older_than=older_than,
+        content=content,
+        findings=(*pending(tree), *_links(tree), *(each.unread for each in found if each.unread is not None)),
+        resolved_from=tree.resolved_from,
+    )
+
+
+def restore(question: Where, name: str, *more: str, grace: float = 300.0) -> Trash:
+    """Bring checkpoints back from the trash to where they were; all of them, and nothing is overwritten.
+
+    Then look at the headers of what came back, as `verify` does: what went into the trash may have been damaged there.
+
+    A restore that is interrupted is finished by the next change of the tree. The trainer's records stay as they are:
+    they name a newer checkpoint.
+
+    Args:
+        question: Which tree.
+        name: The checkpoint's, or its folder's in the trash, where several have the name.
+        more: Names of others.
+        grace: Seconds: while a shard of the tree is younger, somebody is saving there.
+
+    Raises:
+        UsageError: One is not there, or its place is taken.
+        LockedError: Another ckpttool changes this tree.
+        IncompleteError: Somebody is saving, or what lies there is not known to be one checkpoint.
+        UnsafeError: A link or another disk is in the way.
+        WriteFailedError: The disk refused. What was moved stays; the next change of the tree brings the rest.
+        NotDurableError: It is done, but the disk did not confirm it.
+    """
+    question = asked(question)
+    tree = _tree_of(question)
+    root = tree.inventory.root
+    begun = [batch.trash.rpartition("/")[2] for batch in read_journal(tree.storage)]
+    before = _content(tree, begun, (name, *more))
+    chosen = {_named(root, before, each).listed.folder for each in (name, *more)}  # before a lock is written, too
+    with change_of(root):  # what was begun is done then, be it this very restore
+        now = [_looked_into(tree, folder) for folder in in_trash(tree) if folder.name in chosen]
+        batches = [_batch(tree, found) for found in now if found.listed.nbytes != 0]
+        if batches:
+            assert_quiet(_tree_of(question), grace=grace)
+            with moving(root):
+                _bring_back(root, batches)
+        after = whole_tree(question)
+    content = tuple(replace(each.listed, taken=each.listed.folder in chosen) for each in before)
+    return Trash(
+        root=root,
+        layout=after.inventory.layout,
+        action=TrashAction.RESTORE,
+        apply=True,
+        older_than=None,
+        content=content,
+        findings=_wrong_with(after, {(save.prefix, save.name) for save in content if save.taken}),
+        resolved_from=tree.resolved_from,
+    )
+
+
+def _wrong_with(after: Tree, restored: set[tuple[str | None, str]]) -> tuple[Finding, ...]:
+    """Look at the headers of what came back, by prefix and name."""
+    back = [
+        checkpoint
+        for checkpoint in after.inventory.checkpoints
+        if restored & {(checkpoint.prefix, checkpoint.name), (None, checkpoint.name)}
+    ]
+    with closing(session_for(after, CheckQuestion(level=Level.STRUCTURE))) as session:
+        found = [finding for checkpoint in back for finding in session.verdict(checkpoint).findings]
+    here = {shard.rank for checkpoint in after.inventory.checkpoints for shard in checkpoint.shards}
+    return tuple(_of_other_machines(finding) if _is_elsewhere(finding, here) else finding for finding in found)
+
+
+def _is_elsewhere(finding: Finding, here: Collection[Rank | None]) -> bool:
+    """Tell whether what is missing is of ranks of which this tree has nothing at all: it never went to this trash."""
+    return is_of_absent(finding) and bool(finding.ranks) and not any(rank in here for rank in finding.ranks)
+
+
+def _of_other_machines(finding: Finding) -> Finding:
+    remedy = "where other machines have these ranks, bring theirs back, too"
+    return replace(finding, severity=Severity.NOTE, remedy=remedy)
+
+
+def empty_trash(question: Where = None, *, older_than: float = 0.0, apply: bool = False) -> Trash:
+    """Delete what lies in a tree's trash.
+
+    Args:
+        question: Which tree.
+        older_than: Seconds: only what has been there for so long; 0: all of it.
+        apply: Do it.
+
+    Raises:
+        LockedError: Another ckpttool changes this tree.
+        WriteFailedError: Something could not be deleted; what was, is gone.
+    """
+    found = replace(trash(question, older_than=older_than), action=TrashAction.EMPTY, apply=apply)
+    if not apply:
+        return found
+    with change_of(found.root):
+        found = replace(trash(question, older_than=older_than), action=TrashAction.EMPTY, apply=True)
+        for save in found.taken:
+            moves.delete(found.root, f"{TRASH}/{save.folder}")
+    return found
+
+
+def _tree_of(question: TreeQuestion) -> Tree:
+    """Scan a tree, or what is left of it when its trash holds all that it had: then it is needed most."""
+    try:
+        return whole_tree(question)
+    except UnknownLayoutError:
+        tree = scan_emptied(replace(question, sizes=True))
+        if tree is None:
+            raise
+        assert_changeable(tree.storage.root)
+        return tree
+
+
+class _Found(NamedTuple):
+    """A folder of the trash, looked into as into a tree of its own: that is how it is arranged."""
+
+    listed: InTrash
+    tree: Tree
+    checkpoint: Checkpoint | None
+    """None where it does not hold just one, or not all of it can be read."""
+    unread: Finding | None = None
+    """Which folder in it cannot be listed: what that holds is not known."""
+
+
+def _content(tree: Tree, begun: Sequence[str], asked_for: Collection[str] = ()) -> list[_Found]:
+    """Look into every folder of the trash that is not empty, and name those that a restore had emptied already.
+
+    Args:
+        tree: What was moved away was once in it.
+        begun: Folders that an interrupted restore was emptying.
+        asked_for: Where the folders' own names tell which of them these are, no other is looked into: it may be one of
+            thousands, with a file for each of as many ranks.
+    """
+    folders = in_trash(tree)
+    called = {folder.name: {folder.name, _unknown(folder).name} & {*asked_for} for folder in folders}
+    all_told = {*asked_for} <= set().union(*called.values())
+    found = [
+        _looked_into(tree, folder)
+        if not asked_for or not all_told or called[folder.name]
+        else _Found(_unknown(folder), tree, None)
+        for folder in folders
+    ]
+    found = [each for each in found if each.listed.nbytes != 0]
+    there = {each.listed.folder for each in found}
+    emptied = [folder for name in begun if name not in there and (folder := trash_folder(name)) is not None]
+    return [*found, *(_Found(_unknown(folder), tree, None) for folder in emptied)]
+
+
+def _links(tree: Tree) -> Iterator[Finding]:
+    """Find the links in the trash, which nobody lists, restores or deletes."""
+    for name in sorted(entry.name for entry in tree.storage.entries(TRASH)) if is_there(tree.storage, TRASH) else ():
+        path = f"{TRASH}/{name}"
+        if os.path.islink(f"{tree.inventory.root}/{path}"):
+            yield note(
+                Code.NOT_A_REGULAR_FILE,
+                "a link is no checkpoint that a prune moved here: it is left alone",
+                path=path,
+                remedy="remove the link by hand, or put what it leads to in its place",
+            )
+
+
+def _unknown(folder: TrashFolder) -> InTrash:
+    name = trashed_name(folder.name)
+    return InTrash(folder=folder.name, name=name, prefix=None, step=None, nbytes=None, since=folder.since, taken=False)
+
+
+def _looked_into(tree: Tree, folder: TrashFolder) -> _Found:
+    place = f"{TRASH}/{folder.name}"
+    storage = open_storage(f"{tree.inventory.root}/{place}")
+    listed, path = _unknown(folder), place
+    try:
+        entries = storage.entries("")
+        folders = [entry.name for entry in entries if entry.kind is Kind.FOLDER]
+        held = len(entries) - len(folders)
+        for name in folders:
+            path = f"{place}/{name}"
+            held += sum(f"{name}/{entry.name}" != BIRTH_FOLDER for entry in storage.entries(name))
+        is_empty = not (held and _has_files(storage))
+        inventory = tree.layout.scan(storage, list_root(storage), ScanOptions(sizes=True))
+    except OSError as error:
+        return _Found(listed, tree, None, unreadable(path, error))
+    checkpoint = inventory.checkpoints[0] if len(inventory.checkpoints) == 1 else None
+    if checkpoint is not None:
+        listed = replace(
+            listed,
+            name=checkpoint.name,
+            prefix=checkpoint.prefix,
+            step=checkpoint.step,
+            # Another machine may have the shards: then what lies here is not nothing.
+            nbytes=checkpoint.nbytes or (ByteCount(0) if is_empty else None),
+        )
+    elif is_empty:  # empty folders alone: an interrupted restore leaves no more
+        listed = replace(listed, nbytes=ByteCount(0))
+    return _Found(listed, replace(tree, inventory=inventory, storage=storage), checkpoint)
+
+
+def _has_files(storage: Storage, folder: str = "") -> bool:
+    """Tell whether there is anything but folders.
+
+    Raises:
+        OSError: A folder cannot be listed.
+    """
+    entries = storage.entries(folder)
+    inner = (f"{folder}/{entry.name}".lstrip("/") for entry in entries if entry.kind is Kind.FOLDER)
+    return any(entry.kind is not Kind.FOLDER for entry in entries) or any(_has_files(storage, each) for each in inner)
+
+
+def _named(root: str, found: Sequence[_Found], name: str) -> _Found:
+    """Return the one of those in the trash that is meant.
+
+    Raises:
+        UsageError: None has this name, or several have.
+    """
+    meant = [each for each in found if name in {each.listed.name, each.listed.folder}]
+    if len(meant) == 1:
+        return meant[0]
+    if meant:
+        prefixes = len({each.listed.prefix for each in meant}) > 1
+        folders = ", ".join(
+            f"{each.listed.folder} (prefix {each.listed.prefix})" if prefixes else each.listed.folder for each in meant
+        )
+        raise UsageError(f"{len(meant)} checkpoints {name} lie in the trash: name the folder of one: {folders}")
+    there = ", ".join(dict.fromkeys(each.listed.name for each in found[-8:])) or "nothing"
+    raise UsageError(f"there is no checkpoint {name!r} in the trash of {root}; there is: {there}")
+
+
+def _batch(tree: Tree, found: _Found) -> Batch:
+    """Plan every rename: what its layout counts to a checkpoint, in its order, and its seal.
+
+    Raises:
+        IncompleteError: It is not known what belongs to it.
+        UnsafeError: A link or another disk is in the way.
+    """
+    place = f"{TRASH}/{found.listed.folder}"
+    if found.unread is not None:
+        raise IncompleteError(f"{found.unread.path} {found.unread.message}; nothing was moved")
+    if found.checkpoint is None:
+        raise IncompleteError(f"{place} does not hold just one checkpoint; move what you want of it back by hand")
+    paths = list(members_of(found.tree, found.checkpoint).paths)
+    seal = tree.layout.seal_place(found.checkpoint)
+    try:
+        if not isinstance(seal, Refusal):
+            paths += manifests_beside(found.tree.storage, seal)
+        if not isinstance(seal, Refusal) and seal.is_apart:
+            paths += [seal.path] if is_there(found.tree.storage, seal.path) else []
+            paths += birth_paths(found.tree.storage, seal)
+        files = list(files_to_move(f"{tree.inventory.root}/{place}", paths))
+    except OSError as error:
+        raise IncompleteError(f"{place} changed while it was looked at ({error.strerror}); run again") from None
+    for file in files:
+        if file.blocker is not None:
+            raise UnsafeError(f"{place}: {file.blocker}")
+    return Batch(
+        trash=place, moves=tuple(Move(path=file.path, stamp=file.stamp) for file in files if file.stamp is not None)
+    )
+
+
+def _bring_back(root: str, batches: Sequence[Batch]) -> None:
+    """Move checkpoints back, with the journal of a prune that is undone: whoever finds it does the rest."""
+    paths = [move.path for batch in batches for move in batch.moves]
+    if len(set(paths)) < len(paths):
+        raise UsageError("two of these were at one place, and nothing is overwritten: name one of them")
+    for batch in batches:
+        moves.assert_room(root, batch)
+    try:
+        write(f"{root}/{JOURNAL}", journal_bytes(batches), overwrite=True, backup=False)
+    except NotDurableError as error:
+        remove(f"{root}/{JOURNAL}")
+        raise WriteFailedError(f"nothing was moved, for what must be on the disk first is not: {error}") from error
+    try:
+        moves.restore(root, batches)
+    except CkptToolError:
+        # Else the journal would stop every later command, and has nothing to tell.
+        if all(moves.is_untouched(root, batch) for batch in batches):
+            remove(f"{root}/{JOURNAL}")
+        raise
+    remove(f"{root}/{JOURNAL}")

@@ -1,0 +1,66 @@
+"""What a watch tells, as it happens."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+from ckpttool.core.domain.finding import told
+from ckpttool.core.domain.units import moment
+from ckpttool.core.render.escape import shown
+from ckpttool.core.render.json import Document, finding_document
+from ckpttool.core.render.text import line
+from ckpttool.watch.model import EventKind, WatchEvent
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+_SAID = {  # of all others the finding says it, and names the save
+    EventKind.GOOD: "is good",
+    EventKind.BAD: "is not good",
+    EventKind.UNREADABLE: "cannot be read to its end",
+    EventKind.HEALTH_UNKNOWN: "is whole, and nobody knows whether the training was well",
+    EventKind.READ_AGAIN: "was read again and is good",
+    EventKind.CHECKSUM_MISMATCH: "is no longer what it was",
+}
+
+
+def document(answer: WatchEvent) -> Document:
+    """`ckpttool/event/1`: one thing that happened in a tree that is watched."""
+    return {
+        "schema": "ckpttool/event/1",
+        "id": answer.id,
+        "event": answer.kind.value,
+        "at": moment(answer.at),
+        "root": answer.root,
+        "checkpoint": answer.name,
+        "step": answer.step,
+        "verdict": None if answer.word is None else answer.word.value,
+        "cached": answer.cached,
+        "sealed": answer.sealed,
+        "findings": [finding_document(finding) for finding in answer.findings],
+    }
+
+
+def one_line(answer: WatchEvent) -> str:
+    """Spell the document in one line of ASCII: a script reads line by line."""
+    return json.dumps(document(answer), allow_nan=False)
+
+
+def text(answer: WatchEvent) -> str:
+    """Say it in one line for people."""
+    beside = [] if answer.word is None else [answer.word.value]
+    beside += ["sealed"] if answer.sealed else []
+    beside += ["from memory, not from the disk"] if answer.cached and answer.kind is EventKind.READ_AGAIN else []
+    # What a save lacks its first finding says.
+    findings = answer.findings[:1] if answer.kind is EventKind.SAVE_INCOMPLETE else answer.findings
+    first = findings[0] if findings else None
+    why = [] if first is None else [told(findings)] if first.path is None else [first.path, told(findings)]
+    if answer.kind in _SAID:
+        why.insert(0, f"{answer.name} {_SAID[answer.kind]}" + (f" ({', '.join(beside)})" if beside else ""))
+    return shown(f"{moment(answer.at)}  {answer.kind.value:17}  {': '.join(why)}")
+
+
+def table(answer: WatchEvent) -> RenderableType:
+    """Show it as the watch does."""
+    return line(text(answer))

@@ -1,0 +1,305 @@
+"""`ckpttool watch`."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Annotated
+
+import typer
+
+import ckpttool
+from ckpttool.core.commands import output
+from ckpttool.core.commands.grouped import OF_A_TREE, exits, grouped
+from ckpttool.core.commands.log_options import Columns, LogOpt
+from ckpttool.core.commands.options import (
+    ConfigPath,
+    Format,
+    FormatOpt,
+    LevelName,
+    LevelOpt,
+    Quiet,
+    TreeOptions,
+    finite,
+)
+from ckpttool.core.commands.units import duration, share
+from ckpttool.core.domain.frozen import dataclass, replace
+from ckpttool.core.domain.part import PartQuestion, Split
+from ckpttool.core.errors import ExitCode, UsageError
+from ckpttool.core.verbs.part_names import process_of_part
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WatchOptions:
+    """When it looks, how hard, and what happens then."""
+
+    once: Annotated[bool, typer.Option("--once", help="Look once and end: for cron.", rich_help_panel="Watch")] = False
+    every: Annotated[
+        float,
+        typer.Option(
+            parser=duration("s", least=0.05),
+            metavar="TIME",
+            show_default="30s",
+            help="Between two looks (seconds).",
+            rich_help_panel="Watch",
+        ),
+    ] = 30.0
+    settle: Annotated[
+        int,
+        typer.Option(
+            min=1, metavar="N", help="Looks without a change until a save has come to rest.", rich_help_panel="Watch"
+        ),
+    ] = 2
+    patience: Annotated[
+        float | None,
+        typer.Option(
+            parser=duration("m", to="s"),
+            metavar="TIME",
+            help="How long what is missing may rest until it is told (minutes). Default: 3 times a save, 10m at least.",
+            rich_help_panel="Watch",
+        ),
+    ] = None
+    level: LevelOpt = LevelName.CHECKSUM
+    threshold: Annotated[
+        float | None,
+        typer.Option(
+            callback=finite,
+            min=0,
+            help="Embedding local norm (sum of squares) from which one is unhealthy.",
+            rich_help_panel="Evidence",
+        ),
+    ] = None
+    log: LogOpt = None
+    columns: Columns = None
+    seal: Annotated[
+        bool, typer.Option("--seal", help="Record the checksums of what is good.", rich_help_panel="Watch")
+    ] = False
+    again: Annotated[
+        float,
+        typer.Option(
+            parser=duration("m", to="s"),
+            metavar="TIME",
+            show_default="60m",
+            help="After which a good one is read once more (minutes); 0: never.",
+            rich_help_panel="Watch",
+        ),
+    ] = 3600.0
+    max_rate: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SIZE", help="Read at most so much a second: 200M. Default: no limit.", rich_help_panel="Watch"
+        ),
+    ] = None
+    on_event: Annotated[
+        str | None,
+        typer.Option(
+            metavar="CMD",
+            help="Run this at each event: without a shell, the event as JSON on its stdin.",
+            rich_help_panel="Watch",
+        ),
+    ] = None
+    metrics: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE",
+            help="Keep metrics in this .prom file, for Prometheus' node exporter.",
+            rich_help_panel="Watch",
+        ),
+    ] = None
+    listen: Annotated[
+        str | None,
+        typer.Option(
+            metavar="HOST:PORT",
+            help="Answer Prometheus here: 127.0.0.1:9464. Default: nobody listens.",
+            rich_help_panel="Watch",
+        ),
+    ] = None
+
+    def question(self, tree: ckpttool.TreeQuestion) -> ckpttool.WatchQuestion:
+        """Ask the library.
+
+        Raises:
+            UsageError: An option's value makes no sense.
+        """
+        rate = None if self.max_rate is None else share(self.max_rate)
+        if self.max_rate is not None and not isinstance(rate, int):
+            raise UsageError(f"--max-rate takes a size such as 200M, not {self.max_rate!r}")
+        try:
+            hook = tuple(shlex.split(self.on_event or ""))
+        except ValueError as error:
+            raise UsageError(f"--on-event: {error}: {self.on_event}") from None
+        if (self.log or self.columns) and self.threshold is None:
+            raise UsageError("--log and --columns are for --threshold: give that too")
+        rested = self.settle * self.every if self.once else None
+        return ckpttool.WatchQuestion(
+            tree=tree,
+            rule=ckpttool.WatchRule(settle=self.settle, patience=self.patience, again=self.again, rested=rested),
+            every=self.every,
+            once=self.once,
+            level=self.level.level,
+            seal=self.seal,
+            threshold=self.threshold,
+            logs=ckpttool.LogQuestion(patterns=tuple(self.log or ()), columns=self.columns),
+            hook=hook,
+            max_rate=rate if isinstance(rate, int) else None,
+            metrics=self._metrics,
+            listen=self._listen,
+            environment=os.environ,
+        )
+
+    @property
+    def _metrics(self) -> str | None:
+        if self.metrics is not None and not self.metrics.endswith(".prom"):
+            raise UsageError(f"--metrics {self.metrics}: the node exporter reads names that end with .prom alone")
+        return self.metrics
+
+    @property
+    def _listen(self) -> tuple[str, int] | None:
+        if self.listen is None:
+            return None
+        if self.once:
+            raise UsageError("--listen needs a watch that lasts: with --once, --metrics FILE")
+        from urllib.parse import urlsplit
+
+        try:
+            place = urlsplit(f"//{self.listen}")
+            if place.hostname and place.port is not None and not place.path:
+                return place.hostname, place.port
+        except ValueError:  # no such port
+            pass
+        raise UsageError(f"--listen takes HOST:PORT such as 127.0.0.1:9464, not {self.listen!r}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeepOptions:
+    """Which part of a tree this machine keeps fresh for a watch elsewhere, and where."""
+
+    part_out: Annotated[
+        str | None,
+        typer.Option(
+            "--part-out",
+            metavar="FOLDER",
+            help="Keep this machine's part there, for a watch of that folder.",
+            rich_help_panel="Watch",
+        ),
+    ] = None
+    part: Annotated[
+        str,
+        typer.Option(
+            "--part",
+            metavar="I/N|auto[/N]",
+            help="Which it is, from 1; auto: as the launcher says.",
+            rich_help_panel="Which part",
+        ),
+    ] = "auto"
+    run_id: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ID", help="The same on all machines; default: as the launcher says.", rich_help_panel="Which part"
+        ),
+    ] = None
+
+    def question(self, tree: ckpttool.TreeQuestion) -> PartQuestion | None:
+        """Ask the library.
+
+        Raises:
+            UsageError: An option says something of a part that is not kept.
+        """
+        if self.part_out is None:
+            if self.part != "auto" or self.run_id is not None:
+                raise UsageError("--part and --run-id are of the part that --part-out keeps: say where")
+            return None
+        return PartQuestion(
+            tree=tree,
+            check=ckpttool.CheckQuestion(),
+            out=f"{self.part_out.rstrip('/')}/",
+            part=self.part,
+            split=Split.NONE,
+            run=self.run_id,
+        )
+
+
+@exits(
+    {
+        0: "Ended by SIGTERM; with --once: nothing is known to be wrong.",
+        10: "With --once: a checkpoint is damaged, or suspect.",
+        11: "With --once: there is no checkpoint.",
+        **OF_A_TREE,
+        13: "The tree is watched already.",
+    }
+)
+@grouped
+def watch(
+    *,
+    tree: TreeOptions,
+    config: ConfigPath = None,
+    look: WatchOptions,
+    keep: KeepOptions,
+    fmt: FormatOpt = Format.TABLE,
+    quiet: Quiet = False,
+) -> None:
+    """See each checkpoint as it lands: verify, seal, tell.
+
+    It waits until a save has come to rest, reads it, says in a line what it is, and looks on until it is ended. A rank
+    that hangs in a save, saves that stay away, and files that change later are told as well. Nothing is changed but
+    what --seal records. Where each machine has a part of the checkpoints, each watches with --part-out FOLDER, and one
+    more watches FOLDER and tells.
+
+    Example: ckpttool watch ./output/checkpoint --seal
+    """
+    where = tree.question(config=config)
+    part = keep.question(where)
+    if part is not None and process_of_part(part.part) is None:
+        output.looking_at(None, quiet=quiet, more="this process only keeps others together: nothing to look at")
+        return
+    watching = ckpttool.Watch(
+        replace(look.question(where), part=part),
+        tell=lambda event: _tell(event, fmt),
+        note=lambda text: None if quiet else output.note(text),
+    )
+    with _ended_by_signals(watching), watching.begun():
+        watching.run()
+    raise typer.Exit(watching.known.exit_code if look.once and part is None else ExitCode.OK)
+
+
+@contextmanager
+def _ended_by_signals(watching: ckpttool.Watch) -> Iterator[None]:
+    """End in an orderly way where somebody asks for it; who presses Ctrl-C twice does not wait for a hook.
+
+    Raises:
+        KeyboardInterrupt: Ctrl-C was pressed; what was told is written down by then.
+    """
+    pressed: list[int] = []
+
+    def interrupted(number: int, _: object) -> None:
+        pressed.append(number)
+        signal.signal(number, signal.default_int_handler)
+        watching.stop()
+
+    with _handled(signal.SIGTERM, lambda *_: watching.stop()), _handled(signal.SIGINT, interrupted):
+        yield
+    if pressed:
+        raise KeyboardInterrupt
+
+
+@contextmanager
+def _handled(number: int, handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
+    before = signal.signal(number, handler)
+    try:
+        yield
+    finally:
+        signal.signal(number, before)
+
+
+def _tell(event: ckpttool.WatchEvent, fmt: Format) -> None:
+    """Say an event in one line, at once."""
+    from ckpttool.watch.answers import one_line, text
+
+    output.result(one_line(event) if fmt is Format.JSON else text(event))
+    if sys.stdout is not None:
+        sys.stdout.flush()

@@ -1,0 +1,51 @@
+"""Run what a user wants to happen at an event: without a shell, with names in the environment alone."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from collections.abc import Mapping
+from contextlib import suppress
+
+from ckpttool.watch.answers import one_line
+from ckpttool.watch.model import WatchEvent
+
+HOOK_SECONDS = 60.0
+"""After which a hook is killed with all that it started."""
+
+
+def run_hook(words: tuple[str, ...], event: WatchEvent, environment: Mapping[str, str]) -> str | None:
+    """Run a hook, and return what went wrong, in words that follow its name; None where nothing did.
+
+    It has a group of its own, so that Ctrl-C at the terminal does not stop it half-way. What it prints goes to
+    stderr: stdout is the result and nothing else.
+
+    Args:
+        words: The command, as `execvp` takes it.
+        event: On its stdin, as one line of JSON; of its names nothing is ever a part of the command.
+        environment: What it inherits.
+    """
+    own = {
+        "CKPTTOOL_EVENT": event.kind.value,
+        "CKPTTOOL_CHECKPOINT": event.name or "",
+        "CKPTTOOL_STEP": "" if event.step is None else str(event.step),
+        "CKPTTOOL_VERDICT": "" if event.word is None else event.word.value,
+        "CKPTTOOL_ROOT": event.root,
+    }
+    try:
+        process = subprocess.Popen(  # noqa: S603  what the user wrote, by its words
+            words, stdin=subprocess.PIPE, stdout=2, env={**environment, **own}, start_new_session=True
+        )
+    except (OSError, ValueError) as error:  # ValueError: a NUL in a name
+        return f"cannot be started: {error}"
+    try:
+        process.communicate(f"{one_line(event)}\n".encode("ascii"), timeout=HOOK_SECONDS)
+    except subprocess.TimeoutExpired:
+        return f"did not end within {HOOK_SECONDS:.0f} s and was killed"
+    finally:
+        if process.poll() is None:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+    return None if process.returncode == 0 else f"ended with {process.returncode}"

@@ -1,0 +1,338 @@
+"""What is known of a tree that is watched, what is seen of it, and what is told."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import Enum
+from typing import TYPE_CHECKING, TypeAlias
+
+from ckpttool.core.domain.answered import Answered
+from ckpttool.core.domain.exits import of_findings, safest
+from ckpttool.core.domain.finding import Finding
+from ckpttool.core.domain.frozen import dataclass
+from ckpttool.core.domain.log_question import LogQuestion
+from ckpttool.core.domain.units import ByteCount, Rank, Step
+from ckpttool.core.domain.verdict import Level, VerdictWord
+from ckpttool.core.errors import ExitCode
+
+if TYPE_CHECKING:
+    from ckpttool.core.domain.part import PartQuestion
+    from ckpttool.core.domain.question import TreeQuestion
+
+
+class SaveState(str, Enum):
+    """How far a save is; one that is gone is not known any more."""
+
+    SAVING = "saving"
+    COMPLETE = "complete"
+    """All of it is there and has come to rest."""
+    GOOD = "good"
+    BAD = "bad"
+    """Told as not good, for whatever reason."""
+
+
+class EventKind(str, Enum):
+    """What is told. A promise to scripts: words are added, never renamed."""
+
+    GOOD = "good"
+    BAD = "bad"
+    UNREADABLE = "unreadable"
+    """It could not be read to its end for longer than patience lasts: unknown, not damaged."""
+    HEALTH_UNKNOWN = "health-unknown"
+    """Whole, but for longer than patience lasts no log says what is to be held against the threshold."""
+    READ_AGAIN = "read-again"
+    """Good once more, some time after it was written."""
+    SAVE_INCOMPLETE = "save-incomplete"
+    SAVE_OVERDUE = "save-overdue"
+    CHECKSUM_MISMATCH = "checksum-mismatch"
+    """One that was good is no longer what it was."""
+    DISK_SPACE_LOW = "disk-space-low"
+    PART_STALE = "part-stale"
+    """Of a folder of parts: a machine writes its part no longer."""
+    PART_MISSING = "part-missing"
+    """Of a folder of parts: a machine's part is not there."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SeenSave:
+    """One save as a poll shows it; nothing of it is read."""
+
+    key: str
+    """Tells it from the tree's others."""
+    name: str
+    step: Step | None
+    fingerprint: str
+    """Differs where a file of it came, went or changed."""
+    incomplete: tuple[Finding, ...] = ()
+    """What the listing shows to be missing yet."""
+    nbytes: ByteCount | None = None
+    age: float | None = None
+    """Seconds since a file of it was written, by the disk's clock and ours; None: not known."""
+    written_ns: tuple[int, int] | None = None
+    """When the first and the last of its files was written, by the disk's clock; None: not known."""
+    files: int = 0
+    """How many of its files hold tensors or state."""
+    beside: str = ""
+    """Differs where anything else in its own folder moved: records, what is written under another name first."""
+    is_committed: bool = False
+    """Whether the trainer itself says that it is finished."""
+
+    @property
+    def ranks(self) -> tuple[Rank, ...]:
+        """Whose files are missing, ascending."""
+        return tuple(sorted({rank for finding in self.incomplete for rank in finding.ranks}))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SeenNode:
+    """One machine's part of a tree, as a poll shows it."""
+
+    number: int
+    """Of the part, from 1."""
+    name: str
+    """For people."""
+    mark: str
+    """Differs where it was written anew; empty where it is not there."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sighting:
+    """What one poll shows of a tree."""
+
+    saves: tuple[SeenSave, ...]
+    """Newest first."""
+    whole: bool = True
+    """False where a folder could not be listed: what is not there may be in it."""
+    free_bytes: ByteCount | None = None
+    """On the tree's disk; None where it does not say."""
+    nodes: tuple[SeenNode, ...] = ()
+    """By number, where machines write parts of it; none where this machine sees the tree itself."""
+    under_way: str = ""
+    """Differs where a file moved that is written under another name first: some rank is still at it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KnownNode:
+    """One machine's part, as it is remembered."""
+
+    number: int
+    name: str
+    mark: str
+    since: float
+    """When it was written last, as far as was seen, by the watch's own clock."""
+    told: bool = False
+    """Whether it was told that it is written no longer, or not there."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KnownSave:
+    """One save as it is remembered. Times are seconds of the watch's own clock."""
+
+    key: str
+    name: str
+    step: Step | None
+    fingerprint: str
+    state: SaveState
+    first_seen: float
+    """When it came, or when what was told of it was true no longer."""
+    changed_at: float
+    """When a file of it came, went or changed last."""
+    still: int = 0
+    """Polls since then."""
+    judged_at: float | None = None
+    """When it was read last as it is now; None: not yet."""
+    word: VerdictWord | None = None
+    """The last verdict in one word."""
+    was_good: bool = False
+    """Whether it was good once, whatever became of it."""
+    told_incomplete: bool = False
+    read_again: bool = False
+    """Whether it was read once more since it was found good."""
+    good_as: str = ""
+    """The fingerprint that it had when it was last found good."""
+    seal_tried: bool = False
+    """Whether it was read to be sealed as it is now."""
+    newest_ns: int | None = None
+    """When the last of its files was written, by the disk's clock; None: not known."""
+    good_ns: int | None = None
+    """The same when it was last found good."""
+    rewritten: bool = False
+    """Whether each of its files was written anew since it was good: a training that went back saves it once more."""
+    files: int = 0
+    """As in `SeenSave`."""
+    good_files: int = 0
+    """The same when it was last found good."""
+    beside: str = ""
+    """As in `SeenSave`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Watched:
+    """All that is known of a tree that is watched."""
+
+    saves: tuple[KnownSave, ...] = ()
+    """Newest first."""
+    now: float = 0.0
+    """The watch's own clock at the last poll, in seconds: it never goes back."""
+    last_new: float | None = None
+    """When a save came last, by this clock; of those that the first look found, when it was written. None: none came.
+    """
+    newest: str | None = None
+    """The key of that save."""
+    intervals: tuple[float, ...] = ()
+    """Seconds between saves, the last few."""
+    durations: tuple[float, ...] = ()
+    """Seconds from the first file of a save to the last, the last few."""
+    overdue_told: bool = False
+    """Whether it was told that the next save is overdue."""
+    low_told: bool = False
+    """Whether it was told that there is no room for the next save."""
+    unseen_since: float | None = None
+    """When the tree could not be seen any more, or had nothing in it; None: it is seen."""
+    unseen_told: bool = False
+    nodes: tuple[KnownNode, ...] = ()
+    """By number."""
+    under_way: str = ""
+    """As in `Sighting`."""
+
+    @property
+    def exit_code(self) -> ExitCode:
+        """The safest code over all saves that were told, as their verdicts ask for; where there is none, 11."""
+        if not self.saves:
+            return ExitCode.NOTHING_TO_RESUME
+        states = {save.state for save in self.saves}
+        codes = {ExitCode.INCOMPLETE for save in self.saves if save.told_incomplete}
+        codes |= {ExitCode.INCOMPLETE for node in self.nodes if node.told or not node.mark}
+        if SaveState.COMPLETE in states or states == {SaveState.SAVING}:  # nobody knows yet
+            codes.add(ExitCode.INCOMPLETE)
+        unknown = {VerdictWord.UNREADABLE, VerdictWord.UNSTABLE, VerdictWord.UNSUPPORTED}
+        for save in self.saves:
+            if save.state is not SaveState.BAD:
+                continue
+            if save.word in unknown:
+                codes.add(ExitCode.INCOMPLETE)
+            else:
+                codes.add(ExitCode.UNSAFE if save.word is VerdictWord.UNSAFE else ExitCode.DAMAGE)
+        return safest(codes)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WatchRule:
+    """When what is told."""
+
+    settle: int = 2
+    """Polls without a change after which a save has come to rest."""
+    patience: float | None = None
+    """Seconds without a change after which what is not whole is told; None: three times what a save takes."""
+    again: float = 3600.0
+    """Seconds after which a good save is read once more, or as soon as a newer one is good; 0: never."""
+    seal: bool = False
+    """Whether good saves are to be sealed."""
+    rested: float | None = None
+    """Seconds after which a file has come to rest by its age alone; None: only polls tell."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judge:
+    """Read a save."""
+
+    key: str
+    fingerprint: str
+    final: bool
+    """Whether patience is at its end: what is found is told, also where a save under way would look so."""
+    cold: bool
+    """Whether it was good before, and is read once more."""
+    seal: bool = False
+    """Whether it is to be sealed if it is good."""
+    fresh: bool = False
+    """Whether it was not good yet: what it is now is what the trainer meant."""
+    rewritten: bool = False
+    """As in `KnownSave`: what was recorded of it was recorded of another save of its name."""
+    grown: bool = False
+    """Whether files came to those that were found good: what was recorded of it was recorded too early."""
+    beside: str = ""
+    """As in `SeenSave`."""
+    early: bool = False
+    """Whether it need be read only where it has left the memory: its time has not come yet."""
+    good_ns: int | None = None
+    """As in `KnownSave`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judgement:
+    """What reading a save showed."""
+
+    asked: Judge
+    word: VerdictWord
+    findings: tuple[Finding, ...]
+    cached: bool | None = None
+    """Whether most of it came from memory instead of the disk; None where the system does not say."""
+    sealed: bool = False
+    """Whether it is sealed now."""
+    norm: float | None = None
+    """Embedding local norm (sum of squares) at the save, where a threshold was given and the log shows one."""
+    written_since: frozenset[str] = frozenset()
+    """Paths of the files that were written since the save was good."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WatchEvent(Answered):
+    """What is told of a tree that is watched."""
+
+    NOUN = "event"
+
+    kind: EventKind
+    subject: str
+    """What it is about, so that the same thing told twice is known as one: its key and how its files were."""
+    name: str | None
+    """The save's; None where it is about none."""
+    step: Step | None
+    word: VerdictWord | None = None
+    findings: tuple[Finding, ...] = ()
+    cached: bool | None = None
+    """As in `Judgement`."""
+    sealed: bool = False
+    root: str = ""
+    """The tree, as the user would write it."""
+    id: str = ""
+    """32 hexadecimal digits, the same where the same is told twice."""
+    at: float = 0.0
+    """Seconds since 1970 when it was told."""
+
+    @property
+    def exit_code(self) -> ExitCode:
+        """What the findings of this one event ask for."""
+        return of_findings(self.findings)
+
+
+Action: TypeAlias = "Judge | WatchEvent"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WatchQuestion:
+    """Which tree to watch, and how."""
+
+    tree: TreeQuestion
+    rule: WatchRule = WatchRule()
+    every: float = 30.0
+    """Seconds between two polls."""
+    once: bool = False
+    """Poll once and read what there is to read."""
+    level: Level = Level.CHECKSUM
+    seal: bool = False
+    threshold: float | None = None
+    """Embedding local norm (sum of squares) from which a save is unhealthy; None: go by the trainer's record alone."""
+    logs: LogQuestion = LogQuestion()
+    """That show it. Without patterns: what lies in the output folder."""
+    hook: tuple[str, ...] = ()
+    """The command to run for each event, by its words; none: nothing is run."""
+    max_rate: int | None = None
+    """Bytes a second to read at most, on average; None: as fast as it goes."""
+    metrics: str | None = None
+    """The file in which Prometheus' node exporter looks for metrics; None: none is written."""
+    listen: tuple[str, int] | None = None
+    """The host and the port at which metrics are asked for; None: nobody listens."""
+    environment: Mapping[str, str] | None = None
+    """Of the process: where the state lies, and what a hook inherits."""
+    part: PartQuestion | None = None
+    """Which part this machine keeps, and where, for a watch elsewhere that judges all of them; None: it judges here."""

@@ -1,0 +1,101 @@
+"""Keep this machine's part of a tree fresh while the tree is watched here: another watch judges all parts together."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ckpttool.core.domain.frozen import replace
+from ckpttool.core.domain.verdict import Level
+from ckpttool.core.errors import CkptToolError, UsageError
+from ckpttool.core.verbs.part_names import process_of_part
+from ckpttool.core.verbs.parts import part, told_before
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ckpttool.core.domain.part import PartQuestion
+    from ckpttool.watch.model import WatchQuestion
+    from ckpttool.watch.reading import Reading
+
+RUN = "watch"
+"""The look's name where nobody gives it one: parts without a name count as older looks after an hour."""
+
+ANEW_EVERY = 4
+"""Polls after which a part is written anew though nothing moved: so long nobody takes this machine for dead."""
+
+
+def part_keeping(question: WatchQuestion, say: Callable[[str, str], None]) -> PartKeeping | None:
+    """Return what keeps the part that a watch is asked to keep; None where it judges itself.
+
+    Raises:
+        UsageError: As of `PartKeeping`; or what is kept is to be sealed.
+    """
+    if question.part is None:
+        return None
+    if question.seal:
+        raise UsageError("--seal: a part of a save tells not whether it is good; seal where all of it is seen")
+    return PartKeeping(question.part, say)
+
+
+class PartKeeping:
+    """The part of this machine, in a folder that another machine sees."""
+
+    def __init__(self, question: PartQuestion, say: Callable[[str, str], None]) -> None:
+        """Find out which part it is, and what the one that is there told already.
+
+        Args:
+            question: Which part of which tree, and where it goes.
+            say: Told what is wrong, by what it is about.
+
+        Raises:
+            UsageError: Which part it is is not known, or it cannot be written there.
+        """
+        process = process_of_part(question.part)
+        if process is None:
+            raise UsageError("this process only keeps others together: it has no part to keep")
+        run = question.run or (RUN if process.run is None else None)
+        # Headers alone: what the watch reads of the content is learned from it.
+        self._question = replace(question, run=run, check=replace(question.check, level=Level.STRUCTURE))
+        self._say = say
+        self._read = {
+            path: report for path, report in told_before(self._question).items() if report.level.reads_content
+        }
+        self._passed = ANEW_EVERY
+        self._is_written = False
+
+    def keep(self, reading: Reading | None, *, moved: bool) -> None:
+        """Write the part where something moved or was read, or where it is time to.
+
+        Args:
+            reading: What is being read.
+            moved: Whether a file may have.
+
+        Raises:
+            UsageError: It cannot be written there, as the first attempt shows.
+        """
+        reports = {} if reading is None else reading.reports
+        new = {path: report for path, report in reports.items() if self._read.get(path) is not report}
+        self._read |= new
+        moved = moved or bool(new)
+        self._passed += 1
+        if not moved and self._passed < ANEW_EVERY:
+            return
+        try:
+            written = part(self._question, read=self._read)
+        except (CkptToolError, OSError) as error:
+            if isinstance(error, UsageError) and not self._is_written:
+                raise
+            self._passed = ANEW_EVERY
+            self._say("part", f"the part is not written: {error}; the next poll tries again")
+            return
+        self._passed, self._is_written = 0, True
+        self._say("part", "")
+        if written is not None:
+            self._forget(written.seat.root)
+
+    def _forget(self, root: str) -> None:
+        """Forget what was read of files that are gone: a watch runs for months."""
+        import os
+
+        if os.path.isdir(root):
+            self._read = {path: report for path, report in self._read.items() if os.path.exists(f"{root}/{path}")}

@@ -1,0 +1,244 @@
+"""Read the saves of a watched tree in a thread beside the watch: no poll waits for a hundred gigabytes."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from contextlib import closing, suppress
+
+from ckpttool.core.decide.recorded_health import health_reason
+from ckpttool.core.domain.checkpoint import Checkpoint
+from ckpttool.core.domain.finding import Code, Finding, Severity, blocking, unknown, worst
+from ckpttool.core.domain.frozen import dataclass, replace
+from ckpttool.core.domain.health import Health
+from ckpttool.core.domain.log_question import EvidenceQuestion
+from ckpttool.core.domain.question import CheckQuestion
+from ckpttool.core.domain.verdict import Level, ShardReport, Verdict, VerdictWord
+from ckpttool.core.errors import CkptToolError
+from ckpttool.core.storage import assert_changeable, is_local, is_object_store
+from ckpttool.core.storage.stream import was_cached
+from ckpttool.core.verbs.evidence import gather
+from ckpttool.core.verbs.looking import by_itself
+from ckpttool.core.verbs.scanning import Tree
+from ckpttool.core.verbs.sealing import TO_SEAL, seal_read
+from ckpttool.core.verbs.verifying import session_for, watched
+from ckpttool.core.verify.meter import Pace
+from ckpttool.core.verify.session import Session
+from ckpttool.watch.model import Judge, Judgement, WatchQuestion
+from ckpttool.watch.seeing import on_hosts
+
+LEDGER_SECONDS = 86400.0
+"""For which an earlier check of an unchanged file is trusted when a save is read for the first time."""
+
+PROBED = 64
+"""Shards that tell whether a save is still in memory."""
+
+LEAVE_SECONDS = 2.0
+"""To wait for the thread at the end: long enough to finish a manifest. What it reads it is left with."""
+
+GIB = 1 << 30
+
+_WORDS = {
+    Severity.SUSPECT: VerdictWord.SUSPECT,
+    Severity.UNKNOWN: VerdictWord.UNREADABLE,
+    Severity.DAMAGE: VerdictWord.DAMAGED,
+    Severity.UNSAFE: VerdictWord.UNSAFE,
+}
+"""What a save is for what is known beside its verdict: of its health, or by its seal."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Read:
+    """How the reading of one save ended."""
+
+    asked: Judge
+    judgement: Judgement | None = None
+    """None where it says nothing of the files: they changed meanwhile, or the watch ended."""
+    bytes_read: int = 0
+    notes: tuple[str, ...] = ()
+    """For people."""
+    error: BaseException | None = None
+    """What stopped it."""
+
+
+class Reading:
+    """One save that is being read."""
+
+    def __init__(
+        self, question: WatchQuestion, tree: Tree, checkpoint: Checkpoint, asked: Judge, done: Callable[[Read], None]
+    ) -> None:
+        """Begin at once.
+
+        Args:
+            question: How hard, and how fast.
+            tree: As it was listed, with a storage that nobody else uses.
+            checkpoint: Of it.
+            asked: Why.
+            done: Called once, in the thread that read.
+        """
+        self.asked = asked
+        self._question = question
+        self._tree = tree
+        self._checkpoint = checkpoint
+        self._done = done
+        self._left = False
+        self._notes: list[str] = []
+        self.reports: dict[str, ShardReport] = {}
+        """What was read so far of the shards, each by itself, by their paths."""
+        # A daemon: a disk that never answers must not keep the process alive.
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def leave(self) -> None:
+        """Want it no longer: it ends after the shard at hand, or with the process."""
+        self._left = True
+        self._thread.join(LEAVE_SECONDS)
+
+    def _run(self) -> None:
+        try:
+            judgement, nbytes = self._read()
+            read = Read(asked=self.asked, judgement=judgement, bytes_read=nbytes, notes=tuple(self._notes))
+        except BaseException as error:  # noqa: BLE001  for whoever watches: a thread has nobody to tell
+            read = Read(asked=self.asked, notes=tuple(self._notes), error=error)
+        self._done(read)
+
+    def _read(self) -> tuple[Judgement | None, int]:
+        tree, checkpoint, asked, level = self._tree, self._checkpoint, self.asked, self._question.level
+        # Whoever asks whether it is in memory has Linux read it ahead: of an early one that was asked before.
+        cached = False if asked.early else is_cached(tree, checkpoint) if level.reads_content else None
+        # What a save is that was not good yet is read once, for the verdict and for the seal.
+        at_once = asked.seal and asked.fresh and level.reads_content
+        with watched(Pace(self._question.max_rate)), closing(self._session(level, hashes=at_once)) as session:
+            own = tree.closer(checkpoint) if at_once else checkpoint
+            verdict = self._verdict(session, own)
+            if verdict is None or not _is_as_it_was(tree, checkpoint):
+                return None, 0 if verdict is None else verdict.bytes_read  # the next poll sees what became of it
+            findings, nbytes, sealed = self._findings(verdict), verdict.bytes_read, False
+            more: tuple[Finding, ...] = ()
+            if asked.seal and not blocking(findings):
+                sealed, more = self._seal(session, own, verdict) if at_once else self._seal_apart(own)
+        # Of a part, the watch of all parts tells what the training thinks of its health.
+        ill, norm = (None, None) if self._question.part is not None else self._health()
+        more = more if ill is None else (ill, *more)
+        judgement = Judgement(
+            asked=asked,
+            word=_WORDS[worst(more)] if worst(findings) < worst(more) else verdict.word,
+            findings=(*more, *findings),
+            cached=cached,
+            sealed=sealed,
+            norm=norm,
+            written_since=_written_since(verdict, asked.good_ns),
+        )
+        return judgement, nbytes
+
+    def _findings(self, verdict: Verdict) -> tuple[Finding, ...]:
+        """Return what counts here: where only a part of the save lies, what its files tell by themselves."""
+        if self._question.part is not None:
+            return tuple(finding for report in self.reports.values() for finding in report.findings)
+        if self._tree.looks is None:
+            return verdict.findings
+        damaged = {finding.path for finding in verdict.findings if finding.severity > Severity.UNKNOWN}
+        # What its machine found broken it need not look at any harder.
+        told = [each for each in verdict.findings if each.code is not Code.NOT_LOOKED_AT or each.path not in damaged]
+        return on_hosts(told, self._tree)
+
+    def _session(self, level: Level, *, hashes: bool) -> Session:
+        """Prepare to read with one worker; no other save is read beside it, but for a seal."""
+        rate = self._question.max_rate
+        if hashes:
+            question = replace(TO_SEAL, level=level, jobs=1)
+        else:
+            max_age = None if self.asked.cold else LEDGER_SECONDS
+            question = CheckQuestion(level=level, jobs=1, max_age=max_age, replicas=False)
+        if rate:  # what is kept slow does not hang
+            question = replace(question, timeout=question.timeout + GIB / rate)
+        return session_for(self._tree, question)
+
+    def _verdict(self, session: Session, checkpoint: Checkpoint) -> Verdict | None:
+        """Read a save; None where nobody wants it any more."""
+        for event in session.events(checkpoint):
+            if isinstance(event, Verdict):
+                own = {
+                    report.path: by_itself(report, self.reports.get(report.path, report)) for report in event.reports
+                }
+                self.reports = own
+                return event
+            self.reports = {**self.reports, event.path: event}  # whoever looks at it meanwhile sees a whole one
+            if self._left:
+                return None
+        return None
+
+    def _health(self) -> tuple[Finding | None, float | None]:
+        """Return why it must not be resumed from though it is whole, and the norm that the log shows at its save.
+
+        Raises:
+            UsageError: A log is not there.
+        """
+        checkpoint, tree, asked = self._checkpoint, self._tree, self._question
+        if asked.threshold is None or self.asked.cold:  # logs go away: what they said when it was saved counts
+            return health_reason(checkpoint, require=False, ignore=False), None
+        stages = None if asked.tree.config is None else asked.tree.config.pipeline_stages
+        question = EvidenceQuestion(threshold=asked.threshold, logs=asked.logs)
+        shown = gather(tree.inventory, question, root=tree.storage.root, stages=stages, ignore=False)
+        at = [each.key for each in tree.inventory.checkpoints].index(checkpoint.key)
+        judged = shown.inventory.checkpoints[at]
+        judgement = None if shown.report is None else shown.report.judgements[at]
+        norm = None if judgement is None else judgement.embedding_local_norm
+        above = next((each for each in judged.findings if each.code is Code.NORM_ABOVE_THRESHOLD), None)
+        if above is not None:
+            return above, norm
+        if judged.health is Health.UNKNOWN:
+            why = f"{checkpoint.name}: {(judgement and judgement.note) or 'nothing tells of its health'}"
+            return unknown(Code.HEALTH_UNKNOWN, why, remedy="name the training's log: --log"), norm
+        return health_reason(judged, require=False, ignore=False), norm
+
+    def _seal_apart(self, checkpoint: Checkpoint) -> tuple[bool, tuple[Finding, ...]]:
+        """Read it as the sealer does, for what was read so far has no digests, and seal it."""
+        with closing(self._session(Level.CHECKSUM, hashes=True)) as session:
+            own = self._tree.closer(checkpoint)
+            verdict = self._verdict(session, own)
+            return (False, ()) if verdict is None else self._seal(session, own, verdict)
+
+    def _seal(self, session: Session, checkpoint: Checkpoint, verdict: Verdict) -> tuple[bool, tuple[Finding, ...]]:
+        """Record what it is, and return whether that is done and what it differs from."""
+        # Of one that has grown all that was sealed is as it was: that was found before this is asked.
+        tree, reseal = self._tree, self.asked.rewritten or self.asked.grown
+        try:
+            if not is_object_store(tree.storage.root):
+                assert_changeable(tree.storage.root)
+            sealing = seal_read(tree, session, checkpoint, verdict, reseal=reseal)
+        except CkptToolError as error:
+            self._notes.append(f"{checkpoint.name} is not sealed: {error}")
+            return False, ()
+        return sealing.manifest is not None, sealing.findings
+
+
+def _written_since(verdict: Verdict, good_ns: int | None) -> frozenset[str]:
+    """Return the paths of the files that were written since a save was found good."""
+    return frozenset(
+        report.path
+        for report in verdict.reports
+        if good_ns is not None and report.stamp is not None and (report.stamp.modified_ns or 0) > good_ns
+    )
+
+
+def _is_as_it_was(tree: Tree, checkpoint: Checkpoint) -> bool:
+    """Tell whether all files of a save are still those that the listing saw: retention may take it while it is read."""
+    try:
+        return all(tree.storage.stamp(shard.path) == shard.stamp for shard in checkpoint.shards)
+    except OSError:
+        return False
+
+
+def is_cached(tree: Tree, checkpoint: Checkpoint) -> bool | None:
+    """Tell whether most of a save is in memory, so that reading it says nothing of the disk; None: nobody knows."""
+    told = []
+    if tree.looks is not None:
+        return None
+    for shard in checkpoint.shards[:: 1 + len(checkpoint.shards) // PROBED]:
+        if not is_local(tree.inventory.root) or shard.stamp is None:
+            return None
+        with suppress(OSError), open(tree.inventory.path_of(shard.path), "rb") as file:
+            told.append(was_cached(file.fileno(), 0, shard.stamp.size))
+    known = [each for each in told if each is not None]
+    return sum(known) * 2 > len(known) if known else None

@@ -1,0 +1,428 @@
+"""What a poll of a watched tree means: what has come, what is to be read, and what is to be told.
+
+A save goes from saving to complete to good or bad, and is gone when its files are. Two things look like damage and are
+none: a save under way, and one that the trainer's own retention takes away. So what is not whole counts only when its
+files have been at rest for longer than patience lasts, and what was read counts only of files that are still as they
+were. The clock is the watch's own, and never goes back.
+"""
+
+from __future__ import annotations
+
+from math import inf
+from statistics import median
+
+from ckpttool.core.domain.finding import Code, Finding, Severity, blocking, suspect, unknown, worst
+from ckpttool.core.domain.frozen import replace
+from ckpttool.core.domain.units import in_gib, lasting, on_ranks
+from ckpttool.core.domain.verdict import VerdictWord
+from ckpttool.watch.model import (
+    Action,
+    EventKind,
+    Judge,
+    Judgement,
+    KnownSave,
+    SaveState,
+    SeenSave,
+    Sighting,
+    Watched,
+    WatchEvent,
+    WatchRule,
+)
+from ckpttool.watch.rules_silent_parts import silent_parts
+
+LEAST_PATIENCE = 600.0
+"""Seconds, where nobody says otherwise: a save of a large training takes minutes."""
+
+USUAL = 8
+"""Saves by which it is known what is usual: enough that one odd one has no say, few enough to follow a change."""
+
+LEAST_INTERVALS = 2
+"""Below this nobody knows what is usual."""
+
+TIMES_USUAL = 3
+"""How much longer than usual is too long."""
+
+_OF_CONTENT = frozenset({
+    Code.NONFINITE_VALUES, Code.ALL_ZERO_TENSOR, Code.NORM_JUMP, Code.REPLICA_DIFFERS, Code.REPLICA_STALE,
+    Code.REPLICA_DRIFTED, Code.MARKED_UNHEALTHY, Code.NORM_ABOVE_THRESHOLD,
+})  # fmt: skip
+"""What no save under way shows: it is told at once."""
+
+_WHILE_REWRITTEN = frozenset(
+    {Code.CHECKSUM_MISMATCH, Code.REPLICA_DIFFERS, Code.REPLICA_STALE, Code.REPLICA_DRIFTED, Code.SCHEMA_DIFFERS}
+)
+"""What a good save may show while it is written once more, rank after rank."""
+
+_NOT_KNOWN = frozenset({EventKind.UNREADABLE, EventKind.HEALTH_UNKNOWN})
+
+_MAY_CHANGE = frozenset({VerdictWord.UNREADABLE, VerdictWord.UNSTABLE})
+"""Verdicts that say nothing of the files."""
+
+
+def observe(known: Watched, seen: Sighting, rule: WatchRule, *, now: float) -> tuple[Watched, tuple[Action, ...]]:
+    """Bring what is known up to date with a poll, and say what is to be done.
+
+    Args:
+        known: Before this poll.
+        seen: By this poll.
+        rule: When what is told.
+        now: Seconds of the watch's clock; one that went back is taken for one that stood still.
+
+    Returns:
+        What is known now, what is to be told, and behind that which saves wait to be read, newest first.
+    """
+    now = max(now, known.now)
+    if known.saves and not seen.saves:  # a training keeps its newest one: rather is the disk not there
+        return unseen(known, rule, "it holds no checkpoint any more", now=now)
+    moves = seen.under_way != known.under_way
+    # What came since the last look cannot rest for longer, though its files be older: somebody copies them.
+    passed = inf if known.last_new is None else now - known.now
+    known = replace(known, now=now, unseen_since=None, unseen_told=False, under_way=seen.under_way)
+    before = {save.key: save for save in known.saves}
+    longest = 0.0 if rule.rested is None else passed
+    aged = [replace(save, age=min(save.age or 0.0, longest)) for save in seen.saves]
+    saves = [_seen(before.get(save.key), save, rule, now, moves=moves) for save in aged]
+    if not seen.whole:
+        there = {save.key for save in saves}
+        saves += [save for save in known.saves if save.key not in there]
+    known = _with_new(known, saves, before, seen)
+    told: list[Action] = []
+    judges: list[Action] = []
+    by_key = {save.key: save for save in seen.saves}
+    patience = patience_of(known, rule)
+    for at, save in enumerate(saves):
+        if save.key not in by_key:
+            continue
+        replaced = any(newer.state is SaveState.GOOD for newer in saves[:at])
+        if save.state is SaveState.GOOD:
+            action: Action | None = _again(save, rule, now, is_replaced=replaced)
+        elif save.state is SaveState.BAD:
+            action = _once_more(save, rule, patience, now)
+        else:
+            usual = next((each.good_files for each in saves[at + 1 :] if each.state is SaveState.GOOD), 0)
+            saves[at], action = _next(save, by_key[save.key], rule, known, usual=usual)
+        if action is not None:
+            (judges if isinstance(action, Judge) else told).append(action)
+    known = replace(known, saves=tuple(saves))
+    known, late = _overdue(known)
+    known, low = _room(known, seen)
+    known, silent = silent_parts(known, seen, patience)
+    return known, (*told, *late, *low, *silent, *judges)
+
+
+def unseen(known: Watched, rule: WatchRule, why: str, *, now: float) -> tuple[Watched, tuple[WatchEvent, ...]]:
+    """Note that the tree cannot be seen: what is known of it stays, and that it lasts is told once.
+
+    Args:
+        known: Before.
+        rule: When what is told.
+        why: In words that stand alone.
+        now: As in `observe`.
+    """
+    now = max(now, known.now)
+    since = now if known.unseen_since is None else known.unseen_since
+    known = replace(known, now=now, unseen_since=since)
+    if not known.saves or known.unseen_told or now - since < patience_of(known, rule):
+        return known, ()
+    finding = unknown(
+        Code.UNREADABLE,
+        f"the tree cannot be seen for {lasting(now - since)}: {why}",
+        remedy="see whether its disk is mounted and answers",
+    )
+    newest = known.saves[0]
+    event = replace(_event(EventKind.UNREADABLE, newest, findings=(finding,)), name=None, step=None, word=None)
+    return replace(known, unseen_told=True), (replace(event, subject=f"tree {event.subject}"),)
+
+
+def patience_of(known: Watched, rule: WatchRule) -> float:
+    """Return how many seconds a save may rest before what is missing is told."""
+    if rule.patience is not None:
+        return rule.patience
+    return max(LEAST_PATIENCE, TIMES_USUAL * median(known.durations) if known.durations else 0.0)
+
+
+def _seen(known: KnownSave | None, seen: SeenSave, rule: WatchRule, now: float, *, moves: bool) -> KnownSave:
+    """Return what is known of a save after a poll shows it.
+
+    Args:
+        known: Before.
+        seen: By this poll; its age tells how long it rests already.
+        rule: When it has come to rest.
+        now: By the watch's clock.
+        moves: Whether somewhere in the tree a rank still writes what it renames when it is done.
+    """
+    if known is not None and known.fingerprint == seen.fingerprint:
+        if known.state is SaveState.GOOD or "" in {known.beside, seen.beside} or known.beside == seen.beside:
+            changed = now if moves and seen.incomplete else known.changed_at
+            still = min(known.still + 1, rule.settle)
+            return replace(known, still=still, changed_at=changed, beside=seen.beside or known.beside)
+        return replace(  # a record of it, which may have been half written when it was read
+            known, beside=seen.beside, state=SaveState.SAVING, changed_at=now, still=0, judged_at=None
+        )
+    if known is not None and known.good_as == seen.fingerprint:  # a folder could not be listed for a while
+        return replace(known, fingerprint=seen.fingerprint, state=SaveState.GOOD, judged_at=now, read_again=False)
+    at = now - (seen.age or 0.0)
+    good_ns = None if known is None else known.good_ns
+    newly = seen.written_ns is not None and good_ns is not None and seen.written_ns[0] > good_ns
+    was_told = known is None or known.state in {SaveState.GOOD, SaveState.BAD}
+    return KnownSave(
+        key=seen.key,
+        name=seen.name,
+        step=seen.step,
+        fingerprint=seen.fingerprint,
+        state=SaveState.SAVING,
+        first_seen=at if known is None or was_told else known.first_seen,
+        changed_at=at,
+        was_good=known is not None and known.was_good and not newly,
+        good_as="" if known is None else known.good_as,
+        newest_ns=None if seen.written_ns is None else seen.written_ns[1],
+        good_ns=good_ns,
+        rewritten=newly,
+        files=seen.files,
+        good_files=0 if known is None else known.good_files,
+        beside=seen.beside,
+    )
+
+
+def _with_new(known: Watched, saves: list[KnownSave], before: dict[str, KnownSave], seen: Sighting) -> Watched:
+    """Note when a save came last; of those that the first poll finds, their files' times tell."""
+    if known.last_new is None:
+        ages = {save.key: save.age or 0.0 for save in seen.saves}
+        newest = min(ages, key=lambda key: ages[key], default=None)
+        return known if newest is None else replace(known, last_new=known.now - ages[newest], newest=newest)
+    new = [
+        save
+        for save in saves
+        if save.key not in before or (before[save.key].was_good and not save.was_good)  # written once more
+    ]
+    if not new:
+        return known
+    intervals = (*known.intervals, known.now - known.last_new)[-USUAL:]
+    return replace(known, last_new=known.now, newest=new[0].key, intervals=intervals, overdue_told=False)
+
+
+def _next(
+    save: KnownSave, seen: SeenSave, rule: WatchRule, known: Watched, *, usual: int
+) -> tuple[KnownSave, Action | None]:
+    """Return how far a save is, and what is to be done about it.
+
+    Args:
+        save: As far as it is known.
+        seen: By this poll.
+        rule: When what is told.
+        known: What else is known, and when it is.
+        usual: How many files the good save before it has. One with fewer, of which no record says that it is finished,
+            may be under way, though it lacks nothing that must be there.
+    """
+    unchanged = known.now - save.changed_at
+    rests = save.still >= rule.settle or (rule.rested is not None and unchanged >= rule.rested)
+    final = rests and unchanged >= patience_of(known, rule)
+    if not seen.incomplete:
+        if not rests or (seen.files < usual and not seen.is_committed and not final):
+            return save, None
+        save = replace(save, state=SaveState.COMPLETE, told_incomplete=False)
+        return save, _judge(save, rule, final=final) if final or save.judged_at is None else None
+    save = replace(save, state=SaveState.SAVING)
+    if not final or save.told_incomplete:
+        return save, None
+    if save.was_good:  # what it has lost, reading will tell
+        return save, _judge(save, rule, final=True)
+    return replace(save, told_incomplete=True), _event(
+        EventKind.SAVE_INCOMPLETE,
+        save,
+        findings=(_incomplete(save, seen, known.now - save.first_seen), *seen.incomplete),
+    )
+
+
+def _again(save: KnownSave, rule: WatchRule, now: float, *, is_replaced: bool) -> Judge | None:
+    """Return the reading of a good save once more, where there is a reason for it."""
+    if rule.seal and not save.seal_tried:  # an earlier watch was not asked to
+        return _judge(save, rule, cold=True)
+    if not rule.again or save.read_again:
+        return None
+    if now - (save.judged_at or 0.0) >= rule.again:
+        return _judge(save, rule, cold=True)
+    return replace(_judge(save, rule, cold=True), early=True) if is_replaced else None
+
+
+def _once_more(save: KnownSave, rule: WatchRule, patience: float, now: float) -> Judge | None:
+    """Return the reading of a save that could not be read: some time it may be."""
+    waits = now - (save.judged_at or 0.0) < patience
+    return None if waits or save.word not in _MAY_CHANGE else _judge(save, rule, final=True)
+
+
+def _judge(save: KnownSave, rule: WatchRule, *, final: bool = False, cold: bool = False) -> Judge:
+    return Judge(
+        key=save.key,
+        fingerprint=save.fingerprint,
+        final=final,
+        cold=cold,
+        seal=rule.seal,
+        fresh=not save.was_good,
+        rewritten=save.rewritten,
+        grown=save.was_good and not cold and save.files > save.good_files > 0,
+        beside=save.beside,
+        good_ns=save.good_ns,
+    )
+
+
+def _incomplete(save: KnownSave, seen: SeenSave, since: float) -> Finding:
+    where = f" on {on_ranks(seen.ranks)}" if seen.ranks else ""
+    why = "" if seen.ranks else f": {seen.incomplete[0].message}"
+    return unknown(
+        Code.SAVE_INCOMPLETE,
+        f"{save.name} is not whole{where} {lasting(since)} after it was seen first, and nothing of it changes any more"
+        + why,
+        remedy="look for a rank that hangs: its log ends first",
+        ranks=seen.ranks,
+    )
+
+
+def _overdue(known: Watched) -> tuple[Watched, tuple[WatchEvent, ...]]:
+    """Say once that no save has come for much longer than usual."""
+    if known.last_new is None or len(known.intervals) < LEAST_INTERVALS or not known.saves or known.overdue_told:
+        return known, ()
+    usual, passed = median(known.intervals), known.now - known.last_new
+    if passed <= TIMES_USUAL * usual:
+        return known, ()
+    last = next((save for save in known.saves if save.key == known.newest), known.saves[0])
+    finding = suspect(
+        Code.SAVE_OVERDUE,
+        f"no checkpoint for {lasting(passed)} since {last.name}; usually one comes every {lasting(usual)}",
+        remedy="see whether the training still makes steps",
+    )
+    event = _event(EventKind.SAVE_OVERDUE, last, findings=(finding,))
+    # That a save's own files change says nothing of the next one.
+    subject = f"{known.newest} {round(known.last_new)}"
+    return replace(known, overdue_told=True), (replace(event, subject=subject),)
+
+
+def _room(known: Watched, seen: Sighting) -> tuple[Watched, tuple[WatchEvent, ...]]:
+    """Say once that there is no room for the next save; while one is written it takes its own."""
+    sizes = {save.key: save.nbytes for save in seen.saves}
+    good = next((save for save in known.saves if save.state is SaveState.GOOD and sizes.get(save.key)), None)
+    under_way = any(save.state is SaveState.SAVING and not save.told_incomplete for save in known.saves)
+    if seen.free_bytes is None or good is None or under_way:
+        return known, ()
+    need = sizes[good.key] or 0
+    if seen.free_bytes >= need or known.low_told:
+        return replace(known, low_told=seen.free_bytes < need), ()
+    finding = suspect(
+        Code.DISK_SPACE_LOW,
+        f"the next checkpoint will not fit: {in_gib(seen.free_bytes)} are free, and {good.name} has {in_gib(need)}",
+        remedy="ckpttool prune says what may go",
+    )
+    return replace(known, low_told=True), (_event(EventKind.DISK_SPACE_LOW, good, findings=(finding,)),)
+
+
+def judged(known: Watched, judgement: Judgement) -> tuple[Watched, tuple[WatchEvent, ...]]:
+    """Take in what reading a save showed; of files that changed meanwhile it says nothing.
+
+    Returns:
+        What is known now, and what is to be told.
+    """
+    asked = judgement.asked
+    save = next((save for save in known.saves if save.key == asked.key), None)
+    if save is None or save.fingerprint != asked.fingerprint:
+        return known, ()
+    if save.state is not SaveState.GOOD and save.beside != asked.beside:
+        return known, ()
+    against = blocking(judgement.findings)
+    after = replace(save, judged_at=known.now, word=judgement.word, seal_tried=asked.seal)
+    kind = _kind(save, judgement, against)
+    if kind is None:  # a save under way may look so, or nobody knows: it is read again
+        return _with(known, replace(after, state=SaveState.COMPLETE)), ()
+    if kind in _NOT_KNOWN and save.state is SaveState.BAD:  # told already
+        return _with(known, after), ()
+    if kind in {EventKind.GOOD, EventKind.READ_AGAIN}:
+        after = replace(
+            after,
+            state=SaveState.GOOD,
+            was_good=True,
+            read_again=asked.cold or judgement.cached is False,  # it came from the disk
+            good_as=save.fingerprint,
+            good_ns=save.newest_ns,
+            good_files=save.files,
+        )
+        if not save.was_good:
+            took = max(0.0, save.changed_at - save.first_seen)
+            known = replace(known, durations=(*known.durations, took)[-USUAL:])
+    else:
+        after = replace(after, state=SaveState.BAD)
+    event = _event(kind, after, findings=against, cached=judgement.cached, sealed=judgement.sealed)
+    return _with(known, after), (event,)
+
+
+def _kind(save: KnownSave, judgement: Judgement, against: tuple[Finding, ...]) -> EventKind | None:
+    """Return what is to be told of a verdict; None: nothing yet."""
+    asked = judgement.asked
+    if not against:
+        return EventKind.READ_AGAIN if asked.cold else EventKind.GOOD
+    codes = {finding.code for finding in against}
+    if save.was_good and not (asked.final or asked.cold) and codes <= _WHILE_REWRITTEN:
+        # A file that was not written since is damaged; those that were may be a save under way.
+        differing = {finding.path for finding in against if finding.code is Code.CHECKSUM_MISMATCH}
+        if judgement.written_since and differing <= judgement.written_since:
+            return None
+    if save.was_good and Code.CHECKSUM_MISMATCH in codes:
+        return EventKind.CHECKSUM_MISMATCH
+    weight = worst(against)
+    if weight is Severity.UNKNOWN:
+        what = EventKind.HEALTH_UNKNOWN if codes == {Code.HEALTH_UNKNOWN} else EventKind.UNREADABLE
+        return what if asked.final else None
+    # What a trainer writes anew under its old name is cut off or lacks files: nothing in it contradicts itself.
+    has_changed = save.was_good and codes & {Code.HEADER_INVALID, Code.OFFSETS_NOT_CONTIGUOUS}
+    at_once = asked.final or asked.cold or weight is Severity.UNSAFE or has_changed or codes & _OF_CONTENT
+    return EventKind.BAD if at_once else None
+
+
+def _with(known: Watched, save: KnownSave) -> Watched:
+    return replace(known, saves=tuple(save if other.key == save.key else other for other in known.saves))
+
+
+def _event(
+    kind: EventKind,
+    save: KnownSave,
+    *,
+    findings: tuple[Finding, ...],
+    cached: bool | None = None,
+    sealed: bool = False,
+) -> WatchEvent:
+    return WatchEvent(
+        kind=kind,
+        subject=f"{save.key} {save.fingerprint}",
+        name=save.name,
+        step=save.step,
+        word=save.word,
+        findings=findings,
+        cached=cached,
+        sealed=sealed,
+    )
+
+
+def left_unread(known: Watched, rule: WatchRule) -> tuple[str, ...]:
+    """Say of a look that is the only one which saves it did not read, and why, a sentence each, newest first."""
+    texts = []
+    for save in known.saves:
+        if save.state in {SaveState.GOOD, SaveState.BAD} or save.told_incomplete:
+            continue
+        unchanged, rested = known.now - save.changed_at, rule.rested or 0.0
+        if unchanged < rested:
+            why = f"a file of it changed {lasting(unchanged)} ago, and it has come to rest after {lasting(rested)}"
+            way = f"look again in {lasting(rested - unchanged)}, or give less with --settle and --every"
+        else:
+            why = f"it is not whole yet, which is told after {lasting(patience_of(known, rule))} (--patience)"
+            way = "look again then, or run ckpttool scan"
+        texts.append(f"{save.name} was not read: {why}; {way}")
+    return tuple(texts)
+
+
+def is_idle(known: Watched) -> bool:
+    """Tell whether nothing waits to come to rest, so that names alone need be looked at.
+
+    What was told as not whole waits no longer: a training that died left it.
+    """
+    return all(
+        save.state in {SaveState.GOOD, SaveState.BAD} or (save.state is SaveState.SAVING and save.told_incomplete)
+        for save in known.saves
+    )

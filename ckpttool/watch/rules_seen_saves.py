@@ -1,0 +1,74 @@
+"""What a listing of a watched tree shows of its saves."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from ckpttool.core.domain.checkpoint import Checkpoint, CommitState
+from ckpttool.core.domain.finding import Code, blocking
+from ckpttool.core.domain.health import Health
+from ckpttool.watch.model import SeenSave
+
+OF_FILES = frozenset({Code.SHARD_EMPTY, Code.SHARD_TRUNCATED, Code.UNREADABLE})
+"""What a listing shows of a save under way where only a part of it lies."""
+
+OF_A_TREE = OF_FILES | {
+    Code.RANK_MISSING, Code.SHARD_MISSING, Code.SHARD_ELSEWHERE, Code.UNCOMMITTED_SAVE, Code.METADATA_INCOMPLETE,
+}  # fmt: skip
+"""What a listing shows of a save that is under way."""
+
+OF_PARTS = OF_A_TREE | {Code.PART_MISSING, Code.PART_STALE, Code.NOT_LOOKED_AT, Code.CHANGED_WHILE_READING}
+"""What parts show of it that come at different times."""
+
+_OF_RECORDS = frozenset({Code.UNCOMMITTED_SAVE, Code.METADATA_INCOMPLETE, Code.META_UNREADABLE, Code.HEADER_INVALID})
+"""What a listing shows of the records of a save: they are no shards, and without them these are worth nothing."""
+
+
+def key_of(checkpoint: Checkpoint) -> str:
+    """Return what tells a save from the tree's others."""
+    return "/".join(checkpoint.key)
+
+
+def fingerprint(of: object) -> str:
+    """Return 32 hexadecimal digits that differ where names, sizes or times do."""
+    from hashlib import sha256
+
+    return sha256(repr(of).encode("utf-8", "surrogateescape")).hexdigest()[:32]
+
+
+def seen_save(
+    checkpoint: Checkpoint,
+    wall: float,
+    codes: Collection[Code] = OF_A_TREE,
+    told: Sequence[object] = (),
+    beside: str = "",
+) -> SeenSave:
+    """Return what a listing shows of a save.
+
+    Args:
+        checkpoint: The save.
+        wall: Seconds since 1970.
+        codes: Findings that say that it may be under way.
+        told: What else is known of its files: where it differs, it is not the same any more.
+        beside: As in `SeenSave`.
+    """
+    stamps = ((shard.path, shard.stamp) for shard in checkpoint.shards)
+    files = sorted((path, None if stamp is None else (stamp.size, stamp.token)) for path, stamp in stamps)
+    against = blocking(checkpoint.findings)
+    told = [*told, *sorted((each.code.value, each.path or "") for each in against if each.code in _OF_RECORDS)]
+    told += [checkpoint.health.value] if checkpoint.health is Health.UNHEALTHY else []
+    saved = checkpoint.saved_ns
+    first = min((shard.modified_ns for shard in checkpoint.shards if shard.modified_ns is not None), default=None)
+    return SeenSave(
+        key=key_of(checkpoint),
+        name=checkpoint.name,
+        step=checkpoint.step,
+        fingerprint=fingerprint((files, told) if told else files),
+        incomplete=tuple(finding for finding in against if finding.code in codes),
+        nbytes=checkpoint.nbytes,
+        age=None if saved is None else max(0.0, wall - saved / 1e9),
+        written_ns=None if saved is None or first is None else (first, saved),
+        files=len(files),
+        beside=beside,
+        is_committed=checkpoint.commit is CommitState.COMMITTED,
+    )

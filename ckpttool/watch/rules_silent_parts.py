@@ -1,0 +1,43 @@
+"""Which machines write their part of a watched tree no longer."""
+
+from __future__ import annotations
+
+from ckpttool.core.domain.finding import Code, unknown
+from ckpttool.core.domain.frozen import replace
+from ckpttool.core.domain.units import lasting
+from ckpttool.watch.model import EventKind, KnownNode, Sighting, Watched, WatchEvent
+
+
+def silent_parts(known: Watched, seen: Sighting, patience: float) -> tuple[Watched, tuple[WatchEvent, ...]]:
+    """Say once of each machine that its part is written no longer, or is not there."""
+    before = {node.number: node for node in known.nodes}
+    nodes, told = [], []
+    for each in seen.nodes:
+        node = before.get(each.number)
+        if node is None or node.mark != each.mark:
+            node = KnownNode(number=each.number, name=each.name, mark=each.mark, since=known.now)
+        elif not node.told and known.now - node.since >= patience:
+            node = replace(node, told=True)
+            told.append(_of_node(node, known.now))
+        nodes.append(node)
+    return replace(known, nodes=tuple(nodes)), tuple(told)
+
+
+def _of_node(node: KnownNode, now: float) -> WatchEvent:
+    passed = lasting(now - node.since)
+    if node.mark:
+        kind, code, what = EventKind.PART_STALE, Code.PART_STALE, f"was written {passed} ago, and not since"
+    else:
+        kind, code, what = EventKind.PART_MISSING, Code.PART_MISSING, f"is not here for {passed}"
+    finding = unknown(
+        code,
+        f"{node.name} {what}: what that machine has now, nobody knows",
+        remedy="see whether it answers, and whether ckpttool watch --part-out runs there",
+    )
+    subject = f"part {node.number} {node.mark or round(node.since)}"
+    return WatchEvent(kind=kind, subject=subject, name=None, step=None, findings=(finding,))
+
+
+def is_silent(known: Watched, number: int, patience: float) -> bool:
+    """Tell whether a machine's part is so old that what others took away since may still stand in it."""
+    return any(node.number == number and known.now - node.since >= patience / 2 for node in known.nodes)

@@ -1,0 +1,286 @@
+"""What a poll sees of the saves of a watched tree: of one on this machine, of one machine's part, of all parts."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Protocol
+
+from ckpttool.core.domain.finding import Code, Finding, blocking, unknown
+from ckpttool.core.domain.frozen import replace
+from ckpttool.core.domain.progress import newest_first
+from ckpttool.core.errors import UsageError
+from ckpttool.core.records import OWN_FOLDER, PART_SUFFIX, STREAM, is_manifest
+from ckpttool.core.storage import look_anew, open_storage, shortest
+from ckpttool.core.storage.base import Kind
+from ckpttool.core.verbs.scanning import Tree, looking_at, scanned
+from ckpttool.core.write.files import is_own_temporary
+from ckpttool.trainers.base import Refusal
+from ckpttool.trainers.listing import list_root
+from ckpttool.trainers.locate import locate
+from ckpttool.watch.model import SaveState, SeenNode, Sighting
+from ckpttool.watch.rules import patience_of
+from ckpttool.watch.rules_seen_saves import OF_FILES, OF_PARTS, fingerprint, key_of, seen_save
+from ckpttool.watch.rules_silent_parts import is_silent
+
+if TYPE_CHECKING:
+    from ckpttool.core.domain.checkpoint import Checkpoint
+    from ckpttool.core.domain.merge import Merge
+    from ckpttool.core.domain.question import TreeQuestion
+    from ckpttool.core.domain.verdict import Level
+    from ckpttool.core.records.merging import MergedLooks
+    from ckpttool.core.storage.base import Storage
+    from ckpttool.watch.model import Watched, WatchQuestion
+
+
+class Moves(Protocol):
+    """What tells whether a tree moved since it was listed."""
+
+    @property
+    def unfinished(self) -> Collection[str]:
+        """Return the paths of what may be written under another name first."""
+        ...
+
+    def moved(self) -> bool:
+        """Tell whether it may have."""
+        ...
+
+
+def scans_often(question: TreeQuestion) -> tuple[Tree, Moves]:
+    """As `scan`; also return what tells later whether the tree, or a part that was written of it, moved since.
+
+    Raises:
+        UsageError: As of `scan`; or it is none that can be looked at twice.
+    """
+    from ckpttool.core.storage.listed import ListedFiles, ListedStorage
+
+    if question.path == STREAM:
+        raise UsageError("standard input can be read but once: give the folder in which the parts lie")
+    look_anew(question.path or os.curdir)
+    files = ListedFiles(open_storage(shortest(question.path or os.curdir)), PART_SUFFIX)
+    located = locate(question.path, layout=question.layout, config=question.config, root=question.root)
+    if located.looks is not None:
+        return scanned(located, question), files
+    storage = ListedStorage(located.storage)
+    with looking_at(storage.root):
+        listing = list_root(storage)
+    return scanned(replace(located, storage=storage, listing=listing), question), storage
+
+
+STAMPS_A_POLL = 2048
+"""Files of known saves that an idle poll looks at, all of them in turn."""
+
+
+MOST_BESIDE = 20_000
+"""Names in the folder of a save that is not known to be good that a poll looks at."""
+
+
+class InPlace:
+    """The files of a tree's saves, newest first: what is written in place moves no folder."""
+
+    def __init__(self, tree: Tree, turn: int) -> None:
+        """Note how they are.
+
+        Args:
+            tree: As it was listed.
+            turn: How many were looked at before it was.
+        """
+        here = [] if tree.looks is not None else newest_first(tree.inventory.checkpoints)
+        self._stamps = [(shard.path, shard.stamp) for each in here for shard in each.shards if shard.stamp]
+        self._root = tree.inventory.root
+        self.turn = turn
+
+    def moved(self) -> bool:
+        """Tell whether one of those whose turn it is was written."""
+        if not self._stamps:
+            return False
+        storage = open_storage(self._root)
+        for _ in range(min(STAMPS_A_POLL, len(self._stamps))):
+            path, stamp = self._stamps[self.turn % len(self._stamps)]
+            self.turn += 1
+            try:
+                if storage.stamp(path) != stamp:
+                    return True
+            except OSError:
+                return True
+        return False
+
+
+def assert_meant(question: WatchQuestion, tree: Tree) -> None:
+    """Let nobody ask of parts what only files allow.
+
+    Raises:
+        UsageError: Somebody does.
+    """
+    if tree.looks is None:
+        return
+    source = tree.looks.merge.source
+    if question.seal:
+        raise UsageError(f"--seal: {source} holds parts; what they are of is sealed where its files are")
+    if question.part is not None:
+        raise UsageError(f"--part-out: {source} holds parts already; give the tree that this machine sees")
+
+
+def sighting(tree: Tree, listed: Moves, question: WatchQuestion, known: Watched, wall: float) -> Sighting:
+    """Return what there is to see of a tree, but for the room on its disk.
+
+    Args:
+        tree: As it was listed.
+        listed: Which of its files are not finished yet.
+        question: Whether it is a part, how hard its shards are to be looked at, and how long patience lasts.
+        known: Which saves are good, and which machines fell silent.
+        wall: Seconds since 1970.
+    """
+    ordered = newest_first(tree.inventory.checkpoints)
+    complete = not tree.inventory.unlisted
+    if tree.looks is None and question.part is None:
+        beside = _Beside(tree, known)
+        own = tuple(seen_save(each, wall, beside=beside.of(each)) for each in ordered)
+        return Sighting(saves=own, whole=complete, under_way=_moved(tree.storage, listed.unfinished))
+    if tree.looks is None:
+        parts = (seen_save(each, wall, OF_FILES, _sealed(tree, each)) for each in ordered)
+        # That there are fewer than usual is for whoever sees all of them to judge: what is here is to be read.
+        return Sighting(saves=tuple(replace(each, files=0) for each in parts), whole=complete)
+    merge, saves = tree.looks.merge, []
+    patience = patience_of(known, question.rule)
+    silent = {node.number for node in known.nodes if is_silent(known, node.number, patience)}
+    behind = _left_behind(tree, silent)
+    for each in ordered:
+        if key_of(each) not in behind:
+            told, unlooked = _told(tree.looks, each, question.level)
+            save = seen_save(each, wall, OF_PARTS, told)
+            saves.append(replace(save, incomplete=on_hosts((*save.incomplete, *unlooked), tree)))
+    return Sighting(saves=tuple(saves), whole=complete and not merge.lacking, nodes=_nodes(merge))
+
+
+class _Beside:
+    """What lies in the folder of a save beside its shards, of saves that are not known to be good."""
+
+    def __init__(self, tree: Tree, known: Watched) -> None:
+        self._tree = tree
+        self._good = {save.key for save in known.saves if save.state is SaveState.GOOD}
+
+    def of(self, checkpoint: Checkpoint) -> str:
+        """Return what differs where something of it moved; empty where nobody needs to know, or it has no folder."""
+        if key_of(checkpoint) in self._good:
+            return ""
+        members = self._tree.layout.members(checkpoint)
+        shards = {shard.path for shard in checkpoint.shards}
+        if isinstance(members, Refusal) or len(members.paths) != 1 or members.paths[0] in shards:
+            return ""
+        return _moved(self._tree.storage, (path for path in self._files(members.paths[0]) if path not in shards))
+
+    def _files(self, folder: str) -> Iterator[str]:
+        """Yield the files in and below a save's folder, links to folders in it not followed, and no more than a bound.
+
+        The folder itself may be a link: to another disk, or to everything that this machine has.
+        """
+        storage, waiting, left = self._tree.storage, [folder], MOST_BESIDE
+        while waiting and left:
+            inner = waiting.pop()
+            try:
+                entries = sorted(storage.entries(inner))[:left]
+            except OSError:  # it goes away
+                continue
+            left -= len(entries)
+            for name, kind in entries:
+                path = f"{inner}/{name}"
+                if kind is Kind.FOLDER:
+                    waiting += [] if os.path.islink(f"{storage.root}/{path}") else [path]
+                elif not is_manifest(path) and not is_own_temporary(name):
+                    yield path
+
+
+def _moved(storage: Storage, paths: Iterable[str]) -> str:
+    """Return what differs where one of some files came, went or was written."""
+    stamps = []
+    for path in sorted(paths):
+        if not path.startswith(f"{OWN_FOLDER}/") and path != OWN_FOLDER:
+            with suppress(OSError):
+                stamp = storage.stamp(path)
+                stamps.append((path, stamp.size, stamp.token))
+    return fingerprint(stamps)
+
+
+def _sealed(tree: Tree, checkpoint: Checkpoint) -> tuple[str, ...]:
+    """Return which shards of a save are sealed: what was sealed since it was read is read again, and compared."""
+    from ckpttool.core.domain.manifest import Manifest
+    from ckpttool.core.records.manifest import read_manifest
+
+    place = tree.seal_place(checkpoint)
+    manifest = None if place is None else read_manifest(tree.storage, place)
+    own = {shard.path for shard in checkpoint.shards}
+    return tuple(seal.path for seal in manifest.shards if seal.path in own) if isinstance(manifest, Manifest) else ()
+
+
+def _told(looks: MergedLooks, checkpoint: Checkpoint, level: Level) -> tuple[list[object], tuple[Finding, ...]]:
+    """Return what the machines tell of the shards of a save, and a finding where some are not looked at yet."""
+    told: list[object] = []
+    unlooked = []
+    for shard in sorted(checkpoint.shards, key=lambda shard: shard.path):
+        report = looks.told(shard.path)
+        against = () if report is None else blocking(report.findings)
+        told.append(None if report is None else (report.level.value, sorted(each.code.value for each in against)))
+        if report is None or (report.level < level and not against):
+            unlooked.append(shard)
+    if not unlooked:
+        return told, ()
+    first = unlooked[0]
+    message = f"{len(unlooked)} of {len(checkpoint.shards)} shards are not read yet by the machine on which they lie"
+    remedy = f"see whether ckpttool watch --part-out --level {level.word} runs there"
+    ranks = tuple(sorted({shard.rank for shard in unlooked if shard.rank is not None}))
+    return told, (unknown(Code.NOT_LOOKED_AT, message, path=first.path, ranks=ranks, remedy=remedy),)
+
+
+def on_hosts(findings: Sequence[Finding], tree: Tree) -> tuple[Finding, ...]:
+    """Return findings with the machines that they are about, where several looked at the tree."""
+    if tree.looks is None:
+        return tuple(findings)
+    merge = tree.looks.merge
+    of_rank: dict[int, set[int]] = {}
+    for checkpoint in tree.inventory.checkpoints:
+        for shard in checkpoint.shards:
+            if shard.rank is not None:
+                of_rank.setdefault(shard.rank, set()).update(merge.held.get(shard.path, ()))
+    named = []
+    for finding in findings:
+        seats = {*merge.held.get(finding.path or "", ())} or {
+            at for rank in finding.ranks for at in of_rank.get(rank, ())
+        }
+        hosts = sorted({merge.seats[at].host for at in seats})
+        shown = ", ".join(hosts[:_MOST_HOSTS]) + (
+            f" and {len(hosts) - _MOST_HOSTS} more" if hosts[_MOST_HOSTS:] else ""
+        )
+        is_said = not hosts or all(host in finding.message for host in hosts)
+        named.append(finding if is_said else replace(finding, message=f"{finding.message} (on {shown})"))
+    return tuple(named)
+
+
+_MOST_HOSTS = 4
+"""Machines that one line names."""
+
+
+def _nodes(merge: Merge) -> tuple[SeenNode, ...]:
+    """Return the machines that write parts of a tree, and of those that do not, which part is not there."""
+    looked = {seat.number: seat for seat in merge.looked}
+    return tuple(
+        SeenNode(number=number, name=seat.name, mark=str(seat.began_ns))
+        if (seat := looked.get(number)) is not None
+        else SeenNode(number=number, name=f"part {number} of {merge.of}", mark="")
+        for number in range(1, merge.of + 1)
+    )
+
+
+def _left_behind(tree: Tree, silent: Collection[int]) -> frozenset[str]:
+    """Return the keys of saves of which none but machines that fell silent tell: others took theirs away since."""
+    if tree.looks is None or not silent:
+        return frozenset()
+    merge = tree.looks.merge
+    if all(seat.number in silent for seat in merge.seats):
+        return frozenset()
+    return frozenset(
+        key_of(checkpoint)
+        for checkpoint in tree.inventory.checkpoints
+        if all(merge.seats[at].number in silent for shard in checkpoint.shards for at in merge.held.get(shard.path, ()))
+    )

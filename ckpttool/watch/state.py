@@ -1,0 +1,197 @@
+"""What a watch knew when it was last written down: it outlives the process, and whatever is wrong with it is nothing.
+
+It holds what was told, so that a restart repeats none of it; it is written after a hook ran, so that none is lost.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from ckpttool.core.domain.frozen import dataclass
+from ckpttool.core.domain.node import Reach
+from ckpttool.core.domain.units import Step
+from ckpttool.core.domain.verdict import VerdictWord
+from ckpttool.core.formats.strict_json import (
+    OWN_MEMORY,
+    JsonObject,
+    ParseError,
+    as_float,
+    as_object,
+    get_bool,
+    get_int,
+    get_list,
+    get_optional_int,
+    get_optional_str,
+    get_str,
+    parse_object,
+)
+from ckpttool.core.records import own_state, spelled, unspelled
+from ckpttool.core.records.hashed_json import closed, is_whole
+from ckpttool.core.storage import is_local
+from ckpttool.core.storage.local import LocalStorage
+from ckpttool.core.storage.mounts import mount_of
+from ckpttool.watch.model import KnownNode, KnownSave, SaveState, Watched
+
+SCHEMA = "ckpttool/watch-state/1"
+
+STATE_LIMIT = 64 << 20
+"""Bytes: some hundred thousand saves."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WatchState:
+    """What is written down."""
+
+    watched: Watched
+    boot: str
+    """Which start of which machine the next time is counted from; empty where it is not known."""
+    seconds: float
+    """Since that start."""
+    wall: float
+    """Seconds since 1970, for where the machine was started anew."""
+
+
+def state_place(root: str, environment: Mapping[str, str], *, table: str) -> str | None:
+    """Return the file that holds the state of a tree's watch; None where the user has no folder for it.
+
+    It is the same before the tree is there and after the machine was started anew. Where many machines share the folder
+    of the state, but not the disk of the tree, each has a file of its own.
+
+    Args:
+        root: The tree.
+        environment: Of the process.
+        table: As `mount_table` gives it.
+    """
+    from xxhash import xxh3_128_hexdigest
+
+    base = own_state(environment)
+    if base is None:
+        return None
+    mount = mount_of(root, table)
+    if mount.reach is Reach.SHARED:
+        disk = f"{mount.kind} {mount.source}"
+    else:
+        disk = "" if mount_of(base, table).reach is Reach.LOCAL else os.uname().nodename
+    place = os.path.realpath(root) if is_local(root) else root
+    tree = xxh3_128_hexdigest(os.fsencode(disk) + b"\0" + os.fsencode(place))
+    return f"{base}/watch/{tree}.json"
+
+
+def state_bytes(state: WatchState) -> bytes:
+    """Spell a state; `read_state` reads it back."""
+    known = state.watched
+    document = {
+        "schema": SCHEMA,
+        "boot": state.boot,
+        "seconds": float(state.seconds),
+        "wall": float(state.wall),
+        "now": float(known.now),
+        "last_new": known.last_new,
+        "intervals": [*known.intervals],
+        "durations": [*known.durations],
+        "newest": None if known.newest is None else spelled(known.newest),
+        "overdue_told": known.overdue_told,
+        "low_told": known.low_told,
+        "unseen_since": known.unseen_since,
+        "unseen_told": known.unseen_told,
+        "under_way": known.under_way,
+        "nodes": [
+            {name: getattr(node, name) for name in KnownNode.__slots__} | {"name": spelled(node.name)}
+            for node in known.nodes
+        ],
+        "saves": [
+            {name: getattr(save, name) for name in KnownSave.__slots__}
+            | {"key": spelled(save.key), "name": spelled(save.name)}
+            for save in known.saves
+        ],
+    }
+    return closed(json.dumps(document)[:-1])
+
+
+def read_state(place: str) -> WatchState | None:
+    """Return what was written down; None where nothing was, or it cannot be believed to the last bit."""
+    path = Path(place)
+    try:
+        data = LocalStorage(str(path.parent)).small_file(path.name, limit=STATE_LIMIT)
+        return _state(data) if is_whole(data) else None
+    except (OSError, ValueError):  # a ParseError is one
+        return None
+
+
+def _state(data: bytes) -> WatchState:
+    record = parse_object(data, what="the state", limit=STATE_LIMIT, most_memory=OWN_MEMORY)
+    if get_str(record, "schema") != SCHEMA:
+        raise ParseError("another version's", where="the state")
+    newest = get_optional_str(record, "newest")
+    watched = Watched(
+        saves=tuple(_save(as_object(value)) for value in get_list(record, "saves")),
+        now=_float(record, "now"),
+        last_new=_optional_float(record, "last_new"),
+        intervals=_floats(record, "intervals"),
+        durations=_floats(record, "durations"),
+        newest=None if newest is None else unspelled(newest),
+        overdue_told=get_bool(record, "overdue_told"),
+        low_told=get_bool(record, "low_told"),
+        unseen_since=_optional_float(record, "unseen_since"),
+        unseen_told=get_bool(record, "unseen_told"),
+        under_way=get_str(record, "under_way"),
+        nodes=tuple(_node(as_object(value)) for value in get_list(record, "nodes")),
+    )
+    return WatchState(
+        watched=watched,
+        boot=get_str(record, "boot"),
+        seconds=_float(record, "seconds"),
+        wall=_float(record, "wall"),
+    )
+
+
+def _save(line: JsonObject) -> KnownSave:
+    step, word = get_optional_int(line, "step"), get_optional_str(line, "word")
+    return KnownSave(
+        key=unspelled(get_str(line, "key")),
+        name=unspelled(get_str(line, "name")),
+        step=None if step is None else Step(step),
+        fingerprint=get_str(line, "fingerprint"),
+        state=SaveState(get_str(line, "state")),
+        first_seen=_float(line, "first_seen"),
+        changed_at=_float(line, "changed_at"),
+        still=get_int(line, "still"),
+        judged_at=_optional_float(line, "judged_at"),
+        word=None if word is None else VerdictWord(word),
+        was_good=get_bool(line, "was_good"),
+        told_incomplete=get_bool(line, "told_incomplete"),
+        read_again=get_bool(line, "read_again"),
+        good_as=get_str(line, "good_as"),
+        seal_tried=get_bool(line, "seal_tried"),
+        newest_ns=get_optional_int(line, "newest_ns"),
+        good_ns=get_optional_int(line, "good_ns"),
+        rewritten=get_bool(line, "rewritten"),
+        files=get_int(line, "files"),
+        good_files=get_int(line, "good_files"),
+        beside=get_str(line, "beside"),
+    )
+
+
+def _node(line: JsonObject) -> KnownNode:
+    return KnownNode(
+        number=get_int(line, "number"),
+        name=unspelled(get_str(line, "name")),
+        mark=get_str(line, "mark"),
+        since=_float(line, "since"),
+        told=get_bool(line, "told"),
+    )
+
+
+def _float(record: JsonObject, key: str) -> float:
+    return as_float(record.get(key), where="the state", key=key)
+
+
+def _optional_float(record: JsonObject, key: str) -> float | None:
+    return None if record.get(key) is None else _float(record, key)
+
+
+def _floats(record: JsonObject, key: str) -> tuple[float, ...]:
+    return tuple(as_float(value, where="the state", key=key) for value in get_list(record, key))

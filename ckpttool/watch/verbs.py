@@ -1,0 +1,402 @@
+"""Watch a tree: see each checkpoint as it lands, read it when it has come to rest, and tell what it is."""
+
+from __future__ import annotations
+
+import os
+import queue
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from typing import TYPE_CHECKING
+
+from ckpttool.core.domain.frozen import replace
+from ckpttool.core.domain.units import ByteCount
+from ckpttool.core.errors import (
+    CkptToolError,
+    LockedError,
+    NotDurableError,
+    UnknownLayoutError,
+    UsageError,
+    WriteFailedError,
+)
+from ckpttool.core.storage import is_local, open_storage
+from ckpttool.core.storage.disk import LocalDisk
+from ckpttool.core.storage.mounts import mount_table
+from ckpttool.core.verbs.scanning import Tree
+from ckpttool.core.write.files import ensure_folder, locked
+from ckpttool.core.write.files import replace as write
+from ckpttool.watch.clock import Machine
+from ckpttool.watch.metrics import measured
+from ckpttool.watch.model import (
+    EventKind,
+    Judge,
+    Sighting,
+    Watched,
+    WatchEvent,
+    WatchQuestion,
+)
+from ckpttool.watch.part_keeping import PartKeeping, part_keeping
+from ckpttool.watch.reading import Read, Reading, is_cached
+from ckpttool.watch.rules import is_idle, judged, left_unread, observe, unseen
+from ckpttool.watch.rules_seen_saves import key_of
+from ckpttool.watch.seeing import InPlace, assert_meant, scans_often, sighting
+from ckpttool.watch.state import WatchState, read_state, state_bytes, state_place
+
+if TYPE_CHECKING:
+    from ckpttool.watch.seeing import Moves
+
+FULL_EVERY = 20
+"""Polls after which all folders are listed whatever their times say: NFS shows these up to a minute late."""
+
+KEEP_SECONDS = 60.0
+"""After which the state is written though nothing happened: only the watch's clock would be lost."""
+
+
+class Watch:
+    """One watch of one tree. `run` polls until somebody calls `stop`."""
+
+    def __init__(
+        self,
+        question: WatchQuestion,
+        tell: Callable[[WatchEvent], None],
+        note: Callable[[str], None],
+        machine: Machine | None = None,
+    ) -> None:
+        """Take what to watch, who is told, and who hears what goes wrong beside.
+
+        Args:
+            question: Which tree, and how.
+            tell: Called with each event before the hook is run.
+            note: Called with a sentence for people.
+            machine: Whose clock counts; None: this one's.
+        """
+        self.question = question
+        self.known = Watched()
+        self.told: Counter[EventKind] = Counter()
+        self.hook_failures = 0
+        self.verified_bytes = 0
+        self.polled_at: float | None = None
+        self.norm: float | None = None
+        self.free_bytes: ByteCount | None = None
+        self._tell = tell
+        self._note = note
+        self._write_metrics: Callable[[], None] = lambda: None
+        self._machine = machine or Machine()
+        self._rule = replace(question.rule, seal=question.seal)
+        self._stopping = False
+        self._mail: queue.SimpleQueue[Read | None] = queue.SimpleQueue()
+        """How readings ended; None: look whether it is to stop."""
+        self._reading: Reading | None = None
+        self._waiting: list[Judge] = []
+        self._is_idle = False
+        """Whether the last poll found that nothing moved."""
+        self._polls = 0
+        self._tree: Tree | None = None
+        self._listed: Moves | None = None
+        self._last = Sighting(saves=())
+        self._files: InPlace | None = None
+        self._place: str | None = None
+        self._held, self._also_held = ExitStack(), ""
+        self._offset = 0.0
+        self._kept: tuple[Watched, float] | None = None
+        self._said: dict[str, str] = {}
+        """What is wrong at present and was said, by what it is about."""
+        self._part: PartKeeping | None = None
+
+    @contextmanager
+    def begun(self) -> Iterator[None]:
+        """Hold the lock of this tree's watch, and know what the last one knew.
+
+        Raises:
+            LockedError: The tree is watched already, by this user on this machine.
+            UsageError: There is nowhere to keep the state.
+            WriteFailedError: The state cannot be written.
+        """
+        root = self.question.tree.path or "."
+        place = state_place(root, self.question.environment or os.environ, table=mount_table())
+        if place is None:
+            raise UsageError("there is no place for what the watch must remember: set XDG_STATE_HOME to a folder")
+        ensure_folder(os.path.dirname(place))
+        with _alone(place, root), self._held, measured(self) as self._write_metrics:
+            self._recall(place)
+            self._keep(always=True)
+            self._write_metrics()
+            self._part = part_keeping(self.question, self._say)
+            try:
+                yield
+            finally:
+                if self._reading is not None:
+                    self._reading.leave()
+                self._keep(always=True)
+
+    def stop(self) -> None:
+        """End after what is being told; safe in a signal handler."""
+        self._stopping = True
+        self._mail.put(None)  # of all that wakes a thread, this alone may be called while it is being called
+
+    def run(self) -> None:
+        """Poll until `stop` is called, or once.
+
+        Raises:
+            CkptToolError: With `once`, the tree cannot be listed or read.
+        """
+        while not self._stopping:
+            self.poll()
+            self._measure()
+            until = self._machine.seconds() + self.question.every  # a disk that answers slowly has its rest
+            if self.question.once:
+                self.finish_reading()
+                self._keep_part()
+                for text in left_unread(self.known, self._rule) if self._part is None else ():
+                    self._note(text)
+                return
+            while (left := until - self._machine.seconds()) > 0 and not self._stopping:
+                self._take(left)
+
+    def poll(self) -> None:
+        """Look once, tell what there is to tell, and begin to read what has come to rest."""
+        while not self._stopping and self._take(0):
+            pass
+        seen, now = self._look(), self._now()
+        self.polled_at = self._machine.wall()
+        self._keep_part(moved=not self._is_idle)
+        if isinstance(seen, str):
+            self._tell_and_keep(*unseen(self.known, self._rule, seen, now=now))
+            return
+        known, actions = observe(self.known, seen, self._rule, now=now)
+        self._tell_and_keep(known, tuple(action for action in actions if isinstance(action, WatchEvent)))
+        being_read = None if self._reading is None else self._reading.asked
+        self._waiting = [
+            action
+            for action in actions
+            if isinstance(action, Judge)
+            and not (action.early and self._is_idle)
+            and (being_read is None or (action.key, action.fingerprint) != (being_read.key, being_read.fingerprint))
+        ]
+        self._begin_reading()
+
+    def finish_reading(self) -> None:
+        """Wait until all is read that waits to be read."""
+        while self._reading is not None and not self._stopping:
+            self._take(None)
+
+    # What is seen.
+
+    def _look(self) -> Sighting | str:
+        """Return what there is to see now, or why it cannot be seen, which is said once."""
+        self._polls += 1
+        self._is_idle = False
+        try:
+            self._is_idle = self._is_unmoved()
+            if self._is_idle:
+                self._last = replace(self._last, free_bytes=self._free())
+                return self._last
+            tree, self._listed = scans_often(replace(self.question.tree, sizes=True))
+            assert_meant(self.question, tree)
+            self._tree = tree
+        except UnknownLayoutError as error:
+            if self._is_only_look:
+                raise
+            self._say("tree", f"{error}: waiting for the first checkpoint" if not self.known.saves else str(error))
+            return str(error)
+        except (CkptToolError, OSError) as error:
+            is_meant = self._tree is None and isinstance(error, UsageError)  # later, somebody put something there
+            if self._is_only_look or is_meant:
+                raise
+            self._say("tree", f"{error}; the next poll looks again")
+            return str(error)
+        self._said.pop("tree", None)
+        self._hold(self._tree)
+        self._last = self._sighting(self._tree, self._listed)
+        return self._last
+
+    def _hold(self, tree: Tree) -> None:
+        """Let nobody watch this tree by another of its names, such as the folder above it.
+
+        Raises:
+            LockedError: Somebody does.
+        """
+        root = tree.inventory.root
+        place = state_place(root, self.question.environment or os.environ, table=mount_table())
+        if tree.looks is None and place is not None and place not in {self._place, self._also_held}:
+            self._held.close()
+            self._held.enter_context(_alone(place, root))
+            self._also_held = place
+
+    @property
+    def _is_only_look(self) -> bool:
+        """Whether nobody else tells of what cannot be seen: a part says so itself."""
+        return self.question.once and self._part is None
+
+    def _sighting(self, tree: Tree, listed: Moves) -> Sighting:
+        if tree.looks is not None:
+            self._rule = replace(self._rule, again=0.0)  # whoever has the files reads them once more
+        self._files = InPlace(tree, 0 if self._files is None else self._files.turn)
+        seen = sighting(tree, listed, self.question, self.known, self._machine.wall())
+        return replace(seen, free_bytes=self._free())
+
+    def _keep_part(self, *, moved: bool = False) -> None:
+        if self._part is not None:
+            self._part.keep(self._reading, moved=moved)
+
+    def _is_unmoved(self) -> bool:
+        """Tell whether the last sighting still holds, at a small part of a scan's cost."""
+        if self._listed is None or self._files is None or self._polls % FULL_EVERY == 0 or not is_idle(self.known):
+            return False
+        return not self._listed.moved() and not self._files.moved()
+
+    def _free(self) -> ByteCount | None:
+        root = self._tree.inventory.root if self._tree and self._tree.looks is None else ""
+        if root and is_local(root):
+            with suppress(OSError):
+                self.free_bytes = ByteCount(LocalDisk().room(root).free_bytes)
+        return self.free_bytes
+
+    def _say(self, about: str, text: str) -> None:
+        """Say what is wrong, once while it lasts."""
+        if text and text != self._said.get(about):
+            self._note(text)
+        self._said[about] = text
+
+    # What is read.
+
+    def _begin_reading(self) -> None:
+        """Read the first of those that wait, unless one is being read."""
+        while self._reading is None and self._waiting and not self._stopping:
+            asked = self._waiting.pop(0)
+            tree = self._tree
+            found = [] if tree is None else [each for each in tree.inventory.checkpoints if key_of(each) == asked.key]
+            if tree is None or not found or (asked.early and is_cached(tree, found[0]) is not False):
+                continue
+            own = tree if tree.looks is not None else replace(tree, storage=open_storage(tree.inventory.root))
+            self._reading = Reading(self.question, own, found[0], asked, self._mail.put)
+
+    def _take(self, seconds: float | None) -> bool:
+        """Wait for what is being read to be read, and tell what it is; False where nothing came in time."""
+        try:
+            read = self._mail.get(timeout=seconds)
+        except queue.Empty:
+            return False
+        if read is not None:
+            self._finish(read)
+            self._measure()
+        return True
+
+    def _finish(self, read: Read) -> None:
+        self._keep_part()
+        self._reading = None
+        for text in read.notes:
+            self._note(text)
+        self.verified_bytes += read.bytes_read
+        if isinstance(read.error, (CkptToolError, OSError)) and not self.question.once:
+            self._say("reading", f"{read.error}; the next poll tries again")
+        elif read.error is not None:
+            raise read.error
+        else:
+            self._said.pop("reading", None)
+        if read.judgement is not None:
+            self.norm = self.norm if read.judgement.norm is None else read.judgement.norm
+            self._tell_and_keep(*judged(self.known, read.judgement))
+        self._begin_reading()
+
+    # What is told.
+
+    def _tell_and_keep(self, known: Watched, events: tuple[WatchEvent, ...]) -> None:
+        """Tell what there is to tell, and only then know that it was told: an interrupt may come at any moment."""
+        for event in events:
+            if self._part is not None and event.kind is not EventKind.DISK_SPACE_LOW:
+                continue  # of a part of a save nothing more can be told
+            if self._stopping:  # the next watch tells it: a hook may take a minute
+                return
+            self._announce(event)
+        self.known = known
+        self._keep()
+
+    def _announce(self, event: WatchEvent) -> None:
+        from hashlib import sha256
+
+        root = self._tree.inventory.root if self._tree else self.question.tree.path or "."
+        place = root if self._tree is None or self._tree.looks is None else self.question.tree.path or "."
+        what = f"{os.path.realpath(place)}\0{event.kind.value}\0{event.subject}"
+        told = replace(
+            event,
+            root=root,
+            id=sha256(what.encode("utf-8", "surrogateescape")).hexdigest()[:32],
+            at=self._machine.wall(),
+        )
+        self._tell(told)
+        self.told[event.kind] += 1
+        if not self.question.hook:
+            return
+        from ckpttool.watch.hooks import run_hook
+
+        failure = run_hook(self.question.hook, told, self.question.environment or os.environ)
+        if failure is not None:
+            self.hook_failures += 1
+            self._note(f"the hook of {told.kind.value} {told.name or root} {failure}")
+
+    def _measure(self) -> None:
+        """Write the metrics down; where they cannot be written, who reads them sees that they are old."""
+        try:
+            self._write_metrics()
+        except (WriteFailedError, NotDurableError) as error:
+            self._say("metrics", f"{error}; the watch goes on")
+        else:
+            self._said.pop("metrics", None)
+
+    # What is remembered.
+
+    def _now(self) -> float:
+        return self._machine.seconds() + self._offset
+
+    def _recall(self, place: str) -> None:
+        self._place, state = place, read_state(place)
+        if state is None:
+            self._offset = -self._machine.seconds()
+            return
+        self.known = state.watched
+        same = bool(state.boot) and state.boot == self._machine.boot()
+        passed = self._machine.seconds() - state.seconds if same else self._machine.wall() - state.wall
+        self._offset = self.known.now + max(0.0, passed) - self._machine.seconds()
+
+    def _keep(self, *, always: bool = False) -> None:
+        """Write the state down where something happened; what was told is in it once its hook ran.
+
+        Where the disk takes it no longer the watch goes on: the next one tells again what this one could not keep.
+        """
+        if self._place is None:
+            return
+        now, known = self._now(), replace(self.known, now=0.0)
+        if not always and self._kept is not None and self._kept[0] == known and now - self._kept[1] < KEEP_SECONDS:
+            return
+        state = WatchState(
+            watched=replace(self.known, now=max(now, self.known.now)),
+            boot=self._machine.boot(),
+            seconds=self._machine.seconds(),
+            wall=self._machine.wall(),
+        )
+        try:
+            write(self._place, state_bytes(state), overwrite=True, backup=False)
+        except (WriteFailedError, NotDurableError) as error:
+            if self._kept is None:
+                raise
+            self._say("state", f"{error}; the watch goes on, and what it tells now the next one tells again")
+            return
+        self._said.pop("state", None)
+        self._kept = known, now
+
+
+@contextmanager
+def _alone(place: str, root: str) -> Iterator[None]:
+    """Hold the lock of a watch's state.
+
+    Raises:
+        LockedError: Somebody watches that tree.
+    """
+    with ExitStack() as held:
+        try:
+            held.enter_context(locked(place, timeout=0))
+        except LockedError:
+            why = "is watched already, by this user on this machine: one watch is enough"
+            raise LockedError(f"{root} {why}") from None
+        yield

@@ -1,0 +1,96 @@
+"""What `heal` says, and how it ends."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import FIXTURES, Golden
+from tests.core.commands.test_answers import FORMATS
+from tests.support.commands import ask
+
+
+def lost(here: Path, name: str) -> None:
+    """The documentation's example: the newest save of the run lacks rank 3's shard. Or a lone resume, or slices."""
+    fixture = "newfmt_tp2dp2" if name == "slices" else "sink2_ckpt"
+    shutil.copytree(FIXTURES / fixture / "output", here / "output")
+    tree = here / "output" / "checkpoint"
+    if name == "slices":
+        for rank in (1, 3):
+            (tree / f"iteration_00000030/llama2_7b-model-{rank:07}-0000004.safetensors").unlink()
+        (tree / "iteration_00000030/llama2_7b-opt-0000000-0000004.safetensors").write_bytes(b"")
+        return
+    if name == "proven":
+        for later in tree.glob("rank_*/*_rank_?_1-*.ckpt"):
+            later.unlink()
+    if name == "too-few":
+        for earlier in tree.glob("rank_*/*_rank_?-*.ckpt"):
+            earlier.unlink()
+    max((tree / "rank_3").glob("*_2.ckpt")).unlink()
+
+
+@pytest.mark.parametrize("form", FORMATS)
+@pytest.mark.parametrize(("name", "code"), [("proven", 0), ("too-few", 11), ("slices", 11)])
+def test_the_answer_is_the_golden_one(name: str, code: int, form: str, here: Path, golden: Golden) -> None:
+    lost(here, name)
+    said = ask("heal", "--grace", "0", "--format", form, "-q")
+    assert said.code == code
+    golden(f"heal/{name}.{FORMATS[form]}", said.stdout)
+
+
+def test_with_apply_it_is_done_and_there_is_nothing_left(here: Path, golden: Golden) -> None:
+    lost(here, "proven")
+    said = ask("heal", "--grace", "0", "--apply", "-q")
+    assert said.code == 0
+    golden("heal/applied.txt", said.stdout)
+    assert ask("heal", "-q").stdout == "20_2: no shard is missing or damaged\noutput/checkpoint\n"
+
+
+def test_healing_is_the_remedy_of_the_rejection_that_it_would_mend_and_no_note_below(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    tree = Path("output/checkpoint")
+    shutil.copytree(FIXTURES / "sink2_ckpt/output", tmp_path / "output")
+    for path in (*tree.glob("rank_?/*_rank_?_1-*"), tree / "rank_3/llama2_7b_rank_3-20_2.ckpt"):
+        path.unlink()
+    command = f"ckpttool heal {tree} --checkpoint 20_2 --apply"
+    said = ask("resolve", str(tree))
+    words = " ".join(said.stdout.split())
+    assert words.count("would save 10 steps") == 1
+    (rejection,) = (part for part in said.stdout.split("\n\n") if part.startswith("Not chosen:"))
+    assert f"try: {command} would save 10 steps" in " ".join(rejection.split())
+    (rejected,) = json.loads(ask("resolve", str(tree), "--json").stdout)["rejected"]
+    assert {reason["remedy"].split(" would")[0] for reason in rejected["reasons"]} == {command}
+    for path in tree.glob("rank_?/*-10_2.ckpt"):
+        path.unlink()
+    assert "ckpttool heal" not in ask("resolve", str(tree)).stdout  # one other save proves no copy
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("heal", "output"),
+        ("repair-meta", "output"),
+        ("trash", "empty", "output"),
+        ("prune", "output", "--keep-last", "1"),
+    ],
+)
+def test_a_dry_run_can_be_said_and_is_what_happens_without_apply(
+    command: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(FIXTURES / "sink2_ckpt/output", tmp_path / "output")
+    monkeypatch.chdir(tmp_path)
+    before = sorted(path for path in tmp_path.rglob("*"))
+    plain, said = ask(*command), ask(*command, "--dry-run")
+    assert (said.code, said.stdout) == (plain.code, plain.stdout)
+    assert sorted(path for path in tmp_path.rglob("*")) == before
+    both = ask(*command, "--dry-run", "--apply")
+    assert (both.code, both.stderr) == (
+        2,
+        "ckpttool: error: --dry-run changes nothing and --apply does: say one of them\n",
+    )
+    assert sorted(path for path in tmp_path.rglob("*")) == before

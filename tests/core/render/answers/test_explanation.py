@@ -1,0 +1,164 @@
+"""Every finding can be looked up, and what is said there is true of this program."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+import ckpttool
+from ckpttool.cli.main import COMMANDS
+from ckpttool.core.domain import exits
+from ckpttool.core.domain.finding import Code, Finding, Severity
+from ckpttool.core.domain.verdict import VerdictWord
+from ckpttool.core.errors import ExitCode
+from ckpttool.core.render import guide
+from ckpttool.core.render.answers import explanation as explain
+from ckpttool.core.render.findings import Explanation, explained, explanations
+from ckpttool.core.render.json import dumps
+from ckpttool.core.render.text import WIDTH
+from ckpttool.trainers.registry import FIRST, names_by_title
+from tests.support.commands import ask
+from tests.support.json_schemas import problems_of
+
+PACKAGE = Path(ckpttool.__file__).parent
+
+
+def texts(one: Explanation) -> str:
+    return " ".join([one.title, one.meaning, one.evidence, *(text for _, text in one.trainers), *one.remedy])
+
+
+@cache
+def options_of(command: str) -> set[str]:
+    return set(re.findall(r"--[a-z-]+", ask(command, "--help").stdout))
+
+
+def test_every_code_is_explained_once() -> None:
+    assert sorted(explain.codes()) == sorted(code.value for code in Code)
+
+
+def test_an_explanation_says_everything_in_a_screen() -> None:
+    for one in explanations():
+        assert 5 <= len(one.title.split()) <= 14, one.code
+        assert [text.endswith(".") for text in (one.title, one.meaning, one.evidence)] == [False, True, True], one.code
+        assert one.remedy, one.code
+        assert list(one.severities) == sorted(set(one.severities)), one.code
+        lines = explain.one_text(one).splitlines()
+        assert 8 <= len(lines) <= 24, one.code
+        assert max(map(len, lines)) <= WIDTH, one.code
+
+
+def test_an_explanation_names_only_commands_and_options_that_exist() -> None:
+    called = r"\bckpttool ([a-z0-9-]+)((?: (?:DIR|--[a-z-]+|[A-Z][A-Za-z.]*))*)"
+    for command, rest in (found for one in explanations() for found in re.findall(called, texts(one))):
+        if command not in COMMANDS:
+            assert rest == ""  # prose, such as `ckpttool reads headers itself`
+            continue
+        assert set(re.findall(r"--[a-z-]+", rest)) <= options_of(command), command
+
+
+@pytest.mark.parametrize("severity", Severity)
+def test_the_exit_code_that_is_told_is_the_one_that_comes(severity: Severity) -> None:
+    one = next(each for each in explanations() if severity in each.severities)
+    text = explain.one_text(one._replace(severities=(severity,)), width=200)
+    told = re.search(r"exit ([0-9]+)", text)
+    code = exits.of_findings([Finding(code=one.code, severity=severity, message="")])
+    assert code == (int(told[1]) if told else ExitCode.OK)
+
+
+def test_what_no_module_reports_is_not_said_to_be_looked_for() -> None:
+    named = {
+        name
+        for path in PACKAGE.rglob("*.py")
+        if "render" not in path.parts and path != PACKAGE / "domain" / "finding.py"
+        for name in re.findall(r"\bCode\.(\w+)\b", path.read_text())
+    }
+    reported = {code for code in Code if code.name in named}
+    claimed = {one.code for one in explanations() if not one.evidence.startswith("Not looked for yet")}
+    assert claimed == reported
+
+
+def reported_weights() -> set[tuple[str, str]]:
+    """Collect code and weight wherever a module spells both: `damage(Code.X, …)`, or a call of `Finding`."""
+    calls = [
+        node
+        for path in PACKAGE.rglob("*.py")
+        if "Code." in (text := path.read_text())
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
+    ]
+    spelled = set()
+    for call in calls:
+        word = ast.unparse(call.func)
+        values = {each.arg: ast.unparse(each.value) for each in call.keywords}
+        if word in {severity.word for severity in Severity} and call.args:
+            spelled.add((ast.unparse(call.args[0]), f"Severity.{word.upper()}"))
+        elif word == "Finding":
+            spelled.add((values.get("code", ""), values.get("severity", "")))
+    return {
+        (code[1], severity[1])
+        for code_text, severity_text in spelled
+        if (code := re.fullmatch(r"Code\.(\w+)", code_text))
+        and (severity := re.fullmatch(r"Severity\.(\w+)", severity_text))
+    }
+
+
+def test_every_weight_that_a_module_gives_is_explained() -> None:
+    weights = reported_weights()
+    assert len(weights) > 80
+    explained = {(one.code.name, severity.name) for one in explanations() for severity in one.severities}
+    assert weights - explained == set()
+
+
+def test_the_list_has_one_line_a_code_where_there_is_room() -> None:
+    lines = explain.list_text(width=200).partition("\nVerdicts:")[0].splitlines()
+    assert [line.split()[0] for line in lines if line.startswith("  ")] == list(explain.codes())
+
+
+def test_every_verdict_is_explained_with_what_to_do() -> None:
+    assert {each.word for each in guide.verdicts()} == {word.value for word in VerdictWord}
+    for each in guide.verdicts():
+        text = explain.verdict_text(each, width=60)
+        assert text.startswith(f"verdict {each.word}: ")
+        assert "What to do   " in text
+        assert max(map(len, text.splitlines())) <= 60
+
+
+def test_the_list_fits_a_narrow_terminal() -> None:
+    text = explain.list_text(width=40)
+    assert max(map(len, text.splitlines())) <= 40
+    assert set(explain.codes()) <= {line.strip() for line in text.splitlines()}
+
+
+@pytest.mark.parametrize(
+    ("texts", "first", "trainers"),
+    [
+        ((), None, {}),
+        ((("Megatron-LM", "Stops."),), None, {"megatron": "Stops."}),
+        (
+            (("MindFormers", "Loads it."), ("Megatron-LM", "Stops.")),
+            "Loads it.",
+            {"mindformers": "Loads it.", "megatron": "Stops."},
+        ),
+    ],
+)
+def test_each_trainer_of_which_something_is_known_stands_under_its_name(
+    texts: tuple[tuple[str, str], ...], first: str | None, trainers: dict[str, str]
+) -> None:
+    one = explained("shard-missing")
+    assert one is not None
+    document = explain.one_document(one._replace(trainers=texts), names_by_title(), first=FIRST)
+    assert isinstance(document, dict)
+    assert (document["mindformers"], document["trainers"]) == (first, trainers)
+    assert problems_of(document) == []
+
+
+def test_json_lists_all_codes() -> None:
+    document = json.loads(dumps(explain.list_document(names_by_title(), first=FIRST)))
+    assert problems_of(document) == []
+    assert document["schema"] == "ckpttool/explanations/1"
+    assert [one["code"] for one in document["explanations"]] == list(explain.codes())
