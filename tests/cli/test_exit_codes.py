@@ -262,7 +262,8 @@ def numbers() -> list[tuple[str, str]]:
         (name, each.opts[0])
         for name in COMMANDS
         for each in getattr(group.get_command(None, name), "params", [])  # type: ignore[arg-type]  # ours asks no context
-        if each.type.name in {"float", "float range", "parse"}
+        if getattr(each, "type", None) is not None  # typer 0.29 tells none
+        and each.type.name in {"float", "float range", "parse"}
     ]
 
 
