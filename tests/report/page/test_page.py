@@ -20,7 +20,7 @@ from tests.support.report_pages import Element, findings, read
 from tests.support.trees import TreeBuilder
 
 ROOT = Path(__file__).resolve().parents[3]
-CSS = (ROOT / "ckpttool" / "render" / "page" / "page.css").read_text(encoding="utf-8")
+CSS = (ROOT / "ckpttool" / "report" / "page" / "page.css").read_text(encoding="utf-8")
 TREE = ROOT / "fixtures" / "health_pp2"
 QUESTION = ckpttool.ReportQuestion(
     tree=ckpttool.TreeQuestion(path=str(TREE / "output")),
