@@ -32,7 +32,6 @@ from ckpttool.core.commands.options import (
 from ckpttool.core.domain.frozen import dataclass, replace
 from ckpttool.core.domain.plan import NoResumePoint, Resolution, ResumePlan, Simulation
 from ckpttool.core.errors import ExitCode, UsageError, unknown_word
-from ckpttool.core.verbs.starting import with_start
 from ckpttool.trainers.registry import FIRST, trainer_names
 
 if TYPE_CHECKING:
@@ -119,6 +118,8 @@ def resolve(
 
     Example: ckpttool resolve ./output/checkpoint --gbs 768
     """
+    from ckpttool.core.verbs.starting import with_start  # its help need not wait for it
+
     question = tree.question(config=config)
     with engine.reading(quiet=quiet):
         answer = ckpttool.resolve(question, choice.question(logs.question()), data.question(sink_size=tree.sink_size))

@@ -15,7 +15,6 @@ from ckpttool.core.commands.grouped import OF_A_TREE, exits, grouped
 from ckpttool.core.commands.options import Format, FormatOpt, MoreDirs, Quiet, TreeOptions, ViewOptions, say_tree
 from ckpttool.core.domain.checkpoint import Listing
 from ckpttool.core.errors import ExitCode, UnknownLayoutError
-from ckpttool.core.verbs.scanning import with_note_of_others
 
 Limit = Annotated[int | None, typer.Option(min=1, metavar="N", help="Only the newest N in the table; JSON has all.")]
 Below = Annotated[
@@ -52,6 +51,8 @@ def scan(
     """
 
     def ask(path: str | None) -> Listing:
+        from ckpttool.core.verbs.scanning import with_note_of_others  # its help need not wait for it
+
         question = tree.question(sizes=True, path=path)
         found = with_note_of_others(ckpttool.scan(question), question)
         say_tree(found, quiet=quiet, verbose=look.verbose)

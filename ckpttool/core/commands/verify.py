@@ -38,8 +38,6 @@ from ckpttool.core.domain.verdict import Verdict, Verification
 from ckpttool.core.errors import UsageError
 from ckpttool.core.render.escape import size
 from ckpttool.core.storage import is_local
-from ckpttool.core.verbs.scanning import with_note_of_others
-from ckpttool.core.verbs.verifying import bytes_to_read
 
 if TYPE_CHECKING:
     from fractions import Fraction
@@ -142,6 +140,8 @@ class CheckOptions:
         subset = None if self.subset is None else bucket(self.subset)
         if subset is None or isinstance(subset, tuple):
             return question
+        from ckpttool.core.verbs.verifying import bytes_to_read  # its help need not wait for it
+
         parts = max(1, -(-bytes_to_read(tree, question) // subset) if isinstance(subset, int) else ceil(1 / subset))
         number = part_of(int(time.time() // 86400), parts)
         if not quiet:
@@ -226,6 +226,8 @@ def verify(
 
 def _found(tree: TreeOptions, path: str | None, *, quiet: bool, verbose: bool) -> ckpttool.Tree:
     question = tree.question(sizes=True, path=path)
+    from ckpttool.core.verbs.scanning import with_note_of_others  # its help need not wait for it
+
     found = with_note_of_others(ckpttool.scan(question), question)
     say_tree(found, quiet=quiet, verbose=verbose)
     return found
@@ -246,6 +248,8 @@ def _assert_watched(found: ckpttool.Tree, question: ckpttool.CheckQuestion, *, y
     """
     if yes or is_local(found.inventory.root) or (sys.stderr is not None and sys.stderr.isatty()):
         return
+    from ckpttool.core.verbs.verifying import bytes_to_read  # its help need not wait for it
+
     nbytes = bytes_to_read(found, question)
     if nbytes > _DEAR_BYTES:
         raise UsageError(
