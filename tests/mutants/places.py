@@ -6,6 +6,7 @@ import ast
 import random
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import groupby
 from pathlib import Path
 
@@ -118,19 +119,19 @@ def _of_node(source: str, node: ast.AST, chance: random.Random) -> Iterator[tupl
         yield node.value, "call left out", "None"
     if not isinstance(node, ast.expr) or not _can_move(node):
         return
-    text = {child: ast.get_source_segment(source, child) for child in ast.iter_child_nodes(node)}
+    text = partial(ast.get_source_segment, source)
     if isinstance(node, ast.Compare) and len(node.ops) == 1:
-        yield node, "comparison", f"{text[node.left]} {_OPPOSITE[type(node.ops[0])]} {text[node.comparators[0]]}"
+        yield node, "comparison", f"{text(node.left)} {_OPPOSITE[type(node.ops[0])]} {text(node.comparators[0])}"
     elif isinstance(node, ast.BoolOp):
         kept = list(node.values)
         kept.pop(chance.randrange(len(kept)))
         word = " and " if isinstance(node.op, ast.And) else " or "
-        yield node, "condition left out", word.join(f"({text[value]})" for value in kept)
+        yield node, "condition left out", word.join(f"({text(value)})" for value in kept)
     elif isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
-        yield node, "not left out", f"bool({text[node.operand]})"
+        yield node, "not left out", f"bool({text(node.operand)})"
     elif isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add | ast.Sub) and _is_number(node.right):
         sign = "-" if isinstance(node.op, ast.Add) else "+"
-        yield node, "sign", f"({text[node.left]}) {sign} ({text[node.right]})"
+        yield node, "sign", f"({text(node.left)}) {sign} ({text(node.right)})"
     elif isinstance(node, ast.Constant) and isinstance(node.value, bool):
         yield node, "flag", str(not node.value)
     elif isinstance(node, ast.Constant) and isinstance(node.value, int) and node.value < _LARGEST_NUMBER:
