@@ -23,11 +23,11 @@ from ckpttool.core.domain.verdict import Level
 from ckpttool.core.errors import CkptToolError, UsageError
 from ckpttool.core.storage import is_local
 from ckpttool.core.storage.disk import LocalDisk
-from ckpttool.core.verbs.judging import judged
 from ckpttool.core.verbs.preflighting import from_the_top
 from ckpttool.core.verbs.resolving import TRUSTED_SECONDS, Answer, resolve
 from ckpttool.core.verbs.scanning import Where, asked
 from ckpttool.core.verbs.verifying import read_once, verify
+from ckpttool.health.verbs import judged
 from ckpttool.report.model import Curve, PageForm, ReportQuestion, TreeReport
 from ckpttool.retention.verbs import prune
 from ckpttool.trainers.registry import log_reader

@@ -31,7 +31,7 @@ from ckpttool.core.commands.units import duration, share
 from ckpttool.core.domain.frozen import dataclass, replace
 from ckpttool.core.domain.part import PartQuestion, Split
 from ckpttool.core.errors import ExitCode, UsageError
-from ckpttool.core.verbs.part_names import process_of_part
+from ckpttool.nodes.part_names import process_of_part
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -139,7 +139,7 @@ class TestOneDisk:
         four_ranks(tmp_path)
         fleet = Fleet(tmp_path, of=1)
         fleet.of, fleet.disk_of, fleet.disks = 2, ["nfs"] * 2, fleet.disks * 2
-        monkeypatch.setattr("ckpttool.core.verbs.parts.mount_of", _shared)
+        monkeypatch.setattr("ckpttool.nodes.verbs.mount_of", _shared)
         fleet.look()
         return fleet
 

@@ -78,7 +78,7 @@ class Fleet:
         """Be one of the machines."""
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(socket, "gethostname", lambda: f"node{number}")
-            patch.setattr("ckpttool.core.verbs.parts.disk_id", lambda _: self.disk_of[number])
+            patch.setattr("ckpttool.nodes.verbs.disk_id", lambda _: self.disk_of[number])
             self.disks[number].rename(self.output)
             try:
                 yield

@@ -15,10 +15,10 @@ from ckpttool.core.domain.question import CheckQuestion, TreeQuestion
 from ckpttool.core.domain.verdict import Level
 from ckpttool.core.errors import UsageError, WriteFailedError
 from ckpttool.core.verbs import verifying
-from ckpttool.core.verbs.parts import part
 from ckpttool.core.verbs.scanning import Tree
 from ckpttool.core.verify.session import Session
 from ckpttool.core.write import files
+from ckpttool.nodes.verbs import part
 from ckpttool.watch import reading as watch_reading
 from ckpttool.watch.model import WatchRule
 from tests.support.trees import flip

@@ -14,7 +14,7 @@ import pytest
 from ckpttool.core.render import schemas
 from tests.support.commands import ask
 
-FIXTURES = Path(__file__).resolve().parents[3] / "fixtures"
+FIXTURES = Path(__file__).resolve().parents[2] / "fixtures"
 
 
 @pytest.fixture

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ckpttool.core.decide.calibrate import calibrate
 from ckpttool.core.domain.advice import Refusal, Threshold
 from ckpttool.core.domain.metrics import StepMetrics
 from ckpttool.core.domain.units import Step
+from ckpttool.health.rules_calibrate import calibrate
 from tests.support.log_rows import INF, NAN, rows
 
 

@@ -155,7 +155,7 @@ def test_records_that_differ_between_machines_are_never_nothing_to_resume_from(
             for record in tree.rglob("common.json"):
                 record.write_bytes(record.read_bytes().replace(b"8", b"9"))
         monkeypatch.chdir(tmp_path / str(number))
-        monkeypatch.setattr("ckpttool.core.verbs.parts.disk_id", lambda _, number=number: f"disk {number}")
+        monkeypatch.setattr("ckpttool.nodes.verbs.disk_id", lambda _, number=number: f"disk {number}")
         looked("output", "../parts", part=f"{number}/2")
     monkeypatch.chdir(tmp_path)
     done = ask("resolve", "parts", "--world-size", "4")

@@ -9,12 +9,9 @@ from itertools import chain, islice
 from typing import TYPE_CHECKING, TypeAlias
 
 from ckpttool.core.decide.asd.features import FeaturePolicy
-from ckpttool.core.decide.calibrate import calibrate as recommend
 from ckpttool.core.decide.log_evidence import saves_of
 from ckpttool.core.decide.policies.base import Policy, PolicySettings
 from ckpttool.core.decide.policies.registry import policy_of, settings_of
-from ckpttool.core.decide.replay import Trace, advise, courses_of, logged
-from ckpttool.core.decide.replay import replay as run
 from ckpttool.core.decide.timeline import timeline, without_skipped
 from ckpttool.core.domain.frozen import replace
 from ckpttool.core.domain.log_answer import CalibrationAnswer, LogReading, ReplayAnswer
@@ -22,6 +19,9 @@ from ckpttool.core.domain.log_question import STDIN, LogQuestion, ReplayQuestion
 from ckpttool.core.errors import UsageError
 from ckpttool.core.logs.asd_events import detector_events
 from ckpttool.core.logs.reading import LogPass, written
+from ckpttool.health.rules_calibrate import calibrate as recommend
+from ckpttool.health.rules_replay import Trace, advise, courses_of, logged
+from ckpttool.health.rules_replay import replay as run
 from ckpttool.trainers.registry import (
     asd_dialects,
     log_reader,

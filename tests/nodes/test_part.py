@@ -16,7 +16,7 @@ from ckpttool.core.render import schemas
 from tests.support.answers import writable_copy
 from tests.support.commands import ask
 
-FIXTURES = Path(__file__).resolve().parents[3] / "fixtures"
+FIXTURES = Path(__file__).resolve().parents[2] / "fixtures"
 TREE = str(FIXTURES / "async_ckpt" / "output")
 ROOT = f"{TREE}/checkpoint"
 

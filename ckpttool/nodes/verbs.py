@@ -29,8 +29,8 @@ from ckpttool.core.storage.disk import LocalDisk
 from ckpttool.core.storage.mounts import disk_id, mount_of, mount_table
 from ckpttool.core.storage.recorded import Answers
 from ckpttool.core.storage.shared_out import Mine, by_file, by_folder
-from ckpttool.core.verbs.part_names import assert_own, name_of, place_of, process_of_part, run_of
 from ckpttool.core.verbs.verifying import joined
+from ckpttool.nodes.part_names import assert_own, name_of, place_of, process_of_part, run_of
 from ckpttool.trainers.locate import locate
 from ckpttool.trainers.places_below import places_below
 
