@@ -49,11 +49,21 @@ class UsageError(CkptToolError):
     exit_code = ExitCode.USAGE
 
 
-def unknown_word(noun: str, word: str, known: Sequence[str], where: str, meant: Sequence[str] = ()) -> UsageError:
-    """Say that there is nothing of this name, and what was meant, else where all of them are listed."""
+def unknown_word(
+    noun: str, word: str, known: Sequence[str], where: str, meant: Sequence[str] | None = ()
+) -> UsageError:
+    """Say that there is nothing of this name, and what was meant, else where all of them are listed.
+
+    Args:
+        noun: What it is no name of.
+        word: As it was written.
+        known: All names.
+        where: What lists them.
+        meant: What is meant for certain; none: what is spelled alike; None: nothing is.
+    """
     from difflib import get_close_matches
 
-    close = meant or get_close_matches(word.lower(), known, cutoff=0.5)
+    close = meant or ([] if meant is None else get_close_matches(word.lower(), known, cutoff=0.5))
     advice = f"did you mean {' or '.join(close)}?" if close else where
     return UsageError(f"there is no {noun} {word!r}: {advice}")
 

@@ -25,6 +25,24 @@ _MODULES = _modules_by_name(f"{__file__}i")
 __all__ = sorted(_MODULES)  # noqa: PLE0605  the list is the stub
 
 
+def assert_torch() -> None:
+    """Refuse to work inside a training that there cannot be.
+
+    Raises:
+        UsageError: torch is not installed.
+    """
+    from importlib.util import find_spec
+
+    from ckpttool.core.errors import UsageError
+
+    if find_spec("torch") is None:
+        raise UsageError("the guard needs torch, which is not installed: pip install 'ckpttool[torch]'")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
+
 def __getattr__(name: str) -> object:
     """Import a name when it is first asked for.
 
@@ -34,11 +52,7 @@ def __getattr__(name: str) -> object:
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module
-    from importlib.util import find_spec
 
-    if find_spec("torch") is None:
-        from ckpttool.core.errors import UsageError
-
-        raise UsageError("the guard needs torch, which is not installed: pip install 'ckpttool[torch]'")
+    assert_torch()
     globals()[name] = value = getattr(import_module(_MODULES[name]), name)
     return value

@@ -14,3 +14,5 @@ from ckpttool.guard.state_tree import Unsaveable as Unsaveable
 from ckpttool.guard.step import Guard as Guard
 from ckpttool.guard.step import GuardStop as GuardStop
 from ckpttool.guard.writer import CheckpointWriter as CheckpointWriter
+
+def assert_torch() -> None: ...

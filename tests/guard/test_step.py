@@ -331,15 +331,23 @@ def test_to_decide_by_what_is_no_norm_is_an_error_and_by_a_number_is_not(norm: A
     assert not training.the_guard.decide(torch.tensor(NOT_A_NUMBER))
 
 
-def test_without_torch_one_line_says_what_is_missing() -> None:
+@pytest.mark.parametrize(
+    "asked",
+    [
+        "from ckpttool.guard import Guard",
+        "import ckpttool.guard.adapters.lightning",
+        "import ckpttool; ckpttool.checkpoint_writer('x', prefix='p', model=None, optimizer=None)",
+        "import ckpttool; ckpttool.resume_training('x', model=None, optimizer=None, fresh_ok=True)",
+    ],
+)
+def test_without_torch_one_line_says_what_is_missing(asked: str) -> None:
     code = (
         "import sys; sys.modules['torch'] = None\n"
         "import importlib.util as util; found = util.find_spec\n"
         "util.find_spec = lambda name, *rest: None if name == 'torch' else found(name, *rest)\n"
         "import ckpttool.guard.commands\n"  # to look at what a guarded training wrote needs none
-        "from ckpttool.guard import Guard"
     )
-    done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True)
+    done = subprocess.run([sys.executable, "-c", code + asked], check=False, capture_output=True, text=True)
     assert done.stderr.splitlines()[-1].endswith("pip install 'ckpttool[torch]'")
 
 

@@ -1,8 +1,6 @@
 """The one way in which an answer is shown, and how a command that gives it ends.
 
-A new command is `cli/NAME.py`, its line in `main.COMMANDS`, a noun in `domain` that says its exit code, a module of
-the noun's name in `render/answers` (with `document` for JSON and `table` for people; the noun also names the document's
-JSON Schema), and a module in `api`.
+What a command is made of is said in the manual's page about the architecture.
 """
 
 from __future__ import annotations

@@ -131,7 +131,7 @@ class Group(_Helped, TyperGroup):
             from difflib import get_close_matches
 
             meant = get_close_matches(args[0].lower(), known, n=2, cutoff=0.75)
-            raise unknown_word("command", args[0], known, f"`{ctx.command_path} --help` lists them", meant)
+            raise unknown_word("command", args[0], known, f"`{ctx.command_path} --help` lists them", meant or None)
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ANN401  as above

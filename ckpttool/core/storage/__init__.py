@@ -82,6 +82,8 @@ def _other_way(scheme: str) -> str:
         return f"name this store {_SAME_STORES[scheme]}://"
     if scheme in _SPEAK_S3:
         return "the store speaks S3, so set AWS_ENDPOINT_URL to its address and name the folder s3://BUCKET/FOLDER"
+    if scheme == "file":
+        return "name the folder by its path alone"
     return "mount it or copy it to a disk, and name that folder"
 
 

@@ -21,6 +21,7 @@ from ckpttool.core.formats.strict_json import (
 )
 from ckpttool.core.storage import path_text
 from ckpttool.core.verbs.resolving import resolve
+from ckpttool.guard import assert_torch
 from ckpttool.trainers.registry import save_layout
 
 if TYPE_CHECKING:
@@ -74,6 +75,7 @@ def checkpoint_writer(  # noqa: PLR0913  the objects of a training, each by its 
         UsageError: Something cannot be meant.
         WriteFailedError: The folder cannot be made.
     """
+    assert_torch()
     from ckpttool.guard.embedding import EmbeddingHealth
     from ckpttool.guard.writer import CheckpointWriter, Place
 
@@ -129,6 +131,7 @@ def resume_training(  # noqa: PLR0913  as above
         IncompleteError: A file is not what was recorded of it, or cannot be read.
         UsageError: What was saved does not fit the objects.
     """
+    assert_torch()
     from ckpttool.guard.resume import resume
 
     layout, objects = save_layout(), _objects(model, optimizer, scheduler, scaler, loader, guard, extra)

@@ -35,7 +35,7 @@ def test_a_scheme_that_nobody_opens_is_a_usage_error(root: str) -> None:
     [
         ("sftp://me@host/data/run", "mount it or copy it to a disk, and name that folder"),
         ("hdfs://host:8020/run", "mount it or copy it to a disk, and name that folder"),
-        ("file:///data/run", "mount it or copy it to a disk, and name that folder"),
+        ("file:///data/run", "name the folder by its path alone"),
         ("oss://bucket/run", "set AWS_ENDPOINT_URL to its address and name the folder s3://BUCKET/FOLDER"),
         ("obs://bucket/run", "set AWS_ENDPOINT_URL to its address and name the folder s3://BUCKET/FOLDER"),
         ("s3a://bucket/run", "name this store s3://"),
