@@ -226,7 +226,7 @@ def test_what_each_machine_sealed_goes_and_comes_back_with_its_checkpoint(nodes:
     gone = ask("prune", str(tree), "--keep-last", "2", "--grace", "0", "--trash-days", "1", "--apply")
     assert gone.code == 0, gone.stderr
     assert not [*oldest.iterdir()]
-    back = ask("trash", "restore", "5_2", str(tree))
+    back = ask("trash", "restore", "5_2", str(tree), "--grace", "0")
     assert back.code == 0, back.stderr
     assert {path.name: path.read_bytes() for path in oldest.iterdir()} == sealed
     assert verified(tree, "--checkpoint", "5_2") == (0, {"5_2": "verified"}, [])
