@@ -12,10 +12,6 @@ from __future__ import annotations
 
 import sys
 
-from ckpttool.core.domain.answered import Answered
-
-ModuleType = type(sys)  # `types` would cost a module
-
 __version__ = "0.1.0"
 
 
@@ -26,25 +22,34 @@ def _modules_by_name(stub: str) -> dict[str, str]:
     return {name.partition(" as ")[0]: module.removeprefix("from ") for module, name in halves}
 
 
-def _document_of(answer: Answered) -> object:
-    """Make the document of an answer, which `to_dict` returns; what makes texts is not imported before."""
+def _imported(name: str, modules: dict[str, str], package: str) -> object:
+    """Import a name when it is first asked for (PEP 562)."""
+    if name not in modules:
+        raise AttributeError(f"module {package!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    here = vars(sys.modules[package])
+    here[name] = value = getattr(import_module(modules[name]), name)
+    return value
+
+
+def document_of(answer: object) -> object:
+    """Make the document of an answer, for `to_dict`: what makes texts stands above the nouns."""
     from importlib import import_module
 
     return import_module("ckpttool.core.render.answers").as_read(answer)
 
-
-Answered.document_of = staticmethod(_document_of)
 
 _MODULES = _modules_by_name(f"{__file__}i")
 
 __all__ = sorted({"__version__", *_MODULES})  # noqa: PLE0605  the list is the stub
 
 
-class _Library(ModuleType):
+class _Library(type(sys)):  # `types` would cost a module
     """The package itself: a folder that is called like a verb does not take the verb's place when it is imported."""
 
     def __setattr__(self, name: str, value: object) -> None:
-        if not (name in _MODULES and isinstance(value, ModuleType)):
+        if not (name in _MODULES and isinstance(value, type(sys))):
             super().__setattr__(name, value)
 
 
@@ -52,13 +57,7 @@ sys.modules[__name__].__class__ = _Library
 
 
 def __getattr__(name: str) -> object:
-    """Import a name when it is first asked for (PEP 562)."""
-    if name not in _MODULES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from importlib import import_module
-
-    globals()[name] = value = getattr(import_module(_MODULES[name]), name)
-    return value
+    return _imported(name, _MODULES, __name__)
 
 
 def __dir__() -> list[str]:

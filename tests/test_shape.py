@@ -92,4 +92,4 @@ def test_the_table_of_a_package_is_printed(small: Path, capsys: pytest.CaptureFi
 def test_a_command_is_followed_to_its_end(tmp_path: Path) -> None:
     found = shape.walked("--version", cwd=tmp_path)
     assert 0 < found.deepest <= found.entered
-    assert found.modules <= 11, "what `--version` may import: it is the first thing a script asks"
+    assert found.modules <= 9, "what `--version` may import: it is the first thing a script asks"

@@ -8,7 +8,7 @@ in `__init__.pyi` and need torch; to read what a guarded training wrote needs no
 
 from __future__ import annotations
 
-from ckpttool import _modules_by_name
+from ckpttool import _imported, _modules_by_name
 from ckpttool.core.render.answers import TEXTS
 
 TEXTS.update(
@@ -49,10 +49,6 @@ def __getattr__(name: str) -> object:
     Raises:
         UsageError: torch is not installed.
     """
-    if name not in _MODULES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from importlib import import_module
-
-    assert_torch()
-    globals()[name] = value = getattr(import_module(_MODULES[name]), name)
-    return value
+    if name in _MODULES:
+        assert_torch()
+    return _imported(name, _MODULES, __name__)

@@ -13,7 +13,6 @@ from ckpttool.core.commands.grouped import exits, grouped
 from ckpttool.core.commands.helped import Command, Group
 from ckpttool.core.commands.options import Format, FormatOpt, Quiet, finite
 from ckpttool.core.domain.frozen import dataclass
-from ckpttool.guard.model.capture import Captures
 
 _NO_CAPTURE = "There is no capture of a step that was not finite."
 
@@ -75,8 +74,6 @@ def inspect(*, folder: Folder, fmt: FormatOpt = Format.TABLE, quiet: Quiet = Fal
     """
     with progress.busy("reading the tensors", quiet=quiet):
         found = ckpttool.inspect_nan(folder)
-    if isinstance(found, Captures):
-        raise typer.Exit(show(found, fmt))
     raise typer.Exit(show(found, fmt))
 
 

@@ -6,7 +6,6 @@ from abc import ABC, abstractmethod
 
 TYPE_CHECKING = False  # `typing` would be a third of what `import ckpttool` costs
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from typing import Any, ClassVar
 
     from ckpttool.core.errors import ExitCode
@@ -20,9 +19,6 @@ class Answered(ABC):
     NOUN: ClassVar[str]
     """What its document and its schema are called."""
 
-    document_of: ClassVar[Callable[[Answered], dict[str, Any]]]
-    """Makes the document of any answer. The package itself puts it here: what makes texts stands above the nouns."""
-
     @property
     @abstractmethod
     def exit_code(self) -> ExitCode:
@@ -30,4 +26,6 @@ class Answered(ABC):
 
     def to_dict(self) -> dict[str, Any]:
         """Return what the command prints with `--format json`; `ckpttool schema NOUN` says what that is."""
-        return Answered.document_of(self)
+        from ckpttool import document_of
+
+        return document_of(self)
