@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import difflib
+import os
+import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from itertools import count
 from pathlib import Path
 
@@ -16,6 +19,7 @@ from tests.support import trees
 
 TESTS = Path(__file__).resolve().parent
 FIXTURES = trees.FIXTURES
+DAY_SECONDS = 86_400
 
 Golden = Callable[[str, str], None]
 """What the fixture `golden` is."""
@@ -27,6 +31,8 @@ hypothesis.settings.register_profile("fixed", deadline=None, derandomize=True, d
 
 def pytest_configure(config: pytest.Config) -> None:
     """Fix the examples, so that a red run can be repeated and a stranger's is as ours; the night looks for new ones."""
+    if not hasattr(config, "workerinput"):  # the one process that starts the others, if there are any
+        age_fixtures()
     explores = config.getoption("--nightly") or config.getoption("--hypothesis-seed", default=None) is not None
     hypothesis.settings.load_profile("explore" if explores else "fixed")
     if not explores:
@@ -34,6 +40,19 @@ def pytest_configure(config: pytest.Config) -> None:
         # would hang on which tests ran before it in the same process.
         setattr(providers, "is_local_module_file", lambda _: False)  # noqa: B010  mypy knows it for no attribute of theirs
     config.pluginmanager.register(ToldAtOnce(config.pluginmanager))
+
+
+def age_fixtures() -> None:
+    """Make the fixtures of a fresh checkout a day older: a save that is minutes old may still be written.
+
+    So no test passes or fails by how long ago somebody cloned the project, and no age on a screen moves on between two
+    commands.
+    """
+    for path in FIXTURES.rglob("*"):
+        seen = path.lstat()
+        if time.time() - seen.st_mtime < DAY_SECONDS and not path.is_symlink():
+            with suppress(PermissionError):  # a checkout of somebody else
+                os.utime(path, ns=(seen.st_atime_ns, seen.st_mtime_ns - DAY_SECONDS * 10**9))
 
 
 class ToldAtOnce:
