@@ -5,10 +5,10 @@ For who trains with it: `ckpttool fp8`, `ckpttool.fp8_probe(...)` and its neighb
 
 from __future__ import annotations
 
-from ckpttool.core.render.answers import TEXTS
+from ckpttool.core.extensions import Feature
 
-TEXTS.update(
-    {
+FEATURE = Feature(
+    answers={
         "fp8-compare": "ckpttool.fp8.answers.compare",
         "fp8-plan": "ckpttool.fp8.answers.plan",
         "fp8-probe": "ckpttool.fp8.answers.probe",

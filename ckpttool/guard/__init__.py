@@ -9,10 +9,10 @@ in `__init__.pyi` and need torch; to read what a guarded training wrote needs no
 from __future__ import annotations
 
 from ckpttool import _imported, _modules_by_name
-from ckpttool.core.render.answers import TEXTS
+from ckpttool.core.extensions import Feature
 
-TEXTS.update(
-    {
+FEATURE = Feature(
+    answers={
         "guard-report": "ckpttool.guard.answers.report",
         "nan-capture": "ckpttool.guard.answers.nan_capture",
         "nan-captures": "ckpttool.guard.answers.nan_captures",

@@ -6,10 +6,10 @@ Policies and what `resolve` asks of a log are in `core/decide`, for the main job
 
 from __future__ import annotations
 
-from ckpttool.core.render.answers import TEXTS
+from ckpttool.core.extensions import Feature
 
-TEXTS.update(
-    {
+FEATURE = Feature(
+    answers={
         "health": "ckpttool.health.answers",
         "replay": "ckpttool.health.answers_replay",
         "calibration": "ckpttool.health.answers_calibration",

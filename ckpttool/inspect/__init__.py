@@ -5,10 +5,10 @@ For who wants to look inside: `ckpttool inspect`, `ckpttool diff`. It begins in 
 
 from __future__ import annotations
 
-from ckpttool.core.render.answers import TEXTS
+from ckpttool.core.extensions import Feature
 
-TEXTS.update(
-    {
+FEATURE = Feature(
+    answers={
         "contents": "ckpttool.inspect.answers",
         "difference": "ckpttool.inspect.answers_diff",
     }

@@ -6,10 +6,10 @@ together is in `core`, for every command takes them.
 
 from __future__ import annotations
 
-from ckpttool.core.render.answers import TEXTS
+from ckpttool.core.extensions import Feature
 
-TEXTS.update(
-    {
+FEATURE = Feature(
+    answers={
         "part": "ckpttool.nodes.answers",
     }
 )

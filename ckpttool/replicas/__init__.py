@@ -6,10 +6,11 @@ For the engineer on call: `ckpttool heal`. What is compared and proven is in `co
 
 from __future__ import annotations
 
-from ckpttool.core.render.answers import TEXTS
+from ckpttool.core.extensions import Feature
 
-TEXTS.update(
-    {
+FEATURE = Feature(
+    answers={
         "heal": "ckpttool.replicas.answers",
-    }
+    },
+    on_passed_over="ckpttool.core.verbs.heal_advice:advice_on",
 )

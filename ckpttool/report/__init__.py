@@ -3,3 +3,9 @@
 For who is called at night and for who reads in the morning: `ckpttool report`, `ckpttool.report(...)`. It begins in
 `verbs.py`; `page` writes it.
 """
+
+from __future__ import annotations
+
+from ckpttool.core.extensions import Feature
+
+FEATURE = Feature()

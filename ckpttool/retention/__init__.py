@@ -6,10 +6,10 @@ For who runs out of disk: `ckpttool prune`, `trash`, `repair-meta`. It begins in
 
 from __future__ import annotations
 
-from ckpttool.core.render.answers import TEXTS
+from ckpttool.core.extensions import Feature
 
-TEXTS.update(
-    {
+FEATURE = Feature(
+    answers={
         "prune": "ckpttool.retention.answers",
         "trash": "ckpttool.retention.answers_trash",
         "repair": "ckpttool.retention.answers_repair",

@@ -6,10 +6,10 @@ For a long training: `ckpttool watch`, `ckpttool.Watch`. It begins in `verbs.py`
 
 from __future__ import annotations
 
-from ckpttool.core.render.answers import TEXTS
+from ckpttool.core.extensions import Feature
 
-TEXTS.update(
-    {
+FEATURE = Feature(
+    answers={
         "event": "ckpttool.watch.answers",
     }
 )

@@ -300,17 +300,16 @@ def heal_advice(
     return note(Code.CAN_BE_HEALED, message, path=checkpoint.name, remedy=remedy)
 
 
-def with_healing(rejected: Iterable[Rejection], advice: Iterable[Finding]) -> tuple[Rejection, ...]:
+def with_healing(rejected: Iterable[Rejection], advice: Finding) -> tuple[Rejection, ...]:
     """Name healing as the remedy of what is against a checkpoint, if that is what would mend it.
 
     Args:
         rejected: What was not chosen.
-        advice: What healing would save, by `heal_advice`.
+        advice: What healing one of them would save, by `heal_advice`.
     """
-    ways = {finding.path: finding for finding in advice}
     return tuple(
-        replace(one, reasons=tuple(_healed_by(ways[one.checkpoint.name], reason) for reason in one.reasons))
-        if one.checkpoint.name in ways
+        replace(one, reasons=tuple(_healed_by(advice, reason) for reason in one.reasons))
+        if one.checkpoint.name == advice.path
         else one
         for one in rejected
     )

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from itertools import islice
 
-from ckpttool.core.decide.healing import heal_advice, is_about_shards, sick_shards, witnesses_for
+from ckpttool.core.decide.healing import heal_advice, is_about_shards, sick_shards, with_healing, witnesses_for
 from ckpttool.core.domain.checkpoint import Checkpoint
 from ckpttool.core.domain.finding import Finding
 from ckpttool.core.domain.frozen import replace
@@ -17,6 +17,7 @@ from ckpttool.core.domain.units import Rank
 from ckpttool.core.domain.verdict import Level, Verdict
 from ckpttool.core.storage import is_local
 from ckpttool.core.verbs.healing import MOST_WITNESSES, what_can_be_rebuilt
+from ckpttool.core.verbs.resolving import PassedOver
 from ckpttool.core.verbs.scanning import Tree, scan
 from ckpttool.core.verbs.verifying import content_engine
 from ckpttool.core.verify.plan import plan_checks
@@ -37,16 +38,18 @@ _ALL_ASKED = 32
 """Ranks up to which all are asked for copies."""
 
 
-def advice_on(tree: Tree, question: TreeQuestion, point: ResumePoint | NoResumePoint) -> tuple[Finding, ...]:
+def advice_on(seen: PassedOver) -> tuple[tuple[Rejection, ...], tuple[Finding, ...]]:
     """Say of a newer checkpoint that was passed over for its shards whether they can be rebuilt, or may be.
 
     Args:
-        tree: Where it lies.
-        question: How the tree was asked for.
-        point: What was chosen without it.
+        seen: What was chosen without it.
     """
-    advice = (_advice(tree, question, point, rejection) for rejection in point.rejected[:_MOST_LOOKED_AT])
-    return tuple(found for found in advice if found is not None)[:1]
+    tree, question, point = seen
+    for rejection in point.rejected[:_MOST_LOOKED_AT]:
+        advice = _advice(tree, question, point, rejection)
+        if advice is not None:
+            return with_healing(point.rejected, advice), (advice,)
+    return point.rejected, ()
 
 
 def _advice(

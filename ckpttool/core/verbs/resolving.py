@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import closing
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from ckpttool.core.decide.lineage import Course
 from ckpttool.core.decide.lost import beyond_limits, with_saves
@@ -16,12 +16,13 @@ from ckpttool.core.domain.checkpoint import Checkpoint, CheckpointKey, Inventory
 from ckpttool.core.domain.data_position import Unknown, skip_of
 from ckpttool.core.domain.finding import Code, Finding
 from ckpttool.core.domain.frozen import dataclass, replace
-from ckpttool.core.domain.plan import NoResumePoint, Resolution, ResumePlan, ResumePoint, Simulation
+from ckpttool.core.domain.plan import NoResumePoint, Rejection, Resolution, ResumePlan, ResumePoint, Simulation
 from ckpttool.core.domain.question import AskedSizes, CheckQuestion, DataQuestion, ResumeQuestion, TreeQuestion
 from ckpttool.core.domain.shard import Shard
 from ckpttool.core.domain.units import Step
 from ckpttool.core.domain.verdict import Level, ShardReport, Verdict
 from ckpttool.core.errors import IncompleteError, UnknownLayoutError, UsageError
+from ckpttool.core.extensions import features, imported
 from ckpttool.core.storage import is_object_store
 from ckpttool.core.storage.base import Kind, Storage
 from ckpttool.core.storage.fan_out import map_waiting
@@ -65,6 +66,20 @@ class Answer:
         return Resolution(decision=self.decision).to_dict()
 
 
+class PassedOver(NamedTuple):
+    """What `resolve` would choose, and what it did not choose."""
+
+    tree: Tree
+    question: TreeQuestion
+    """How the tree was asked for."""
+    point: ResumePoint | NoResumePoint
+    """With all that was passed over."""
+
+
+PassedOverRule: TypeAlias = "Callable[[PassedOver], tuple[tuple[Rejection, ...], tuple[Finding, ...]]]"
+"""Returns all that was passed over, with what a feature knows to do about it, and what it says beside."""
+
+
 def resolve(
     question: Where = None,
     choice: ResumeQuestion = ResumeQuestion(),
@@ -100,14 +115,13 @@ def resolve(
 
     with closing(session):
         point, advice = _pick(tree, evidence, pick)
-    healable = _healable(tree, question, point) if point.rejected else ()
-    if healable:
-        from ckpttool.core.decide.healing import with_healing
-
-        point = replace(point, rejected=with_healing(point.rejected, healable))
+    added: tuple[Finding, ...] = ()
+    if point.rejected:
+        rejected, added = _on_passed_over(PassedOver(tree, question, point))
+        point = replace(point, rejected=rejected)
     decision: ResumePlan | NoResumePoint
     if isinstance(point, NoResumePoint):
-        findings = (*point.findings, *healable, *_beyond(tree, point))
+        findings = (*point.findings, *added, *_beyond(tree, point))
         decision = replace(point, findings=findings, advice=advice, in_trash=saves_in_trash(tree.storage))
     else:
         reports = verdict_of(point.checkpoint).reports
@@ -115,7 +129,7 @@ def resolve(
         point = _timed(tree, point, reports, evidence)
         decision = _plan(tree, point, _Wanted(data=data, sizes=choice.sizes), question, advice)
         findings = _as_to_health((*beyond_limits(point, choice), *decision.findings), tree, question, choice, point)
-        decision = replace(decision, findings=(*findings, *rebuilt(point.checkpoint), *healable))
+        decision = replace(decision, findings=(*findings, *rebuilt(point.checkpoint), *added))
     if evidence is not None:
         chosen = None if isinstance(point, NoResumePoint) else point.checkpoint
         of_logs = evidence.findings(chosen)
@@ -125,10 +139,16 @@ def resolve(
     return Answer(decision=_from_here(decision, tree, question, node), tree=tree, question=question, verdicts=seen)
 
 
-def _healable(tree: Tree, question: TreeQuestion, point: ResumePoint | NoResumePoint) -> tuple[Finding, ...]:
-    from ckpttool.core.verbs.heal_advice import advice_on  # most trees need none
-
-    return advice_on(tree, question, point)
+def _on_passed_over(seen: PassedOver) -> tuple[tuple[Rejection, ...], tuple[Finding, ...]]:
+    """Return what was passed over with the remedies that features know, and what else they say of it."""
+    findings: list[Finding] = []
+    for feature in features():
+        if feature.on_passed_over is not None:
+            rule: PassedOverRule = imported(feature.on_passed_over)
+            rejected, said = rule(seen)
+            seen = seen._replace(point=replace(seen.point, rejected=rejected))
+            findings += said
+    return seen.point.rejected, tuple(findings)
 
 
 def _as_to_health(

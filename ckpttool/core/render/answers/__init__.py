@@ -5,15 +5,13 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
+from ckpttool.core.extensions import features
+
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from ckpttool.core.domain.answered import Answered
     from ckpttool.core.render.json import Document
-
-
-TEXTS: dict[str, str] = {}
-"""The module of each answer that a feature gives, by its noun: every feature puts its own here."""
 
 
 class Texts(Protocol):
@@ -28,10 +26,20 @@ class Texts(Protocol):
         ...
 
 
-def texts_of(answer: Answered) -> Texts:
-    """Import the module of an answer, by its noun: a command must not wait for the texts of the others."""
-    module = TEXTS.get(answer.NOUN) or f"{__name__}.{answer.NOUN.replace('-', '_')}"
-    return cast("Texts", import_module(module))
+def texts_of(answer: Answered | type[Answered]) -> Texts:
+    """Import the module of an answer, by its noun: a command must not wait for the texts of the others.
+
+    The core's own is called like the noun; a feature says which one is its own.
+    """
+    own = f"{__name__}.{answer.NOUN.replace('-', '_')}"
+    try:
+        return cast("Texts", import_module(own))
+    except ModuleNotFoundError as error:
+        places = (feature.answers.get(answer.NOUN) for feature in features())
+        place = next(filter(None, places), None)
+        if error.name != own or place is None:
+            raise
+        return cast("Texts", import_module(place))
 
 
 def as_read(answer: Answered) -> Any:  # noqa: ANN401  what a script gets

@@ -1,0 +1,33 @@
+"""What features add to the main job: the core asks for it by its kind, and knows no feature by name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from importlib import import_module
+from types import MappingProxyType
+from typing import Any
+
+from ckpttool.core.domain.frozen import dataclass
+from ckpttool.features import FEATURES
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Feature:
+    """What one feature adds. All of it is a reference, so that nothing is imported before it is needed."""
+
+    answers: Mapping[str, str] = MappingProxyType({})
+    """By an answer's noun, the module of its document and its table."""
+    on_passed_over: str | None = None
+    """`"module:name"` of a `core.verbs.resolving.PassedOverRule`."""
+
+
+def features() -> Iterator[Feature]:
+    """Yield what the features add, in the order in which they are listed; each is imported when its turn comes."""
+    for name in FEATURES:
+        yield import_module(f"ckpttool.{name}").FEATURE
+
+
+def imported(reference: str) -> Any:  # noqa: ANN401  whoever asks says which protocol it keeps
+    """Import what a reference `"module:name"` names."""
+    module, _, name = reference.partition(":")
+    return getattr(import_module(module), name)

@@ -1,0 +1,16 @@
+"""The features, by folder: whoever adds one adds its line here, for the program and the library alike."""
+
+from __future__ import annotations
+
+FEATURES = (
+    "health",
+    "retention",
+    "replicas",
+    "nodes",
+    "inspect",
+    "guard",
+    "fp8",
+    "report",
+    "watch",
+)
+"""Each has a value `FEATURE` in its `__init__.py`, which is what it adds to the main job."""

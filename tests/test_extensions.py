@@ -1,0 +1,44 @@
+"""What features add to the main job, which neither needs them nor knows their names."""
+
+from __future__ import annotations
+
+import inspect
+from pathlib import Path
+
+import pytest
+
+import ckpttool
+from ckpttool.core.domain.finding import Code
+from ckpttool.core.domain.plan import ResumePlan
+from ckpttool.core.extensions import features, imported
+from ckpttool.core.verbs.resolving import PassedOver
+from ckpttool.features import FEATURES
+from tests.support.answers import writable_copy
+
+ROOMS = {"cli", "core", "guide", "schemas", "trainers"}
+
+
+def test_every_folder_that_is_no_part_of_the_main_job_is_listed_as_a_feature() -> None:
+    folders = {file.parent.name for file in Path(ckpttool.__file__).parent.glob("*/__init__.py")}
+    assert {*FEATURES} == folders - ROOMS
+
+
+def test_what_a_feature_adds_about_saves_that_were_passed_over_is_there_and_takes_one_value() -> None:
+    rules = [imported(each.on_passed_over) for each in features() if each.on_passed_over is not None]
+    assert rules
+    for rule in rules:
+        (seen,) = inspect.signature(rule).parameters.values()
+        assert seen.annotation == PassedOver.__name__
+
+
+@pytest.mark.parametrize("listed", [FEATURES, ()], ids=["with features", "without"])
+def test_a_choice_needs_no_feature_and_is_given_what_features_know(
+    listed: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ckpttool.core.extensions.FEATURES", listed)
+    tree = writable_copy("sink2_ckpt", tmp_path / "tree") / "checkpoint"
+    (tree / "rank_3/llama2_7b_rank_3_1-30_2.ckpt").unlink()
+    plan = ckpttool.resolve(str(tree)).decision
+    assert isinstance(plan, ResumePlan)
+    assert plan.point.checkpoint.name == "_1-25_2"
+    assert (Code.CAN_BE_HEALED in {finding.code for finding in plan.findings}) is bool(listed)
