@@ -95,7 +95,7 @@ SELDOM_NEEDED = {
     "ckpttool.core.domain.node",
     "ckpttool.trainers.mindformers.train_config",
     "ckpttool.trainers.mindformers.layouts.iteration_records",
-    "ckpttool.core.formats.safetensors.quick",
+    "ckpttool.core.formats.safetensors.header",
     "ckpttool.core.records.manifest",
     "unicodedata",
     "ckpttool.trainers.mindformers.simulate.legacy",
@@ -130,7 +130,7 @@ def test_of_other_trainers_a_choice_imports_no_more_than_what_tells_whose_a_tree
 def test_a_choice_imports_what_reads_manifests_and_safetensors_only_where_there_are_some(tmp_path: Path) -> None:
     TreeBuilder(tmp_path).legacy(ranks=2, fmt="safetensors").save(epoch=10, step=2)
     command = ["-m", "ckpttool", "resolve", "--format", "json"]
-    assert imported(*command, cwd=tmp_path) & SELDOM_NEEDED == {"ckpttool.core.formats.safetensors.quick"}
+    assert imported(*command, cwd=tmp_path) & SELDOM_NEEDED == {"ckpttool.core.formats.safetensors.header"}
     imported("-m", "ckpttool", "seal", cwd=tmp_path)
     assert "ckpttool.core.records.manifest" in imported(*command, ".", cwd=tmp_path)
 

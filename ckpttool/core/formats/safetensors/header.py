@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from json import JSONDecodeError, JSONDecoder, dumps
+from json import JSONDecodeError, JSONDecoder
+from json.encoder import encode_basestring
 from sys import intern
 
 from ckpttool.core.domain.dtype import DType
@@ -67,21 +68,34 @@ class Scanner:
         self._text = text
         self._at = 0
 
-    def members(self) -> Iterator[str]:
-        """Yield the keys of the object that begins here; the caller consumes the value before the next key."""
+    def members(self, usual: re.Pattern[str] | None = None) -> Iterator[tuple[str, re.Match[str] | None]]:
+        """Yield the keys of the object that begins here.
+
+        Args:
+            usual: Matches a key, its first group, together with its value.
+
+        Yields:
+            A key, and what `usual` matched; if it did not, the caller consumes the value before the next key.
+        """
         seen: set[str] = set()
         self._expect("{")
         if self._take("}"):
             return
         while True:
-            key = self.string()
+            match = None if usual is None else usual.match(self._text, self._at)
+            if match is None:
+                key = self.string()
+            else:
+                key = match[1]
+                self._at = match.end()
             if key in seen:
                 raise InvalidHeaderError(f"the key {quoted(key)} stands twice in one object")
             if len(seen) == MAX_KEYS:
                 raise TooManyKeysError(f"an object has more than {MAX_KEYS} keys")
             seen.add(key)
-            self._expect(":")
-            yield key
+            if match is None:
+                self._expect(":")
+            yield key, match
             if not self._take(","):
                 break
         self._expect("}")
@@ -114,14 +128,6 @@ class Scanner:
             raise self._unexpected("numbers below 2^64")
         self._at = end + 1
         return values
-
-    def matched(self, pattern: re.Pattern[str]) -> tuple[str, ...] | None:
-        """Consume what a pattern matches here and return its groups; None, and nothing consumed, if it matches not."""
-        found = pattern.match(self._text, self._at)
-        if found is None:
-            return None
-        self._at = found.end()
-        return tuple(map(str, found.groups()))
 
     def rest(self) -> str:
         """Return what follows the last consumed character."""
@@ -213,19 +219,6 @@ def parse_strictly(text: str, *, data_begin: int) -> HeaderText:
     )
 
 
-def parse_metadata(text: str) -> Sequence[tuple[str, str]]:
-    """Parse a header that holds nothing but `__metadata__`.
-
-    Raises:
-        InvalidHeaderError: It holds anything else, or is spelled otherwise than safetensors spells it.
-    """
-    rows: list[_Row] = []
-    metadata = _scan(text, rows)
-    if rows or metadata is None or not _is_as_written(text, metadata, rows):
-        raise InvalidHeaderError("more than metadata")
-    return metadata
-
-
 def spelled(tensors: Iterable[tuple[str, DType, tuple[int, ...]]]) -> tuple[bytes, tuple[TensorEntry, ...]]:
     """Spell the beginning of a file without metadata, as safetensors does.
 
@@ -305,11 +298,18 @@ def _scan(text: str, rows: list[_Row]) -> list[tuple[str, str]] | None:
     """
     metadata = None
     scanner = Scanner(text)
-    for key in scanner.members():
+    shapes: dict[str, tuple[int, ...]] = {"": ()}  # a model of thousands of tensors has few of them
+    for key, match in scanner.members(_USUAL_ENTRY):
         if key == METADATA_KEY:
-            metadata = [(name, scanner.string()) for name in scanner.members()]
+            metadata = [(name, scanner.string()) for name, _ in scanner.members()]
+        elif match is None:
+            rows.append(_scan_entry(scanner, key))
         else:
-            rows.append(_plain_entry(scanner, key) or _scan_entry(scanner, key))
+            _, dtype, dims, begin, end = match.groups()
+            shape = shapes.get(dims)
+            if shape is None:
+                shape = shapes[dims] = tuple(map(int, dims.split(",")))
+            rows.append(_Row(name=key, dtype=intern(dtype), shape=shape, offsets=(int(begin), int(end))))
     if scanner.rest():
         raise InvalidHeaderError(f"{scanner.rest()[:20]!r} follows its end, where only spaces may")
     return metadata
@@ -317,26 +317,18 @@ def _scan(text: str, rows: list[_Row]) -> list[tuple[str, str]] | None:
 
 _NUMBER = "(?:0|[1-9][0-9]{0,18})"
 """As JSON spells it, and below 2^64 whatever its digits."""
-_PLAIN_ENTRY = re.compile(
-    rf'\{{"dtype":"([A-Z0-9_]{{1,16}})","shape":\[((?:{_NUMBER}(?:,{_NUMBER}){{0,{MAX_DIMS - 1}}})?)\],'
+_USUAL_ENTRY = re.compile(
+    rf'"(?!{METADATA_KEY}")([^"\\\x00-\x1f]*)":\{{"dtype":"([A-Z0-9_]{{1,16}})",'
+    rf'"shape":\[((?:{_NUMBER}(?:,{_NUMBER}){{0,{MAX_DIMS - 1}}})?)\],'
     rf'"data_offsets":\[({_NUMBER}),({_NUMBER})\]\}}'
 )
-
-
-def _plain_entry(scanner: Scanner, name: str) -> _Row | None:
-    """Read an entry at once that is spelled as nearly all are; None, and nothing is read, of any other."""
-    found = scanner.matched(_PLAIN_ENTRY)
-    if found is None:
-        return None
-    dtype, dims, begin, end = found
-    shape = tuple(map(int, dims.split(","))) if dims else ()
-    return _Row(name=name, dtype=intern(dtype), shape=shape, offsets=(int(begin), int(end)))
+"""An entry as safetensors writes it, whose name needs no escape. `Scanner` reads any other entry piece by piece."""
 
 
 def _scan_entry(scanner: Scanner, name: str) -> _Row:
     dtype = None
     numbers: dict[str, tuple[int, ...]] = {}
-    for key in scanner.members():
+    for key, _ in scanner.members():
         if key == "dtype":
             dtype = scanner.string()
         elif key in {"shape", "data_offsets"}:
@@ -415,17 +407,16 @@ def _as_written(metadata: Sequence[tuple[str, str]] | None, rows: Sequence[_Row]
     if metadata is not None:
         yield f'"{METADATA_KEY}":{{'
         for name, value in metadata:
-            yield f"{comma}{_json(name)}:"
-            yield _json(value)
+            yield f"{comma}{encode_basestring(name)}:"
+            yield encode_basestring(value)
             comma = ","
         yield "}"
         comma = ","
     for row in sorted(rows, key=lambda row: (PLACES[row.dtype], row.name)):
-        yield f"{comma}{_json(row.name)}"
-        yield (
-            f':{{"dtype":"{row.dtype}","shape":[{",".join(map(str, row.shape))}],'
-            f'"data_offsets":[{row.offsets[0]},{row.offsets[1]}]}}'
-        )
+        dims = ",".join(map(str, row.shape))
+        begin, end = row.offsets
+        yield f"{comma}{encode_basestring(row.name)}"
+        yield f':{{"dtype":"{row.dtype}","shape":[{dims}],"data_offsets":[{begin},{end}]}}'
         comma = ","
     yield "}"
 
@@ -437,7 +428,3 @@ def _is_as_written(text: str, metadata: Sequence[tuple[str, str]] | None, rows: 
             return False
         at += len(part)
     return at == len(text)
-
-
-def _json(text: str) -> str:
-    return dumps(text, ensure_ascii=False)

@@ -223,10 +223,9 @@ def _parsed(block: bytearray, end: int, asked: tuple[AskedScalar, ...]) -> Parse
     last = bytes(view[max(LENGTH_BYTES, end - ALIGNMENT) : end])
     padding = len(last) - len(last.rstrip(b" "))
     text = str(view[LENGTH_BYTES : end - padding], "utf-8").rstrip(" ")
-    from ckpttool.core.formats.safetensors.header import parse_strictly  # a tree of `.ckpt` needs none of them
-    from ckpttool.core.formats.safetensors.quick import parse_quickly
+    from ckpttool.core.formats.safetensors.header import parse_strictly  # a tree of `.ckpt` needs it not
 
-    parsed = parse_quickly(text, data_begin=end) or parse_strictly(text, data_begin=end)
+    parsed = parse_strictly(text, data_begin=end)
     page = None
     if parsed.entries and not parsed.findings:  # then they fill the file from here
         page = max(end, end + parsed.data_bytes - LAST_PAGE_BYTES), end + parsed.data_bytes
