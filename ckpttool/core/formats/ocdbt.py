@@ -10,12 +10,12 @@ Source:
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
 from io import BytesIO
 from typing import NamedTuple, TypeVar
 
 from ckpttool.core.domain.finding import Code
 from ckpttool.core.domain.frozen import dataclass
+from ckpttool.core.formats.crc32c import crc32c
 
 MANIFEST = "manifest.ocdbt"
 MOST_NODE_BYTES = 64 << 20
@@ -324,22 +324,3 @@ def _node(body: _Body, place: _Child) -> _Node:
         for number, offset, length in zip(numbers, offsets, outside, strict=True)
     ]
     return _Node([], extents, [place.prefix + key for key in keys])
-
-
-def crc32c(data: bytes) -> int:
-    """Return the CRC-32C (Castagnoli) of some bytes."""
-    table = _crc_table()
-    value = 0xFFFFFFFF
-    for byte in data:
-        value = table[(value ^ byte) & 0xFF] ^ (value >> 8)
-    return value ^ 0xFFFFFFFF
-
-
-@cache
-def _crc_table() -> tuple[int, ...]:
-    table = []
-    for value in range(256):
-        for _ in range(8):
-            value = (value >> 1) ^ (0x82F63B78 if value & 1 else 0)  # noqa: PLW2901  as it is computed
-        table.append(value)
-    return tuple(table)

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from ckpttool.core.domain.finding import Code
 from ckpttool.core.domain.shard import FormatName
 from ckpttool.core.formats import ocdbt, read_header
-from ckpttool.core.formats.ocdbt import MANIFEST, BrokenStoreError, OverLimitError, Store, crc32c, read_store
+from ckpttool.core.formats.crc32c import crc32c
+from ckpttool.core.formats.ocdbt import MANIFEST, BrokenStoreError, OverLimitError, Store, read_store
 from ckpttool.core.storage.local import LocalStorage
 from tests.support.shard_writers import varint
 from tests.support.trainer_trees import LAYOUTS

@@ -1,0 +1,27 @@
+"""CRC-32C (Castagnoli, reflected), which event files and OCDBT carry.
+
+No library: the kernels of `google-crc32c` would be a dependency for files of a few MB. In Python it makes 10 MB/s.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+
+_POLYNOMIAL = 0x82F63B78
+
+
+def crc32c(data: bytes) -> int:
+    """Return the checksum of some bytes."""
+    table = _table()
+    value = 0xFFFFFFFF
+    for byte in data:
+        value = table[(value ^ byte) & 0xFF] ^ value >> 8
+    return value ^ 0xFFFFFFFF
+
+
+@cache
+def _table() -> list[int]:
+    table = list(range(256))
+    for _ in range(8):
+        table = [value >> 1 ^ (_POLYNOMIAL if value & 1 else 0) for value in table]
+    return table
