@@ -151,8 +151,8 @@ class Course:
         (hang,) = [event for event in self.events() if event["event"] == "save-incomplete"]
         assert hang["checkpoint"] == f"{self.saves + 1}_1"
         assert hang["findings"][0]["ranks"] == [HANGS]
-        # All ranks but the one that hangs took their files of the oldest save away; and a reading that was under way
-        # when the byte flipped may have seen it behind the checksum.
+        # All ranks but the one that hangs took their files of the oldest save away. And a reading that seals judges a
+        # save by itself, not by its manifest: if one was due, it first calls the flipped save bad.
         assert self.told("bad").keys() - {flipped} == {left_by_hang}
         told = {"good", "read-again", "checksum-mismatch", "save-incomplete", "save-overdue", "bad"}
         assert set(self.kinds()) == told
