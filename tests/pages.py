@@ -29,7 +29,7 @@ from ckpttool.core.verify.observation import Engine
 from ckpttool.trainers.abilities import ConfigReader, HealthFile, LaunchTarget, OwnWords, Simulator
 from ckpttool.trainers.base import Layout, Trainer
 from ckpttool.trainers.mindformers.simulate.versions import KNOWN_VERSIONS, Quirks, quirks_of
-from ckpttool.trainers.registry import TRAINERS, loose_file
+from ckpttool.trainers.registry import loose_file, trainers
 from tests.reliability import figures
 from tests.support import schema_tables
 
@@ -156,7 +156,7 @@ def _rules(_page: Path, _of: str) -> Iterator[str]:
 def _trainers(page: Path, _of: str) -> Iterator[str]:
     yield "| trainer | its tree is told by | what it takes by itself | config by `launch` | `lint-config` | its logs |"
     yield "|---|---|---|---|---|---|"
-    for trainer in TRAINERS:
+    for trainer in trainers():
         answers = (trainer.simulator, trainer.launch, trainer.configs, trainer.log_formats or None)
         signs = ", ".join(f"`{layout.sign}`" for layout in trainer.layouts) or "–"
         title = f"[{trainer.title}]({_folder(page)}{trainer.name}.md)"

@@ -16,7 +16,7 @@ import pytest
 import ckpttool
 from ckpttool import guard
 from ckpttool.__main__ import main
-from ckpttool.trainers.registry import TRAINERS
+from ckpttool.trainers.registry import trainers
 from tests.support.commands import environment
 from tests.support.trees import TreeBuilder
 
@@ -120,7 +120,7 @@ def test_a_choice_imports_the_simulation_only_where_it_is_asked_for(tree: Path) 
 
 def test_of_other_trainers_a_choice_imports_no_more_than_what_tells_whose_a_tree_is(tree: Path) -> None:
     modules = imported("-m", "ckpttool", "resolve", "--format", "json", cwd=tree)
-    others = {trainer.name for trainer in TRAINERS} - {"mindformers"}
+    others = {trainer.name for trainer in trainers()} - {"mindformers"}
     parts = [name.split(".")[2:] for name in modules if name.startswith("ckpttool.trainers.")]
     told_by = {part[1] for part in parts if len(part) > 1 and part[0].replace("_", "-") in others}
     assert told_by <= {"names", "layout"}

@@ -14,9 +14,10 @@ from ckpttool.core.commands.answers import show
 from ckpttool.core.commands.grouped import OF_A_TREE, exits, grouped
 from ckpttool.core.commands.helped import Command, Group
 from ckpttool.core.commands.log_options import Columns
-from ckpttool.core.commands.options import Dir, Format, FormatOpt, LayoutOpt, OneName, Quiet, Verbose, What, one_name
+from ckpttool.core.commands.options import Format, FormatOpt, Quiet, Verbose
 from ckpttool.core.commands.output_files import assert_replaceable, first_line, lies_under, root_of, same_file
 from ckpttool.core.commands.reports import ReportOptions
+from ckpttool.core.commands.tree_options import Dir, LayoutOpt, OneName, What, one_name
 from ckpttool.core.domain.frozen import dataclass, replace
 from ckpttool.core.domain.units import Step
 from ckpttool.core.domain.view import View

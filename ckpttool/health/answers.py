@@ -13,8 +13,9 @@ from ckpttool.core.domain.log_answer import HealthAnswer, WeightNumbers
 from ckpttool.core.formats.strict_json import number
 from ckpttool.core.render.answers.reading import reading_document
 from ckpttool.core.render.escape import shown
+from ckpttool.core.render.finding_lines import HEALTH_STYLE, grouped_findings
 from ckpttool.core.render.json import Document, finding_document
-from ckpttool.core.render.text import HEALTH_STYLE, NARROW, Picture, columns, grouped_findings, line, stack, whole_words
+from ckpttool.core.render.text import NARROW, Picture, columns, line, stack, whole_words
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderableType, RenderResult

@@ -11,17 +11,8 @@ from ckpttool.core.commands import progress
 from ckpttool.core.commands.answers import show_each
 from ckpttool.core.commands.grouped import OF_A_TREE, exits, grouped
 from ckpttool.core.commands.log_options import Columns, LogOpt
-from ckpttool.core.commands.options import (
-    ConfigPath,
-    Format,
-    FormatOpt,
-    MoreDirs,
-    Quiet,
-    TreeOptions,
-    Verbose,
-    finite,
-    say_tree,
-)
+from ckpttool.core.commands.options import Format, FormatOpt, Quiet, Verbose, finite
+from ckpttool.core.commands.tree_options import ConfigPath, MoreDirs, TreeOptions, say_tree
 from ckpttool.core.domain.frozen import dataclass
 from ckpttool.core.domain.log_answer import HealthAnswer
 from ckpttool.core.domain.verdict import Level, Verdict

@@ -11,7 +11,8 @@ from ckpttool.core.commands import output
 from ckpttool.core.commands.answers import show
 from ckpttool.core.commands.grouped import exits, grouped
 from ckpttool.core.commands.helped import Command, Group
-from ckpttool.core.commands.options import DetectorDialect, Format, FormatOpt, Quiet, SampleInterval
+from ckpttool.core.commands.options import Format, FormatOpt, Quiet
+from ckpttool.core.commands.tree_options import DetectorDialect, SampleInterval
 from ckpttool.core.domain.asd import AsdConfig
 from ckpttool.core.domain.frozen import dataclass
 

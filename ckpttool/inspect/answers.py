@@ -98,7 +98,8 @@ def number(value: Value | None) -> Value | None:
 
 def table(answer: Contents) -> RenderableType:
     """Show the tensors, then the scalars, then what is wrong."""
-    from ckpttool.core.render.text import grouped_findings, line, pointer, stack
+    from ckpttool.core.render.finding_lines import grouped_findings, pointer
+    from ckpttool.core.render.text import line, stack
 
     about = [line(shown(each), style="dim") for each in _about(answer)]
     parts: list[RenderableType] = [_headline(answer), *about]

@@ -92,7 +92,8 @@ def _rounded(value: float | None) -> Document:
 
 def table(answer: Difference) -> RenderableType:
     """Show what differs, the oddest first, then the scalars, then what is wrong."""
-    from ckpttool.core.render.text import grouped_findings, line, pointer, stack
+    from ckpttool.core.render.finding_lines import grouped_findings, pointer
+    from ckpttool.core.render.text import line, stack
 
     parts: list[RenderableType] = [_headline(answer)]
     parts += [line(f"{sign} {shown(_side(side))}", style="dim") for sign, side in (("A", answer.a), ("B", answer.b))]

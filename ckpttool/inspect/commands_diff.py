@@ -10,17 +10,8 @@ import ckpttool
 from ckpttool.core.commands import progress
 from ckpttool.core.commands.answers import show
 from ckpttool.core.commands.grouped import OF_A_TREE, exits, grouped
-from ckpttool.core.commands.options import (
-    Format,
-    FormatOpt,
-    LayoutOpt,
-    LevelName,
-    OneName,
-    Patterns,
-    Quiet,
-    RowOptions,
-    one_name,
-)
+from ckpttool.core.commands.options import Format, FormatOpt, Quiet
+from ckpttool.core.commands.tree_options import LayoutOpt, LevelName, OneName, Patterns, RowOptions, one_name
 from ckpttool.core.domain.frozen import dataclass, replace
 from ckpttool.core.domain.question import DEFAULT_DIR
 

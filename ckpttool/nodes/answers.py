@@ -10,9 +10,10 @@ from ckpttool.core.domain.units import counted
 from ckpttool.core.domain.verdict import VerdictWord
 from ckpttool.core.render.answers.seals import of_one
 from ckpttool.core.render.escape import shown
+from ckpttool.core.render.finding_lines import grouped_findings
 from ckpttool.core.render.json import Document
 from ckpttool.core.render.shell import quote
-from ckpttool.core.render.text import grouped_findings, line, stack
+from ckpttool.core.render.text import line, stack
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

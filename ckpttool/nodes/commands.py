@@ -11,8 +11,8 @@ from ckpttool.core.commands import output
 from ckpttool.core.commands.answers import show
 from ckpttool.core.commands.engine_options import EngineName, EngineOptions
 from ckpttool.core.commands.grouped import OF_WRITING, exits, grouped
-from ckpttool.core.commands.options import Dir, Format, FormatOpt, LayoutOpt, LevelName, LevelOpt, MaxAge, Names, Quiet
-from ckpttool.core.commands.units import duration
+from ckpttool.core.commands.options import Format, FormatOpt, Quiet, duration
+from ckpttool.core.commands.tree_options import Dir, LayoutOpt, LevelName, LevelOpt, MaxAge, Names
 from ckpttool.core.domain.frozen import dataclass
 from ckpttool.core.domain.part import PartQuestion, Split
 from ckpttool.core.domain.units import Rank

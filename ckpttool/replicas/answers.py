@@ -10,9 +10,10 @@ from ckpttool.core.domain.plan import may_be_good
 from ckpttool.core.domain.replicas import Proof, Trust
 from ckpttool.core.domain.units import counted
 from ckpttool.core.render.escape import shown
+from ckpttool.core.render.finding_lines import grouped_findings, pointer
 from ckpttool.core.render.json import Document, finding_document
 from ckpttool.core.render.pointer_records import record_lines, records_document
-from ckpttool.core.render.text import grouped_findings, line, pointer, stack
+from ckpttool.core.render.text import line, stack
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

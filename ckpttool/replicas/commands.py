@@ -10,7 +10,8 @@ import ckpttool
 from ckpttool.core.commands import output, progress
 from ckpttool.core.commands.answers import show
 from ckpttool.core.commands.grouped import OF_A_TREE, OF_WRITING, exits, grouped
-from ckpttool.core.commands.options import Format, FormatOpt, Grace, OneName, Quiet, TreeOptions, one_name
+from ckpttool.core.commands.options import Format, FormatOpt, Quiet
+from ckpttool.core.commands.tree_options import Grace, OneName, TreeOptions, one_name
 from ckpttool.core.domain.units import Rank
 
 From = Annotated[

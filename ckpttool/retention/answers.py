@@ -9,10 +9,11 @@ from ckpttool.core.domain.retention import Elsewhere, Fate, Pruning
 from ckpttool.core.domain.units import ByteCount, counted
 from ckpttool.core.domain.verdict import Level
 from ckpttool.core.render.escape import shown, size
+from ckpttool.core.render.finding_lines import grouped_findings, pointer
 from ckpttool.core.render.json import Document, finding_document
 from ckpttool.core.render.pointer_records import record_lines, records_document
 from ckpttool.core.render.shell import join, quote
-from ckpttool.core.render.text import NARROW, columns, grouped_findings, line, pointer, stack, whole_words
+from ckpttool.core.render.text import NARROW, columns, line, stack, whole_words
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderableType, RenderResult

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 from ckpttool.core.domain.retention import Repair
 from ckpttool.core.domain.units import counted
 from ckpttool.core.render.escape import shown
+from ckpttool.core.render.finding_lines import grouped_findings, pointer
 from ckpttool.core.render.json import Document, finding_document
 from ckpttool.core.render.pointer_records import record_lines, records_document
-from ckpttool.core.render.text import grouped_findings, line, pointer, stack
+from ckpttool.core.render.text import line, stack
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

@@ -10,9 +10,10 @@ from ckpttool.core.domain.retention import InTrash, Trash, TrashAction
 from ckpttool.core.domain.units import ByteCount, counted
 from ckpttool.core.render.answers.inventory import to_the_minute
 from ckpttool.core.render.escape import shown, size
+from ckpttool.core.render.finding_lines import grouped_findings, pointer
 from ckpttool.core.render.json import Document, finding_document
 from ckpttool.core.render.shell import quote
-from ckpttool.core.render.text import columns, grouped_findings, line, pointer, stack, whole_words
+from ckpttool.core.render.text import columns, line, stack, whole_words
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

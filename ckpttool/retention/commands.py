@@ -10,18 +10,8 @@ import ckpttool
 from ckpttool.core.commands import output, progress
 from ckpttool.core.commands.answers import show_each
 from ckpttool.core.commands.grouped import OF_A_TREE, OF_WRITING, exits, grouped
-from ckpttool.core.commands.options import (
-    ConfigPath,
-    Format,
-    FormatOpt,
-    Grace,
-    LevelName,
-    MaxAge,
-    MoreDirs,
-    Quiet,
-    TreeOptions,
-)
-from ckpttool.core.commands.units import duration
+from ckpttool.core.commands.options import Format, FormatOpt, Quiet, duration
+from ckpttool.core.commands.tree_options import ConfigPath, Grace, LevelName, MaxAge, MoreDirs, TreeOptions
 from ckpttool.core.domain.finding import Finding
 from ckpttool.core.domain.frozen import dataclass
 from ckpttool.core.domain.retention import PruneOrder, Pruning, RetentionPolicy

@@ -10,7 +10,8 @@ import ckpttool
 from ckpttool.core.commands import completing, output
 from ckpttool.core.commands.answers import show
 from ckpttool.core.commands.grouped import OF_A_TREE, OF_WRITING, exits, grouped
-from ckpttool.core.commands.options import ConfigPath, Format, FormatOpt, Grace, Quiet, TreeOptions, one_name
+from ckpttool.core.commands.options import Format, FormatOpt, Quiet
+from ckpttool.core.commands.tree_options import ConfigPath, Grace, TreeOptions, one_name
 
 Name = Annotated[
     list[str] | None,

@@ -12,8 +12,8 @@ from ckpttool.core.commands import output
 from ckpttool.core.commands.answers import show
 from ckpttool.core.commands.grouped import OF_A_TREE, OF_WRITING, exits, grouped
 from ckpttool.core.commands.helped import Command, Group
-from ckpttool.core.commands.options import Format, FormatOpt, Grace, Quiet, TreeOptions
-from ckpttool.core.commands.units import duration
+from ckpttool.core.commands.options import Format, FormatOpt, Quiet, duration
+from ckpttool.core.commands.tree_options import Grace, TreeOptions
 from ckpttool.core.domain.frozen import replace
 from ckpttool.core.domain.retention import Trash
 from ckpttool.core.errors import ExitCode

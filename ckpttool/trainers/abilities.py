@@ -10,11 +10,11 @@ from ckpttool.core.domain.frozen import dataclass
 if TYPE_CHECKING:
     from ckpttool.core.domain.advice import Calibration, SpikeAdvice, StopAdvice, ThresholdSettings, TrainersDetour
     from ckpttool.core.domain.checkpoint import Checkpoint, Facts, Inventory
-    from ckpttool.core.domain.data_position import SkipBatches
+    from ckpttool.core.domain.data_position import SkipBatches, TrainersSkip
     from ckpttool.core.domain.finding import Finding
     from ckpttool.core.domain.health import Health, HealthBook
     from ckpttool.core.domain.launch import LaunchConfig, LaunchJob
-    from ckpttool.core.domain.plan import JudgedStart, ResumePlan, Simulation, TrainersSkip
+    from ckpttool.core.domain.plan import JudgedStart, ResumePlan, Simulation
     from ckpttool.core.domain.preflight import NextSaves
     from ckpttool.core.domain.scalars import ScalarRules, Scalars, ScalarValues
     from ckpttool.core.domain.settings import RunConfig, SafeFix

@@ -20,12 +20,12 @@ from ckpttool.trainers.listing import Listing
 
 if TYPE_CHECKING:
     from ckpttool.core.domain.asd import AsdDialect
-    from ckpttool.core.domain.data_position import DataPosition
+    from ckpttool.core.domain.data_position import DataPosition, DataQuestion
     from ckpttool.core.domain.load_settings import LoadSettings, TrainerSetting
     from ckpttool.core.domain.placement import ReadByAll
     from ckpttool.core.domain.plan import ResumePlan
     from ckpttool.core.domain.pointer import Pointer, PointerText
-    from ckpttool.core.domain.question import AskedSizes, DataQuestion
+    from ckpttool.core.domain.question import AskedSizes
     from ckpttool.core.domain.replicas import RecordedSlices
     from ckpttool.core.domain.settings import RunConfig
     from ckpttool.core.domain.shard import ShardRole

@@ -4,54 +4,54 @@ from __future__ import annotations
 
 import re
 from functools import cache, reduce
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 from ckpttool.core.domain.frozen import replace
-from ckpttool.core.domain.scalars import ShardFacts
 from ckpttool.core.errors import CkptToolError, ForeignConfigError, UsageError
-from ckpttool.trainers.accelerate import Accelerate
 from ckpttool.trainers.common import LOOSE_FILE_LAYOUT
-from ckpttool.trainers.deepspeed import DeepSpeed
-from ckpttool.trainers.huggingface import HuggingFace
-from ckpttool.trainers.lightning import Lightning
-from ckpttool.trainers.megatron import Megatron
-from ckpttool.trainers.mindformers import MindFormers
-from ckpttool.trainers.orbax import Orbax
-from ckpttool.trainers.torch_dcp import TorchDcp
-from ckpttool.trainers.torchtitan import Torchtitan
-from ckpttool.trainers.verl import Verl
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Sequence
 
     from ckpttool.core.domain.advice import Calibration, SpikeAdvice, StopAdvice, ThresholdSettings
     from ckpttool.core.domain.asd import AsdDialect
-    from ckpttool.core.domain.data_position import SkipBatches
+    from ckpttool.core.domain.data_position import SkipBatches, TrainersSkip
     from ckpttool.core.domain.finding import Finding
-    from ckpttool.core.domain.plan import TrainersSkip
     from ckpttool.core.domain.saving import SaveLayout
+    from ckpttool.core.domain.scalars import ShardFacts
     from ckpttool.core.domain.settings import RunConfig, SafeFix
     from ckpttool.core.logs.reading import LogReader
     from ckpttool.trainers.abilities import HealthFile, OwnWords, PolicyWords
     from ckpttool.trainers.base import Layout, Trainer
     from ckpttool.trainers.listing import Listing
 
-TRAINERS: tuple[Trainer, ...] = (
-    MindFormers(),
-    Orbax(),
-    Megatron(),
-    Verl(),
-    DeepSpeed(),
-    HuggingFace(),
-    Accelerate(),
-    Torchtitan(),
-    Lightning(),
-    TorchDcp(),
+TRAINERS: tuple[str | Trainer, ...] = (
+    "ckpttool.trainers.mindformers:TRAINER",
+    "ckpttool.trainers.orbax:TRAINER",
+    "ckpttool.trainers.megatron:TRAINER",
+    "ckpttool.trainers.verl:TRAINER",
+    "ckpttool.trainers.deepspeed:TRAINER",
+    "ckpttool.trainers.huggingface:TRAINER",
+    "ckpttool.trainers.accelerate:TRAINER",
+    "ckpttool.trainers.torchtitan:TRAINER",
+    "ckpttool.trainers.lightning:TRAINER",
+    "ckpttool.trainers.torch_dcp:TRAINER",
 )
-"""Most specific first."""
+"""Most specific first; each by where it is, so that a start imports those that it asks."""
 
-FIRST = MindFormers.name
+FIRST = "mindformers"
 """Whose words documents had before they had every trainer's."""
+
+
+def trainers() -> Iterator[Trainer]:
+    """Yield all trainers, most specific first; who stops early has imported no other."""
+    for trainer in TRAINERS:
+        if isinstance(trainer, str):
+            module, _, name = trainer.partition(":")
+            yield getattr(import_module(module), name)
+        else:
+            yield trainer
 
 
 def save_layout() -> SaveLayout:
@@ -66,23 +66,23 @@ def loose_file() -> Layout:
     """Return what is left where a path is a lone file: nobody's tree, so no folder is recognised by it."""
     from ckpttool.trainers.common.loose_file import LooseFile
 
-    return LooseFile([trainer.scalars for trainer in TRAINERS if trainer.scalars is not None], lambda: signs()[0])
+    return LooseFile([trainer.scalars for trainer in trainers() if trainer.scalars is not None], lambda: signs()[0])
 
 
 def layouts() -> tuple[Layout, ...]:
     """Return how all trainers arrange checkpoints, most specific first."""
-    return tuple(layout for trainer in TRAINERS for layout in trainer.layouts)
+    return tuple(layout for trainer in trainers() for layout in trainer.layouts)
 
 
 def titles() -> str:
     """Name all trainers, for sentences."""
-    *most, last = [trainer.title for trainer in TRAINERS]
+    *most, last = [trainer.title for trainer in trainers()]
     return f"{', '.join(most)} and {last}"
 
 
 def signs() -> tuple[str, str]:
     """Say by which folders and by which files a tree is told, the most usual first."""
-    own = sorted(TRAINERS, key=lambda trainer: trainer.name != FIRST)
+    own = sorted(trainers(), key=lambda trainer: trainer.name != FIRST)
     told = [layout.sign for trainer in own for layout in reversed(trainer.layouts)]
     folders, files = ([sign for sign in told if sign.endswith("/") is is_folder] for is_folder in (True, False))
     return " or ".join(folders), " or ".join(files)
@@ -90,12 +90,12 @@ def signs() -> tuple[str, str]:
 
 def places() -> tuple[str, ...]:
     """Return where saves lie below an output folder or a working directory."""
-    return tuple(dict.fromkeys(place for trainer in TRAINERS for place in trainer.places))
+    return tuple(dict.fromkeys(place for trainer in trainers() for place in trainer.places))
 
 
 def layout_names() -> tuple[str, ...]:
     """Return what `--layout` takes, the most usual first."""
-    names = [name for trainer in TRAINERS for name in reversed(trainer.layout_names)]
+    names = [name for trainer in trainers() for name in reversed(trainer.layout_names)]
     return (*names, LOOSE_FILE_LAYOUT)
 
 
@@ -111,8 +111,8 @@ def log_reader(columns: str | None = None, *, curves: bool = False) -> LogReader
     """
     from ckpttool.core.logs.reading import LogReader
 
-    formats = [format_ for trainer in TRAINERS for format_ in trainer.log_formats]
-    places = [trainer.log_places for trainer in TRAINERS if trainer.log_places is not None]
+    formats = [format_ for trainer in trainers() for format_ in trainer.log_formats]
+    places = [trainer.log_places for trainer in trainers() if trainer.log_places is not None]
     return LogReader(formats, places, columns=columns, curves=curves)
 
 
@@ -121,29 +121,31 @@ def health_file_of(layout: Layout) -> HealthFile | None:
     owner = trainer_of(layout)
     if owner is not None:
         return owner.health_file
-    return next((trainer.health_file for trainer in TRAINERS if trainer.health_file is not None), None)
+    return next((trainer.health_file for trainer in trainers() if trainer.health_file is not None), None)
 
 
 def health_files() -> tuple[str, ...]:
     """Return how all trainers call the file in which they record the health of saves."""
-    return tuple(trainer.health_file.name for trainer in TRAINERS if trainer.health_file is not None)
+    return tuple(trainer.health_file.name for trainer in trainers() if trainer.health_file is not None)
 
 
 def records_of_any() -> re.Pattern[str]:
     """Return what tells by its name a small file that some trainer reads beside its shards."""
-    own = (trainer.records for trainer in TRAINERS if trainer.records)
+    own = (trainer.records for trainer in trainers() if trainer.records)
     return re.compile("|".join(f"(?:{pattern})" for pattern in own), re.DOTALL)
 
 
 def asked_of_any() -> ShardFacts:
     """Ask a file for the scalars of every trainer: whose it is, nobody knows."""
-    own = (trainer.scalars for trainer in TRAINERS if trainer.scalars is not None)
+    from ckpttool.core.domain.scalars import ShardFacts
+
+    own = (trainer.scalars for trainer in trainers() if trainer.scalars is not None)
     asked = {scalar.name: scalar for scalars in own for scalar in scalars.rules.asked}
     return ShardFacts(scalars=tuple(asked.values()))
 
 
-def _words() -> tuple[OwnWords, ...]:
-    return tuple(trainer.words for trainer in TRAINERS if trainer.words is not None)
+def _words() -> Iterator[OwnWords]:
+    return (trainer.words for trainer in trainers() if trainer.words is not None)
 
 
 def told_trainers(advice: SpikeAdvice | StopAdvice, whose: Trainer | None) -> SpikeAdvice | StopAdvice:
@@ -168,7 +170,7 @@ def threshold_settings(calibration: Calibration) -> ThresholdSettings:
 
 def told_skip(skip: SkipBatches, whose: Trainer | None) -> TrainersSkip | None:
     """Return a skip in its trainer's setting; where nobody says whose it is, in that of the first that has one."""
-    asked = _words() if whose is None else (whose.words,)
+    asked: Iterable[OwnWords | None] = _words() if whose is None else (whose.words,)
     return next((told for words in asked if words is not None and (told := words.skip(skip)) is not None), None)
 
 
@@ -183,7 +185,7 @@ def own_policy(formats: Collection[str]) -> str | None:
     Args:
         formats: Names of the logs' formats.
     """
-    for trainer in TRAINERS:
+    for trainer in trainers():
         if trainer.words is not None and any(log.name in formats for log in trainer.log_formats):
             return trainer.words.own_policy
     return None
@@ -193,27 +195,27 @@ def asd_dialects() -> tuple[AsdDialect, ...]:
     """Return all detectors of silent errors: those of the frameworks, and of trainers that count for themselves."""
     from ckpttool.core.domain.asd import DIALECTS
 
-    return (*DIALECTS, *(dialect for trainer in TRAINERS for dialect in trainer.asd_dialects))
+    return (*DIALECTS, *(dialect for trainer in trainers() for dialect in trainer.asd_dialects))
 
 
 def trainer_of(layout: Layout) -> Trainer | None:
     """Return whose layout it is; None for that of a lone file, which is nobody's."""
-    return next((trainer for trainer in TRAINERS if layout.name in trainer.layout_names), None)
+    return next((trainer for trainer in trainers() if layout.name in trainer.layout_names), None)
 
 
 def trainer_names() -> tuple[str, ...]:
     """Return what options, JSON and configs call the trainers."""
-    return tuple(trainer.name for trainer in TRAINERS)
+    return tuple(trainer.name for trainer in trainers())
 
 
 def names_by_title() -> dict[str, str]:
     """Return what JSON calls each trainer, by what people call it."""
-    return {trainer.title: trainer.name for trainer in TRAINERS}
+    return {trainer.title: trainer.name for trainer in trainers()}
 
 
 def trainer_named(name: str) -> Trainer:
     """Return a trainer by the name that a config or a plan has."""
-    return next(trainer for trainer in TRAINERS if trainer.name == name)
+    return next(trainer for trainer in trainers() if trainer.name == name)
 
 
 def read_config(content: bytes, *, path: str, devices: int | None = None) -> RunConfig:
@@ -228,7 +230,7 @@ def read_config(content: bytes, *, path: str, devices: int | None = None) -> Run
         CkptToolError: It cannot be used, or none or several take it.
     """
     configs, unread = [], None
-    for reader in filter(None, (trainer.configs for trainer in TRAINERS)):
+    for reader in filter(None, (trainer.configs for trainer in trainers())):
         try:
             configs.append(reader.read(content, path=path, devices=devices))
         except CkptToolError as error:  # another reader may know what this one cannot even parse
@@ -247,7 +249,7 @@ def read_config(content: bytes, *, path: str, devices: int | None = None) -> Run
 def may_be_config(content: bytes) -> bool:
     """Tell whether a file holds words of a config that is read, or zeros, as where letters take two bytes each."""
     return b"\0" in content or any(
-        trainer.configs.may_be_own(content) for trainer in TRAINERS if trainer.configs is not None
+        trainer.configs.may_be_own(content) for trainer in trainers() if trainer.configs is not None
     )
 
 
@@ -265,7 +267,7 @@ def safe_fixes(config: RunConfig) -> tuple[SafeFix, ...]:
 
 def config_readers() -> str:
     """Name the trainers whose configs are read, for sentences."""
-    titles = [trainer.title for trainer in TRAINERS if trainer.configs is not None]
+    titles = [trainer.title for trainer in trainers() if trainer.configs is not None]
     return " and ".join(filter(None, (", ".join(titles[:-1]), titles[-1])))
 
 

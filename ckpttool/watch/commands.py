@@ -17,17 +17,8 @@ import ckpttool
 from ckpttool.core.commands import output
 from ckpttool.core.commands.grouped import OF_A_TREE, exits, grouped
 from ckpttool.core.commands.log_options import Columns, LogOpt
-from ckpttool.core.commands.options import (
-    ConfigPath,
-    Format,
-    FormatOpt,
-    LevelName,
-    LevelOpt,
-    Quiet,
-    TreeOptions,
-    finite,
-)
-from ckpttool.core.commands.units import duration, share
+from ckpttool.core.commands.options import Format, FormatOpt, Quiet, duration, finite, share
+from ckpttool.core.commands.tree_options import ConfigPath, LevelName, LevelOpt, TreeOptions
 from ckpttool.core.domain.frozen import dataclass, replace
 from ckpttool.core.domain.part import PartQuestion, Split
 from ckpttool.core.errors import ExitCode, UsageError

@@ -11,8 +11,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import ckpttool
+from ckpttool.core.domain.data_position import DataQuestion
 from ckpttool.core.domain.plan import NoResumePoint
-from ckpttool.core.domain.question import DataQuestion, ResumeQuestion, TreeQuestion
+from ckpttool.core.domain.question import ResumeQuestion, TreeQuestion
 from tests.conftest import FIXTURES
 from tests.support.prunable_trees import newer, seal
 from tests.support.trees import TreeBuilder

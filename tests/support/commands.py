@@ -14,7 +14,6 @@ from typing import Any
 from typer.main import get_command
 from typer.testing import CliRunner
 
-import ckpttool.core.commands.options  # noqa: F401  its help names the layouts that there are, whatever trainer a test adds
 from ckpttool.cli.main import COMMANDS, _Group, app
 from ckpttool.core.commands.headings import exits_of
 from tests.support.json_schemas import problems_of

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -24,9 +23,6 @@ FOREIGN = ("MindFormers", "load_checkpoint", "resume_training", "data_skip_steps
 
 @pytest.fixture(autouse=True)
 def _registered(monkeypatch: pytest.MonkeyPatch) -> None:
-    import_module(
-        "ckpttool.core.commands.options"
-    )  # its help is made once: pages are compared with it, and know no toy
     monkeypatch.setattr(registry, "TRAINERS", (toy.TOY, *registry.TRAINERS))
 
 

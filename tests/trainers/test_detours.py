@@ -8,7 +8,7 @@ from ckpttool.core.decide.detour import advise_after_stop, advise_spike
 from ckpttool.core.domain.advice import Spike, SpikeAdvice, StopAdvice
 from ckpttool.core.domain.units import Step
 from ckpttool.health.rules_calibrate import calibrate
-from ckpttool.trainers.registry import TRAINERS, threshold_settings, told_trainers
+from ckpttool.trainers.registry import threshold_settings, told_trainers, trainers
 from tests.support.log_rows import rows
 
 SPIKE = advise_spike(Spike(onset=Step(300), end=Step(900)), [Step(100)], newest=Step(1000))
@@ -41,7 +41,7 @@ def test_where_nothing_is_to_be_skipped_the_data_still_go_on_behind_the_checkpoi
 def test_an_advice_without_a_detour_is_told_to_nobody() -> None:
     nowhere = advise_after_stop(Step(40), [], count=5)
     assert told_trainers(nowhere, None) is nowhere
-    assert [trainer.words.detour(nowhere) for trainer in TRAINERS if trainer.words is not None] == [None, None]
+    assert [trainer.words.detour(nowhere) for trainer in trainers() if trainer.words is not None] == [None, None]
 
 
 @pytest.mark.parametrize(("length", "notes"), [(1000, 1), (10, 0)])

@@ -633,6 +633,6 @@ def test_a_row_answers_every_question_and_says_why_where_it_is_none() -> None:
     assert all(callable(row) or (isinstance(row, NotAsked) and row.why) for row in rows)
 
 
-@pytest.mark.parametrize("trainer", [*registry.TRAINERS, toy.Toy()], ids=lambda trainer: trainer.name)
+@pytest.mark.parametrize("trainer", [*registry.trainers(), toy.Toy()], ids=lambda trainer: trainer.name)
 def test_a_trainer_names_its_layouts_as_they_name_themselves(trainer: Trainer) -> None:
     assert trainer.layout_names == tuple(layout.name for layout in trainer.layouts)

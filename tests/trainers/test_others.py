@@ -10,7 +10,7 @@ import pytest
 from ckpttool.core.errors import ExitCode, UnknownLayoutError
 from ckpttool.trainers.below import trees_below
 from ckpttool.trainers.locate import locate
-from ckpttool.trainers.registry import TRAINERS
+from ckpttool.trainers.registry import trainers
 from tests.support.answers import chosen, cli, plan
 from tests.support.trainer_trees import LAYOUTS, healthy
 
@@ -112,7 +112,7 @@ class TestSavesOfATrainerThatIsNotKnown:
     def test_are_refused_by_name_with_what_is_known(self, title: str, tree: Path, command: str) -> None:
         said = said_of(tree, command)
         assert f"some that look like {title}'s; it knows those of MindFormers, Orbax" in said
-        assert all(trainer.title in said for trainer in TRAINERS)
+        assert all(trainer.title in said for trainer in trainers())
         assert "ckpttool verify FILE looks at one file alone" in said
 
     @pytest.mark.sample(8)

@@ -18,7 +18,7 @@ from tests.support.trainer_trees import LAYOUTS, damaged, faults, layout_of_tree
 _STEPS = ("resumed_at_step", "step_inside", "iteration", "step_then")
 """Under which words the library's runs note where they went on, the surest first."""
 
-KNOWN = {name for trainer in registry.TRAINERS if trainer.simulator is not None for name in trainer.layout_names}
+KNOWN = {name for trainer in registry.trainers() if trainer.simulator is not None for name in trainer.layout_names}
 APART = {"torch-dcp"}
 """It chooses nothing: the application does."""
 BY_A_TRACKER = ("ds_zero1_2ranks", "ds_zero3_2ranks", "mcore_dist_tp2dp2", "mcore_legacy_tp2dp2", "verl_2ranks")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -99,9 +98,6 @@ class Speaking(toy.Toy):
 
 @pytest.fixture(autouse=True)
 def _registered(monkeypatch: pytest.MonkeyPatch) -> None:
-    import_module(
-        "ckpttool.core.commands.options"
-    )  # its help is made once: pages are compared with it, and know no toy
     monkeypatch.setattr(registry, "TRAINERS", (Speaking(), *registry.TRAINERS))
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import re
-from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -117,9 +116,6 @@ class Twin(toy.Toy):
 
 @pytest.fixture(autouse=True)
 def _registered(monkeypatch: pytest.MonkeyPatch) -> None:
-    import_module(
-        "ckpttool.core.commands.options"
-    )  # its help is made once: pages are compared with it, and know no toy
     monkeypatch.setattr(registry, "TRAINERS", (toy.TOY, Twin(), Files(), Any(), *registry.TRAINERS))
 
 
@@ -389,8 +385,8 @@ OF_MINDFORMERS = (
 @pytest.mark.parametrize("tree", [tree for tree in sorted(truths()) if layout_of_tree(tree) in registry.layout_names()])
 @pytest.mark.parametrize("command", ["scan", "resolve", "launch", "preflight", "verify"])
 def test_no_other_trainer_is_spoken_of_in_an_answer_about_a_tree(command: str, tree: str, tmp_path: Path) -> None:
-    own = next(trainer for trainer in registry.TRAINERS if layout_of_tree(tree) in trainer.layout_names)
-    others = {trainer.title for trainer in registry.TRAINERS} - {own.title, "torch.distributed.checkpoint"}
+    own = next(trainer for trainer in registry.trainers() if layout_of_tree(tree) in trainer.layout_names)
+    others = {trainer.title for trainer in registry.trainers()} - {own.title, "torch.distributed.checkpoint"}
     for asked in ([command], [command, "--world-size", "64"]):
         said = cli(asked[0], str(healthy(tree, tmp_path / asked[-1])), *asked[1:]).output
         assert [word for word in (*others, *OF_MINDFORMERS) if word in said.replace(str(tmp_path), "")] == []

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 from ckpttool.core.commands import output
 from ckpttool.core.commands.options import Format
-from ckpttool.core.domain.exits import of_trees
 from ckpttool.core.errors import CkptToolError, ExitCode
 from ckpttool.core.render.answers import texts_of
 from ckpttool.core.render.escape import shown
@@ -54,6 +53,8 @@ def show_trees(ask: Callable[[str | None], Answered | None], paths: Iterable[str
     Raises:
         WriteFailedError: The answer could not be written.
     """
+    from ckpttool.core.domain.exits import of_trees  # of one tree the answer has its own
+
     told: list[dict[str, Document]] = []
     codes: list[ExitCode] = []
     for path in paths:

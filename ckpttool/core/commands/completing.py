@@ -78,9 +78,9 @@ def layouts(_: typer.Context) -> Iterable[str]:
 @_offered
 def simulated(_: typer.Context) -> Iterable[str]:
     """Offer every trainer whose own choice is known."""
-    from ckpttool.trainers.registry import TRAINERS
+    from ckpttool.trainers.registry import trainers
 
-    return ["own", *(trainer.name for trainer in TRAINERS if trainer.simulator is not None)]
+    return ["own", *(trainer.name for trainer in trainers() if trainer.simulator is not None)]
 
 
 @_offered

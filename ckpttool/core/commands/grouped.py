@@ -17,8 +17,7 @@ import typer
 from typer.models import OptionInfo
 
 from ckpttool.core.commands import output
-from ckpttool.core.commands.options import Quiet
-from ckpttool.core.commands.units import Time
+from ckpttool.core.commands.options import Quiet, Time
 from ckpttool.core.domain.frozen import dataclass, defaults, is_frozen
 from ckpttool.core.errors import UsageError
 

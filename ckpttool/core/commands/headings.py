@@ -19,6 +19,9 @@ _LAST = ("--verbose", "--quiet", "--no-config", "--debug", "--help")
 MEANS_NOTHING = {command: {"--health-file"} for command in ("seal", "trash")}
 """Accepted as ever, and shown no more: there they change no answer."""
 
+LAYOUTS = "{layouts}"
+"""What stands in the help of an option for the names of all layouts, until it is shown: no other start loads them."""
+
 _EVERYWHERE = ("1, 2, 130", "ckpttool failed; a wrong command line; interrupted.")
 
 
@@ -85,6 +88,10 @@ def _with_default(param: Any) -> str:  # noqa: ANN401  as above
     if isinstance(shown, str):
         shown, default = True, shown
     text = str(param.help or "")
+    if LAYOUTS in text:
+        from ckpttool.trainers.registry import layout_names
+
+        text = text.replace(LAYOUTS, ", ".join(layout_names()))
     if param.required and param.param_type_name == "option":
         return f"{text}  [required]"
     if not shown or default is None or default is False or callable(default):

@@ -11,19 +11,11 @@ from ckpttool.core.commands import progress
 from ckpttool.core.commands.answers import show
 from ckpttool.core.commands.grouped import OF_A_TREE, OF_WRITING, exits, grouped
 from ckpttool.core.commands.log_options import EvidenceOptions
-from ckpttool.core.commands.options import (
-    ChoiceOptions,
-    DataOptions,
-    EntryScript,
-    Format,
-    FormatOpt,
-    Quiet,
-    TreeOptions,
-    ViewOptions,
-)
+from ckpttool.core.commands.options import Format, FormatOpt, Quiet
 from ckpttool.core.commands.output import error, looking_at
 from ckpttool.core.commands.output_files import assert_folder
 from ckpttool.core.commands.reports import Allow, codes
+from ckpttool.core.commands.tree_options import ChoiceOptions, DataOptions, EntryScript, TreeOptions, ViewOptions
 from ckpttool.core.domain.frozen import dataclass, replace
 from ckpttool.core.domain.preflight import Preflight
 from ckpttool.core.domain.view import View

@@ -7,8 +7,7 @@ from typing import Annotated
 import typer
 
 import ckpttool
-from ckpttool.core.commands.options import finite, is_count
-from ckpttool.core.commands.units import duration
+from ckpttool.core.commands.options import duration, finite, is_count
 from ckpttool.core.domain.frozen import dataclass
 from ckpttool.core.domain.units import Step
 from ckpttool.core.errors import UsageError

@@ -1,25 +1,92 @@
-"""Options that mean the same in every command."""
+"""Options that mean the same in every command, and how times, sizes and counts are typed.
+
+Those of a tree are in `tree_options`: a command that looks at none need not wait for them.
+"""
 
 from __future__ import annotations
 
 import math
-import os
+import re
+from collections.abc import Callable
 from enum import Enum
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-import ckpttool
-from ckpttool.core.commands import completing, output
-from ckpttool.core.commands.units import duration
-from ckpttool.core.domain.frozen import dataclass
-from ckpttool.core.domain.plan import BatchSegment
-from ckpttool.core.domain.question import DEFAULT_DIR, AskedSizes
-from ckpttool.core.domain.units import STEP_DIGITS, Step, counted
-from ckpttool.core.domain.verdict import Level
-from ckpttool.core.domain.view import View
+from ckpttool.core.domain.data_position import BatchSegment
+from ckpttool.core.domain.units import STEP_DIGITS
 from ckpttool.core.errors import UsageError
-from ckpttool.trainers.registry import layout_names
+
+if TYPE_CHECKING:
+    from fractions import Fraction
+
+_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
+_LONGEST = 1000 * 365 * _SECONDS["d"]
+"""Seconds; a clock that adds more to a time leaves the calendar."""
+_WORDS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
+_POWERS = "KMGTP"
+_PART = r"[0-9]{1,9}(?:\.[0-9]{1,9})?"
+
+
+class Time(float):
+    """A time, and how it was typed: another option may take the same number for another unit."""
+
+    typed: str
+
+
+def duration(bare: str | None, *, to: str | None = None, least: float = 0) -> Callable[[str], float]:
+    """Return the parser of an option that takes a time.
+
+    Args:
+        bare: The unit of a number without one: s, m, h or d; None: there must be one.
+        to: The unit of what is returned; that of a bare number, else seconds, where it is left out.
+        least: The shortest time, in the same unit.
+    """
+    into = to or bare or "s"
+    without = "" if bare is None else f"; a bare number is {_WORDS[bare]}"
+
+    def parse(given: str | float) -> Time:
+        text, unit = str(given), bare
+        number = given if isinstance(given, float) else _number(text)  # a default, or from a file, is a number already
+        if isinstance(given, str):
+            # Units, each once and from the longest on: 1h30m.
+            parts = re.findall(rf"({_PART})([smhdw])", text)
+            units = "".join(unit for _, unit in parts)
+            if parts and re.fullmatch(rf"(?:{_PART}[smhdw])+", text) and re.fullmatch("w?d?h?m?s?", units):
+                number, unit = float(sum(float(part) * _SECONDS[each] for part, each in parts)), "s"
+        if number is not None and not math.isfinite(number):
+            raise typer.BadParameter(f"{text!r} is not a finite number")
+        if number is None or unit is None:
+            raise typer.BadParameter(f"{text!r} is no time such as 90s, 5m, 12h or 7d{without}")
+        meant = number * _SECONDS[unit] / _SECONDS[into]
+        if meant * _SECONDS[into] > _LONGEST:
+            raise typer.BadParameter(f"{text!r} is longer than 1000 years")
+        if meant < least:
+            raise typer.BadParameter(f"{text!r} is less than {least:g}{into}")
+        time = Time(meant)
+        time.typed = text
+        return time
+
+    return parse
+
+
+def _number(text: str) -> float | None:
+    # Of what float() takes: no digits of other scripts, no _, nothing that is too small to be told from 0.
+    number = r"-?(?:[0-9]{1,15}(?:\.[0-9]{0,15})?(?:e\+?[0-9]{1,3}|e-[0-9]{1,2})?|inf|nan)"
+    return float(text) if re.fullmatch(number, text, re.IGNORECASE) else None
+
+
+def share(text: str) -> Fraction | int | None:
+    """Parse `10%` as a fraction above 0 and up to 1, `50G` as bytes; None where it is neither."""
+    from fractions import Fraction
+
+    percent = re.fullmatch(r"([0-9]{1,3}(?:\.[0-9]{1,9})?)%", text)
+    if percent is not None:
+        return fraction if 0 < (fraction := Fraction(percent[1]) / 100) <= 1 else None
+    size = re.fullmatch(rf"([0-9]{{1,12}}(?:\.[0-9]{{1,9}})?)([{_POWERS}])(?:i?B)?", text, re.IGNORECASE)
+    if size is None:
+        return None
+    return int(Fraction(size[1]) * 1024 ** (1 + _POWERS.index(size[2].upper()))) or None
 
 
 class Format(str, Enum):
@@ -40,57 +107,6 @@ def finite(value: float | None) -> float | None:
     return value
 
 
-Grace = Annotated[
-    float,
-    typer.Option(
-        parser=duration("s"),
-        metavar="TIME",
-        show_default="5m",
-        help="Refuse while a file is younger (5m, or seconds): somebody is saving.",
-        rich_help_panel="What stays",
-    ),
-]
-MaxAge = Annotated[
-    float,
-    typer.Option(
-        parser=duration("h"),
-        metavar="TIME",
-        show_default="24h",
-        help="Trust an earlier check of an unchanged file for so long (7d, or hours).",
-        rich_help_panel="Evidence",
-    ),
-]
-
-
-class LevelName(str, Enum):
-    """How hard to look."""
-
-    STRUCTURE = "structure"
-    CHECKSUM = "checksum"
-    NUMERICS = "numerics"
-
-    @property
-    def level(self) -> Level:
-        """The level of that name."""
-        return Level[self.name]
-
-
-LevelOpt = Annotated[LevelName, typer.Option(help="Headers, every byte, or every element.", rich_help_panel="Evidence")]
-Dir = Annotated[
-    str | None,
-    typer.Argument(
-        metavar="[DIR]",
-        show_default=DEFAULT_DIR,
-        help="Checkpoint folder, output folder, one rank's folder, or one shard.",
-        rich_help_panel="Which tree",
-    ),
-]
-MoreDirs = Annotated[
-    list[str] | None,
-    typer.Argument(
-        metavar="DIR...", help="More of them: a result for each, and the worst exit code.", rich_help_panel="Which tree"
-    ),
-]
 FormatOpt = Annotated[Format, typer.Option("--format", help="How to write the result.")]
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Say more: what was looked at, and all of it.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Nothing on stderr but errors.")]
@@ -103,395 +119,6 @@ Segments = Annotated[
         rich_help_panel="Data position",
     ),
 ]
-Names = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--checkpoint",
-        metavar="NAME",
-        help="A name, latest (the default) or all; repeat it.",
-        autocompletion=completing.checkpoints,
-        rich_help_panel="Which checkpoint",
-    ),
-]
-ConfigPath = Annotated[
-    str | None,
-    typer.Option(
-        "--config",
-        metavar="FILE",
-        help="Training config: world size, batch size, sink size.",
-        rich_help_panel="Which tree",
-    ),
-]
-
-
-_ONE_LAYOUT = f"Look for this one alone: {', '.join(layout_names())}."
-# What follows names trainers: here, so that no command need do so.
-OldBatch = Annotated[
-    int | None,
-    typer.Option(
-        min=1,
-        help="Samples a batch before, where the shards do not hold it (MindFormers 1.2).",
-        rich_help_panel="Data position",
-    ),
-]
-EntryScript = Annotated[
-    str | None,
-    typer.Option(
-        metavar="F", help="MindFormers' entry script.  [default: run_mindformer.py]", rich_help_panel="Launch"
-    ),
-]
-Simulate = Annotated[
-    str | None,
-    typer.Option(
-        metavar="NAME[@VERSION]",
-        autocompletion=completing.simulated,
-        help="Also say what the trainer would take by itself: own, or its name.",
-    ),
-]
-SimulateMindFormers = Annotated[
-    str | None, typer.Option("--simulate-mindformers", metavar="VERSION", help="The same of that MindFormers.")
-]
-DetectorDialect = Annotated[
-    str | None, typer.Option(metavar="D", help="torch_npu (default) or mindspore.", rich_help_panel="Policy")
-]
-PolicyDialect = Annotated[
-    str | None,
-    typer.Option(
-        "--dialect", metavar="D", help="features: torch_npu, mindspore or mindformers.", rich_help_panel="Policy"
-    ),
-]
-SampleInterval = Annotated[
-    int | None, typer.Option(min=1, help="Every how many-th parameter (3; MindSpore 10).", rich_help_panel="Policy")
-]
-POLICY_HELP = "Rule to replay. Default: skip for MindFormers' logs, else zscore."
-NAN_HELP = "skip: MindFormers does not count NaN; strict does."
-
-
-def _layout(name: str) -> str:
-    known = layout_names()
-    if name not in known:
-        raise typer.BadParameter(f"{name!r} is not one of {', '.join(map(repr, known))}.")
-    return name
-
-
-LayoutOpt = Annotated[
-    str | None,
-    typer.Option(
-        "--layout",
-        metavar="LAYOUT",
-        parser=_layout,
-        autocompletion=completing.layouts,
-        help=_ONE_LAYOUT,
-        rich_help_panel="Which tree",
-    ),
-]
-OneName = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--checkpoint",
-        metavar="NAME",
-        autocompletion=completing.checkpoints,
-        help="A checkpoint of DIR; default: the newest.",
-        rich_help_panel="Which checkpoint",
-    ),
-]
-
-What = Annotated[
-    str | None,
-    typer.Argument(
-        metavar="[FILE|DIR|NAME]",
-        show_default=DEFAULT_DIR,
-        help="A shard of any format, a checkpoint folder, DIR:NAME, or a checkpoint's name.",
-        rich_help_panel="Which tree",
-    ),
-]
-Patterns = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--tensor",
-        metavar="PATTERN",
-        help="Only tensors of this name, * and ? as in a shell; repeat it.",
-        rich_help_panel="Which checkpoint",
-    ),
-]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ViewOptions:
-    """How much of what was found is shown, and in which machines; JSON always has all of it."""
-
-    ranks_per_node: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="Tell damage by nodes, too: each has N ranks in a row.")
-    ] = None
-    verbose: Verbose = False
-
-    def view(self) -> View:
-        """Ask the tables."""
-        return View(ranks_per_node=self.ranks_per_node, everything=self.verbose)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RowOptions:
-    """How much of a long table is shown; JSON always has all of it."""
-
-    limit: Annotated[int, typer.Option(min=0, metavar="N", help="Rows of the table at most.")] = 50
-    all_rows: Annotated[bool, typer.Option("--all", "-a", help="Every row.")] = False
-
-    @property
-    def most(self) -> int | None:
-        """Rows at most; None: all."""
-        return None if self.all_rows else self.limit
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TreeOptions:
-    """Which tree, and what is known about it beforehand."""
-
-    path: Dir = None
-    layout: LayoutOpt = None
-    world_size: Annotated[
-        int | None,
-        typer.Option(
-            min=1, help="Ranks the training had, where the folders cannot tell.", rich_help_panel="Which tree"
-        ),
-    ] = None
-    sink_size: Annotated[
-        int | None,
-        typer.Option(
-            min=1, help="Batches a data sink (without sinking: steps an epoch).", rich_help_panel="Which tree"
-        ),
-    ] = None
-    health_file: Annotated[
-        str | None,
-        typer.Option(metavar="FILE", help="health_ckpts.json; else found in or above DIR.", rich_help_panel="Evidence"),
-    ] = None
-    root: Annotated[
-        str | None,
-        typer.Option(metavar="PATH", help="Of parts: what the tree is called.", rich_help_panel="Which tree"),
-    ] = None
-    skew: Annotated[
-        float | None,
-        typer.Option(
-            parser=duration("s"),
-            metavar="TIME",
-            help="Of parts: clocks may differ so (60s).",
-            rich_help_panel="Which tree",
-        ),
-    ] = None
-
-    def question(
-        self, *, config: str | None = None, sizes: bool = False, path: str | None = None
-    ) -> ckpttool.TreeQuestion:
-        """Ask the library about DIR, or about another path."""
-        return ckpttool.TreeQuestion(
-            path=self.path if path is None else path,
-            layout=self.layout,
-            world_size=self.world_size,
-            steps_per_epoch=self.sink_size,
-            health_file=self.health_file,
-            sizes=sizes,
-            config=ckpttool.read_config(config) if config is not None else None,
-            environment=os.environ,
-            root=self.root,
-            skew=self.skew,
-        )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChoiceOptions:
-    """Which checkpoints may be chosen."""
-
-    level: Annotated[LevelName, typer.Option(help="How hard to look at the shards.", rich_help_panel="Evidence")] = (
-        LevelName.STRUCTURE
-    )
-    checkpoint: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAME",
-            autocompletion=completing.checkpoints,
-            help="This one or none: 20_2, _1-25_2, …",
-            rich_help_panel="Which checkpoint",
-        ),
-    ] = None
-    prefix: Annotated[
-        str | None,
-        typer.Option(
-            metavar="TEXT",
-            help="Only file names that begin so, where trainings share DIR.",
-            rich_help_panel="Which checkpoint",
-        ),
-    ] = None
-    require_health: Annotated[
-        bool | None,
-        typer.Option(
-            "--require-health/--allow-unknown-health",
-            help="Unknown health is not good enough; or it is, even where the record of it cannot be read.",
-            rich_help_panel="Evidence",
-        ),
-    ] = None
-    ignore_health: Annotated[
-        bool, typer.Option("--ignore-health", help="Take unhealthy ones too.", rich_help_panel="Evidence")
-    ] = False
-    before: Annotated[
-        int | None,
-        typer.Option(
-            min=0, metavar="STEP", help="Only what is at this step or before it.", rich_help_panel="Which checkpoint"
-        ),
-    ] = None
-    allow_renames: Annotated[
-        bool,
-        typer.Option(
-            "--allow-renames",
-            help="Take one that needs files renamed first, and list them.",
-            rich_help_panel="Which checkpoint",
-        ),
-    ] = False
-    allow_weights_only: Annotated[
-        bool,
-        typer.Option(
-            "--allow-weights-only",
-            help="Take one without optimizer state: that begins anew.",
-            rich_help_panel="Which checkpoint",
-        ),
-    ] = False
-    tp: Annotated[
-        int | None,
-        typer.Option(
-            "--tp",
-            min=1,
-            help="Tensor-parallel ranks of the run to come, where saves mind.",
-            rich_help_panel="Which checkpoint",
-        ),
-    ] = None
-    pp: Annotated[
-        int | None,
-        typer.Option("--pp", min=1, help="Pipeline stages of the run to come.", rich_help_panel="Which checkpoint"),
-    ] = None
-    dp: Annotated[
-        int | None,
-        typer.Option("--dp", min=1, help="Data-parallel ranks of the run to come.", rich_help_panel="Which checkpoint"),
-    ] = None
-    max_lost_steps: Annotated[
-        int | None,
-        typer.Option(
-            min=0,
-            metavar="N",
-            help="Exit 10 where more steps are to be done again.",
-            rich_help_panel="Which checkpoint",
-        ),
-    ] = None
-    max_lost_time: Annotated[
-        float | None,
-        typer.Option(
-            parser=duration(None),
-            metavar="TIME",
-            help="The same in time: 90m, 2h, 1d. Exit 14: not known.",
-            rich_help_panel="Which checkpoint",
-        ),
-    ] = None
-
-    def question(self, logs: ckpttool.EvidenceQuestion | None = None) -> ckpttool.ResumeQuestion:
-        """Ask the library.
-
-        Raises:
-            UsageError: Two options contradict each other.
-        """
-        if self.require_health and self.ignore_health:
-            raise UsageError("--require-health and --ignore-health contradict each other: give one")
-        return ckpttool.ResumeQuestion(
-            evidence=self.level.level,
-            name=one_name(self.checkpoint),
-            prefix=self.prefix,
-            before=None if self.before is None else Step(self.before),
-            allow_renames=self.allow_renames,
-            allow_weights_only=self.allow_weights_only,
-            require_health=bool(self.require_health),
-            allow_unknown_health=self.require_health is False,
-            ignore_health=self.ignore_health,
-            logs=logs,
-            sizes=AskedSizes(tensor=self.tp, pipeline=self.pp, data=self.dp),
-            max_lost_steps=self.max_lost_steps,
-            max_lost_seconds=self.max_lost_time,
-        )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DataOptions:
-    """What changes about the data."""
-
-    gbs: Annotated[
-        int | None,
-        typer.Option(
-            "--gbs",
-            "--new-gbs",
-            min=1,
-            help="Samples a batch in the resumed run: says, sets nothing. Default: what --config makes, or unchanged.",
-            rich_help_panel="Data position",
-        ),
-    ] = None
-    old_gbs: OldBatch = None
-    segment: Segments = None
-    new_dataset: Annotated[
-        bool, typer.Option("--new-dataset", help="Start the data at its beginning.", rich_help_panel="Data position")
-    ] = False
-    dataset_changed_at: Annotated[
-        str | None,
-        typer.Option(
-            metavar="STEP[:GBS]",
-            help="The data was replaced at this step (in batches of GBS samples): skip only what came since.",
-            rich_help_panel="Data position",
-        ),
-    ] = None
-
-    def question(self, *, sink_size: int | None) -> ckpttool.DataQuestion:
-        """Ask the library.
-
-        Raises:
-            UsageError: Two options contradict each other, or one cannot be meant.
-        """
-        if self.new_dataset and self.dataset_changed_at is not None:
-            raise UsageError(
-                "--new-dataset starts the data now and --dataset-changed-at started them earlier: give one"
-            )
-        changed_at, changed_batch = _step_of_change(self.dataset_changed_at)
-        return ckpttool.DataQuestion(
-            new_global_batch=self.gbs,
-            old_global_batch=self.old_gbs,
-            sink_size=sink_size,
-            new_dataset=self.new_dataset,
-            dataset_changed_at=changed_at,
-            dataset_changed_batch=changed_batch,
-            segments=segments(self.segment),
-        )
-
-
-def _step_of_change(text: str | None) -> tuple[Step | None, int | None]:
-    if text is None:
-        return None, None
-    step, colon, batch = text.partition(":")
-    if not is_count(step) or (colon and not (is_count(batch) and int(batch))):
-        raise UsageError(f"--dataset-changed-at takes STEP or STEP:GBS, such as 800 or 800:512, not {text!r}")
-    return Step(int(step)), int(batch) if colon else None
-
-
-def say_tree(tree: ckpttool.Tree, *, quiet: bool, verbose: bool) -> None:
-    """Say which tree is looked at: where another path was given, and with `--verbose` always."""
-    found = tree.inventory
-    health = "no health file" if tree.book.path is None else f"health file {tree.book.path}"
-    saves = counted(len(found.checkpoints), "checkpoint")
-    more = f"tree {found.root}, layout {found.layout}, {saves}, {health}"
-    output.looking_at(tree.resolved_from, quiet=quiet, more=more if verbose else None)
-
-
-def one_name(names: list[str] | None) -> str | None:
-    """Return the one checkpoint that is named, if any is.
-
-    Raises:
-        UsageError: Several are, and the last one must not win in silence.
-    """
-    if names and len(names) > 1:
-        raise UsageError(f"--checkpoint is given {len(names)} times ({', '.join(names)}), and only one can be chosen")
-    return names[0] if names else None
 
 
 def segments(texts: list[str] | None) -> tuple[BatchSegment, ...]:

@@ -17,12 +17,11 @@ from ckpttool.core.commands.answers import show
 from ckpttool.core.commands.engine_options import EngineOptions
 from ckpttool.core.commands.grouped import OF_A_TREE, exits, grouped
 from ckpttool.core.commands.log_options import EvidenceOptions
-from ckpttool.core.commands.options import (
+from ckpttool.core.commands.options import Format, Quiet
+from ckpttool.core.commands.tree_options import (
     ChoiceOptions,
     ConfigPath,
     DataOptions,
-    Format,
-    Quiet,
     Simulate,
     SimulateMindFormers,
     TreeOptions,

@@ -12,7 +12,8 @@ import ckpttool
 from ckpttool.core.commands import progress
 from ckpttool.core.commands.answers import show_each, show_trees
 from ckpttool.core.commands.grouped import OF_A_TREE, exits, grouped
-from ckpttool.core.commands.options import Format, FormatOpt, MoreDirs, Quiet, TreeOptions, ViewOptions, say_tree
+from ckpttool.core.commands.options import Format, FormatOpt, Quiet
+from ckpttool.core.commands.tree_options import MoreDirs, TreeOptions, ViewOptions, say_tree
 from ckpttool.core.domain.checkpoint import Listing
 from ckpttool.core.errors import ExitCode, UnknownLayoutError
 

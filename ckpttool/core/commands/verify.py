@@ -16,22 +16,18 @@ from ckpttool.core.commands import output
 from ckpttool.core.commands.answers import show_each
 from ckpttool.core.commands.engine_options import EngineOptions
 from ckpttool.core.commands.grouped import OF_A_TREE, exits, grouped
-from ckpttool.core.commands.options import (
-    Format,
-    FormatOpt,
+from ckpttool.core.commands.options import Format, FormatOpt, Quiet, duration, finite, share
+from ckpttool.core.commands.output_files import assert_replaceable, first_line, lies_under
+from ckpttool.core.commands.tree_options import (
     LevelName,
     LevelOpt,
     MaxAge,
     MoreDirs,
     Names,
-    Quiet,
     TreeOptions,
     ViewOptions,
-    finite,
     say_tree,
 )
-from ckpttool.core.commands.output_files import assert_replaceable, first_line, lies_under
-from ckpttool.core.commands.units import duration, share
 from ckpttool.core.domain.forecast import Forecast
 from ckpttool.core.domain.frozen import dataclass, replace
 from ckpttool.core.domain.verdict import Verdict, Verification

@@ -12,8 +12,9 @@ from ckpttool.core.domain.units import counted
 
 if TYPE_CHECKING:
     from ckpttool.core.domain.checkpoint import Checkpoint, Inventory
+    from ckpttool.core.domain.data_position import DataQuestion
     from ckpttool.core.domain.plan import ResumePlan
-    from ckpttool.core.domain.question import AskedSizes, DataQuestion
+    from ckpttool.core.domain.question import AskedSizes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

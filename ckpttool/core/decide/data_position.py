@@ -6,10 +6,8 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from ckpttool.core.domain.data_position import SkipBatches
+from ckpttool.core.domain.data_position import BatchSegment, DataQuestion, PastSizes, SkipBatches
 from ckpttool.core.domain.frozen import replace
-from ckpttool.core.domain.plan import BatchSegment, PastSizes
-from ckpttool.core.domain.question import DataQuestion
 from ckpttool.core.domain.units import Step
 from ckpttool.core.errors import UsageError
 

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 
 from ckpttool.core.decide.tracker import TrackedCourse
 from ckpttool.core.domain.checkpoint import Checkpoint, Inventory, RunSummary
+from ckpttool.core.domain.data_position import PastSizes
 from ckpttool.core.domain.finding import Code, Finding, note, suspect
-from ckpttool.core.domain.plan import PastSizes
 from ckpttool.core.domain.progress import Progress
 from ckpttool.core.domain.units import Step
 

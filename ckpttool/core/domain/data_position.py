@@ -1,11 +1,14 @@
-"""Where the data go on after a resume, in the trainer's own currency."""
+"""Where the data go on after a resume, in the trainer's own currency; and what is asked and answered about it."""
 
 from __future__ import annotations
 
 from enum import Enum
 from typing import TYPE_CHECKING, TypeAlias
 
+from ckpttool.core.domain.answered import Answered
 from ckpttool.core.domain.frozen import dataclass
+from ckpttool.core.domain.units import Step
+from ckpttool.core.errors import ExitCode
 
 if TYPE_CHECKING:
     from ckpttool.core.domain.load_settings import TrainerSetting
@@ -121,3 +124,81 @@ def skip_of(position: DataPosition) -> SkipBatches | None:
             return position.unchanged
         case Unknown():  # pragma: no branch  mypy knows all
             return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchSegment:
+    """A stretch of past training at one global batch size."""
+
+    steps: int
+    """Batches consumed in this stretch."""
+    global_batch_size: int
+    """Samples a batch over all ranks."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DataQuestion:
+    """What the user says about the data of the resumed run."""
+
+    new_global_batch: int | None = None
+    """Samples a batch over all ranks; None: as before."""
+    old_global_batch: int | None = None
+    """For checkpoints that do not tell their own."""
+    sink_size: int | None = None
+    """Batches a data sink in the resumed run; None: no data sinking, or not known."""
+    new_dataset: bool = False
+    dataset_changed_at: Step | None = None
+    """The data set was replaced once before, when this many steps were done."""
+    dataset_changed_batch: int | None = None
+    """Samples in each of the batches that this step counts; None: as the checkpoint's own step counts them."""
+    segments: tuple[BatchSegment, ...] = ()
+    """The past at other batch sizes, oldest first; what they leave of the step ran at the checkpoint's size.
+
+    Only where no shard records them: a step counts batches of the size recorded beside it, whatever ran before.
+    """
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PastSizes:
+    """What the saves on the way to a checkpoint tell of the batches that it was trained with."""
+
+    batch_sizes: tuple[int, ...] = ()
+    """Samples a batch that any of them records, ascending: at each change the step was counted anew."""
+    unrecorded_steps: int = 0
+    """How far they came of which none is recorded: the trainer counted on from there as it was."""
+    why_unrecorded: str | None = None
+    """Which saves of this trainer record none; None where that is not known."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SkipAnswer(Answered):
+    """The arithmetic of a changed batch size alone."""
+
+    NOUN = "skip"
+
+    skip: SkipBatches
+    steps: Step
+    """Batches consumed."""
+    old_global_batch: int | None
+    """Samples a batch before; None where segments tell it all."""
+    exact_sizes: tuple[int, ...]
+    """Global batch sizes near the wished-for one at which no sample is seen twice; empty where it is exact."""
+    told: TrainersSkip | None
+    """None where the trainer has no setting for it."""
+
+    @property
+    def exit_code(self) -> ExitCode:
+        """0: it is arithmetic."""
+        return ExitCode.OK
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainersSkip:
+    """A skip in the setting of one trainer."""
+
+    setting: str
+    value: int | bool
+    remark: str | None = None
+    """Why it is this setting, where one would expect another."""
+    whole_sinks: str = ""
+    """Whose way it is to count whole sinks."""

@@ -27,7 +27,7 @@ from ckpttool.core.errors import ExitCode
 
 if TYPE_CHECKING:
     from ckpttool.core.domain.advice import SpikeAdvice, StopAdvice
-    from ckpttool.core.domain.data_position import DataPosition, SkipBatches
+    from ckpttool.core.domain.data_position import DataPosition
     from ckpttool.core.domain.load_settings import LoadSettings
     from ckpttool.core.domain.parts_given import PartsGiven
     from ckpttool.core.domain.placement import Placed
@@ -166,62 +166,6 @@ def may_be_good(findings: Iterable[Finding]) -> bool:
     return bool(reasons) and all(
         one.is_tie or (one.code in _NOT_KNOWN and one.severity is Severity.UNKNOWN) for one in reasons
     )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BatchSegment:
-    """A stretch of past training at one global batch size."""
-
-    steps: int
-    """Batches consumed in this stretch."""
-    global_batch_size: int
-    """Samples a batch over all ranks."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PastSizes:
-    """What the saves on the way to a checkpoint tell of the batches that it was trained with."""
-
-    batch_sizes: tuple[int, ...] = ()
-    """Samples a batch that any of them records, ascending: at each change the step was counted anew."""
-    unrecorded_steps: int = 0
-    """How far they came of which none is recorded: the trainer counted on from there as it was."""
-    why_unrecorded: str | None = None
-    """Which saves of this trainer record none; None where that is not known."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SkipAnswer(Answered):
-    """The arithmetic of a changed batch size alone."""
-
-    NOUN = "skip"
-
-    skip: SkipBatches
-    steps: Step
-    """Batches consumed."""
-    old_global_batch: int | None
-    """Samples a batch before; None where segments tell it all."""
-    exact_sizes: tuple[int, ...]
-    """Global batch sizes near the wished-for one at which no sample is seen twice; empty where it is exact."""
-    told: TrainersSkip | None
-    """None where the trainer has no setting for it."""
-
-    @property
-    def exit_code(self) -> ExitCode:
-        """0: it is arithmetic."""
-        return ExitCode.OK
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrainersSkip:
-    """A skip in the setting of one trainer."""
-
-    setting: str
-    value: int | bool
-    remark: str | None = None
-    """Why it is this setting, where one would expect another."""
-    whole_sinks: str = ""
-    """Whose way it is to count whole sinks."""
 
 
 class Outcome(str, Enum):

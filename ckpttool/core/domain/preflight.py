@@ -7,10 +7,11 @@ from enum import Enum
 from typing import TYPE_CHECKING
 
 from ckpttool.core.domain.answered import Answered
+from ckpttool.core.domain.data_position import DataQuestion
 from ckpttool.core.domain.exits import of_findings
 from ckpttool.core.domain.finding import Code, Finding, Severity, blocking, worst
 from ckpttool.core.domain.frozen import dataclass
-from ckpttool.core.domain.question import DataQuestion, ResumeQuestion, TreeQuestion
+from ckpttool.core.domain.question import ResumeQuestion, TreeQuestion
 from ckpttool.core.domain.settings import SafeFix
 from ckpttool.core.domain.view import USUAL, View
 from ckpttool.core.errors import ExitCode

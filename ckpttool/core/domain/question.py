@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from ckpttool.core.domain.frozen import dataclass
-from ckpttool.core.domain.plan import BatchSegment
 from ckpttool.core.domain.units import Step
 from ckpttool.core.domain.verdict import Level
 from ckpttool.core.domain.view import USUAL, View
@@ -94,28 +93,6 @@ class ResumeQuestion:
     """Steps that may be done again; None: any number."""
     max_lost_seconds: float | None = None
     """How much training may be done again, in seconds; None: any."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DataQuestion:
-    """What the user says about the data of the resumed run."""
-
-    new_global_batch: int | None = None
-    """Samples a batch over all ranks; None: as before."""
-    old_global_batch: int | None = None
-    """For checkpoints that do not tell their own."""
-    sink_size: int | None = None
-    """Batches a data sink in the resumed run; None: no data sinking, or not known."""
-    new_dataset: bool = False
-    dataset_changed_at: Step | None = None
-    """The data set was replaced once before, when this many steps were done."""
-    dataset_changed_batch: int | None = None
-    """Samples in each of the batches that this step counts; None: as the checkpoint's own step counts them."""
-    segments: tuple[BatchSegment, ...] = ()
-    """The past at other batch sizes, oldest first; what they leave of the step ran at the checkpoint's size.
-
-    Only where no shard records them: a step counts batches of the size recorded beside it, whatever ran before.
-    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

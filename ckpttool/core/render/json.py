@@ -7,9 +7,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from ckpttool.core.domain.finding import Finding
-
 if TYPE_CHECKING:
+    from ckpttool.core.domain.finding import Finding
     from ckpttool.core.domain.parts_given import PartsGiven
 
 Document: TypeAlias = "Mapping[str, Document] | Sequence[Document] | str | int | float | bool | None"

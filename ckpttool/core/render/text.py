@@ -11,12 +11,6 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from ckpttool.core.domain.finding import Code, Finding, Severity, told
-from ckpttool.core.domain.health import Health
-from ckpttool.core.domain.units import counted
-from ckpttool.core.domain.view import USUAL, View
-from ckpttool.core.render.escape import shown
-
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, Group, OverflowMethod, RenderableType, RenderResult
     from rich.table import Column, Table
@@ -24,9 +18,6 @@ if TYPE_CHECKING:
 
 NARROW = 60
 """Columns below which a table shows less: the name of a checkpoint must never be what is cut."""
-
-MOST_FINDINGS = 8
-"""Kinds of findings that a table shows; JSON has every single one."""
 
 MANY_ROWS = 200
 """Rows from which rich is not asked: it takes a third of a millisecond for each."""
@@ -39,8 +30,6 @@ WIDTH = 80
 
 WIDEST = 100
 """Columns of a picture: wider than that no curve says more."""
-
-HEALTH_STYLE = {Health.HEALTHY: "green", Health.UNHEALTHY: "red", Health.UNKNOWN: "dim"}
 
 
 def line(
@@ -269,78 +258,3 @@ def _longest(cell: RenderableType, column: Column) -> int:
     text = _text(cell)
     words = [text.plain] if text.no_wrap or column.no_wrap else text.plain.split()
     return max(map(cell_len, words), default=0)
-
-
-_STYLE = {
-    Severity.NOTE: "dim",
-    Severity.SUSPECT: "yellow",
-    Severity.UNKNOWN: "yellow",
-    Severity.DAMAGE: "red",
-    Severity.UNSAFE: "bold red",
-}
-
-
-def grouped_findings(
-    findings: Sequence[Finding], world: int | None = None, view: View | None = None
-) -> list[RenderableType]:
-    """Show findings, gravest first, those of a code together, and beside each what to do.
-
-    Args:
-        findings: In any order.
-        world: Ranks that there are, where that is known.
-        view: How much to show of them; None where a command has no option for it.
-    """
-    if not findings:
-        return []
-    kinds, said = kinds_of(findings, view or USUAL), set[str]()
-    most = len(kinds) if view is not None and view.everything else MOST_FINDINGS
-    parts: list[RenderableType] = [line()]
-    for kind in kinds[:most]:
-        parts += kind_parts(kind, world, said, view or USUAL)
-    if len(kinds) > most:
-        shown_by = "--format json" if view is None else "-v"
-        parts.append(line(f"and {counted(len(kinds) - most, 'other kind')}: {shown_by}", style="dim"))
-    return parts
-
-
-def kinds_of(findings: Sequence[Finding], view: View = USUAL) -> list[list[Finding]]:
-    """Group findings of the same code, gravest first: 500 lost shards are one line, unless each is asked for."""
-    if view.everything:
-        return [[finding] for finding in sorted(findings, key=lambda finding: -finding.severity)]
-    groups: dict[Code, list[Finding]] = {}
-    for finding in sorted(findings, key=lambda finding: -finding.severity):
-        groups.setdefault(finding.code, []).append(finding)
-    return list(groups.values())
-
-
-def kind_parts(
-    kind: Sequence[Finding], world: int | None, said: set[str], view: View = USUAL, *, by: int = 0
-) -> Iterator[RenderableType]:
-    """Show the first finding of a kind, all ranks that have it, and what to do, unless that was said just above."""
-    yield Indented(_finding(kind, world, view), by)
-    remedy = kind[0].remedy
-    if remedy is not None and kind[0].severity > Severity.NOTE and remedy not in said:
-        said.add(remedy)
-        yield Indented(line(f"try: {shown(remedy)}"), by + 2)
-
-
-def _finding(kind: Sequence[Finding], world: int | None, view: View) -> Text:
-    finding, message = kind[0], shown(told(kind, world, view))
-    text = line(finding.severity.word, style=_STYLE[finding.severity])
-    text.append(f" {finding.code.value}", style="bold")
-    where = shown(finding.path) if finding.path else ""
-    at = f":{finding.line}" if finding.line is not None else ""
-    text.append(f" {where}{at}: {message}" if where else f" {message}", style="")
-    return text
-
-
-_SUMS_UP = frozenset({Code.NOTHING_TO_RESUME})
-"""What says no more than the headline."""
-
-
-def pointer(findings: Iterable[Finding]) -> list[RenderableType]:
-    """Say where more is told of the gravest finding, if any weighs something."""
-    gravest = max(findings, key=lambda finding: (finding.severity, finding.code not in _SUMS_UP), default=None)
-    if gravest is None or gravest.severity is Severity.NOTE:
-        return []
-    return [line(""), line(f"What it means: ckpttool explain {gravest.code.value}", style="dim")]

@@ -7,10 +7,11 @@ from dataclasses import fields, replace
 from typing import TYPE_CHECKING
 
 from ckpttool.core.decide.preflight import allow
+from ckpttool.core.domain.data_position import DataQuestion
 from ckpttool.core.domain.launch import Fragment, Launch, LaunchJob
 from ckpttool.core.domain.plan import NoResumePoint, ResumePlan
 from ckpttool.core.domain.preflight import Preflight, PreflightQuestion, Refused
-from ckpttool.core.domain.question import DataQuestion, LaunchOrder, ResumeQuestion, TreeQuestion
+from ckpttool.core.domain.question import LaunchOrder, ResumeQuestion, TreeQuestion
 from ckpttool.core.errors import UsageError
 from ckpttool.core.storage import is_local, open_storage
 from ckpttool.core.storage.disk import Disk, LocalDisk

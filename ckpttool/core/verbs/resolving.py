@@ -13,11 +13,11 @@ from ckpttool.core.decide.naming import focused
 from ckpttool.core.decide.recorded_health import accepted, record_without_answer
 from ckpttool.core.decide.resume import against_refused, choose, objected
 from ckpttool.core.domain.checkpoint import Checkpoint, CheckpointKey, Inventory
-from ckpttool.core.domain.data_position import Unknown, skip_of
+from ckpttool.core.domain.data_position import DataQuestion, Unknown, skip_of
 from ckpttool.core.domain.finding import Code, Finding
 from ckpttool.core.domain.frozen import dataclass, replace
 from ckpttool.core.domain.plan import NoResumePoint, Rejection, Resolution, ResumePlan, ResumePoint, Simulation
-from ckpttool.core.domain.question import AskedSizes, CheckQuestion, DataQuestion, ResumeQuestion, TreeQuestion
+from ckpttool.core.domain.question import AskedSizes, CheckQuestion, ResumeQuestion, TreeQuestion
 from ckpttool.core.domain.shard import Shard
 from ckpttool.core.domain.units import Step
 from ckpttool.core.domain.verdict import Level, ShardReport, Verdict

@@ -7,8 +7,7 @@ import os
 from typing import TYPE_CHECKING
 
 from ckpttool.core.decide.data_position import exact_batches_near, plan_data
-from ckpttool.core.domain.plan import NoResumePoint, PastSizes, SkipAnswer
-from ckpttool.core.domain.question import DEFAULT_DIR, DataQuestion, ResumeQuestion, TreeQuestion
+from ckpttool.core.domain.data_position import DataQuestion, PastSizes, SkipAnswer
 from ckpttool.core.domain.units import Step
 from ckpttool.core.errors import NothingToResumeError, UnknownLayoutError, UsageError
 from ckpttool.trainers.registry import told_skip
@@ -47,8 +46,11 @@ def scale_skip(data: DataQuestion, *, steps: int | None = None, path: str | None
 
 def _resume_point_of(path: str | None, data: DataQuestion) -> tuple[int | None, int | None, PastSizes, Trainer | None]:
     """Return step and batch size of the checkpoint that `resolve` would choose, what came before, and whose it is."""
+    # A division of two numbers that are given need not wait for these.
     from ckpttool.core.decide.lineage import Course
-    from ckpttool.core.verbs.resolving import resolve  # a division of two numbers that are given need not wait for it
+    from ckpttool.core.domain.plan import NoResumePoint
+    from ckpttool.core.domain.question import DEFAULT_DIR, ResumeQuestion, TreeQuestion
+    from ckpttool.core.verbs.resolving import resolve
 
     try:
         answer = resolve(TreeQuestion(path=path), ResumeQuestion(), DataQuestion())

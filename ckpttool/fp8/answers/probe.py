@@ -119,7 +119,8 @@ def _decibels(value: float | None) -> float | None:
 
 def table(answer: Fp8Probe) -> RenderableType:
     """Show the weights that lose most, what no recipe puts into FP8, and the states of an optimizer."""
-    from ckpttool.core.render.text import grouped_findings, line, pointer, stack
+    from ckpttool.core.render.finding_lines import grouped_findings, pointer
+    from ckpttool.core.render.text import line, stack
 
     cast = [tensor for tensor in answer.tensors if tensor.numbers.recipes]
     weights = [tensor for tensor in cast if tensor.role is TensorRole.LINEAR]

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from ckpttool.core.domain.finding import Finding
     from ckpttool.core.domain.question import AskedSizes
     from ckpttool.trainers.abilities import Simulator
-    from ckpttool.trainers.base import Effects, Layout, Resume
+    from ckpttool.trainers.base import Effects, Layout, Resume, Trainer
 
 
 class Accelerate(WithoutLogs):
@@ -50,3 +50,6 @@ class Accelerate(WithoutLogs):
         from ckpttool.trainers.accelerate.resumes import effects
 
         return effects(resume)
+
+
+TRAINER: Trainer = Accelerate()

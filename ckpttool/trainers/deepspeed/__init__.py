@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from ckpttool.core.domain.finding import Finding
     from ckpttool.core.domain.question import AskedSizes
     from ckpttool.trainers.abilities import ConfigReader, Simulator
-    from ckpttool.trainers.base import Effects, Layout, Resume
+    from ckpttool.trainers.base import Effects, Layout, Resume, Trainer
 
 
 class DeepSpeed(WithoutLogs):
@@ -56,3 +56,6 @@ class DeepSpeed(WithoutLogs):
         from ckpttool.trainers.deepspeed import resumes
 
         return resumes.effects(resume)
+
+
+TRAINER: Trainer = DeepSpeed()

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from ckpttool.core.domain.question import AskedSizes
     from ckpttool.core.logs.base import LogFormat, LogPlaces
     from ckpttool.trainers.abilities import ConfigReader, Simulator
-    from ckpttool.trainers.base import Effects, Layout, Resume
+    from ckpttool.trainers.base import Effects, Layout, Resume, Trainer
 
 
 class HuggingFace(NotStarted):
@@ -72,3 +72,6 @@ class HuggingFace(NotStarted):
         from ckpttool.trainers.huggingface.effects import effects
 
         return effects(resume)
+
+
+TRAINER: Trainer = HuggingFace()

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from ckpttool.core.domain.finding import Finding
     from ckpttool.core.domain.question import AskedSizes
     from ckpttool.trainers.abilities import ConfigReader, Simulator
-    from ckpttool.trainers.base import Effects, Layout, Resume
+    from ckpttool.trainers.base import Effects, Layout, Resume, Trainer
 
 
 class Lightning(WithoutLogs):
@@ -54,3 +54,6 @@ class Lightning(WithoutLogs):
         from ckpttool.trainers.lightning.effects import effects
 
         return effects(resume)
+
+
+TRAINER: Trainer = Lightning()

@@ -9,13 +9,12 @@ from ckpttool.trainers.common.not_started import NotStarted
 if TYPE_CHECKING:
     from ckpttool.core.domain.advice import Calibration, SpikeAdvice, StopAdvice, ThresholdSettings, TrainersDetour
     from ckpttool.core.domain.checkpoint import Checkpoint, Inventory
-    from ckpttool.core.domain.data_position import SkipBatches
+    from ckpttool.core.domain.data_position import SkipBatches, TrainersSkip
     from ckpttool.core.domain.finding import Finding
-    from ckpttool.core.domain.plan import TrainersSkip
     from ckpttool.core.domain.question import AskedSizes
     from ckpttool.core.logs.base import LogFormat
     from ckpttool.trainers.abilities import OwnWords, PolicyWords, Simulator
-    from ckpttool.trainers.base import Effects, Layout, Resume
+    from ckpttool.trainers.base import Effects, Layout, Resume, Trainer
 
 
 class Megatron(NotStarted):
@@ -102,3 +101,6 @@ class MegatronWords:
     def policy_words(self, settings: PolicyWords) -> PolicyWords:
         """Leave them: no policy that is known here is its own."""
         return settings
+
+
+TRAINER: Trainer = Megatron()

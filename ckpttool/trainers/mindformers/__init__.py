@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from ckpttool.core.logs.base import LogFormat, LogPlaces
     from ckpttool.core.storage.base import Storage
     from ckpttool.trainers.abilities import ConfigReader, HealthFile, LaunchTarget, OwnScalars, OwnWords, Simulator
-    from ckpttool.trainers.base import Effects, Layout, Resume
+    from ckpttool.trainers.base import Effects, Layout, Resume, Trainer
 
 
 class MindFormers:
@@ -95,7 +95,7 @@ class MindFormers:
     @property
     def asd_dialects(self) -> tuple[AsdDialect, ...]:
         """Its SDCMonitor."""
-        from ckpttool.trainers.mindformers.policies import MONITOR
+        from ckpttool.trainers.mindformers.silent_errors import MONITOR
 
         return (MONITOR,)
 
@@ -123,3 +123,6 @@ class MindFormers:
         from ckpttool.trainers.mindformers.effects import effects
 
         return effects(resume)
+
+
+TRAINER: Trainer = MindFormers()

@@ -17,9 +17,9 @@ from ckpttool.trainers.mindformers.scalars import same_run, state_of
 
 if TYPE_CHECKING:
     from ckpttool.core.domain.checkpoint import Checkpoint, Inventory
+    from ckpttool.core.domain.data_position import DataQuestion
     from ckpttool.core.domain.finding import Finding
     from ckpttool.core.domain.plan import ResumePlan
-    from ckpttool.core.domain.question import DataQuestion
     from ckpttool.core.storage.base import Storage
     from ckpttool.trainers.mindformers.train_config import TrainConfig
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from ckpttool.core.domain.checkpoint import Rename
-from ckpttool.core.domain.data_position import DataPosition, GoesOn, SkipBatches, Unknown, skip_of
+from ckpttool.core.domain.data_position import DataPosition, DataQuestion, GoesOn, SkipBatches, Unknown, skip_of
 from ckpttool.core.domain.frozen import dataclass
 from ckpttool.core.domain.load_settings import LoadSettings, Place, SettingValue, TrainerSetting
 from ckpttool.core.domain.plan import ResumePlan
-from ckpttool.core.domain.question import DataQuestion
 from ckpttool.core.domain.scalars import Scalars
 from ckpttool.core.domain.shard import FormatName
 

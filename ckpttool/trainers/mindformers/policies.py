@@ -11,17 +11,10 @@ from __future__ import annotations
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from ckpttool.core.domain.asd import AsdDialect, StrikeCount
-
 if TYPE_CHECKING:
     from ckpttool.core.domain.advice import Calibration, SpikeAdvice, StopAdvice, ThresholdSettings, TrainersDetour
-    from ckpttool.core.domain.data_position import SkipBatches
-    from ckpttool.core.domain.plan import TrainersSkip
+    from ckpttool.core.domain.data_position import SkipBatches, TrainersSkip
     from ckpttool.trainers.abilities import PolicyWords
-
-MONITOR = AsdDialect(name="mindformers", counts=StrikeCount.STEPS, checksum_minutes=5, pauses_from_stop=True)
-"""SDCMonitor, which reads the log of the device's detector. No cooldown, but all values of one step are one error. A
-strike within the pause between two checksums gets none; it is counted from the last stop, without its last moment."""
 
 
 class NanWord(str, Enum):
@@ -49,7 +42,7 @@ class MindFormersWords:
 
     def skip(self, skip: SkipBatches) -> TrainersSkip | None:
         """Begin the data anew where nothing is to be skipped: its setting has no zero."""
-        from ckpttool.core.domain.plan import TrainersSkip
+        from ckpttool.core.domain.data_position import TrainersSkip
 
         sinks = "as MindSpore does"
         if skip.batches:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, Sequence
 
+from ckpttool.core.domain.data_position import DataQuestion
 from ckpttool.core.domain.finding import Code, Finding, suspect, unknown
 from ckpttool.core.domain.frozen import dataclass, replace
 from ckpttool.core.domain.plan import ResumePlan
-from ckpttool.core.domain.question import DataQuestion
 from ckpttool.core.domain.units import ByteCount, Rank
 from ckpttool.core.formats.strict_json import ParseError, get_object, parse_object
 from ckpttool.core.storage import is_folder, open_storage

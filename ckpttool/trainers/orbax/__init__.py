@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from ckpttool.core.domain.finding import Finding
     from ckpttool.core.domain.question import AskedSizes
     from ckpttool.trainers.abilities import Simulator
-    from ckpttool.trainers.base import Effects, Layout, Resume
+    from ckpttool.trainers.base import Effects, Layout, Resume, Trainer
 
 
 class Orbax(WithoutLogs):
@@ -48,3 +48,6 @@ class Orbax(WithoutLogs):
         from ckpttool.trainers.orbax.resumes import effects
 
         return effects(resume)
+
+
+TRAINER: Trainer = Orbax()

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from ckpttool.core.domain.finding import Finding
     from ckpttool.core.domain.question import AskedSizes
     from ckpttool.trainers.abilities import Simulator
-    from ckpttool.trainers.base import Effects, Layout, Resume
+    from ckpttool.trainers.base import Effects, Layout, Resume, Trainer
 
 
 class TorchDcp(WithoutLogs):
@@ -51,3 +51,6 @@ class TorchDcp(WithoutLogs):
         from ckpttool.trainers.torch_dcp.resumes import effects
 
         return effects(resume)
+
+
+TRAINER: Trainer = TorchDcp()

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from ckpttool.core.domain.question import AskedSizes
     from ckpttool.core.logs.base import LogFormat
     from ckpttool.trainers.abilities import ConfigReader, Simulator
-    from ckpttool.trainers.base import Effects, Layout, Resume
+    from ckpttool.trainers.base import Effects, Layout, Resume, Trainer
 
 
 class Torchtitan(NotStarted):
@@ -66,3 +66,6 @@ class Torchtitan(NotStarted):
         from ckpttool.trainers.torchtitan.effects import effects
 
         return effects(resume)
+
+
+TRAINER: Trainer = Torchtitan()

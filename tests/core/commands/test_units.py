@@ -7,7 +7,7 @@ from fractions import Fraction
 import pytest
 import typer
 
-from ckpttool.core.commands.units import duration, share
+from ckpttool.core.commands.options import duration, share
 
 
 @pytest.mark.parametrize(

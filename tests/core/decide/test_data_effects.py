@@ -21,10 +21,10 @@ from ckpttool.core.decide.data_effects import (
     stray_taken,
 )
 from ckpttool.core.domain.checkpoint import Inventory
-from ckpttool.core.domain.data_position import DataEffect, GoesOn, SampleSource
+from ckpttool.core.domain.data_position import BatchSegment, DataEffect, DataQuestion, GoesOn, SampleSource
 from ckpttool.core.domain.finding import Code, Severity
-from ckpttool.core.domain.plan import BatchSegment, ResumePlan
-from ckpttool.core.domain.question import AskedSizes, DataQuestion
+from ckpttool.core.domain.plan import ResumePlan
+from ckpttool.core.domain.question import AskedSizes
 from ckpttool.core.domain.scalars import Scalars
 from tests.support.plans import resume_plan
 

@@ -10,9 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ckpttool.core.decide.data_position import exact_batches_near, moved_on, next_step, plan_data, skip_seen_data
-from ckpttool.core.domain.data_position import DataEffect
-from ckpttool.core.domain.plan import BatchSegment, PastSizes
-from ckpttool.core.domain.question import DataQuestion
+from ckpttool.core.domain.data_position import BatchSegment, DataEffect, DataQuestion, PastSizes
 from ckpttool.core.domain.units import Step
 from ckpttool.core.errors import UsageError
 

@@ -15,7 +15,7 @@ from ckpttool.core.domain.finding import Code, Severity
 from ckpttool.core.render import findings
 from ckpttool.core.render.answers import explanation as explain
 from ckpttool.core.render.findings import Explanation, explanations
-from ckpttool.trainers.registry import TRAINERS
+from ckpttool.trainers.registry import trainers
 
 if TYPE_CHECKING:
     from markdown_it.token import Token
@@ -78,7 +78,7 @@ def test_an_entry_is_read_part_by_part() -> None:
 
 
 def test_the_page_speaks_of_no_trainer_but_those_that_there_are() -> None:
-    assert {title for one in explanations() for title, _ in one.trainers} <= {trainer.title for trainer in TRAINERS}
+    assert {title for one in explanations() for title, _ in one.trainers} <= {trainer.title for trainer in trainers()}
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,8 @@ import pytest
 
 from ckpttool.core.decide.detour import advise_spike
 from ckpttool.core.domain.advice import Spike
-from ckpttool.core.domain.plan import BatchSegment, ResumePlan
-from ckpttool.core.domain.question import DataQuestion
+from ckpttool.core.domain.data_position import BatchSegment, DataQuestion
+from ckpttool.core.domain.plan import ResumePlan
 from ckpttool.core.domain.units import Rank, Step
 from ckpttool.trainers.mindformers import streaming
 from ckpttool.trainers.mindformers.streaming import not_movable, read_states, state_folder, unusable_states, writers

@@ -113,8 +113,9 @@ def rename_document(rename: Rename) -> dict[str, Document]:
 
 def table(answer: Listing) -> RenderableType:
     """Show what `scan` found, newest first."""
+    from ckpttool.core.render.finding_lines import grouped_findings, pointer
     from ckpttool.core.render.rank_map import Drawn
-    from ckpttool.core.render.text import grouped_findings, line, pointer, stack
+    from ckpttool.core.render.text import line, stack
 
     inventory = answer.inventory
     parts: list[RenderableType] = [_headline(inventory)]
@@ -245,7 +246,8 @@ class _CheckpointTable:
             yield no_room(lost)
 
     def _columns(self) -> Iterator[_Column]:
-        from ckpttool.core.render.text import HEALTH_STYLE, line
+        from ckpttool.core.render.finding_lines import HEALTH_STYLE
+        from ckpttool.core.render.text import line
 
         checkpoints = self._newest_first[: self._limit]
         # Where batch sizes differ steps are no order; one size needs no more than its own column.

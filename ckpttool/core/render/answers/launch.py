@@ -12,8 +12,9 @@ from ckpttool.core.render.answers.plan import load_it_with, lost, plan_document,
 from ckpttool.core.render.answers.position import data_rows, seen_twice
 from ckpttool.core.render.answers.resume import fragment
 from ckpttool.core.render.escape import shown
+from ckpttool.core.render.finding_lines import grouped_findings, pointer
 from ckpttool.core.render.json import Document
-from ckpttool.core.render.text import Indented, Pairs, grouped_findings, line, pointer, stack
+from ckpttool.core.render.text import Indented, Pairs, line, stack
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

@@ -167,7 +167,8 @@ def plan_table(
         view: How much to show.
         now: Seconds since 1970, to which the chosen one's age is counted; None: its age is not told.
     """
-    from ckpttool.core.render.text import grouped_findings, line, pointer, stack
+    from ckpttool.core.render.finding_lines import grouped_findings, pointer
+    from ckpttool.core.render.text import line, stack
 
     if isinstance(answer, ResumePlan):
         parts = [*_chosen(answer, code, now), *rejections("Not chosen:", answer.point.rejected, view)]
@@ -365,7 +366,8 @@ def rejections(title: str, rejected: Sequence[Rejection], view: View) -> list[Re
     """
     if not rejected:
         return []
-    from ckpttool.core.render.text import kind_parts, kinds_of, line
+    from ckpttool.core.render.finding_lines import kind_parts, kinds_of
+    from ckpttool.core.render.text import line
 
     parts: list[RenderableType] = [line(), line(title, style="bold")]
     said: set[str] = set()

@@ -13,8 +13,9 @@ from ckpttool.core.domain.settings import dotted
 from ckpttool.core.domain.units import counted
 from ckpttool.core.render.answers.plan import plan_document
 from ckpttool.core.render.escape import shown
+from ckpttool.core.render.finding_lines import pointer
 from ckpttool.core.render.json import Document, finding_document
-from ckpttool.core.render.text import Indented, Pairs, line, pointer, stack
+from ckpttool.core.render.text import Indented, Pairs, line, stack
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

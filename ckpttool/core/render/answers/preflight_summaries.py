@@ -5,10 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from ckpttool.core.domain.checkpoint import Checkpoint
-from ckpttool.core.domain.data_position import DataEffect, DataPosition, GoesOn, SkipBatches, Unknown, skip_of
+from ckpttool.core.domain.data_position import (
+    DataEffect,
+    DataPosition,
+    GoesOn,
+    SkipBatches,
+    TrainersSkip,
+    Unknown,
+    skip_of,
+)
 from ckpttool.core.domain.finding import Finding, blocking, seen_in_part
 from ckpttool.core.domain.health import Health
-from ckpttool.core.domain.plan import JudgedStart, NoResumePoint, ResumePlan, TrainersSkip
+from ckpttool.core.domain.plan import JudgedStart, NoResumePoint, ResumePlan
 from ckpttool.core.domain.preflight import DiskNeed
 from ckpttool.core.domain.settings import RunConfig
 from ckpttool.core.domain.units import at_step, counted, in_gib, on_all

@@ -8,8 +8,9 @@ from ckpttool.core.domain.finding import NOT_SEEN, Code, Severity, blocking, wor
 from ckpttool.core.domain.manifest import Sealed, Sealing
 from ckpttool.core.render.answers.inventory import world_size
 from ckpttool.core.render.escape import shown
+from ckpttool.core.render.finding_lines import grouped_findings, pointer
 from ckpttool.core.render.json import Document, finding_document
-from ckpttool.core.render.text import grouped_findings, line, pointer, stack
+from ckpttool.core.render.text import line, stack
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

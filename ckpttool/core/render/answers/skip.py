@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ckpttool.core.domain.plan import SkipAnswer
+from ckpttool.core.domain.data_position import SkipAnswer
 from ckpttool.core.domain.units import counted
 from ckpttool.core.render.json import Document
 from ckpttool.core.render.text import Indented, line, stack

@@ -13,9 +13,10 @@ from ckpttool.core.domain.verdict import Level, ShardReport, TensorStat, Verdict
 from ckpttool.core.domain.view import View
 from ckpttool.core.render.answers.inventory import world_size
 from ckpttool.core.render.escape import shown, size
+from ckpttool.core.render.finding_lines import grouped_findings, pointer
 from ckpttool.core.render.json import Document, finding_document, parts_document
 from ckpttool.core.render.rank_map import Drawn
-from ckpttool.core.render.text import columns, grouped_findings, line, pointer, stack, whole_words
+from ckpttool.core.render.text import columns, line, stack, whole_words
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

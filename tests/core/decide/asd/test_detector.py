@@ -20,7 +20,7 @@ from ckpttool.core.domain.metrics import LocalTime
 from ckpttool.core.domain.units import Rank, Step
 from ckpttool.core.errors import UsageError
 from ckpttool.core.formats.strict_json import ParseError
-from ckpttool.trainers.mindformers.policies import MONITOR
+from ckpttool.trainers.mindformers.silent_errors import MONITOR
 from tests.support.log_rows import INF, NAN
 
 DIALECTS = (TORCH_NPU, MINDSPORE, MONITOR)

@@ -10,7 +10,7 @@ from ckpttool.core.domain.asd import TORCH_NPU as TORCH
 from ckpttool.core.domain.health_events import EventKind, HealthEvent
 from ckpttool.core.domain.metrics import LocalTime
 from ckpttool.core.domain.units import Rank, Step
-from ckpttool.trainers.mindformers.policies import MONITOR as MINDFORMERS
+from ckpttool.trainers.mindformers.silent_errors import MONITOR as MINDFORMERS
 
 DEFAULT = AsdConfig(enable=True)
 

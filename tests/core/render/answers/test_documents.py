@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ckpttool.core.domain.checkpoint import Inventory, Listing
-from ckpttool.core.domain.data_position import DataEffect, DataPosition, GoesOn, SkipBatches, Unknown
+from ckpttool.core.domain.data_position import DataEffect, DataPosition, GoesOn, SkipAnswer, SkipBatches, Unknown
 from ckpttool.core.domain.finding import Code, Finding, Severity
-from ckpttool.core.domain.plan import NoResumePoint, Outcome, Rejection, Simulation, SkipAnswer
+from ckpttool.core.domain.plan import NoResumePoint, Outcome, Rejection, Simulation
 from ckpttool.core.domain.shard import FileStamp, FormatName, Shard, ShardRole
 from ckpttool.core.domain.units import Rank, Step
 from ckpttool.core.domain.verdict import Level

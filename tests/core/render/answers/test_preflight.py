@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from ckpttool.core.domain.data_position import DataEffect, GoesOn, skip_of
+from ckpttool.core.domain.data_position import DataEffect, GoesOn, TrainersSkip, skip_of
 from ckpttool.core.domain.finding import Finding
 from ckpttool.core.domain.health import Health
-from ckpttool.core.domain.plan import NoResumePoint, TrainersSkip
+from ckpttool.core.domain.plan import NoResumePoint
 from ckpttool.core.domain.verdict import Level
 from ckpttool.core.render.answers import preflight_summaries as summaries
 from tests.core.decide.test_preflight import MISSING, NEED, NOTE

@@ -22,6 +22,7 @@ from ckpttool.core.errors import ExitCode
 from ckpttool.core.render import text as text_parts
 from ckpttool.core.render.answers import inventory as inventory_answer
 from ckpttool.core.render.answers import plan as table
+from ckpttool.core.render.finding_lines import MOST_FINDINGS
 from ckpttool.trainers.mindformers.layouts.names import RANK_LAYOUT
 from tests.support.plans import resume_plan
 
@@ -156,7 +157,7 @@ def test_the_gravest_finding_stands_first() -> None:
 
 
 def test_more_kinds_of_findings_than_fit_are_counted() -> None:
-    kinds = tuple(finding(code, Severity.NOTE) for code in list(Code)[: text_parts.MOST_FINDINGS + 3])
+    kinds = tuple(finding(code, Severity.NOTE) for code in list(Code)[: MOST_FINDINGS + 3])
     text = drawn(inventory_answer.table(listing(checkpoint("10_2", 20), findings=kinds)))
     assert "and 3 other kinds: -v" in text
 

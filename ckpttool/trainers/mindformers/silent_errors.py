@@ -1,0 +1,13 @@
+"""How MindFormers itself counts the silent errors that the device reports.
+
+Source:
+    MindFormers 1.6 to 2.1, SDCMonitor.
+"""
+
+from __future__ import annotations
+
+from ckpttool.core.domain.asd import AsdDialect, StrikeCount
+
+MONITOR = AsdDialect(name="mindformers", counts=StrikeCount.STEPS, checksum_minutes=5, pauses_from_stop=True)
+"""SDCMonitor, which reads the log of the device's detector. No cooldown, but all values of one step are one error. A
+strike within the pause between two checksums gets none; it is counted from the last stop, without its last moment."""
