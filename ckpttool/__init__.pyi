@@ -50,9 +50,6 @@ from ckpttool.core.domain.log_question import SpikeQuestion as SpikeQuestion
 from ckpttool.core.domain.manifest import Sealed as Sealed
 from ckpttool.core.domain.manifest import Sealing as Sealing
 from ckpttool.core.domain.metrics import StepMetrics as StepMetrics
-from ckpttool.core.domain.part import PartQuestion as PartQuestion
-from ckpttool.core.domain.part import PartWritten as PartWritten
-from ckpttool.core.domain.part import Split as Split
 from ckpttool.core.domain.plan import NoResumePoint as NoResumePoint
 from ckpttool.core.domain.plan import Rejection as Rejection
 from ckpttool.core.domain.plan import ResumePlan as ResumePlan
@@ -201,6 +198,9 @@ from ckpttool.inspect.model import ScalarChange as ScalarChange
 from ckpttool.inspect.model import TensorChange as TensorChange
 from ckpttool.inspect.verbs import inspect as inspect
 from ckpttool.inspect.verbs_diff import diff as diff
+from ckpttool.nodes.model import PartQuestion as PartQuestion
+from ckpttool.nodes.model import PartWritten as PartWritten
+from ckpttool.nodes.model import Split as Split
 from ckpttool.nodes.verbs import part as part
 from ckpttool.nodes.verbs import parts_of_nodes as parts_of_nodes
 from ckpttool.report.model import PageForm as PageForm

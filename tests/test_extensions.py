@@ -10,7 +10,9 @@ import pytest
 import ckpttool
 from ckpttool.core.domain.finding import Code
 from ckpttool.core.domain.plan import ResumePlan
+from ckpttool.core.errors import IncompleteError, UnknownLayoutError
 from ckpttool.core.extensions import features, imported
+from ckpttool.core.storage import STORAGES
 from ckpttool.core.verbs.resolving import PassedOver
 from ckpttool.features import FEATURES
 from tests.support.answers import writable_copy
@@ -42,3 +44,24 @@ def test_a_choice_needs_no_feature_and_is_given_what_features_know(
     assert isinstance(plan, ResumePlan)
     assert plan.point.checkpoint.name == "_1-25_2"
     assert (Code.CAN_BE_HEALED in {finding.code for finding in plan.findings}) is bool(listed)
+
+
+def test_parts_of_a_tree_are_read_by_the_feature_that_writes_them_and_by_nobody_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "one.ckptpart").write_text("torn")
+    with pytest.raises(IncompleteError, match="no part that can be read"):
+        ckpttool.scan(str(tmp_path))
+    monkeypatch.setattr("ckpttool.core.extensions.FEATURES", ())
+    with pytest.raises(UnknownLayoutError, match="does not read"):
+        ckpttool.scan(str(tmp_path))
+
+
+def test_each_kind_of_place_that_a_feature_opens_has_a_scheme_that_nobody_else_has() -> None:
+    schemes = [scheme for each in features() for scheme in each.storages]
+    assert schemes
+    assert len({*schemes, *STORAGES}) == len(schemes) + len(STORAGES)
+    for each in features():
+        for reference in each.storages.values():
+            (root,) = inspect.signature(imported(reference)).parameters.values()
+            assert root.annotation == "str"

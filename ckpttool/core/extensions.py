@@ -17,6 +17,10 @@ class Feature:
 
     answers: Mapping[str, str] = MappingProxyType({})
     """By an answer's noun, the module of its document and its table."""
+    parts_reader: str | None = None
+    """`"module:name"` of a `trainers.located.PartsReader`."""
+    storages: Mapping[str, str] = MappingProxyType({})
+    """By the scheme of a root, `"module:name"` of what takes such a root and returns a `core.storage.base.Storage`."""
     on_passed_over: str | None = None
     """`"module:name"` of a `core.verbs.resolving.PassedOverRule`."""
 

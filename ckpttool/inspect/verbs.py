@@ -168,7 +168,7 @@ def _here(question: TreeQuestion) -> Tree:
         IncompleteError: Other machines have them.
     """
     found = scan(question)
-    if found.looks is not None:
+    if found.machines is not None:
         raise IncompleteError(
             f"{question.path} is what machines wrote down of {found.inventory.root}: what shards hold is not in it; "
             "ask on the machine that has them"

@@ -1,7 +1,7 @@
-"""What one of many machines sees of a tree, written down as a part that another judges with the rest.
+"""Parts: what each of many machines sees of a tree, written down there, and judged together somewhere else.
 
-For who has disks of one machine each: `ckpttool part`, `ckpttool.part(...)`. It begins in `verbs.py`. How parts are put
-together is in `core`, for every command takes them.
+For who has disks of one machine each: `ckpttool part` writes one (`verbs.py`), and every command that reads a tree
+takes a folder of them instead (`tree.py`). What the core asks of the machines that wrote them, `machines.py` answers.
 """
 
 from __future__ import annotations
@@ -11,5 +11,10 @@ from ckpttool.core.extensions import Feature
 FEATURE = Feature(
     answers={
         "part": "ckpttool.nodes.answers",
-    }
+    },
+    parts_reader="ckpttool.nodes.tree:locate_parts",
+    storages={
+        "parts": "ckpttool.nodes.storage.recorded:opened",
+        "noted": "ckpttool.nodes.storage.recorded:opened",
+    },
 )

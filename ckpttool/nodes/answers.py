@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ckpttool.core.domain.manifest import Sealing
-from ckpttool.core.domain.part import PartWritten
 from ckpttool.core.domain.units import counted
 from ckpttool.core.domain.verdict import VerdictWord
 from ckpttool.core.render.answers.seals import of_one
@@ -14,6 +13,7 @@ from ckpttool.core.render.finding_lines import grouped_findings
 from ckpttool.core.render.json import Document
 from ckpttool.core.render.shell import quote
 from ckpttool.core.render.text import line, stack
+from ckpttool.nodes.model import PartWritten
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

@@ -14,9 +14,9 @@ from ckpttool.core.commands.grouped import OF_WRITING, exits, grouped
 from ckpttool.core.commands.options import Format, FormatOpt, Quiet, duration
 from ckpttool.core.commands.tree_options import Dir, LayoutOpt, LevelName, LevelOpt, MaxAge, Names
 from ckpttool.core.domain.frozen import dataclass
-from ckpttool.core.domain.part import PartQuestion, Split
 from ckpttool.core.domain.units import Rank
 from ckpttool.core.errors import ExitCode, IncompleteError, UsageError
+from ckpttool.nodes.model import PartQuestion, Split
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

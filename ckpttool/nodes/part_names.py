@@ -6,15 +6,14 @@ import os
 import re
 from typing import TYPE_CHECKING
 
-from ckpttool.core.domain.merge import BREAK_NS
 from ckpttool.core.domain.node import Process
 from ckpttool.core.errors import UsageError
 from ckpttool.core.records import PART_SUFFIX, STREAM
-from ckpttool.core.records.part import MOST_PARTS, is_part, seat_in
+from ckpttool.nodes.model import BREAK_NS
+from ckpttool.nodes.records.part import MOST_PARTS, is_part, seat_in
 
 if TYPE_CHECKING:
-    from ckpttool.core.domain.merge import Seat
-    from ckpttool.core.domain.part import PartQuestion
+    from ckpttool.nodes.model import PartQuestion, Seat
 
 _RUN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 

@@ -15,28 +15,27 @@ from ckpttool import __version__
 from ckpttool.core.domain.expectation import RankFiles
 from ckpttool.core.domain.frozen import dataclass, replace
 from ckpttool.core.domain.manifest import Sealing
-from ckpttool.core.domain.merge import Seat
 from ckpttool.core.domain.node import Process, Reach, Room
-from ckpttool.core.domain.part import MOST_PART_BYTES, PartQuestion, PartWritten, Split
 from ckpttool.core.domain.question import DEFAULT_DIR
 from ckpttool.core.domain.units import ByteCount, Rank
 from ckpttool.core.domain.verdict import Level, ShardReport, VerdictWord
 from ckpttool.core.errors import CkptToolError, IncompleteError, UnknownLayoutError, UnsafeError, UsageError
 from ckpttool.core.records import PART_SUFFIX, STREAM
-from ckpttool.core.records.part import Look, spelled_part
 from ckpttool.core.storage import is_local, shortest
 from ckpttool.core.storage.disk import LocalDisk
 from ckpttool.core.storage.mounts import disk_id, mount_of, mount_table
-from ckpttool.core.storage.recorded import Answers
-from ckpttool.core.storage.shared_out import Mine, by_file, by_folder
 from ckpttool.core.verbs.verifying import joined
+from ckpttool.nodes.model import MOST_PART_BYTES, PartQuestion, PartWritten, Seat, Split
 from ckpttool.nodes.part_names import assert_own, name_of, place_of, process_of_part, run_of
+from ckpttool.nodes.records.part import Look, spelled_part
+from ckpttool.nodes.storage.recorded import Answers
+from ckpttool.nodes.storage.shared_out import Mine, by_file, by_folder
 from ckpttool.trainers.locate import locate
 from ckpttool.trainers.places_below import places_below
 
 if TYPE_CHECKING:
-    from ckpttool.core.verbs.looking import Seen
-    from ckpttool.trainers.locate import Located
+    from ckpttool.nodes.looking import Seen
+    from ckpttool.trainers.located import Located
 
 
 def part(question: PartQuestion, *, read: Mapping[str, ShardReport] | None = None) -> PartWritten | None:
@@ -72,7 +71,7 @@ def told_before(question: PartQuestion) -> dict[str, ShardReport]:
     Raises:
         UsageError: Which part it is is not known, or it cannot be written there.
     """
-    from ckpttool.trainers.merged import read_looks
+    from ckpttool.nodes.tree import read_looks
 
     process = process_of_part(question.part)
     if process is None:
@@ -176,7 +175,7 @@ def _made(
     run = run_of(question, process)
     mount = mount_of(root, mount_table())
     divided = _divided(question.split, process, shared=mount.reach is Reach.SHARED)
-    from ckpttool.core.verbs.looking import look_at
+    from ckpttool.nodes.looking import look_at
 
     check, share = question.check, None
     if question.seal:
@@ -267,7 +266,7 @@ def _located(question: PartQuestion) -> tuple[Located | None, str]:
         located = locate(tree.path, layout=tree.layout)
     except (UnknownLayoutError, IncompleteError):
         return None, next(places_below(path), path)
-    if located.looks is not None:
+    if located.machines is not None:
         raise UsageError(f"{path} holds parts that were written already: name the folder of checkpoints here")
     return replace(located, focus=None), located.storage.root
 

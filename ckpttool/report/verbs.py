@@ -23,7 +23,7 @@ from ckpttool.core.domain.verdict import Level
 from ckpttool.core.errors import CkptToolError, UsageError
 from ckpttool.core.storage import is_local
 from ckpttool.core.storage.disk import LocalDisk
-from ckpttool.core.verbs.preflighting import from_the_top
+from ckpttool.core.verbs.preflighting import on_machines
 from ckpttool.core.verbs.resolving import TRUSTED_SECONDS, Answer, resolve
 from ckpttool.core.verbs.scanning import Where, asked
 from ckpttool.core.verbs.verifying import read_once, verify
@@ -130,10 +130,10 @@ def _loaded_from(answer: Answer) -> str | None:
     plan, tree = answer.decision, answer.tree
     if isinstance(plan, NoResumePoint) or not is_local(plan.root):
         return None
-    if tree.looks is None:
+    if tree.machines is None:
         return os.path.abspath(plan.load.path)
     try:
-        return from_the_top(plan.load.path, plan.root, tree.looks.merge)
+        return on_machines(plan, tree.machines)
     except UsageError:  # the machines have it at several places
         return None
 

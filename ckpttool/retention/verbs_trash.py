@@ -8,9 +8,8 @@ from collections.abc import Collection, Iterator, Sequence
 from contextlib import closing
 from typing import NamedTuple
 
-from ckpttool.core.decide.merging import is_of_absent
 from ckpttool.core.domain.checkpoint import Checkpoint
-from ckpttool.core.domain.finding import Code, Finding, Severity, note
+from ckpttool.core.domain.finding import Code, Finding, Severity, is_of_absent, note
 from ckpttool.core.domain.frozen import replace
 from ckpttool.core.domain.question import CheckQuestion, TreeQuestion
 from ckpttool.core.domain.retention import Batch, InTrash, Move, Trash, TrashAction

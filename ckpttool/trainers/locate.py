@@ -21,6 +21,7 @@ from ckpttool.trainers.base import Layout, Part, Refusal
 from ckpttool.trainers.common import LOOSE_FILE_LAYOUT
 from ckpttool.trainers.common.tracker_file import TRACKERS, whose_tracker
 from ckpttool.trainers.listing import Listing, list_root, show_alone
+from ckpttool.trainers.located import Located
 from ckpttool.trainers.others import looks_like, others_saves
 from ckpttool.trainers.parts import outward, trees_around
 from ckpttool.trainers.places_below import places_below
@@ -28,28 +29,13 @@ from ckpttool.trainers.registry import loose_file, meant, recognised, titles, tr
 
 if TYPE_CHECKING:
     from ckpttool.core.domain.settings import RunConfig
-    from ckpttool.core.records.merging import MergedLooks
     from ckpttool.trainers.below import Below
+    from ckpttool.trainers.located import PartsReader
 
 MOST_NAMED = 5
 """Trees that one line holds, where several may be meant."""
 MOST_LEVELS_UP = 3
 """How far above the current folder a tree is looked for."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Located:
-    """The tree that a path means."""
-
-    storage: Storage
-    listing: Listing
-    layout: Layout
-    focus: str | None
-    """The shard's or the save's own name, where the path was one."""
-    resolved_from: str | None
-    """What was taken instead of the path itself, for people; None where it is the path."""
-    looks: MergedLooks | None = None
-    """Where several machines looked at the tree instead of this one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -313,10 +299,13 @@ def _hold_parts(listing: Listing) -> bool:
 
 
 def _of_parts(path: str, wish: _Wish) -> Located:
-    from ckpttool.trainers.merged import locate_parts
+    from ckpttool.core.extensions import features, imported  # few folders hold parts
 
-    found = locate_parts(path, layout=wish.layout, config=wish.config, root=wish.root)
-    return Located(**found._asdict(), focus=None)
+    for each in features():
+        if each.parts_reader is not None:
+            read: PartsReader = imported(each.parts_reader)
+            return read(path, layout=wish.layout, config=wish.config, root=wish.root)
+    raise UnknownLayoutError(f"{path} is what machines wrote down of a tree, which this ckpttool does not read")
 
 
 def _around_folder(path: str, wish: _Wish) -> Located:

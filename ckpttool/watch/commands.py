@@ -20,8 +20,8 @@ from ckpttool.core.commands.log_options import Columns, LogOpt
 from ckpttool.core.commands.options import Format, FormatOpt, Quiet, duration, finite, share
 from ckpttool.core.commands.tree_options import ConfigPath, LevelName, LevelOpt, TreeOptions
 from ckpttool.core.domain.frozen import dataclass, replace
-from ckpttool.core.domain.part import PartQuestion, Split
 from ckpttool.core.errors import ExitCode, UsageError
+from ckpttool.nodes.model import PartQuestion, Split
 from ckpttool.nodes.part_names import process_of_part
 
 

@@ -16,8 +16,8 @@ from ckpttool.core.domain.verdict import Level, VerdictWord
 from ckpttool.core.errors import ExitCode
 
 if TYPE_CHECKING:
-    from ckpttool.core.domain.part import PartQuestion
     from ckpttool.core.domain.question import TreeQuestion
+    from ckpttool.nodes.model import PartQuestion
 
 
 class SaveState(str, Enum):

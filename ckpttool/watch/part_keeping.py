@@ -13,7 +13,7 @@ from ckpttool.nodes.verbs import part, told_before
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ckpttool.core.domain.part import PartQuestion
+    from ckpttool.nodes.model import PartQuestion
     from ckpttool.watch.model import WatchQuestion
     from ckpttool.watch.reading import Reading
 

@@ -18,12 +18,12 @@ from ckpttool.core.errors import CkptToolError
 from ckpttool.core.storage import assert_changeable, is_local, is_object_store
 from ckpttool.core.storage.stream import was_cached
 from ckpttool.core.verbs.evidence import gather
-from ckpttool.core.verbs.looking import by_itself
 from ckpttool.core.verbs.scanning import Tree
 from ckpttool.core.verbs.sealing import TO_SEAL, seal_read
 from ckpttool.core.verbs.verifying import session_for, watched
 from ckpttool.core.verify.meter import Pace
 from ckpttool.core.verify.session import Session
+from ckpttool.nodes.looking import by_itself
 from ckpttool.watch.model import Judge, Judgement, WatchQuestion
 from ckpttool.watch.seeing import on_hosts
 
@@ -135,7 +135,7 @@ class Reading:
         """Return what counts here: where only a part of the save lies, what its files tell by themselves."""
         if self._question.part is not None:
             return tuple(finding for report in self.reports.values() for finding in report.findings)
-        if self._tree.looks is None:
+        if self._tree.machines is None:
             return verdict.findings
         damaged = {finding.path for finding in verdict.findings if finding.severity > Severity.UNKNOWN}
         # What its machine found broken it need not look at any harder.
@@ -233,7 +233,7 @@ def _is_as_it_was(tree: Tree, checkpoint: Checkpoint) -> bool:
 def is_cached(tree: Tree, checkpoint: Checkpoint) -> bool | None:
     """Tell whether most of a save is in memory, so that reading it says nothing of the disk; None: nobody knows."""
     told = []
-    if tree.looks is not None:
+    if tree.machines is not None:
         return None
     for shard in checkpoint.shards[:: 1 + len(checkpoint.shards) // PROBED]:
         if not is_local(tree.inventory.root) or shard.stamp is None:

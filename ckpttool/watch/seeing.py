@@ -26,11 +26,11 @@ from ckpttool.watch.rules_silent_parts import is_silent
 
 if TYPE_CHECKING:
     from ckpttool.core.domain.checkpoint import Checkpoint
-    from ckpttool.core.domain.merge import Merge
     from ckpttool.core.domain.question import TreeQuestion
     from ckpttool.core.domain.verdict import Level
-    from ckpttool.core.records.merging import MergedLooks
     from ckpttool.core.storage.base import Storage
+    from ckpttool.nodes.model import Merge
+    from ckpttool.trainers.located import Machines
     from ckpttool.watch.model import Watched, WatchQuestion
 
 
@@ -60,7 +60,7 @@ def scans_often(question: TreeQuestion) -> tuple[Tree, Moves]:
     look_anew(question.path or os.curdir)
     files = ListedFiles(open_storage(shortest(question.path or os.curdir)), PART_SUFFIX)
     located = locate(question.path, layout=question.layout, config=question.config, root=question.root)
-    if located.looks is not None:
+    if located.machines is not None:
         return scanned(located, question), files
     storage = ListedStorage(located.storage)
     with looking_at(storage.root):
@@ -86,7 +86,7 @@ class InPlace:
             tree: As it was listed.
             turn: How many were looked at before it was.
         """
-        here = [] if tree.looks is not None else newest_first(tree.inventory.checkpoints)
+        here = [] if tree.machines is not None else newest_first(tree.inventory.checkpoints)
         self._stamps = [(shard.path, shard.stamp) for each in here for shard in each.shards if shard.stamp]
         self._root = tree.inventory.root
         self.turn = turn
@@ -107,15 +107,24 @@ class InPlace:
         return False
 
 
+def merge_of(tree: Tree) -> Merge | None:
+    """Return the parts of which a tree was put together; None where its files are read."""
+    if tree.machines is None:
+        return None
+    from ckpttool.nodes.machines import MachinesOfParts
+
+    return tree.machines.merge if isinstance(tree.machines, MachinesOfParts) else None
+
+
 def assert_meant(question: WatchQuestion, tree: Tree) -> None:
     """Let nobody ask of parts what only files allow.
 
     Raises:
         UsageError: Somebody does.
     """
-    if tree.looks is None:
+    if tree.machines is None:
         return
-    source = tree.looks.merge.source
+    source = tree.machines.source
     if question.seal:
         raise UsageError(f"--seal: {source} holds parts; what they are of is sealed where its files are")
     if question.part is not None:
@@ -134,21 +143,22 @@ def sighting(tree: Tree, listed: Moves, question: WatchQuestion, known: Watched,
     """
     ordered = newest_first(tree.inventory.checkpoints)
     complete = not tree.inventory.unlisted
-    if tree.looks is None and question.part is None:
+    if tree.machines is None and question.part is None:
         beside = _Beside(tree, known)
         own = tuple(seen_save(each, wall, beside=beside.of(each)) for each in ordered)
         return Sighting(saves=own, whole=complete, under_way=_moved(tree.storage, listed.unfinished))
-    if tree.looks is None:
+    merge = merge_of(tree)
+    if tree.machines is None or merge is None:
         parts = (seen_save(each, wall, OF_FILES, _sealed(tree, each)) for each in ordered)
         # That there are fewer than usual is for whoever sees all of them to judge: what is here is to be read.
         return Sighting(saves=tuple(replace(each, files=0) for each in parts), whole=complete)
-    merge, saves = tree.looks.merge, []
+    saves = []
     patience = patience_of(known, question.rule)
     silent = {node.number for node in known.nodes if is_silent(known, node.number, patience)}
     behind = _left_behind(tree, silent)
     for each in ordered:
         if key_of(each) not in behind:
-            told, unlooked = _told(tree.looks, each, question.level)
+            told, unlooked = _told(tree.machines, each, question.level)
             save = seen_save(each, wall, OF_PARTS, told)
             saves.append(replace(save, incomplete=on_hosts((*save.incomplete, *unlooked), tree)))
     return Sighting(saves=tuple(saves), whole=complete and not merge.lacking, nodes=_nodes(merge))
@@ -214,12 +224,12 @@ def _sealed(tree: Tree, checkpoint: Checkpoint) -> tuple[str, ...]:
     return tuple(seal.path for seal in manifest.shards if seal.path in own) if isinstance(manifest, Manifest) else ()
 
 
-def _told(looks: MergedLooks, checkpoint: Checkpoint, level: Level) -> tuple[list[object], tuple[Finding, ...]]:
+def _told(machines: Machines, checkpoint: Checkpoint, level: Level) -> tuple[list[object], tuple[Finding, ...]]:
     """Return what the machines tell of the shards of a save, and a finding where some are not looked at yet."""
     told: list[object] = []
     unlooked = []
     for shard in sorted(checkpoint.shards, key=lambda shard: shard.path):
-        report = looks.told(shard.path)
+        report = machines.report(shard.path)
         against = () if report is None else blocking(report.findings)
         told.append(None if report is None else (report.level.value, sorted(each.code.value for each in against)))
         if report is None or (report.level < level and not against):
@@ -235,9 +245,9 @@ def _told(looks: MergedLooks, checkpoint: Checkpoint, level: Level) -> tuple[lis
 
 def on_hosts(findings: Sequence[Finding], tree: Tree) -> tuple[Finding, ...]:
     """Return findings with the machines that they are about, where several looked at the tree."""
-    if tree.looks is None:
+    merge = merge_of(tree)
+    if merge is None:
         return tuple(findings)
-    merge = tree.looks.merge
     of_rank: dict[int, set[int]] = {}
     for checkpoint in tree.inventory.checkpoints:
         for shard in checkpoint.shards:
@@ -274,10 +284,8 @@ def _nodes(merge: Merge) -> tuple[SeenNode, ...]:
 
 def _left_behind(tree: Tree, silent: Collection[int]) -> frozenset[str]:
     """Return the keys of saves of which none but machines that fell silent tell: others took theirs away since."""
-    if tree.looks is None or not silent:
-        return frozenset()
-    merge = tree.looks.merge
-    if all(seat.number in silent for seat in merge.seats):
+    merge = merge_of(tree)
+    if merge is None or not silent or all(seat.number in silent for seat in merge.seats):
         return frozenset()
     return frozenset(
         key_of(checkpoint)

@@ -218,7 +218,7 @@ class Watch:
         """
         root = tree.inventory.root
         place = state_place(root, self.question.environment or os.environ, table=mount_table())
-        if tree.looks is None and place is not None and place not in {self._place, self._also_held}:
+        if tree.machines is None and place is not None and place not in {self._place, self._also_held}:
             self._held.close()
             self._held.enter_context(_alone(place, root))
             self._also_held = place
@@ -229,7 +229,7 @@ class Watch:
         return self.question.once and self._part is None
 
     def _sighting(self, tree: Tree, listed: Moves) -> Sighting:
-        if tree.looks is not None:
+        if tree.machines is not None:
             self._rule = replace(self._rule, again=0.0)  # whoever has the files reads them once more
         self._files = InPlace(tree, 0 if self._files is None else self._files.turn)
         seen = sighting(tree, listed, self.question, self.known, self._machine.wall())
@@ -246,7 +246,7 @@ class Watch:
         return not self._listed.moved() and not self._files.moved()
 
     def _free(self) -> ByteCount | None:
-        root = self._tree.inventory.root if self._tree and self._tree.looks is None else ""
+        root = self._tree.inventory.root if self._tree and self._tree.machines is None else ""
         if root and is_local(root):
             with suppress(OSError):
                 self.free_bytes = ByteCount(LocalDisk().room(root).free_bytes)
@@ -268,7 +268,7 @@ class Watch:
             found = [] if tree is None else [each for each in tree.inventory.checkpoints if key_of(each) == asked.key]
             if tree is None or not found or (asked.early and is_cached(tree, found[0]) is not False):
                 continue
-            own = tree if tree.looks is not None else replace(tree, storage=open_storage(tree.inventory.root))
+            own = tree if tree.machines is not None else replace(tree, storage=open_storage(tree.inventory.root))
             self._reading = Reading(self.question, own, found[0], asked, self._mail.put)
 
     def _take(self, seconds: float | None) -> bool:
@@ -316,7 +316,7 @@ class Watch:
         from hashlib import sha256
 
         root = self._tree.inventory.root if self._tree else self.question.tree.path or "."
-        place = root if self._tree is None or self._tree.looks is None else self.question.tree.path or "."
+        place = root if self._tree is None or self._tree.machines is None else self.question.tree.path or "."
         what = f"{os.path.realpath(place)}\0{event.kind.value}\0{event.subject}"
         told = replace(
             event,

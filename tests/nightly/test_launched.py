@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from ckpttool.core.domain.node import Process
-from ckpttool.core.records.part import Look, read_parts
+from ckpttool.nodes.records.part import Look, read_parts
 from ckpttool.trainers.common.processes import process_of
 from tests.conftest import FIXTURES
 from tests.nightly.clusters import Slurm, needs, on_nodes, plain_environment, slurm
@@ -115,7 +115,7 @@ class Job:
 
     def resolved(self, *given: str, stdin: bytes = b"") -> tuple[int, dict[str, Any]]:
         """Ask where to resume from, on a machine that has nothing but the parts."""
-        pytest.importorskip("ckpttool.trainers.merged", reason="no command reads parts yet")
+        pytest.importorskip("ckpttool.nodes.tree", reason="no command reads parts yet")
         line = [*CKPTTOOL, "resolve", *given, "--json"]
         told = subprocess.run(line, env=plain_environment(), input=stdin, capture_output=True, check=False)
         assert told.stdout, told.stderr

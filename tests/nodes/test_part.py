@@ -11,8 +11,8 @@ import jsonschema
 import pytest
 
 from ckpttool.core.domain.verdict import Level
-from ckpttool.core.records.part import Look, read_parts
 from ckpttool.core.render import schemas
+from ckpttool.nodes.records.part import Look, read_parts
 from tests.support.answers import writable_copy
 from tests.support.commands import ask
 

@@ -11,8 +11,8 @@ import pytest
 
 import ckpttool
 from ckpttool.core.errors import IncompleteError
-from ckpttool.core.records.part import Look, read_parts
-from ckpttool.trainers import merged
+from ckpttool.nodes import tree as merged
+from ckpttool.nodes.records.part import Look, read_parts
 from tests.support.answers import writable_copy
 from tests.support.commands import ask
 from tests.support.split_trees import aged

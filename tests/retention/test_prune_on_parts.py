@@ -15,6 +15,7 @@ from ckpttool.core.domain.finding import Code
 from ckpttool.core.domain.node import Mount, Reach
 from ckpttool.core.domain.retention import PruneOrder, Pruning, RetentionPolicy
 from ckpttool.core.storage.disk import LocalDisk
+from ckpttool.nodes.machines import MachinesOfParts
 from tests.support.machines import Fleet
 from tests.support.prunable_trees import legacy, newer
 from tests.support.trees import TreeBuilder
@@ -149,8 +150,8 @@ class TestOneDisk:
         assert [(place.host, place.checkpoint, len(place.paths)) for place in places] == [
             ("node0", name, 4) for name in GOING
         ]
-        parts = ckpttool.scan(fleet.question).looks
-        assert parts is not None
+        parts = ckpttool.scan(fleet.question).machines
+        assert isinstance(parts, MachinesOfParts)
         assert {seat.share for seat in parts.merge.seats} == {"1/2", "2/2"}
 
     def test_a_machine_that_may_not_write_there_is_not_the_one(

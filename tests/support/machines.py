@@ -14,9 +14,9 @@ from random import Random
 import pytest
 
 import ckpttool
-from ckpttool.core.domain.part import PartQuestion
 from ckpttool.core.domain.question import CheckQuestion, TreeQuestion
 from ckpttool.core.domain.verdict import Level
+from ckpttool.nodes.model import PartQuestion
 from tests.support.split_trees import split
 
 OURS = re.compile(r"\.ckpttool/(prune\.lock|seal\.lock|reserve|trash)")

@@ -10,13 +10,13 @@ from pathlib import Path
 from random import Random
 from typing import TypeVar
 
-from ckpttool.core.domain.merge import Seat
 from ckpttool.core.domain.node import Room
 from ckpttool.core.domain.question import CheckQuestion
 from ckpttool.core.domain.verdict import Level, ShardReport
 from ckpttool.core.errors import CkptToolError
-from ckpttool.core.records.part import Look, read_parts, spelled_part
-from ckpttool.core.verbs import looking
+from ckpttool.nodes import looking
+from ckpttool.nodes.model import Seat
+from ckpttool.nodes.records.part import Look, read_parts, spelled_part
 from ckpttool.trainers.locate import locate
 
 T = TypeVar("T")

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from ckpttool.core.domain.frozen import replace
-from ckpttool.core.domain.part import PartQuestion, Split
 from ckpttool.core.domain.question import CheckQuestion, TreeQuestion
 from ckpttool.core.domain.verdict import Level
 from ckpttool.core.errors import UsageError, WriteFailedError
@@ -18,6 +17,7 @@ from ckpttool.core.verbs import verifying
 from ckpttool.core.verbs.scanning import Tree
 from ckpttool.core.verify.session import Session
 from ckpttool.core.write import files
+from ckpttool.nodes.model import PartQuestion, Split
 from ckpttool.nodes.verbs import part
 from ckpttool.watch import reading as watch_reading
 from ckpttool.watch.model import WatchRule
@@ -186,7 +186,7 @@ def test_a_save_is_good_only_when_its_machines_have_read_it(tmp_path: Path, monk
     real = verifying.session_for
 
     def slow(tree: Tree, question: CheckQuestion) -> Session:
-        if tree.looks is None:
+        if tree.machines is None:
             let_go.wait()
         return real(tree, question)
 

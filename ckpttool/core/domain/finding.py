@@ -368,6 +368,12 @@ def seen_in_part(findings: Iterable[Finding]) -> bool:
     return any(one.code in _ELSEWHERE and one.severity is Severity.UNKNOWN for one in findings)
 
 
+def is_of_absent(finding: Finding) -> bool:
+    """Tell whether something is missing that another machine may have, which was not asked, or not late enough."""
+    codes = {Code.RANK_MISSING, Code.SHARD_MISSING, Code.UNCOMMITTED_SAVE, Code.METADATA_INCOMPLETE}
+    return finding.code in codes and finding.severity >= Severity.UNKNOWN
+
+
 def withheld(findings: Iterable[Finding]) -> bool:
     """Tell whether something could not be read, or was written meanwhile, so that nobody knows what it holds."""
     return any(one.code in NOT_SEEN and one.severity is Severity.UNKNOWN for one in findings)

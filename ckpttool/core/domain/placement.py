@@ -2,25 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-
 from ckpttool.core.domain.frozen import dataclass
 from ckpttool.core.domain.units import Rank
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Home:
-    """What one machine has of a tree, and which ranks are to start there."""
-
-    host: str
-    root: str
-    """The tree's folder, as it is spelled there."""
-    shared: bool
-    """Whether other machines see its disk."""
-    claims: Collection[Rank] | None
-    """Ranks that will start there; None where nobody said so."""
-    files: Collection[str]
-    """What it has, by paths relative to the tree's folder."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

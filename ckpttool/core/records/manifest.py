@@ -35,8 +35,7 @@ from ckpttool.core.records import SealPlace, leads_out
 from ckpttool.core.records.hashed_json import closed, is_whole, scalars_of
 from ckpttool.core.records.tensor_table import TensorTable, row_of, tensor_rows
 from ckpttool.core.storage import is_object_store
-from ckpttool.core.storage.base import Storage
-from ckpttool.core.storage.recorded import OfSeveral
+from ckpttool.core.storage.base import OfSeveral, Storage
 
 MANIFEST_LIMIT = ByteCount(128 << 20)
 """8,192 ranks with 10 GB each need 50 MB."""

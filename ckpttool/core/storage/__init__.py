@@ -17,20 +17,13 @@ def _objects(root: str) -> Storage:
     return ObjectStorage(root)
 
 
-def _lent(root: str) -> Storage:
-    from ckpttool.core.storage.recorded import opened
-
-    return opened(root)
-
-
 OBJECT_STORES = ("s3", "gs", "az")
 
 STORAGES: dict[str, Callable[[str], Storage]] = {
     "": LocalStorage,
     **dict.fromkeys(OBJECT_STORES, _objects),
-    **dict.fromkeys(("parts", "noted"), _lent),
 }
-"""Who opens a root, by the scheme before its `://`; a folder has none."""
+"""Who opens a root, by the scheme before its `://`; a folder has none. Features may open others."""
 
 _SAME_STORES = {
     **dict.fromkeys(("s3a", "s3n"), "s3"),
@@ -57,11 +50,15 @@ def open_storage(root: str) -> Storage:
     Raises:
         UsageError: It is spelled as a place of which nothing is known here.
     """
-    _assert_can_be_opened(root)
-    return STORAGES[_split(root)[0]](root)
+    return _opener(root)(root)
 
 
-def _assert_can_be_opened(root: str) -> None:
+def _opener(root: str) -> Callable[[str], Storage]:
+    """Return who opens a root.
+
+    Raises:
+        UsageError: Nobody does, or a password or signature is in it.
+    """
     scheme, path = _split(root)
     if scheme and re.fullmatch(_TELLS_TOO_MUCH, path):
         raise UsageError(
@@ -73,8 +70,18 @@ def _assert_can_be_opened(root: str) -> None:
             f"{scheme}:// with a signature in it is not read, for whoever sees the command sees that: name the folder, "
             "and leave who you are to the environment"
         )
-    if scheme not in STORAGES:
+    opener = STORAGES.get(scheme) or _of_feature(scheme)
+    if opener is None:
         raise UsageError(f"{root} is not read: {_other_way(scheme)}")
+    return opener
+
+
+def _of_feature(scheme: str) -> Callable[[str], Storage] | None:
+    from ckpttool.core.extensions import features, imported  # few roots are so spelled
+
+    found = [each.storages[scheme] for each in features() if scheme in each.storages]
+    opener: Callable[[str], Storage] | None = imported(found[0]) if found else None
+    return opener
 
 
 def _other_way(scheme: str) -> str:
@@ -151,7 +158,7 @@ def shortest(root: str) -> str:
     Raises:
         UsageError: Nothing here reads such a place, or a password or signature is in it.
     """
-    _assert_can_be_opened(root)
+    _opener(root)
     scheme, path = _split(root)
     if not scheme:
         return os.path.normpath(root)

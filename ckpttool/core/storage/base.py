@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import AbstractContextManager
 from enum import Enum
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 from ckpttool.core.domain.finding import Code, Finding, unknown
 from ckpttool.core.domain.shard import FileStamp
@@ -126,6 +126,19 @@ class Storage(Protocol):
             LostLinkError: It is a link, and what it should lead to is not there.
             NotRegularError: It is no regular file.
             OSError: It cannot be read.
+        """
+        ...
+
+
+@runtime_checkable
+class OfSeveral(Protocol):
+    """A storage of several machines, each of which may have its own record of a name."""
+
+    def of_each(self, path: str) -> tuple[tuple[str, bytes], ...]:
+        """Return what each machine has there, with its name; nothing where none has, or where they are not told apart.
+
+        Raises:
+            OSError: One of them could not read it.
         """
         ...
 

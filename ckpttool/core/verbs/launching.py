@@ -19,9 +19,9 @@ from ckpttool.core.verbs.configs import read_base
 from ckpttool.core.verbs.preflighting import (
     assert_startable,
     assert_told_by_its_user,
-    from_the_top,
     judged,
     judged_with_start,
+    on_machines,
 )
 from ckpttool.core.verbs.resolving import resolve
 from ckpttool.core.verbs.scanning import Where, asked
@@ -107,10 +107,9 @@ def fragment(
     """
     answer = resolve(question, choice, data, node=node)
     assert_told_by_its_user(answer.tree)
-    decision, looks = answer.decision, answer.tree.looks
-    if isinstance(decision, ResumePlan) and looks is not None:
-        there = from_the_top(decision.load.path, decision.root, looks.merge)
-        decision = replace(decision, load=decision.load.at(there))
+    decision, machines = answer.decision, answer.tree.machines
+    if isinstance(decision, ResumePlan) and machines is not None:
+        decision = replace(decision, load=decision.load.at(on_machines(decision, machines)))
     elif isinstance(decision, ResumePlan) and is_local(answer.tree.storage.root):
         decision = replace(decision, load=decision.load.at(os.path.abspath(decision.load.path)))
     return Fragment(decision=decision, strict=strict)

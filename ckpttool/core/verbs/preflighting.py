@@ -28,12 +28,12 @@ from ckpttool.trainers.registry import read_config, told_skip, trainer_named
 
 if TYPE_CHECKING:
     from ckpttool.core.domain.launch import LaunchConfig
-    from ckpttool.core.domain.merge import Merge
     from ckpttool.core.domain.node import Node
     from ckpttool.core.domain.plan import JudgedStart
     from ckpttool.core.domain.settings import RunConfig
     from ckpttool.core.verbs.scanning import Tree
     from ckpttool.trainers.abilities import LaunchTarget
+    from ckpttool.trainers.located import Machines
 
 _AFTER_CONFIG = ("checkpoint", "health", "launch", "start", "disk")
 
@@ -100,7 +100,7 @@ def _told_by_hand(
     found = judge.by_check(decision, config, strict=question.strict, view=question.view)
     launch = _launch_by_hand(teller, answer, plan, found["launch"])
     coming = NextSaves(folder=inventory.root, inside=(), count=1, stays=None)
-    known = is_local(answer.tree.storage.root) or answer.tree.looks is not None
+    known = is_local(answer.tree.storage.root) or answer.tree.machines is not None
     need = _disk_needs(coming, answer, plan, disk) if known else None
     checks = (
         *before,
@@ -255,7 +255,7 @@ def judged_with_start(question: PreflightQuestion, config: BaseConfig, answer: A
     if plan.point.checkpoint.renames:
         return ready  # `needs-renames` stands against the launch, or somebody said that they come before the start
     text = ready.edited.text
-    if question.load_checkpoint is not None or answer.tree.looks is not None:
+    if question.load_checkpoint is not None or answer.tree.machines is not None:
         # It names the tree where it lies for the training; what is judged is the same, as it lies for us.
         text = assert_startable(answer.tree, question.load_checkpoint).config(config.run, plan).text
     written = read_config(text.encode("utf-8"), path=config.run.path, devices=question.devices)
@@ -294,8 +294,8 @@ def _on_disk(plan: ResumePlan, tree: Tree, copied_to: str | None) -> str:
         UsageError: The copy lacks files of the plan, or they have other sizes; or of several machines each has the tree
             somewhere else.
     """
-    if tree.looks is not None:
-        return from_the_top(plan.load.path, plan.root, tree.looks.merge)
+    if tree.machines is not None:
+        return on_machines(plan, tree.machines)
     if copied_to is None:
         return os.path.abspath(plan.load.path)
     lacking = [path for path in plan.copies if not _is_copied(tree, path, copied_to)]
@@ -307,16 +307,13 @@ def _on_disk(plan: ResumePlan, tree: Tree, copied_to: str | None) -> str:
     return os.path.abspath(copied_to) + plan.load.path.removeprefix(plan.root)
 
 
-def from_the_top(path: str, root: str, merge: Merge) -> str:
-    """Return a path in a tree, from `/` on, as the machines have it that looked: where they stood is not where we do.
+def on_machines(plan: ResumePlan, machines: Machines) -> str:
+    """Return what the trainer loads, from `/` on, as the machines have it that looked.
 
     Raises:
         UsageError: They have the tree at several places, or do not say where.
     """
-    if len(merge.places) != 1:
-        where = " and ".join(merge.places[:2]) or f"{root}, wherever they stood"
-        raise UsageError(f"the machines have the tree at {where}: one config names one folder, so give --root /PATH")
-    return os.path.normpath(os.path.join(merge.places[0], os.path.relpath(path, root)))
+    return os.path.normpath(os.path.join(machines.folder(), os.path.relpath(plan.load.path, plan.root)))
 
 
 def _is_copied(tree: Tree, path: str, folder: str) -> bool:
@@ -391,11 +388,9 @@ def _disk_needs(coming: NextSaves, answer: Answer, plan: ResumePlan | None, disk
     if plan is None:
         return None
     inventory, shards = answer.tree.inventory, plan.point.checkpoint.shards
-    if answer.tree.looks is not None:  # their disks are not here
-        from ckpttool.core.decide.rooms import needs_of
-
+    if answer.tree.machines is not None:  # their disks are not here
         sizes = {shard.path: answer.tree.storage.stamp(shard.path).size for shard in shards}
-        return needs_of(coming, answer.tree.looks.merge, sizes)
+        return answer.tree.machines.disk_needs(coming, sizes)
     folder = disk.nearest(coming.folder)
     folders = (folder, *coming.inside) if folder == inventory.root else (folder,)
     try:

@@ -227,16 +227,8 @@ def _from_here(
     decision: ResumePlan | NoResumePoint, tree: Tree, question: TreeQuestion, node: Node | None
 ) -> ResumePlan | NoResumePoint:
     """Say where other machines may have what is not seen from this one, or where they were asked, what they lack."""
-    if tree.looks is not None:
-        decision = replace(decision, parts=tree.inventory.parts)
-        if isinstance(decision, NoResumePoint):
-            from ckpttool.core.decide.merging import with_doubt
-
-            return with_doubt(decision, tree.looks.merge)
-        from ckpttool.core.decide.placement import with_placement
-
-        read = tree.layout.read_by_all(decision.point.checkpoint)
-        return with_placement(decision, tree.looks.merge, read, tree.inventory.checkpoints)
+    if tree.machines is not None:
+        return tree.machines.placed(decision, tree.layout, tree.inventory)
     jobs = jobs_of(os.environ if node is None else node.environment)
     if not jobs and isinstance(decision, ResumePlan):
         return decision  # nobody speaks of other machines

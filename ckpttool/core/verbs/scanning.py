@@ -23,16 +23,17 @@ from ckpttool.core.storage.base import LostLinkError, Storage, is_there, unreada
 from ckpttool.core.verbs.remembering import found_damaged, with_found_damaged, with_healed
 from ckpttool.trainers.base import Layout, Refusal, ScanOptions
 from ckpttool.trainers.listing import list_root
-from ckpttool.trainers.locate import Located, locate, locate_emptied
+from ckpttool.trainers.locate import locate, locate_emptied
+from ckpttool.trainers.located import Located
 from ckpttool.trainers.registry import health_file_of, trainer_named, trainer_of
 
 if TYPE_CHECKING:
     from ckpttool.core.domain.node import Job, Node, Surroundings
     from ckpttool.core.domain.replicas import RecordedSlices
     from ckpttool.core.domain.settings import RunConfig
-    from ckpttool.core.records.merging import MergedLooks
     from ckpttool.trainers.abilities import HealthFile
     from ckpttool.trainers.base import Trainer
+    from ckpttool.trainers.located import Machines
 
 
 Where: TypeAlias = "TreeQuestion | str | os.PathLike[str] | None"
@@ -65,8 +66,8 @@ class Tree:
     """What was taken instead of the path that was given, for people."""
     book: HealthBook
     """The health file, as it was read; what it says is attached to the checkpoints."""
-    looks: MergedLooks | None = None
-    """Where several machines looked at it instead of this one."""
+    machines: Machines | None = None
+    """Those that have it and looked at it; None where it is read from here."""
 
     @property
     def trainer(self) -> Trainer | None:
@@ -174,10 +175,8 @@ def scanned(located: Located, question: TreeQuestion) -> Tree:
     _assert_own(config, trainer_of(layout), located.storage.root)
     with looking_at(located.storage.root):
         inventory = layout.scan(located.storage, located.listing, options)
-        if located.looks is not None and located.looks.trashed:
-            from ckpttool.core.verbs.half_gone import without_half_gone
-
-            located, inventory = without_half_gone(located, located.looks, inventory, options)
+        if located.machines is not None:
+            located, inventory = located.machines.without_half_gone(located, inventory, options)
         inventory = settle(inventory)
         expected = layout.expected(inventory, _evidence(layout, question, inventory, located.storage))
         book = _health_book(question, layout, located.storage.root)
@@ -187,14 +186,14 @@ def scanned(located: Located, question: TreeQuestion) -> Tree:
         halfway = interrupted(located.storage)
         assessed = replace(assessed, findings=in_order((*assessed.findings, *halfway))) if halfway else assessed
         assessed = with_healed(assessed, located.storage, lambda checkpoint: _seal_place(layout, checkpoint))
-    if located.looks is None:
+    if located.machines is None:
         known, now = found_damaged(assessed.root), located.storage.stamp
         assessed = with_found_damaged(assessed, located.storage, lambda each: _seal_place(layout, each), known, now)
     else:
-        there = located.looks.found_damaged()
+        there = located.machines.found_damaged()
         known, now = {path: found for path, (found, _) in there.items()}, lambda path: there[path][1]
         assessed = with_found_damaged(assessed, located.storage, lambda each: _seal_place(layout, each), known, now)
-        assessed = _as_seen_by_all(assessed, located.looks, question)
+        assessed = located.machines.assessed(assessed, question)
         book = replace(book, path=as_spelled_there(book.path, located.storage.root, assessed.root))
     return Tree(
         inventory=assessed,
@@ -203,17 +202,8 @@ def scanned(located: Located, question: TreeQuestion) -> Tree:
         focus=located.focus,
         resolved_from=located.resolved_from,
         book=book,
-        looks=located.looks,
+        machines=located.machines,
     )
-
-
-def _as_seen_by_all(inventory: Inventory, looks: MergedLooks, question: TreeQuestion) -> Inventory:
-    """Say what is not known because other machines looked, and where they disagree."""
-    from ckpttool.core.decide.merging import SKEW_SECONDS, with_merge
-
-    declared = (question.world_size, None if question.config is None else question.config.world_size)
-    skew = SKEW_SECONDS if question.skew is None else question.skew
-    return with_merge(inventory, looks.merge, declared={*declared} - {None}, skew=skew)
 
 
 def interrupted(storage: Storage) -> tuple[Finding, ...]:
@@ -278,7 +268,7 @@ def with_note_of_others(tree: Tree, question: TreeQuestion) -> Tree:
     from ckpttool.trainers.common.launchers import jobs_of
 
     jobs = jobs_of(os.environ)
-    if not jobs or not tree.inventory.checkpoints or tree.looks is not None:
+    if not jobs or not tree.inventory.checkpoints or tree.machines is not None:
         return tree  # nobody speaks of other machines
     from ckpttool.core.decide.one_node import whole_here_alone
 

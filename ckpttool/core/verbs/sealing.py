@@ -9,11 +9,10 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 
 from ckpttool import __version__
-from ckpttool.core.decide.merging import is_of_absent
 from ckpttool.core.decide.sealing import manifest_of, merge, with_more
 from ckpttool.core.decide.steps import not_acted_on
 from ckpttool.core.domain.checkpoint import Checkpoint
-from ckpttool.core.domain.finding import Code, Finding, Severity, blocking, unknown
+from ckpttool.core.domain.finding import Code, Finding, Severity, blocking, is_of_absent, unknown
 from ckpttool.core.domain.frozen import replace as with_fields
 from ckpttool.core.domain.manifest import Manifest, Sealed, Sealing
 from ckpttool.core.domain.question import CheckQuestion

@@ -35,9 +35,9 @@ if TYPE_CHECKING:
     from ckpttool.core.domain.verdict import CheckTask
     from ckpttool.core.records.damaged import Proofs
     from ckpttool.core.records.ledger import Memory
-    from ckpttool.core.records.merging import MergedLooks
     from ckpttool.core.verify.engines.ray import RayCluster
     from ckpttool.core.verify.observation import Engine
+    from ckpttool.trainers.located import Machines
 
 
 _METER: ContextVar[Meter | None] = ContextVar("meter", default=None)
@@ -134,8 +134,8 @@ def counted(
 def session_for(tree: Tree, question: CheckQuestion) -> Session:
     """Prepare to check checkpoints of a tree; what one needs of its neighbours is read once."""
     meter = _METER.get()
-    if tree.looks is not None:
-        return _recorded_session(tree, tree.looks, question)
+    if tree.machines is not None:
+        return _recorded_session(tree, tree.machines, question)
     scope = Scope(
         level=question.level,
         bucket=question.bucket,
@@ -160,10 +160,8 @@ def session_for(tree: Tree, question: CheckQuestion) -> Session:
     return Session(tree.storage, tree.inventory, scope, engines, records)
 
 
-def _recorded_session(tree: Tree, looks: MergedLooks, question: CheckQuestion) -> Session:
+def _recorded_session(tree: Tree, machines: Machines, question: CheckQuestion) -> Session:
     """Prepare to judge what other machines looked at: there is nothing to read, and nothing to remember."""
-    from ckpttool.core.verify.engines.recorded import OF_CONTENT, OF_THE_SAVE_BEFORE, RecordedEngine
-
     scope = Scope(
         level=question.level,
         bucket=question.bucket,
@@ -171,11 +169,8 @@ def _recorded_session(tree: Tree, looks: MergedLooks, question: CheckQuestion) -
         asked=_read_in_any_case(tree, question),
         reads_other=question.replicas,
     )
-    engine = RecordedEngine(looks.told, but=OF_THE_SAVE_BEFORE if question.jump == 0 else ())
-    is_of_headers = not question.level.reads_content or question.bucket is not None
-    headers = engine if is_of_headers else RecordedEngine(looks.told, but=OF_CONTENT)
     records = SaveRecords(seal_place=tree.seal_place, closer=tree.closer, slices=tree.slices)
-    return Session(tree.storage, tree.inventory, scope, Engines(tasks=engine, headers=headers), records)
+    return Session(tree.storage, tree.inventory, scope, machines.engines(question), records)
 
 
 def _read_in_any_case(tree: Tree, question: CheckQuestion) -> frozenset[CheckpointKey]:

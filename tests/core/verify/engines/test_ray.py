@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 import ckpttool
 from ckpttool.core.domain.finding import Code, Severity, worst
 from ckpttool.core.domain.frozen import Packed, packed, replace, unpacked
-from ckpttool.core.domain.part import PartQuestion
 from ckpttool.core.domain.question import CheckQuestion, TreeQuestion
 from ckpttool.core.domain.units import ByteCount
 from ckpttool.core.domain.verdict import Level
@@ -22,6 +21,7 @@ from ckpttool.core.errors import CkptToolError, ExitCode, IncompleteError, Usage
 from ckpttool.core.verbs.verifying import watched
 from ckpttool.core.verify.engines.ray import BATCH_BYTES, BATCH_HEADERS, batches
 from ckpttool.core.verify.meter import Meter
+from ckpttool.nodes.model import PartQuestion
 from tests.support.answers import FIXTURES
 from tests.support.commands import ask
 from tests.support.fake_ray import fake_ray

@@ -6,16 +6,16 @@ from dataclasses import replace
 
 import pytest
 
-from ckpttool.core.decide.merging import with_doubt, with_merge
 from ckpttool.core.domain.checkpoint import Checkpoint, Inventory
 from ckpttool.core.domain.finding import Code, Finding, Severity, note
-from ckpttool.core.domain.merge import Copy, Merge, Seat
 from ckpttool.core.domain.plan import NoResumePoint, Rejection, exit_of
 from ckpttool.core.domain.replicas import TensorDigests
 from ckpttool.core.domain.shard import FileStamp, FormatName, ShardRole
 from ckpttool.core.domain.units import ByteCount, Rank
 from ckpttool.core.domain.verdict import Level, ShardDigest, ShardReport
 from ckpttool.core.errors import ExitCode
+from ckpttool.nodes.model import Copy, Merge, Seat
+from ckpttool.nodes.rules.merged import with_doubt, with_merge
 from tests.support.inventories import checkpoint, tree
 
 SECOND = 10**9

@@ -8,16 +8,16 @@ from itertools import permutations
 
 import pytest
 
-from ckpttool.core.decide.placement import Placement, not_everywhere, placement_of, stale_copies, with_placement
 from ckpttool.core.domain.finding import Code, Finding, Severity
 from ckpttool.core.domain.frozen import replace
-from ckpttool.core.domain.merge import Merge, Seat
-from ckpttool.core.domain.placement import Home, Placed, ReadByAll
+from ckpttool.core.domain.placement import Placed, ReadByAll
 from ckpttool.core.domain.plan import exit_of
 from ckpttool.core.domain.units import Rank
 from ckpttool.core.domain.verdict import Level
 from ckpttool.core.errors import ExitCode
 from ckpttool.core.render.answers.plan import plan_document
+from ckpttool.nodes.model import Home, Merge, Seat
+from ckpttool.nodes.rules.placement import Placement, not_everywhere, placement_of, stale_copies, with_placement
 from tests.support.inventories import checkpoint
 from tests.support.plans import resume_plan
 

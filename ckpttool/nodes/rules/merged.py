@@ -6,14 +6,14 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 
-from ckpttool.core.decide.machine_copies import differing
 from ckpttool.core.domain.checkpoint import Checkpoint, Inventory
-from ckpttool.core.domain.finding import Code, Finding, Severity, blocking, in_order, note, unknown
+from ckpttool.core.domain.finding import Code, Finding, Severity, blocking, in_order, is_of_absent, note, unknown
 from ckpttool.core.domain.frozen import replace
-from ckpttool.core.domain.merge import BREAK_NS, Merge, Seat
 from ckpttool.core.domain.parts_given import PartsGiven
 from ckpttool.core.domain.plan import NoResumePoint
 from ckpttool.core.domain.units import counted
+from ckpttool.nodes.model import BREAK_NS, Merge, Seat
+from ckpttool.nodes.rules.copies import differing
 
 SKEW_SECONDS = 60.0
 """By how much the clocks of machines may differ."""
@@ -218,12 +218,6 @@ def _empty(seats: Sequence[Seat], held: AbstractSet[int]) -> Iterator[Seat]:
         for at in group:
             if not seats[at].shared and (held.isdisjoint(group) if is_one else at not in held):
                 yield seats[at]
-
-
-def is_of_absent(finding: Finding) -> bool:
-    """Tell whether something is missing that a machine may have which was not asked, or not late enough."""
-    codes = {Code.RANK_MISSING, Code.SHARD_MISSING, Code.UNCOMMITTED_SAVE, Code.METADATA_INCOMPLETE}
-    return finding.code in codes and finding.severity >= Severity.UNKNOWN
 
 
 def _open(finding: Finding) -> Finding:

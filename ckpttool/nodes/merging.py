@@ -9,16 +9,16 @@ from functools import cached_property
 from itertools import starmap
 
 from ckpttool.core.domain.finding import worst
-from ckpttool.core.domain.merge import BREAK_NS, Copy, Merge, Seat
 from ckpttool.core.domain.shard import FileStamp
 from ckpttool.core.domain.verdict import ShardReport
 from ckpttool.core.errors import UsageError
 from ckpttool.core.records import is_manifest
 from ckpttool.core.records.damaged import FoundDamaged
 from ckpttool.core.records.journal import TRASH
-from ckpttool.core.records.part import Look
 from ckpttool.core.storage.base import Entry, Kind
-from ckpttool.core.storage.recorded import DIFFERENT, ENTRIES, FILE, Answers, Failure
+from ckpttool.nodes.model import BREAK_NS, Copy, Merge, Seat
+from ckpttool.nodes.records.part import Look
+from ckpttool.nodes.storage.recorded import DIFFERENT, ENTRIES, FILE, Answers, Failure
 
 
 class MergedLooks:

@@ -8,15 +8,15 @@ from dataclasses import replace
 import pytest
 
 from ckpttool.core.domain.finding import Code, note
-from ckpttool.core.domain.merge import Seat
 from ckpttool.core.domain.node import Room
 from ckpttool.core.domain.replicas import TensorDigests
 from ckpttool.core.domain.shard import FileStamp, FormatName, ShardRole
 from ckpttool.core.domain.units import ByteCount, Rank
 from ckpttool.core.domain.verdict import Level, ShardDigest, ShardReport
-from ckpttool.core.records.part import Look, read_parts, spelled_part
 from ckpttool.core.storage.base import Entry, Kind
-from ckpttool.core.storage.recorded import Answers
+from ckpttool.nodes.model import Seat
+from ckpttool.nodes.records.part import Look, read_parts, spelled_part
+from ckpttool.nodes.storage.recorded import Answers
 
 SEAT = Seat(
     number=3, of=16, run="4711.0", host="node03", disk="boot 64769", shared=False, root="./output/checkpoint",

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ckpttool.core.decide.preflight import disk_findings
-from ckpttool.core.decide.rooms import needs_of
 from ckpttool.core.domain.finding import Code, Finding
 from ckpttool.core.domain.frozen import replace
-from ckpttool.core.domain.merge import Merge, Seat
 from ckpttool.core.domain.node import Room
 from ckpttool.core.domain.preflight import DiskNeed, NextSaves
 from ckpttool.core.domain.verdict import Level
+from ckpttool.nodes.model import Merge, Seat
+from ckpttool.nodes.rules.room import needs_of
 
 COMING = NextSaves(folder="/data/output/", inside=(), count=2, stays=None)
 SIZES = {"rank_0/x": 100, "rank_1/x": 100, "rank_2/x": 100}

@@ -8,8 +8,8 @@ from posixpath import normpath
 
 from ckpttool.core.decide.preflight import disk_unknown
 from ckpttool.core.domain.finding import Finding
-from ckpttool.core.domain.merge import Merge, Seat
 from ckpttool.core.domain.preflight import DiskNeed, NextSaves
+from ckpttool.nodes.model import Merge, Seat
 
 
 def needs_of(coming: NextSaves, merge: Merge, sizes: Mapping[str, int]) -> tuple[DiskNeed, ...] | Finding:

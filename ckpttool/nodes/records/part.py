@@ -13,9 +13,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from ckpttool.core.domain.frozen import dataclass
-from ckpttool.core.domain.merge import Seat
 from ckpttool.core.domain.node import Room
-from ckpttool.core.domain.part import MOST_PART_BYTES
 from ckpttool.core.domain.units import Rank
 from ckpttool.core.domain.verdict import Level, ShardReport
 from ckpttool.core.formats.strict_json import (
@@ -34,10 +32,11 @@ from ckpttool.core.formats.strict_json import (
     parse_object,
 )
 from ckpttool.core.records.damaged import FoundDamaged, found_of, spelled_found
-from ckpttool.core.records.part_listing import read_answers, spelled_answers, spelled_text, text_of
-from ckpttool.core.records.part_looks import read_look, spelled_look
 from ckpttool.core.storage.local import LocalStorage
-from ckpttool.core.storage.recorded import Answers
+from ckpttool.nodes.model import MOST_PART_BYTES, Seat
+from ckpttool.nodes.records.listing import read_answers, spelled_answers, spelled_text, text_of
+from ckpttool.nodes.records.reports import read_look, spelled_look
+from ckpttool.nodes.storage.recorded import Answers
 
 SCHEMA = "ckpttool/part/1"
 

@@ -9,11 +9,11 @@ from shlex import quote
 from ckpttool.core.domain.checkpoint import Checkpoint
 from ckpttool.core.domain.finding import Code, Finding, damage, note, suspect, unknown
 from ckpttool.core.domain.frozen import dataclass, replace
-from ckpttool.core.domain.merge import Merge, Seat
-from ckpttool.core.domain.placement import Home, Placed, ReadByAll
+from ckpttool.core.domain.placement import Placed, ReadByAll
 from ckpttool.core.domain.plan import ResumePlan
 from ckpttool.core.domain.shard import Shard
 from ckpttool.core.domain.units import Rank, counted, on_ranks
+from ckpttool.nodes.model import Home, Merge, Seat
 
 _MOST_NAMED = 3
 """Machines that lack the same, and files, that one line holds."""

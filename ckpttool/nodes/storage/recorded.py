@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from posixpath import basename, normpath, relpath
-from typing import Protocol, TypeAlias, runtime_checkable
+from typing import TypeAlias
 from urllib.parse import quote
 
 from ckpttool.core.domain.shard import FileStamp
@@ -49,29 +49,6 @@ class Answers:
     by_host: dict[str, tuple[tuple[str, bytes], ...]] = field(default_factory=dict)
     """Of records that each machine may have its own of, by path: what each one has, by the machine's name. Never
     written down: it is known only where the looks are together."""
-
-
-@runtime_checkable
-class Shown(Protocol):
-    """A file that was looked at elsewhere: its header is known, and its bytes are not here."""
-
-    @property
-    def shown(self) -> ShardReport | None:
-        """What that look told; None where nobody looked."""
-        ...
-
-
-@runtime_checkable
-class OfSeveral(Protocol):
-    """A storage of several machines, each of which may have its own record of a name."""
-
-    def of_each(self, path: str) -> tuple[tuple[str, bytes], ...]:
-        """Return what each machine has there, with its name; nothing where none has, or where they are not told apart.
-
-        Raises:
-            OSError: One of them could not read it.
-        """
-        ...
 
 
 class RecordedSource:

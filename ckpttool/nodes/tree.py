@@ -6,23 +6,24 @@ import os
 import sys
 from collections.abc import Iterator
 from functools import cache
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
-from ckpttool.core.domain.part import MOST_PARTS_BYTES
 from ckpttool.core.domain.units import counted
 from ckpttool.core.errors import IncompleteError, UnknownLayoutError, UnsafeError
 from ckpttool.core.records import PART_SUFFIX, STREAM
-from ckpttool.core.records.merging import MergedLooks, merge
-from ckpttool.core.records.part import MOST_PARTS, Look, read_parts
 from ckpttool.core.storage import is_folder, open_storage
 from ckpttool.core.storage.base import Kind, OverLimitError, Storage
-from ckpttool.core.storage.recorded import RecordedStorage, inner_of, lend, spelled
+from ckpttool.nodes.machines import MachinesOfParts
+from ckpttool.nodes.merging import MergedLooks, merge
+from ckpttool.nodes.model import MOST_PARTS_BYTES
+from ckpttool.nodes.records.part import MOST_PARTS, Look, read_parts
+from ckpttool.nodes.storage.recorded import RecordedStorage, inner_of, lend, spelled
 from ckpttool.trainers.listing import Listing, list_root
+from ckpttool.trainers.located import Located
 from ckpttool.trainers.registry import meant, recognised
 
 if TYPE_CHECKING:
     from ckpttool.core.domain.settings import RunConfig
-    from ckpttool.trainers.base import Layout
 
 
 def read_looks(path: str) -> Iterator[tuple[str, Look | str]]:
@@ -111,18 +112,7 @@ def storage_of(merged: MergedLooks) -> Storage:
     return open_storage(spelled("parts", key, tree))
 
 
-class MergedTree(NamedTuple):
-    """The tree that several machines looked at."""
-
-    storage: Storage
-    listing: Listing
-    layout: Layout
-    resolved_from: str
-    """For people."""
-    looks: MergedLooks
-
-
-def locate_parts(path: str, *, layout: str | None, config: RunConfig | None, root: str | None) -> MergedTree:
+def locate_parts(path: str, *, layout: str | None, config: RunConfig | None, root: str | None) -> Located:
     """Return the tree that several machines looked at.
 
     Args:
@@ -153,4 +143,11 @@ def locate_parts(path: str, *, layout: str | None, config: RunConfig | None, roo
         raise UnknownLayoutError(seen)
     took = f"{merge.root}, as {counted(len(merge.seats), 'machine')} saw it"
     meant_one = meant(found, merge.root, config)
-    return MergedTree(storage, listing, meant_one, took, looks)
+    return Located(
+        storage=storage,
+        listing=listing,
+        layout=meant_one,
+        focus=None,
+        resolved_from=took,
+        machines=MachinesOfParts(looks),
+    )

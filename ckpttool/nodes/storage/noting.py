@@ -8,7 +8,7 @@ from posixpath import normpath
 
 from ckpttool.core.domain.shard import FileStamp
 from ckpttool.core.storage.base import ByteSource, Entry, Kind, Storage
-from ckpttool.core.storage.recorded import ENTRIES, FILE, KIND, OPEN, STAMP, Answers, failure_of
+from ckpttool.nodes.storage.recorded import ENTRIES, FILE, KIND, OPEN, STAMP, Answers, failure_of
 
 
 class NotingStorage:

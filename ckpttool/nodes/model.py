@@ -1,14 +1,38 @@
-"""What several machines saw of one training's files, put together: which of them, when, and where they differ."""
+"""A part is what one of several machines writes down of what it sees of a tree; all parts together are a merge."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from enum import Enum
+from typing import TYPE_CHECKING
 
+from ckpttool.core.domain.answered import Answered
 from ckpttool.core.domain.frozen import dataclass
+from ckpttool.core.domain.manifest import Sealing
 from ckpttool.core.domain.node import Room
 from ckpttool.core.domain.shard import FileStamp
-from ckpttool.core.domain.units import Rank, counted
-from ckpttool.core.domain.verdict import Level, ShardReport
+from ckpttool.core.domain.units import ByteCount, Rank, counted
+from ckpttool.core.domain.verdict import Level, ShardReport, VerdictWord
+from ckpttool.core.errors import ExitCode
+
+if TYPE_CHECKING:
+    from ckpttool.core.domain.question import CheckQuestion, TreeQuestion
+
+MOST_PART_BYTES = ByteCount(64 << 20)
+"""Of one part: those of 8 ranks have some 20 KB."""
+
+MOST_PARTS_BYTES = ByteCount(2 << 30)
+"""Of all parts of a tree together."""
+
+
+BREAK_NS = 3600 * 10**9
+"""Nobody looks from one machine, and from the next one of the same look so much later, without saying its name."""
+
+_MOST_NAMED = 8
+"""Numbers of parts that one line holds."""
+
+_MOST_TORN = 2
+"""Files that cannot be read, with why, that one line holds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,11 +143,86 @@ class Merge:
         return "; ".join([f"of {counted(self.of, 'part')} {named}{more} {verb} not here", *torn, *blind])
 
 
-BREAK_NS = 3600 * 10**9
-"""Nobody looks from one machine, and from the next one of the same look so much later, without saying its name."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Home:
+    """What one machine has of a tree, and which ranks are to start there."""
 
-_MOST_NAMED = 8
-"""Numbers of parts that one line holds."""
+    host: str
+    root: str
+    """The tree's folder, as it is spelled there."""
+    shared: bool
+    """Whether other machines see its disk."""
+    claims: Collection[Rank] | None
+    """Ranks that will start there; None where nobody said so."""
+    files: Collection[str]
+    """What it has, by paths relative to the tree's folder."""
 
-_MOST_TORN = 2
-"""Files that cannot be read, with why, that one line holds."""
+
+class Split(str, Enum):
+    """Among whom the files that are seen from here are divided."""
+
+    AUTO = "auto"
+    """All parts where other machines see the disk, else those of this machine."""
+    NODE = "node"
+    """The processes that the launcher started on this machine."""
+    ALL = "all"
+    """All parts."""
+    NONE = "none"
+    """Nobody: each looks at all that it sees."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartQuestion:
+    """What to look at, which part it is, and where it goes."""
+
+    tree: TreeQuestion
+    check: CheckQuestion
+    """How hard to look, and at which saves; of all others the headers are looked at."""
+    out: str
+    """A file, or a folder."""
+    part: str = "auto"
+    """`I/N`; `auto`, or `auto/N` where a launcher does not tell of how many."""
+    split: Split = Split.AUTO
+    ranks: tuple[Rank, ...] | None = None
+    """Those that will start on this machine; None: not said."""
+    devices_per_node: int | None = None
+    """From which they follow, with the machine's number; None: not said."""
+    run: str | None = None
+    """What is the same in all parts of this look; None: what the launcher says."""
+    seal: bool = False
+    """Also record checksums of the shards that are seen from here, and read for that what `check` names."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartWritten(Answered):
+    """A part that is written, whatever it found."""
+
+    NOUN = "part"
+
+    seat: Seat
+    """Which part it is."""
+    version: str
+    """Of the ckpttool that looked."""
+    path: str
+    """Where it is."""
+    nbytes: ByteCount
+    """Its length."""
+    resolved_from: str | None
+    """What was looked at instead of the path that was given, for people."""
+    found: bool
+    """Whether there is a tree."""
+    words: tuple[tuple[VerdictWord, int], ...]
+    """How many shards are what by themselves, the best word first: others may know more of them."""
+
+    sealings: tuple[Sealing, ...] | None = None
+    """What was sealed, newest save first; None where that was not asked for."""
+
+    @property
+    def exit_code(self) -> ExitCode:
+        """0: a part is an answer whatever it found."""
+        return ExitCode.OK
+
+    @property
+    def shards(self) -> int:
+        """How many shards were looked at."""
+        return sum(count for _, count in self.words)

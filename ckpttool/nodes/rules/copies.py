@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import combinations
 
 from ckpttool.core.domain.finding import Code, Finding, note, suspect, unknown
-from ckpttool.core.domain.merge import Copy
 from ckpttool.core.domain.verdict import ShardReport
+from ckpttool.nodes.model import Copy
 
 _MOST_NAMED = 8
 """Machines that one line holds."""

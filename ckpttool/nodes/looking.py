@@ -25,9 +25,6 @@ from ckpttool.core.records.manifest import MANIFEST_LIMIT
 from ckpttool.core.storage import open_storage
 from ckpttool.core.storage.base import Kind, Storage
 from ckpttool.core.storage.local import LocalStorage
-from ckpttool.core.storage.noting import NotingStorage
-from ckpttool.core.storage.recorded import Answers, inner_of, lend, spelled, take_back
-from ckpttool.core.storage.shared_out import Mine, SharedOut
 from ckpttool.core.verbs.remembering import found_damaged, with_found_damaged
 from ckpttool.core.verbs.scanning import Tree, scanned
 from ckpttool.core.verbs.sealing import not_sealed, seal_share
@@ -35,9 +32,12 @@ from ckpttool.core.verbs.verifying import content_engine, verify
 from ckpttool.core.verify.engines.waiting import WaitingEngine
 from ckpttool.core.verify.plan import plan_checks
 from ckpttool.core.verify.session import reports_of
+from ckpttool.nodes.storage.noting import NotingStorage
+from ckpttool.nodes.storage.recorded import Answers, inner_of, lend, spelled, take_back
+from ckpttool.nodes.storage.shared_out import Mine, SharedOut
 from ckpttool.trainers.common.loose_file import SHARD_SUFFIXES
 from ckpttool.trainers.listing import list_root
-from ckpttool.trainers.locate import Located
+from ckpttool.trainers.located import Located
 from ckpttool.trainers.registry import asked_of_any, health_files, records_of_any, trainer_of
 
 if TYPE_CHECKING:
@@ -118,7 +118,7 @@ def look_at(
                 reports |= _headers(root, asked, question, but=reports)
         reports |= {report.path: report for report in _strays(root, sorted(left - reports.keys()), question)}
         if not by_scalars and left:
-            from ckpttool.core.verbs.reading_for_others import read_for_others
+            from ckpttool.nodes.reading_for_others import read_for_others
 
             read_for_others(storage, LocalStorage(root), sorted(left))
         if any(sealing.written for sealing in sealings):

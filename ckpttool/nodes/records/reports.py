@@ -28,8 +28,8 @@ from ckpttool.core.formats.strict_json import (
     get_str,
 )
 from ckpttool.core.records.hashed_json import scalars_of
-from ckpttool.core.records.part_listing import Room, packed, path_of, spelled_stamp, spelled_text, stamp_of, text_of
-from ckpttool.core.storage.recorded import Answers
+from ckpttool.nodes.records.listing import Room, packed, path_of, spelled_stamp, spelled_text, stamp_of, text_of
+from ckpttool.nodes.storage.recorded import Answers
 
 
 def spelled_look(name: str, reports: Sequence[ShardReport], answers: Answers) -> dict[str, object]:

@@ -11,7 +11,7 @@ from ckpttool.core.domain.shard import FileStamp
 from ckpttool.core.domain.units import ByteCount
 from ckpttool.core.formats.strict_json import Json, JsonObject, ParseError, as_int, as_list, as_str, get_list, get_str
 from ckpttool.core.storage.base import Entry, Kind
-from ckpttool.core.storage.recorded import ENTRIES, FAILURES, FILE, KIND, OPEN, STAMP, Answers, Failure
+from ckpttool.nodes.storage.recorded import ENTRIES, FAILURES, FILE, KIND, OPEN, STAMP, Answers, Failure
 
 _MOST_CONTENT = 256 << 20
 """Bytes of all record files of a part together, once they are unpacked."""

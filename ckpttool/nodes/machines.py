@@ -1,0 +1,118 @@
+"""What the core asks of machines that looked at a tree, answered by the parts that they wrote."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+
+from ckpttool.core.domain.checkpoint import Inventory
+from ckpttool.core.domain.finding import Finding
+from ckpttool.core.domain.frozen import replace
+from ckpttool.core.domain.plan import NoResumePoint, ResumePlan
+from ckpttool.core.domain.preflight import DiskNeed, NextSaves
+from ckpttool.core.domain.question import CheckQuestion, TreeQuestion
+from ckpttool.core.domain.shard import FileStamp
+from ckpttool.core.domain.units import ByteCount
+from ckpttool.core.domain.verdict import ShardReport
+from ckpttool.core.errors import UsageError
+from ckpttool.core.records.damaged import FoundDamaged
+from ckpttool.core.verify.observation import Engines
+from ckpttool.nodes.engine import OF_CONTENT, OF_THE_SAVE_BEFORE, RecordedEngine
+from ckpttool.nodes.half_gone import without_half_gone
+from ckpttool.nodes.merging import MergedLooks
+from ckpttool.nodes.model import Seat
+from ckpttool.nodes.rules.merged import SKEW_SECONDS, with_doubt, with_merge
+from ckpttool.nodes.rules.placement import with_placement
+from ckpttool.nodes.rules.room import needs_of
+from ckpttool.trainers.base import Layout, ScanOptions
+from ckpttool.trainers.located import Disk, Located
+
+
+class MachinesOfParts:
+    """Machines whose parts were put together."""
+
+    def __init__(self, looks: MergedLooks) -> None:
+        """Take what they saw."""
+        self._looks = looks
+        self.merge = looks.merge
+
+    @property
+    def source(self) -> str:
+        """How the parts were given, for people."""
+        return self.merge.source
+
+    def folder(self) -> str:
+        """Return the tree's folder as they have it, from `/` on: where they stood is not where we do.
+
+        Raises:
+            UsageError: They have it at several places, or do not say where.
+        """
+        if len(self.merge.places) == 1:
+            return self.merge.places[0]
+        where = " and ".join(self.merge.places[:2]) or f"{self.merge.root}, wherever they stood"
+        raise UsageError(f"the machines have the tree at {where}: one config names one folder, so give --root /PATH")
+
+    def report(self, path: str) -> ShardReport | None:
+        """Return what was seen of a shard; of several looks the hardest, and of equal ones the worst."""
+        return self._looks.told(path)
+
+    def engines(self, question: CheckQuestion) -> Engines:
+        """Return what gives again what was seen: there is nothing to read."""
+        tasks = RecordedEngine(self.report, but=OF_THE_SAVE_BEFORE if question.jump == 0 else ())
+        is_of_headers = not question.level.reads_content or question.bucket is not None
+        return Engines(tasks=tasks, headers=tasks if is_of_headers else RecordedEngine(self.report, but=OF_CONTENT))
+
+    def found_damaged(self) -> Mapping[str, tuple[FoundDamaged, FileStamp]]:
+        """Return what earlier looks on a machine found of its files, by path, each with the stamp that it has there."""
+        return self._looks.found_damaged()
+
+    def without_half_gone(
+        self, located: Located, inventory: Inventory, options: ScanOptions
+    ) -> tuple[Located, Inventory]:
+        """Return a tree without the saves of which files lie in one machine's trash, and others on another one."""
+        if not self._looks.trashed:
+            return located, inventory
+        return without_half_gone(located, self._looks, inventory, options)
+
+    def assessed(self, inventory: Inventory, question: TreeQuestion) -> Inventory:
+        """Say which parts are missing or came too early, and where machines see different files."""
+        declared = {question.world_size, None if question.config is None else question.config.world_size}
+        skew = SKEW_SECONDS if question.skew is None else question.skew
+        return with_merge(inventory, self.merge, declared=declared - {None}, skew=skew)
+
+    def placed(
+        self, decision: ResumePlan | NoResumePoint, layout: Layout, inventory: Inventory
+    ) -> ResumePlan | NoResumePoint:
+        """Say which ranks start where and what a machine lacks; of no decision, where machines merely disagree."""
+        decision = replace(decision, parts=inventory.parts)
+        if isinstance(decision, NoResumePoint):
+            return with_doubt(decision, self.merge)
+        read = layout.read_by_all(decision.point.checkpoint)
+        return with_placement(decision, self.merge, read, inventory.checkpoints)
+
+    def disk_needs(self, coming: NextSaves, sizes: Mapping[str, int]) -> tuple[DiskNeed, ...] | Finding:
+        """Compare what the next saves put on each disk with what its machine found free."""
+        return needs_of(coming, self.merge, sizes)
+
+    def sizes(self, path: str, size: ByteCount) -> Mapping[Disk, ByteCount]:
+        """Return the bytes of a file on each disk that has it."""
+        copies = self.merge.copies.get(path)
+        if copies is None:
+            return {_disk_of(self.merge.seats[at]): size for at in self.merge.held.get(path, ())}
+        return {_disk_of(copy.seat): copy.stamp.size for copy in reversed(copies)}
+
+    def hosts(self) -> Mapping[Disk, str]:
+        """Return a machine for each disk, one that can change what lies there if any can."""
+        seats: dict[Disk, list[Seat]] = defaultdict(list)
+        for seat in self.merge.looked:
+            seats[_disk_of(seat)].append(seat)
+        used = {*self.merge.seats}
+        return {
+            disk: min(own, key=lambda seat: (seat not in used, bool(seat.unwritable), seat.host)).host
+            for disk, own in seats.items()
+        }
+
+
+def _disk_of(seat: Seat) -> Disk:
+    """Tell disks apart; of a machine's own disk also two folders, which are two machines' in a trial."""
+    return (seat.disk,) if seat.shared else (seat.disk, seat.absolute or seat.root)

@@ -1,0 +1,1 @@
+"""What it means that several machines looked: pure rules."""
