@@ -31,8 +31,6 @@ from ckpttool.core.domain.guarding import GuardEvent as GuardEvent
 from ckpttool.core.domain.guarding import GuardEventKind as GuardEventKind
 from ckpttool.core.domain.guarding import GuardMode as GuardMode
 from ckpttool.core.domain.guarding import Proposal as Proposal
-from ckpttool.core.domain.healing import Healing as Healing
-from ckpttool.core.domain.healing import HealOrder as HealOrder
 from ckpttool.core.domain.health import Health as Health
 from ckpttool.core.domain.launch import ConfigChange as ConfigChange
 from ckpttool.core.domain.launch import Fragment as Fragment
@@ -97,7 +95,6 @@ from ckpttool.core.verbs.configs import lint_config as lint_config
 from ckpttool.core.verbs.explaining import Explained as Explained
 from ckpttool.core.verbs.explaining import explain as explain
 from ckpttool.core.verbs.fixing import fix_config as fix_config
-from ckpttool.core.verbs.healing import heal as heal
 from ckpttool.core.verbs.launching import fragment as fragment
 from ckpttool.core.verbs.launching import launch as launch
 from ckpttool.core.verbs.preflighting import preflight as preflight
@@ -203,6 +200,9 @@ from ckpttool.nodes.model import PartWritten as PartWritten
 from ckpttool.nodes.model import Split as Split
 from ckpttool.nodes.verbs import part as part
 from ckpttool.nodes.verbs import parts_of_nodes as parts_of_nodes
+from ckpttool.replicas.model import Healing as Healing
+from ckpttool.replicas.model import HealOrder as HealOrder
+from ckpttool.replicas.verbs import heal as heal
 from ckpttool.report.model import PageForm as PageForm
 from ckpttool.report.model import ReportQuestion as ReportQuestion
 from ckpttool.report.model import TreeReport as TreeReport

@@ -31,7 +31,7 @@ REST = (
     f"{PYTEST} -m 'not slow and not no_cover' --cov --cov-report=",
     "coverage report",
     # The rooms in which an untested branch would be a wrong answer to which checkpoint can be trusted.
-    "coverage report --include=ckpttool/core/decide/*,ckpttool/core/formats/* --fail-under=100",
+    "coverage report --include=*/core/decide/*,*/core/formats/*,*/replicas/rules* --fail-under=100",
     # Without coverage, which would more than double its time; each may take an hour.
     f"{PYTEST} -m 'slow or no_cover' -o faulthandler_timeout=3600",
     "python -m tests.mutants",

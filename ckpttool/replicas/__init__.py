@@ -1,7 +1,7 @@
 """A lost or damaged shard is rebuilt from a proven copy on another rank.
 
-For the engineer on call: `ckpttool heal`. What is compared and proven is in `core/verify/replicas` and
-`core/decide/healing`, for `verify` and `resolve` say it, too.
+For the engineer on call: `ckpttool heal`, and what `resolve` says of a save that it passed over. It begins in
+`verbs.py`; which copy is proven is decided in `rules.py`. Whether copies differ is in `core/verify/replicas`.
 """
 
 from __future__ import annotations
@@ -12,5 +12,5 @@ FEATURE = Feature(
     answers={
         "heal": "ckpttool.replicas.answers",
     },
-    on_passed_over="ckpttool.core.verbs.heal_advice:advice_on",
+    on_passed_over="ckpttool.replicas.verbs_advice:advice_on",
 )

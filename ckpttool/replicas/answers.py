@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from ckpttool.core.domain.healing import Donor, Healing, ShardHealing
 from ckpttool.core.domain.plan import may_be_good
 from ckpttool.core.domain.replicas import Proof, Trust
 from ckpttool.core.domain.units import counted
@@ -14,6 +13,7 @@ from ckpttool.core.render.finding_lines import grouped_findings, pointer
 from ckpttool.core.render.json import Document, finding_document
 from ckpttool.core.render.pointer_records import record_lines, records_document
 from ckpttool.core.render.text import line, stack
+from ckpttool.replicas.model import Donor, Healing, ShardHealing
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

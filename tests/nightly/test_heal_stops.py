@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.core.changes.test_heal_interrupted import quick, stop_at_calls
+from tests.replicas.test_heal_interrupted import quick, stop_at_calls
 from tests.support.prunable_trees import WAYS
 
 pytestmark = pytest.mark.skipif("not config.getoption('--nightly')", reason="stops at every call: --nightly")

@@ -14,11 +14,11 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 import ckpttool
 from ckpttool.core.domain.finding import Severity
-from ckpttool.core.domain.healing import Healing, HealOrder
 from ckpttool.core.domain.units import Rank
 from ckpttool.core.domain.verdict import Level, Verdict
 from ckpttool.core.errors import CkptToolError
 from ckpttool.core.records import HEAL_JOURNAL
+from ckpttool.replicas.model import Healing, HealOrder
 from tests.support.prunable_trees import WAYS, files, stopped
 from tests.support.trees import TreeBuilder, weights
 

@@ -8,6 +8,7 @@ from ckpttool.core.domain.checkpoint import Checkpoint
 from ckpttool.core.domain.finding import Code, Finding, damage, note
 from ckpttool.core.domain.frozen import replace
 from ckpttool.core.domain.manifest import MOST_TENSORS_BYTES, Manifest, ShardSeal, differing_chunks
+from ckpttool.core.domain.replicas import Proof, Trust
 from ckpttool.core.domain.verdict import ShardReport, Verdict
 
 _SHOWN_CHUNKS = 8  # numbers that a message lists; a file that was replaced differs in all of them
@@ -167,3 +168,26 @@ def _world(old: Manifest, new: Manifest) -> tuple[Finding, ...]:
         remedy="ckpttool seal --reseal where the change was meant",
     )
     return (finding,)
+
+
+_PROVEN = {Proof.RECORDED: "the record of the layout says so", Proof.SEALED: "as it was sealed"}
+_TRUSTED = {
+    Trust.CHECKSUM: "and was verified by a checksum",
+    Trust.COPY: "and another rank held the same",
+    Trust.NUMERICS: "and was whole, its numbers sound",
+}
+
+
+def healed_notes(checkpoint: Checkpoint, seals: Iterable[ShardSeal]) -> Iterator[Finding]:
+    """Say which of a checkpoint's shards were rebuilt, from whom, by which proof, and when."""
+    ranks = {shard.path: shard.rank for shard in checkpoint.shards}
+    for seal in seals:
+        rank, healed = ranks.get(seal.path), seal.healed
+        if rank is not None and healed is not None:
+            what = "" if healed.tensor is None else f"its tensor {healed.tensor} was "
+            same = _PROVEN.get(healed.proof, "they were equal at other checkpoints")
+            message = (
+                f"{what}rebuilt on {healed.at} from rank {healed.rank}'s, which holds the same ({same}) "
+                f"{_TRUSTED[healed.trust]}"
+            )
+            yield note(Code.HEALED, message, path=seal.path, ranks=(rank,))

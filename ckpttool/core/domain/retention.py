@@ -172,6 +172,22 @@ class Batch:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Put:
+    """A file that lies ready beside its place, and what becomes of the one that is there."""
+
+    path: str
+    """Where it goes, relative to the tree's root."""
+    temporary: str
+    """Where it lies, in the same folder."""
+    stamp: FileStamp
+    """Of the file that lies ready."""
+    replaces: FileStamp | None = None
+    """The file that is in its place now; None: none, or it may go as it is."""
+    kept: str | None = None
+    """Where that one goes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Trashed:
     """What an earlier prune moved away."""
 

@@ -8,8 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime, timezone
 from typing import NamedTuple, TypeVar
 
-from ckpttool.core.domain.healing import Put
-from ckpttool.core.domain.retention import Batch, Move
+from ckpttool.core.domain.retention import Batch, Move, Put
 from ckpttool.core.domain.shard import FileStamp
 from ckpttool.core.domain.units import ByteCount
 from ckpttool.core.errors import IncompleteError

@@ -106,7 +106,7 @@ def with_healed(
     inventory: Inventory, storage: Storage, seal_place: Callable[[Checkpoint], SealPlace | None]
 ) -> Inventory:
     """Attach to checkpoints which of their shards were rebuilt, by their manifests; one that is huge is not read."""
-    from ckpttool.core.decide.healing import healed_notes
+    from ckpttool.core.decide.sealing import healed_notes
     from ckpttool.core.domain.manifest import Manifest
     from ckpttool.core.records.manifest import read_manifest
 

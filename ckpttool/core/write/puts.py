@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 
 from ckpttool.core.domain.frozen import dataclass
-from ckpttool.core.domain.healing import Put
+from ckpttool.core.domain.retention import Put
 from ckpttool.core.domain.shard import FileStamp
 from ckpttool.core.errors import IncompleteError, UnsafeError, WriteFailedError
 from ckpttool.core.write.files import open_temporary

@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ckpttool.core.decide import sealing
-from ckpttool.core.decide.sealing import manifest_of, merge, with_more
+from ckpttool.core.decide.sealing import healed_notes, manifest_of, merge, with_more
 from ckpttool.core.domain.finding import Code, Severity
 from ckpttool.core.domain.manifest import CHUNK_BYTES, Manifest, ShardSeal
-from ckpttool.core.domain.replicas import TensorDigests
+from ckpttool.core.domain.replicas import Healed, Proof, TensorDigests, Trust
 from ckpttool.core.domain.shard import ShardRole
 from ckpttool.core.domain.units import ByteCount, Rank
 from ckpttool.core.domain.verdict import Level, ShardReport
@@ -177,3 +177,31 @@ def test_what_was_not_hashed_as_a_whole_is_not_sealed() -> None:
         verdict = replace(verdicts()(save), reports=reports)
         with pytest.raises(ValueError, match=why):
             manifest_of("rank", save, verdict, at=LATER, by="0.2.0")
+
+
+@pytest.mark.parametrize(
+    ("proof", "trust", "tensor", "words"),
+    [
+        (
+            Proof.LEARNED,
+            Trust.COPY,
+            None,
+            "rebuilt on NOW|they were equal at other checkpoints|another rank held the same",
+        ),
+        (
+            Proof.RECORDED,
+            Trust.CHECKSUM,
+            "w",
+            "its tensor w was rebuilt on NOW|the record of the layout says so|was verified by a checksum",
+        ),
+    ],
+)
+def test_a_note_says_from_whom_a_shard_is(proof: Proof, trust: Trust, tensor: str | None, words: str) -> None:
+    healed = Healed(rank=Rank(0), proof=proof, trust=trust, tensor=tensor, at="NOW")
+    save = checkpoint()
+    alone, rebuilt = (seal(shard.path) for shard in save.shards[1:3])
+    seals = [alone, replace(rebuilt, healed=healed), replace(seal("gone"), healed=healed)]
+    (told,) = healed_notes(save, seals)
+    what, same, speaks = words.split("|")
+    assert (told.code, told.path, told.ranks) == (Code.HEALED, rebuilt.path, (2,))
+    assert told.message == f"{what} from rank 0's, which holds the same ({same}) and {speaks}"

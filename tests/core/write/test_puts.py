@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from xxhash import xxh3_128_hexdigest
 
-from ckpttool.core.domain.healing import Put
+from ckpttool.core.domain.retention import Put
 from ckpttool.core.domain.shard import FileStamp
 from ckpttool.core.errors import IncompleteError, UnsafeError, WriteFailedError
 from ckpttool.core.write.puts import Ready, is_untouched, lay_ready, put_all, take_back

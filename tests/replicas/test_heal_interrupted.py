@@ -13,8 +13,8 @@ import pytest
 
 import ckpttool
 from ckpttool.core.domain.finding import Code
-from ckpttool.core.domain.healing import Healing, HealOrder
 from ckpttool.core.errors import IncompleteError, WriteFailedError
+from ckpttool.replicas.model import Healing, HealOrder
 from tests.support.prunable_trees import WAYS, Stop, call_of_the_half, files, outside_trash, pruned, stopped
 from tests.support.trees import TreeBuilder
 
@@ -23,7 +23,7 @@ from tests.support.trees import TreeBuilder
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Wait for no disk, and let no second pass between two heals: manifests and trash folders tell the time."""
     monkeypatch.setattr(os, "fsync", lambda _: None)
-    monkeypatch.setattr("ckpttool.core.verbs.rebuilding.moment", lambda _: "2026-01-01T00:00:00Z")
+    monkeypatch.setattr("ckpttool.replicas.write.moment", lambda _: "2026-01-01T00:00:00Z")
     monkeypatch.setattr("time.strftime", lambda *_: "20260101T000000Z")
 
 

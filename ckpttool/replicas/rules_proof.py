@@ -7,11 +7,11 @@ from functools import partial
 from typing import NamedTuple
 
 from ckpttool.core.domain.finding import Code, Severity, worst
-from ckpttool.core.domain.healing import Place, SavedShards, Sealed
 from ckpttool.core.domain.replicas import Proof, RecordedSlices
 from ckpttool.core.domain.shard import ShardRole
 from ckpttool.core.domain.units import Rank, counted
 from ckpttool.core.domain.verdict import ShardReport
+from ckpttool.replicas.model import Place, SavedShards, Sealed
 
 MIN_WITNESSES = 2
 """Other checkpoints that must show two ranks equal: at one alone, they may be equal by chance, as at the start."""

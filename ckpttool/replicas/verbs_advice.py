@@ -6,22 +6,22 @@ from collections.abc import Sequence
 from contextlib import suppress
 from itertools import islice
 
-from ckpttool.core.decide.healing import heal_advice, is_about_shards, sick_shards, with_healing, witnesses_for
 from ckpttool.core.domain.checkpoint import Checkpoint
 from ckpttool.core.domain.finding import Finding
 from ckpttool.core.domain.frozen import replace
-from ckpttool.core.domain.healing import HealOrder, Sick
 from ckpttool.core.domain.plan import NoResumePoint, Rejection, ResumePoint
 from ckpttool.core.domain.question import CheckQuestion, TreeQuestion
 from ckpttool.core.domain.units import Rank
 from ckpttool.core.domain.verdict import Level, Verdict
 from ckpttool.core.storage import is_local
-from ckpttool.core.verbs.healing import MOST_WITNESSES, what_can_be_rebuilt
 from ckpttool.core.verbs.resolving import PassedOver
 from ckpttool.core.verbs.scanning import Tree, scan
 from ckpttool.core.verbs.verifying import content_engine
 from ckpttool.core.verify.plan import plan_checks
 from ckpttool.core.verify.session import reports_of
+from ckpttool.replicas.model import HealOrder, Sick
+from ckpttool.replicas.rules import heal_advice, is_about_shards, sick_shards, with_healing, witnesses_for
+from ckpttool.replicas.verbs import MOST_WITNESSES, what_can_be_rebuilt
 from ckpttool.trainers.base import Refusal
 
 CHEAP_BYTES = 16 << 20

@@ -7,16 +7,16 @@ from random import Random
 
 import pytest
 
-from ckpttool.core.decide.healing import find_donors
 from ckpttool.core.domain.finding import Finding, Severity, blocking
 from ckpttool.core.domain.frozen import replace
-from ckpttool.core.domain.healing import HealOrder, Place, SavedShards, ShardHealing, Sick
 from ckpttool.core.domain.replicas import TensorDigests
 from ckpttool.core.domain.shard import ShardRole
 from ckpttool.core.domain.units import Rank, Step
 from ckpttool.core.domain.verdict import ShardReport
 from ckpttool.core.verify.replicas.findings import decided, replica_findings
 from ckpttool.core.verify.replicas.judge import judge_replicas
+from ckpttool.replicas.model import HealOrder, Place, SavedShards, ShardHealing, Sick
+from ckpttool.replicas.rules import find_donors
 from tests.core.verify.replicas.held import NAMES, changed, held, others
 from tests.support.verifying import report
 

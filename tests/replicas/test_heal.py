@@ -14,7 +14,6 @@ import pytest
 import ckpttool
 from ckpttool.core.domain.finding import Code, Severity, blocking
 from ckpttool.core.domain.frozen import replace
-from ckpttool.core.domain.healing import Donor, Healing, HealOrder
 from ckpttool.core.domain.manifest import Manifest, ShardSeal
 from ckpttool.core.domain.plan import NoResumePoint
 from ckpttool.core.domain.replicas import Proof, Trust
@@ -25,8 +24,9 @@ from ckpttool.core.errors import ExitCode, IncompleteError
 from ckpttool.core.formats import read_header
 from ckpttool.core.records.manifest import manifest_bytes, read_manifest
 from ckpttool.core.storage import open_storage
-from ckpttool.core.verbs import rebuilding
 from ckpttool.core.write.puts import lay_ready
+from ckpttool.replicas import write
+from ckpttool.replicas.model import Donor, Healing, HealOrder
 from tests.conftest import FIXTURES
 from tests.support.answers import writable_copy
 from tests.support.commands import ask
@@ -379,7 +379,7 @@ def without_metadata(head: bytes) -> dict[str, object]:
 def test_of_a_large_save_only_headers_are_asked_and_it_may_be_healed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ckpttool.core.verbs.heal_advice.CHEAP_BYTES", 0)
+    monkeypatch.setattr("ckpttool.replicas.verbs_advice.CHEAP_BYTES", 0)
     tree = copied("sink2_ckpt", tmp_path)
     (tree / "rank_3/llama2_7b_rank_3_1-30_2.ckpt").unlink()
     told = [finding for finding in ckpttool.resolve(str(tree)).decision.findings if finding.code is Code.CAN_BE_HEALED]
@@ -390,7 +390,7 @@ def test_of_a_large_save_only_headers_are_asked_and_it_may_be_healed(
 def test_every_lost_shard_of_a_large_save_must_have_a_copy_on_a_rank_that_is_whole(
     lost: tuple[int, ...], is_promised: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ckpttool.core.verbs.heal_advice.CHEAP_BYTES", 0)
+    monkeypatch.setattr("ckpttool.replicas.verbs_advice.CHEAP_BYTES", 0)
     tree = copied("sink2_ckpt", tmp_path)
     for rank in lost:
         (tree / f"rank_{rank}/llama2_7b_rank_{rank}_1-30_2.ckpt").write_bytes(b"")
@@ -401,7 +401,7 @@ def test_every_lost_shard_of_a_large_save_must_have_a_copy_on_a_rank_that_is_who
 def test_of_two_slices_that_lack_their_shard_the_one_without_a_copy_promises_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ckpttool.core.verbs.heal_advice.CHEAP_BYTES", 0)
+    monkeypatch.setattr("ckpttool.replicas.verbs_advice.CHEAP_BYTES", 0)
     tree = TreeBuilder(tmp_path).legacy(ranks=3)
     for epoch in (10, 15, 20):
         tree.save(epoch=epoch, step=2)
@@ -428,16 +428,16 @@ def test_what_is_cut_short_hides_from_resolve_no_cost_of_reading_the_rest(
         return [finding.remedy for finding in found if finding.code is Code.CAN_BE_HEALED]
 
     proven = remedies()
-    monkeypatch.setattr("ckpttool.core.verbs.heal_advice.CHEAP_BYTES", 5_000)  # of files of 1,768 bytes
+    monkeypatch.setattr("ckpttool.replicas.verbs_advice.CHEAP_BYTES", 5_000)  # of files of 1,768 bytes
     assert remedies() == [f"run ckpttool heal {tree} --checkpoint _1-30_2 to see"]
-    monkeypatch.setattr("ckpttool.core.verbs.heal_advice.CHEAP_BYTES", 50_000)
+    monkeypatch.setattr("ckpttool.replicas.verbs_advice.CHEAP_BYTES", 50_000)
     assert remedies() == proven
 
 
 def test_of_tensor_parallel_neighbours_alone_nothing_is_promised(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ckpttool.core.verbs.heal_advice.CHEAP_BYTES", 0)
+    monkeypatch.setattr("ckpttool.replicas.verbs_advice.CHEAP_BYTES", 0)
     tree = TreeBuilder(tmp_path).legacy(ranks=2)
     for epoch in (10, 15, 20):
         tree.save(epoch=epoch, step=2)
@@ -464,7 +464,7 @@ def test_a_donor_that_changes_while_it_is_copied_is_not_believed(
             flip(donor, 1000)
         return ready
 
-    monkeypatch.setattr(rebuilding, "lay_ready", and_then)
+    monkeypatch.setattr(write, "lay_ready", and_then)
     if when == "never":
         assert asked(tree, "20_2", apply=True).applied
         assert lost.read_bytes() == content

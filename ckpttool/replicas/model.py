@@ -13,7 +13,7 @@ from ckpttool.core.domain.frozen import dataclass
 from ckpttool.core.domain.plan import may_be_good
 from ckpttool.core.domain.pointer import PointerFix
 from ckpttool.core.domain.replicas import Proof, TensorDigests, Trust
-from ckpttool.core.domain.shard import FileStamp, ShardRole
+from ckpttool.core.domain.shard import ShardRole
 from ckpttool.core.domain.units import Rank, Step
 from ckpttool.core.domain.verdict import ShardReport
 from ckpttool.core.errors import ExitCode
@@ -161,19 +161,3 @@ class Healing(Answered):
     def is_mended(self) -> bool:
         """Whether the checkpoint is whole when all that can be rebuilt is."""
         return bool(self.healable) and not (self.is_refused or self.lost or self.refusals)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Put:
-    """A file that lies ready beside its place, and what becomes of the one that is there."""
-
-    path: str
-    """Where it goes, relative to the tree's root."""
-    temporary: str
-    """Where it lies, in the same folder."""
-    stamp: FileStamp
-    """Of the file that lies ready."""
-    replaces: FileStamp | None = None
-    """The file that is in its place now; None: none, or it may go as it is."""
-    kept: str | None = None
-    """Where that one goes."""

@@ -8,21 +8,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 
 from ckpttool.core.decide.changes import repairs
-from ckpttool.core.decide.healing import (
-    contradicted,
-    find_donors,
-    is_held_back_by,
-    sick_shards,
-    stays_lost,
-    with_shards,
-    witnesses_for,
-)
 from ckpttool.core.decide.resume import choose
 from ckpttool.core.decide.steps import not_acted_on
 from ckpttool.core.domain.checkpoint import Checkpoint
 from ckpttool.core.domain.finding import Code, Finding, blocking, unknown
 from ckpttool.core.domain.frozen import replace
-from ckpttool.core.domain.healing import Healing, HealOrder, Place, SavedShards, Sealed, ShardHealing, Sick
 from ckpttool.core.domain.manifest import Manifest, ShardSeal
 from ckpttool.core.domain.pointer import PointerFix
 from ckpttool.core.domain.question import CheckQuestion, ResumeQuestion, TreeQuestion
@@ -45,11 +35,21 @@ from ckpttool.core.verbs.changes import (
     seen_in_part,
     signs_of_writing,
 )
-from ckpttool.core.verbs.rebuilding import Rebuilding, differing_tensor, own_metadata
 from ckpttool.core.verbs.scanning import Tree, Where, asked, looking_at
 from ckpttool.core.verbs.verifying import chosen, content_engine, session_for
 from ckpttool.core.verify.plan import plan_checks
 from ckpttool.core.verify.session import reports_of
+from ckpttool.replicas.model import Healing, HealOrder, Place, SavedShards, Sealed, ShardHealing, Sick
+from ckpttool.replicas.rules import (
+    contradicted,
+    find_donors,
+    is_held_back_by,
+    sick_shards,
+    stays_lost,
+    with_shards,
+    witnesses_for,
+)
+from ckpttool.replicas.write import Rebuilding, differing_tensor, own_metadata
 from ckpttool.trainers.base import Refusal
 
 MOST_WITNESSES = 4

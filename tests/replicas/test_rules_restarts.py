@@ -8,13 +8,13 @@ from random import Random
 
 import pytest
 
-from ckpttool.core.decide.healing import find_donors
 from ckpttool.core.domain.frozen import replace
-from ckpttool.core.domain.healing import HealOrder, Place, SavedShards, ShardHealing, Sick
 from ckpttool.core.domain.replicas import TENSOR_DIGEST_BYTES
 from ckpttool.core.domain.shard import FormatName, ShardRole
 from ckpttool.core.domain.units import ByteCount, Rank, Step
 from ckpttool.core.domain.verdict import Level, ShardReport
+from ckpttool.replicas.model import HealOrder, Place, SavedShards, ShardHealing, Sick
+from ckpttool.replicas.rules import find_donors
 from tests.core.verify.replicas.test_healthy import saved
 from tests.support.parallel_trainings import Mesh, Training, drawn
 

@@ -6,28 +6,26 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
-from ckpttool.core.decide.healing import (
+from ckpttool.core.domain.checkpoint import Checkpoint, CommitState, Content, StepSource, Topology
+from ckpttool.core.domain.finding import Code, Finding, damage, note, suspect
+from ckpttool.core.domain.frozen import replace
+from ckpttool.core.domain.plan import NoResumePoint, Rejection, ResumePoint
+from ckpttool.core.domain.replicas import Proof, RecordedSlices, TensorDigests, Trust
+from ckpttool.core.domain.scalars import Scalars
+from ckpttool.core.domain.shard import FileStamp, FormatName, Shard, ShardRole
+from ckpttool.core.domain.units import Rank, Step
+from ckpttool.core.domain.verdict import Level, ShardReport, VerdictWord
+from ckpttool.replicas.model import Donor, Healing, HealOrder, Place, SavedShards, Sealed, ShardHealing, Sick
+from ckpttool.replicas.rules import (
     contradicted,
     find_donors,
     heal_advice,
-    healed_notes,
     is_about_shards,
     is_held_back_by,
     metadata_of,
     with_healing,
     with_shards,
 )
-from ckpttool.core.domain.checkpoint import Checkpoint, CommitState, Content, StepSource, Topology
-from ckpttool.core.domain.finding import Code, Finding, damage, note, suspect
-from ckpttool.core.domain.frozen import replace
-from ckpttool.core.domain.healing import Donor, Healing, HealOrder, Place, SavedShards, Sealed, ShardHealing, Sick
-from ckpttool.core.domain.manifest import ShardSeal
-from ckpttool.core.domain.plan import NoResumePoint, Rejection, ResumePoint
-from ckpttool.core.domain.replicas import Healed, Proof, RecordedSlices, TensorDigests, Trust
-from ckpttool.core.domain.scalars import Scalars
-from ckpttool.core.domain.shard import FileStamp, FormatName, Shard, ShardRole
-from ckpttool.core.domain.units import ByteCount, Rank, Step
-from ckpttool.core.domain.verdict import Level, ShardReport, VerdictWord
 from tests.support.verifying import report
 
 GONE = Sick(rank=Rank(3), role=ShardRole.FULL, path="3", is_missing=True, findings=())
@@ -486,38 +484,6 @@ def test_advice_is_for_saves_that_lack_nothing_but_shards() -> None:
     record = damage(Code.METADATA_INCOMPLETE, "no common.json", path="common.json")
     assert is_about_shards(save(), [LOST, cut])
     assert not any(is_about_shards(save(), reasons) for reasons in ([], [LOST, odd], [record]))
-
-
-@pytest.mark.parametrize(
-    ("proof", "trust", "tensor", "words"),
-    [
-        (
-            Proof.LEARNED,
-            Trust.COPY,
-            None,
-            "rebuilt on NOW|they were equal at other checkpoints|another rank held the same",
-        ),
-        (
-            Proof.RECORDED,
-            Trust.CHECKSUM,
-            "w",
-            "its tensor w was rebuilt on NOW|the record of the layout says so|was verified by a checksum",
-        ),
-    ],
-)
-def test_a_note_says_from_whom_a_shard_is(proof: Proof, trust: Trust, tensor: str | None, words: str) -> None:
-    def sealed(path: str, healed: Healed | None) -> ShardSeal:
-        return ShardSeal(
-            path=path, size=ByteCount(1), xxh3_128="0", chunks=("0",), format=FormatName.MINDSPORE_CKPT,
-            schema_hash=None, scalars=(), first_seen="NOW", healed=healed,
-        )  # fmt: skip
-
-    healed = Healed(rank=Rank(0), proof=proof, trust=trust, tensor=tensor, at="NOW")
-    seals = [sealed("0", None), sealed("2", healed), sealed("gone", healed)]
-    (told,) = healed_notes(save(), seals)
-    what, same, speaks = words.split("|")
-    assert (told.code, told.path, told.ranks) == (Code.HEALED, "2", (2,))
-    assert told.message == f"{what} from rank 0's, which holds the same ({same}) and {speaks}"
 
 
 def of_start(*names: str, slices: Sequence[int]) -> RecordedSlices:

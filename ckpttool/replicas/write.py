@@ -9,13 +9,12 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from ckpttool import __version__
-from ckpttool.core.decide.healing import metadata_of
 from ckpttool.core.domain.checkpoint import Checkpoint
 from ckpttool.core.domain.finding import Severity, worst
 from ckpttool.core.domain.frozen import replace
-from ckpttool.core.domain.healing import Donor, Healing, Put, ShardHealing, Sick
 from ckpttool.core.domain.manifest import Manifest, ShardSeal
 from ckpttool.core.domain.replicas import Healed
+from ckpttool.core.domain.retention import Put
 from ckpttool.core.domain.scalars import ShardFacts
 from ckpttool.core.domain.shard import FormatName, TensorEntry
 from ckpttool.core.domain.units import moment
@@ -35,6 +34,8 @@ from ckpttool.core.verify.report import check_and_judge
 from ckpttool.core.write.files import ensure_folder, remove, sweep
 from ckpttool.core.write.files import replace as write
 from ckpttool.core.write.puts import Ready, is_untouched, lay_ready, put_all, take_back
+from ckpttool.replicas.model import Donor, Healing, ShardHealing, Sick
+from ckpttool.replicas.rules import metadata_of
 
 
 class Extent(NamedTuple):

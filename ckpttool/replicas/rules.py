@@ -6,11 +6,15 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from shlex import quote
 
-from ckpttool.core.decide.copy_proof import CopyProof, Evidence, are_two_files, is_sound
 from ckpttool.core.domain.checkpoint import Checkpoint
 from ckpttool.core.domain.finding import Code, Finding, Severity, blocking, note, unknown
 from ckpttool.core.domain.frozen import replace
-from ckpttool.core.domain.healing import (
+from ckpttool.core.domain.plan import NoResumePoint, Rejection, ResumePoint
+from ckpttool.core.domain.replicas import Proof, RecordedSlices, TensorDigests, Trust, believed
+from ckpttool.core.domain.shard import Shard, ShardRole
+from ckpttool.core.domain.units import Rank, counted, on_ranks
+from ckpttool.core.domain.verdict import MIN_COPIES, ShardReport, Verdict
+from ckpttool.replicas.model import (
     Donor,
     Healing,
     HealOrder,
@@ -19,12 +23,7 @@ from ckpttool.core.domain.healing import (
     ShardHealing,
     Sick,
 )
-from ckpttool.core.domain.manifest import ShardSeal
-from ckpttool.core.domain.plan import NoResumePoint, Rejection, ResumePoint
-from ckpttool.core.domain.replicas import Proof, RecordedSlices, TensorDigests, Trust, believed
-from ckpttool.core.domain.shard import Shard, ShardRole
-from ckpttool.core.domain.units import Rank, counted, on_ranks
-from ckpttool.core.domain.verdict import MIN_COPIES, ShardReport, Verdict
+from ckpttool.replicas.rules_proof import CopyProof, Evidence, are_two_files, is_sound
 
 _MISSING = frozenset({Code.RANK_MISSING, Code.SHARD_MISSING})
 
@@ -322,29 +321,6 @@ def _healed_by(way: Finding, reason: Finding) -> Finding:
     is_proven = would.startswith(command.removesuffix(" --apply"))
     remedy = would.replace(command.removesuffix(" --apply"), command, 1) if is_proven else f"{command}: {would}"
     return replace(reason, remedy=remedy)
-
-
-_PROVEN = {Proof.RECORDED: "the record of the layout says so", Proof.SEALED: "as it was sealed"}
-_TRUSTED = {
-    Trust.CHECKSUM: "and was verified by a checksum",
-    Trust.COPY: "and another rank held the same",
-    Trust.NUMERICS: "and was whole, its numbers sound",
-}
-
-
-def healed_notes(checkpoint: Checkpoint, seals: Iterable[ShardSeal]) -> Iterator[Finding]:
-    """Say which of a checkpoint's shards were rebuilt, from whom, by which proof, and when."""
-    ranks = {shard.path: shard.rank for shard in checkpoint.shards}
-    for seal in seals:
-        rank, healed = ranks.get(seal.path), seal.healed
-        if rank is not None and healed is not None:
-            what = "" if healed.tensor is None else f"its tensor {healed.tensor} was "
-            same = _PROVEN.get(healed.proof, "they were equal at other checkpoints")
-            message = (
-                f"{what}rebuilt on {healed.at} from rank {healed.rank}'s, which holds the same ({same}) "
-                f"{_TRUSTED[healed.trust]}"
-            )
-            yield note(Code.HEALED, message, path=seal.path, ranks=(rank,))
 
 
 def witnesses_for(checkpoint: Checkpoint, others: Sequence[Checkpoint]) -> Iterator[Checkpoint]:
