@@ -119,7 +119,7 @@ class Watch:
         ensure_folder(os.path.dirname(place))
         with _alone(place, root), self._held, measured(self) as self._write_metrics:
             self._recall(place)
-            self._keep(always=True)
+            self._keep()
             self._write_metrics()
             self._part = part_keeping(self.question, self._say)
             try:

@@ -199,6 +199,18 @@ class TestRounds:
         assert planned("--round", "2").code == 0
         assert {path: path.read_bytes() for path in mine} == mine
 
+    def test_a_folder_of_somebody_else_in_the_place_of_a_new_experiment_is_not_passed_over(
+        self, here_with_runs: Path
+    ) -> None:
+        planned("--recipe", "delayed")
+        log_all(here_with_runs)
+        mine = here_with_runs / "plan" / "E4dw" / "notes.txt"
+        mine.parent.mkdir()
+        mine.write_text("mine")
+        said = planned("--round", "2")
+        assert (said.code, "'notes.txt', too: it is not replaced" in said.stderr) == (15, True)
+        assert mine.read_text() == "mine"
+
     def test_three_rounds_name_the_culprits_and_the_cure_that_keeps_fp8(
         self, here_with_runs: Path, golden: Golden, monkeypatch: pytest.MonkeyPatch
     ) -> None:

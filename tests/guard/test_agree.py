@@ -84,6 +84,10 @@ def test_one_bit_of_a_norm_is_a_difference() -> None:
     assert agreed(*pair).norms_differ
 
 
+def test_without_process_groups_there_is_one_process_and_it_is_the_first() -> None:
+    assert (ALONE.count, ALONE.world, ALONE.own) == (1, 1, 0)
+
+
 @given(votes)
 def test_a_single_rank_agrees_with_itself(vote: Vote) -> None:
     result = ALONE.agree(vote)

@@ -53,6 +53,13 @@ def test_without_patrol_and_strike_nothing_is_checked_and_with_a_fault_nothing_s
     assert "checked" not in told.of(GuardEventKind.STEP)[0]
 
 
+def test_a_patrol_checks_one_step_of_so_many() -> None:
+    model, guard, told = guard_of(patrol=3)
+    for _ in range(7):
+        step(model, guard)
+    assert ["checked" in values for values in told.of(GuardEventKind.STEP)] == [False, False, True] * 2 + [False]
+
+
 def test_after_a_result_that_was_not_finite_and_then_was_the_next_twenty_steps_are_checked() -> None:
     model, guard, told = guard_of()
     step(model, guard)

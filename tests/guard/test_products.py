@@ -114,6 +114,15 @@ def test_nearly_equal_columns_are_suspicious_until_their_roundings_are_taken_to_
     assert suspicious_rows(found, roundings_add_up=True).tolist() == [[0, 3]]
 
 
+def test_rows_of_b_that_add_up_to_nothing_leave_room_for_the_roundings_of_c() -> None:
+    torch.manual_seed(7)
+    column, row = torch.rand(64) + 0.5, torch.randn(256)
+    found = product(column.expand(8, 64).contiguous(), column.outer(row - row.mean()))
+    assert len(suspicious_rows(found)) == 0
+    found.c[0, 3, 3] += 1.0
+    assert suspicious_rows(found).tolist() == [[0, 3]]
+
+
 @pytest.mark.parametrize("precision", ["highest", "medium"])
 def test_products_of_fewer_bits_are_right_where_the_training_asked_for_them(precision: str) -> None:
     a, b = torch.randn(16, 256), torch.randn(256, 64)

@@ -203,6 +203,7 @@ def test_what_would_need_a_class_is_refused_by_its_path(value: object, path: str
         {"tensor": "t", "shape": [2], "stride": [1 << 60]},
         {"tensor": "t", "shape": [4], "stride": [1]},
         {"tensor": "t", "shape": [2], "stride": [1, 1]},
+        {"tensor": "m", "shape": [2, 2], "stride": [1, 1]},
         {"tensor": "t", "requires_grad": 1},
         {"tensor": "i", "requires_grad": True},
         {"array": "t", "of": "|O8", "shape": [1]},
@@ -222,7 +223,7 @@ def test_what_would_need_a_class_is_refused_by_its_path(value: object, path: str
 )  # fmt: skip
 def test_a_tree_that_nobody_spelled_is_refused(tree: Json) -> None:
     with pytest.raises(UnreadableState):
-        read(tree, {"t": torch.ones(2), "i": torch.ones(2, dtype=torch.int64)})
+        read(tree, {"t": torch.ones(2), "m": torch.ones(2, 2), "i": torch.ones(2, dtype=torch.int64)})
 
 
 def test_a_shard_of_a_dtensor_says_of_what(one_process_group: None) -> None:

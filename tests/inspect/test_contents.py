@@ -13,7 +13,11 @@ from ckpttool.core.domain.dtype import DType
 from ckpttool.core.domain.scalars import Scalars
 from ckpttool.core.domain.shard import FormatName, ShardRole, TensorEntry
 from ckpttool.core.domain.units import ByteCount, Rank
+from ckpttool.inspect.read_contents import open_shard
 from ckpttool.inspect.rules_contents import Gathering, as_counted, kind_of
+from tests.support.shard_writers import MemorySource
+from tests.support.trees import floats, safetensors_bytes
+from tests.support.verifying import task_for
 
 CHECKPOINT = Checkpoint(
     name="5_2", scalars=Scalars(), step=None, step_source=StepSource.UNKNOWN, shards=(), topology=Topology(),
@@ -38,6 +42,20 @@ def gathered(*shards: Opened, patterns: tuple[str, ...] = ()) -> Contents:
     for shard in shards:
         gathering.add(shard)
     return gathering.contents(TREE, CHECKPOINT, file=None, findings=())
+
+
+def test_the_tensors_of_ranks_are_in_memory_once_and_those_of_a_hundred_other_files_are_let_go() -> None:
+    def entries(number: int, by: str = "") -> object:
+        source = MemorySource(safetensors_bytes([floats(f"layer.{number}", (2,))], {"written by": by}))
+        opened = open_shard(task_for(f"{number}.safetensors"), source).added
+        assert isinstance(opened, Opened)
+        return opened.entries
+
+    first = entries(0)
+    assert entries(0, by="another rank") is first
+    for number in range(1, 101):
+        entries(number)
+    assert entries(0, by="a third one") is not first
 
 
 def test_the_order_in_which_shards_come_makes_no_difference() -> None:

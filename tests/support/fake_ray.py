@@ -42,6 +42,8 @@ class FakeRay(ModuleType):
         """What another machine has in the place of what was sent."""
         self.back: Callable[[Any], Any] = lambda result: result
         """What comes back in the place of what was returned."""
+        self.refusal: Exception | None = None
+        """What joining a cluster raises."""
         self.flying: dict[int, tuple[Callable[..., object], tuple[Any, ...], Mapping[str, Any]]] = {}
         self.most_flying = 0
         self.left = False
@@ -50,6 +52,10 @@ class FakeRay(ModuleType):
 
     def is_initialized(self) -> bool:
         return self._joined
+
+    def init(self, **_: object) -> None:
+        if self.refusal is not None:
+            raise self.refusal
 
     def cluster_resources(self) -> dict[str, float]:
         return {"CPU": float(self.cores)} if self.cores else {}

@@ -143,7 +143,7 @@ class EventFile:
 
     def close(self) -> None:
         """Write what is left, and end. What is told afterwards is not heard."""
-        if os.getpid() != self._pid or self._is_closed:
+        if os.getpid() != self._pid:
             return
         self._at_the_end()
         self.flush()

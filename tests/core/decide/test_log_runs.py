@@ -69,6 +69,11 @@ def test_a_log_in_which_every_step_is_saved_may_have_lost_its_beginning() -> Non
     assert norms(run(0, 10, 20, 30, 40), [attempt((30, 40))]) == [None, None, 1, 1]
 
 
+def test_a_run_that_finds_some_of_its_steps_alone_puts_none_in_doubt_that_finds_them_all() -> None:
+    log = [attempt(range(50, 101))]  # it lost its beginning
+    assert norms([*run(0, 10, 80), *run(1, 70, 90)], log) == [None, "?", 1, 1]
+
+
 def test_runs_that_went_on_where_the_log_ended_share_a_stretch() -> None:
     log = [attempt(range(1, 61))]
     assert norms([*run(0, 10, 20, 30), *run(2, 40, 50)], log) == [1] * 5

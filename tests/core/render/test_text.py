@@ -112,6 +112,15 @@ def test_rich_is_asked_for_few_rows_alone(times: int, asked: bool) -> None:
     assert lines == ["NAME  STEP  WHY", *["15_2    30  kept"] * times]
 
 
+@pytest.mark.parametrize(("width", "by_rich"), [(16, False), (15, True)])
+def test_rich_is_asked_for_many_rows_where_they_do_not_fit(width: int, by_rich: bool) -> None:
+    console = Console(width=width)
+    (first, *_) = whole_words(made_of([("15_2", "30", ("kept", "green"))], 201)).__rich_console__(  # type: ignore[union-attr]
+        console, console.options
+    )
+    assert isinstance(first, Table) is by_rich
+
+
 @pytest.mark.parametrize(
     ("columns", "drawn_in"), [(30, 30), (100, 100), (300, layout.WIDEST), (layout.UNLIMITED, layout.WIDTH)]
 )

@@ -5,20 +5,27 @@ from __future__ import annotations
 import pickle
 import re
 import shutil
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
+from ckpttool.core.domain.finding import Code
+from ckpttool.core.domain.question import TreeQuestion
 from ckpttool.core.errors import ExitCode
+from ckpttool.core.records.manifest import manifest_bytes
 from ckpttool.core.storage import above, look_anew, open_storage
 from ckpttool.core.storage.base import Entry, Kind, ReplacedError, Storage
 from ckpttool.core.storage.objects import FIRST_READ
 from ckpttool.core.storage.stream import read_blocks
+from ckpttool.core.verbs.scanning import scan
+from ckpttool.core.verbs.sealing import TO_SEAL, seal_checkpoint
+from ckpttool.core.verbs.verifying import session_for
 from tests.core.storage.test_storage_sees_all import CHANGES, QUESTIONS, TREES, answer, copied, plain
 from tests.support.answers import FIXTURES
 from tests.support.commands import ask, shard_words
 from tests.support.s3_relay import Relay
-from tests.support.trees import ckpt_bytes, floats, training_scalars
+from tests.support.trees import TreeBuilder, ckpt_bytes, flip, floats, training_scalars
 
 pytest.importorskip("obstore", reason="object stores are read by obstore, which is not installed")
 
@@ -348,6 +355,28 @@ def test_two_that_seal_at_once_lose_nothing_of_each_other(bucket: Path) -> None:
     said = ask("seal", "s3://bucket/tree")
     assert said.code == ExitCode.DAMAGE
     assert len(seals(bucket)) == 2, "what differs from what was sealed first is not sealed anew"
+
+
+def test_what_another_sealed_meanwhile_is_kept_where_what_was_read_differs(bucket: Path) -> None:
+    builder = TreeBuilder(bucket).legacy(ranks=1).save(epoch=1, step=2)
+    assert ask("seal", "s3://bucket/output").code == 0
+    (other,) = (builder.checkpoint / ".ckpttool" / "seals").rglob("*.json")
+    kept = other.read_bytes()
+    other.unlink()
+    shard = builder.output / builder.shard(0, 1, 2)
+    flip(shard, shard.stat().st_size // 2)
+    question = TreeQuestion(path="s3://bucket/output", sizes=True)
+    tree = scan(question)
+    (checkpoint,) = tree.inventory.checkpoints
+    with closing(session_for(tree, TO_SEAL)) as session:
+        verdict = session.verdict(checkpoint)
+    other.write_bytes(kept)
+    look_anew("s3://bucket")
+    answer = seal_checkpoint(scan(question), checkpoint, verdict, now=1_700_000_000.0)
+    assert [each.code for each in answer.findings] == [Code.CHECKSUM_MISMATCH]
+    assert answer.manifest is not None
+    assert manifest_bytes(answer.manifest) == kept
+    assert not answer.written
 
 
 def test_a_seal_that_was_torn_is_unknown_and_blesses_nothing(bucket: Path) -> None:

@@ -90,7 +90,9 @@ def test_a_launch_and_the_preflight_before_it_say_the_same(run: Path) -> None:
         assert isinstance(refused, Preflight)
         assert without_start(refused) == without_start(ready)
         assert not (run / "new.yaml").exists()
-        assert isinstance(ckpttool.launch(tree, choice, data, order=replace(order, allowed=(code,)), disk=disk), Launch)
+        allowed = ckpttool.launch(tree, choice, data, order=replace(order, allowed=(code,)), disk=disk)
+        assert isinstance(allowed, Launch)
+        assert [one.code for one in allowed.plan.findings].count(code) == 1
         (run / "new.yaml").unlink()
 
 

@@ -149,7 +149,8 @@ class TestRows:
     def test_a_checkpoint_without_history_has_cured_a_stale_scale_by_itself(self) -> None:
         of = plan()
         bare = replace(of, start=replace(of.start, has_history=False))
-        assert verdict(bare, {"C": 0.004}).kind is VerdictKind.STALE_SCALE
+        found = verdict(bare, {"C": 0.004})
+        assert (found.kind, found.cure is not None and found.cure.restores) == (VerdictKind.STALE_SCALE, True)
         assert verdict(replace(bare, recipe=Recipe.TENSORWISE), {"C": 0.004}).kind is VerdictKind.NOT_REPRODUCED
 
     def test_from_scratch_no_restart_has_dropped_a_history(self) -> None:

@@ -31,6 +31,13 @@ def many(answer: ckpttool.TreeReport, number: int, message: str) -> ckpttool.Tre
     return replace(answer, verification=replace(answer.verification, verdicts=verdicts))
 
 
+def renaming(answer: ckpttool.TreeReport, *renames: Rename) -> ckpttool.TreeReport:
+    plan = answer.resolution.decision
+    assert isinstance(plan, ckpttool.ResumePlan)
+    decision = replace(plan, load=replace(plan.load, first=renames))
+    return replace(answer, resolution=replace(answer.resolution, decision=decision))
+
+
 def test_whatever_a_name_holds_is_shown_and_does_nothing(tmp_path: Path) -> None:
     text = page(surveyed(tmp_path, prefix=NAME), ckpttool.PageForm.MARKDOWN)
     parser = MarkdownIt("gfm-like", {"linkify": False})
@@ -71,12 +78,8 @@ def test_no_name_ends_the_block_of_what_is_to_be_copied(tmp_path: Path, run: str
 
 
 def test_a_thousand_renames_leave_room_for_what_was_found(tmp_path: Path) -> None:
-    answer = surveyed(tmp_path)
-    plan = answer.resolution.decision
-    assert isinstance(plan, ckpttool.ResumePlan)
-    renames = tuple(Rename(source=f"rank_{at}/{'a' * 90}", target=f"rank_{at}/b", why="") for at in range(1000))
-    decision = replace(plan, load=replace(plan.load, first=renames))
-    many_renames = replace(answer, resolution=replace(answer.resolution, decision=decision))
+    renames = [Rename(source=f"rank_{at}/{'a' * 90}", target=f"rank_{at}/b", why="") for at in range(1000)]
+    many_renames = renaming(surveyed(tmp_path), *renames)
     text = page(many_renames, ckpttool.PageForm.MARKDOWN)
     assert "rank_19/b\n" in text
     assert "and 980 more files" in text
@@ -94,8 +97,10 @@ def test_twenty_findings_are_told_and_the_rest_is_counted(tmp_path: Path) -> Non
 
 def test_a_page_fits_a_comment_whatever_names_and_messages_hold(tmp_path: Path) -> None:
     answer = surveyed(tmp_path)
-    whole = many(answer, 20, "|" * 5000)
-    verdicts = whole.verification.verdicts * 400
-    text = page(replace(whole, verification=replace(whole.verification, verdicts=verdicts)), ckpttool.PageForm.MARKDOWN)
-    assert len(text) <= MOST_CHARACTERS
-    assert text.endswith("has all)") or "looked at by" in text
+    is_cut = set()
+    for length in range(57_000, 60_500, 70):
+        text = page(renaming(answer, Rename(source="a" * length, target="b", why="")), ckpttool.PageForm.MARKDOWN)
+        assert len(text) <= MOST_CHARACTERS
+        is_cut.add(text.endswith("has all)"))
+        assert text.endswith(("has all)", "nothing was changed"))
+    assert is_cut == {True, False}

@@ -160,6 +160,25 @@ def test_where_nobody_listens_that_is_said_at_once_and_a_cluster_without_cores_i
         pass
 
 
+@pytest.mark.parametrize(
+    ("refusal", "code", "says"),
+    [
+        (ConnectionError("\n its GCS does not answer\n  File x\n"), ExitCode.INCOMPLETE, "its GCS does not answer"),
+        (TimeoutError(), ExitCode.INCOMPLETE, "TimeoutError"),
+        (RuntimeError("Version mismatch: 2.9\nhere 2.8"), ExitCode.USAGE, "Version mismatch: 2.9"),
+    ],
+)
+def test_why_a_cluster_that_listens_is_not_joined_is_said_in_a_line(
+    refusal: Exception, code: ExitCode, says: str
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listens, fake_ray(joined=False) as ray:
+        ray.refusal = refusal
+        address = f"127.0.0.1:{listens.getsockname()[1]}"
+        with pytest.raises(CkptToolError, match=rf"{address}.*: {says}$") as refused, ckpttool.on_ray(address):
+            pass
+    assert refused.value.exit_code is code
+
+
 def test_each_node_writes_down_what_it_sees_and_a_lost_one_is_named(tmp_path: Path) -> None:
     out = f"{tmp_path}/parts/"
     question = PartQuestion(tree=TreeQuestion(path=TREE), check=CheckQuestion(), out=out, run="look")
