@@ -29,10 +29,10 @@ from ckpttool import PageForm, ReportQuestion, TreeQuestion, survey  # noqa: E40
 from ckpttool.core.domain.checkpoint import Checkpoint, Topology  # noqa: E402
 from ckpttool.core.domain.finding import Code, Finding, damage  # noqa: E402
 from ckpttool.core.domain.health import Health  # noqa: E402
-from ckpttool.core.domain.health_events import HealthJudgement  # noqa: E402
 from ckpttool.core.domain.shard import FormatName  # noqa: E402
 from ckpttool.core.domain.units import ByteCount, Rank  # noqa: E402
 from ckpttool.core.domain.verdict import Level, ShardReport, Verdict  # noqa: E402
+from ckpttool.health.model_events import HealthJudgement  # noqa: E402
 from ckpttool.report.model import TreeReport  # noqa: E402
 from ckpttool.report.verbs import page  # noqa: E402
 from tests.support.inventories import checkpoint, tree  # noqa: E402

@@ -26,12 +26,20 @@ TYPES = "mypy"
 # of few tests are the slow ones, and must not come last. A test that hangs is red after five minutes.
 PYTEST = "python -m pytest -n auto --dist loadfile --no-loadscope-reorder -o faulthandler_timeout=300"
 COMMIT = f"{PYTEST} -m 'not slow' --ignore=tests/nightly --ignore=tests/reliability"
+# In which an untested branch would be a wrong answer to which checkpoint can be trusted.
+RULES = (
+    "*/core/decide/*",
+    "*/core/formats/*",
+    "*/health/asd/*",
+    "*/health/policies/*",
+    "*/health/rules*",
+    "*/replicas/rules*",
+)
 REST = (
     # Of a test that stops a call wherever it is (`no_cover`), it would stop the measuring.
     f"{PYTEST} -m 'not slow and not no_cover' --cov --cov-report=",
     "coverage report",
-    # The rooms in which an untested branch would be a wrong answer to which checkpoint can be trusted.
-    "coverage report --include=*/core/decide/*,*/core/formats/*,*/replicas/rules* --fail-under=100",
+    f"coverage report --include={','.join(RULES)} --fail-under=100",
     # Without coverage, which would more than double its time; each may take an hour.
     f"{PYTEST} -m 'slow or no_cover' -o faulthandler_timeout=3600",
     "python -m tests.mutants",

@@ -20,12 +20,12 @@ import ckpttool
 from ckpttool.cli.main import COMMANDS, app
 from ckpttool.core import errors
 from ckpttool.core.commands.headings import by_heading
-from ckpttool.core.decide.policies.base import Policy, Watch
 from ckpttool.core.formats.base import ShardFormat
 from ckpttool.core.logs.base import LogFormat, LogPlaces
 from ckpttool.core.render import guide, schemas
 from ckpttool.core.storage.base import ByteSource, Storage
 from ckpttool.core.verify.observation import Engine
+from ckpttool.health.policies.base import Policy, Watch
 from ckpttool.trainers.abilities import ConfigReader, HealthFile, LaunchTarget, OwnWords, Simulator
 from ckpttool.trainers.base import Layout, Trainer
 from ckpttool.trainers.mindformers.simulate.versions import KNOWN_VERSIONS, Quirks, quirks_of

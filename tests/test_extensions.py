@@ -9,12 +9,16 @@ import pytest
 
 import ckpttool
 from ckpttool.core.domain.finding import Code
-from ckpttool.core.domain.plan import ResumePlan
-from ckpttool.core.errors import IncompleteError, UnknownLayoutError
+from ckpttool.core.domain.log_question import EvidenceQuestion, LogQuestion
+from ckpttool.core.domain.plan import NoResumePoint, ResumePlan
+from ckpttool.core.domain.question import ResumeQuestion
+from ckpttool.core.errors import IncompleteError, UnknownLayoutError, UsageError
 from ckpttool.core.extensions import features, imported
 from ckpttool.core.storage import STORAGES
-from ckpttool.core.verbs.resolving import PassedOver
+from ckpttool.core.verbs.resolving import PassedOver, ReadsLogs
 from ckpttool.features import FEATURES
+from ckpttool.health.verbs_evidence import gather
+from tests.conftest import FIXTURES
 from tests.support.answers import writable_copy
 
 ROOMS = {"cli", "core", "guide", "schemas", "trainers"}
@@ -65,3 +69,20 @@ def test_each_kind_of_place_that_a_feature_opens_has_a_scheme_that_nobody_else_h
         for reference in each.storages.values():
             (root,) = inspect.signature(imported(reference)).parameters.values()
             assert root.annotation == "str"
+
+
+def test_logs_have_a_say_by_the_feature_that_reads_them_and_are_never_left_out_in_silence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reads: ReadsLogs = gather
+    assert [imported(each.log_evidence) for each in features() if each.log_evidence is not None] == [reads]
+    tree = str(writable_copy("health_pp2", tmp_path / "tree") / "checkpoint")
+    log = str(FIXTURES / "health_pp2" / "train_log_first_rank_0.jsonl")
+    choice = ResumeQuestion(logs=EvidenceQuestion(threshold=1e-9, logs=LogQuestion(patterns=(log,))))
+    decision = ckpttool.resolve(tree, choice).decision
+    assert isinstance(decision, NoResumePoint)
+    assert all(Code.NORM_ABOVE_THRESHOLD in {why.code for why in each.reasons} for each in decision.rejected)
+    monkeypatch.setattr("ckpttool.core.extensions.FEATURES", ())
+    assert isinstance(ckpttool.resolve(tree).decision, ResumePlan)
+    with pytest.raises(UsageError, match="no feature"):
+        ckpttool.resolve(tree, choice)

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from ckpttool.cli.main import COMMANDS
-from ckpttool.core.decide.policies.registry import POLICIES
 from ckpttool.core.domain.finding import Code
 from ckpttool.core.errors import ExitCode
 from ckpttool.core.render import guide
+from ckpttool.health.policies.registry import POLICIES
 from tests.pages import (
     GUIDE,
     MAKERS,

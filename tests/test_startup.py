@@ -224,7 +224,7 @@ def test_the_process_ends_with_the_code_and_with_every_byte_written(
 @pytest.mark.parametrize("command", ["scan", "replay"])
 def test_a_command_s_help_reads_no_shard_no_log_and_no_layout(command: str, tree: Path) -> None:
     modules = imported("-m", "ckpttool", command, "--help", cwd=tree)
-    for room in ("core.formats", "core.logs", "core.storage", "core.records", "core.decide.policies.base"):
+    for room in ("core.formats", "core.logs", "core.storage", "core.records", "health.policies.base"):
         assert f"ckpttool.{room}" not in modules
     assert "ckpttool.trainers.mindformers.layouts.rank" not in modules
     assert "ckpttool.core.commands.options" in modules

@@ -1,8 +1,3 @@
-from ckpttool.core.decide.asd.detector import FeatureValueDetector as FeatureValueDetector
-from ckpttool.core.decide.policies.olmo import OlmoPolicy as OlmoPolicy
-from ckpttool.core.decide.policies.robust_z import RobustZPolicy as RobustZPolicy
-from ckpttool.core.decide.policies.skip import SkipPolicy as SkipPolicy
-from ckpttool.core.decide.policies.zclip import ZClipPolicy as ZClipPolicy
 from ckpttool.core.domain.asd import MINDSPORE as MINDSPORE
 from ckpttool.core.domain.asd import TORCH_NPU as TORCH_NPU
 from ckpttool.guard.capture.settings import CaptureBudget as CaptureBudget
@@ -14,5 +9,10 @@ from ckpttool.guard.state_tree import Unsaveable as Unsaveable
 from ckpttool.guard.step import Guard as Guard
 from ckpttool.guard.step import GuardStop as GuardStop
 from ckpttool.guard.writer import CheckpointWriter as CheckpointWriter
+from ckpttool.health.asd.detector import FeatureValueDetector as FeatureValueDetector
+from ckpttool.health.policies.olmo import OlmoPolicy as OlmoPolicy
+from ckpttool.health.policies.robust_z import RobustZPolicy as RobustZPolicy
+from ckpttool.health.policies.skip import SkipPolicy as SkipPolicy
+from ckpttool.health.policies.zclip import ZClipPolicy as ZClipPolicy
 
 def assert_torch() -> None: ...

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ckpttool.core.decide.timeline import SETTLED_AFTER
 from ckpttool.core.domain.guarding import EventValue, GuardEventKind
 from ckpttool.core.domain.health import Health
 from ckpttool.core.domain.units import Step
@@ -12,6 +11,7 @@ from ckpttool.core.errors import UsageError
 from ckpttool.guard.capture.facts import unwrapped
 from ckpttool.guard.norm import is_sharded, sum_of_squares
 from ckpttool.guard.objects import Objects
+from ckpttool.health.rules_timeline import SETTLED_AFTER
 
 if TYPE_CHECKING:
     from torch import Tensor

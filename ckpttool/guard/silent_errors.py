@@ -6,8 +6,6 @@ import time
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from ckpttool.core.decide.asd.detector import FeatureValueDetector
-from ckpttool.core.decide.policies.registry import settings_of
 from ckpttool.core.domain.finding import Finding, Severity
 from ckpttool.core.domain.guarding import GuardEvent, GuardEventKind
 from ckpttool.core.domain.metrics import LocalTime
@@ -17,6 +15,8 @@ from ckpttool.guard.agree import Agreement
 from ckpttool.guard.contain import Containment, Part
 from ckpttool.guard.features import FeatureProbe
 from ckpttool.guard.scaling import Scaling
+from ckpttool.health.asd.detector import FeatureValueDetector
+from ckpttool.health.policies.registry import settings_of
 
 if TYPE_CHECKING:
     from torch import nn

@@ -12,8 +12,6 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.utils import clip_grad_norm_
 
-from ckpttool.core.decide.asd.detector import FeatureValueDetector
-from ckpttool.core.decide.policies.base import Policy
 from ckpttool.core.domain.guarding import Action, Emit, EventValue, GuardEventKind, GuardMode
 from ckpttool.core.domain.units import Step
 from ckpttool.core.errors import CkptToolError, UsageError
@@ -32,6 +30,8 @@ from ckpttool.guard.rules.guarding import STOPS_AT, SpikeGuard
 from ckpttool.guard.scaling import Scaling
 from ckpttool.guard.silent_errors import SilentErrors
 from ckpttool.guard.telling import Telling
+from ckpttool.health.asd.detector import FeatureValueDetector
+from ckpttool.health.policies.base import Policy
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer

@@ -6,10 +6,10 @@ from dataclasses import fields
 from typing import TYPE_CHECKING
 
 from ckpttool.core.domain.finding import blocking
-from ckpttool.core.domain.log_answer import AsdAnswer
 from ckpttool.core.render.escape import shown
 from ckpttool.core.render.json import Document, finding_document
 from ckpttool.core.render.text import Pairs, line, stack
+from ckpttool.health.model import AsdAnswer
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

@@ -5,7 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from ckpttool.core.domain.health_events import (
+from ckpttool.core.domain.metrics import LocalTime, show_local_time
+from ckpttool.core.domain.units import counted
+from ckpttool.core.formats.strict_json import number
+from ckpttool.core.render.answers.advice import Row, advice_document, advice_parts
+from ckpttool.core.render.escape import shown
+from ckpttool.core.render.json import Document
+from ckpttool.core.render.text import Pairs, line, stack
+from ckpttool.health.answers_reading import MOST_LINES, listed, reading_document, reading_parts
+from ckpttool.health.model import ReplayAnswer
+from ckpttool.health.model_events import (
     LOSES_UPDATE,
     CheckpointMark,
     EventKind,
@@ -15,16 +24,7 @@ from ckpttool.core.domain.health_events import (
     ReplayResult,
     SkippedSpan,
 )
-from ckpttool.core.domain.log_answer import ReplayAnswer
-from ckpttool.core.domain.metrics import LocalTime, show_local_time
-from ckpttool.core.domain.units import counted
-from ckpttool.core.formats.strict_json import number
-from ckpttool.core.records.timeline_json import SCHEMA, judged_document, timeline_document
-from ckpttool.core.render.answers.advice import Row, advice_document, advice_parts
-from ckpttool.core.render.answers.reading import MOST_LINES, listed, reading_document, reading_parts
-from ckpttool.core.render.escape import shown
-from ckpttool.core.render.json import Document
-from ckpttool.core.render.text import Pairs, line, stack
+from ckpttool.health.timeline_json import SCHEMA, judged_document, timeline_document
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

@@ -14,9 +14,9 @@ from ckpttool.core.commands.log_options import Columns, LogOpt
 from ckpttool.core.commands.options import Format, FormatOpt, Quiet, Verbose, finite
 from ckpttool.core.commands.tree_options import ConfigPath, MoreDirs, TreeOptions, say_tree
 from ckpttool.core.domain.frozen import dataclass
-from ckpttool.core.domain.log_answer import HealthAnswer
 from ckpttool.core.domain.verdict import Level, Verdict
 from ckpttool.core.errors import UsageError
+from ckpttool.health.model import HealthAnswer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

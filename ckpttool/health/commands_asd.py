@@ -13,8 +13,8 @@ from ckpttool.core.commands.grouped import exits, grouped
 from ckpttool.core.commands.helped import Command, Group
 from ckpttool.core.commands.options import Format, FormatOpt, Quiet
 from ckpttool.core.commands.tree_options import DetectorDialect, SampleInterval
-from ckpttool.core.domain.asd import AsdConfig
 from ckpttool.core.domain.frozen import dataclass
+from ckpttool.health.model_asd import AsdConfig
 
 app = typer.Typer(
     name="asd",

@@ -14,8 +14,8 @@ from ckpttool.core.commands.grouped import exits, grouped
 from ckpttool.core.commands.log_options import AroundSpike, Columns, Logs, Margin, spike
 from ckpttool.core.commands.options import Format, FormatOpt, Quiet, Verbose, finite
 from ckpttool.core.commands.tree_options import NAN_HELP, POLICY_HELP, PolicyDialect, say_tree
-from ckpttool.core.decide.policies.registry import POLICIES
 from ckpttool.core.domain.frozen import dataclass
+from ckpttool.health.policies.registry import POLICIES
 from ckpttool.trainers.mindformers.policies import NAN_BY_DEFAULT, NanWord
 
 

@@ -6,11 +6,11 @@ import math
 from array import array
 from collections.abc import Iterator, Sequence
 
-from ckpttool.core.decide.policies.robust_z import robust
-from ckpttool.core.decide.policies.skip import SkipPolicy
 from ckpttool.core.domain.advice import Bin, Calibration, Refusal, Threshold
 from ckpttool.core.domain.metrics import StepMetrics
 from ckpttool.core.domain.units import Step
+from ckpttool.health.policies.robust_z import robust
+from ckpttool.health.policies.skip import SkipPolicy
 
 NEEDED_POINTS = 200
 """Below that, a rate of one false skip in a thousand steps cannot be told from none."""

@@ -7,21 +7,14 @@ from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from typing import cast
 
-from ckpttool.core.decide.detour import (
-    Stop,
-    advise_after_stop,
-    advise_spike,
-    ended_in_skips,
-    loss_after,
-    sample_clock,
-    spike_to_pass,
-)
-from ckpttool.core.decide.policies.base import Coverage, Policy, judge
-from ckpttool.core.decide.policies.skip import SkipPolicy
-from ckpttool.core.decide.timeline import Courses, mark_checkpoints, timeline, without_skipped
 from ckpttool.core.domain.advice import SampleClock, SpikeAdvice, StopAdvice
 from ckpttool.core.domain.frozen import replace
-from ckpttool.core.domain.health_events import (
+from ckpttool.core.domain.log_question import SpikeQuestion
+from ckpttool.core.domain.metrics import LogAttempt, StepMetrics
+from ckpttool.core.domain.units import Step
+from ckpttool.core.errors import UsageError
+from ckpttool.health.model import ReplayAnswer
+from ckpttool.health.model_events import (
     LOSES_UPDATE,
     CheckpointMark,
     EventKind,
@@ -33,11 +26,18 @@ from ckpttool.core.domain.health_events import (
     SavedCheckpoint,
     SkippedSpan,
 )
-from ckpttool.core.domain.log_answer import ReplayAnswer
-from ckpttool.core.domain.log_question import SpikeQuestion
-from ckpttool.core.domain.metrics import LogAttempt, StepMetrics
-from ckpttool.core.domain.units import Step
-from ckpttool.core.errors import UsageError
+from ckpttool.health.policies.base import Coverage, Policy, judge
+from ckpttool.health.policies.skip import SkipPolicy
+from ckpttool.health.rules_detour import (
+    Stop,
+    advise_after_stop,
+    advise_spike,
+    ended_in_skips,
+    loss_after,
+    sample_clock,
+    spike_to_pass,
+)
+from ckpttool.health.rules_timeline import Courses, mark_checkpoints, timeline, without_skipped
 
 ONLY_AN_OBSERVATION = (
     "from step {step} on the log is only an observation: the training that wrote it applied that update, so with this "

@@ -6,7 +6,15 @@ import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from ckpttool.core.decide.checkpoint_health import (
+from ckpttool.core.domain.finding import Code, Finding, Severity, unknown
+from ckpttool.core.domain.frozen import replace
+from ckpttool.core.domain.verdict import Verdict
+from ckpttool.core.errors import UsageError, WriteFailedError
+from ckpttool.core.storage import above, as_spelled_there, assert_changeable
+from ckpttool.core.verbs.scanning import Tree, Where, health_file_beside, recorded_names, tree_of
+from ckpttool.health.model import HealthAnswer, HealthQuestion, LogReading
+from ckpttool.health.model_events import HealthReport
+from ckpttool.health.rules_checkpoints import (
     assert_read_to_its_end,
     embedding_norms,
     newest,
@@ -16,16 +24,7 @@ from ckpttool.core.decide.checkpoint_health import (
     with_newest,
     with_weights,
 )
-from ckpttool.core.decide.embedding_health import judge_checkpoints
-from ckpttool.core.domain.finding import Code, Finding, Severity, unknown
-from ckpttool.core.domain.frozen import replace
-from ckpttool.core.domain.health_events import HealthReport
-from ckpttool.core.domain.log_answer import HealthAnswer, LogReading
-from ckpttool.core.domain.log_question import HealthQuestion
-from ckpttool.core.domain.verdict import Verdict
-from ckpttool.core.errors import UsageError, WriteFailedError
-from ckpttool.core.storage import above, as_spelled_there, assert_changeable
-from ckpttool.core.verbs.scanning import Tree, Where, health_file_beside, recorded_names, tree_of
+from ckpttool.health.rules_embedding import judge_checkpoints
 from ckpttool.trainers.abilities import HealthFile
 from ckpttool.trainers.base import Refusal
 from ckpttool.trainers.registry import health_file_of, log_reader

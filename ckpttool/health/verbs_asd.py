@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from ckpttool.core.decide.asd.config import check_asd_config, defaults, dialect_of, emit_asd_config
-from ckpttool.core.domain.asd import AsdCheck, AsdConfig, AsdDialect
+from ckpttool.core.domain.asd import AsdDialect
 from ckpttool.core.domain.frozen import replace
-from ckpttool.core.domain.log_answer import AsdAnswer
 from ckpttool.core.errors import UsageError
+from ckpttool.health.asd.config import check_asd_config, defaults, dialect_of, emit_asd_config
+from ckpttool.health.model import AsdAnswer
+from ckpttool.health.model_asd import AsdCheck, AsdConfig
 from ckpttool.trainers.registry import asd_dialects
 
 

@@ -8,20 +8,20 @@ from collections.abc import Collection, Sequence
 from itertools import chain, islice
 from typing import TYPE_CHECKING, TypeAlias
 
-from ckpttool.core.decide.asd.features import FeaturePolicy
-from ckpttool.core.decide.log_evidence import saves_of
-from ckpttool.core.decide.policies.base import Policy, PolicySettings
-from ckpttool.core.decide.policies.registry import policy_of, settings_of
-from ckpttool.core.decide.timeline import timeline, without_skipped
 from ckpttool.core.domain.frozen import replace
-from ckpttool.core.domain.log_answer import CalibrationAnswer, LogReading, ReplayAnswer
-from ckpttool.core.domain.log_question import STDIN, LogQuestion, ReplayQuestion
+from ckpttool.core.domain.log_question import STDIN, LogQuestion
 from ckpttool.core.errors import UsageError
-from ckpttool.core.logs.asd_events import detector_events
-from ckpttool.core.logs.reading import LogPass, written
+from ckpttool.health.asd.features import FeaturePolicy
+from ckpttool.health.model import CalibrationAnswer, LogReading, ReplayAnswer, ReplayQuestion
+from ckpttool.health.policies.base import Policy, PolicySettings
+from ckpttool.health.policies.registry import policy_of, settings_of
+from ckpttool.health.read_asd_events import detector_events
+from ckpttool.health.read_logs import LogPass, written
 from ckpttool.health.rules_calibrate import calibrate as recommend
+from ckpttool.health.rules_evidence import saves_of
 from ckpttool.health.rules_replay import Trace, advise, courses_of, logged
 from ckpttool.health.rules_replay import replay as run
+from ckpttool.health.rules_timeline import timeline, without_skipped
 from ckpttool.trainers.registry import (
     asd_dialects,
     log_reader,
@@ -32,8 +32,8 @@ from ckpttool.trainers.registry import (
 )
 
 if TYPE_CHECKING:
-    from ckpttool.core.domain.asd import AsdEvent
     from ckpttool.core.verbs.scanning import Tree
+    from ckpttool.health.model_asd import AsdEvent
 
 _STAND_IN = (
     "the logs hold no line of a detector, so the square of the global norm is judged: a stand-in for the largest "

@@ -6,14 +6,14 @@ from enum import Enum
 
 from ckpttool.core.domain.data_position import DataQuestion
 from ckpttool.core.domain.frozen import dataclass
-from ckpttool.core.domain.health_events import HealthEvent
-from ckpttool.core.domain.log_answer import HealthAnswer
 from ckpttool.core.domain.metrics import LogNote
 from ckpttool.core.domain.plan import Resolution
 from ckpttool.core.domain.question import ResumeQuestion, TreeQuestion
 from ckpttool.core.domain.retention import Pruning
 from ckpttool.core.domain.units import ByteCount, Step
 from ckpttool.core.domain.verdict import Verification
+from ckpttool.health.model import HealthAnswer
+from ckpttool.health.model_events import HealthEvent
 
 
 class PageForm(str, Enum):

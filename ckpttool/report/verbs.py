@@ -8,13 +8,8 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from ckpttool.core.decide.checkpoint_health import embedding_norms
-from ckpttool.core.decide.log_evidence import large_spikes
-from ckpttool.core.decide.policies.base import judge
-from ckpttool.core.decide.policies.skip import SkipPolicy
 from ckpttool.core.domain.frozen import replace
-from ckpttool.core.domain.health_events import MARKS_SPIKE, HealthEvent
-from ckpttool.core.domain.log_question import STDIN, EvidenceQuestion, HealthQuestion
+from ckpttool.core.domain.log_question import STDIN, EvidenceQuestion
 from ckpttool.core.domain.plan import NoResumePoint, Resolution
 from ckpttool.core.domain.question import CheckQuestion, ResumeQuestion, TreeQuestion
 from ckpttool.core.domain.retention import PruneOrder, Pruning, RetentionPolicy
@@ -27,6 +22,12 @@ from ckpttool.core.verbs.preflighting import on_machines
 from ckpttool.core.verbs.resolving import TRUSTED_SECONDS, Answer, resolve
 from ckpttool.core.verbs.scanning import Where, asked
 from ckpttool.core.verbs.verifying import read_once, verify
+from ckpttool.health.model import HealthQuestion
+from ckpttool.health.model_events import MARKS_SPIKE, HealthEvent
+from ckpttool.health.policies.base import judge
+from ckpttool.health.policies.skip import SkipPolicy
+from ckpttool.health.rules_checkpoints import embedding_norms
+from ckpttool.health.rules_evidence import large_spikes
 from ckpttool.health.verbs import judged
 from ckpttool.report.model import Curve, PageForm, ReportQuestion, TreeReport
 from ckpttool.retention.verbs import prune

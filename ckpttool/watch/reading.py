@@ -17,12 +17,12 @@ from ckpttool.core.domain.verdict import Level, ShardReport, Verdict, VerdictWor
 from ckpttool.core.errors import CkptToolError
 from ckpttool.core.storage import assert_changeable, is_local, is_object_store
 from ckpttool.core.storage.stream import was_cached
-from ckpttool.core.verbs.evidence import gather
 from ckpttool.core.verbs.scanning import Tree
 from ckpttool.core.verbs.sealing import TO_SEAL, seal_read
 from ckpttool.core.verbs.verifying import session_for, watched
 from ckpttool.core.verify.meter import Pace
 from ckpttool.core.verify.session import Session
+from ckpttool.health.verbs_evidence import gather
 from ckpttool.nodes.looking import by_itself
 from ckpttool.watch.model import Judge, Judgement, WatchQuestion
 from ckpttool.watch.seeing import on_hosts

@@ -145,7 +145,7 @@ FAULTS: tuple[Fault, ...] = (
         {"tests/core/verify/checks/test_numerics.py::TestOneFile": "test_nan_and_infinity_are_suspect_and_counted",
          "tests/core/verify/checks/test_numerics.py::TestBesideTheCheckpointBefore":
              "test_what_is_no_jump_is_left_alone",
-         "tests/core/decide/test_embedding_health.py": "test_the_log_decides_against_the_threshold"}),
+         "tests/health/test_embedding.py": "test_the_log_decides_against_the_threshold"}),
     Fault(11, "a file is another rank's",
         "another rank holds the same bytes though it did not before; tensors; a manifest",
         {"slices-of-another-rank large-slices-of-another-rank": "verify output -> suspect, exit 10: schema-differs",
@@ -383,7 +383,7 @@ FAULTS: tuple[Fault, ...] = (
             "verify output --checkpoint _1-30_2 --level checksum -> verified, exit 0",
             "health output --threshold 1 --log train.log -> unhealthy, exit 10")},
         {"tests/faults/test_faults.py": "test_what_cannot_be_seen_is_said_where_a_user_looks",
-         "tests/core/decide/test_timeline.py": "test_a_strike_makes_every_checkpoint_suspect_from_its_first_event_on"}),
+         "tests/health/test_timeline.py": "test_a_strike_makes_every_checkpoint_suspect_from_its_first_event_on"}),
     Fault(37, "every shard is well, and the trainer would load something else, or not find it",
         "names alone: what lies beside the shards, where they lie, and what the trainer makes of rank 0's name",
         {"shards-gathered-in-one-folder": ("verify output -> missing, exit 10: name-disagrees shard-elsewhere",

@@ -9,10 +9,10 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from ckpttool.core.decide.policies.base import Policy
 from ckpttool.core.domain.guarding import EventValue, GuardEventKind
 from ckpttool.core.domain.units import Step
 from ckpttool.guard import Guard
+from ckpttool.health.policies.base import Policy
 
 Updates = Callable[[list[nn.Parameter]], torch.optim.Optimizer]
 """Makes an optimizer."""

@@ -11,12 +11,12 @@ from torch import Tensor, nn
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 from torch.nn.parallel import DistributedDataParallel
 
-from ckpttool.core.decide.asd.detector import FeatureValueDetector
 from ckpttool.core.domain.guarding import GuardEvent
 from ckpttool.core.domain.metrics import LocalTime
 from ckpttool.core.domain.units import Step
 from ckpttool.guard import Guard, GuardStop
 from ckpttool.guard.features import FeatureProbe
+from ckpttool.health.asd.detector import FeatureValueDetector
 from tests.guard.faulty import FaultyDevice, flip
 from tests.guard.loop import Told, bits
 

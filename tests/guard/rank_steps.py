@@ -14,8 +14,6 @@ from torch import Tensor, nn, optim
 from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
-from ckpttool.core.decide.asd.detector import FeatureValueDetector
-from ckpttool.core.decide.policies.base import Policy
 from ckpttool.guard import Guard, GuardStop
 from ckpttool.guard.buffers import Buffers
 from ckpttool.guard.capture.remember import StepMemory
@@ -25,6 +23,8 @@ from ckpttool.guard.files.events import EventFile
 from ckpttool.guard.norm import Losses
 from ckpttool.guard.replicas import ReplicaCheck
 from ckpttool.guard.rules.guarding import SpikeGuard
+from ckpttool.health.asd.detector import FeatureValueDetector
+from ckpttool.health.policies.base import Policy
 from tests.guard.faulty import nth, raising
 from tests.guard.loop import INFINITE, SmallNet, Told, batches, bits, loss_of
 

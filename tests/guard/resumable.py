@@ -12,10 +12,10 @@ from torch import Tensor, nn
 from xxhash import xxh3_128_hexdigest
 
 import ckpttool
-from ckpttool.core.decide.policies.robust_z import RobustZPolicy
 from ckpttool.guard import Guard
 from ckpttool.guard.resume import Resumed
 from ckpttool.guard.writer import CheckpointWriter
+from ckpttool.health.policies.robust_z import RobustZPolicy
 
 EPOCH = 7
 

@@ -10,7 +10,6 @@ from unittest.mock import patch
 import pytest
 from torch import optim
 
-from ckpttool.core.decide.asd.detector import FeatureValueDetector
 from ckpttool.core.domain.guarding import GuardEventKind
 from ckpttool.guard import contain, step
 from ckpttool.guard.buffers import Buffers
@@ -25,6 +24,7 @@ from ckpttool.guard.files.events import EventFile
 from ckpttool.guard.norm import Losses
 from ckpttool.guard.rules.guarding import SpikeGuard
 from ckpttool.guard.silent_errors import SilentErrors
+from ckpttool.health.asd.detector import FeatureValueDetector
 from tests.guard.faulty import nth, raising
 from tests.guard.loop import INFINITE, NOT_A_NUMBER, Told, Training, batches
 

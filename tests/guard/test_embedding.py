@@ -12,10 +12,10 @@ from torch import nn
 
 import ckpttool
 from ckpttool.core.domain.health import Health
-from ckpttool.core.domain.health_events import HealthReport
-from ckpttool.core.domain.log_question import HealthQuestion
 from ckpttool.core.errors import UsageError
 from ckpttool.guard import Guard
+from ckpttool.health.model import HealthQuestion
+from ckpttool.health.model_events import HealthReport
 
 THRESHOLD = 270.0
 HEALTHY, UNHEALTHY, UNKNOWN = Health.HEALTHY, Health.UNHEALTHY, Health.UNKNOWN

@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from ckpttool.core.decide.policies.robust_z import RobustZPolicy
 from ckpttool.core.domain.guarding import GuardEventKind, GuardMode
+from ckpttool.health.policies.robust_z import RobustZPolicy
 from tests.conftest import FIXTURES
 from tests.support.commands import MODULE, Said, ask
 from tests.support.guard_events import Told, train

@@ -12,12 +12,12 @@ from rich.console import Console
 
 from ckpttool.core.domain.frozen import replace
 from ckpttool.core.domain.guarding import EventValue, GuardEvent, GuardEventKind
-from ckpttool.core.domain.log_answer import LogReading
 from ckpttool.core.domain.units import Step
 from ckpttool.core.errors import ExitCode
 from ckpttool.guard.answers.report import prometheus, table
 from ckpttool.guard.model.report import GuardReport
 from ckpttool.guard.rules.report import MOST, GuardTally
+from ckpttool.health.model import LogReading
 from tests.support.json_schemas import problems_of
 
 K = GuardEventKind

@@ -8,13 +8,13 @@ from functools import partial
 import pytest
 from torch import Tensor, optim
 
-from ckpttool.core.decide.policies.base import Policy
-from ckpttool.core.decide.policies.olmo import OlmoPolicy
-from ckpttool.core.decide.policies.robust_z import RobustZPolicy
-from ckpttool.core.decide.policies.skip import SkipPolicy
-from ckpttool.core.decide.policies.zclip import ZClipPolicy
 from ckpttool.core.formats.strict_json import Json
 from ckpttool.guard import GuardStop
+from ckpttool.health.policies.base import Policy
+from ckpttool.health.policies.olmo import OlmoPolicy
+from ckpttool.health.policies.robust_z import RobustZPolicy
+from ckpttool.health.policies.skip import SkipPolicy
+from ckpttool.health.policies.zclip import ZClipPolicy
 from tests.guard.loop import INFINITE, NOT_A_NUMBER, Training, batches
 
 adamw = partial(optim.AdamW, lr=0.01)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import ckpttool
-from ckpttool.core.domain.log_question import HealthQuestion
 from ckpttool.core.domain.verdict import Level, Verdict
+from ckpttool.health.model import HealthQuestion
 from tests.support.answers import FIXTURES
 
 

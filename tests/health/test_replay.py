@@ -7,17 +7,17 @@ from dataclasses import replace
 
 import pytest
 
-from ckpttool.core.decide.policies.skip import SkipPolicy
-from ckpttool.core.decide.policies.zclip import ZClipPolicy
-from ckpttool.core.decide.timeline import timeline
 from ckpttool.core.domain.advice import SpikeAdvice, StopAdvice
-from ckpttool.core.domain.health_events import CheckpointMark, MarkState, SkippedSpan
-from ckpttool.core.domain.log_answer import LogReading, ReplayAnswer
 from ckpttool.core.domain.log_question import SpikeQuestion
 from ckpttool.core.domain.metrics import LogAttempt, StepMetrics
 from ckpttool.core.domain.units import Step
 from ckpttool.core.errors import UsageError
+from ckpttool.health.model import LogReading, ReplayAnswer
+from ckpttool.health.model_events import CheckpointMark, MarkState, SkippedSpan
+from ckpttool.health.policies.skip import SkipPolicy
+from ckpttool.health.policies.zclip import ZClipPolicy
 from ckpttool.health.rules_replay import Trace, advise, courses_of, replay
+from ckpttool.health.rules_timeline import timeline
 from tests.support.log_rows import INF, NAN, bloom, row, rows
 
 

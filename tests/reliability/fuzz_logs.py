@@ -8,12 +8,9 @@ import re
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
-from ckpttool.core.domain.asd import AsdEvent
-from ckpttool.core.domain.log_answer import LogReading
 from ckpttool.core.domain.log_question import STDIN
 from ckpttool.core.domain.metrics import LogItem, LogNote, LogProblem, StepMetrics
 from ckpttool.core.errors import UsageError
-from ckpttool.core.logs.asd_events import read_asd_events, without_relayed
 from ckpttool.core.logs.base import EXCERPT_CHARS, LogFormat, LogSource, UnreadableError, number
 from ckpttool.core.logs.columns import Csv, JsonLines
 from ckpttool.core.logs.fields import ALIASES, parse_columns
@@ -22,6 +19,9 @@ from ckpttool.core.logs.merge import merge
 from ckpttool.core.logs.tensorboard import TensorBoard
 from ckpttool.guard.answers.report import prometheus
 from ckpttool.guard.rules.report import MOST, GuardTally
+from ckpttool.health.model import LogReading
+from ckpttool.health.model_asd import AsdEvent
+from ckpttool.health.read_asd_events import read_asd_events, without_relayed
 from ckpttool.trainers.huggingface.log import HfTrainer
 from ckpttool.trainers.megatron.log import Megatron
 from ckpttool.trainers.mindformers.logs.text import MindFormers

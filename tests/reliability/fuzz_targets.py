@@ -10,11 +10,11 @@ from itertools import islice
 from ckpttool.core.commands.log_options import spike
 from ckpttool.core.commands.options import segments
 from ckpttool.core.commands.verify import bucket
-from ckpttool.core.decide.asd.config import check_asd_config, emit_asd_config
 from ckpttool.core.decide.naming import named
 from ckpttool.core.domain.checkpoint import Inventory
 from ckpttool.core.errors import UsageError
 from ckpttool.core.render.escape import shown
+from ckpttool.health.asd.config import check_asd_config, emit_asd_config
 from ckpttool.trainers.base import Layout, ScanOptions
 from ckpttool.trainers.listing import list_root
 from ckpttool.trainers.mindformers.layouts.names import (

@@ -6,12 +6,12 @@ import math
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from ckpttool.core.decide.policies.base import Policy
 from ckpttool.core.domain.guarding import Action, EventValue, GuardEventKind, GuardMode
 from ckpttool.core.domain.metrics import StepMetrics
 from ckpttool.core.domain.units import Step
 from ckpttool.guard.files.events import EventFile
 from ckpttool.guard.rules.guarding import SpikeGuard
+from ckpttool.health.policies.base import Policy
 
 Told = tuple[GuardEventKind, Mapping[str, EventValue]]
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from ckpttool.core.decide.detour import advise_after_stop, advise_spike
 from ckpttool.core.domain.advice import Spike, SpikeAdvice, StopAdvice
 from ckpttool.core.domain.units import Step
 from ckpttool.health.rules_calibrate import calibrate
+from ckpttool.health.rules_detour import advise_after_stop, advise_spike
 from ckpttool.trainers.registry import threshold_settings, told_trainers, trainers
 from tests.support.log_rows import rows
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TypeAlias
 
 from ckpttool.core.decide.lineage import Course
 from ckpttool.core.decide.lost import lost_steps, perhaps_lost
@@ -26,6 +27,9 @@ from ckpttool.core.domain.question import ResumeQuestion
 from ckpttool.core.domain.units import Rank, Step, counted, on_ranks
 from ckpttool.core.domain.verdict import Verdict
 from ckpttool.core.errors import UsageError
+
+Pick: TypeAlias = "Callable[[Inventory], ResumePoint | NoResumePoint]"
+"""Chooses from a tree whose checkpoints carry the reasons against them."""
 
 
 def against_refused(inventory: Inventory, refusals: Mapping[CheckpointKey, str]) -> Inventory:

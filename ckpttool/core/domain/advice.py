@@ -120,25 +120,6 @@ class Spike:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RewindRecipe:
-    """How far to go back and how much to skip.
-
-    Source:
-        PaLM: restart about 100 steps before the spike, skip 200 to 500 batches. The batches are not bad in
-        themselves; it is these data in that state of the model.
-    """
-
-    margin: int = 100
-    """Steps that the checkpoint must lie before the onset."""
-    min_skip: int = 200
-    """Batches."""
-    max_skip: int = 500
-    """Batches."""
-    recovers_within: int = 50
-    """Steps after which a spike that ended by itself was an ordinary one."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class TrainersDetour:
     """A detour in the settings of one trainer."""
 

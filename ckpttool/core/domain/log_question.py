@@ -30,21 +30,6 @@ class SpikeQuestion:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HealthQuestion:
-    """How to judge the health of checkpoints."""
-
-    threshold: float | None = None
-    """Embedding local norm (sum of squares) from which a checkpoint is unhealthy; None: go by the record."""
-    logs: LogQuestion = LogQuestion()
-    """Without patterns: what lies in the output folder."""
-    health_file: str | None = None
-    pipeline_stages: int | None = None
-    """Of the run. With one stage nothing is measured."""
-    write: bool = False
-    """Bring the health file in line with the judgement."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class EvidenceQuestion:
     """What logs have to say about which checkpoint to choose."""
 
@@ -59,24 +44,3 @@ class EvidenceQuestion:
     """How much earlier than its first event a strike's damage may have begun."""
     spike: SpikeQuestion | None = None
     """Go around a spike, or on after a stop."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReplayQuestion:
-    """Which policy to replay, with which settings; None: the policy's own."""
-
-    logs: LogQuestion
-    policy: str | None = None
-    """None: the rule of the trainer that wrote the logs, else `zscore`; with a setting of `skip`, that."""
-    threshold: float | None = None
-    """`skip`: the norm. `zscore`, `zclip`, `olmo`: standard deviations."""
-    count: int | None = None
-    """`skip`: in a row until training stops."""
-    nan_counts: bool = False
-    """`skip`: count NaN, which the trainer does not."""
-    dialect: str | None = None
-    """`features`: whose detector; None: torch_npu's."""
-    asd_config: str | None = None
-    """`features`: what its environment variable holds."""
-    margin_minutes: float = 0.0
-    spike: SpikeQuestion | None = None

@@ -5,21 +5,15 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from functools import partial
-from types import MappingProxyType
 
-from ckpttool.core.domain.asd import AsdEvent, AsdKind
 from ckpttool.core.domain.frozen import dataclass
 from ckpttool.core.domain.guarding import EVENTS_FOLDER, EVENTS_SCHEMA, GuardEvent, GuardEventKind
 from ckpttool.core.domain.metrics import LogItem, LogNote, LogProblem, NoteKind
-from ckpttool.core.domain.units import Rank, Step
+from ckpttool.core.domain.units import Step
 from ckpttool.core.formats.strict_json import (
     Json,
-    JsonObject,
     ParseError,
-    as_number,
     get_int,
-    get_optional_int,
     get_str,
     parse_object,
 )
@@ -30,18 +24,6 @@ from ckpttool.core.storage import above, open_storage
 _FILE = re.compile(r"events-(?P<rank>\d{5,})\.jsonl(?P<aside>\.1)?")
 _KINDS = {kind.value: kind for kind in GuardEventKind}
 _DROPS = frozenset({GuardEventKind.SKIP, GuardEventKind.SPIKE, GuardEventKind.NONFINITE})
-
-_DETECTED = MappingProxyType(
-    {
-        GuardEventKind.SDC_EVENT: AsdKind.EVENT,
-        GuardEventKind.SDC_ECHO: AsdKind.ECHO,
-        GuardEventKind.SDC_STRIKE: AsdKind.STRIKE,
-        GuardEventKind.CHECKSUM_ON: AsdKind.CHECKSUM_ON,
-        GuardEventKind.CHECKSUM_OFF: AsdKind.CHECKSUM_OFF,
-        GuardEventKind.CHECKSUM_DROPPED: AsdKind.CHECKSUM_DROPPED,
-        GuardEventKind.CHECKSUM_ABNORMAL: AsdKind.CHECKSUM_ABNORMAL,
-    }
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,59 +128,6 @@ def _rows(source: LogSource) -> Iterator[Row | LogProblem | LogNote | None]:
 
 def _text(value: Json) -> str:
     return "" if value is None else str(value)
-
-
-def detections(source: LogSource, items: Iterable[tuple[int, bytes] | LogProblem]) -> Iterator[AsdEvent | LogProblem]:
-    """Yield what the detector of a guard noticed: by steps, without times, so that all of it stands as it was told.
-
-    Args:
-        source: The file.
-        items: Its lines.
-    """
-    own: Rank | None = None
-    for item in event_lines(source, items):
-        if isinstance(item, LogProblem):
-            yield item
-        elif isinstance(item, EventLine):
-            event = item.event
-            try:
-                if event.kind is GuardEventKind.RUN:
-                    own = _rank(event.values)
-                elif event.kind in _DETECTED:
-                    yield _detection(source, item, own)
-            except ParseError as error:
-                yield problem(source, item.number, f"{error.key} {error.problem}".strip(), b"")
-
-
-def _detection(source: LogSource, line: EventLine, own: Rank | None) -> AsdEvent:
-    values, kind = line.event.values, _DETECTED[line.event.kind]
-    rank, value = _rank(values), values.get("value")
-    if rank is None and kind is AsdKind.CHECKSUM_ABNORMAL:  # of a strike without a rank nobody knows whose it is
-        rank = own
-    since = get_optional_int(values, "since_step")
-    text = partial(_words, values)
-    return AsdEvent(
-        kind=kind,
-        rank=rank,
-        name=text("name"),
-        value=None if value is None else as_number(value),
-        step=line.event.step,
-        group_since_step=None if since is None else Step(since),
-        message=text("message"),
-        source=source.name,
-        line=line.number,
-    )
-
-
-def _rank(values: JsonObject) -> Rank | None:
-    rank = get_optional_int(values, "rank")
-    return None if rank is None else Rank(rank)
-
-
-def _words(values: JsonObject, key: str) -> str:
-    """Return a text that may be missing, as people may see it: whoever wrote the file, it goes to a terminal."""
-    value = values.get(key)
-    return value if isinstance(value, str) and value.isprintable() else ""
 
 
 class GuardFiles:

@@ -12,20 +12,16 @@ import sys
 import zlib
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from itertools import chain
 from typing import BinaryIO, TypeVar
 
-from ckpttool.core.domain.checkpoint import Checkpoint, CheckpointKey
-from ckpttool.core.domain.frozen import replace
-from ckpttool.core.domain.log_answer import LogReading
 from ckpttool.core.domain.log_question import STDIN
-from ckpttool.core.domain.metrics import LocalTime, LogAttempt, LogItem, LogNote, LogProblem, StepMetrics, TrainingLog
+from ckpttool.core.domain.metrics import LogItem, LogProblem, StepMetrics, TrainingLog
 from ckpttool.core.errors import UsageError
-from ckpttool.core.logs.base import Block, LogFormat, LogPlaces, LogSource, RankLogs, Readable, blocks, local_time
+from ckpttool.core.logs.base import Block, LogFormat, LogPlaces, LogSource, RankLogs, Readable, blocks
 from ckpttool.core.logs.columns import Csv, JsonLines
 from ckpttool.core.logs.fields import parse_columns
 from ckpttool.core.logs.guard_events import GuardEvents, GuardFiles
-from ckpttool.core.logs.merge import KEPT_PROBLEMS, Merging, merge
+from ckpttool.core.logs.merge import merge
 from ckpttool.core.logs.table import FIELDS
 from ckpttool.core.logs.tensorboard import TensorBoard
 from ckpttool.core.storage import is_folder, open_storage
@@ -169,13 +165,6 @@ class LogReader:
             if not measured.any:  # whoever asked for the next one has read these
                 return
 
-    def without_detectors(self, log: TrainingLog, sources: Collection[str]) -> TrainingLog:
-        """Return the log without the complaint that a detector's own log shows no steps: nobody meant it to."""
-        kept = tuple(
-            problem for problem in log.problems if problem.reason != self.no_format or problem.source not in sources
-        )
-        return replace(log, problems=kept, problem_count=log.problem_count - len(log.problems) + len(kept))
-
 
 class _EmbeddingNorms:
     """Whether some logs show one."""
@@ -249,16 +238,6 @@ def _open_finite(path: str, flags: int) -> int:
     return fd
 
 
-def written(checkpoints: Iterable[Checkpoint]) -> dict[CheckpointKey, LocalTime]:
-    """Return when the last of each checkpoint's files was written, on the clock that this machine's logs show."""
-    found: dict[CheckpointKey, LocalTime] = {}
-    for checkpoint in checkpoints:
-        if checkpoint.saved_ns is not None:
-            with suppress(ValueError, OverflowError):  # a file's time may be in no year of the calendar
-                found[checkpoint.key] = local_time(checkpoint.saved_ns / 1e9)
-    return found
-
-
 class _Stream:
     """A file, read from front to end."""
 
@@ -300,89 +279,3 @@ def _whole_file(path: str, reason: str) -> LogProblem:
 def _natural(name: str) -> tuple[tuple[int, str], ...]:
     """Order `worker_2` before `worker_10`."""
     return tuple((int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", name))
-
-
-class LogPass:
-    """One pass over logs in bounded memory: yields the steps, and keeps what else they tell."""
-
-    def __init__(self, reader: LogReader, patterns: Sequence[str], *, keep: bool = False) -> None:
-        """Find the logs.
-
-        Args:
-            reader: Knows their formats.
-            patterns: Files, globs, folders of logs, or `-`.
-            keep: Whether each start of the training that they show will be asked for: some bytes a step.
-
-        Raises:
-            UsageError: There is no such log.
-        """
-        self.names = reader.expand(patterns)
-        self._reader = reader
-        self._steps = 0
-        self._notes: list[LogNote] = []
-        self._problems: list[LogProblem] = []
-        self._count = 0
-        self._unreadable = 0
-        self._merging = Merging() if keep else None
-
-    def steps(self) -> Iterator[StepMetrics]:
-        """Yield the steps as the logs have them, so that a policy sees each restart.
-
-        Logs that begin at the same step are those of several ranks; they are one training, and are merged first.
-        """
-        if len(self.names) > 1 and self._same_beginning():
-            log = merge((name, self._kept(name)) for name in self.names)
-            yield from log.metrics
-            return
-        for item in chain.from_iterable(self._kept(name) for name in self.names):
-            if isinstance(item, StepMetrics):
-                yield item
-
-    def _same_beginning(self) -> bool:
-        if STDIN in self.names:
-            return False  # it can be read only once
-        firsts = [self._first(name) for name in self.names]
-        known = [step for step in firsts if step is not None]
-        return len(set(known)) < len(known)
-
-    def _first(self, name: str) -> int | None:
-        items = self._reader.read(name)
-        return next((item.step for item in items if isinstance(item, StepMetrics)), None)
-
-    def attempts(self) -> tuple[LogAttempt, ...] | None:
-        """Return each start of the training that was seen; none where nobody said that they would be asked for."""
-        return () if self._merging is None else self._merging.log().attempts
-
-    def _kept(self, name: str) -> Iterator[LogItem]:
-        """Yield what a log shows; keep what is no step."""
-        if self._merging is not None:
-            self._merging.begin(name)
-        for item in self._reader.read(name):
-            if self._merging is not None:
-                self._merging.add(item)
-            match item:
-                case StepMetrics():
-                    self._steps += 1
-                case LogNote():
-                    self._notes.append(item)
-                case LogProblem():
-                    self.keep_problem(item)
-            yield item
-
-    def keep_problem(self, problem: LogProblem) -> None:
-        """Count what could not be read."""
-        self._count += 1
-        self._unreadable += problem.ends_the_log
-        if len(self._problems) < KEPT_PROBLEMS:
-            self._problems.append(problem)
-
-    def reading(self) -> LogReading:
-        """Say what was read so far."""
-        return LogReading(
-            sources=self.names,
-            steps=self._steps,
-            notes=tuple(self._notes),
-            problems=tuple(self._problems),
-            problem_count=self._count,
-            unreadable=self._unreadable,
-        )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import closing
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
 from ckpttool.core.decide.lineage import Course
 from ckpttool.core.decide.lost import beyond_limits, with_saves
@@ -33,10 +33,10 @@ from ckpttool.trainers.base import Refusal, Resume, no_effects
 from ckpttool.trainers.common.launchers import jobs_of
 
 if TYPE_CHECKING:
-    from ckpttool.core.decide.detour import Pick
-    from ckpttool.core.decide.log_evidence import Evidence
+    from ckpttool.core.decide.resume import Pick
     from ckpttool.core.domain.advice import SpikeAdvice, StopAdvice
     from ckpttool.core.domain.data_position import DataPosition
+    from ckpttool.core.domain.log_question import EvidenceQuestion
     from ckpttool.core.domain.node import Node
     from ckpttool.core.domain.settings import RunConfig
     from ckpttool.core.verify.session import Session
@@ -78,6 +78,47 @@ class PassedOver(NamedTuple):
 
 PassedOverRule: TypeAlias = "Callable[[PassedOver], tuple[tuple[Rejection, ...], tuple[Finding, ...]]]"
 """Returns all that was passed over, with what a feature knows to do about it, and what it says beside."""
+
+
+class LogEvidence(Protocol):
+    """What training logs say against the checkpoints of a tree."""
+
+    def choose(self, pick: Pick) -> tuple[ResumePoint | NoResumePoint, SpikeAdvice | StopAdvice | None]:
+        """Choose by what they say, and advise how to get around a spike, where that was asked for.
+
+        Args:
+            pick: Chooses from a tree whose checkpoints carry the reasons against them.
+        """
+        ...
+
+    def timed(self, point: ResumePoint) -> ResumePoint:
+        """Say what they show of the steps that are to be done again."""
+        ...
+
+    def findings(self, chosen: Checkpoint | None) -> tuple[Finding, ...]:
+        """Say what in them cannot be read, and what they leave open of the checkpoint that was chosen."""
+        ...
+
+
+class ReadsLogs(Protocol):
+    """Reads the logs that are to have a say."""
+
+    def __call__(
+        self, inventory: Inventory, question: EvidenceQuestion, *, root: str, stages: int | None, ignore: bool
+    ) -> LogEvidence:
+        """Hold what they say against the checkpoints.
+
+        Args:
+            inventory: With recorded health; with sizes and times where the question needs them.
+            question: Which logs, and how to judge.
+            root: Where the tree is read: logs beside it are taken, too.
+            stages: Pipeline stages, where they are known.
+            ignore: Health is no reason.
+
+        Raises:
+            UsageError: A log is not there, or cannot be meant.
+        """
+        ...
 
 
 def resolve(
@@ -201,7 +242,7 @@ def _with_effect(tree: Tree, sizes: AskedSizes) -> Tree:
     return replace(tree, inventory=replace(inventory, findings=left))
 
 
-def _timed(tree: Tree, point: ResumePoint, reports: Iterable[ShardReport], evidence: Evidence | None) -> ResumePoint:
+def _timed(tree: Tree, point: ResumePoint, reports: Iterable[ShardReport], evidence: LogEvidence | None) -> ResumePoint:
     """Say when it was saved, and how long the lost steps took: by the log, else by when files of saves were written."""
     stamps = [report.stamp for report in reports if report.stamp is not None]
     times = [stamp.modified_ns for stamp in stamps if stamp.modified_ns is not None]
@@ -243,28 +284,32 @@ def _beyond(tree: Tree, point: ResumePoint | NoResumePoint) -> tuple[Finding, ..
     return tuple(finding for finding in tree.inventory.findings if finding not in said)
 
 
-def _evidence(tree: Tree, choice: ResumeQuestion, config: RunConfig | None) -> Evidence | None:
-    """Read the logs that shall have a say."""
+def _evidence(tree: Tree, choice: ResumeQuestion, config: RunConfig | None) -> LogEvidence | None:
+    """Read the logs that shall have a say.
+
+    Raises:
+        UsageError: No feature reads them.
+    """
     if choice.logs is None:
         return None
-    from ckpttool.core.verbs.evidence import gather
-
+    reference = next((each.log_evidence for each in features() if each.log_evidence is not None), None)
+    if reference is None:
+        raise UsageError("logs are to have a say, and no feature of this ckpttool reads them")
+    gather: ReadsLogs = imported(reference)
     stages = config.pipeline_stages if config is not None else None
     return gather(tree.inventory, choice.logs, root=tree.storage.root, stages=stages, ignore=choice.ignore_health)
 
 
 def _pick(
-    tree: Tree, evidence: Evidence | None, pick: Pick
+    tree: Tree, evidence: LogEvidence | None, pick: Pick
 ) -> tuple[ResumePoint | NoResumePoint, SpikeAdvice | StopAdvice | None]:
     if evidence is None:
         return pick(tree.inventory), None
-    log, wish = evidence.log, evidence.question.spike
-    if log is None or wish is None:
-        return pick(evidence.inventory), None
-    from ckpttool.core.decide.detour import go_around
+    point, advice = evidence.choose(pick)
+    if advice is None:
+        return point, None
     from ckpttool.trainers.registry import told_trainers
 
-    point, advice = go_around(evidence, log, wish, pick)
     return point, told_trainers(advice, tree.trainer)
 
 

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 from ckpttool.core.domain.units import counted
 from ckpttool.core.formats.strict_json import measured
-from ckpttool.core.render.answers.reading import listed, reading_document, reading_parts
 from ckpttool.core.render.escape import shown
 from ckpttool.core.render.json import Document, finding_document
 from ckpttool.core.render.text import Pairs, Picture, line, stack
@@ -26,6 +25,7 @@ from ckpttool.fp8.model.curves import (
     Spike,
     TaskChange,
 )
+from ckpttool.health.answers_reading import listed, reading_document, reading_parts
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -259,7 +259,7 @@ def _judgement(comparison: Comparison) -> Iterator[tuple[str, str]]:
 
 def _chart(comparison: Comparison) -> Picture:
     from ckpttool.core.domain.units import Step
-    from ckpttool.core.render.chart import norm_chart
+    from ckpttool.health.chart import norm_chart
 
     points = [(Step((window.first + window.last) // 2), window.gap) for window in comparison.windows]
     limit = comparison.limit or 0.0

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ckpttool.core.domain.units import counted
-from ckpttool.core.render.answers.reading import listed
 from ckpttool.core.render.escape import shown
 from ckpttool.core.render.json import Document
 from ckpttool.core.render.shell import quote
@@ -13,6 +12,7 @@ from ckpttool.core.render.text import Pairs, columns, line, stack, whole_words
 from ckpttool.fp8.files.plan import SCHEMA, plan_document, suspicion_document
 from ckpttool.fp8.model.fp8 import Gemm
 from ckpttool.fp8.model.plan import Evidence, Experiment, Fp8Plan, NoPlan
+from ckpttool.health.answers_reading import listed
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

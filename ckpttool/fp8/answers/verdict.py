@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING
 
 from ckpttool.core.domain.units import counted
 from ckpttool.core.formats.strict_json import measured
-from ckpttool.core.render.answers.reading import listed
 from ckpttool.core.render.escape import shown
 from ckpttool.core.render.json import Document
 from ckpttool.core.render.text import Pairs, columns, line, stack, whole_words
 from ckpttool.fp8.answers.experiment import flags
 from ckpttool.fp8.files.plan import change_document
 from ckpttool.fp8.model.plan import Cure, Fp8Verdict, Shown, VerdictKind
+from ckpttool.health.answers_reading import listed
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

@@ -7,9 +7,9 @@ from enum import Enum
 from ckpttool.core.domain.answered import Answered
 from ckpttool.core.domain.finding import Finding
 from ckpttool.core.domain.frozen import dataclass
-from ckpttool.core.domain.log_answer import LogReading
 from ckpttool.core.domain.units import Step
 from ckpttool.core.errors import ExitCode
+from ckpttool.health.model import LogReading
 
 SEED = 1
 """Of all chance: same input, same answer."""

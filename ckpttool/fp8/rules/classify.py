@@ -6,11 +6,11 @@ import math
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
-from ckpttool.core.decide.policies.robust_z import MAD_TO_SIGMA
 from ckpttool.core.domain.frozen import dataclass
 from ckpttool.fp8.model.curves import CurveClass, CurveShape, Gap, Spike
 from ckpttool.fp8.rules.shape import STRONG, Shape
 from ckpttool.fp8.rules.spikes import are_ordinary
+from ckpttool.health.policies.robust_z import MAD_TO_SIGMA
 
 _LOST_VALUES = 10
 _ENDS = 5

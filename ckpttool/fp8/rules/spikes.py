@@ -7,10 +7,10 @@ from bisect import bisect_left, insort
 from collections import deque
 from collections.abc import Collection, Iterable, Sequence
 
-from ckpttool.core.decide.policies.robust_z import MAD_TO_SIGMA
 from ckpttool.core.domain.frozen import dataclass
 from ckpttool.fp8.model.curves import Curve, Pairs, Spike
 from ckpttool.fp8.rules.align import middle
+from ckpttool.health.policies.robust_z import MAD_TO_SIGMA
 
 _WINDOW = 128
 """Normal values that a value is held against; the house's own z-score has as many."""

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ckpttool.core.domain.frozen import dataclass
-from ckpttool.core.domain.log_answer import LogReading
 from ckpttool.core.domain.log_question import STDIN
 from ckpttool.core.errors import UsageError
 from ckpttool.fp8.model.curves import Curve, CurvesAnswer, CurvesQuestion, PairedBy, Terms
 from ckpttool.fp8.rules.align import batch_size, curve_of
 from ckpttool.fp8.rules.compare import compare
 from ckpttool.fp8.rules.evals import compare_tasks
+from ckpttool.health.model import LogReading
 from ckpttool.trainers.registry import log_reader
 
 if TYPE_CHECKING:

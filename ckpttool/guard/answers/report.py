@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 from ckpttool.core.domain.units import Rank, Step, counted, on_ranks
 from ckpttool.core.formats.strict_json import number
-from ckpttool.core.render.answers.reading import listed, reading_document, reading_parts
 from ckpttool.core.render.escape import shown
 from ckpttool.core.render.json import Document
 from ckpttool.core.render.shell import quote
 from ckpttool.core.render.text import Indented, columns, line, stack, whole_words
 from ckpttool.guard.answers.nan_captures import row_document
 from ckpttool.guard.model.report import CaptureTold, DroppedUpdate, FaultTold, GuardReport, RankReport
+from ckpttool.health.answers_reading import listed, reading_document, reading_parts
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

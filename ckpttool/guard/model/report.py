@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from ckpttool.core.domain.answered import Answered
 from ckpttool.core.domain.frozen import dataclass
-from ckpttool.core.domain.log_answer import LogReading
 from ckpttool.core.domain.units import Rank, Step
 from ckpttool.core.errors import ExitCode
 from ckpttool.guard.model.capture import CaptureRow
+from ckpttool.health.model import LogReading
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

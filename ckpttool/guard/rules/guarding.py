@@ -8,10 +8,7 @@ from collections.abc import Iterator
 from numbers import Real
 from typing import cast
 
-from ckpttool.core.decide.policies.base import Policy
-from ckpttool.core.decide.policies.registry import settings_of
 from ckpttool.core.domain.guarding import Action, Decision, EventValue, GuardEvent, GuardEventKind, GuardMode, Proposal
-from ckpttool.core.domain.health_events import EventKind, HealthEvent
 from ckpttool.core.domain.metrics import StepMetrics
 from ckpttool.core.domain.units import Step
 from ckpttool.core.errors import UsageError
@@ -28,6 +25,9 @@ from ckpttool.core.formats.strict_json import (
     get_str,
     number,
 )
+from ckpttool.health.model_events import EventKind, HealthEvent
+from ckpttool.health.policies.base import Policy
+from ckpttool.health.policies.registry import settings_of
 
 STATE_SCHEMA = "ckpttool/guard-state/1"
 

@@ -8,7 +8,6 @@ from collections.abc import Iterator, Sequence
 from itertools import chain
 
 from ckpttool.core.domain.guarding import EVENTS_FOLDER
-from ckpttool.core.domain.log_answer import LogReading
 from ckpttool.core.domain.metrics import LogNote, LogProblem
 from ckpttool.core.errors import UsageError
 from ckpttool.core.logs.base import LogSource, lines
@@ -18,6 +17,7 @@ from ckpttool.core.logs.reading import expand_globs, open_log
 from ckpttool.core.storage import is_folder
 from ckpttool.guard.model.report import GuardReport
 from ckpttool.guard.rules.report import GuardTally
+from ckpttool.health.model import LogReading
 
 
 def guard_report(events: str | os.PathLike[str] | Sequence[str]) -> GuardReport:

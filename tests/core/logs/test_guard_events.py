@@ -11,18 +11,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ckpttool.core.decide.asd.features import FeaturePolicy
-from ckpttool.core.decide.policies.skip import SkipPolicy
-from ckpttool.core.decide.timeline import timeline
-from ckpttool.core.domain.asd import AsdConfig, AsdKind
 from ckpttool.core.domain.guarding import GuardEventKind, GuardMode
-from ckpttool.core.domain.health_events import EventKind, SuspectKind
 from ckpttool.core.domain.metrics import LogProblem, NoteKind
 from ckpttool.core.errors import UsageError
-from ckpttool.core.logs.asd_events import detector_events
 from ckpttool.core.logs.base import LogSource
 from ckpttool.core.logs.columns import JsonLines
 from ckpttool.core.logs.guard_events import EventLine, GuardEvents, GuardFiles, event_lines
+from ckpttool.health.asd.features import FeaturePolicy
+from ckpttool.health.model_asd import AsdConfig, AsdKind
+from ckpttool.health.model_events import EventKind, SuspectKind
+from ckpttool.health.policies.skip import SkipPolicy
+from ckpttool.health.read_asd_events import detector_events
+from ckpttool.health.rules_timeline import timeline
 from ckpttool.trainers.registry import log_reader
 from tests.core.logs.reading import Dribble, notes, problems, read, read_log, steps
 from tests.support.guard_events import Told, train
@@ -209,7 +209,7 @@ def test_a_number_that_is_none_is_told_and_no_number_is_guessed() -> None:
 
 
 def detector_events_of(data: bytes) -> tuple[list[object], list[LogProblem]]:
-    from ckpttool.core.logs.asd_events import read_asd_events
+    from ckpttool.health.read_asd_events import read_asd_events
 
     found = list(read_asd_events(LogSource(name="log", stream=io.BytesIO(data))))
     return [each for each in found if not isinstance(each, LogProblem)], problems(found)  # type: ignore[arg-type]

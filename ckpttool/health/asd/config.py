@@ -1,0 +1,216 @@
+"""The configuration string of feature-value detection: what the real parsers make of it, traps included."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
+
+from ckpttool.core.domain.asd import AsdDialect
+from ckpttool.core.domain.finding import Code, Finding, note, suspect
+from ckpttool.core.errors import UsageError
+from ckpttool.health.model_asd import AsdCheck, AsdConfig
+
+_FLAGS = ("enable", "with_checksum")
+_COUNTS = {
+    "cooldown": 1,
+    "strikes_num": 1,
+    "strikes_window": 1,
+    "checksum_cooldown": 1,
+    "upper_thresh1": 3,
+    "upper_thresh2": 3,
+    "grad_sample_interval": 1,
+}
+"""Setting -> the smallest value that the parsers mean to allow."""
+
+_KEYS = (*_FLAGS, *_COUNTS)
+_PAIR = 2  # a key and a value
+_SHORT_WINDOW_STRIKES = 2
+_SHOWN_ITEMS = 100
+"""There are nine settings; who wrote more than this many others needs no more examples."""
+_MOST_DIGITS = 4300
+"""Python, which both parsers are written in, turns no longer text into a number."""
+
+
+def defaults(dialect: AsdDialect) -> AsdConfig:
+    """Return what is in force where nothing is set."""
+    return AsdConfig(grad_sample_interval=dialect.sample_interval)
+
+
+def dialect_of(word: str | None, known: Sequence[AsdDialect]) -> AsdDialect:
+    """Return the dialect of that name; the first one where none is given.
+
+    Raises:
+        UsageError: There is none.
+    """
+    if word is None:
+        return known[0]
+    found = next((dialect for dialect in known if dialect.name == word.lower().replace("_", "-")), None)
+    if found is None:
+        raise UsageError(f"--dialect: there is no {word!r}; there are {', '.join(dialect.name for dialect in known)}")
+    return found
+
+
+def config_in_force(text: str | None, dialect: AsdDialect) -> AsdConfig:
+    """Return the settings in force with this configuration string, switched on.
+
+    Raises:
+        UsageError: The real parser would stop the training over it.
+    """
+    if text is None:
+        return replace(defaults(dialect), enable=True)
+    check = check_asd_config(text, dialect)
+    if check.error is not None:
+        raise UsageError(f"--asd-config: {check.error}; ckpttool asd check tells all of it")
+    return replace(check.config, enable=True)
+
+
+def check_asd_config(text: str, dialect: AsdDialect) -> AsdCheck:
+    """Return what the real parser makes of the string, every trap that it falls into, and what does not fit together.
+
+    Source:
+        torch_npu 7.1: items with a colon too many or too few are dropped and unknown keys ignored without a word,
+        nothing is stripped, a wrong flag raises, a wrong number is the default. MindSpore 2.7.1: takes `=` too, strips
+        spaces, and warns and goes on in every case.
+    """
+    reading = _Reading(dialect=dialect)
+    config = reading.read(text)
+    findings = [*reading.findings, *_misfits(config)]
+    return AsdCheck(dialect=dialect, config=config, error=reading.error, findings=tuple(findings))
+
+
+def emit_asd_config(config: AsdConfig, dialect: AsdDialect) -> str:
+    """Return a string that both parsers read as exactly this configuration; defaults are left out.
+
+    Raises:
+        ValueError: A number is below what the parser allows.
+    """
+    base = defaults(dialect)
+    items = [f"enable:{str(config.enable).lower()}"]
+    for name in _KEYS:
+        value = getattr(config, name)
+        if value < _COUNTS.get(name, 0):
+            raise ValueError(f"{name} must be at least {_COUNTS[name]}, not {value}")
+        if name != "enable" and value != getattr(base, name):
+            items.append(f"{name}:{str(value).lower()}")
+    return ",".join(items)
+
+
+@dataclass(slots=True, kw_only=True)
+class _Reading:
+    """One pass over the string."""
+
+    dialect: AsdDialect
+    findings: list[Finding] = field(default_factory=list)
+    error: str | None = None
+    values: dict[str, Any] = field(default_factory=dict)
+    """By the fields of `AsdConfig`: flags and counts."""
+    ignored: int = 0
+    """Items that have no effect, shown or not."""
+
+    def read(self, text: str) -> AsdConfig:
+        if self.dialect.is_strict and text:
+            message = "NPU_ASD_ENABLE is ignored as soon as NPU_ASD_CONFIG is set, even to enable:false"
+            self.findings.append(note(Code.CONFIG_KEY_IGNORED, message))
+        for key, value in sorted(self._items(text).items(), key=lambda item: _KEYS.index(item[0])):
+            if key in _FLAGS:
+                self._flag(key, value)
+            else:
+                self._count(key, value)
+        base = defaults(self.dialect)
+        return base if self.error else replace(base, **self.values)
+
+    def _items(self, text: str) -> dict[str, str]:
+        items: dict[str, str] = {}
+        for raw in text.split(",") if text else ():
+            parts = (raw if self.dialect.is_strict else raw.replace("=", ":")).split(":")
+            if len(parts) != _PAIR:
+                self._ignored(f"{raw!r} is not key:value and is dropped", raw)
+                continue
+            key, value = parts if self.dialect.is_strict else (part.strip() for part in parts)
+            if key not in _KEYS:
+                near = f"; write it as {key.strip()}, without spaces" if key.strip() in _KEYS else ""
+                self._ignored(f"{key!r} is no setting and is ignored{near}", raw)
+                continue
+            if key in items:
+                self._ignored(f"{key} is set twice; the later value {value!r} counts", raw)
+            items[key] = value
+        if self.ignored > _SHOWN_ITEMS:
+            more = f"{self.ignored - _SHOWN_ITEMS} more items are dropped, ignored or set twice"
+            self.findings.append(suspect(Code.CONFIG_KEY_IGNORED, more))
+        return items
+
+    def _flag(self, key: str, value: str) -> None:
+        if value in {"true", "false"}:
+            self.values[key] = value == "true"
+            return
+        if self.dialect.is_strict and (key == "enable" or self.values.get("enable")):
+            problem = f"{key} must be exactly true or false, not {value!r}: the training does not start"
+            self.error = self.error or problem
+        self._wrong(key, value, "exactly true or false")
+
+    def _count(self, key: str, value: str) -> None:
+        least = _COUNTS[key]
+        if not value.isdecimal():
+            if self.dialect.is_strict and value.isdigit():  # superscripts are digits, but no number
+                self.error = self.error or f"{key}: {value!r} passes the parser's test and then raises"
+            self._wrong(key, value, f"digits only, at least {least}")
+        elif len(value) > _MOST_DIGITS:
+            if self.dialect.is_strict:
+                self.error = self.error or f"{key}: a number of {len(value)} digits raises: the training does not start"
+            self._wrong(key, f"{value[:20]}…", f"at most {_MOST_DIGITS} digits")
+        elif value == "0" or (least > 1 and int(value) < least):
+            self._wrong(key, value, f"at least {least}")
+        else:
+            if int(value) == 0:
+                self._wrong(key, value, "at least 1; the parser refuses 0 only where it is written so")
+            self.values[key] = int(value)
+
+    def _wrong(self, key: str, value: str, expected: str) -> None:
+        self.findings.append(
+            suspect(
+                Code.CONFIG_WRONG_TYPE,
+                f"{key}: expected {expected}, found {value!r}",
+                expected=expected,
+                actual=value,
+                remedy=f"ckpttool asd emit writes a correct {key}",
+            )
+        )
+
+    def _ignored(self, message: str, raw: str) -> None:
+        self.ignored += 1
+        if self.ignored > _SHOWN_ITEMS:
+            return
+        self.findings.append(suspect(Code.CONFIG_KEY_IGNORED, message, actual=raw))
+
+
+_MISFITS: tuple[tuple[Callable[[AsdConfig], bool], str], ...] = (
+    (
+        lambda c: (c.strikes_num - 1) * c.cooldown > c.strikes_window,
+        "a strike-out is impossible: {strikes_num} events {cooldown} minutes apart do not fit into {strikes_window}",
+    ),
+    (
+        lambda c: c.cooldown >= c.strikes_window,
+        "events are lost: one stays suppressed for {cooldown} minutes, but is remembered for {strikes_window} only",
+    ),
+    (
+        lambda c: c.strikes_num == _SHORT_WINDOW_STRIKES,
+        "with 2 strikes torch_npu uses an event again that has already struck: every event after the first one strikes",
+    ),
+    (lambda c: c.with_checksum and not c.enable, "with_checksum does nothing without enable:true"),
+    (
+        lambda c: c.checksum_cooldown < c.cooldown,
+        "a checksum runs for {cooldown} minutes, longer than its own cooldown of {checksum_cooldown}",
+    ),
+    (
+        lambda c: c.upper_thresh1 <= c.upper_thresh2,
+        "upper_thresh1 ({upper_thresh1}) must be above upper_thresh2 ({upper_thresh2}); the parser does not check it",
+    ),
+)
+
+
+def _misfits(config: AsdConfig) -> Iterator[Finding]:
+    for applies, message in _MISFITS:
+        if applies(config):
+            values = {field.name: getattr(config, field.name) for field in fields(config)}
+            yield suspect(Code.CONFIG_DISAGREES, message.format_map(values))

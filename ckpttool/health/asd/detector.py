@@ -1,0 +1,158 @@
+"""Feature-value detection inside a training: the rules of the replay, asked step by step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from ckpttool.core.domain.asd import TORCH_NPU, AsdDialect
+from ckpttool.core.domain.finding import Code, Finding, suspect
+from ckpttool.core.domain.frozen import replace
+from ckpttool.core.domain.guarding import EventValue, GuardEvent, GuardEventKind
+from ckpttool.core.domain.metrics import LocalTime
+from ckpttool.core.domain.units import Rank, Step
+from ckpttool.core.errors import UsageError
+from ckpttool.core.formats.strict_json import Json, as_number, as_object
+from ckpttool.health.asd.config import check_asd_config, config_in_force
+from ckpttool.health.asd.features import FeaturePolicy, FeatureWatch
+from ckpttool.health.model_asd import FeatureValue
+from ckpttool.health.model_events import EventKind, HealthEvent
+
+_LONG_AGO = LocalTime(0.0)
+
+
+@dataclass(slots=True, kw_only=True)
+class FeatureValueDetector:
+    """One rank's values, its strikes, and the checksum that all ranks start in the same step.
+
+    A strike alone starts nothing: `wants_checksum` goes into the ranks' next agreement, and what that says into
+    `agree`.
+    """
+
+    watch: FeatureWatch
+    findings: tuple[Finding, ...] = ()
+    """What is odd about the settings; to be told once."""
+    last: LocalTime = field(default=_LONG_AGO, init=False)
+    """The latest time that was given: a clock that is put back does not turn the detector's back."""
+    checking: bool = field(default=False, init=False)
+    """Whether all ranks check their matrix products."""
+
+    @staticmethod
+    def of(settings: str | None = None, dialect: AsdDialect = TORCH_NPU) -> FeatureValueDetector:
+        """Return one that has seen nothing.
+
+        Args:
+            settings: What the environment variable of Ascend's detector would hold; None: its defaults, switched on.
+            dialect: Whose grammar, and whose way to count.
+
+        Raises:
+            UsageError: The dialect's own parser would stop the training over the settings.
+        """
+        if settings is None:
+            return FeatureValueDetector(
+                watch=FeaturePolicy(config=config_in_force(None, dialect), dialect=dialect).begin()
+            )
+        check = check_asd_config(settings, dialect)
+        if check.error is not None:
+            raise UsageError(f"feature values: {check.error}; ckpttool asd check tells all of it")
+        findings = check.findings
+        if settings.strip() and not check.config.enable and not _says_off(settings):
+            message = f"nothing is detected: {settings[:80]!r} does not switch it on; write enable:true into it"
+            findings += (suspect(Code.CONFIG_DISAGREES, message),)
+        return FeatureValueDetector(
+            watch=FeaturePolicy(config=check.config, dialect=dialect).begin(), findings=findings
+        )
+
+    @property
+    def is_on(self) -> bool:
+        """Whether the settings switch it on; else it notices nothing."""
+        return self.watch.policy.config.enable
+
+    @property
+    def sample_interval(self) -> int:
+        """Every how many-th parameter is looked at."""
+        return self.watch.policy.config.grad_sample_interval
+
+    @property
+    def wants_checksum(self) -> bool:
+        """Whether a strike of this rank waits for the others to start the checksum with it."""
+        return self.watch.book.checksum.running(self.last) and not self.checking
+
+    def take(self, values: Iterable[FeatureValue], *, at: LocalTime, step: Step) -> tuple[GuardEvent, ...]:
+        """Judge one step's values; to be called in steps without any, too, for a checksum ends by the clock.
+
+        Args:
+            values: Of this rank, or of none; their own times are not looked at.
+            at: Now.
+            step: Now, for what a clock sets off; a value's events are told at the value's own step.
+        """
+        self.last = LocalTime(max(self.last, at))
+        if not self.is_on:
+            return ()
+        by_clock = list(self.watch.book.advance(self.last))
+        if any(event.kind is EventKind.CHECKSUM_OFF for event in by_clock):
+            self.checking = False
+        events = [_told(event, step) for event in by_clock]
+        for value in values:
+            noticed = self.watch.take(replace(value, time=self.last))
+            events += [_told(event, step, name=value.name) for event in noticed]
+        return tuple(events)
+
+    def agree(self, *, wanted: bool, step: Step) -> tuple[GuardEvent, ...]:
+        """Start the checksum where any rank wants it; return what follows from that here.
+
+        Args:
+            wanted: Whether it is `wants_checksum` on any rank. The same on all.
+            step: Now.
+        """
+        if not wanted or self.checking:
+            return ()
+        clock = self.watch.book.checksum
+        started = () if clock.running(self.last) else tuple(clock.start(self.last))
+        self.checking = True
+        return tuple(_told(event, step) for event in started)
+
+    def saved(self) -> Json:
+        """Return everything that is remembered, as JSON."""
+        return {"watch": self.watch.saved(), "last": self.last}
+
+    def restore(self, saved: Json, *, rank: Rank | None) -> None:
+        """Remember what another one with the same settings did; a checksum that ran waits to be agreed on anew.
+
+        Trainers that save the memory of rank 0 alone give it to all. What is usual for a parameter is alike on every
+        rank, so that is taken over; the strikes of another rank are not.
+
+        Args:
+            saved: What `saved` returned.
+            rank: Whose values will come; None where nobody knows.
+
+        Raises:
+            ParseError: It is not what `saved` returns.
+        """
+        record = as_object(saved)
+        self.watch.restore(record.get("watch"))
+        self.watch.histories = {(rank, name): history for (_, name), history in self.watch.histories.items()}
+        self.watch.book.rules = {whose: rule for whose, rule in self.watch.book.rules.items() if whose == rank}
+        self.last = LocalTime(as_number(record.get("last")))
+        self.checking = False
+
+
+def _says_off(settings: str) -> bool:
+    return "enable:false" in {item.replace("=", ":").replace(" ", "") for item in settings.split(",")}
+
+
+def _told(event: HealthEvent, step: Step, *, name: str | None = None) -> GuardEvent:
+    """Spell an event for a file; `clock` is in seconds since 1970 on this machine's own clock."""
+    values: dict[str, EventValue] = {
+        "rank": event.rank,
+        "name": None if event.rank is None and event.value is None else name,  # a checksum is no parameter's
+        "value": event.value,
+        "count": event.count,
+        "since_step": event.since_step,
+        "since_clock": event.since_time,
+        "clock": event.time,
+        "message": event.message,
+    }
+    kept: dict[str, EventValue] = {key: value for key, value in values.items() if value is not None}
+    at = step if event.step is None else event.step
+    return GuardEvent(kind=GuardEventKind(event.kind.value), step=at, values=kept)

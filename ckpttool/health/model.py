@@ -1,0 +1,223 @@
+"""What a user asks about the health that training logs show, and what ckpttool answers."""
+
+from __future__ import annotations
+
+from ckpttool.core.domain.advice import Calibration, SpikeAdvice, StopAdvice, Threshold, ThresholdSettings
+from ckpttool.core.domain.answered import Answered
+from ckpttool.core.domain.exits import of_findings, safest
+from ckpttool.core.domain.finding import Code, Finding, Severity, suspect
+from ckpttool.core.domain.frozen import dataclass
+from ckpttool.core.domain.health import Health
+from ckpttool.core.domain.log_question import LogQuestion, SpikeQuestion
+from ckpttool.core.domain.metrics import LogNote, LogProblem, TrainingLog
+from ckpttool.core.domain.units import Step
+from ckpttool.core.errors import ExitCode
+from ckpttool.health.model_asd import AsdCheck
+from ckpttool.health.model_events import (
+    CheckpointMark,
+    HealthJudgement,
+    HealthReport,
+    HealthTimeline,
+    ReplayResult,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HealthQuestion:
+    """How to judge the health of checkpoints."""
+
+    threshold: float | None = None
+    """Embedding local norm (sum of squares) from which a checkpoint is unhealthy; None: go by the record."""
+    logs: LogQuestion = LogQuestion()
+    """Without patterns: what lies in the output folder."""
+    health_file: str | None = None
+    pipeline_stages: int | None = None
+    """Of the run. With one stage nothing is measured."""
+    write: bool = False
+    """Bring the health file in line with the judgement."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplayQuestion:
+    """Which policy to replay, with which settings; None: the policy's own."""
+
+    logs: LogQuestion
+    policy: str | None = None
+    """None: the rule of the trainer that wrote the logs, else `zscore`; with a setting of `skip`, that."""
+    threshold: float | None = None
+    """`skip`: the norm. `zscore`, `zclip`, `olmo`: standard deviations."""
+    count: int | None = None
+    """`skip`: in a row until training stops."""
+    nan_counts: bool = False
+    """`skip`: count NaN, which the trainer does not."""
+    dialect: str | None = None
+    """`features`: whose detector; None: torch_npu's."""
+    asd_config: str | None = None
+    """`features`: what its environment variable holds."""
+    margin_minutes: float = 0.0
+    spike: SpikeQuestion | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogReading:
+    """Which logs were read, and what in them is no number."""
+
+    sources: tuple[str, ...]
+    """As the user would write them."""
+    steps: int
+    """Steps that they show."""
+    notes: tuple[LogNote, ...]
+    problems: tuple[LogProblem, ...]
+    """The first ones."""
+    problem_count: int
+    unreadable: int = 0
+    """Logs that could not be read at all, or not to their end."""
+
+    @staticmethod
+    def of(log: TrainingLog) -> LogReading:
+        """Say what was read for a training's log."""
+        return LogReading(
+            sources=log.sources,
+            steps=len(log.metrics),
+            notes=log.notes,
+            problems=log.problems,
+            problem_count=log.problem_count,
+            unreadable=sum(problem.ends_the_log for problem in log.problems),
+        )
+
+    def exit_code(self, *, shown: int) -> ExitCode:
+        """Return 14 if a log could not be read to its end, or shows nothing: `shown` is how much it does."""
+        return ExitCode.INCOMPLETE if self.unreadable or not shown else ExitCode.OK
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WeightNumbers:
+    """What the shards of one checkpoint hold that tells of its health."""
+
+    name: str
+    step: Step | None
+    nonfinite: int
+    """NaN and infinite values, over all shards that were read."""
+    embedding_l2: float | None
+    """L2 norm of the embedding's weights on the rank where it is largest; None where no tensor is called so."""
+    embedding_moment: float | None
+    """Sum of squares of their first Adam moment on the rank where it is largest. A stand-in for the embedding local
+    norm: the moment is a smoothed gradient, so it is smaller and later."""
+    read_all: bool
+    """Whether every shard could be read to its end."""
+
+
+_BY_HEALTH = {
+    Health.HEALTHY: ExitCode.OK,
+    Health.UNKNOWN: ExitCode.INCOMPLETE,
+    Health.UNHEALTHY: ExitCode.DAMAGE,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HealthAnswer(Answered):
+    """Every checkpoint's health."""
+
+    NOUN = "health"
+
+    root: str
+    report: HealthReport
+    """Oldest checkpoint first."""
+    newest: HealthJudgement | None
+    """Of the newest checkpoint on the training's last course."""
+    reading: LogReading | None
+    """None where there is no log."""
+    points: tuple[tuple[Step, float], ...]
+    """Embedding local norm (sum of squares) at each step that shows one."""
+    weights: tuple[WeightNumbers, ...]
+    """One for each checkpoint, where the shards were looked into."""
+    health_file: str | None
+    """The record that was used, or written."""
+    written: bool = False
+    """Whether `health_file` was changed."""
+
+    @property
+    def exit_code(self) -> ExitCode:
+        """10 where the newest checkpoint is unhealthy or the record is wrong, 14 where health cannot be told."""
+        if self.newest is None:
+            return ExitCode.NOTHING_TO_RESUME
+        codes = {of_findings(self.report.findings), _BY_HEALTH[self.newest.health]}
+        if self.report.threshold is not None and self.newest.source == "record":
+            codes.add(ExitCode.INCOMPLETE)  # the threshold was asked for, and could not be applied
+        return safest(codes)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplayAnswer(Answered):
+    """What a policy would have done, and what that means for the checkpoints."""
+
+    NOUN = "replay"
+
+    settings: tuple[tuple[str, str | float], ...]
+    """The policy's own, by name."""
+    result: ReplayResult
+    reading: LogReading
+    timeline: HealthTimeline
+    marks: tuple[CheckpointMark, ...] | None
+    """None where no tree was given."""
+    advice: SpikeAdvice | StopAdvice | None
+    """None where nobody asked."""
+
+    @property
+    def exit_code(self) -> ExitCode:
+        """14 if a log could not be read to its end, or shows nothing that could be judged."""
+        judged = self.result.judged
+        if judged is not None and judged.first is None:
+            return ExitCode.INCOMPLETE
+        return self.reading.exit_code(shown=len(self.result.events) + self.result.steps_seen)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CalibrationAnswer(Answered):
+    """Thresholds that fit a run."""
+
+    NOUN = "calibration"
+
+    calibration: Calibration
+    settings: ThresholdSettings
+    """What to merge into the config of the trainer that takes such thresholds."""
+    reading: LogReading
+
+    @property
+    def exit_code(self) -> ExitCode:
+        """10 where the stretch is not normal, 14 where nothing can be recommended."""
+        if any(one.alarms_too_often for one in self.thresholds):
+            return ExitCode.DAMAGE
+        return self.reading.exit_code(shown=len(self.thresholds))
+
+    @property
+    def thresholds(self) -> tuple[Threshold, ...]:
+        """The thresholds that are recommended."""
+        found = (self.calibration.global_norm, self.calibration.embedding_local_norm)
+        return tuple(threshold for threshold in found if isinstance(threshold, Threshold))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AsdAnswer(Answered):
+    """A configuration string of feature-value detection, and what its parser makes of it."""
+
+    NOUN = "asd"
+
+    variable: str
+    """The environment variable."""
+    text: str
+    check: AsdCheck
+
+    @property
+    def exit_code(self) -> ExitCode:
+        """10 where something is not as its author meant it."""
+        return of_findings(self.findings)
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        """Return every trap, and that training does not start where it does not."""
+        error = self.check.error
+        if error is None:
+            return self.check.findings
+        stopped = suspect(Code.CONFIG_WRONG_TYPE, error)
+        return (stopped, *(finding for finding in self.check.findings if finding.severity is Severity.NOTE))

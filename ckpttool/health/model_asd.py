@@ -1,0 +1,100 @@
+"""Feature-value detection on Ascend: its settings, its samples, the events it logs."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from ckpttool.core.domain.asd import AsdDialect
+from ckpttool.core.domain.finding import Finding
+from ckpttool.core.domain.frozen import dataclass
+from ckpttool.core.domain.metrics import LocalTime
+from ckpttool.core.domain.units import Rank, Step
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AsdConfig:
+    """The settings in force; the defaults are torch_npu's."""
+
+    enable: bool = False
+    with_checksum: bool = False
+    cooldown: int = 5
+    """Minutes after a counted event in which another one is taken for its echo; also how long a checksum runs."""
+    strikes_num: int = 3
+    """Counted events that make a strike-out."""
+    strikes_window: int = 480
+    """Minutes that they may lie apart."""
+    checksum_cooldown: int = 180
+    """Minutes between two checksum runs."""
+    upper_thresh1: int = 1_000_000
+    """Multiple of the debiased mean that is abnormal. Not an absolute value, whatever its size suggests."""
+    upper_thresh2: int = 100
+    """Multiple of the debiased mean up to which a value enters that mean."""
+    grad_sample_interval: int = 3
+    """Every how many-th parameter is looked at."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AsdCheck:
+    """What a configuration string does when the real parser reads it."""
+
+    dialect: AsdDialect
+    config: AsdConfig
+    """What is in force afterwards; the defaults where the parser raises."""
+    error: str | None
+    """Why the real parser raises and training does not start; None where it does not."""
+    findings: tuple[Finding, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FeatureValue:
+    """One sample: the squared largest absolute gradient of one parameter."""
+
+    value: float
+    name: str = ""
+    """Each parameter has a history of its own."""
+    time: LocalTime | None = None
+    step: Step | None = None
+    rank: Rank | None = None
+
+
+class AsdKind(str, Enum):
+    """What a detector's log line says."""
+
+    EVENT = "event"
+    """One abnormal value."""
+    ECHO = "echo"
+    """One that does not count, so soon after another."""
+    STRIKE = "strike"
+    """Enough of them in the window."""
+    CHECKSUM_ON = "checksum-on"
+    CHECKSUM_OFF = "checksum-off"
+    CHECKSUM_DROPPED = "checksum-dropped"
+    """A strike that starts no checksum."""
+    CHECKSUM_ABNORMAL = "checksum-abnormal"
+    """A matrix product was wrong: the hardware of that rank."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AsdEvent:
+    """One thing that a detector logged."""
+
+    kind: AsdKind
+    time: LocalTime | None = None
+    """The machine's own clock, whole seconds."""
+    rank: Rank | None = None
+    name: str = ""
+    """The parameter."""
+    value: float | None = None
+    backward: int | None = None
+    """How many backward passes this parameter had seen; micro-batches each count."""
+    step: Step | None = None
+    """Global step, where the log tells it."""
+    group_since: LocalTime | None = None
+    """For a strike, its first event, where the log lists them."""
+    group_since_step: Step | None = None
+    """The same where it lists steps."""
+    message: str = ""
+    """What it says itself, where it is a sentence; else empty."""
+    source: str = ""
+    line: int = 0
+    """From 1."""

@@ -1,0 +1,187 @@
+"""The seam for health policies: a step in, events out; and what a policy remembers of a training as JSON."""
+
+from __future__ import annotations
+
+import struct
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from typing import ClassVar, Protocol
+
+from ckpttool.core.domain.asd import DIALECTS, AsdDialect
+from ckpttool.core.domain.frozen import dataclass
+from ckpttool.core.domain.metrics import StepMetrics
+from ckpttool.core.domain.units import Step
+from ckpttool.core.formats.strict_json import Json
+from ckpttool.health.model_events import EventKind, HealthEvent, JudgedSteps
+
+
+class Watch(Protocol):
+    """What a policy remembers of one training, step by step."""
+
+    def observe(self, row: StepMetrics) -> tuple[HealthEvent, ...]:
+        """Return what the policy notices at the next step. Where the step goes back, training was resumed."""
+        ...
+
+    def judges(self, row: StepMetrics) -> bool:
+        """Tell whether an unusual finite norm would be noticed at the next step; asked before `observe` takes it."""
+        return row.global_norm is not None
+
+    def end(self) -> tuple[HealthEvent, ...]:
+        """Return what still happens by itself after the last step: most rules know of nothing."""
+        return ()
+
+    def limit(self) -> float | None:
+        """Return the norm from which on the next step would be noticed, to the last bit; None where none is known.
+
+        None is for a warm-up, and for a rule that is blind. What is not finite may be noticed all the same.
+        """
+        ...
+
+    def saved(self) -> Json:
+        """Return everything that is remembered, as JSON that loses no bit: plain types, and no NaN but as text."""
+        ...
+
+    def restore(self, saved: Json) -> None:
+        """Remember what another watch of the same policy did.
+
+        Raises:
+            ParseError: It is not what `saved` returns.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PolicySettings:
+    """What a user asks of a policy; None: its own default. Which of them a policy has, it says itself."""
+
+    threshold: float | None = None
+    """`skip`: the norm. Others: standard deviations."""
+    count: int | None = None
+    """In a row until training stops."""
+    nan_counts: bool = False
+    """Whether a NaN counts in a row."""
+    dialect: str | None = None
+    """Whose detector."""
+    asd_config: str | None = None
+    """What its environment variable holds."""
+    dialects: tuple[AsdDialect, ...] = DIALECTS
+    """All detectors there are; the first one where none is named."""
+
+
+class Policy(Protocol):
+    """One rule with its settings, a frozen value. What it remembers is the watch's, so it can judge many logs."""
+
+    name: ClassVar[str]
+    """What users call it."""
+    options: ClassVar[tuple[str, ...]]
+    """Those of `ckpttool replay` that are settings of it, in order."""
+
+    @property
+    def warm_up(self) -> int:
+        """Steps with a norm that it needs before it judges one."""
+        ...
+
+    @classmethod
+    def from_settings(cls, settings: PolicySettings) -> Policy:
+        """Return it with what is asked for, and its own defaults for the rest.
+
+        Raises:
+            UsageError: A setting cannot be meant.
+        """
+        ...
+
+    def begin(self) -> Watch:
+        """Return a memory without any step."""
+        ...
+
+
+class Coverage:
+    """Which steps of a log a policy judged."""
+
+    def __init__(self, policy: Policy) -> None:
+        """Begin before the first step."""
+        self._policy = policy
+        self._first: Step | None = None
+        self._last: Step | None = None
+        self._previous: Step | None = None
+        self._stride = 1
+        self._norms = 0
+
+    def add(self, row: StepMetrics, *, judged: bool) -> None:
+        """Take in the next step of the log, and whether it was judged.
+
+        A step that the trainer skipped changed no weight, so it counts as judged as soon as any step was.
+        """
+        judged = judged or (bool(row.skipped) and self._first is not None)
+        if self._previous is not None and row.step > self._previous:
+            self._stride = row.step - self._previous
+        self._previous = row.step
+        if row.global_norm is not None:
+            self._norms += 1
+        if not judged:
+            return
+        self._first = row.step if self._first is None else min(self._first, row.step)
+        end = Step(row.step + self._stride - 1)
+        self._last = end if self._last is None else max(self._last, end)
+
+    def steps(self) -> JudgedSteps:
+        """Return the steps that were judged."""
+        return JudgedSteps(first=self._first, last=self._last, why=self._why())
+
+    def _why(self) -> str:
+        if not self._norms:
+            return "no step of the log shows a global norm"
+        needed = self._policy.warm_up
+        if not needed:
+            return "the log begins there"
+        why = f"{self._policy.name} needs {needed} steps with a norm before it judges one"
+        return why if self._first is not None else f"{why}, and the log shows {self._norms}"
+
+
+def judge(policy: Policy, metrics: Iterable[StepMetrics], coverage: Coverage | None = None) -> Iterator[HealthEvent]:
+    """Yield what the rule notices, step by step, up to a stop; `metrics` is consumed no faster than events are.
+
+    Args:
+        policy: The rule.
+        metrics: In the order of the log.
+        coverage: Learns which steps were judged.
+    """
+    watch = policy.begin()
+    for row in metrics:
+        if coverage is not None:
+            coverage.add(row, judged=watch.judges(row))
+        events = watch.observe(row)
+        if events:
+            yield from events
+            if any(event.kind is EventKind.STOP for event in events):
+                return
+    yield from watch.end()
+
+
+def least_noticed(noticed: Callable[[float], bool]) -> float | None:
+    """Return the smallest norm that is noticed; None where the largest is not.
+
+    Args:
+        noticed: False up to some norm, and true from there on.
+    """
+    # Positive floats are ordered as the whole numbers are that their bits spell, so halving finds the very one.
+    low, high = 0, _bits(sys.float_info.max)
+    if not noticed(sys.float_info.max):
+        return None
+    while low < high:
+        middle = (low + high) // 2
+        if noticed(_float(middle)):
+            high = middle
+        else:
+            low = middle + 1
+    return _float(low)
+
+
+def _bits(value: float) -> int:
+    bits: int = struct.unpack("<q", struct.pack("<d", value))[0]
+    return bits
+
+
+def _float(bits: int) -> float:
+    value: float = struct.unpack("<d", struct.pack("<q", bits))[0]
+    return value

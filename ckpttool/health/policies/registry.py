@@ -1,0 +1,79 @@
+"""Health policies by the names that users call them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import fields
+from importlib import import_module
+from types import MappingProxyType
+from typing import TYPE_CHECKING, cast
+
+from ckpttool.core.domain.asd import AsdDialect
+from ckpttool.core.errors import UsageError
+from ckpttool.health.model_asd import AsdConfig
+
+if TYPE_CHECKING:
+    from ckpttool.health.policies.base import Policy, PolicySettings
+
+POLICIES: Mapping[str, str] = MappingProxyType(
+    {
+        "skip": "ckpttool.health.policies.skip:SkipPolicy",
+        "features": "ckpttool.health.asd.features:FeaturePolicy",
+        "zclip": "ckpttool.health.policies.zclip:ZClipPolicy",
+        "olmo": "ckpttool.health.policies.olmo:OlmoPolicy",
+        "zscore": "ckpttool.health.policies.robust_z:RobustZPolicy",
+    }
+)
+"""What users call a policy -> its class, in the order in which they are offered; imported when one is meant."""
+
+
+def policy_type(name: str) -> type[Policy]:
+    """Return the class of a policy.
+
+    Raises:
+        UsageError: There is no such policy.
+    """
+    if name not in POLICIES:
+        raise UsageError(f"there is no policy {name!r}; there are {', '.join(POLICIES)}")
+    module, _, policy = POLICIES[name].partition(":")
+    return cast("type[Policy]", getattr(import_module(module), policy))
+
+
+def policy_of(name: str, settings: PolicySettings) -> Policy:
+    """Return the policy that the user means.
+
+    Raises:
+        UsageError: There is no such policy, or a setting is not one of it.
+    """
+    policy = policy_type(name)
+    if settings.threshold is not None and not (0 < settings.threshold < math.inf):
+        raise UsageError(f"--threshold must be above 0 and finite, not {settings.threshold:g}")
+    given = {
+        "--threshold": settings.threshold is not None,
+        "--count": settings.count is not None,
+        "--nan": settings.nan_counts,
+        "--dialect": settings.dialect is not None,
+        "--asd-config": settings.asd_config is not None,
+    }
+    for option, is_given in given.items():
+        if is_given and option not in policy.options:
+            raise UsageError(f"{option} is no setting of {policy.name}, which has {', '.join(policy.options)}")
+    return policy.from_settings(settings)
+
+
+def settings_of(policy: Policy) -> tuple[tuple[str, str | float], ...]:
+    """Return a policy's settings, by name."""
+    return tuple(_settings(policy))
+
+
+def _settings(value: object) -> Iterator[tuple[str, str | float]]:
+    for field in fields(value):  # type: ignore[arg-type]  # every policy is a dataclass
+        own = getattr(value, field.name)
+        match own:
+            case AsdConfig():
+                yield from _settings(own)
+            case AsdDialect():
+                yield field.name, own.name
+            case _:
+                yield field.name, own

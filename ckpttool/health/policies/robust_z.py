@@ -1,0 +1,144 @@
+"""Our recommendation: a z-score on the logarithm of the norm that outliers cannot bend."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import ClassVar
+
+from ckpttool.core.domain.metrics import StepMetrics
+from ckpttool.core.formats.strict_json import Json, as_number, as_object, get_int, get_list, number
+from ckpttool.health.model_events import EventKind, HealthEvent
+from ckpttool.health.policies.base import PolicySettings, Watch, least_noticed
+
+MAD_TO_SIGMA = 1.4826
+"""Median absolute deviation to standard deviation, for a normal distribution."""
+
+LEAST_SPREAD = 0.01
+"""Of the logarithm: a norm that wanders by less than 1 % is constant, and 1 % more is no news."""
+
+_REFRESH = 8
+"""New values after which median and spread are taken anew: they hardly move, and sorting is what costs."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RobustZPolicy:
+    """Notice a norm whose logarithm lies far above the median of the recent normal ones.
+
+    Median and MAD do not move when a few values explode; spikes stay out of the window, so one does not hide the next;
+    what is not finite is always a spike; and a row of spikes as long as `level_shift` is a new level, so the rule
+    cannot be stuck for good. The other policies here fail in at least one of these.
+    """
+
+    name: ClassVar[str] = "zscore"
+    options: ClassVar[tuple[str, ...]] = ("--threshold",)
+
+    z_limit: float = 7.0
+    window: int = 256
+    """Normal steps that are remembered."""
+    warm_up: int = 64
+    """Normal steps before anything is noticed."""
+    level_shift: int = 50
+    """Spikes in a row that are the new level."""
+
+    @classmethod
+    def from_settings(cls, settings: PolicySettings) -> RobustZPolicy:
+        """Return it with what is asked for, and its own defaults for the rest."""
+        return cls(z_limit=settings.threshold or cls().z_limit)
+
+    def begin(self) -> Watch:
+        """Return a memory without any step."""
+        return _Window(self)
+
+
+class _Window(Watch):
+    """Logarithms of recent normal norms, with their median and spread, and of the spikes in a row since."""
+
+    def __init__(self, policy: RobustZPolicy) -> None:
+        self._policy = policy
+        self._normal: deque[float] = deque()
+        self._spikes: list[float] = []
+        self._median = 0.0
+        self._spread = math.inf
+        self._stale = 0  # normal norms since median and spread were taken
+
+    def judges(self, row: StepMetrics) -> bool:
+        return row.global_norm is not None and len(self._normal) >= self._policy.warm_up
+
+    def observe(self, row: StepMetrics) -> tuple[HealthEvent, ...]:
+        norm = row.global_norm
+        if norm is None or norm == 0:  # no gradient at all: nothing to compare
+            return ()
+        if not math.isfinite(norm):
+            message = f"the norm is {norm}"
+            return (HealthEvent(kind=EventKind.NONFINITE, step=row.step, value=norm, message=message),)
+        value = math.log(abs(norm))
+        z = self._z(value)
+        if len(self._normal) < self._policy.warm_up or z <= self._policy.z_limit:
+            self._spikes.clear()
+            self._add(value)
+            return ()
+        self._spikes.append(value)
+        limit = math.exp(self._median + self._policy.z_limit * self._spread)
+        message = f"norm {norm:g} lies {z:.1f} robust standard deviations above the recent ones"
+        spike = HealthEvent(kind=EventKind.SPIKE, step=row.step, value=norm, limit=limit, message=message)
+        if len(self._spikes) != self._policy.level_shift:
+            return (spike,)
+        self._normal = deque(self._spikes)
+        self._spikes.clear()
+        self._refresh()
+        message = f"{self._policy.level_shift} spikes in a row: the norm has a new level"
+        return (spike, HealthEvent(kind=EventKind.LEVEL_SHIFT, step=row.step, value=norm, message=message))
+
+    def limit(self) -> float | None:
+        if len(self._normal) < self._policy.warm_up:
+            return None
+        return least_noticed(lambda norm: norm > 0 and self._z(math.log(norm)) > self._policy.z_limit)
+
+    def saved(self) -> Json:
+        return {
+            "normal": list(self._normal),
+            "spikes": list(self._spikes),
+            "median": self._median,
+            "spread": number(self._spread),
+            "stale": self._stale,
+        }
+
+    def restore(self, saved: Json) -> None:
+        record = as_object(saved)
+        normal, self._spikes = ([as_number(value) for value in get_list(record, key)] for key in ("normal", "spikes"))
+        self._normal = deque(normal)
+        self._median, self._spread = (as_number(record.get(key)) for key in ("median", "spread"))
+        self._stale = get_int(record, "stale")
+
+    def _add(self, value: float) -> None:
+        self._normal.append(value)
+        if len(self._normal) > self._policy.window:
+            self._normal.popleft()
+        self._stale += 1
+        if self._stale >= _REFRESH:
+            self._refresh()
+
+    def _z(self, value: float) -> float:
+        return (value - self._median) / self._spread
+
+    def _refresh(self) -> None:
+        self._median, self._spread = robust(self._normal)
+        self._stale = 0
+
+
+def robust(values: Collection[float]) -> tuple[float, float]:
+    """Return median and robust standard deviation; the latter is never below `LEAST_SPREAD`.
+
+    Raises:
+        ValueError: There are no values.
+    """
+    from statistics import median as median_of  # it loads fractions and random, for which no start should wait
+
+    if not values:
+        raise ValueError("there is no median of nothing")
+    median = median_of(values)
+    mad = median_of(abs(value - median) for value in values)
+    return median, max(MAD_TO_SIGMA * mad, LEAST_SPREAD)

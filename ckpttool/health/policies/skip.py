@@ -1,0 +1,166 @@
+"""Data skip by the global norm, exactly as a trainer has it, or with its NaN hole closed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import ClassVar
+
+from ckpttool.core.domain.metrics import StepMetrics
+from ckpttool.core.domain.units import Step
+from ckpttool.core.formats.strict_json import Json, as_object, get_bool, get_int, get_optional_int
+from ckpttool.health.model_events import EventKind, HealthEvent
+from ckpttool.health.policies.base import PolicySettings, Watch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SkipPolicy:
+    """Drop an update whose norm is at or above the threshold; stop at the N-th in a row.
+
+    Source:
+        The code of the trainer that has it (its folder says which versions). The wrapper applies an update where there
+        is no overflow and `norm < threshold`, so a norm equal to the threshold is skipped, although the documentation
+        says "above". The monitor counts in memory only: a restart begins at 0.
+    """
+
+    name: ClassVar[str] = "skip"
+    options: ClassVar[tuple[str, ...]] = ("--count", "--nan", "--threshold")
+
+    threshold: float = 3.0
+    count_threshold: int = 10
+    nan_counts: bool = False
+    """Whether a NaN counts in a row. In the trainer it does not, for it is not at or above the threshold: the count
+    starts anew, though the update is dropped all the same."""
+
+    @property
+    def warm_up(self) -> int:
+        """Steps with a norm that it needs before it judges one: a fixed threshold needs none."""
+        return 0
+
+    @classmethod
+    def from_settings(cls, settings: PolicySettings) -> SkipPolicy:
+        """Return it with what is asked for, and its own defaults for the rest."""
+        return cls(
+            threshold=settings.threshold or cls().threshold,
+            count_threshold=settings.count or cls().count_threshold,
+            nan_counts=settings.nan_counts,
+        )
+
+    def begin(self) -> Watch:
+        """Return a memory without any step."""
+        return _InARow(policy=self)
+
+
+@dataclass(slots=True, kw_only=True)
+class _InARow(Watch):
+    """Steps in a row, between what is certain and what the steps not shown leave open."""
+
+    policy: SkipPolicy
+    low: int = 0
+    """Certainly in a row."""
+    high: int = 0
+    """At most in a row, if every step not shown was one of them."""
+    last: Step | None = None
+    told: bool = False
+    """That this row may have been a stop has been said."""
+
+    def observe(self, row: StepMetrics) -> tuple[HealthEvent, ...]:
+        """Return each lost update, and the stop."""
+        norm, last = row.global_norm, self.last
+        usual = norm is not None and norm < self.policy.threshold and not row.overflow
+        if usual and (last is None or row.step == last + 1):  # nearly every step
+            self.last = row.step
+            self._reset()
+            return ()
+        return (*self._arrive(row.step), *self._judge(row))
+
+    def limit(self) -> float | None:
+        return self.policy.threshold
+
+    def saved(self) -> Json:
+        return {"low": self.low, "high": self.high, "last": self.last, "told": self.told}
+
+    def restore(self, saved: Json) -> None:
+        record = as_object(saved)
+        self.low, self.high = get_int(record, "low"), get_int(record, "high")
+        last = get_optional_int(record, "last", minimum=None)
+        self.last = None if last is None else Step(last)
+        self.told = get_bool(record, "told")
+
+    def _arrive(self, step: Step) -> Iterator[HealthEvent]:
+        """Account for the steps between the one before and this one."""
+        if self.last is not None and step <= self.last:
+            yield HealthEvent(
+                kind=EventKind.RESTART,
+                step=step,
+                since_step=self.last,
+                message=f"the log goes back from step {self.last} to {step}; the count starts at 0",
+            )
+            self._reset()
+        elif self.last is not None and step > self.last + 1:
+            yield from self._unseen(self.last + 1, step - 1)
+        self.last = step
+
+    def _judge(self, row: StepMetrics) -> Iterator[HealthEvent]:
+        """Judge one step."""
+        norm = row.global_norm
+        if norm is None:
+            yield from self._unseen(row.step, row.step)
+        elif norm >= self.policy.threshold or (math.isnan(norm) and self.policy.nan_counts):
+            yield from self._skip(row.step, norm)
+        elif math.isnan(norm):
+            self._reset()
+            message = "the norm is NaN: the update is dropped, nothing is logged and the count starts at 0"
+            yield self._event(EventKind.SKIP_UNCOUNTED, row.step, norm, message)
+        else:
+            self._reset()
+            if row.overflow:
+                message = (
+                    "the loss scaler dropped the update; the norm is below the threshold, so the count starts at 0"
+                )
+                yield self._event(EventKind.OVERFLOW, row.step, norm, message)
+
+    def _skip(self, step: Step, norm: float) -> Iterator[HealthEvent]:
+        self.low += 1
+        self.high += 1
+        limit = self.policy.count_threshold
+        # Somebody may go on behind the stop: then there are more than it takes.
+        count = f"{self.low} of {limit}" if self.low <= limit else f"{self.low}"
+        message = f"norm {norm:g} is at or above {self.policy.threshold:g}: {count} in a row"
+        yield self._event(EventKind.SKIP, step, norm, message)
+        if self.low >= limit:
+            yield self._event(EventKind.STOP, step, norm, f"{limit} in a row: training stops at this step")
+        else:
+            yield from self._perhaps_stop(step, step)
+
+    def _unseen(self, first: int, last: int) -> Iterator[HealthEvent]:
+        """Take in steps that the log does not show: they end the certain row and may prolong the possible one."""
+        self.high += last - first + 1
+        touches = self.low > 0
+        self.low = 0
+        if touches:
+            yield from self._perhaps_stop(Step(first), Step(last))
+
+    def _perhaps_stop(self, first: Step, last: Step) -> Iterator[HealthEvent]:
+        limit = self.policy.count_threshold
+        if self.high < limit or self.told:
+            return
+        self.told = True
+        yield HealthEvent(
+            kind=EventKind.UNDECIDED,
+            step=last,
+            since_step=first,
+            count=self.high,
+            message=f"whether {limit} in a row were reached by step {last} cannot be decided: the log does not show "
+            "every step",
+        )
+
+    def _reset(self) -> None:
+        self.low = self.high = 0
+        self.told = False
+
+    def _event(self, kind: EventKind, step: Step, norm: float, message: str) -> HealthEvent:
+        return HealthEvent(
+            kind=kind, step=step, value=norm, limit=self.policy.threshold, count=self.low, message=message
+        )

@@ -1,0 +1,111 @@
+"""Logs in one pass, and the times of saves on their clock."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from itertools import chain
+
+from ckpttool.core.domain.checkpoint import Checkpoint, CheckpointKey
+from ckpttool.core.domain.log_question import STDIN
+from ckpttool.core.domain.metrics import LocalTime, LogAttempt, LogItem, LogNote, LogProblem, StepMetrics
+from ckpttool.core.logs.base import local_time
+from ckpttool.core.logs.merge import KEPT_PROBLEMS, Merging, merge
+from ckpttool.core.logs.reading import LogReader
+from ckpttool.health.model import LogReading
+
+
+def written(checkpoints: Iterable[Checkpoint]) -> dict[CheckpointKey, LocalTime]:
+    """Return when the last of each checkpoint's files was written, on the clock that this machine's logs show."""
+    found: dict[CheckpointKey, LocalTime] = {}
+    for checkpoint in checkpoints:
+        if checkpoint.saved_ns is not None:
+            with suppress(ValueError, OverflowError):  # a file's time may be in no year of the calendar
+                found[checkpoint.key] = local_time(checkpoint.saved_ns / 1e9)
+    return found
+
+
+class LogPass:
+    """One pass over logs in bounded memory: yields the steps, and keeps what else they tell."""
+
+    def __init__(self, reader: LogReader, patterns: Sequence[str], *, keep: bool = False) -> None:
+        """Find the logs.
+
+        Args:
+            reader: Knows their formats.
+            patterns: Files, globs, folders of logs, or `-`.
+            keep: Whether each start of the training that they show will be asked for: some bytes a step.
+
+        Raises:
+            UsageError: There is no such log.
+        """
+        self.names = reader.expand(patterns)
+        self._reader = reader
+        self._steps = 0
+        self._notes: list[LogNote] = []
+        self._problems: list[LogProblem] = []
+        self._count = 0
+        self._unreadable = 0
+        self._merging = Merging() if keep else None
+
+    def steps(self) -> Iterator[StepMetrics]:
+        """Yield the steps as the logs have them, so that a policy sees each restart.
+
+        Logs that begin at the same step are those of several ranks; they are one training, and are merged first.
+        """
+        if len(self.names) > 1 and self._same_beginning():
+            log = merge((name, self._kept(name)) for name in self.names)
+            yield from log.metrics
+            return
+        for item in chain.from_iterable(self._kept(name) for name in self.names):
+            if isinstance(item, StepMetrics):
+                yield item
+
+    def _same_beginning(self) -> bool:
+        if STDIN in self.names:
+            return False  # it can be read only once
+        firsts = [self._first(name) for name in self.names]
+        known = [step for step in firsts if step is not None]
+        return len(set(known)) < len(known)
+
+    def _first(self, name: str) -> int | None:
+        items = self._reader.read(name)
+        return next((item.step for item in items if isinstance(item, StepMetrics)), None)
+
+    def attempts(self) -> tuple[LogAttempt, ...] | None:
+        """Return each start of the training that was seen; none where nobody said that they would be asked for."""
+        return () if self._merging is None else self._merging.log().attempts
+
+    def _kept(self, name: str) -> Iterator[LogItem]:
+        """Yield what a log shows; keep what is no step."""
+        if self._merging is not None:
+            self._merging.begin(name)
+        for item in self._reader.read(name):
+            if self._merging is not None:
+                self._merging.add(item)
+            match item:
+                case StepMetrics():
+                    self._steps += 1
+                case LogNote():
+                    self._notes.append(item)
+                case LogProblem():
+                    self.keep_problem(item)
+            yield item
+
+    def keep_problem(self, problem: LogProblem) -> None:
+        """Count what could not be read."""
+        self._count += 1
+        self._unreadable += problem.ends_the_log
+        if len(self._problems) < KEPT_PROBLEMS:
+            self._problems.append(problem)
+
+    def reading(self) -> LogReading:
+        """Say what was read so far."""
+        return LogReading(
+            sources=self.names,
+            steps=self._steps,
+            notes=tuple(self._notes),
+            problems=tuple(self._problems),
+            problem_count=self._count,
+            unreadable=self._unreadable,
+        )

@@ -1,0 +1,145 @@
+"""The health of a tree's checkpoints: what the shards themselves say, and which one is the newest."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+
+from ckpttool.core.decide.lineage import Course
+from ckpttool.core.domain.checkpoint import Checkpoint, CheckpointKey, Inventory
+from ckpttool.core.domain.finding import Code, Finding, Severity
+from ckpttool.core.domain.frozen import replace
+from ckpttool.core.domain.health import Health
+from ckpttool.core.domain.metrics import StepMetrics, TrainingLog
+from ckpttool.core.domain.progress import newest_first
+from ckpttool.core.domain.units import Rank, Step, on_ranks
+from ckpttool.core.domain.verdict import TensorStat, Verdict
+from ckpttool.core.errors import IncompleteError
+from ckpttool.health.model import WeightNumbers
+from ckpttool.health.model_events import HealthJudgement, HealthReport
+from ckpttool.health.rules_evidence import log_findings
+
+_FIRST_MOMENT = "adam_m."
+_NO_WEIGHT = ("adam_", "accu_grads", "fi_parameter", "position")
+"""In the name of a tensor: optimizer state, accumulated gradients, counters, and the other kind of embedding."""
+
+
+def weigh(verdict: Verdict) -> WeightNumbers:
+    """Return the numbers of one checkpoint, from a verdict at level NUMERICS.
+
+    A checkpoint is flagged where the norm is too high on *any* rank of the first stage; so the rank where a number is
+    largest speaks for all. Copies on data-parallel ranks are not added up by that.
+    """
+    weights: dict[Rank | None, list[TensorStat]] = defaultdict(list)
+    moments: dict[Rank | None, list[TensorStat]] = defaultdict(list)
+    nonfinite = 0
+    for report in verdict.reports:
+        for stat in report.stats:
+            nonfinite += stat.nans + stat.infinities
+            if "embedding" not in stat.name.lower():
+                continue
+            if _FIRST_MOMENT in stat.name:
+                moments[report.rank].append(stat)
+            elif not any(word in stat.name for word in _NO_WEIGHT):
+                weights[report.rank].append(stat)
+    squares = _largest(weights.values())
+    return WeightNumbers(
+        name=verdict.name,
+        step=verdict.step,
+        nonfinite=nonfinite,
+        embedding_l2=None if squares is None else math.sqrt(squares),
+        embedding_moment=_largest(moments.values()),
+        read_all=not unread(verdict),
+    )
+
+
+def unread(verdict: Verdict) -> tuple[Finding, ...]:
+    """Return why not every element of a checkpoint could be read."""
+    return tuple(finding for finding in verdict.findings if finding.severity > Severity.SUSPECT)
+
+
+def _largest(ranks: Iterable[list[TensorStat]]) -> float | None:
+    """Return the sum of squares of the rank where it is largest."""
+    return max((math.fsum(stat.norm * stat.norm for stat in stats) for stats in ranks), default=None)
+
+
+def with_weights(
+    report: HealthReport, weights: Mapping[CheckpointKey, WeightNumbers], inventory: Inventory
+) -> HealthReport:
+    """Call what holds NaN or infinity unhealthy, whatever was measured when it was saved."""
+    pairs = zip(report.judgements, inventory.checkpoints, strict=True)
+    judgements = (_weighed(judgement, weights.get(checkpoint.key)) for judgement, checkpoint in pairs)
+    return replace(report, judgements=tuple(judgements))
+
+
+def _weighed(judgement: HealthJudgement, numbers: WeightNumbers | None) -> HealthJudgement:
+    if numbers is None or not numbers.nonfinite:
+        return judgement
+    note = f"its shards hold {numbers.nonfinite} NaN or infinite values"
+    return replace(judgement, health=Health.UNHEALTHY, source="weights", note=note)
+
+
+def with_drift(report: HealthReport, inventory: Inventory) -> HealthReport:
+    """Call unhealthy what a rank saved whose copy of the weights had drifted from its replicas'."""
+    pairs = zip(report.judgements, inventory.checkpoints, strict=True)
+    return replace(report, judgements=tuple(_drifted(*pair) for pair in pairs))
+
+
+def _drifted(judgement: HealthJudgement, checkpoint: Checkpoint) -> HealthJudgement:
+    found = [finding for finding in checkpoint.findings if finding.code is Code.REPLICA_DRIFTED]
+    if not found or judgement.health is Health.UNHEALTHY:
+        return judgement
+    ranks = tuple(sorted({rank for finding in found for rank in finding.ranks}))
+    note = f"what it holds of {on_ranks(ranks)} drifted from its replicas: ckpttool verify says since when"
+    return replace(judgement, health=Health.UNHEALTHY, source="replicas", note=note)
+
+
+def _pairs(report: HealthReport, inventory: Inventory) -> list[tuple[Checkpoint, HealthJudgement]]:
+    """Return checkpoints of the training's last course with their judgements, newest first."""
+    keys = (checkpoint.key for checkpoint in inventory.checkpoints)
+    judgements = dict(zip(keys, report.judgements, strict=True))
+    course = Course(inventory)
+    best_first = course.best_first(newest_first(inventory.checkpoints))
+    return [(checkpoint, judgements[checkpoint.key]) for checkpoint in best_first if not course.abandoned(checkpoint)]
+
+
+def with_newest(report: HealthReport, inventory: Inventory) -> HealthReport:
+    """Name the newest healthy one as `resolve` understands newest: a later run before a higher step."""
+    healthy = (
+        checkpoint.name for checkpoint, judgement in _pairs(report, inventory) if judgement.health is Health.HEALTHY
+    )
+    return replace(report, newest_healthy=next(healthy, None))
+
+
+def newest(report: HealthReport, inventory: Inventory) -> HealthJudgement | None:
+    """Return the judgement of the newest checkpoint on the training's last course."""
+    return next((judgement for _, judgement in _pairs(report, inventory)), None)
+
+
+def other_findings(inventory: Inventory, log: TrainingLog | None, verdicts: Sequence[Verdict]) -> tuple[Finding, ...]:
+    """Return what hinders the judgement: records, lines of logs and shards that could not be read."""
+    found = [finding for finding in inventory.findings if finding.code.value.startswith("health-")]
+    if log is not None:
+        found += log_findings(log.problems, log.problem_count)
+    for verdict in verdicts:
+        found += unread(verdict)
+    return tuple(found)
+
+
+def embedding_norms(metrics: Iterable[StepMetrics]) -> tuple[tuple[Step, float], ...]:
+    """Return the embedding local norm at each step that shows one."""
+    return tuple((row.step, row.embedding_local_norm) for row in metrics if row.embedding_local_norm is not None)
+
+
+def assert_read_to_its_end(log: TrainingLog) -> None:
+    """Refuse to record anything from part of a log: a later attempt at a step, further on, may have been worse.
+
+    Raises:
+        IncompleteError: It could not be read to its end.
+    """
+    for problem in log.problems:
+        if problem.ends_the_log:
+            raise IncompleteError(
+                f"{problem.source}: {problem.reason}; nothing was recorded from the part that was read"
+            )

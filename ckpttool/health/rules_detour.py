@@ -1,0 +1,355 @@
+"""Ways around a spike, and on after a stop: which checkpoint, and where the data go on."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+
+from ckpttool.core.domain.advice import Choice, DataDetour, LossAfter, SampleClock, Spike, SpikeAdvice, StopAdvice
+from ckpttool.core.domain.checkpoint import Checkpoint, Inventory
+from ckpttool.core.domain.finding import Code, suspect
+from ckpttool.core.domain.frozen import dataclass, replace
+from ckpttool.core.domain.metrics import LogNote, NoteKind, StepMetrics
+from ckpttool.core.domain.units import Step, counted
+from ckpttool.core.errors import IncompleteError, UsageError
+from ckpttool.health.model import LogReading
+from ckpttool.health.model_events import HealthTimeline, SuspectKind
+from ckpttool.health.policies.robust_z import MAD_TO_SIGMA
+
+_SAME_DATA_AGAIN = (
+    "if the spike returns at the same data, skip more batches, lower the learning rate or change the seed; and move "
+    "the later checkpoints away, or the next resume picks one of them"
+)
+
+
+_LOSSES = 64
+"""Losses on each side of a spike whose medians are compared."""
+
+_FEWEST_LOSSES = 20
+"""Fewer on either side tell nothing."""
+
+_LOSS_SIGMAS = 3.0
+"""Robust standard deviations of one loss. The median of twenty trembles by a quarter of one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RewindRecipe:
+    """How far to go back and how much to skip.
+
+    Source:
+        PaLM: restart about 100 steps before the spike, skip 200 to 500 batches. The batches are not bad in
+        themselves; it is these data in that state of the model.
+    """
+
+    margin: int = 100
+    """Steps that the checkpoint must lie before the onset."""
+    min_skip: int = 200
+    """Batches."""
+    max_skip: int = 500
+    """Batches."""
+    recovers_within: int = 50
+    """Steps after which a spike that ended by itself was an ordinary one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stop:
+    """Where too many skipped steps in a row ended a training."""
+
+    step: Step
+    count: int
+    """Steps in a row, `step` included."""
+    skipped: str | None = None
+    """What the log tells of them, as a sentence; None where only a policy would have skipped them."""
+
+
+_FEWEST_AT_END = 2
+"""Skipped steps at the end of a log that are taken for a stop of which no line tells."""
+
+
+def ended_in_skips(notes: Sequence[LogNote], newest: Step | None, at_end: int = 0) -> Stop | None:
+    """Return where too many skipped steps in a row ended the training; None where it went on since, or never began.
+
+    Args:
+        notes: What the logs tell besides numbers, in their order.
+        newest: The last step that they show.
+        at_end: So many steps in a row, `newest` the last of them, were skipped by the training. The line of the stop
+            itself is not in a trainer's own log where the exception goes by that.
+    """
+    stops = [
+        Stop(step=note.step, count=note.count or 1)
+        for note in notes
+        if note.kind is NoteKind.COUNT_STOP and note.step is not None
+    ]
+    if stops and newest is not None and stops[-1].step >= newest:
+        return replace(stops[-1], skipped=_skipped(stops[-1]))
+    if newest is None or at_end < _FEWEST_AT_END:
+        return None
+    stop = Stop(step=newest, count=at_end)
+    return replace(stop, skipped=f"{_skipped(stop)}; the log ends there without a line that says why")
+
+
+def _skipped(stop: Stop) -> str:
+    if stop.count == 1:
+        return f"the training skipped step {stop.step}, whose update changed no weight"
+    return f"the training skipped steps {stop.step - stop.count + 1} to {stop.step}, whose updates changed no weight"
+
+
+def skipped_at_end(rows: Sequence[StepMetrics]) -> int:
+    """Count the steps at the end of a log that the training skipped for their norm: not those of an overflow."""
+    number = 0
+    for row in reversed(rows):
+        if not row.skipped or row.overflow:
+            break
+        number += 1
+    return number
+
+
+def spike_to_pass(
+    line: HealthTimeline,
+    around: Step | None,
+    reading: LogReading,
+    threshold: float | None,
+    skipped: Sequence[Step] = (),
+) -> Spike:
+    """Return the spike to go around.
+
+    Args:
+        line: What is suspect by the logs.
+        around: The spike nearest to this step; None: the last one.
+        reading: What was read of them.
+        threshold: The global norm from which a step is a spike; None: a z-score tells.
+        skipped: Steps that the training skipped, ascending: they harmed nothing, and are no spike.
+
+    Raises:
+        UsageError: There is none; the message says what else to try.
+        IncompleteError: Nobody can know, for the log was not read to its end, or shows no step.
+    """
+    spike = find_spike(line, around)
+    if spike is not None:
+        return spike
+    if reading.unreadable or not reading.steps:
+        ends = [f"{problem.source}: {problem.reason}" for problem in reading.problems if problem.ends_the_log]
+        why = ends[0] if ends else f"{', '.join(reading.sources)}: no training step was found"
+        raise IncompleteError(f"{why}; whether there was a spike is unknown")
+    remedy = "" if threshold is not None else "; a threshold of the global norm tells what a spike is"
+    if line.judged is not None and line.judged.first is None:
+        raise IncompleteError(f"whether there was a spike is unknown: {line.judged.why}{remedy}")
+    but = ""
+    if skipped:
+        steps = counted(len(skipped), "step")
+        but = f"; the training skipped {steps}, {skipped[0]} to {skipped[-1]}, whose updates changed no weight"
+    applied = " whose update was applied" if skipped else ""
+    if threshold is not None:
+        raise UsageError(f"no step of the log{applied} has a global norm of {threshold:g} or more{but}")
+    raise UsageError(f"the log shows no spike{remedy}{but}")
+
+
+def find_spike(line: HealthTimeline, around: Step | None = None) -> Spike | None:
+    """Return the last spike of the timeline, or the one that is nearest to a step; None where there is none."""
+    spikes = [
+        Spike(onset=interval.first_step, end=interval.recovered_step)
+        for interval in line.intervals
+        if interval.kind is SuspectKind.SPIKE and interval.first_step is not None
+    ]
+    if around is None:
+        return max(spikes, key=lambda spike: spike.onset, default=None)
+    return min(spikes, key=lambda spike: _distance(spike, around), default=None)
+
+
+def sample_clock(metrics: Iterable[StepMetrics]) -> SampleClock | None:
+    """Return the samples a step, from the first two neighbouring steps that show the samples consumed."""
+    before: StepMetrics | None = None
+    for row in metrics:
+        if row.consumed_samples is None:
+            continue
+        if before is not None and row.step == before.step + 1 and before.consumed_samples is not None:
+            batch = row.consumed_samples - before.consumed_samples
+            if batch > 0:
+                return SampleClock(step=row.step, samples=row.consumed_samples, global_batch_size=batch)
+        before = row
+    return None
+
+
+def loss_after(spike: Spike, losses: Iterable[tuple[Step, float]]) -> LossAfter:
+    """Return whether the loss came back after a spike: its median since against the losses before the onset.
+
+    Args:
+        spike: The norm's spike.
+        losses: Finite losses by ascending step.
+    """
+    from statistics import median  # it loads fractions and random, for which no start should wait
+
+    before: deque[float] = deque(maxlen=_LOSSES)
+    since: deque[float] = deque(maxlen=_LOSSES)
+    for step, loss in losses:
+        if step < spike.onset:
+            before.append(loss)
+        elif spike.end is not None and step >= spike.end:
+            since.append(loss)
+    if len(before) < _FEWEST_LOSSES or len(since) < _FEWEST_LOSSES:
+        few = f"{len(before)} losses before it and {len(since)} since"
+        return LossAfter(is_back=None, clause=f"whether the loss is back too is unknown: the log shows {few}")
+    usual = median(before)
+    spread = MAD_TO_SIGMA * median(abs(loss - usual) for loss in before)
+    now = median(since)
+    if now - usual <= _LOSS_SIGMAS * spread:
+        return LossAfter(is_back=True, clause="the loss is back too")
+    sigmas = "far" if not spread else f"{(now - usual) / spread:.1f} robust standard deviations"
+    return LossAfter(
+        is_back=False,
+        clause=f"the loss is not back: its median over the last {len(since)} steps is {now:.5g}, "
+        f"{sigmas} above {usual:.5g} before step {spike.onset}",
+    )
+
+
+def advise_spike(
+    spike: Spike,
+    good: Sequence[Step],
+    *,
+    newest: Step,
+    clock: SampleClock | None = None,
+    recipe: RewindRecipe | None = None,
+) -> SpikeAdvice:
+    """Return both ways around a spike, what each costs, and which to take.
+
+    Going back loses every step since the checkpoint, so it pays only where the training does not find back by itself.
+
+    Args:
+        spike: Where it began and where it was over.
+        good: Steps of checkpoints that may be loaded, in any order.
+        newest: The last step that was trained.
+        clock: Samples consumed at some step, for the trainers that count samples.
+        recipe: How far back, and how much to skip.
+    """
+    recipe = recipe or RewindRecipe()
+    end = spike.end if spike.end is not None else Step(newest + 1)
+    base = max((step for step in good if step <= spike.onset - recipe.margin), default=None)
+    skip = None if base is None else max(recipe.min_skip, end - base)
+    detour = None if base is None or skip is None else _detour(base, skip, clock)
+    is_off = spike.loss is not None and spike.loss.is_back is False
+    wait_cost = None if spike.end is None or is_off else spike.end - spike.onset
+    choice, reason = _choose(spike, wait_cost, detour, recipe)
+    return SpikeAdvice(
+        spike=spike,
+        choice=choice,
+        reason=reason,
+        detour=detour,
+        rewind_cost=None if base is None else newest - base,
+        wait_cost=wait_cost,
+        notes=tuple(_notes(detour, recipe)),
+    )
+
+
+def advise_after_stop(
+    stop: Step, good: Sequence[Step], *, count: int, clock: SampleClock | None = None, skipped: str | None = None
+) -> StopAdvice:
+    """Return how to go on after so many skipped steps in a row.
+
+    None of the skipped updates reached the weights, so a checkpoint of the stop itself is good. But the data must move
+    on: the same batches give the same norms, and the training stops at once again.
+
+    Args:
+        stop: The step at which the training stopped.
+        good: Steps of checkpoints that may be loaded, in any order.
+        count: Steps in a row, `stop` included.
+        clock: Samples consumed at some step.
+        skipped: What the log tells of these steps; None where only a policy would have skipped them.
+    """
+    base = max((step for step in good if step <= stop), default=None)
+    notes = [] if skipped is None else [skipped]
+    if base is None:
+        notes.append("no good checkpoint before the stop")
+        return StopAdvice(stop=stop, detour=None, good_batches_lost=0, notes=tuple(notes))
+    lost = max(0, stop - count - base)
+    if lost:
+        notes.append(
+            f"{lost} batches that were not bad are skipped too: a skip begins at the checkpoint, so the data cannot be "
+            f"trained from step {base} on and only then skipped"
+        )
+    if base == stop:  # nothing to skip: the checkpoint already stands behind the bad batches
+        notes.append("the checkpoint of the stop already stands behind the bad data; its step number is the data skip")
+    return StopAdvice(stop=stop, detour=_detour(base, stop - base, clock), good_batches_lost=lost, notes=tuple(notes))
+
+
+def _detour(base: Step, skip: int, clock: SampleClock | None) -> DataDetour:
+    before = None if clock is None else clock.samples - (clock.step - base) * clock.global_batch_size
+    after = None if clock is None or before is None else before + skip * clock.global_batch_size
+    return DataDetour(
+        checkpoint_step=base,
+        skip_batches=skip,
+        first_skipped=Step(base + 1),
+        last_skipped=Step(base + skip),
+        samples_before=before,
+        samples_after=after,
+    )
+
+
+def _choose(spike: Spike, wait_cost: int | None, detour: DataDetour | None, recipe: RewindRecipe) -> tuple[Choice, str]:
+    loss = spike.loss
+    if wait_cost is not None and wait_cost <= recipe.recovers_within:
+        of_loss = "" if loss is None else f"; {loss.clause}"
+        return Choice.WAIT, (
+            f"the norm was well again {wait_cost} steps after step {spike.onset} by itself: an ordinary spike{of_loss}"
+        )
+    of_loss = f"; {loss.clause}" if loss is not None and loss.is_back is False else ""
+    if detour is None:
+        reason = f"there is no good checkpoint {recipe.margin} steps before step {spike.onset}{of_loss}"
+        return (Choice.NONE if wait_cost is None else Choice.WAIT), reason
+    if of_loss:
+        return Choice.REWIND, f"the norm came back after step {spike.onset}{of_loss}"
+    length = "has not recovered by itself" if wait_cost is None else f"took {wait_cost} steps to recover"
+    return Choice.REWIND, f"the spike of step {spike.onset} {length}"
+
+
+def _notes(detour: DataDetour | None, recipe: RewindRecipe) -> Iterator[str]:
+    if detour is None:
+        return
+    if detour.skip_batches > recipe.max_skip:
+        yield (
+            f"{detour.skip_batches} batches have to be skipped to pass the spike's data, more than the recipe's "
+            f"{recipe.max_skip}: save more often, or use a checkpoint nearer to the onset"
+        )
+    yield _SAME_DATA_AGAIN
+
+
+def _distance(spike: Spike, step: Step) -> tuple[int, int]:
+    """Return how far a step lies from a spike; of two at the same distance the earlier one is meant."""
+    end = spike.onset if spike.end is None else spike.end
+    return (max(spike.onset - step, step - end, 0), spike.onset)
+
+
+def finite_losses(rows: Iterable[StepMetrics]) -> Iterator[tuple[Step, float]]:
+    """Yield the losses of a log that are numbers, with their steps."""
+    for row in rows:
+        if row.loss is not None and math.isfinite(row.loss):
+            yield row.step, row.loss
+
+
+def only_up_to(inventory: Inventory, limit: Step, why: str) -> Inventory:
+    """Hold against each checkpoint beyond a step that the training goes back behind it.
+
+    Args:
+        inventory: The tree.
+        limit: The last step that is far enough back.
+        why: A clause that says what is gone around.
+    """
+    checkpoints = []
+    for checkpoint in inventory.checkpoints:
+        if checkpoint.step is None or checkpoint.step <= limit:
+            checkpoints.append(checkpoint)
+            continue
+        message = f"step {checkpoint.step} is beyond step {limit}, {why}"
+        reason = suspect(Code.REWOUND_PAST, message)
+        checkpoints.append(replace(checkpoint, findings=(*checkpoint.findings, reason)))
+    return replace(inventory, checkpoints=tuple(checkpoints))
+
+
+def without_spikes(inventory: Inventory) -> Inventory:
+    """Hold no spike against any checkpoint: after a stop the skipped steps have changed no weight."""
+
+    def cleared(checkpoint: Checkpoint) -> Checkpoint:
+        kept = tuple(finding for finding in checkpoint.findings if finding.code is not Code.SAVED_IN_SPIKE)
+        return checkpoint if len(kept) == len(checkpoint.findings) else replace(checkpoint, findings=kept)
+
+    return replace(inventory, checkpoints=tuple(map(cleared, inventory.checkpoints)))

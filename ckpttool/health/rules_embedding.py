@@ -1,0 +1,114 @@
+"""Which checkpoints are healthy, by the embedding norm that the log shows at their save."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+
+from ckpttool.core.domain.checkpoint import Inventory
+from ckpttool.core.domain.finding import Code, Finding, Severity
+from ckpttool.core.domain.health import Health, worst_health
+from ckpttool.core.domain.metrics import LogAttempt, TrainingLog
+from ckpttool.health.model_events import HealthJudgement, HealthReport, SavedCheckpoint
+from ckpttool.health.rules_evidence import saved
+from ckpttool.health.rules_runs import Shown, homes, shown
+
+
+def judge_checkpoints(
+    inventory: Inventory, log: TrainingLog | None, *, threshold: float | None, pipeline_stages: int | None
+) -> HealthReport:
+    """Judge every checkpoint of a tree by the log and by what is recorded.
+
+    Where nobody tells the pipeline stages, there is one where there is but one rank; more the files do not tell.
+    """
+    sizes = {checkpoint.topology.world_size for checkpoint in inventory.checkpoints}
+    known = 1 if pipeline_stages is None and sizes == {1} else pipeline_stages
+    saves = [saved(checkpoint) for checkpoint in inventory.checkpoints]
+    return judge_health(saves, () if log is None else log.attempts, threshold=threshold, pipeline_stages=known)
+
+
+def judge_health(
+    saves: Sequence[SavedCheckpoint],
+    attempts: Sequence[LogAttempt] | None,
+    *,
+    threshold: float | None,
+    pipeline_stages: int | None = None,
+) -> HealthReport:
+    """Judge every checkpoint, and tell where the log and the record disagree.
+
+    Args:
+        saves: The checkpoints, in the order in which they are to be shown.
+        attempts: What the logs show, each start of the training by itself; empty where there is no log.
+        threshold: Sum of squares at or above which a checkpoint is unhealthy; None to go by the record alone.
+        pipeline_stages: Of the run, where it is known. With one stage nothing was ever measured, whatever is recorded,
+            unless whoever saved records only what it measured.
+
+    Source:
+        A trainer may call a NaN healthy, because it is not at or above the threshold; and record "healthy" where it
+        measured nothing: with one pipeline stage, or where no tensor has the size of the embedding (norm 0).
+    """
+    judgements = []
+    findings: list[Finding] = []
+    for save, home in zip(saves, homes(saves, attempts), strict=True):
+        judgement = _judge(save, shown(save, home, attempts), threshold, pipeline_stages, logged=attempts != ())
+        judgements.append(judgement)
+        findings += _disagreement(save, judgement, threshold)
+    return HealthReport(threshold=threshold, judgements=tuple(judgements), findings=tuple(findings))
+
+
+def _judge(
+    save: SavedCheckpoint,
+    seen: Shown,
+    threshold: float | None,
+    pipeline_stages: int | None,
+    *,
+    logged: bool,
+) -> HealthJudgement:
+    health, source, note = _by_record(save, pipeline_stages)
+    norm = seen.embedding_local_norm
+    if norm == 0 and not save.records_measured_health:
+        note = "the log shows norm 0: no tensor matched the embedding, so nothing was measured"
+        health = worst_health((health, Health.UNKNOWN))
+    elif norm is not None and threshold is not None:
+        source = "log"
+        healthy = norm < threshold  # false for NaN too
+        health, note = (Health.HEALTHY if healthy else Health.UNHEALTHY), None
+    elif threshold is not None:
+        what = "does not show the embedding's norm at its step" if logged else "is not there"
+        if seen.doubt:
+            what = "shows its step, but perhaps of another start of the training that did it too"
+        note = f"the log {what}, so the threshold could not be applied{f'; {note}' if note else ''}"
+    return HealthJudgement(
+        name=save.name,
+        step=save.step,
+        recorded=save.recorded,
+        embedding_local_norm=norm,
+        l2_norm=None if norm is None or norm < 0 else math.sqrt(norm),
+        health=health,
+        source=source,
+        note=note,
+    )
+
+
+def _by_record(save: SavedCheckpoint, pipeline_stages: int | None) -> tuple[Health, str, str | None]:
+    if save.recorded is Health.UNKNOWN:
+        return Health.UNKNOWN, "none", None
+    if save.recorded is Health.HEALTHY and pipeline_stages == 1 and not save.records_measured_health:
+        return Health.UNKNOWN, "record", "recorded healthy, but with one pipeline stage nothing is measured"
+    return save.recorded, "record", None
+
+
+def _disagreement(save: SavedCheckpoint, judgement: HealthJudgement, threshold: float | None) -> Iterator[Finding]:
+    if judgement.source != "log" or judgement.recorded in {Health.UNKNOWN, judgement.health}:
+        return
+    worse = judgement.health is Health.UNHEALTHY
+    yield Finding(
+        code=Code.HEALTH_CONTRADICTORY,
+        severity=Severity.SUSPECT if worse else Severity.NOTE,
+        message=f"{save.name} is recorded {judgement.recorded.value}, but its embedding norm "
+        f"{judgement.embedding_local_norm:g} is {judgement.health.value} at the threshold {threshold:g}",
+        path=save.name,
+        expected=judgement.recorded.value,
+        actual=judgement.health.value,
+        remedy="ckpttool health --write brings the record in line with the log",
+    )

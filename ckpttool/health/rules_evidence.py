@@ -1,0 +1,423 @@
+"""What logs have to say against checkpoints, as reasons that `choose` understands."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from ckpttool.core.decide.recorded_health import IGNORE_HEALTH
+from ckpttool.core.decide.resume import Pick
+from ckpttool.core.domain.advice import Choice, SpikeAdvice, StopAdvice
+from ckpttool.core.domain.checkpoint import Checkpoint, CheckpointKey, Inventory
+from ckpttool.core.domain.finding import Code, Finding, Severity, note, suspect, unknown
+from ckpttool.core.domain.frozen import dataclass, replace
+from ckpttool.core.domain.health import Health
+from ckpttool.core.domain.log_question import EvidenceQuestion
+from ckpttool.core.domain.metrics import LocalTime, LogAttempt, LogProblem, StepMetrics, TrainingLog, local_time_of
+from ckpttool.core.domain.plan import NoResumePoint, ResumePoint
+from ckpttool.core.domain.units import Step
+from ckpttool.health.asd.features import FeaturePolicy
+from ckpttool.health.model import LogReading
+from ckpttool.health.model_asd import AsdConfig, AsdEvent
+from ckpttool.health.model_events import (
+    CheckpointMark,
+    HealthEvent,
+    HealthJudgement,
+    HealthReport,
+    HealthTimeline,
+    MarkState,
+    SavedCheckpoint,
+    SuspectInterval,
+    SuspectKind,
+    union,
+)
+from ckpttool.health.policies.base import Coverage, judge
+from ckpttool.health.policies.robust_z import RobustZPolicy
+from ckpttool.health.policies.skip import SkipPolicy
+from ckpttool.health.rules_detour import (
+    RewindRecipe,
+    advise_after_stop,
+    advise_spike,
+    ended_in_skips,
+    finite_losses,
+    loss_after,
+    only_up_to,
+    sample_clock,
+    skipped_at_end,
+    spike_to_pass,
+    without_spikes,
+)
+from ckpttool.health.rules_lost import with_log
+from ckpttool.health.rules_runs import Home, homes, shown
+from ckpttool.health.rules_timeline import Courses, timeline
+
+LARGE_SPIKE = 2.0
+"""Factor over the robust limit from which a norm is held against a checkpoint. What leaves its band by less moves the
+weights by less than two usual steps; and a new batch size or learning rate may lift the level that much for good."""
+
+
+def saved(checkpoint: Checkpoint) -> SavedCheckpoint:
+    """Return what policies need to know of a checkpoint; its recorded health is attached to it already."""
+    return SavedCheckpoint(
+        name=checkpoint.name,
+        step=checkpoint.step,
+        recorded=checkpoint.health,
+        prefix=checkpoint.prefix,
+        run=None if checkpoint.label is None else checkpoint.run,
+        records_measured_health=checkpoint.records_measured_health,
+    )
+
+
+def saves_of(
+    inventory: Inventory, attempts: Sequence[LogAttempt] | None, written: Mapping[CheckpointKey, LocalTime]
+) -> tuple[list[SavedCheckpoint], tuple[Home, ...]]:
+    """Return the checkpoints with the time of their save: the log's own at that step, else the files'; and their homes.
+
+    A copy may have given the files a later time. That errs on the safe side: what was saved before a strike may then
+    look as if it was saved after it, never the other way round.
+
+    Args:
+        inventory: The tree; scanned with sizes.
+        attempts: What the logs show.
+        written: When each checkpoint's files were written, on the clock of the logs.
+    """
+    saves = [saved(checkpoint) for checkpoint in inventory.checkpoints]
+    found = homes(saves, attempts)
+    timed = []
+    for checkpoint, save, home in zip(inventory.checkpoints, saves, found, strict=True):
+        row = None if home.known is None else shown(save, home, attempts).row
+        told = None if row is None else local_time_of(row.time)
+        timed.append(replace(save, time=written.get(checkpoint.key) if told is None else told))
+    return timed, found
+
+
+def large_spikes(metrics: Iterable[StepMetrics], coverage: Coverage | None = None) -> Iterator[HealthEvent]:
+    """Yield the spikes that tell against a checkpoint, by the robust z-score, however long they last.
+
+    A spike ends where the norm comes back. The policy itself takes a long one for a new level, so that it is not stuck;
+    but a training that has diverged for fifty steps has not recovered.
+
+    Args:
+        metrics: In the order of the log.
+        coverage: Learns which steps were judged.
+    """
+    for event in judge(RobustZPolicy(level_shift=sys.maxsize), metrics, coverage):
+        value, limit = event.value, event.limit
+        if value is None or limit is None or value >= LARGE_SPIKE * limit:
+            yield event
+
+
+def with_judgements(
+    inventory: Inventory, judgements: Sequence[HealthJudgement], *, threshold: float | None, ignore: bool
+) -> Inventory:
+    """Give each checkpoint the health that the log shows, where it shows one; what is too high is a reason against it.
+
+    Args:
+        inventory: With recorded health.
+        judgements: One for each checkpoint, in the same order.
+        threshold: What they were judged by.
+        ignore: Health is no reason.
+    """
+    pairs = zip(inventory.checkpoints, judgements, strict=True)
+    return replace(inventory, checkpoints=tuple(_judged(*pair, threshold=threshold, ignore=ignore) for pair in pairs))
+
+
+def _judged(checkpoint: Checkpoint, judgement: HealthJudgement, *, threshold: float | None, ignore: bool) -> Checkpoint:
+    if judgement.source != "log":
+        return replace(checkpoint, health=judgement.health)
+    if judgement.health is not Health.UNHEALTHY or ignore:
+        return replace(checkpoint, health=judgement.health)
+    norm = judgement.embedding_local_norm
+    return _against(
+        checkpoint,
+        suspect(
+            Code.NORM_ABOVE_THRESHOLD,
+            f"the log shows the embedding local norm {norm:g} at its save, and the threshold is {threshold:g}",
+            expected=f"below {threshold:g}",
+            actual=f"{norm:g}",
+            remedy=IGNORE_HEALTH,
+        ),
+    )
+
+
+def with_marks(inventory: Inventory, marks: Sequence[CheckpointMark], code: Code) -> Inventory:
+    """Hold against each checkpoint that it was saved in a suspect stretch.
+
+    Args:
+        inventory: The tree.
+        marks: One for each checkpoint, in the same order.
+        code: What kind of stretch it is.
+    """
+    checkpoints = []
+    for checkpoint, mark in zip(inventory.checkpoints, marks, strict=True):
+        if mark.state is MarkState.SUSPECT:
+            reason = suspect(code, mark.reason, remedy=IGNORE_HEALTH)
+            checkpoints.append(_against(checkpoint, reason))
+        else:
+            checkpoints.append(checkpoint)
+    return replace(inventory, checkpoints=tuple(checkpoints))
+
+
+def _against(checkpoint: Checkpoint, reason: Finding) -> Checkpoint:
+    return replace(checkpoint, findings=(*checkpoint.findings, reason))
+
+
+def log_findings(problems: Iterable[LogProblem], count: int) -> tuple[Finding, ...]:
+    """Return what could not be read in the logs.
+
+    Args:
+        problems: Those to tell one by one.
+        count: How many there were in all; more than `problems` tells.
+    """
+    findings = [_unreadable(problem) for problem in problems]
+    if count > len(findings):
+        more = f"{count - len(findings)} more lines of the logs could not be read"
+        findings.append(note(Code.LOG_UNREADABLE, more))
+    return tuple(findings)
+
+
+def _unreadable(problem: LogProblem) -> Finding:
+    if problem.ends_the_log:
+        remedy = "give a log that can be read to its end"
+        return unknown(Code.LOG_UNREADABLE, problem.reason, path=problem.source, remedy=remedy)
+    message = f"{problem.reason}; nothing was guessed from this line"
+    return note(Code.LOG_UNREADABLE, message, path=problem.source, line=problem.line)
+
+
+def no_log() -> Finding:
+    """Say that there is no log to go by."""
+    return unknown(
+        Code.LOG_UNREADABLE,
+        "there is no training log beside the checkpoints: the threshold could not be applied",
+        remedy="give one with --log, or leave --health-threshold out",
+    )
+
+
+def trained_since(save: SavedCheckpoint, home: Home, attempts: Sequence[LogAttempt]) -> Finding | None:
+    """Say how far the training came after a save; None where it was not the last start that saved it, or no further."""
+    if save.step is None or home.known != len(attempts) - 1 or attempts[-1].last <= save.step:
+        return None
+    return note(
+        Code.LOG_GOES_ON,
+        f"{save.name} is of step {save.step}, and the log goes on to step {attempts[-1].last}: what was "
+        "trained between is to be done again",
+    )
+
+
+def no_steps(sources: Sequence[str]) -> Finding:
+    """Say that the logs that were to have a say show no step."""
+    more = f" (nor do {len(sources) - 1} more)" if len(sources) > 1 else ""
+    return unknown(
+        Code.LOG_UNREADABLE,
+        f"the log shows no step{more}: what was asked of it could not be answered",
+        path=sources[0],
+        remedy="give the log of a rank that trained; where its columns have other names, --columns says which",
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadLogs:
+    """What was read of all that was given as a log or a timeline."""
+
+    log: TrainingLog | None
+    """All logs of the training; None where there is none."""
+    detected: tuple[AsdEvent, ...]
+    """What detectors of silent errors logged."""
+    timelines: tuple[HealthTimeline, ...]
+    """What replays that were saved told."""
+    written: Mapping[CheckpointKey, LocalTime]
+    """When each checkpoint's files were written, on the clock of the logs."""
+
+    @property
+    def attempts(self) -> Sequence[LogAttempt] | None:
+        """Each start of the training; None where none are known."""
+        return None if self.log is None else self.log.attempts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evidence:
+    """What the logs say, and the tree with what they hold against its checkpoints."""
+
+    question: EvidenceQuestion
+    inventory: Inventory
+    log: TrainingLog | None
+    line: HealthTimeline
+    marks: tuple[CheckpointMark, ...]
+    """Where each checkpoint stands between the spikes, in the tree's order; empty if health is no reason."""
+    report: HealthReport | None
+    """Where a threshold was given."""
+    without_answer: tuple[Finding, ...]
+    """What was asked of the logs and none of them tells."""
+
+    def choose(self, pick: Pick) -> tuple[ResumePoint | NoResumePoint, SpikeAdvice | StopAdvice | None]:
+        """Choose a checkpoint; where that is asked for, one to get around a spike from, or on after a stop.
+
+        Args:
+            pick: Chooses from a tree whose checkpoints carry the reasons against them.
+
+        Returns:
+            What to resume from, and what is advised of the spike. Where waiting is better than going back, the first is
+            what would be resumed anyway.
+
+        Raises:
+            UsageError: The log shows neither a spike nor a stop.
+            IncompleteError: The same, of a log that could not be read to its end.
+        """
+        log, wish = self.log, self.question.spike
+        if log is None or wish is None:
+            return pick(self.inventory), None
+        clock = sample_clock(log.metrics)
+        newest = log.metrics[-1].step if log.metrics else None
+        stop = ended_in_skips(log.notes, newest, skipped_at_end(log.metrics))
+        if stop is not None and (wish.around is None or stop.step - stop.count < wish.around <= stop.step):
+            point = pick(only_up_to(without_spikes(self.inventory), stop.step, "where training stopped"))
+            after = advise_after_stop(stop.step, _steps(point), count=stop.count, clock=clock, skipped=stop.skipped)
+            return point, after
+        skipped = [row.step for row in log.metrics if row.skipped]
+        spike = spike_to_pass(self.line, wish.around, LogReading.of(log), self.question.spike_threshold, skipped)
+        if newest is None:  # a replay that was saved knows of a spike, and the log of none
+            newest = spike.onset
+        recipe = RewindRecipe()
+        limit = Step(spike.onset - recipe.margin)
+        why = f"{recipe.margin} steps before the spike of step {spike.onset}"
+        point = pick(only_up_to(self.inventory, limit, why))
+        spike = replace(spike, loss=loss_after(spike, finite_losses(log.metrics)))
+        way = advise_spike(spike, _steps(point), newest=newest, clock=clock, recipe=recipe)
+        return (point if way.choice is Choice.REWIND else pick(self.inventory)), way
+
+    def timed(self, point: ResumePoint) -> ResumePoint:
+        """Say what the log shows of the steps that are to be done again, where it shows the chosen save."""
+        attempts = None if self.log is None else self.log.attempts
+        home = None if not attempts else self._home(point.checkpoint, attempts).known
+        return point if not attempts or home is None else with_log(point, attempts, home)
+
+    def _home(self, checkpoint: Checkpoint, attempts: Sequence[LogAttempt]) -> Home:
+        keys = [each.key for each in self.inventory.checkpoints]
+        return homes([saved(each) for each in self.inventory.checkpoints], attempts)[keys.index(checkpoint.key)]
+
+    def findings(self, chosen: Checkpoint | None) -> tuple[Finding, ...]:
+        """Say what in the logs cannot be read, where they and the record disagree, and what could not be judged."""
+        found: list[Finding] = []
+        if self.log is not None:
+            gravest_first = sorted(self.log.problems, key=lambda problem: not problem.ends_the_log)
+            found += log_findings(gravest_first[:3], self.log.problem_count)
+        if not any(finding.severity is Severity.UNKNOWN for finding in found):
+            found += self.without_answer
+        if self.report is not None:
+            found += (replace(finding, severity=Severity.NOTE) for finding in self.report.findings)
+        return (*found, *(() if chosen is None else self._of(chosen)))
+
+    def _of(self, chosen: Checkpoint) -> Iterator[Finding]:
+        """Say what hindered the judgement of the chosen one, and how far the training came after it."""
+        keys = [checkpoint.key for checkpoint in self.inventory.checkpoints]
+        place = keys.index(chosen.key)
+        hindered = None if self.report is None else self.report.judgements[place].note
+        if hindered is not None:
+            yield unknown(
+                Code.HEALTH_UNKNOWN,
+                f"{chosen.name}: {hindered}",
+                remedy="give the log that shows the embedding's norm at its step, or leave --health-threshold out; "
+                "--allow-unknown-health if what could not be judged will do",
+            )
+        if self.question.timeline and self.marks and self.marks[place].state is MarkState.UNKNOWN:
+            yield unknown(
+                Code.HEALTH_UNKNOWN,
+                f"{chosen.name}: whether it was saved in a spike is unknown: {self.marks[place].reason}",
+                remedy="give the log of the steps before it, or --spike-threshold with the norm of a spike",
+            )
+        if self.log is not None and self.log.attempts:
+            since = trained_since(saved(chosen), self._home(chosen, self.log.attempts), self.log.attempts)
+            yield from () if since is None else (since,)
+
+
+def _steps(point: ResumePoint | NoResumePoint) -> list[Step]:
+    known = point.step if isinstance(point, ResumePoint) else None
+    return [] if known is None else [known]
+
+
+def weigh(
+    inventory: Inventory,
+    logs: ReadLogs,
+    question: EvidenceQuestion,
+    report: HealthReport | None,
+    *,
+    ignore: bool,
+) -> Evidence:
+    """Hold what the logs say against the checkpoints.
+
+    Args:
+        inventory: With recorded health; with sizes and times where strikes are told by time.
+        logs: What was read.
+        question: How to judge.
+        report: Every checkpoint's health, where a threshold was given.
+        ignore: Health is no reason.
+    """
+    courses = _courses(logs, question)
+    judged = inventory
+    marks: tuple[CheckpointMark, ...] = ()
+    if report is not None:
+        judged = with_judgements(inventory, report.judgements, threshold=question.threshold, ignore=ignore)
+    if not ignore:
+        saves, places = saves_of(inventory, logs.attempts, logs.written)
+        strikes = courses.marks(saves, places, {*SuspectKind} - {SuspectKind.SPIKE})
+        judged = with_marks(judged, strikes, Code.SAVED_AFTER_STRIKE)
+        marks = courses.marks(saves, places, {SuspectKind.SPIKE})
+        judged = with_marks(judged, marks, Code.SAVED_IN_SPIKE)
+    return Evidence(
+        question=question,
+        inventory=judged,
+        marks=marks,
+        log=logs.log,
+        line=courses.whole,
+        report=report,
+        without_answer=_log_without_answer(question, logs),
+    )
+
+
+def _courses(logs: ReadLogs, question: EvidenceQuestion) -> Courses:
+    """Return what is suspect by all that was read."""
+    told = [interval for line in logs.timelines for interval in line.intervals]
+    replayed = [line.judged for line in logs.timelines if line.judged is not None]
+    strikes: tuple[SuspectInterval, ...] = ()
+    if logs.detected:
+        noticed = FeaturePolicy(config=AsdConfig(enable=True)).judge_events(logs.detected)
+        strikes = timeline(noticed, margin_minutes=question.margin_minutes).intervals
+    limit = question.spike_threshold
+
+    def judged(rows: Sequence[StepMetrics]) -> HealthTimeline:
+        if not rows or not (question.timeline or question.spike is not None):
+            return HealthTimeline(intervals=(*told, *strikes), judged=union(replayed))
+        policy = RobustZPolicy() if limit is None else SkipPolicy(threshold=limit, count_threshold=sys.maxsize)
+        coverage = Coverage(policy)
+        applied = _applied(rows, coverage)
+        events = large_spikes(applied, coverage) if limit is None else judge(policy, applied, coverage)
+        spikes = timeline(events, [row.step for row in rows]).intervals
+        return HealthTimeline(intervals=(*told, *spikes, *strikes), judged=union([*replayed, coverage.steps()]))
+
+    return Courses(judged(() if logs.log is None else logs.log.metrics), logs.attempts, judged, on_any=judged(()))
+
+
+def _applied(rows: Sequence[StepMetrics], coverage: Coverage) -> Iterator[StepMetrics]:
+    """Yield the steps whose update was applied: a step that the trainer skipped changed no weight."""
+    for row in rows:
+        if row.skipped:
+            coverage.add(row, judged=False)
+        else:
+            yield row
+
+
+def _log_without_answer(question: EvidenceQuestion, logs: ReadLogs) -> tuple[Finding, ...]:
+    """Say that logs were to have a say, and show nothing that could be one.
+
+    Detectors and timelines tell of suspect stretches, or that there are none, without steps.
+    """
+    log = logs.log
+    if log is None and question.threshold is not None:
+        return (no_log(),)
+    told = bool(logs.detected or logs.timelines)
+    # A log that is given for nothing else tells how far the training came.
+    is_alone = question.threshold is None and not question.timeline and question.spike is None
+    needs_none = question.threshold is None and not is_alone and (told or not question.timeline)
+    if log is None or log.metrics or needs_none:
+        return ()
+    return (no_steps(log.sources),)

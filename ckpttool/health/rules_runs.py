@@ -1,0 +1,273 @@
+"""Which attempt in the logs saved which checkpoint: a step that was done twice has two norms, and two times."""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left
+from collections.abc import Sequence
+from itertools import pairwise
+
+from ckpttool.core.domain.frozen import dataclass
+from ckpttool.core.domain.metrics import LogAttempt, StepMetrics
+from ckpttool.core.domain.units import Step
+from ckpttool.health.model_events import SavedCheckpoint
+
+_MOST_OPTIONS = 2000
+"""Runs times attempts: forty of the one and fifty of the other. More take seconds, and no training has so many."""
+
+_STRIDE_ROWS = 10
+"""Steps at the start of an attempt that tell how often the trainer prints."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Home:
+    """Where in the logs a checkpoint was saved."""
+
+    attempts: tuple[int, ...]
+    """The attempts that may have saved it, ascending."""
+    sure: bool
+    """Whether it was one of them. Else the logs show its step, perhaps of other starts of the training alone."""
+
+    @property
+    def known(self) -> int | None:
+        """The attempt that saved it; None where that cannot be told."""
+        return self.attempts[0] if self.sure and len(self.attempts) == 1 else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shown:
+    """What the logs show of a checkpoint's step when it was saved."""
+
+    row: StepMetrics | None
+    """None where they show nothing, or nobody can tell which of several starts saved it."""
+    embedding_local_norm: float | None = None
+    """Of the last update that was applied: a dropped one at that step left the weights as they were."""
+    doubt: bool = False
+    """Whether they show its step, but it cannot be told whether that is when it was saved."""
+
+
+_NOWHERE = Home(attempts=(), sure=True)
+_ANYWHERE = Home(attempts=(), sure=False)
+
+
+def homes(saves: Sequence[SavedCheckpoint], attempts: Sequence[LogAttempt] | None) -> tuple[Home, ...]:
+    """Return for each checkpoint which attempts in the logs may have saved it.
+
+    All saves of a run are of one start of the training, and a later run of a later one. So runs are laid over the
+    attempts in their order, each where it finds all of its steps, so that as many as possible find a place; where not
+    all do, also so that as many attempts as possible are some run's. Every such way counts: where two of them differ
+    about a run, nobody can tell. A run that finds only some of its steps, because the log lost its beginning or its
+    end, lies where no other does. One that finds no place is in none of the logs, as where each start writes its log
+    anew.
+
+    Steps are compared within one run and its own log alone: at another batch size a trainer may count anew, and does so
+    in both. Where a layout tells no runs, each attempt that shows the step may have saved it.
+
+    Args:
+        saves: The checkpoints of a tree, in any order.
+        attempts: What the logs show, in the order of time; None where they go back more often than any training.
+    """
+    if attempts is None:
+        return (_ANYWHERE,) * len(saves)
+    by_run: dict[tuple[str, int], list[Step]] = {}
+    for save in saves:
+        if save.run is not None and save.step is not None:
+            by_run.setdefault((save.prefix, save.run), []).append(save.step)
+    strides = [_stride(attempt) for attempt in attempts]
+    finest = min((stride for stride in strides if stride), default=1)
+    spans = [
+        _Span(attempt=attempt, stride=stride or finest, finest=finest)
+        for attempt, stride in zip(attempts, strides, strict=True)
+    ]
+    found: dict[tuple[str, int], Home] = {}
+    for prefix in {prefix for prefix, _ in by_run}:
+        runs = sorted(run for each, run in by_run if each == prefix)
+        laid = _laid([sorted(set(by_run[prefix, run])) for run in runs], spans)
+        found.update({(prefix, run): home for run, home in zip(runs, laid, strict=True)})
+    return tuple(_home(save, spans, found) for save in saves)
+
+
+def shown(save: SavedCheckpoint, home: Home, attempts: Sequence[LogAttempt] | None) -> Shown:
+    """Return the logs' line of a checkpoint's step: of the attempt that saved it, or where all that may have agree."""
+    if save.step is None:
+        return Shown(row=None)
+    showing = [attempts[place] for place in home.attempts] if attempts is not None else []
+    norms = [_norm(attempt, save.step) for attempt in showing]
+    if not home.sure or not all(_same(norms[0], norm) for norm in norms[1:]):
+        return Shown(row=None, doubt=True)
+    if not showing:
+        return Shown(row=None)
+    return Shown(row=_row(showing[0], save.step), embedding_local_norm=norms[0])
+
+
+def course(attempts: Sequence[LogAttempt], place: int) -> list[StepMetrics]:
+    """Return the steps on which the weights of an attempt rest: its own, and those before it that it went on from."""
+    parts: list[LogAttempt] = []
+    for attempt in attempts[: place + 1]:
+        while parts and parts[-1].first >= attempt.first:
+            parts.pop()
+        parts.append(attempt)
+    ends = [*(part.first for part in parts[1:]), parts[-1].last + 1]
+    return [row for part, end in zip(parts, ends, strict=True) for row in part.rows[: _place(part.rows, Step(end))]]
+
+
+def _home(save: SavedCheckpoint, spans: Sequence[_Span], found: dict[tuple[str, int], Home]) -> Home:
+    if save.step is None:
+        return _NOWHERE
+    step = save.step
+    showing = tuple(place for place, span in enumerate(spans) if span.first <= step <= span.last)
+    if save.run is None:
+        return Home(attempts=showing, sure=True)
+    home = found[save.prefix, save.run]
+    return home if home.attempts and home.sure else Home(attempts=home.attempts, sure=not showing)
+
+
+def _stride(attempt: LogAttempt) -> int | None:
+    """Return every how many steps an attempt prints one; None where it shows but one."""
+    head = [row.step for row in attempt.rows[:_STRIDE_ROWS]]
+    return min((later - step for step, later in pairwise(head)), default=None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Span:
+    """The steps of an attempt."""
+
+    attempt: LogAttempt
+    stride: int
+    """Every how many steps the trainer prints one."""
+    finest: int
+    """The same, over all attempts: a longer gap may be one between two starts."""
+
+    @property
+    def first(self) -> Step:
+        return self.attempt.first
+
+    @property
+    def last(self) -> Step:
+        return self.attempt.last
+
+    def holds(self, steps: Sequence[Step]) -> int:
+        """Return how many saves of a run, ascending, find their step here; 0 where they cannot be this attempt's."""
+        if self.attempt.begun and steps[0] <= self.first - self.stride:
+            return 0  # saved before this start
+        if self.attempt.ended and steps[-1] >= self.last + self.stride:
+            return 0  # saved after its end
+        if not self.attempt.begun and self._goes_on_from(steps):
+            return 0
+        return sum(self._shows(step) for step in steps)
+
+    def _shows(self, step: Step) -> bool:
+        """Tell whether the attempt did a step: it is printed, or lies between two neighbouring ones that are."""
+        rows = self.attempt.rows
+        if not self.first <= step <= self.last:
+            return False
+        place = _place(rows, step)
+        return rows[place].step == step or rows[place].step - rows[place - 1].step <= self.finest
+
+    def _goes_on_from(self, steps: Sequence[Step]) -> bool:
+        """Tell whether the log begins right behind a save: that is where a resumed training begins its log.
+
+        A log that lost its beginning does so by chance; but where every step that is printed is saved, always.
+        """
+        spacing = min((later - step for step, later in pairwise(steps)), default=math.inf)
+        return spacing > self.stride and any(self.first - self.stride <= step < self.first for step in steps)
+
+
+_Option = tuple[int, int]
+"""A run and an attempt, by their places."""
+
+
+def _laid(runs: Sequence[Sequence[Step]], spans: Sequence[_Span]) -> list[Home]:
+    """Lay runs, oldest first, over the attempts, and return for each where it may lie."""
+    if len(runs) * len(spans) > _MOST_OPTIONS:
+        return [_ANYWHERE] * len(runs)
+    held = [[span.holds(steps) for span in spans] for steps in runs]
+    fits = [[number == len(steps) for number in row] for steps, row in zip(runs, held, strict=True)]
+    most, whole = _best(runs, fits, shared=1)
+    if most < len(runs):  # the log is missing some, and perhaps those that would fit, too
+        whole = sorted({*whole, *_best(runs, fits, shared=0)[1]})
+    placed = {run for run, _ in whole}
+    # Of the others, the log is missing something.
+    parts = [
+        (run, place)
+        for run, row in enumerate(held)
+        for place, number in enumerate(row)
+        if 0 < number < len(runs[run]) and run not in placed
+    ]
+    parts = [option for option in parts if not any(_conflict(runs, option, other) for other in whole)]
+    options = [*whole, *parts]
+    return [_home_of(run, runs, options) for run in range(len(runs))]
+
+
+def _home_of(run: int, runs: Sequence[Sequence[Step]], options: Sequence[_Option]) -> Home:
+    own = [option for option in options if option[0] == run]
+    sure = bool(own) and not any(_conflict(runs, one, other) for one in own for other in options if other[0] != run)
+    return Home(attempts=tuple(place for _, place in own), sure=sure)
+
+
+def _conflict(runs: Sequence[Sequence[Step]], one: _Option, other: _Option) -> bool:
+    """Tell whether two runs cannot lie there both: a later run is of the same attempt or a later one.
+
+    Two runs share an attempt where the log does not show the start between them: then one's saves end before the
+    other's begin.
+    """
+    (earlier, before), (later, after) = sorted((one, other))
+    return before > after or (before == after and runs[earlier][-1] >= runs[later][0])
+
+
+def _best(runs: Sequence[Sequence[Step]], fits: Sequence[Sequence[bool]], *, shared: int) -> tuple[int, list[_Option]]:
+    """Return how many runs can be laid at once, and what is part of any way to do so; with `shared` 0, attempts."""
+    forward = _most(runs, fits, shared)
+    # The same from behind: the order of all is turned round, that of steps by their sign.
+    turned = [[Step(-step) for step in reversed(steps)] for steps in reversed(runs)]
+    behind = [row[::-1] for row in _most(turned, [row[::-1] for row in fits[::-1]], shared)[::-1]]
+    best = max((number for row in forward for number in row), default=0)
+    options = [
+        (run, place)
+        for run, rows in enumerate(zip(forward, behind, strict=True))
+        for place, (up_to, from_there) in enumerate(zip(*rows, strict=True))
+        if up_to and up_to + from_there - 1 == best
+    ]
+    return best, options
+
+
+def _most(runs: Sequence[Sequence[Step]], fits: Sequence[Sequence[bool]], shared: int) -> list[list[int]]:
+    """Return for each run and attempt how much the runs up to this one can count, where it lies there.
+
+    Args:
+        runs: The steps of each, ascending.
+        fits: For each run, whether an attempt shows all of them.
+        shared: What a run counts that lies in the same attempt as the one before it; any other counts 1.
+    """
+    most: list[list[int]] = []
+    for run, row in enumerate(fits):
+        line: list[int] = []
+        before = 0  # in earlier attempts
+        for place, fit in enumerate(row):
+            here = [most[other][place] for other in range(run)]
+            beside = [n for other, n in enumerate(here) if n and not _conflict(runs, (other, place), (run, place))]
+            line.append(max([before + 1, *(number + shared for number in beside)]) if fit else 0)
+            before = max([before, *here])
+        most.append(line)
+    return most
+
+
+def _place(rows: Sequence[StepMetrics], step: Step) -> int:
+    return bisect_left(rows, step, key=lambda row: row.step)
+
+
+def _row(attempt: LogAttempt, step: Step) -> StepMetrics | None:
+    place = _place(attempt.rows, step)
+    return attempt.rows[place] if place < len(attempt.rows) and attempt.rows[place].step == step else None
+
+
+def _norm(attempt: LogAttempt, step: Step) -> float | None:
+    """Return the embedding's norm of the last applied update, if every step since then is shown."""
+    row = _row(attempt, step)
+    while row is not None and row.skipped:
+        row = _row(attempt, Step(row.step - 1))
+    return None if row is None else row.embedding_local_norm
+
+
+def _same(one: float | None, other: float | None) -> bool:
+    return one == other or all(norm is not None and math.isnan(norm) for norm in (one, other))

@@ -1,0 +1,245 @@
+"""From events to stretches of training whose checkpoints are suspect, and to the checkpoints themselves."""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+
+from ckpttool.core.domain.metrics import MINUTE, LocalTime, LogAttempt, StepMetrics, show_local_time
+from ckpttool.core.domain.units import Step
+from ckpttool.health.model_events import (
+    MARKS_SPIKE,
+    CheckpointMark,
+    EventKind,
+    HealthEvent,
+    HealthTimeline,
+    JudgedSteps,
+    MarkState,
+    SavedCheckpoint,
+    SuspectInterval,
+    SuspectKind,
+)
+from ckpttool.health.rules_runs import Home, course
+
+SETTLED_AFTER = 10
+"""Steps without an event after which a spike is over: a curve that calms down still trembles."""
+
+
+_MOST_COURSES = 8
+"""Starts that may have saved one checkpoint and are all judged; of more nobody can tell which one it was."""
+
+
+def timeline(
+    events: Iterable[HealthEvent],
+    shown: Sequence[Step] = (),
+    *,
+    margin_minutes: float = 0,
+    judged: JudgedSteps | None = None,
+) -> HealthTimeline:
+    """Return the suspect stretches that the events make.
+
+    A spike lasts from its first event until the first step shown after its last one. A strike makes everything
+    suspect from the *first* event of its group on, which by default may lie eight hours back: that a unit computes
+    wrongly shows late, and what it wrote into the weights stays there.
+
+    Args:
+        events: Of any number of policies.
+        shown: Steps that the logs show, ascending: only there can a spike be seen to be over.
+        margin_minutes: How much earlier than its first event a strike's damage may have begun.
+        judged: The steps at which a policy could have noticed a spike.
+    """
+    known = tuple(events)
+    strikes = [_strike(event, margin_minutes) for event in known if event.kind in _STRIKES]
+    intervals = sorted((*_spikes(known, shown), *filter(None, strikes)), key=_order)
+    return HealthTimeline(intervals=tuple(intervals), judged=judged)
+
+
+def mark_checkpoints(line: HealthTimeline, saves: Iterable[SavedCheckpoint]) -> tuple[CheckpointMark, ...]:
+    """Return each checkpoint with where it stands on the timeline."""
+    return tuple(_mark(line, save) for save in saves)
+
+
+class Courses:
+    """What is suspect by the logs: in all, and on the course of each start of the training that they show."""
+
+    def __init__(
+        self,
+        whole: HealthTimeline,
+        attempts: Sequence[LogAttempt] | None,
+        judged: Callable[[Sequence[StepMetrics]], HealthTimeline],
+        *,
+        on_any: HealthTimeline,
+    ) -> None:
+        """Take what is suspect in all.
+
+        Args:
+            whole: By all logs, the last attempt at each step.
+            attempts: What the logs show; None where they go back more often than any training.
+            judged: What is suspect by the steps of one course.
+            on_any: What is suspect whichever start saved a checkpoint: told by times, not by steps.
+        """
+        self.whole = whole
+        self._attempts = attempts
+        self._judged = judged
+        self._on_any = on_any
+        self._known: dict[int, HealthTimeline] = {}
+
+    def of(self, attempt: int | None) -> HealthTimeline:
+        """Return what is suspect on the course of an attempt; of None what is on any."""
+        if attempt is None or self._attempts is None:
+            return self._on_any
+        if len(self._attempts) == 1:
+            return self.whole
+        if attempt not in self._known:
+            self._known[attempt] = self._judged(course(self._attempts, attempt))
+        return self._known[attempt]
+
+    def marks(
+        self,
+        saves: Sequence[SavedCheckpoint],
+        homes: Sequence[Home],
+        kinds: Collection[SuspectKind] = frozenset(SuspectKind),
+    ) -> tuple[CheckpointMark, ...]:
+        """Return each checkpoint with where it stands, by the course of the start of the training that saved it.
+
+        Args:
+            saves: The checkpoints.
+            homes: Which attempts in the logs may have saved each of them.
+            kinds: The suspect stretches that count.
+        """
+
+        def kept(line: HealthTimeline) -> HealthTimeline:
+            intervals = tuple(interval for interval in line.intervals if interval.kind in kinds)
+            return HealthTimeline(intervals=intervals, judged=line.judged if SuspectKind.SPIKE in kinds else None)
+
+        return mark_by_start(kept(self.whole), saves, homes, lambda attempt: kept(self.of(attempt)))
+
+
+def without_skipped(events: Iterable[HealthEvent], skipped: Collection[Step]) -> list[HealthEvent]:
+    """Return the events that may have harmed the weights: a step that the trainer itself skipped changed none."""
+    return [event for event in events if event.step is None or event.step not in skipped]
+
+
+def mark_by_start(
+    line: HealthTimeline,
+    saves: Sequence[SavedCheckpoint],
+    homes: Sequence[Home],
+    line_of: Callable[[int | None], HealthTimeline],
+) -> tuple[CheckpointMark, ...]:
+    """Return each checkpoint with where it stands, by the course of the start of the training that saved it.
+
+    Args:
+        line: By all logs, the last attempt at each step: for checkpoints that no start did again.
+        saves: The checkpoints.
+        homes: Which attempts in the logs may have saved each of them.
+        line_of: The timeline of an attempt's own course; of None what holds whichever start saved a checkpoint.
+    """
+    return tuple(_mark_by_start(line, *pair, line_of) for pair in zip(saves, homes, strict=True))
+
+
+def _mark_by_start(
+    line: HealthTimeline, save: SavedCheckpoint, home: Home, line_of: Callable[[int | None], HealthTimeline]
+) -> CheckpointMark:
+    if not home.sure:
+        common = line_of(None)
+        mark = _mark(common, save)
+        if mark.state is MarkState.SUSPECT:
+            return mark
+        if common.intervals == line.intervals:
+            return _mark(line, save)
+    elif not home.attempts:
+        return _mark(line, save)
+    elif len(home.attempts) <= _MOST_COURSES:
+        marks = [_mark(line_of(place), save) for place in home.attempts]
+        if len({mark.state for mark in marks}) == 1:
+            return marks[0]
+    reason = "the logs do not tell which start of the training saved it, and another one did its step too"
+    return CheckpointMark(name=save.name, step=save.step, state=MarkState.UNKNOWN, reason=reason)
+
+
+_STRIKES = {
+    EventKind.SDC_STRIKE: SuspectKind.SDC_STRIKE,
+    EventKind.CHECKSUM_ABNORMAL: SuspectKind.CHECKSUM_ABNORMAL,
+}
+
+
+def _order(interval: SuspectInterval) -> tuple[float, float, str]:
+    return (interval.first_step or 0, interval.first_time or 0.0, interval.reason)
+
+
+def _strike(event: HealthEvent, margin_minutes: float) -> SuspectInterval | None:
+    time, step = event.since_time, event.since_step
+    if time is None and step is None:  # nothing but the strike itself
+        time, step = event.time, event.step
+    if time is None and step is None:
+        return None
+    begin = None if time is None else LocalTime(time - margin_minutes * MINUTE)
+    since = f"step {step}" if begin is None else show_local_time(begin)
+    rank = "" if event.rank is None else f" on rank {event.rank}"
+    return SuspectInterval(
+        kind=_STRIKES[event.kind],
+        first_step=step if time is None else None,
+        first_time=begin,
+        rank=event.rank,
+        reason=f"{event.message}{rank}; checkpoints since {since} may hold wrong numbers",
+    )
+
+
+def _spikes(events: Sequence[HealthEvent], shown: Sequence[Step]) -> Iterator[SuspectInterval]:
+    shifts = frozenset(event.step for event in events if event.kind is EventKind.LEVEL_SHIFT)
+    group: list[HealthEvent] = []
+    last = Step(0)
+    for event in sorted((e for e in events if e.kind in MARKS_SPIKE and e.step is not None), key=lambda e: e.step or 0):
+        step = event.step or Step(0)
+        if group and step > last + SETTLED_AFTER:
+            yield _spike(group, last, shown, shifts)
+            group = []
+        group.append(event)
+        last = step
+    if group:
+        yield _spike(group, last, shown, shifts)
+
+
+def _spike(
+    group: list[HealthEvent], last: Step, shown: Sequence[Step], shifts: frozenset[Step | None]
+) -> SuspectInterval:
+    """Return the stretch of one spike. One that became the new usual has not recovered: it is only noticed no more."""
+    first = group[0].step
+    after = bisect_right(shown, last)
+    shifted = any(event.step in shifts for event in group)
+    recovered = shown[after] if after < len(shown) and not shifted else None
+    norms = [event.value for event in group if event.value is not None and math.isfinite(event.value)]
+    until = "the end of the log" if recovered is None else f"step {recovered}"
+    return SuspectInterval(
+        kind=SuspectKind.SPIKE,
+        first_step=first,
+        recovered_step=recovered,
+        peak=max(norms, default=None),
+        reason=f"a spike from step {first} until {until}",
+    )
+
+
+def _mark(line: HealthTimeline, save: SavedCheckpoint) -> CheckpointMark:
+    states = [(_inside(interval, save), interval) for interval in line.intervals]
+    reasons = [interval.reason for inside, interval in states if inside]
+    if reasons:
+        return CheckpointMark(name=save.name, step=save.step, state=MarkState.SUSPECT, reason=f"saved in {reasons[0]}")
+    if any(inside is None for inside, _ in states):
+        reason = "neither its step nor its time can be compared with every suspect stretch"
+        return CheckpointMark(name=save.name, step=save.step, state=MarkState.UNKNOWN, reason=reason)
+    objection = None if line.judged is None else line.judged.objection(save.step)
+    if objection is not None:
+        reason = f"not judged: {objection}"
+        return CheckpointMark(name=save.name, step=save.step, state=MarkState.UNKNOWN, reason=reason)
+    reason = "saved outside every suspect stretch"
+    return CheckpointMark(name=save.name, step=save.step, state=MarkState.CLEAR, reason=reason)
+
+
+def _inside(interval: SuspectInterval, save: SavedCheckpoint) -> bool | None:
+    """Tell whether the checkpoint was saved inside; None where that cannot be compared."""
+    if interval.first_time is not None:
+        return None if save.time is None else save.time >= interval.first_time
+    if save.step is None or interval.first_step is None:
+        return None
+    return save.step >= interval.first_step and (interval.recovered_step is None or save.step < interval.recovered_step)

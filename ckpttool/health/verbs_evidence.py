@@ -1,0 +1,83 @@
+"""What logs have to say about which checkpoint to resume from."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection
+from typing import TYPE_CHECKING
+
+from ckpttool.core.domain.frozen import replace
+from ckpttool.core.errors import UsageError
+from ckpttool.health.read_asd_events import detector_events
+from ckpttool.health.read_logs import written
+from ckpttool.health.rules_embedding import judge_checkpoints
+from ckpttool.health.rules_evidence import Evidence, ReadLogs, weigh
+from ckpttool.health.timeline_json import REPLAY_HEAD, REPLAY_LIMIT, is_replay, parse_timeline
+from ckpttool.trainers.registry import log_reader
+
+if TYPE_CHECKING:
+    from ckpttool.core.domain.checkpoint import Inventory
+    from ckpttool.core.domain.log_question import EvidenceQuestion
+    from ckpttool.core.domain.metrics import TrainingLog
+    from ckpttool.health.model_events import HealthTimeline
+
+
+def gather(
+    inventory: Inventory, question: EvidenceQuestion, *, root: str, stages: int | None, ignore: bool
+) -> Evidence:
+    """Read the logs and hold what they say against the checkpoints.
+
+    Args:
+        inventory: With recorded health; with sizes and times where strikes are told by time.
+        question: Which logs, and how to judge.
+        root: Where the tree is read: logs beside it are taken, too.
+        stages: Pipeline stages, where they are known.
+        ignore: Health is no reason.
+
+    Raises:
+        UsageError: A log is not there, or cannot be meant.
+    """
+    reader = log_reader(question.logs.columns)
+    timelines = {name: timeline_in(name) for name in reader.expand(question.timeline)}
+    names = tuple(name for name, line in timelines.items() if line is None)
+    beside = root if question.threshold is not None or question.spike is not None else None
+    log = reader.merged((*question.logs.patterns, *names), beside)
+    if log is None and question.spike is not None:
+        raise UsageError("there is no training log beside the checkpoints: give --log")
+    detected, _ = detector_events(names)
+    logs = ReadLogs(
+        log=None if log is None else _without_detectors(log, {event.source for event in detected}, reader.no_format),
+        detected=detected,
+        timelines=tuple(line for line in timelines.values() if line is not None),
+        written=written(inventory.checkpoints),
+    )
+    report = None
+    if question.threshold is not None:
+        report = judge_checkpoints(inventory, logs.log, threshold=question.threshold, pipeline_stages=stages)
+    return weigh(inventory, logs, question, report, ignore=ignore)
+
+
+def _without_detectors(log: TrainingLog, sources: Collection[str], no_format: str) -> TrainingLog:
+    """Return the log without the complaint that a detector's own log shows no steps: nobody meant it to."""
+    problems = log.problems
+    kept = tuple(problem for problem in problems if problem.reason != no_format or problem.source not in sources)
+    return replace(log, problems=kept, problem_count=log.problem_count - len(problems) + len(kept))
+
+
+def timeline_in(path: str) -> HealthTimeline | None:
+    """Read a replay that was saved; None where the file is none, but perhaps a log.
+
+    Raises:
+        UsageError: It begins like one, and is not.
+    """
+    try:
+        if not os.path.isfile(path):  # what a pipe holds can be read only once, and a device has no end
+            return None
+        with open(path, "rb") as file:
+            head = file.read(REPLAY_HEAD)
+            if not is_replay(head):
+                return None
+            data = head + file.read(REPLAY_LIMIT)
+    except OSError:
+        return None  # the log reader tells what is wrong with a file
+    return parse_timeline(data, what=path)
