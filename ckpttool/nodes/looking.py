@@ -15,6 +15,7 @@ from ckpttool.core.domain.finding import Code, Finding
 from ckpttool.core.domain.frozen import dataclass, replace
 from ckpttool.core.domain.manifest import Sealing
 from ckpttool.core.domain.question import CheckQuestion, TreeQuestion
+from ckpttool.core.domain.scalars import ShardFacts
 from ckpttool.core.domain.shard import FormatName, ShardRole
 from ckpttool.core.domain.units import ByteCount
 from ckpttool.core.domain.verdict import CheckTask, Level, ShardReport, Verdict
@@ -38,7 +39,7 @@ from ckpttool.nodes.storage.shared_out import Mine, SharedOut
 from ckpttool.trainers.common.loose_file import SHARD_SUFFIXES
 from ckpttool.trainers.listing import list_root
 from ckpttool.trainers.located import Located
-from ckpttool.trainers.registry import asked_of_any, health_files, records_of_any, trainer_of
+from ckpttool.trainers.registry import trainer_of, trainers
 
 if TYPE_CHECKING:
     from ckpttool.core.records.damaged import FoundDamaged
@@ -142,7 +143,7 @@ def _walk(storage: Storage, root: str) -> set[str]:
 
     No link to a folder is followed: where a layout has ranks or saves behind one, it asks for them by itself.
     """
-    shards, room, records = set(), MOST_OF_ALL, records_of_any()
+    shards, room, records = set(), MOST_OF_ALL, _records_of_any()
     for path in _files(storage, root):
         try:
             size = storage.stamp(path).size
@@ -157,7 +158,7 @@ def _walk(storage: Storage, root: str) -> set[str]:
         except OSError:
             continue
     output = open_storage(f"{storage.root}/{os.pardir}")
-    for name in health_files():
+    for name in _health_files():
         try:
             output.kind(name)
             output.small_file(name, limit=MOST_OF_A_RECORD)
@@ -280,7 +281,7 @@ def _strays(root: str, paths: list[str], question: CheckQuestion) -> Iterator[Sh
 
     At the headers alone, unless all saves are to be read: which it is of, nobody knows.
     """
-    facts = asked_of_any()
+    facts = _asked_of_any()
     level = question.level if "all" in _names(question) else Level.STRUCTURE
     tasks = [
         CheckTask(
@@ -324,3 +325,21 @@ def _forget_much(answers: Answers, reports: Mapping[str, ShardReport], *, by_sca
 
 
 _TOLD_BY_SCALARS = {FormatName.SAFETENSORS, FormatName.MINDSPORE_CKPT}
+
+
+def _health_files() -> tuple[str, ...]:
+    """Return how all trainers call the file in which they record the health of saves."""
+    return tuple(trainer.health_file.name for trainer in trainers() if trainer.health_file is not None)
+
+
+def _records_of_any() -> re.Pattern[str]:
+    """Return what tells by its name a small file that some trainer reads beside its shards."""
+    own = (trainer.records for trainer in trainers() if trainer.records)
+    return re.compile("|".join(f"(?:{pattern})" for pattern in own), re.DOTALL)
+
+
+def _asked_of_any() -> ShardFacts:
+    """Ask a file for the scalars of every trainer: whose it is, nobody knows."""
+    own = (trainer.scalars for trainer in trainers() if trainer.scalars is not None)
+    asked = {scalar.name: scalar for scalars in own for scalar in scalars.rules.asked}
+    return ShardFacts(scalars=tuple(asked.values()))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from functools import cache, reduce
 from importlib import import_module
 from typing import TYPE_CHECKING
@@ -19,7 +18,6 @@ if TYPE_CHECKING:
     from ckpttool.core.domain.data_position import SkipBatches, TrainersSkip
     from ckpttool.core.domain.finding import Finding
     from ckpttool.core.domain.saving import SaveLayout
-    from ckpttool.core.domain.scalars import ShardFacts
     from ckpttool.core.domain.settings import RunConfig, SafeFix
     from ckpttool.core.logs.reading import LogReader
     from ckpttool.trainers.abilities import HealthFile, OwnWords, PolicyWords
@@ -122,26 +120,6 @@ def health_file_of(layout: Layout) -> HealthFile | None:
     if owner is not None:
         return owner.health_file
     return next((trainer.health_file for trainer in trainers() if trainer.health_file is not None), None)
-
-
-def health_files() -> tuple[str, ...]:
-    """Return how all trainers call the file in which they record the health of saves."""
-    return tuple(trainer.health_file.name for trainer in trainers() if trainer.health_file is not None)
-
-
-def records_of_any() -> re.Pattern[str]:
-    """Return what tells by its name a small file that some trainer reads beside its shards."""
-    own = (trainer.records for trainer in trainers() if trainer.records)
-    return re.compile("|".join(f"(?:{pattern})" for pattern in own), re.DOTALL)
-
-
-def asked_of_any() -> ShardFacts:
-    """Ask a file for the scalars of every trainer: whose it is, nobody knows."""
-    from ckpttool.core.domain.scalars import ShardFacts
-
-    own = (trainer.scalars for trainer in trainers() if trainer.scalars is not None)
-    asked = {scalar.name: scalar for scalars in own for scalar in scalars.rules.asked}
-    return ShardFacts(scalars=tuple(asked.values()))
 
 
 def _words() -> Iterator[OwnWords]:

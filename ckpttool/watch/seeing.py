@@ -53,7 +53,7 @@ def scans_often(question: TreeQuestion) -> tuple[Tree, Moves]:
     Raises:
         UsageError: As of `scan`; or it is none that can be looked at twice.
     """
-    from ckpttool.core.storage.listed import ListedFiles, ListedStorage
+    from ckpttool.watch.listed import ListedFiles, ListedStorage
 
     if question.path == STREAM:
         raise UsageError("standard input can be read but once: give the folder in which the parts lie")

@@ -16,10 +16,10 @@ from ckpttool.core.domain.question import CheckQuestion
 from ckpttool.core.domain.units import ByteCount
 from ckpttool.core.domain.verdict import Level
 from ckpttool.core.errors import LockedError, UnknownLayoutError, WriteFailedError
-from ckpttool.core.storage import listed as listed_storage
 from ckpttool.core.verbs import verifying
 from ckpttool.core.verbs.scanning import Tree
 from ckpttool.core.verify.session import Session
+from ckpttool.watch import listed as listed_storage
 from ckpttool.watch import reading as watch_reading
 from ckpttool.watch import verbs as watches
 from tests.support.trees import flip

@@ -11,7 +11,6 @@ from ckpttool.core.domain.exits import of_findings
 from ckpttool.core.domain.finding import Finding, blocking
 from ckpttool.core.domain.frozen import dataclass
 from ckpttool.core.domain.health import Health
-from ckpttool.core.domain.parts_given import PartsGiven
 from ckpttool.core.domain.scalars import NO_RULES, NameClaim, ScalarRules, Scalars
 from ckpttool.core.domain.shard import FormatName, Shard, ShardRole
 from ckpttool.core.domain.units import ByteCount, Rank, Step
@@ -219,6 +218,22 @@ class Tracked:
     """The step of that name."""
     written_ns: int | None
     """When the tracker was written last, by its modification time; None where the disk does not tell."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartsGiven:
+    """Which looks an answer rests on."""
+
+    given: int
+    """Parts that were read."""
+    of: int
+    """Parts of the same run that there are."""
+    missing: tuple[int, ...]
+    """Numbers of those that were not given, from 1, or could not be read."""
+    stale: tuple[int, ...]
+    """Numbers of those that looked before the last of the files was written."""
+    nodes: tuple[str, ...]
+    """Hosts that looked, sorted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -27,9 +27,9 @@ from ckpttool.core.errors import ExitCode
 
 if TYPE_CHECKING:
     from ckpttool.core.domain.advice import SpikeAdvice, StopAdvice
+    from ckpttool.core.domain.checkpoint import PartsGiven
     from ckpttool.core.domain.data_position import DataPosition
     from ckpttool.core.domain.load_settings import LoadSettings
-    from ckpttool.core.domain.parts_given import PartsGiven
     from ckpttool.core.domain.placement import Placed
 
 

@@ -8,8 +8,8 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 if TYPE_CHECKING:
+    from ckpttool.core.domain.checkpoint import PartsGiven
     from ckpttool.core.domain.finding import Finding
-    from ckpttool.core.domain.parts_given import PartsGiven
 
 Document: TypeAlias = "Mapping[str, Document] | Sequence[Document] | str | int | float | bool | None"
 

@@ -82,7 +82,7 @@ def not_moved(tree: Tree) -> dict[CheckpointKey, str]:
             refused[checkpoint.key] = answer.why
         else:
             holders |= dict.fromkeys(answer.paths, checkpoint.key)
-    if tree.machines is None and is_local(tree.storage.root):
+    if is_local(tree.storage.root):
         for link, path in links_to(tree.storage.root, holders):
             refused.setdefault(holders[path], f"is where the link {link} leads")
     return refused

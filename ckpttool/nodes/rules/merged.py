@@ -6,10 +6,9 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 
-from ckpttool.core.domain.checkpoint import Checkpoint, Inventory
+from ckpttool.core.domain.checkpoint import Checkpoint, Inventory, PartsGiven
 from ckpttool.core.domain.finding import Code, Finding, Severity, blocking, in_order, is_of_absent, note, unknown
 from ckpttool.core.domain.frozen import replace
-from ckpttool.core.domain.parts_given import PartsGiven
 from ckpttool.core.domain.plan import NoResumePoint
 from ckpttool.core.domain.units import counted
 from ckpttool.nodes.model import BREAK_NS, Merge, Seat

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from ckpttool.core.storage import listed
-from ckpttool.core.storage.listed import ListedStorage
 from ckpttool.core.storage.local import LocalStorage
+from ckpttool.watch import listed
+from ckpttool.watch.listed import ListedStorage
 
 
 def test_a_folder_that_moved_a_moment_ago_is_listed_anew_for_what_comes_in_the_same_tick_shows_the_same_times(
