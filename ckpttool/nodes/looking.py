@@ -28,11 +28,11 @@ from ckpttool.core.storage.base import Kind, Storage
 from ckpttool.core.storage.local import LocalStorage
 from ckpttool.core.verbs.remembering import found_damaged, with_found_damaged
 from ckpttool.core.verbs.scanning import Tree, scanned
-from ckpttool.core.verbs.sealing import not_sealed, seal_share
 from ckpttool.core.verbs.verifying import content_engine, verify
 from ckpttool.core.verify.engines.waiting import WaitingEngine
 from ckpttool.core.verify.plan import plan_checks
 from ckpttool.core.verify.session import reports_of
+from ckpttool.nodes.sealing import not_sealed_for, seal_share
 from ckpttool.nodes.storage.noting import NotingStorage
 from ckpttool.nodes.storage.recorded import Answers, inner_of, lend, spelled, take_back
 from ckpttool.nodes.storage.shared_out import Mine, SharedOut
@@ -219,7 +219,7 @@ def _contents(
                 try:
                     sealings.append(seal_share(tree, save, event, share, now=time.time()))
                 except CkptToolError as error:
-                    sealings.append(not_sealed(save, error))
+                    sealings.append(not_sealed_for(save, error))
             if isinstance(event, Verdict):  # in which numbers are compared with those of the save before
                 found |= {report.path: by_itself(report, read.get(report.path, report)) for report in event.reports}
             else:

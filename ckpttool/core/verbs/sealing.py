@@ -9,19 +9,19 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 
 from ckpttool import __version__
-from ckpttool.core.decide.sealing import manifest_of, merge, with_more
+from ckpttool.core.decide.sealing import manifest_of, merge
 from ckpttool.core.decide.steps import not_acted_on
 from ckpttool.core.domain.checkpoint import Checkpoint
-from ckpttool.core.domain.finding import Code, Finding, Severity, blocking, is_of_absent, unknown
+from ckpttool.core.domain.finding import Code, Finding, Severity, blocking, unknown
 from ckpttool.core.domain.frozen import replace as with_fields
 from ckpttool.core.domain.manifest import Manifest, Sealed, Sealing
 from ckpttool.core.domain.question import CheckQuestion
 from ckpttool.core.domain.units import moment
 from ckpttool.core.domain.verdict import Level, ShardReport, Verdict
-from ckpttool.core.errors import CkptToolError, UnknownLayoutError, UnsafeError
+from ckpttool.core.errors import UnknownLayoutError, UnsafeError
 from ckpttool.core.records import OWN_FOLDER, SealPlace
 from ckpttool.core.records.birth import with_births
-from ckpttool.core.records.manifest import ManifestProblem, manifest_bytes, manifests_beside, read_alone, read_manifest
+from ckpttool.core.records.manifest import ManifestProblem, manifest_bytes, manifests_beside, read_manifest
 from ckpttool.core.storage import assert_changeable, is_object_store
 from ckpttool.core.storage.base import Storage
 from ckpttool.core.verbs.running import Running
@@ -86,7 +86,7 @@ def _sealed(
         for checkpoint in meant:
             if checkpoint.key in refusals and len(refusals) < len(meant):  # nothing else is kept from its seal
                 why = f"{checkpoint.name} {refusals[checkpoint.key].why}"
-                yield _refused(checkpoint, None, (unknown(Code.CANNOT_ANSWER, why),))
+                yield not_sealed(checkpoint, None, (unknown(Code.CANNOT_ANSWER, why),))
                 continue
             own = tree.closer(checkpoint)  # its records may tell that not all which lies there is its own
             verdict = session.verdict(own)
@@ -155,23 +155,23 @@ def seal_checkpoint(
     place = tree.layout.seal_place(checkpoint)
     if isinstance(place, Refusal):
         raise UnknownLayoutError(f"{tree.inventory.root} {place.why}")
-    if against := _against(checkpoint, verdict):
-        return _refused(checkpoint, place, against)
+    if against := speaks_against(checkpoint, verdict):
+        return not_sealed(checkpoint, place, against)
     new = manifest_of(place.layout, checkpoint, verdict, at=moment(now), by=__version__)
     if is_object_store(tree.storage.root):
         return _sealed_beside(tree, checkpoint, place, new)
-    target = _target(tree.storage.root, place.path)
+    target = writable_target(tree.storage.root, place.path)
     with no_other_sealer(tree.storage.root):
         old = read_manifest(tree.storage, place)
         if isinstance(old, ManifestProblem):
             if old.newer or not reseal:
-                return _refused(checkpoint, place, (old.finding,))
+                return not_sealed(checkpoint, place, (old.finding,))
             old = None
         elif old is not None and old.disputed and not reseal:
-            return _refused(checkpoint, place, old.disputed)
+            return not_sealed(checkpoint, place, old.disputed)
         born = with_births(old, tree.storage, place, checkpoint.shards)
-        if wrong := (() if reseal else born.findings) or _changed_since(tree.storage, verdict.reports):
-            return _refused(checkpoint, place, wrong)
+        if wrong := (() if reseal else born.findings) or changed_since(tree.storage, verdict.reports):
+            return not_sealed(checkpoint, place, wrong)
         merged, findings = merge(born.manifest, new, reseal=reseal)
         written = merged != old
         if written:
@@ -181,62 +181,6 @@ def seal_checkpoint(
     return Sealing(checkpoint=checkpoint.name, path=place.path, manifest=merged, written=written, findings=findings)
 
 
-def seal_share(tree: Tree, checkpoint: Checkpoint, verdict: Verdict, share: tuple[int, int], *, now: float) -> Sealing:
-    """Seal what one of several machines has of a checkpoint, in a manifest of its own beside the checkpoint's.
-
-    That ranks lack which others have speaks against nothing here: a seal is of files. What is not whole is not sealed,
-    nor what was sealed before; and where something speaks against the whole save, none of it is.
-
-    Args:
-        tree: What is seen from here, scanned with sizes.
-        checkpoint: Of this tree.
-        verdict: On it, from here: every byte read, with digests, compared with what was sealed before.
-        share: The number of this machine, from 1, and of how many.
-        now: Unix seconds.
-
-    Returns:
-        As of `seal_checkpoint`, with the manifest of this machine alone; its findings are what was not sealed for them.
-
-    Raises:
-        LockedError: Another process with this number is sealing in this tree.
-        UnsafeError, WriteFailedError, NotDurableError: As of `seal_checkpoint`.
-    """
-    place = tree.layout.seal_place(checkpoint)
-    if isinstance(place, Refusal):
-        return _refused(checkpoint, None, (unknown(Code.CANNOT_ANSWER, f"{checkpoint.name} {place.why}"),))
-    against = tuple(finding for finding in _against(checkpoint, verdict) if not is_of_absent(finding))
-    sick, there = {finding.path for finding in against}, {shard.path for shard in checkpoint.shards}
-    whole = {report.path for report in verdict.reports if report.digest is not None} - sick
-    if not whole or sick - there:
-        return _refused(checkpoint, place, against)
-    path = place.of_share(*share)
-    target = _target(tree.storage.root, path)
-    with locked(f"{tree.storage.root}/{OWN_FOLDER}/seal.{share[0]}-of-{share[1]}", timeout=PATIENCE_SECONDS):
-        old, mine = read_manifest(tree.storage, place), read_alone(tree.storage, place, path)
-        if isinstance(old, ManifestProblem):
-            return _refused(checkpoint, place, (old.finding,))
-        if isinstance(mine, ManifestProblem):  # it was not there a moment ago
-            return _refused(checkpoint, place, (mine.finding,))
-        born = with_births(old, tree.storage, place, checkpoint.shards)
-        left = whole - born.seals.keys()
-        read = tuple(report for report in verdict.reports if report.path in left)
-        own = with_fields(checkpoint, shards=tuple(shard for shard in checkpoint.shards if shard.path in left))
-        new = manifest_of(place.layout, own, with_fields(verdict, reports=read), at=moment(now), by=__version__)
-        new = with_fields(new, world_size=None)  # who sees a part of a save does not know of how many ranks it is
-        if wrong := born.findings or _changed_since(tree.storage, read):
-            return _refused(checkpoint, place, wrong)
-        if left:
-            ensure_folder(str(Path(target).parent))
-            replace(target, manifest_bytes(with_more(mine, new)), overwrite=True, backup=False)
-    sealed = with_more(mine, new)
-    return Sealing(checkpoint=checkpoint.name, path=path, manifest=sealed, written=bool(left), findings=against)
-
-
-def not_sealed(checkpoint: Checkpoint, error: CkptToolError) -> Sealing:
-    """Return what became of an order to seal where it failed: what was seen is worth telling all the same."""
-    return _refused(checkpoint, None, (unknown(Code.CANNOT_ANSWER, f"{checkpoint.name} was not sealed: {error}"),))
-
-
 def _sealed_beside(tree: Tree, checkpoint: Checkpoint, place: SealPlace, new: Manifest) -> Sealing:
     """Add a manifest under a name that nobody else takes: not every store refuses to write over another's.
 
@@ -244,10 +188,10 @@ def _sealed_beside(tree: Tree, checkpoint: Checkpoint, place: SealPlace, new: Ma
     """
     old = read_manifest(tree.storage, place)
     if isinstance(old, ManifestProblem):
-        return _refused(checkpoint, place, (old.finding,))
+        return not_sealed(checkpoint, place, (old.finding,))
     born = with_births(old, tree.storage, place, checkpoint.shards)
     if born.findings:
-        return _refused(checkpoint, place, born.findings)
+        return not_sealed(checkpoint, place, born.findings)
     merged, findings = merge(born.manifest, new, reseal=False)
     written, path = merged != old, place.path
     if written:
@@ -266,18 +210,19 @@ def no_other_sealer(root: str) -> Iterator[None]:
         yield
 
 
-def _against(checkpoint: Checkpoint, verdict: Verdict) -> tuple[Finding, ...]:
+def speaks_against(checkpoint: Checkpoint, verdict: Verdict) -> tuple[Finding, ...]:
     """Return what is wrong with a checkpoint, or with what is known of its step, each once."""
     told = (each for each in blocking(verdict.findings) if each.code is not Code.REPLICA_DRIFTED)  # it was saved so
     return tuple(dict.fromkeys((*told, *not_acted_on(checkpoint))))
 
 
-def _refused(checkpoint: Checkpoint, place: SealPlace | None, findings: tuple[Finding, ...]) -> Sealing:
+def not_sealed(checkpoint: Checkpoint, place: SealPlace | None, findings: tuple[Finding, ...]) -> Sealing:
+    """Return that nothing was sealed, and why."""
     path = "" if place is None else place.path
     return Sealing(checkpoint=checkpoint.name, path=path, manifest=None, written=False, findings=findings)
 
 
-def _target(root: str, path: str) -> str:
+def writable_target(root: str, path: str) -> str:
     """Return the full path, with a folder to write into that is really in the tree."""
     # Always needed, for the lock.
     ensure_folder(f"{root}/{OWN_FOLDER}")
@@ -290,7 +235,7 @@ def _target(root: str, path: str) -> str:
     return str(target)
 
 
-def _changed_since(storage: Storage, reports: Iterable[ShardReport]) -> tuple[Finding, ...]:
+def changed_since(storage: Storage, reports: Iterable[ShardReport]) -> tuple[Finding, ...]:
     """Find files that are no longer those whose bytes were read: minutes may lie between the two."""
     return tuple(
         unknown(

@@ -1,0 +1,78 @@
+"""Sealing by one of several machines: what it has of a checkpoint, in a manifest of its own beside the checkpoint's."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ckpttool import __version__
+from ckpttool.core.decide.sealing import manifest_of, with_more
+from ckpttool.core.domain.checkpoint import Checkpoint
+from ckpttool.core.domain.finding import Code, is_of_absent, unknown
+from ckpttool.core.domain.frozen import replace as with_fields
+from ckpttool.core.domain.manifest import Sealing
+from ckpttool.core.domain.units import moment
+from ckpttool.core.domain.verdict import Verdict
+from ckpttool.core.errors import CkptToolError
+from ckpttool.core.records import OWN_FOLDER
+from ckpttool.core.records.birth import with_births
+from ckpttool.core.records.manifest import ManifestProblem, manifest_bytes, read_alone, read_manifest
+from ckpttool.core.verbs.scanning import Tree
+from ckpttool.core.verbs.sealing import PATIENCE_SECONDS, changed_since, not_sealed, speaks_against, writable_target
+from ckpttool.core.write.files import ensure_folder, locked, replace
+from ckpttool.trainers.base import Refusal
+
+
+def seal_share(tree: Tree, checkpoint: Checkpoint, verdict: Verdict, share: tuple[int, int], *, now: float) -> Sealing:
+    """Seal what one of several machines has of a checkpoint, in a manifest of its own beside the checkpoint's.
+
+    That ranks lack which others have speaks against nothing here: a seal is of files. What is not whole is not sealed,
+    nor what was sealed before; and where something speaks against the whole save, none of it is.
+
+    Args:
+        tree: What is seen from here, scanned with sizes.
+        checkpoint: Of this tree.
+        verdict: On it, from here: every byte read, with digests, compared with what was sealed before.
+        share: The number of this machine, from 1, and of how many.
+        now: Unix seconds.
+
+    Returns:
+        As of `seal_checkpoint`, with the manifest of this machine alone; its findings are what was not sealed for them.
+
+    Raises:
+        LockedError: Another process with this number is sealing in this tree.
+        UnsafeError, WriteFailedError, NotDurableError: As of `seal_checkpoint`.
+    """
+    place = tree.layout.seal_place(checkpoint)
+    if isinstance(place, Refusal):
+        return not_sealed(checkpoint, None, (unknown(Code.CANNOT_ANSWER, f"{checkpoint.name} {place.why}"),))
+    against = tuple(finding for finding in speaks_against(checkpoint, verdict) if not is_of_absent(finding))
+    sick, there = {finding.path for finding in against}, {shard.path for shard in checkpoint.shards}
+    whole = {report.path for report in verdict.reports if report.digest is not None} - sick
+    if not whole or sick - there:
+        return not_sealed(checkpoint, place, against)
+    path = place.of_share(*share)
+    target = writable_target(tree.storage.root, path)
+    with locked(f"{tree.storage.root}/{OWN_FOLDER}/seal.{share[0]}-of-{share[1]}", timeout=PATIENCE_SECONDS):
+        old, mine = read_manifest(tree.storage, place), read_alone(tree.storage, place, path)
+        if isinstance(old, ManifestProblem):
+            return not_sealed(checkpoint, place, (old.finding,))
+        if isinstance(mine, ManifestProblem):  # it was not there a moment ago
+            return not_sealed(checkpoint, place, (mine.finding,))
+        born = with_births(old, tree.storage, place, checkpoint.shards)
+        left = whole - born.seals.keys()
+        read = tuple(report for report in verdict.reports if report.path in left)
+        own = with_fields(checkpoint, shards=tuple(shard for shard in checkpoint.shards if shard.path in left))
+        new = manifest_of(place.layout, own, with_fields(verdict, reports=read), at=moment(now), by=__version__)
+        new = with_fields(new, world_size=None)  # who sees a part of a save does not know of how many ranks it is
+        if wrong := born.findings or changed_since(tree.storage, read):
+            return not_sealed(checkpoint, place, wrong)
+        if left:
+            ensure_folder(str(Path(target).parent))
+            replace(target, manifest_bytes(with_more(mine, new)), overwrite=True, backup=False)
+    sealed = with_more(mine, new)
+    return Sealing(checkpoint=checkpoint.name, path=path, manifest=sealed, written=bool(left), findings=against)
+
+
+def not_sealed_for(checkpoint: Checkpoint, error: CkptToolError) -> Sealing:
+    """Return what became of an order to seal where it failed: what was seen is worth telling all the same."""
+    return not_sealed(checkpoint, None, (unknown(Code.CANNOT_ANSWER, f"{checkpoint.name} was not sealed: {error}"),))
