@@ -166,6 +166,11 @@ class TestSchemas:
         assert said(compare_siblings(now, [before(*then), before(*then)])) == expected
         assert compare_siblings(then, [before(*then), before(*then)]) == []
 
+    def test_ranks_that_all_hold_what_none_of_them_held_in_the_same_run_are_unknown(self) -> None:
+        then = [report(rank, schema=f"stage{rank}", tail=f"page{rank}") for rank in range(4)]
+        found = compare_siblings([replace(one, schema_hash="one file") for one in then], [before(*then)])
+        assert said(found) == [(Code.SCHEMA_DIFFERS, Severity.UNKNOWN, f"rank_{rank}/now") for rank in range(4)]
+
     def test_a_rank_that_holds_more_than_it_did_and_than_all_others_lost_nothing(self) -> None:
         """The other step may be the one that holds another rank's file."""
         now = [report(0, schema="counter", tensors=11), *ranks(4)[1:]]
