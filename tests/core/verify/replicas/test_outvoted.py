@@ -40,9 +40,17 @@ def reports(digests: Mapping[Rank, TensorDigests], *, broken: int | None = None)
 
 
 def said_of_a_flip(
-    *there: int, slices: Slices = one_slice, witnessed: int = 4, broken: int | None = None, ranks: int = 4
+    *there: int,
+    slices: Slices = one_slice,
+    witnessed: int = 4,
+    first: int | None = None,
+    broken: int | None = None,
+    ranks: int = 4,
 ) -> Finding:
-    """What is said of rank 1 if a bit of it flipped, of the ranks that are there of so many."""
+    """What is said of rank 1 if a bit of it flipped, of the ranks that are there of so many.
+
+    Two older saves are of `witnessed` ranks, and one of step 0, if there is one, of `first`.
+    """
     now = held(there, 3, slices)
     now[Rank(1)] = changed(now[Rank(1)], NAMES[5])
     others = [
@@ -51,9 +59,10 @@ def said_of_a_flip(
             step=Step(step),
             older=True,
             same_run=True,
-            shards=tensors_of(reports(held(range(witnessed), step, slices))),
+            shards=tensors_of(reports(held(range(count), step, slices))),
         )
-        for step in (2, 1)
+        for step, count in ((2, witnessed), (1, witnessed), (0, first))
+        if count is not None
     ]
     known = Known(ranks=[Rank(rank) for rank in range(ranks)])
     (finding,) = compare_replicas(reports(now, broken=broken), others, known).findings
@@ -77,6 +86,10 @@ def test_a_lost_rank_that_held_another_slice_before_is_no_lost_copy() -> None:
     assert said_of_a_flip(0, 1, 2, slices=another_on_rank_3).severity is Severity.DAMAGE
     assert said_of_a_flip(0, 1, 2, slices=another_on_rank_3, witnessed=3).severity is Severity.SUSPECT
     assert said_of_a_flip(0, 1, 2, 3, slices=another_on_rank_3).severity is Severity.DAMAGE  # it is there
+
+
+def test_a_save_from_before_the_first_step_does_not_tell_what_a_lost_rank_held() -> None:
+    assert said_of_a_flip(0, 1, 2, slices=another_on_rank_3, witnessed=3, first=4).severity is Severity.SUSPECT
 
 
 @pytest.mark.parametrize("there", [(0, 1, 2), (0, 1, 2, 3)])
