@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -18,7 +17,6 @@ from ckpttool.core.domain.verdict import Level
 from ckpttool.core.errors import CkptToolError, UsageError
 from ckpttool.core.storage import is_local
 from ckpttool.core.storage.disk import LocalDisk
-from ckpttool.core.verbs.preflighting import on_machines
 from ckpttool.core.verbs.resolving import TRUSTED_SECONDS, Answer, resolve
 from ckpttool.core.verbs.scanning import Where, asked
 from ckpttool.core.verbs.verifying import read_once, verify
@@ -131,10 +129,8 @@ def _loaded_from(answer: Answer) -> str | None:
     plan, tree = answer.decision, answer.tree
     if isinstance(plan, NoResumePoint) or not is_local(plan.root):
         return None
-    if tree.machines is None:
-        return os.path.abspath(plan.load.path)
     try:
-        return on_machines(plan, tree.machines)
+        return tree.from_the_top(plan.load.path)
     except UsageError:  # the machines have it at several places
         return None
 

@@ -13,7 +13,7 @@ from ckpttool.core.domain.plan import NoResumePoint, ResumePlan
 from ckpttool.core.domain.preflight import Preflight, PreflightQuestion, Refused
 from ckpttool.core.domain.question import LaunchOrder, ResumeQuestion, TreeQuestion
 from ckpttool.core.errors import UsageError
-from ckpttool.core.storage import is_local, open_storage
+from ckpttool.core.storage import open_storage
 from ckpttool.core.storage.disk import Disk, LocalDisk
 from ckpttool.core.verbs.configs import read_base
 from ckpttool.core.verbs.preflighting import (
@@ -21,7 +21,6 @@ from ckpttool.core.verbs.preflighting import (
     assert_told_by_its_user,
     judged,
     judged_with_start,
-    on_machines,
 )
 from ckpttool.core.verbs.resolving import resolve
 from ckpttool.core.verbs.scanning import Where, asked
@@ -107,11 +106,9 @@ def fragment(
     """
     answer = resolve(question, choice, data, node=node)
     assert_told_by_its_user(answer.tree)
-    decision, machines = answer.decision, answer.tree.machines
-    if isinstance(decision, ResumePlan) and machines is not None:
-        decision = replace(decision, load=decision.load.at(on_machines(decision, machines)))
-    elif isinstance(decision, ResumePlan) and is_local(answer.tree.storage.root):
-        decision = replace(decision, load=decision.load.at(os.path.abspath(decision.load.path)))
+    decision = answer.decision
+    if isinstance(decision, ResumePlan) and answer.tree.is_in_folder:
+        decision = replace(decision, load=decision.load.at(answer.tree.from_the_top(decision.load.path)))
     return Fragment(decision=decision, strict=strict)
 
 

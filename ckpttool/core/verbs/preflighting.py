@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from ckpttool.core.domain.settings import RunConfig
     from ckpttool.core.verbs.scanning import Tree
     from ckpttool.trainers.abilities import LaunchTarget
-    from ckpttool.trainers.located import Machines
 
 _AFTER_CONFIG = ("checkpoint", "health", "launch", "start", "disk")
 
@@ -100,7 +99,7 @@ def _told_by_hand(
     found = judge.by_check(decision, config, strict=question.strict, view=question.view)
     launch = _launch_by_hand(teller, answer, plan, found["launch"])
     coming = NextSaves(folder=inventory.root, inside=(), count=1, stays=None)
-    known = is_local(answer.tree.storage.root) or answer.tree.machines is not None
+    known = answer.tree.is_in_folder
     need = _disk_needs(coming, answer, plan, disk) if known else None
     checks = (
         *before,
@@ -294,10 +293,8 @@ def _on_disk(plan: ResumePlan, tree: Tree, copied_to: str | None) -> str:
         UsageError: The copy lacks files of the plan, or they have other sizes; or of several machines each has the tree
             somewhere else.
     """
-    if tree.machines is not None:
-        return on_machines(plan, tree.machines)
     if copied_to is None:
-        return os.path.abspath(plan.load.path)
+        return tree.from_the_top(plan.load.path)
     lacking = [path for path in plan.copies if not _is_copied(tree, path, copied_to)]
     if lacking:
         what = (
@@ -305,15 +302,6 @@ def _on_disk(plan: ResumePlan, tree: Tree, copied_to: str | None) -> str:
         )
         raise UsageError(f"{what}, {lacking[0]} first: copy them from {plan.root} (`copy` of resolve --format json)")
     return os.path.abspath(copied_to) + plan.load.path.removeprefix(plan.root)
-
-
-def on_machines(plan: ResumePlan, machines: Machines) -> str:
-    """Return what the trainer loads, from `/` on, as the machines have it that looked.
-
-    Raises:
-        UsageError: They have the tree at several places, or do not say where.
-    """
-    return os.path.normpath(os.path.join(machines.folder(), os.path.relpath(plan.load.path, plan.root)))
 
 
 def _is_copied(tree: Tree, path: str, folder: str) -> bool:

@@ -18,7 +18,7 @@ from ckpttool.core.domain.progress import newest_first
 from ckpttool.core.domain.question import TreeQuestion
 from ckpttool.core.errors import IncompleteError, UsageError
 from ckpttool.core.records import HEAL_JOURNAL, JOURNAL, OWN_FOLDER, SealPlace
-from ckpttool.core.storage import above, as_spelled_there, look_anew, open_storage, shortest
+from ckpttool.core.storage import above, as_spelled_there, is_local, look_anew, open_storage, shortest
 from ckpttool.core.storage.base import LostLinkError, Storage, is_there, unreadable
 from ckpttool.core.verbs.remembering import found_damaged, with_found_damaged, with_healed
 from ckpttool.trainers.base import Layout, Refusal, ScanOptions
@@ -73,6 +73,20 @@ class Tree:
     def trainer(self) -> Trainer | None:
         """Whose checkpoints these are; None for a lone file."""
         return trainer_of(self.layout)
+
+    @property
+    def is_in_folder(self) -> bool:
+        """Whether it lies in a folder of this machine, or of those that looked at it, and in no object store."""
+        return self.machines is not None or is_local(self.storage.root)
+
+    def from_the_top(self, path: str) -> str:
+        """Return a path in this tree as it is from `/` on, on the machines that have the tree.
+
+        Raises:
+            UsageError: They have it at several places, or do not say where.
+        """
+        root = os.path.abspath(self.inventory.root) if self.machines is None else self.machines.folder()
+        return os.path.normpath(os.path.join(root, os.path.relpath(path, self.inventory.root)))
 
     def to_dict(self) -> dict[str, Any]:
         """Return what `scan` prints with `--format json`."""
