@@ -20,12 +20,8 @@ from ckpttool.core.domain.finding import Finding as Finding
 from ckpttool.core.domain.finding import Severity as Severity
 from ckpttool.core.domain.forecast import CheckpointForecast as CheckpointForecast
 from ckpttool.core.domain.forecast import Forecast as Forecast
-from ckpttool.core.domain.guarding import Action as Action
-from ckpttool.core.domain.guarding import Decision as Decision
 from ckpttool.core.domain.guarding import GuardEvent as GuardEvent
 from ckpttool.core.domain.guarding import GuardEventKind as GuardEventKind
-from ckpttool.core.domain.guarding import GuardMode as GuardMode
-from ckpttool.core.domain.guarding import Proposal as Proposal
 from ckpttool.core.domain.health import Health as Health
 from ckpttool.core.domain.launch import ConfigChange as ConfigChange
 from ckpttool.core.domain.launch import Fragment as Fragment
@@ -159,6 +155,10 @@ from ckpttool.guard.model.capture import Captures as Captures
 from ckpttool.guard.model.capture import NanQuestion as NanQuestion
 from ckpttool.guard.model.capture import NanReplay as NanReplay
 from ckpttool.guard.model.capture import NanVerdict as NanVerdict
+from ckpttool.guard.model.guarding import Action as Action
+from ckpttool.guard.model.guarding import Decision as Decision
+from ckpttool.guard.model.guarding import GuardMode as GuardMode
+from ckpttool.guard.model.guarding import Proposal as Proposal
 from ckpttool.guard.model.report import CaptureTold as CaptureTold
 from ckpttool.guard.model.report import DroppedUpdate as DroppedUpdate
 from ckpttool.guard.model.report import FaultTold as FaultTold

@@ -5,11 +5,11 @@ from ckpttool.guard.capture.settings import CaptureSettings as CaptureSettings
 from ckpttool.guard.replay.run import ReplayTask as ReplayTask
 from ckpttool.guard.resume import Resumed as Resumed
 from ckpttool.guard.resume import SeededByIndex as SeededByIndex
+from ckpttool.guard.rules.detector import FeatureValueDetector as FeatureValueDetector
 from ckpttool.guard.state_tree import Unsaveable as Unsaveable
 from ckpttool.guard.step import Guard as Guard
 from ckpttool.guard.step import GuardStop as GuardStop
 from ckpttool.guard.writer import CheckpointWriter as CheckpointWriter
-from ckpttool.health.asd.detector import FeatureValueDetector as FeatureValueDetector
 from ckpttool.health.policies.olmo import OlmoPolicy as OlmoPolicy
 from ckpttool.health.policies.robust_z import RobustZPolicy as RobustZPolicy
 from ckpttool.health.policies.skip import SkipPolicy as SkipPolicy

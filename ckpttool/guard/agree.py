@@ -14,7 +14,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from ckpttool.core.domain.frozen import dataclass
-from ckpttool.core.domain.guarding import Action, Proposal
+from ckpttool.guard.model.guarding import Action, Proposal
 
 _NO_NORM = -(2**63)
 """Smaller than the bits of any norm and of any negated one: it never is the largest."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from torch.nn.parallel import DistributedDataParallel
 
-from ckpttool.core.domain.guarding import EventValue, GuardEventKind, GuardMode
+from ckpttool.core.domain.guarding import EventValue, GuardEventKind
 from ckpttool.core.domain.units import Rank, Step, on_ranks
 from ckpttool.core.errors import UsageError
 from ckpttool.core.storage import path_text
@@ -15,6 +15,7 @@ from ckpttool.guard.agree import Ranks
 from ckpttool.guard.capture.settings import CaptureSettings
 from ckpttool.guard.checksum import MatmulChecksum
 from ckpttool.guard.contain import Containment, Part
+from ckpttool.guard.model.guarding import GuardMode
 from ckpttool.guard.replicas import Disagreement, ReplicaCheck
 
 if TYPE_CHECKING:

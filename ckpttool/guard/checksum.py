@@ -14,8 +14,9 @@ from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper
 from torch.utils.flop_counter import flop_registry
 
 from ckpttool.core.domain.frozen import dataclass
-from ckpttool.core.domain.guarding import Emit, EventValue, GuardEventKind
+from ckpttool.core.domain.guarding import EventValue, GuardEventKind
 from ckpttool.core.domain.units import Rank, Step
+from ckpttool.guard.model.guarding import Emit
 from ckpttool.guard.modules import ModuleTrace, current_node
 from ckpttool.guard.products import PRODUCTS, Product, WrongElement, can_be_checked, suspicious_rows, worst_element
 

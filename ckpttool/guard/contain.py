@@ -9,8 +9,9 @@ from enum import IntEnum
 from time import perf_counter
 from typing import TypeVar
 
-from ckpttool.core.domain.guarding import Emit, GuardEventKind
+from ckpttool.core.domain.guarding import GuardEventKind
 from ckpttool.core.domain.units import Step
+from ckpttool.guard.model.guarding import Emit
 
 T = TypeVar("T")
 

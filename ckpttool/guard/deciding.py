@@ -6,11 +6,11 @@ import math
 from typing import TYPE_CHECKING
 
 from ckpttool.core.domain.frozen import dataclass, replace
-from ckpttool.core.domain.guarding import Action, Decision, GuardMode, Proposal
 from ckpttool.core.domain.metrics import StepMetrics
 from ckpttool.core.domain.units import Step
 from ckpttool.guard.agree import Agreement, Ranks, Vote
 from ckpttool.guard.contain import Containment, Part
+from ckpttool.guard.model.guarding import Action, Decision, GuardMode, Proposal
 from ckpttool.guard.norm import Losses, Reading
 from ckpttool.guard.rules.guarding import SpikeGuard
 from ckpttool.guard.scaling import Scaling

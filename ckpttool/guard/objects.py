@@ -20,8 +20,8 @@ from ckpttool.guard.state_tree import Sharded, Unsaveable
 if TYPE_CHECKING:
     from torch.optim import Optimizer
 
-    from ckpttool.core.domain.guarding import Emit
     from ckpttool.core.formats.strict_json import Json, JsonObject
+    from ckpttool.guard.model.guarding import Emit
 
 Tree = dict[str, Any]
 

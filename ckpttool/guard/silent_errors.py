@@ -14,8 +14,8 @@ from ckpttool.core.formats.strict_json import Json, ParseError, as_object
 from ckpttool.guard.agree import Agreement
 from ckpttool.guard.contain import Containment, Part
 from ckpttool.guard.features import FeatureProbe
+from ckpttool.guard.rules.detector import FeatureValueDetector
 from ckpttool.guard.scaling import Scaling
-from ckpttool.health.asd.detector import FeatureValueDetector
 from ckpttool.health.policies.registry import settings_of
 
 if TYPE_CHECKING:

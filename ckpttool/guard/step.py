@@ -12,7 +12,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.utils import clip_grad_norm_
 
-from ckpttool.core.domain.guarding import Action, Emit, EventValue, GuardEventKind, GuardMode
+from ckpttool.core.domain.guarding import EventValue, GuardEventKind
 from ckpttool.core.domain.units import Step
 from ckpttool.core.errors import CkptToolError, UsageError
 from ckpttool.core.formats.strict_json import Json, JsonObject, ParseError, as_object, get_optional_int
@@ -25,12 +25,13 @@ from ckpttool.guard.contain import MOST_SHARE, MOST_SHARE_WITH_FEATURES, Contain
 from ckpttool.guard.deciding import Decided, Deciding
 from ckpttool.guard.dropping import Closures, Updated, innermost, refuse_undroppable
 from ckpttool.guard.micro_batch import MicroBatch
+from ckpttool.guard.model.guarding import Action, Emit, GuardMode
 from ckpttool.guard.norm import EmbeddingNorm, Losses, clip, full, total_norm
+from ckpttool.guard.rules.detector import FeatureValueDetector
 from ckpttool.guard.rules.guarding import STOPS_AT, SpikeGuard
 from ckpttool.guard.scaling import Scaling
 from ckpttool.guard.silent_errors import SilentErrors
 from ckpttool.guard.telling import Telling
-from ckpttool.health.asd.detector import FeatureValueDetector
 from ckpttool.health.policies.base import Policy
 
 if TYPE_CHECKING:

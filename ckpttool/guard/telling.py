@@ -9,11 +9,12 @@ from collections.abc import Callable, Iterable, Sequence
 
 import torch
 
-from ckpttool.core.domain.guarding import Emit, EventValue, GuardEvent, GuardEventKind
+from ckpttool.core.domain.guarding import EventValue, GuardEvent, GuardEventKind
 from ckpttool.core.domain.units import Step
 from ckpttool.guard.agree import Ranks
 from ckpttool.guard.contain import MOST_FAILURES, one_line
 from ckpttool.guard.files.events import EventFile
+from ckpttool.guard.model.guarding import Emit
 
 _ASKED = {
     "decided-too-late": "call guard.clip_ or guard.decide behind scaler.unscale_: else an overflow is seen "

@@ -16,7 +16,7 @@ from ckpttool.core.domain.metrics import LocalTime
 from ckpttool.core.domain.units import Step
 from ckpttool.guard import Guard, GuardStop
 from ckpttool.guard.features import FeatureProbe
-from ckpttool.health.asd.detector import FeatureValueDetector
+from ckpttool.guard.rules.detector import FeatureValueDetector
 from tests.guard.faulty import FaultyDevice, flip
 from tests.guard.loop import Told, bits
 

@@ -22,8 +22,8 @@ from ckpttool.guard.features import FeatureProbe
 from ckpttool.guard.files.events import EventFile
 from ckpttool.guard.norm import Losses
 from ckpttool.guard.replicas import ReplicaCheck
+from ckpttool.guard.rules.detector import FeatureValueDetector
 from ckpttool.guard.rules.guarding import SpikeGuard
-from ckpttool.health.asd.detector import FeatureValueDetector
 from ckpttool.health.policies.base import Policy
 from tests.guard.faulty import nth, raising
 from tests.guard.loop import INFINITE, SmallNet, Told, batches, bits, loss_of

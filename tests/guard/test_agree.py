@@ -12,8 +12,8 @@ import torch.distributed as dist
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ckpttool.core.domain.guarding import Action, Proposal
 from ckpttool.guard.agree import Agreement, Ranks, Vote
+from ckpttool.guard.model.guarding import Action, Proposal
 
 ALONE = Ranks(None, torch.device("cpu"))
 

@@ -22,9 +22,9 @@ from ckpttool.guard.dropping import Updated
 from ckpttool.guard.features import FeatureProbe
 from ckpttool.guard.files.events import EventFile
 from ckpttool.guard.norm import Losses
+from ckpttool.guard.rules.detector import FeatureValueDetector
 from ckpttool.guard.rules.guarding import SpikeGuard
 from ckpttool.guard.silent_errors import SilentErrors
-from ckpttool.health.asd.detector import FeatureValueDetector
 from tests.guard.faulty import nth, raising
 from tests.guard.loop import INFINITE, NOT_A_NUMBER, Told, Training, batches
 

@@ -14,7 +14,8 @@ from typing import Any
 
 import pytest
 
-from ckpttool.core.domain.guarding import GuardEventKind, GuardMode
+from ckpttool.core.domain.guarding import GuardEventKind
+from ckpttool.guard.model.guarding import GuardMode
 from ckpttool.health.policies.robust_z import RobustZPolicy
 from tests.conftest import FIXTURES
 from tests.support.commands import MODULE, Said, ask

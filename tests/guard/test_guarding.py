@@ -14,11 +14,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import ckpttool
-from ckpttool.core.domain.guarding import Action, Decision, GuardEvent, GuardEventKind, GuardMode, Proposal
+from ckpttool.core.domain.guarding import GuardEvent, GuardEventKind
 from ckpttool.core.domain.metrics import StepMetrics
 from ckpttool.core.domain.units import Step
 from ckpttool.core.errors import UsageError
 from ckpttool.core.formats.strict_json import Json, as_object
+from ckpttool.guard.model.guarding import Action, Decision, GuardMode, Proposal
 from ckpttool.guard.rules.guarding import SpikeGuard
 from ckpttool.health.model_events import EventKind
 from ckpttool.health.policies.base import Policy, judge

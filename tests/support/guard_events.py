@@ -6,10 +6,11 @@ import math
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from ckpttool.core.domain.guarding import Action, EventValue, GuardEventKind, GuardMode
+from ckpttool.core.domain.guarding import EventValue, GuardEventKind
 from ckpttool.core.domain.metrics import StepMetrics
 from ckpttool.core.domain.units import Step
 from ckpttool.guard.files.events import EventFile
+from ckpttool.guard.model.guarding import Action, GuardMode
 from ckpttool.guard.rules.guarding import SpikeGuard
 from ckpttool.health.policies.base import Policy
 

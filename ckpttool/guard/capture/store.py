@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from ckpttool.core.domain.frozen import dataclass
-from ckpttool.core.domain.guarding import Emit, EventValue, GuardEventKind
+from ckpttool.core.domain.guarding import EventValue, GuardEventKind
 from ckpttool.core.domain.units import ByteCount, Rank, Step
 from ckpttool.core.errors import WriteFailedError
 from ckpttool.core.write.files import ensure_folder
@@ -24,6 +24,7 @@ from ckpttool.guard.capture.writing import ShardWriter
 from ckpttool.guard.environment import COMPILED, environment
 from ckpttool.guard.files.capture import folder_name, record_name, shard_name
 from ckpttool.guard.model.capture import CaptureLevel, LeftOut, MicroBatch, RankCapture, Rerun, ShardFile
+from ckpttool.guard.model.guarding import Emit
 from ckpttool.guard.norm import is_sharded
 from ckpttool.guard.state_tree import Spelled, Unsaveable, spell
 

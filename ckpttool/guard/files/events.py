@@ -17,10 +17,11 @@ from functools import partial
 from threading import Condition, Thread
 from typing import cast
 
-from ckpttool.core.domain.guarding import EVENTS_SCHEMA, EventValue, GuardEventKind, event_path
+from ckpttool.core.domain.guarding import EVENTS_SCHEMA, EventValue, GuardEventKind
 from ckpttool.core.domain.units import Step
 from ckpttool.core.formats.strict_json import number
 from ckpttool.core.write.files import close, ensure_folder, open_to_append
+from ckpttool.guard.model.guarding import event_path
 
 LONGEST_LINE = 4096
 """Bytes: what one `write` brings to a file whole, beside others that write to it, too."""

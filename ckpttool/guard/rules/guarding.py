@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from numbers import Real
 from typing import cast
 
-from ckpttool.core.domain.guarding import Action, Decision, EventValue, GuardEvent, GuardEventKind, GuardMode, Proposal
+from ckpttool.core.domain.guarding import EventValue, GuardEvent, GuardEventKind
 from ckpttool.core.domain.metrics import StepMetrics
 from ckpttool.core.domain.units import Step
 from ckpttool.core.errors import UsageError
@@ -25,6 +25,7 @@ from ckpttool.core.formats.strict_json import (
     get_str,
     number,
 )
+from ckpttool.guard.model.guarding import Action, Decision, GuardMode, Proposal
 from ckpttool.health.model_events import EventKind, HealthEvent
 from ckpttool.health.policies.base import Policy
 from ckpttool.health.policies.registry import settings_of

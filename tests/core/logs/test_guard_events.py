@@ -11,12 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ckpttool.core.domain.guarding import GuardEventKind, GuardMode
+from ckpttool.core.domain.guarding import GuardEventKind
 from ckpttool.core.domain.metrics import LogProblem, NoteKind
 from ckpttool.core.errors import UsageError
 from ckpttool.core.logs.base import LogSource
 from ckpttool.core.logs.columns import JsonLines
 from ckpttool.core.logs.guard_events import EventLine, GuardEvents, GuardFiles, event_lines
+from ckpttool.guard.model.guarding import GuardMode
 from ckpttool.health.asd.features import FeaturePolicy
 from ckpttool.health.model_asd import AsdConfig, AsdKind
 from ckpttool.health.model_events import EventKind, SuspectKind

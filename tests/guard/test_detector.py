@@ -18,7 +18,7 @@ from ckpttool.core.domain.metrics import LocalTime
 from ckpttool.core.domain.units import Rank, Step
 from ckpttool.core.errors import UsageError
 from ckpttool.core.formats.strict_json import ParseError
-from ckpttool.health.asd.detector import FeatureValueDetector
+from ckpttool.guard.rules.detector import FeatureValueDetector
 from ckpttool.health.model_asd import AsdEvent, AsdKind, FeatureValue
 from ckpttool.health.model_events import EventKind, HealthEvent
 from ckpttool.trainers.mindformers.silent_errors import MONITOR

@@ -1,0 +1,68 @@
+"""What is decided on one step inside a training process, and where its events go."""
+
+from __future__ import annotations
+
+import math
+from enum import Enum, IntEnum
+from typing import Protocol
+
+from ckpttool.core.domain.frozen import dataclass
+from ckpttool.core.domain.guarding import EVENTS_FOLDER, EventValue, GuardEvent, GuardEventKind
+from ckpttool.core.domain.units import Step
+
+
+def event_path(output: str, rank: int) -> str:
+    """Return where a rank's events lie, below the output folder of its training."""
+    return f"{output}/{EVENTS_FOLDER}/events-{rank:05d}.jsonl"
+
+
+class Action(IntEnum):
+    """What becomes of an update. Ranks agree on the largest."""
+
+    APPLY = 0
+    SKIP = 1
+    """The update is dropped: weights, optimizer and buffers stay as they were."""
+    STOP = 2
+    """The update is dropped, and training ends here."""
+
+
+class GuardMode(str, Enum):
+    """Whether anything is done."""
+
+    ACT = "act"
+    WATCH = "watch"
+    """Nothing is dropped; the events say what would have been."""
+
+
+class Emit(Protocol):
+    """Where events go. It never raises: what cannot be written is counted, and told by the next line that can."""
+
+    def __call__(self, kind: GuardEventKind, /, *, step: Step, **values: EventValue) -> None:
+        """Tell one event at a step."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Proposal:
+    """What one rank would do with its update, from its own numbers."""
+
+    action: Action
+    norm: float
+    """L2 norm of all gradients, before clipping; NaN or infinite as it was."""
+    is_finite: bool
+    """Whether the norm and every local loss are; or only gradients are not, and a loss scaler is to blame."""
+
+    @property
+    def is_overflow(self) -> bool:
+        """Whether a loss scaler tries too large a scale: no rank knows of anything else that is not finite."""
+        return self.is_finite and not math.isfinite(self.norm)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """What all ranks do with it."""
+
+    action: Action
+    events: tuple[GuardEvent, ...] = ()
+    limit: float | None = None
+    """Norm to which the gradients are scaled down; None: as the training does it anyway."""
