@@ -12,7 +12,6 @@ from ckpttool.core.commands.answers import show
 from ckpttool.core.commands.grouped import exits, grouped
 from ckpttool.core.commands.helped import Command, Group
 from ckpttool.core.commands.options import Format, FormatOpt, Quiet
-from ckpttool.core.commands.tree_options import DetectorDialect, SampleInterval
 from ckpttool.core.domain.frozen import dataclass
 from ckpttool.health.model_asd import AsdConfig
 
@@ -28,6 +27,9 @@ app = typer.Typer(
 Text = Annotated[
     str, typer.Argument(metavar="STRING", help="What the environment variable holds.", rich_help_panel="Arguments")
 ]
+Dialect = Annotated[
+    str | None, typer.Option(metavar="D", help="torch_npu (default) or mindspore.", rich_help_panel="Policy")
+]
 
 
 @app.callback()
@@ -41,7 +43,7 @@ def asd() -> None:
 
 @app.command(cls=Command)
 @grouped
-def check(*, string: Text, dialect: DetectorDialect = None, fmt: FormatOpt = Format.TABLE) -> None:
+def check(*, string: Text, dialect: Dialect = None, fmt: FormatOpt = Format.TABLE) -> None:
     """Tell what the real parser makes of a configuration, and which of its traps it falls into.
 
     Example: ckpttool asd check "enable:true, with_checksum:true"
@@ -78,7 +80,9 @@ class AsdOptions:
     upper_thresh2: Annotated[
         int | None, typer.Option(min=3, help="Multiple that enters the mean (100).", rich_help_panel="Policy")
     ] = None
-    grad_sample_interval: SampleInterval = None
+    grad_sample_interval: Annotated[
+        int | None, typer.Option(min=1, help="Every how many-th parameter (3; MindSpore 10).", rich_help_panel="Policy")
+    ] = None
     disable: Annotated[bool, typer.Option("--disable", help="Switch the detection off.", rich_help_panel="Policy")] = (
         False
     )
@@ -94,9 +98,7 @@ class AsdOptions:
 
 @app.command(cls=Command)
 @grouped
-def emit(
-    *, settings: AsdOptions, dialect: DetectorDialect = None, fmt: FormatOpt = Format.TABLE, quiet: Quiet = False
-) -> None:
+def emit(*, settings: AsdOptions, dialect: Dialect = None, fmt: FormatOpt = Format.TABLE, quiet: Quiet = False) -> None:
     """Write a configuration that both parsers read as it is meant.
 
     Example: ckpttool asd emit --cooldown 10 --strikes-num 4

@@ -13,7 +13,7 @@ from ckpttool.core.commands.answers import show
 from ckpttool.core.commands.grouped import exits, grouped
 from ckpttool.core.commands.log_options import AroundSpike, Columns, Logs, Margin, spike
 from ckpttool.core.commands.options import Format, FormatOpt, Quiet, Verbose, finite
-from ckpttool.core.commands.tree_options import NAN_HELP, POLICY_HELP, PolicyDialect, say_tree
+from ckpttool.core.commands.tree_options import say_tree
 from ckpttool.core.domain.frozen import dataclass
 from ckpttool.health.policies.registry import POLICIES
 from ckpttool.trainers.mindformers.policies import NAN_BY_DEFAULT, NanWord
@@ -31,7 +31,12 @@ class PolicyName(str, Enum):
 class PolicyOptions:
     """Which rule, with which settings."""
 
-    policy: Annotated[PolicyName | None, typer.Option(help=POLICY_HELP, rich_help_panel="Policy")] = None
+    policy: Annotated[
+        PolicyName | None,
+        typer.Option(
+            help="Rule to replay. Default: skip for MindFormers' logs, else zscore.", rich_help_panel="Policy"
+        ),
+    ] = None
     threshold: Annotated[
         float | None,
         typer.Option(
@@ -45,8 +50,15 @@ class PolicyOptions:
         int | None,
         typer.Option(min=1, metavar="N", help="skip: stop at the N-th in a row (10).", rich_help_panel="Policy"),
     ] = None
-    nan: Annotated[NanWord, typer.Option(help=NAN_HELP, rich_help_panel="Policy")] = NAN_BY_DEFAULT
-    dialect: PolicyDialect = None
+    nan: Annotated[
+        NanWord, typer.Option(help="skip: MindFormers does not count NaN; strict does.", rich_help_panel="Policy")
+    ] = NAN_BY_DEFAULT
+    dialect: Annotated[
+        str | None,
+        typer.Option(
+            "--dialect", metavar="D", help="features: torch_npu, mindspore or mindformers.", rich_help_panel="Policy"
+        ),
+    ] = None
     asd_config: Annotated[
         str | None,
         typer.Option(

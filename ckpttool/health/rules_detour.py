@@ -6,7 +6,7 @@ import math
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 
-from ckpttool.core.domain.advice import Choice, DataDetour, LossAfter, SampleClock, Spike, SpikeAdvice, StopAdvice
+from ckpttool.core.domain.advice import Choice, DataDetour, LossAfter, Spike, SpikeAdvice, StopAdvice
 from ckpttool.core.domain.checkpoint import Checkpoint, Inventory
 from ckpttool.core.domain.finding import Code, suspect
 from ckpttool.core.domain.frozen import dataclass, replace
@@ -31,6 +31,17 @@ _FEWEST_LOSSES = 20
 
 _LOSS_SIGMAS = 3.0
 """Robust standard deviations of one loss. The median of twenty trembles by a quarter of one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SampleClock:
+    """One point at which the samples consumed are known, and how fast they run from there."""
+
+    step: Step
+    samples: int
+    """Consumed over all ranks, up to and with `step`."""
+    global_batch_size: int
+    """Samples a step."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

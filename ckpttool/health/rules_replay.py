@@ -7,7 +7,7 @@ from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from typing import cast
 
-from ckpttool.core.domain.advice import SampleClock, SpikeAdvice, StopAdvice
+from ckpttool.core.domain.advice import SpikeAdvice, StopAdvice
 from ckpttool.core.domain.frozen import replace
 from ckpttool.core.domain.log_question import SpikeQuestion
 from ckpttool.core.domain.metrics import LogAttempt, StepMetrics
@@ -29,6 +29,7 @@ from ckpttool.health.model_events import (
 from ckpttool.health.policies.base import Coverage, Policy, judge
 from ckpttool.health.policies.skip import SkipPolicy
 from ckpttool.health.rules_detour import (
+    SampleClock,
     Stop,
     advise_after_stop,
     advise_spike,

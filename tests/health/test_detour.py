@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ckpttool.core.domain.advice import Choice, SampleClock, Spike
+from ckpttool.core.domain.advice import Choice, Spike
 from ckpttool.core.domain.metrics import LogNote, LogProblem, NoteKind, StepMetrics
 from ckpttool.core.domain.units import Step
 from ckpttool.core.errors import IncompleteError, UsageError
@@ -17,6 +17,7 @@ from ckpttool.health.policies.robust_z import RobustZPolicy
 from ckpttool.health.policies.skip import SkipPolicy
 from ckpttool.health.rules_detour import (
     RewindRecipe,
+    SampleClock,
     Stop,
     advise_after_stop,
     advise_spike,

@@ -117,20 +117,6 @@ Simulate = Annotated[
 SimulateMindFormers = Annotated[
     str | None, typer.Option("--simulate-mindformers", metavar="VERSION", help="The same of that MindFormers.")
 ]
-DetectorDialect = Annotated[
-    str | None, typer.Option(metavar="D", help="torch_npu (default) or mindspore.", rich_help_panel="Policy")
-]
-PolicyDialect = Annotated[
-    str | None,
-    typer.Option(
-        "--dialect", metavar="D", help="features: torch_npu, mindspore or mindformers.", rich_help_panel="Policy"
-    ),
-]
-SampleInterval = Annotated[
-    int | None, typer.Option(min=1, help="Every how many-th parameter (3; MindSpore 10).", rich_help_panel="Policy")
-]
-POLICY_HELP = "Rule to replay. Default: skip for MindFormers' logs, else zscore."
-NAN_HELP = "skip: MindFormers does not count NaN; strict does."
 
 
 def _layout(name: str) -> str:

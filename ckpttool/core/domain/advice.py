@@ -89,17 +89,6 @@ class ThresholdSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SampleClock:
-    """One point at which the samples consumed are known, and how fast they run from there."""
-
-    step: Step
-    samples: int
-    """Consumed over all ranks, up to and with `step`."""
-    global_batch_size: int
-    """Samples a step."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class LossAfter:
     """Whether the loss came back after the norm's spike."""
 
