@@ -27,7 +27,7 @@ from ckpttool.core.storage.base import ByteSource, Storage
 from ckpttool.core.verify.observation import Engine
 from ckpttool.health.policies.base import Policy, Watch
 from ckpttool.trainers.abilities import ConfigReader, HealthFile, LaunchTarget, OwnWords, Simulator
-from ckpttool.trainers.base import Layout, Trainer
+from ckpttool.trainers.base import Layout, LayoutSigns, Trainer
 from ckpttool.trainers.mindformers.simulate.versions import KNOWN_VERSIONS, Quirks, quirks_of
 from ckpttool.trainers.registry import loose_file, trainers
 from tests.reliability import figures
@@ -162,7 +162,7 @@ def _trainers(page: Path, _of: str) -> Iterator[str]:
         title = f"[{trainer.title}]({_folder(page)}{trainer.name}.md)"
         yield f"| {title} | {signs} | {' | '.join('–' if each is None else 'yes' for each in answers)} |"
     commands = "`verify`, `seal`, `inspect`, `diff`"
-    yield f"| {loose_file().sign}, torch's too: {commands} | – | – | – | – | CSV, JSON lines, TensorBoard |"
+    yield f"| {loose_file().signs.sign}, torch's too: {commands} | – | – | – | – | CSV, JSON lines, TensorBoard |"
 
 
 def _rooms(_page: Path, _of: str) -> Iterator[str]:
@@ -185,13 +185,30 @@ def layers() -> list[str]:
 
 def _seam(_page: Path, of: str) -> Iterator[str]:
     yield from (f"| `{SEAMS[of].__name__}` | what it answers |", "|---|---|")
-    for name, member in vars(SEAMS[of]).items():
+    parts = _parts_of_value if hasattr(SEAMS[of], "__dataclass_fields__") else _members
+    for name, about in parts(SEAMS[of]):
+        yield f"| `{name}` | {_cell(about.splitlines()[0])} |"
+
+
+def _members(seam: type) -> Iterator[tuple[str, str]]:
+    """Yield what a protocol asks for, with what is said of it."""
+    for name, member in vars(seam).items():
         if not name.startswith("_") and (about := inspect.getdoc(member)):
-            yield f"| `{name}` | {_cell(about.splitlines()[0])} |"
+            yield name, about
+
+
+def _parts_of_value(value: type) -> Iterator[tuple[str, str]]:
+    """Yield the fields of a value, with what is said of each right below it."""
+    (made,) = ast.parse(inspect.getsource(value)).body
+    assert isinstance(made, ast.ClassDef)
+    for field, about in pairwise(made.body):
+        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name) and isinstance(about, ast.Expr):
+            yield field.target.id, inspect.cleandoc(ast.literal_eval(about.value))
 
 
 SEAMS: dict[str, type] = {
-    "trainer": Trainer, "layout": Layout, "launch": LaunchTarget, "format": ShardFormat, "log": LogFormat,
+    "trainer": Trainer, "signs": LayoutSigns, "layout": Layout, "launch": LaunchTarget,
+    "format": ShardFormat, "log": LogFormat,
     "policy": Policy, "watch": Watch, "storage": Storage, "source": ByteSource, "engine": Engine,
     "config": ConfigReader, "places": LogPlaces, "health": HealthFile, "simulator": Simulator,
     "words": OwnWords,

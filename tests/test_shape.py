@@ -92,4 +92,20 @@ def test_the_table_of_a_package_is_printed(small: Path, capsys: pytest.CaptureFi
 def test_a_command_is_followed_to_its_end(tmp_path: Path) -> None:
     found = shape.walked("--version", cwd=tmp_path)
     assert 0 < found.deepest <= found.entered
-    assert found.modules <= 9, "what `--version` may import: it is the first thing a script asks"
+
+
+TREE = str(shape.TREE)
+MOST_MODULES = {
+    "--version": 9,
+    "scale-skip --old-gbs 512 --new-gbs 768 --steps 100": 36,
+    f"scan {TREE}": 109,
+    f"resolve {TREE}": 160,
+}
+"""Of ours that a command may import: it imports what its answer needs, and no more."""
+
+
+@pytest.mark.parametrize(("command", "most"), MOST_MODULES.items(), ids=["version", "scale-skip", "scan", "resolve"])
+def test_a_command_imports_no_more_of_our_modules_than_it_did(command: str, most: int, tmp_path: Path) -> None:
+    found = shape.walked(*command.split(), cwd=tmp_path).modules
+    assert "ckpttool.cli.main" in found
+    assert len(found) <= most, found

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 import ckpttool
+from benchmarks.shape import walked
 from ckpttool import guard
 from ckpttool.__main__ import main
 from ckpttool.trainers.registry import trainers
@@ -119,12 +120,10 @@ def test_a_choice_imports_the_simulation_only_where_it_is_asked_for(tree: Path) 
 
 
 def test_of_other_trainers_a_choice_imports_no_more_than_what_tells_whose_a_tree_is(tree: Path) -> None:
-    modules = imported("-m", "ckpttool", "resolve", "--format", "json", cwd=tree)
-    others = {trainer.name for trainer in trainers()} - {"mindformers"}
-    parts = [name.split(".")[2:] for name in modules if name.startswith("ckpttool.trainers.")]
-    told_by = {part[1] for part in parts if len(part) > 1 and part[0].replace("_", "-") in others}
-    assert told_by <= {"names", "layout"}
-    assert "layout" in told_by
+    modules = walked("resolve", "--format", "json", cwd=tree).modules
+    others = {trainer.layouts_at[0].partition(":")[0] for trainer in trainers() if trainer.name != "mindformers"}
+    assert set(modules) >= others
+    assert [name for name in modules if name.rpartition(".")[0] in others] == []
 
 
 def test_a_choice_imports_what_reads_manifests_and_safetensors_only_where_there_are_some(tmp_path: Path) -> None:

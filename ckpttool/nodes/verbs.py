@@ -315,7 +315,7 @@ def _mine(located: Located | None, divided: tuple[int, int] | None) -> Mine | No
     if divided is None or located is None:
         return None
     if located.layout.rank_files is RankFiles.APART:
-        return by_folder(located.layout.sign, *divided)
+        return by_folder(located.layout.signs.sign, *divided)
     from ckpttool.trainers.common.loose_file import SHARD_SUFFIXES
 
     return by_file(frozenset(SHARD_SUFFIXES), *divided)

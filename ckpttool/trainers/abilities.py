@@ -9,29 +9,19 @@ from ckpttool.core.domain.frozen import dataclass
 
 if TYPE_CHECKING:
     from ckpttool.core.domain.advice import Calibration, SpikeAdvice, StopAdvice, ThresholdSettings, TrainersDetour
-    from ckpttool.core.domain.checkpoint import Checkpoint, Facts, Inventory
+    from ckpttool.core.domain.checkpoint import Checkpoint, Inventory
     from ckpttool.core.domain.data_position import SkipBatches, TrainersSkip
     from ckpttool.core.domain.finding import Finding
     from ckpttool.core.domain.health import Health, HealthBook
     from ckpttool.core.domain.launch import LaunchConfig, LaunchJob
     from ckpttool.core.domain.plan import JudgedStart, ResumePlan, Simulation
     from ckpttool.core.domain.preflight import NextSaves
-    from ckpttool.core.domain.scalars import ScalarRules, Scalars, ScalarValues
     from ckpttool.core.domain.settings import RunConfig, SafeFix
     from ckpttool.core.domain.verdict import Verdict
     from ckpttool.core.storage.base import Storage
 
 PolicyWords: TypeAlias = "tuple[tuple[str, str | float], ...]"
 """Settings of a policy, by name."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OwnScalars:
-    """The training scalars of one trainer's files."""
-
-    rules: ScalarRules
-    meaning: Callable[[ScalarValues], tuple[Scalars, Facts]]
-    """Says what those of one file mean."""
 
 
 class HealthFile(Protocol):

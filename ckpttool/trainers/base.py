@@ -1,36 +1,45 @@
 """The seams for what a trainer does: where its files lie, what its records mean, how it is told to load something.
 
-Nothing in these protocols has a default: whoever adds a trainer or a layout answers every question, and mypy asks for
-each answer that is missing. "Unknown", None and a `Refusal` are answers; silence is not.
+A layout has no defaults: whoever adds one answers every question, and mypy asks for each answer that is missing. Of a
+trainer what is not given is not known: "unknown", None and a `Refusal` are answers, too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from importlib import import_module
+from typing import TYPE_CHECKING, Protocol, cast
 
-from ckpttool.core.domain.checkpoint import Checkpoint, Inventory
-from ckpttool.core.domain.expectation import Evidence, Expected, RankFiles
-from ckpttool.core.domain.finding import Finding
 from ckpttool.core.domain.frozen import dataclass
-from ckpttool.core.domain.units import Rank, Step
-from ckpttool.core.records import SealPlace
-from ckpttool.core.storage.base import Storage
-from ckpttool.trainers.listing import Listing
 
 if TYPE_CHECKING:
     from ckpttool.core.domain.asd import AsdDialect
+    from ckpttool.core.domain.checkpoint import Checkpoint, Inventory
     from ckpttool.core.domain.data_position import DataPosition, DataQuestion
+    from ckpttool.core.domain.expectation import Evidence, Expected, RankFiles
+    from ckpttool.core.domain.finding import Finding
     from ckpttool.core.domain.load_settings import LoadSettings, TrainerSetting
     from ckpttool.core.domain.placement import ReadByAll
     from ckpttool.core.domain.plan import ResumePlan
     from ckpttool.core.domain.pointer import Pointer, PointerText
     from ckpttool.core.domain.question import AskedSizes
     from ckpttool.core.domain.replicas import RecordedSlices
+    from ckpttool.core.domain.scalars import OwnScalars
     from ckpttool.core.domain.settings import RunConfig
     from ckpttool.core.domain.shard import ShardRole
+    from ckpttool.core.domain.units import Rank, Step
     from ckpttool.core.logs.base import LogFormat, LogPlaces
-    from ckpttool.trainers.abilities import ConfigReader, HealthFile, LaunchTarget, OwnScalars, OwnWords, Simulator
+    from ckpttool.core.records import SealPlace
+    from ckpttool.core.storage.base import Storage
+    from ckpttool.trainers.abilities import ConfigReader, HealthFile, LaunchTarget, OwnWords, Simulator
+    from ckpttool.trainers.listing import Listing
+
+
+def referred(reference: str) -> object:
+    """Import what a reference names, `package.module:name`; of a class it is one that is made."""
+    module, _, name = reference.partition(":")
+    found: object = getattr(import_module(module), name)
+    return found() if isinstance(found, type) else found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,6 +92,49 @@ class Members:
     """What the trainer writes with a save besides its shards: their times, too, tell that one is under way."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayoutSigns:
+    """What tells that a folder is arranged in a layout. It needs names alone: no start imports the layout for it."""
+
+    name: str
+    """What `--layout` and JSON call it."""
+    sign: str
+    """What a folder of it is told by, for people: `rank_N/`, with the slash where that is a folder."""
+    gives_way: bool = False
+    """Whether what it is told by lies in the saves of other layouts, too: then a folder that one claims is none."""
+    recognise: Callable[[Listing], bool]
+    """Tells by names whether a folder is arranged so; where others name folders alike, by the names in those.
+
+    The folder is the root of the tree, which holds the saves: a save itself is a part of the tree around it. It is
+    asked with a listing of one entry, too: by what lies in that it is told whose save it is.
+
+    Raises:
+        OSError: A folder that would tell cannot be listed.
+    """
+    part: Callable[[Listing, str, str | None], Part | Refusal | None]
+    """Tells what a folder below the root, or a file in it or in the root, is a part of if the tree is so arranged.
+
+    Args:
+        listing: The root, or of it no more than the entry that the path begins with: where a save may have any
+            name, what lies in the folder tells.
+        folder: Its path, `checkpoint-12/optimizer_0`; empty for the root itself.
+        file: The name of the file in it that was meant; None for the folder itself.
+
+    Returns:
+        None where no tree of this layout has such a path; a refusal where it has the folder, but not such a file.
+
+    Raises:
+        OSError: A folder that would tell cannot be listed.
+    """
+    reference: str
+    """Where the layout is: `module:name`; empty for that of a lone file, which no folder is recognised by."""
+
+    @property
+    def layout(self) -> Layout:
+        """The layout itself."""
+        return cast("Layout", referred(self.reference))
+
+
 class Layout(Protocol):
     """One way to arrange checkpoints in folders."""
 
@@ -92,8 +144,8 @@ class Layout(Protocol):
         ...
 
     @property
-    def sign(self) -> str:
-        """What a folder of it is told by, for people: `rank_N/`, with the slash where that is a folder."""
+    def signs(self) -> LayoutSigns:
+        """What a folder of it is told by."""
         ...
 
     @property
@@ -104,39 +156,6 @@ class Layout(Protocol):
     @property
     def rank_files(self) -> RankFiles:
         """Where the ranks' files of a save lie: whether what is not there is missing, or may be on other machines."""
-        ...
-
-    @property
-    def gives_way(self) -> bool:
-        """Whether what it is told by lies in the saves of other layouts, too: then a folder that one claims is none."""
-        ...
-
-    def recognise(self, listing: Listing) -> bool:
-        """Tell by names whether a folder is arranged so; where others name folders alike, by the names in those.
-
-        The folder is the root of the tree, which holds the saves: a save itself is a part of the tree around it. It is
-        asked with a listing of one entry, too: by what lies in that it is told whose save it is.
-
-        Raises:
-            OSError: A folder that would tell cannot be listed.
-        """
-        ...
-
-    def part(self, listing: Listing, folder: str, file: str | None) -> Part | Refusal | None:
-        """Tell what a folder below the root, or a file in it or in the root, is a part of if the tree is so arranged.
-
-        Args:
-            listing: The root, or of it no more than the entry that the path begins with: where a save may have any
-                name, what lies in the folder tells.
-            folder: Its path, `checkpoint-12/optimizer_0`; empty for the root itself.
-            file: The name of the file in it that was meant; None for the folder itself.
-
-        Returns:
-            None where no tree of this layout has such a path; a refusal where it has the folder, but not such a file.
-
-        Raises:
-            OSError: A folder that would tell cannot be listed.
-        """
         ...
 
     def scan(self, storage: Storage, listing: Listing, options: ScanOptions) -> Inventory:
@@ -252,69 +271,105 @@ def no_effects(title: str) -> Effects:
     return Effects(position=Unknown(why=f"ckpttool does not know how {title} resumes"), settings=(), findings=())
 
 
-class Trainer(Protocol):
-    """One training framework. A new one is its folder and one line in `TRAINERS`."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trainer:
+    """One training framework: a new one is its folder and one line in `TRAINERS`.
+
+    Each answer is given by where it is, `module:name`, and is imported when somebody asks; what is left out is unknown.
+    """
+
+    name: str
+    """What JSON, a config and a plan call it."""
+    title: str
+    """What its people call it: for sentences."""
+    records: str = ""
+    """What the small files are called that it reads in saves and beside them, as a pattern; empty: none.
+
+    Of these alone a machine's part holds what is in them.
+    """
+    places: tuple[str, ...] = ()
+    """Where its saves lie below an output folder or a working directory, a training's own first.
+
+    A `*` at the end of a folder's name stands for a number: `logs/version_*/saves`.
+    """
+    layout_names: tuple[str, ...] = ()
+    """How it arranges checkpoints, most specific first."""
+    layouts_at: tuple[str, ...] = ()
+    """The `LayoutSigns` of these, in the same order."""
+    log_formats_at: tuple[str, ...] = ()
+    """What its training logs look like, each a `LogFormat`, most specific first."""
+    log_places_at: str | None = None
+    """Where its training logs lie: `LogPlaces`."""
+    health_file_at: str | None = None
+    """Where it records the health of saves: a `HealthFile`."""
+    configs_at: str | None = None
+    """How its configs are read: a `ConfigReader`."""
+    launch_at: str | None = None
+    """How it is started: a `LaunchTarget`."""
+    words_at: str | None = None
+    """How it is told what ckpttool advises: `OwnWords`."""
+    asd_dialects_at: tuple[str, ...] = ()
+    """Its own detectors of silent errors, each an `AsdDialect`; those of the frameworks are known without it."""
+    scalars_at: str | None = None
+    """What it saves of its progress among the tensors of a file, wherever that lies: `OwnScalars`."""
+    simulator_at: str | None = None
+    """What tells which save it would take by itself: a `Simulator`."""
+    evidence_at: str | None = None
+    """A function that says what a config and what lies beside a tree tell of it, as `evidence` does."""
+    objections_at: str | None = None
+    """A function that says what speaks against a save at other sizes of the run, as `objections` does."""
+    effects_at: str | None = None
+    """A function that says what it makes of a resume, as `effects` does."""
 
     @property
-    def name(self) -> str:
-        """What JSON, a config and a plan call it."""
-        ...
-
-    @property
-    def title(self) -> str:
-        """What its people call it: for sentences."""
-        ...
-
-    @property
-    def records(self) -> str:
-        """What the small files are called that it reads in saves and beside them, as a pattern; empty: none.
-
-        Of these alone a machine's part holds what is in them.
-        """
-        ...
-
-    @property
-    def places(self) -> tuple[str, ...]:
-        """Where its saves lie below an output folder or a working directory, a training's own first.
-
-        A `*` at the end of a folder's name stands for a number: `logs/version_*/saves`.
-        """
-        ...
-
-    @property
-    def layouts(self) -> tuple[Layout, ...]:
-        """How it arranges checkpoints, most specific first."""
-        ...
-
-    @property
-    def layout_names(self) -> tuple[str, ...]:
-        """What these are called, in the same order: a start that only offers the names imports no layout."""
-        ...
+    def layouts(self) -> tuple[LayoutSigns, ...]:
+        """What its layouts are told by, most specific first."""
+        return cast("tuple[LayoutSigns, ...]", tuple(map(referred, self.layouts_at)))
 
     @property
     def log_formats(self) -> tuple[LogFormat, ...]:
         """What its training logs look like, most specific first."""
-        ...
+        return cast("tuple[LogFormat, ...]", tuple(map(referred, self.log_formats_at)))
 
     @property
     def log_places(self) -> LogPlaces | None:
         """Where its training logs lie; None where ckpttool does not know."""
-        ...
+        return cast("LogPlaces | None", _if_any(self.log_places_at))
 
     @property
     def health_file(self) -> HealthFile | None:
         """Where it records the health of saves; None where ckpttool knows of no such file."""
-        ...
+        return cast("HealthFile | None", _if_any(self.health_file_at))
 
     @property
     def configs(self) -> ConfigReader | None:
         """How its configs are read; None where ckpttool does not know."""
-        ...
+        return cast("ConfigReader | None", _if_any(self.configs_at))
 
     @property
     def launch(self) -> LaunchTarget | None:
         """How it is started; None where ckpttool does not know."""
-        ...
+        return cast("LaunchTarget | None", _if_any(self.launch_at))
+
+    @property
+    def words(self) -> OwnWords | None:
+        """How it is told what ckpttool advises; None where it is not."""
+        return cast("OwnWords | None", _if_any(self.words_at))
+
+    @property
+    def asd_dialects(self) -> tuple[AsdDialect, ...]:
+        """Its own detectors of silent errors."""
+        return cast("tuple[AsdDialect, ...]", tuple(map(referred, self.asd_dialects_at)))
+
+    @property
+    def scalars(self) -> OwnScalars | None:
+        """What it saves of its progress among the tensors of a file; None where not known."""
+        return cast("OwnScalars | None", _if_any(self.scalars_at))
+
+    @property
+    def simulator(self) -> Simulator | None:
+        """What tells which save it would take by itself; None where ckpttool does not know."""
+        return cast("Simulator | None", _if_any(self.simulator_at))
 
     def evidence(self, output: Storage, config: RunConfig | None) -> Evidence:
         """Say what a config and what lies beside a tree tell of it.
@@ -326,37 +381,24 @@ class Trainer(Protocol):
         Raises:
             UsageError: The config is another trainer's.
         """
-        ...
+        from ckpttool.core.domain.expectation import Evidence
 
-    @property
-    def words(self) -> OwnWords | None:
-        """How it is told what ckpttool advises; None where it is not."""
-        ...
+        if self.evidence_at is None:
+            return Evidence()
+        told = cast("Callable[[Storage, RunConfig | None], Evidence]", referred(self.evidence_at))
+        return told(output, config)
 
-    @property
-    def asd_dialects(self) -> tuple[AsdDialect, ...]:
-        """Its own detectors of silent errors; those of the frameworks are known without it."""
-        ...
-
-    @property
-    def scalars(self) -> OwnScalars | None:
-        """What it saves of its progress among the tensors of a file, wherever that lies; None where not known."""
-        ...
-
-    @property
-    def simulator(self) -> Simulator | None:
-        """What tells which save it would take by itself; None where ckpttool does not know."""
-        ...
-
-    def objections(self, inventory: Inventory, checkpoint: Checkpoint, asked: AskedSizes) -> tuple[Finding, ...]:
+    def objections(self, checkpoint: Checkpoint, asked: AskedSizes) -> tuple[Finding, ...]:
         """Say what speaks against a save where the resumed run has other sizes; all but a note rules it out.
 
         Args:
-            inventory: The whole tree.
-            checkpoint: One of its saves.
+            checkpoint: The save.
             asked: What the user or the config says of the run; what nobody says is as it was.
         """
-        ...
+        if self.objections_at is None:
+            return ()
+        told = cast("Callable[[Checkpoint, AskedSizes], tuple[Finding, ...]]", referred(self.objections_at))
+        return told(checkpoint, asked)
 
     def effects(self, resume: Resume) -> Effects:
         """Say what it will make of a plan: where its data go on, and what it gets wrong or loads instead.
@@ -365,4 +407,11 @@ class Trainer(Protocol):
             UsageError: The config is another trainer's.
             IncompleteError: What it goes by cannot be read.
         """
-        ...
+        if self.effects_at is None:
+            return no_effects(self.title)
+        told = cast("Callable[[Resume], Effects]", referred(self.effects_at))
+        return told(resume)
+
+
+def _if_any(reference: str | None) -> object:
+    return None if reference is None else referred(reference)

@@ -85,7 +85,7 @@ def _is_save(listing: Listing, folder: str, found: list[Layout], *, others: bool
 
 def _is_part(listing: Listing, folder: str, layout: Layout) -> bool:
     try:
-        return layout.part(listing, folder, None) is not None
+        return layout.signs.part(listing, folder, None) is not None
     except OSError:
         return False
 

@@ -18,8 +18,8 @@ from ckpttool.core.records import PART_SUFFIX, STREAM
 from ckpttool.core.storage import is_folder, open_storage, shortest
 from ckpttool.core.storage.base import Entry, Kind, LostLinkError, Storage, is_there
 from ckpttool.trainers.base import Layout, Part, Refusal
-from ckpttool.trainers.common import LOOSE_FILE_LAYOUT
-from ckpttool.trainers.common.tracker_file import TRACKERS, whose_tracker
+from ckpttool.trainers.common import LOOSE_FILE_LAYOUT, TRACKERS
+from ckpttool.trainers.common.tracker_file import whose_tracker
 from ckpttool.trainers.listing import Listing, list_root, show_alone
 from ckpttool.trainers.located import Located
 from ckpttool.trainers.others import looks_like, others_saves
@@ -287,7 +287,7 @@ def _as_part(path: str, storage: Storage, listing: Listing, layout: Layout, part
 
 def _loose(folder: str, name: str) -> Located:
     listing = Listing(entries=(Entry(name, Kind.FILE),))
-    if not loose_file().recognise(listing):
+    if not loose_file().signs.recognise(listing):
         raise UnknownLayoutError(
             f"{folder}/{name} is no shard: expected .ckpt, .safetensors, .pt, .pth, .bin, .distcp or .metadata"
         )
@@ -313,7 +313,7 @@ def _around_folder(path: str, wish: _Wish) -> Located:
     attempts = (partial(_around_part, path, path, None, wish), partial(_below, path, wish))
     found = _first(*(attempts if wish.layout is None else reversed(attempts)))
     if wish.layout is None and (found is None or found.storage.root == path):
-        _refuse_save_of_others(path, by_name=found is not None and not found.layout.gives_way)
+        _refuse_save_of_others(path, by_name=found is not None and not found.layout.signs.gives_way)
     elif wish.layout is None and found is not None and path.startswith(f"{found.storage.root}/"):
         _refuse_save_of_others(found.storage.root, by_name=True)  # of which the path is a part
     if found is not None:
@@ -374,7 +374,7 @@ def _what_it_holds(listing: Listing) -> str:
     """Say what a folder holds instead of a tree, and which trees are known."""
     if not listing.entries:
         return f": it is empty, as before a first launch; {_KNOWN.format(titles=titles())}"
-    alone = [entry.name for entry in listing.entries if loose_file().recognise(listing.alone(entry.name))]
+    alone = [entry.name for entry in listing.entries if loose_file().signs.recognise(listing.alone(entry.name))]
     if alone:
         files = f"only files such as {alone[-1]}, which ckpttool verify FILE looks at one by one"
         return f": {files}; of trees {_KNOWN.format(titles=titles())}"
@@ -412,7 +412,10 @@ def _below(path: str, wish: _Wish, *, is_named: bool = True) -> Located | None:
     withheld: dict[str, OSError] = {}
     for root in [path, *places_below(path)]:
         around = trees[0] if trees and trees[0].storage.root == path else None
-        if around is not None and around.layout.part(around.listing, os.path.relpath(root, path), None) is not None:
+        if (
+            around is not None
+            and around.layout.signs.part(around.listing, os.path.relpath(root, path), None) is not None
+        ):
             continue
         try:
             storage = open_storage(root)

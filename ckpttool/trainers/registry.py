@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from functools import cache, reduce
-from importlib import import_module
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from ckpttool.core.domain.frozen import replace
 from ckpttool.core.errors import CkptToolError, ForeignConfigError, UsageError
+from ckpttool.trainers.base import referred
 from ckpttool.trainers.common import LOOSE_FILE_LAYOUT
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from ckpttool.core.domain.settings import RunConfig, SafeFix
     from ckpttool.core.logs.reading import LogReader
     from ckpttool.trainers.abilities import HealthFile, OwnWords, PolicyWords
-    from ckpttool.trainers.base import Layout, Trainer
+    from ckpttool.trainers.base import Layout, LayoutSigns, Trainer
     from ckpttool.trainers.listing import Listing
 
 TRAINERS: tuple[str | Trainer, ...] = (
@@ -45,11 +45,7 @@ FIRST = "mindformers"
 def trainers() -> Iterator[Trainer]:
     """Yield all trainers, most specific first; who stops early has imported no other."""
     for trainer in TRAINERS:
-        if isinstance(trainer, str):
-            module, _, name = trainer.partition(":")
-            yield getattr(import_module(module), name)
-        else:
-            yield trainer
+        yield cast("Trainer", referred(trainer)) if isinstance(trainer, str) else trainer
 
 
 def save_layout() -> SaveLayout:
@@ -67,8 +63,8 @@ def loose_file() -> Layout:
     return LooseFile([trainer.scalars for trainer in trainers() if trainer.scalars is not None], lambda: signs()[0])
 
 
-def layouts() -> tuple[Layout, ...]:
-    """Return how all trainers arrange checkpoints, most specific first."""
+def layouts() -> tuple[LayoutSigns, ...]:
+    """Return what tells how all trainers arrange checkpoints, most specific first."""
     return tuple(layout for trainer in trainers() for layout in trainer.layouts)
 
 
@@ -264,7 +260,7 @@ def recognised(listing: Listing, *, wanted: str | None = None) -> list[Layout]:
     """
     from ckpttool.trainers.others import without_others
 
-    found: list[Layout] = []
+    found: list[LayoutSigns] = []
     unread = None
     if wanted is None:
         listing = without_others(listing)
@@ -276,10 +272,10 @@ def recognised(listing: Listing, *, wanted: str | None = None) -> list[Layout]:
             unread = error
     if not found and unread is not None:
         raise unread
-    return found
+    return [signs.layout for signs in found]
 
 
-def _has_its_own(layout: Layout, listing: Listing, others: Sequence[Layout]) -> bool:
+def _has_its_own(layout: LayoutSigns, listing: Listing, others: Sequence[LayoutSigns]) -> bool:
     """Tell whether a layout that gives way has a series in a folder: one alone is what somebody exported.
 
     Where the others' own saves look like its saves, what nobody claims is a copy of one of theirs.

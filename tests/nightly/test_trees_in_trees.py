@@ -18,7 +18,7 @@ def save_in(names: Names) -> str | None:
     shown = listing(names)
     (layout,) = registry.recognised(shown)
     folders = [entry.name for entry in shown.entries if entry.kind is Kind.FOLDER]
-    parts = {name: layout.part(shown, name, None) for name in folders}
+    parts = {name: layout.signs.part(shown, name, None) for name in folders}
     return next((name for name, part in parts.items() if getattr(part, "focus", None) is not None), None)
 
 

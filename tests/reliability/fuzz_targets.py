@@ -83,8 +83,9 @@ def tree(data: bytes) -> None:
     """Scan a tree in every layout that knows it, read its records, and ask what MindFormers would have done."""
     storage = _tree(data)
     listing = list_root(storage)
-    for layout in layouts():
-        if layout.recognise(listing):
+    for signs in layouts():
+        if signs.recognise(listing):
+            layout = signs.layout
             for options in (ScanOptions(), ScanOptions(sizes=True, steps_per_epoch=2)):
                 _assert_sound(layout, layout.scan(storage, listing, options), storage)
     for settings in (MindFormersSettings(), MindFormersSettings(use_checkpoint_health_monitor=True, world_size=2)):

@@ -61,7 +61,7 @@ BROKEN = errno.EIO
 
 def layout_of(name: str) -> Layout:
     """Return the layout that an inventory names."""
-    return next(layout for layout in (*layouts(), loose_file()) if layout.name == name)
+    return next(layout for layout in (*(signs.layout for signs in layouts()), loose_file()) if layout.name == name)
 
 
 def scan(storage: Storage, *, sizes: bool = False, steps_per_epoch: int | None = None) -> Inventory:

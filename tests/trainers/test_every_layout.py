@@ -558,7 +558,7 @@ def test_a_path_inside_means_the_save_that_it_belongs_to(case: Case, whole: Call
     for checkpoint in inventory.checkpoints:
         for shard in checkpoint.shards:
             folder, _, file = shard.path.rpartition("/")
-            part = layout.part(listing, folder, file)
+            part = layout.signs.part(listing, folder, file)
             if folder:
                 assert isinstance(part, Part)
                 assert part.focus in {checkpoint.name, file}
@@ -566,8 +566,8 @@ def test_a_path_inside_means_the_save_that_it_belongs_to(case: Case, whole: Call
             elif part not in {None, WHOLE_TREE}:  # a file in the root may be a save
                 assert isinstance(part, Part)
                 assert part.focus in {checkpoint.name, file}
-    assert layout.part(listing, "somewhere-else", None) is None
-    assert layout.part(listing, ".ckpttool", "journal.json") is None
+    assert layout.signs.part(listing, "somewhere-else", None) is None
+    assert layout.signs.part(listing, ".ckpttool", "journal.json") is None
 
 
 @EVERY
@@ -611,7 +611,7 @@ def test_a_save_is_loaded_by_its_own_path_or_not_at_all(case: Case, whole: Calla
             assert is_refused(case)
 
 
-SEVERAL_SAVES = [layout for layout in registry.layouts() if layout.name != UNIFIED_LAYOUT]
+SEVERAL_SAVES = [signs.layout for signs in registry.layouts() if signs.name != UNIFIED_LAYOUT]
 """Of the others a prune may take all but one; a tree that is a single save loses it to nobody."""
 
 
@@ -633,6 +633,6 @@ def test_a_row_answers_every_question_and_says_why_where_it_is_none() -> None:
     assert all(callable(row) or (isinstance(row, NotAsked) and row.why) for row in rows)
 
 
-@pytest.mark.parametrize("trainer", [*registry.trainers(), toy.Toy()], ids=lambda trainer: trainer.name)
+@pytest.mark.parametrize("trainer", [*registry.trainers(), toy.TOY], ids=lambda trainer: trainer.name)
 def test_a_trainer_names_its_layouts_as_they_name_themselves(trainer: Trainer) -> None:
     assert trainer.layout_names == tuple(layout.name for layout in trainer.layouts)

@@ -17,7 +17,7 @@ from ckpttool.core.domain.data_position import DataEffect
 from ckpttool.core.domain.finding import Code
 from ckpttool.core.domain.plan import Outcome
 from ckpttool.core.domain.retention import PruneOrder, RetentionPolicy
-from ckpttool.trainers.lightning.names import step_in
+from ckpttool.trainers.lightning import step_in
 from tests.support.answers import (
     chosen,
     cli,

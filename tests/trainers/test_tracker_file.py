@@ -9,7 +9,8 @@ import pytest
 from ckpttool.core.domain.units import Step
 from ckpttool.core.formats.strict_json import ParseError
 from ckpttool.core.storage.local import LocalStorage
-from ckpttool.trainers.common.tracker_file import TRACKER, tracked_step, tracker_naming, tracker_pointer
+from ckpttool.trainers.common import TRACKER
+from ckpttool.trainers.common.tracker_file import tracked_step, tracker_naming, tracker_pointer
 
 
 def folder(step: Step) -> str:

@@ -16,8 +16,8 @@ from ckpttool.core.domain.question import AskedSizes
 from ckpttool.core.domain.scalars import Scalars
 from ckpttool.core.errors import ExitCode
 from ckpttool.trainers import registry
-from ckpttool.trainers.abilities import OwnStart, Simulator
-from ckpttool.trainers.base import Effects, Layout, Refusal, Resume
+from ckpttool.trainers.abilities import OwnStart
+from ckpttool.trainers.base import Effects, Refusal, Resume
 from tests.support.answers import cli, document
 from tests.support.json_schemas import problems_of
 from tests.trainers import toy
@@ -73,32 +73,38 @@ class Told(toy.ToyLayout):
         return LoadSettings(trainer="toy", path=path, settings=settings, remarks=remarks)
 
 
-class Speaking(toy.Toy):
-    """Knows what it does."""
+def objections(checkpoint: Checkpoint, asked: AskedSizes) -> tuple[Finding, ...]:
+    """Refuse another number of tensor-parallel ranks; cut anew for any other world."""
+    tensor = against_size(checkpoint, asked, saved=AskedSizes(tensor=2), refuses="its optimizer state is cut")
+    return (*tensor, *against_size(checkpoint, asked, saved=AskedSizes(world=4), refuses=None))
 
-    layouts: tuple[Layout, ...] = (Told(),)
-    simulator: Simulator | None = PicksByName()
 
-    def objections(self, inventory: Inventory, checkpoint: Checkpoint, asked: AskedSizes) -> tuple[Finding, ...]:  # noqa: ARG002
-        """Refuse another number of tensor-parallel ranks; cut anew for any other world."""
-        tensor = against_size(checkpoint, asked, saved=AskedSizes(tensor=2), refuses="its optimizer state is cut")
-        return (*tensor, *against_size(checkpoint, asked, saved=AskedSizes(world=4), refuses=None))
+def effects(resume: Resume) -> Effects:
+    """Recompute the place from the step."""
+    checkpoint = replace(resume.plan.point.checkpoint, scalars=Scalars(global_batch_size=BATCH))
+    resumed = replace(resume.plan, point=replace(resume.plan.point, checkpoint=checkpoint))
+    read = consumed(resumed, resume.inventory, resume.data)
+    position = by_step(resume.plan.point.step, read, epoch_steps=10, why="Toy recomputes it from the step")
+    if position.lost or position.repeated:
+        size = TrainerSetting(place=Place.parsed("argument:--batch"), value=BATCH)
+        position = replace(position, exact_with=(size,))
+    return Effects(position=position, settings=(), findings=effect_findings(position, title=toy.TOY.title))
 
-    def effects(self, resume: Resume) -> Effects:
-        """Recompute the place from the step."""
-        checkpoint = replace(resume.plan.point.checkpoint, scalars=Scalars(global_batch_size=BATCH))
-        resumed = replace(resume.plan, point=replace(resume.plan.point, checkpoint=checkpoint))
-        read = consumed(resumed, resume.inventory, resume.data)
-        position = by_step(resume.plan.point.step, read, epoch_steps=10, why="Toy recomputes it from the step")
-        if position.lost or position.repeated:
-            size = TrainerSetting(place=Place.parsed("argument:--batch"), value=BATCH)
-            position = replace(position, exact_with=(size,))
-        return Effects(position=position, settings=(), findings=effect_findings(position, title=self.title))
+
+SPEAKING = replace(
+    toy.TOY,
+    layouts_at=("tests.trainers.test_what_it_does_by_itself:TOLD_SIGNS",),
+    simulator_at="tests.trainers.test_what_it_does_by_itself:PicksByName",
+    objections_at="tests.trainers.test_what_it_does_by_itself:objections",
+    effects_at="tests.trainers.test_what_it_does_by_itself:effects",
+)
+"""Knows what it does."""
+TOLD_SIGNS = Told().signs
 
 
 @pytest.fixture(autouse=True)
 def _registered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(registry, "TRAINERS", (Speaking(), *registry.TRAINERS))
+    monkeypatch.setattr(registry, "TRAINERS", (SPEAKING, *registry.TRAINERS))
 
 
 @pytest.fixture

@@ -10,11 +10,11 @@ import pytest
 
 import ckpttool
 from ckpttool.core.domain.finding import Finding
+from ckpttool.core.domain.frozen import replace
 from ckpttool.core.domain.settings import RunConfig, SafeFix, Settings
 from ckpttool.core.errors import ConfigError, ExitCode, IncompleteError, UnknownLayoutError, UsageError
 from ckpttool.trainers import registry
-from ckpttool.trainers.abilities import ConfigReader
-from ckpttool.trainers.base import Layout, Part, Refusal
+from ckpttool.trainers.base import Part, Refusal
 from ckpttool.trainers.below import trees_below
 from ckpttool.trainers.listing import Listing
 from ckpttool.trainers.locate import locate
@@ -51,12 +51,10 @@ class FilesLayout(toy.ToyLayout):
         return Part(focus=file, resolved_from=f"checkpoint {file}")
 
 
-class Files(toy.Toy):
-    """Its trainer."""
-
-    name = "files"
-    layouts: tuple[Layout, ...] = (FilesLayout(),)
-    layout_names: tuple[str, ...] = (FilesLayout.name,)
+FILES = replace(
+    toy.TOY, name="files", layout_names=(FilesLayout.name,), layouts_at=("tests.trainers.test_whose_tree:FILES_SIGNS",)
+)
+FILES_SIGNS = FilesLayout().signs
 
 
 class AnyLayout(toy.ToyLayout):
@@ -75,12 +73,10 @@ class AnyLayout(toy.ToyLayout):
         return Part(focus=save, resolved_from=f"checkpoint {save}") if "toy.json" in held else None
 
 
-class Any(toy.Toy):
-    """Its trainer."""
-
-    name = "any"
-    layouts: tuple[Layout, ...] = (AnyLayout(),)
-    layout_names: tuple[str, ...] = (AnyLayout.name,)
+ANY = replace(
+    toy.TOY, name="any", layout_names=(AnyLayout.name,), layouts_at=("tests.trainers.test_whose_tree:ANY_SIGNS",)
+)
+ANY_SIGNS = AnyLayout().signs
 
 
 class TwinConfigs:
@@ -103,20 +99,21 @@ class TwinConfigs:
         return ()
 
 
-class Twin(toy.Toy):
-    """A trainer that can be told in a config to save as the toy does."""
-
-    name = "twin"
-    title = "Twin"
-    layouts: tuple[Layout, ...] = (TwinLayout(),)
-    layout_names: tuple[str, ...] = (TwinLayout.name,)
-
-    configs: ConfigReader | None = TwinConfigs()
+TWIN = replace(
+    toy.TOY,
+    name="twin",
+    title="Twin",
+    layout_names=(TwinLayout.name,),
+    layouts_at=("tests.trainers.test_whose_tree:TWIN_SIGNS",),
+    configs_at="tests.trainers.test_whose_tree:TwinConfigs",
+)
+"""A trainer that can be told in a config to save as the toy does."""
+TWIN_SIGNS = TwinLayout().signs
 
 
 @pytest.fixture(autouse=True)
 def _registered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(registry, "TRAINERS", (toy.TOY, Twin(), Files(), Any(), *registry.TRAINERS))
+    monkeypatch.setattr(registry, "TRAINERS", (toy.TOY, TWIN, FILES, ANY, *registry.TRAINERS))
 
 
 def twin(root: Path, step: int) -> None:
@@ -236,7 +233,9 @@ class TestInsideASave:
 class TestKnownPlaces:
     @pytest.fixture(autouse=True)
     def _places(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(toy.Toy, "places", ("saves", "logs/version_*/saves"))
+        _, *others = registry.TRAINERS
+        own = replace(toy.TOY, places=("saves", "logs/version_*/saves"))
+        monkeypatch.setattr(registry, "TRAINERS", (own, *others))
 
     def test_of_several_numbers_none_is_taken(self, tmp_path: Path) -> None:
         for version in range(12):

@@ -11,7 +11,6 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
-from ckpttool.core.domain.asd import AsdDialect
 from ckpttool.core.domain.checkpoint import (
     Checkpoint,
     CommitState,
@@ -22,29 +21,25 @@ from ckpttool.core.domain.checkpoint import (
     Topology,
 )
 from ckpttool.core.domain.expectation import Evidence, Expectation, Expected, FilesByPath, RankFiles
-from ckpttool.core.domain.finding import Code, Finding, damage, note
+from ckpttool.core.domain.finding import Code, damage, note
 from ckpttool.core.domain.load_settings import LoadSettings, Place, TrainerSetting
 from ckpttool.core.domain.placement import ReadByAll
 from ckpttool.core.domain.pointer import Pointer, PointerText
-from ckpttool.core.domain.question import AskedSizes
 from ckpttool.core.domain.replicas import RecordedSlices
 from ckpttool.core.domain.scalars import Scalars
-from ckpttool.core.domain.settings import RunConfig
 from ckpttool.core.domain.shard import FormatName, Shard, ShardRole
 from ckpttool.core.domain.units import Rank, Step
 from ckpttool.core.formats.strict_json import ParseError, get_int, get_list, parse_object
-from ckpttool.core.logs.base import LogFormat, LogPlaces
 from ckpttool.core.records import OWN_FOLDER, SealPlace
 from ckpttool.core.storage.base import Kind, Storage
-from ckpttool.trainers.abilities import (
-    ConfigReader,
-    HealthFile,
-    LaunchTarget,
-    OwnScalars,
-    OwnWords,
-    Simulator,
+from ckpttool.trainers.base import (
+    LayoutSigns,
+    Members,
+    Part,
+    Refusal,
+    ScanOptions,
+    Trainer,
 )
-from ckpttool.trainers.base import Effects, Layout, Members, Part, Refusal, Resume, ScanOptions, Trainer, no_effects
 from ckpttool.trainers.common.listed import stamp_if_there
 from ckpttool.trainers.listing import Listing
 from tests.support.trees import floats, safetensors_bytes
@@ -61,6 +56,18 @@ class ToyLayout:
     is_tree = True
     gives_way = False
     rank_files = RankFiles.UNKNOWN
+
+    @property
+    def signs(self) -> LayoutSigns:
+        """Say what it is told by, as a layout of its kind does."""
+        return LayoutSigns(
+            name=self.name,
+            sign=self.sign,
+            gives_way=self.gives_way,
+            recognise=self.recognise,
+            part=self.part,
+            reference=f"{type(self).__module__}:{type(self).__name__}",
+        )
 
     def recognise(self, listing: Listing) -> bool:
         """Tell by what lies in the folder of a save: others call theirs the same."""
@@ -192,39 +199,16 @@ def _expectation(checkpoint: Checkpoint) -> Expectation:
     return Expectation(files=files, topology=checkpoint.topology)
 
 
-class Toy:
-    """Its trees are read; nothing else is known of it."""
-
-    name = "toy"
-    title = "Toy"
-    places: tuple[str, ...] = ("saves",)
-    layouts: tuple[Layout, ...] = (ToyLayout(),)
-    layout_names: tuple[str, ...] = (ToyLayout.name,)
-    log_formats: tuple[LogFormat, ...] = ()
-    log_places: LogPlaces | None = None
-    records = r"toy\.json"
-    health_file: HealthFile | None = None
-    configs: ConfigReader | None = None
-    launch: LaunchTarget | None = None
-    words: OwnWords | None = None
-    asd_dialects: tuple[AsdDialect, ...] = ()
-    scalars: OwnScalars | None = None
-    simulator: Simulator | None = None
-
-    def evidence(self, output: Storage, config: RunConfig | None) -> Evidence:
-        """Say nothing."""
-        return Evidence()
-
-    def objections(self, inventory: Inventory, checkpoint: Checkpoint, asked: AskedSizes) -> tuple[Finding, ...]:
-        """Say nothing."""
-        return ()
-
-    def effects(self, resume: Resume) -> Effects:
-        """Say that nobody knows."""
-        return no_effects(self.title)
-
-
-TOY: Trainer = Toy()
+TOY = Trainer(
+    name="toy",
+    title="Toy",
+    records=r"toy\.json",
+    places=("saves",),
+    layout_names=(ToyLayout.name,),
+    layouts_at=("tests.trainers.toy:SIGNS",),
+)
+"""Its trees are read; nothing else is known of it."""
+SIGNS = ToyLayout().signs
 
 
 def save(root: Path, step: int, *, ranks: Iterable[int] = range(4), names: int | None = None) -> Path:

@@ -11,7 +11,7 @@ from ckpttool.core.domain.exits import of_findings
 from ckpttool.core.domain.finding import Finding, blocking
 from ckpttool.core.domain.frozen import dataclass
 from ckpttool.core.domain.health import Health
-from ckpttool.core.domain.scalars import NO_RULES, NameClaim, ScalarRules, Scalars
+from ckpttool.core.domain.scalars import NO_RULES, Facts, NameClaim, ScalarRules, Scalars
 from ckpttool.core.domain.shard import FormatName, Shard, ShardRole
 from ckpttool.core.domain.units import ByteCount, Rank, Step
 from ckpttool.core.domain.view import USUAL, View
@@ -49,9 +49,6 @@ class Content(str, Enum):
     UNKNOWN = "unknown"
     """Nothing tells whether there is more than weights: the user chose what is in it."""
 
-
-Facts: TypeAlias = "tuple[tuple[str, int | None], ...]"
-"""What is shown of a save, by name."""
 
 CheckpointKey: TypeAlias = tuple[str, str, FormatName]
 """Prefix, name and format: what names a checkpoint in its tree."""

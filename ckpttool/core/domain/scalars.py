@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TypeAlias
 
 from ckpttool.core.domain.finding import Code, Severity
@@ -92,3 +93,16 @@ class ShardFacts:
 
 NO_FACTS = ShardFacts()
 NO_RULES = ScalarRules()
+
+
+Facts: TypeAlias = "tuple[tuple[str, int | None], ...]"
+"""What is shown of a save, by name."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnScalars:
+    """The training scalars of one trainer's files."""
+
+    rules: ScalarRules
+    meaning: Callable[[ScalarValues], tuple[Scalars, Facts]]
+    """Says what those of one file mean."""

@@ -228,7 +228,7 @@ def _against(inventory: Inventory, tree: Tree, refusals: Mapping[CheckpointKey, 
     inventory, trainer = against_refused(inventory, refusals), tree.trainer
     if trainer is None or sizes == AskedSizes():
         return inventory
-    return objected(inventory, lambda checkpoint: trainer.objections(inventory, checkpoint, sizes))
+    return objected(inventory, lambda checkpoint: trainer.objections(checkpoint, sizes))
 
 
 def _with_effect(tree: Tree, sizes: AskedSizes) -> Tree:
@@ -236,7 +236,7 @@ def _with_effect(tree: Tree, sizes: AskedSizes) -> Tree:
     inventory, trainer = tree.inventory, tree.trainer
     if trainer is None or sizes == AskedSizes():
         return tree
-    if not any(trainer.objections(inventory, checkpoint, sizes) for checkpoint in inventory.checkpoints):
+    if not any(trainer.objections(checkpoint, sizes) for checkpoint in inventory.checkpoints):
         return tree
     left = tuple(finding for finding in inventory.findings if finding.code is not Code.WORLD_SIZE_DIFFERS)
     return replace(tree, inventory=replace(inventory, findings=left))
@@ -365,7 +365,7 @@ def _plan(
     )
     effects = no_effects("a lone file") if trainer is None else trainer.effects(resume)
     _assert_it_skips(effects.position, wanted.data, trainer)
-    objections = () if trainer is None else trainer.objections(tree.inventory, checkpoint, wanted.sizes)
+    objections = () if trainer is None else trainer.objections(checkpoint, wanted.sizes)
     # That a size tells nothing about files is not worth a word beside what it means for the start.
     said = {objection.code for objection in objections} & {Code.WORLD_SIZE_DIFFERS}
     return replace(

@@ -270,7 +270,7 @@ def surroundings(tree: Tree, question: TreeQuestion, jobs: tuple[Job, ...], node
     mounts = mount_table() if node is None else node.mounts
     return Surroundings(
         files=tree.layout.rank_files,
-        sign=tree.layout.sign,
+        sign=tree.layout.signs.sign,
         declared=tuple(world for world in declared if world is not None),
         jobs=jobs,
         mount=mount_of(os.path.join(inventory.root, *shards), mounts),

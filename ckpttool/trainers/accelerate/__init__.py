@@ -1,55 +1,90 @@
-"""Hugging Face's Accelerate: its saves, its own choice, and how it is told to load; its scripts are Python."""
+"""Hugging Face's Accelerate: its saves, its own choice, and how it is told to load; its scripts are Python.
+
+Source: `utils/constants.py`, `checkpointing.py` and `Accelerator.save_state` of accelerate 1.15.
+"""
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
-from ckpttool.trainers.common.not_started import WithoutLogs
+from ckpttool.trainers.base import WHOLE_TREE, LayoutSigns, Part, Refusal, Trainer
 
 if TYPE_CHECKING:
-    from ckpttool.core.domain.checkpoint import Checkpoint, Inventory
-    from ckpttool.core.domain.finding import Finding
-    from ckpttool.core.domain.question import AskedSizes
-    from ckpttool.trainers.abilities import Simulator
-    from ckpttool.trainers.base import Effects, Layout, Resume, Trainer
+    from collections.abc import Iterable
+
+    from ckpttool.core.domain.shard import Shard
+    from ckpttool.trainers.listing import Listing
+
+FOLDER = "checkpoints"
+"""In the project's folder, where saves are numbered by themselves."""
+NUMBERED = r"checkpoint_[0-9]{1,18}"
+RANK_STATE = r"random_states_(?P<rank>[0-9]{1,9})\.pkl"
+"""One a rank; these and registered objects are written last."""
+LOADER = r"dl_state_dict(?:_[0-9]{1,9})?\.bin"
 
 
-class Accelerate(WithoutLogs):
-    """Its trees and what it makes of a resume."""
-
-    name = "accelerate"
-    title = "Accelerate"
-    records = r".+\.index\.json"
-    places: tuple[str, ...] = ()
-    layout_names = (name,)
-    configs = None
-
-    @property
-    def layouts(self) -> tuple[Layout, ...]:
-        """One folder a save."""
-        from ckpttool.trainers.accelerate.layout import AccelerateLayout
-
-        return (AccelerateLayout(),)
-
-    @property
-    def simulator(self) -> Simulator | None:
-        """What `load_state()` finds."""
-        from ckpttool.trainers.accelerate.own_choice import choose
-        from ckpttool.trainers.common.own_choice import OwnChoice
-
-        return OwnChoice(trainer=self, choose=choose)
-
-    def objections(self, inventory: Inventory, checkpoint: Checkpoint, asked: AskedSizes) -> tuple[Finding, ...]:
-        """Say nothing against a save: whole files load on any number of ranks, and slices are cut anew."""
-        from ckpttool.trainers.hf_saves import objections
-
-        return objections(checkpoint, asked)
-
-    def effects(self, resume: Resume) -> Effects:
-        """Say where its data go on, which its script decides."""
-        from ckpttool.trainers.accelerate.resumes import effects
-
-        return effects(resume)
+def first_number(name: str) -> int | None:
+    """Return what Accelerate orders entries by; None where it stops with an IndexError."""
+    found = re.search("[0-9]+", name)
+    return None if found is None else int(found[0][:18])
 
 
-TRAINER: Trainer = Accelerate()
+def folder_of(name: str, shards: Iterable[Shard] = ()) -> str:
+    """Return where a save lies below the root: a numbered one in `checkpoints/`, unless its files lie elsewhere."""
+    if re.fullmatch(NUMBERED, name) is None or any(shard.path.startswith(f"{name}/") for shard in shards):
+        return name
+    return f"{FOLDER}/{name}"
+
+
+def recognise(listing: Listing) -> bool:
+    """Tell by the ranks' random numbers in a folder, or in a numbered one below `checkpoints/`."""
+    if any(_has_rank_state(names) for _, names in listing.inside()):
+        return True
+    if not listing.has(FOLDER):
+        return False
+    from ckpttool.trainers.listing import MOST_LOOKED_INTO  # a help that names the layouts looks into no folder
+
+    numbered = sorted(filter(_is_numbered, listing.names_in(FOLDER)), key=lambda name: (len(name), name))
+    return any(_has_rank_state(listing.names_in(f"{FOLDER}/{name}")) for name in numbered[-MOST_LOOKED_INTO:])
+
+
+def part(listing: Listing, folder: str, file: str | None) -> Part | Refusal | None:
+    """Take a save's folder, and whatever lies in it, for the save; `checkpoints/` for all of them."""
+    if not folder:
+        return None
+    first, _, rest = folder.partition("/")
+    if first == FOLDER:
+        save = rest.partition("/")[0]
+        if not rest:
+            return WHOLE_TREE if recognise(listing.alone(FOLDER)) else None
+        return Part.of_save(save) if _is_numbered(save) else None
+    is_save = any(_has_rank_state(names) for name, names in listing.inside(re.escape(first)) if name == first)
+    return Part.of_save(first) if is_save else None
+
+
+def _is_numbered(name: str) -> bool:
+    return re.fullmatch(NUMBERED, name) is not None
+
+
+def _has_rank_state(names: Iterable[str]) -> bool:
+    return any(name.startswith("random_states_") and re.fullmatch(RANK_STATE, name) for name in names)
+
+
+LAYOUT = LayoutSigns(
+    name="accelerate",
+    sign=f"{FOLDER}/checkpoint_N/",
+    recognise=recognise,
+    part=part,
+    reference="ckpttool.trainers.accelerate.layout:AccelerateLayout",
+)
+TRAINER = Trainer(
+    name="accelerate",
+    title="Accelerate",
+    records=r".+\.index\.json",
+    layout_names=(LAYOUT.name,),
+    layouts_at=("ckpttool.trainers.accelerate:LAYOUT",),
+    simulator_at="ckpttool.trainers.accelerate.own_choice:SIMULATOR",
+    objections_at="ckpttool.trainers.hf_saves:objections",
+    effects_at="ckpttool.trainers.accelerate.resumes:effects",
+)

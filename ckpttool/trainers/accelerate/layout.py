@@ -6,20 +6,17 @@ lie there.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from ckpttool.core.domain.checkpoint import Checkpoint, Inventory
 from ckpttool.core.domain.expectation import RankFiles
 from ckpttool.core.records import SealPlace
 from ckpttool.core.storage.base import Storage
-from ckpttool.trainers.accelerate import Accelerate
-from ckpttool.trainers.accelerate.names import FOLDER, NUMBERED, RANK_STATE, folder_of
-from ckpttool.trainers.base import WHOLE_TREE, Members, Part, Refusal, ScanOptions
+from ckpttool.trainers.accelerate import LAYOUT, TRAINER, folder_of
+from ckpttool.trainers.base import Members, Refusal, ScanOptions
 from ckpttool.trainers.common.written_together import Untracked
 from ckpttool.trainers.hf_saves.save_folder import closer, is_unfinished
-from ckpttool.trainers.listing import MOST_LOOKED_INTO, Listing
+from ckpttool.trainers.listing import Listing
 
 if TYPE_CHECKING:
     from ckpttool.core.domain.load_settings import LoadSettings
@@ -29,32 +26,10 @@ if TYPE_CHECKING:
 class AccelerateLayout(Untracked):
     """One folder for each save, shared by all ranks; their numbers count saves, not steps."""
 
-    name = Accelerate.name
-    title = Accelerate.title
-    sign = f"{FOLDER}/checkpoint_N/"
+    name = LAYOUT.name
+    title = TRAINER.title
+    signs = LAYOUT
     rank_files = RankFiles.UNCOUNTED
-
-    def recognise(self, listing: Listing) -> bool:
-        """Tell by the ranks' random numbers in a folder, or in a numbered one below `checkpoints/`."""
-        if any(_has_rank_state(names) for _, names in listing.inside()):
-            return True
-        if not listing.has(FOLDER):
-            return False
-        numbered = sorted(filter(_is_numbered, listing.names_in(FOLDER)), key=lambda name: (len(name), name))
-        return any(_has_rank_state(listing.names_in(f"{FOLDER}/{name}")) for name in numbered[-MOST_LOOKED_INTO:])
-
-    def part(self, listing: Listing, folder: str, file: str | None) -> Part | Refusal | None:
-        """Take a save's folder, and whatever lies in it, for the save; `checkpoints/` for all of them."""
-        if not folder:
-            return None
-        first, _, rest = folder.partition("/")
-        if first == FOLDER:
-            save = rest.partition("/")[0]
-            if not rest:
-                return WHOLE_TREE if self.recognise(listing.alone(FOLDER)) else None
-            return Part.of_save(save) if _is_numbered(save) else None
-        is_save = any(_has_rank_state(names) for name, names in listing.inside(re.escape(first)) if name == first)
-        return Part.of_save(first) if is_save else None
 
     def scan(self, storage: Storage, listing: Listing, options: ScanOptions) -> Inventory:
         """Read each save's names, and what its registered objects or its schedule say of the step."""
@@ -91,11 +66,3 @@ class AccelerateLayout(Untracked):
         from ckpttool.trainers.accelerate.resumes import load
 
         return load(inventory, checkpoint)
-
-
-def _is_numbered(name: str) -> bool:
-    return re.fullmatch(NUMBERED, name) is not None
-
-
-def _has_rank_state(names: Iterable[str]) -> bool:
-    return any(name.startswith("random_states_") and re.fullmatch(RANK_STATE, name) for name in names)

@@ -13,9 +13,8 @@ from ckpttool.core.decide.data_effects import stray_taken
 from ckpttool.core.domain.checkpoint import Checkpoint
 from ckpttool.core.domain.finding import Code, Finding, Severity, note, worst
 from ckpttool.core.domain.plan import Outcome
-from ckpttool.trainers.accelerate import Accelerate
-from ckpttool.trainers.accelerate.names import FOLDER, RANK_STATE, first_number
-from ckpttool.trainers.common.own_choice import Choice, NotTold, said
+from ckpttool.trainers.accelerate import FOLDER, RANK_STATE, TRAINER, first_number
+from ckpttool.trainers.common.own_choice import Choice, NotTold, OwnChoice, said
 
 if TYPE_CHECKING:
     from ckpttool.core.storage.base import Storage
@@ -39,7 +38,7 @@ def traps(strays: Sequence[str], checkpoints: Sequence[Checkpoint]) -> Iterator[
             message = f"{_CALL} stops with an IndexError: an entry of {FOLDER}/ without a number"
             yield note(Code.STRAY_TAKES_OVER, message, path=path, remedy=_REMEDY)
         elif number >= max(numbers, default=0):
-            yield stray_taken(path, title=Accelerate.title, instead="and load that, or stop at it", remedy=_REMEDY)
+            yield stray_taken(path, title=TRAINER.title, instead="and load that, or stop at it", remedy=_REMEDY)
     steps = [(save.step, save.name, first_number(save.name)) for save in checkpoints if save.step is not None]
     if steps:
         _, newest, own = steps[-1]
@@ -81,3 +80,6 @@ def _holds_a_save(storage: Storage, path: str) -> bool:
         return any(re.fullmatch(RANK_STATE, entry.name) for entry in storage.entries(path))
     except OSError:
         return False
+
+
+SIMULATOR = OwnChoice(trainer=TRAINER, choose=choose)

@@ -16,8 +16,7 @@ from ckpttool.core.domain.checkpoint import Checkpoint, Inventory
 from ckpttool.core.domain.data_position import DataEffect, GoesOn
 from ckpttool.core.domain.frozen import replace
 from ckpttool.core.domain.load_settings import LoadSettings, Place, TrainerSetting
-from ckpttool.trainers.accelerate import Accelerate
-from ckpttool.trainers.accelerate.names import LOADER, NUMBERED, first_number, folder_of
+from ckpttool.trainers.accelerate import LOADER, NUMBERED, TRAINER, first_number, folder_of
 from ckpttool.trainers.base import Effects, Resume
 
 _SKIPS = "the script itself skips what was read: accelerator.skip_first_batches(loader, batches), or nothing does"
@@ -39,7 +38,7 @@ def load(inventory: Inventory, checkpoint: Checkpoint) -> LoadSettings:
         own = Place.parsed("code:ProjectConfiguration(..., iteration)")
         settings.append(TrainerSetting(place=own, value=max(numbers) + 1))
         remarks.append("Without iteration a resumed run numbers its saves from 0 again, over the old ones.")
-    return LoadSettings(trainer=Accelerate.name, path=path, settings=tuple(settings), remarks=tuple(remarks))
+    return LoadSettings(trainer=TRAINER.name, path=path, settings=tuple(settings), remarks=tuple(remarks))
 
 
 def effects(resume: Resume) -> Effects:
@@ -66,4 +65,4 @@ def effects(resume: Resume) -> Effects:
             position = replace(position, why=_OTHER_RANKS, exact_if=())
         elif read.changes:
             position = replace(position, effect=DataEffect.REORDERS, why=_OTHER, exact_if=())
-    return Effects(position=position, settings=(), findings=effect_findings(position, title=Accelerate.title))
+    return Effects(position=position, settings=(), findings=effect_findings(position, title=TRAINER.title))

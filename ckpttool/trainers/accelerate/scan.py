@@ -17,8 +17,7 @@ from ckpttool.core.domain.units import Rank, Step, counted
 from ckpttool.core.formats.torch.plain import whole_at
 from ckpttool.core.storage.base import Kind, Storage
 from ckpttool.core.storage.fan_out import map_waiting
-from ckpttool.trainers.accelerate import Accelerate
-from ckpttool.trainers.accelerate.names import FOLDER, LOADER, NUMBERED, RANK_STATE, folder_of
+from ckpttool.trainers.accelerate import FOLDER, LOADER, NUMBERED, RANK_STATE, TRAINER, folder_of
 from ckpttool.trainers.accelerate.own_choice import traps
 from ckpttool.trainers.base import ScanOptions
 from ckpttool.trainers.common.listed import listed_damage, one_run, stray
@@ -67,7 +66,7 @@ def scan_saves(storage: Storage, listing: Listing, options: ScanOptions) -> Inve
     strays = sorted(f"{FOLDER}/{entry.name}" for entry in entries if entry.name not in numbered) if numbered else []
     return Inventory(
         root=storage.root,
-        layout=Accelerate.name,
+        layout=TRAINER.name,
         checkpoints=tuple(checkpoints),
         runs=one_run(checkpoints),
         findings=in_order((*map(stray, strays), *traps(strays, checkpoints))),

@@ -13,22 +13,20 @@ from ckpttool.core.domain.checkpoint import (
     Checkpoint,
     CommitState,
     Content,
-    Facts,
     Inventory,
     RunSummary,
     StepSource,
     Topology,
 )
 from ckpttool.core.domain.expectation import Evidence, Expectation, Expected, FilesByPath, RankFiles
-from ckpttool.core.domain.scalars import ScalarRules, Scalars, ScalarValues, ShardFacts
+from ckpttool.core.domain.scalars import Facts, OwnScalars, ScalarRules, Scalars, ScalarValues, ShardFacts
 from ckpttool.core.domain.shard import FORMAT_OF_SUFFIX, TORCH_FORMATS, FormatName, Shard, ShardRole
 from ckpttool.core.domain.units import Rank, Step
 from ckpttool.core.formats import FORMATS, read_header
 from ckpttool.core.formats.front import HEAD_BYTES
 from ckpttool.core.records import SealPlace, own_path
 from ckpttool.core.storage.base import Entry, Kind, Storage
-from ckpttool.trainers.abilities import OwnScalars
-from ckpttool.trainers.base import Members, Part, Refusal, ScanOptions
+from ckpttool.trainers.base import LayoutSigns, Members, Part, Refusal, ScanOptions
 from ckpttool.trainers.common import LOOSE_FILE_LAYOUT
 from ckpttool.trainers.common.listed import one_save
 from ckpttool.trainers.listing import Listing
@@ -72,13 +70,29 @@ def model_weights(listing: Listing) -> tuple[Entry, ...]:
     return tuple(by_name[max(by_name)]) if by_name else ()
 
 
+def _is_one(listing: Listing) -> bool:
+    """Tell by a single name with a suffix that checkpoints have."""
+    return len(listing.entries) == 1 and listing.entries[0].name.rpartition(".")[1:] in _SUFFIXES
+
+
+def _part_of_none(listing: Listing, folder: str, file: str | None) -> Part | Refusal | None:
+    """Take none: its folder is anybody's."""
+    return None
+
+
 class LooseFile:
     """Not among the layouts that a folder is recognised by: it is what is left when a path is a lone file."""
 
     name = LOOSE_FILE_LAYOUT
-    sign = "a lone file"
+    signs = LayoutSigns(
+        name=LOOSE_FILE_LAYOUT,
+        sign="a lone file",
+        gives_way=True,
+        recognise=_is_one,
+        part=_part_of_none,
+        reference="",
+    )
     is_tree = False
-    gives_way = True
     rank_files = RankFiles.TOGETHER
 
     def __init__(self, scalars: Sequence[OwnScalars], folders: Callable[[], str]) -> None:
@@ -90,14 +104,6 @@ class LooseFile:
         """
         self._scalars = scalars
         self._folders = folders
-
-    def recognise(self, listing: Listing) -> bool:
-        """Tell by a single name with a suffix that checkpoints have."""
-        return len(listing.entries) == 1 and listing.entries[0].name.rpartition(".")[1:] in _SUFFIXES
-
-    def part(self, listing: Listing, folder: str, file: str | None) -> Part | Refusal | None:
-        """Take none: its folder is anybody's."""
-        return None
 
     def scan(self, storage: Storage, listing: Listing, options: ScanOptions) -> Inventory:
         """Look at each file's header."""

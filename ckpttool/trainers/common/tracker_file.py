@@ -9,16 +9,12 @@ from typing import TYPE_CHECKING
 from ckpttool.core.domain.units import STEP_DIGITS, Step
 from ckpttool.core.formats.strict_json import ParseError
 from ckpttool.core.storage.base import Storage
+from ckpttool.trainers.common import TRACKER, TRACKERS
 
 if TYPE_CHECKING:
     from ckpttool.core.domain.pointer import Pointer, PointerText
 
-TRACKER = "latest_checkpointed_iteration.txt"
-
 _LIMIT = 64
-
-TRACKERS = {TRACKER: "Megatron-LM, verl or MindFormers", "latest": "DeepSpeed"}
-"""Files that name the last save, by whoever writes one."""
 
 _OTHERS = {"Megatron-LM": r"iter_[0-9]{7,18}", "verl": r"global_step_[0-9]{1,18}"}
 """Folders of one save, by whoever else writes a tracker of this name beside them."""

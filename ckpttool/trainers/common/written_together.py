@@ -26,7 +26,6 @@ class WrittenTogether:
     title: str
     """What people call its trainer: for sentences."""
     is_tree: Final = True
-    gives_way = False
     rank_files = RankFiles.TOGETHER
 
     def expected(self, inventory: Inventory, evidence: Evidence) -> Expected:

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from ckpttool.core.decide.lint_engine import Problem, Rule, View, note
 from ckpttool.core.domain.finding import Code
 from ckpttool.trainers.common.linted_configs import LintedConfigs
-from ckpttool.trainers.deepspeed import DeepSpeed
+from ckpttool.trainers.deepspeed import TRAINER
 
 _BATCH, _AUTO = "train_batch_size", "auto"
 _OWN = ("zero_optimization", "train_micro_batch_size_per_gpu", "zero_allow_untested_optimizer", "steps_per_print")
@@ -58,7 +58,7 @@ def _is_own(view: View) -> bool:
 
 
 CONFIGS = LintedConfigs(
-    trainer=DeepSpeed.name,
+    trainer=TRAINER.name,
     words=(*_OWN, _BATCH),
     is_own=_is_own,
     rules=(

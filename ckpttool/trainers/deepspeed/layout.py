@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
@@ -10,11 +9,10 @@ from ckpttool.core.domain.checkpoint import Checkpoint, Inventory
 from ckpttool.core.domain.shard import ShardRole
 from ckpttool.core.domain.units import Rank
 from ckpttool.core.storage.base import Storage
-from ckpttool.trainers.base import WHOLE_TREE, Members, Part, Refusal, ScanOptions
+from ckpttool.trainers.base import Members, Refusal, ScanOptions
 from ckpttool.trainers.common.listed import own_folder
 from ckpttool.trainers.common.written_together import WrittenTogether
-from ckpttool.trainers.deepspeed import DeepSpeed
-from ckpttool.trainers.deepspeed.names import DEFAULT_TAG, LATEST, StatesFile, parse
+from ckpttool.trainers.deepspeed import LATEST, LAYOUT, TRAINER, StatesFile, parse
 from ckpttool.trainers.listing import Listing
 
 if TYPE_CHECKING:
@@ -26,34 +24,9 @@ if TYPE_CHECKING:
 class DeepSpeedTags(WrittenTogether):
     """One folder for each save, called as the training likes; `latest` beside them names one."""
 
-    name = DeepSpeed.name
-    title = DeepSpeed.title
-    sign = "global_step*/"
-
-    def recognise(self, listing: Listing) -> bool:
-        """Tell by a folder with model states, beside optimizer states or beside `latest`; or by a replica's file alone.
-
-        Those are all that a machine has that saves to a disk of its own and is not the first one.
-        """
-        has_latest = listing.has(LATEST)
-        for folder, names in listing.inside():
-            files = [own for name in names if (own := parse(name)) is not None]
-            roles = {own.role for own in files}
-            if roles == {ShardRole.MODEL, ShardRole.OPTIMIZER} or (has_latest and ShardRole.MODEL in roles):
-                return True
-            if re.fullmatch(DEFAULT_TAG, folder) and any(own.replica is not None for own in files):
-                return True
-        return False
-
-    def part(self, listing: Listing, folder: str, file: str | None) -> Part | Refusal | None:
-        """Take a tag, and whatever lies in it, for the save; `latest` for all of them. What lies in it makes a tag."""
-        if not folder:
-            return WHOLE_TREE if file == LATEST else None
-        tag = folder.partition("/")[0]
-        is_tag = re.fullmatch(DEFAULT_TAG, tag) is not None or (
-            listing.has(tag) and any(map(parse, listing.names_in(tag)))
-        )
-        return Part.of_save(tag) if is_tag else None
+    name = LAYOUT.name
+    title = TRAINER.title
+    signs = LAYOUT
 
     def scan(self, storage: Storage, listing: Listing, options: ScanOptions) -> Inventory:
         """Read each tag's names, and one model file of each as far as its pickle."""
@@ -119,7 +92,7 @@ class DeepSpeedTags(WrittenTogether):
             for place, value in said
         )
         return LoadSettings(
-            trainer=DeepSpeed.name,
+            trainer=TRAINER.name,
             path=inventory.root,
             settings=tuple(settings),
             remarks=("Where it finds nothing it returns (None, None) and goes on: look at the path that it returns.",),

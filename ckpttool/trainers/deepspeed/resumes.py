@@ -16,9 +16,9 @@ from ckpttool.core.domain.plan import Outcome
 from ckpttool.core.domain.question import AskedSizes
 from ckpttool.core.domain.shard import ShardRole
 from ckpttool.trainers.base import Effects, Resume
-from ckpttool.trainers.common.own_choice import Choice, NotTold, Told, said
+from ckpttool.trainers.common.own_choice import Choice, NotTold, OwnChoice, Told, said
+from ckpttool.trainers.deepspeed import LATEST_UNIVERSAL, TRAINER, parse
 from ckpttool.trainers.deepspeed.latest import latest_pointer
-from ckpttool.trainers.deepspeed.names import LATEST_UNIVERSAL, parse
 
 if TYPE_CHECKING:
     from ckpttool.core.decide.lint_engine import View
@@ -136,3 +136,6 @@ def objections(checkpoint: Checkpoint, asked: AskedSizes) -> tuple[Finding, ...]
     elif (asked.tensor or asked.pipeline or 1) != 1:
         refuses = "each part of the model has a file of its own, which is not cut anew"
     return tuple(against_size(checkpoint, asked, saved=saved, refuses=refuses))
+
+
+SIMULATOR = OwnChoice(trainer=TRAINER, choose=choose, told=told, by_records=True)

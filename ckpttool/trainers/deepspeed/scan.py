@@ -35,17 +35,17 @@ from ckpttool.trainers.common.listed import (
     tracked_in,
 )
 from ckpttool.trainers.common.saved_values import first_told, other_step
-from ckpttool.trainers.deepspeed import DeepSpeed
-from ckpttool.trainers.deepspeed.latest import latest_pointer
-from ckpttool.trainers.deepspeed.names import (
+from ckpttool.trainers.deepspeed import (
     DEFAULT_TAG,
     LATEST,
     LATEST_UNIVERSAL,
+    TRAINER,
     UNIVERSAL_PART,
     WRITTEN_BESIDE,
     StatesFile,
     parse,
 )
+from ckpttool.trainers.deepspeed.latest import latest_pointer
 from ckpttool.trainers.deepspeed.record import Seen, TagRecord, tag_record
 from ckpttool.trainers.listing import Listing
 
@@ -77,7 +77,7 @@ def scan_tags(storage: Storage, listing: Listing, options: ScanOptions) -> Inven
     tracked = None if tag is None else _tracked(storage, tag, names.get(tag))
     return Inventory(
         root=storage.root,
-        layout=DeepSpeed.name,
+        layout=TRAINER.name,
         checkpoints=tuple(tracked_by(timed(storage, checkpoints, tracked), tag)),
         runs=one_run(checkpoints),
         findings=in_order(findings),

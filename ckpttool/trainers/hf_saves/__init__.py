@@ -9,6 +9,9 @@ if TYPE_CHECKING:
     from ckpttool.core.domain.finding import Finding
     from ckpttool.core.domain.question import AskedSizes
 
+WEIGHTS = r"(?:adapter_|pytorch_)?model(?:-(?P<part>[0-9]{5})-of-(?P<parts>[0-9]{5}))?\.(?:safetensors|bin)"
+"""What the files of a model's weights are called."""
+
 
 def objections(checkpoint: Checkpoint, asked: AskedSizes) -> tuple[Finding, ...]:
     """Say nothing against a save: whole files load on any number of ranks, and slices are cut anew."""

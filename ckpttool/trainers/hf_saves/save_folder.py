@@ -24,6 +24,7 @@ from ckpttool.core.formats.base import quoted
 from ckpttool.core.formats.strict_json import ParseError, as_str, get_object, parse_object
 from ckpttool.core.storage.base import Kind, OverLimitError, Storage, unreadable
 from ckpttool.trainers.common.listed import by_rank, listed_damage, listed_shard
+from ckpttool.trainers.hf_saves import WEIGHTS
 
 if TYPE_CHECKING:
     from ckpttool.core.domain.placement import ReadByAll
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
 _SUFFIXES = {"safetensors": FormatName.SAFETENSORS}
 """Of all others torch is the writer."""
 
-WEIGHTS = r"(?:adapter_|pytorch_)?model(?:-(?P<part>[0-9]{5})-of-(?P<parts>[0-9]{5}))?\.(?:safetensors|bin)"
 _SLICES = r"(?:pytorch_model_fsdp|optimizer)_[0-9]{1,9}"
 """Folders of torch.distributed.checkpoint, where weights or optimizer lie in pieces."""
 _SLICES_OF = {ShardRole.MODEL: "pytorch_model_fsdp_", ShardRole.OPTIMIZER: "optimizer_"}

@@ -2,76 +2,117 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from ckpttool.trainers.common.not_started import NotStarted
+from ckpttool.trainers.base import LayoutSigns, Part, Refusal, Trainer
+from ckpttool.trainers.hf_saves import WEIGHTS
 
 if TYPE_CHECKING:
-    from ckpttool.core.domain.checkpoint import Checkpoint, Inventory
-    from ckpttool.core.domain.finding import Finding
-    from ckpttool.core.domain.question import AskedSizes
-    from ckpttool.core.logs.base import LogFormat, LogPlaces
-    from ckpttool.trainers.abilities import ConfigReader, Simulator
-    from ckpttool.trainers.base import Effects, Layout, Resume, Trainer
+    from ckpttool.trainers.listing import Listing
+
+SAVE = r"checkpoint-[0-9]{1,18}"
+STATE = "trainer_state.json"
+"""Written last, and in place."""
+UNFINISHED = "checkpoint-is-incomplete.txt"
+"""In a save that transformers 5 makes on SIGTERM, until it is done."""
+MODEL_CONFIG = "config.json"
+ARGUMENTS = "training_args.bin"
+
+RESUME = "resume_from_checkpoint"
+"""What names the save to resume from, in its arguments."""
+OUTPUT = "output_dir"
+"""Where its saves go."""
+AUTOMATIC = "auto_resume_from_checkpoints"
+"""axolotl's setting that takes the highest number."""
+_GOES_ON = r"optimizer\.(?:pt|bin)|scheduler\.pt|rng_state(?:_[0-9]{1,9})?\.pth|global_step[0-9]+|optimizer_0"
+"""What a save has, and what is exported when a training ends has not."""
 
 
-class HuggingFace(NotStarted):
-    """What ckpttool asks of it, and what its arguments get wrong."""
+def saves_called_otherwise(listing: Listing, *, every: bool = False) -> list[str]:
+    """Return the saves that somebody downloaded or copied under another name, if none beside them has its own.
 
-    name = "huggingface"
-    title = "Hugging Face's Trainer"
-    records = r"(?:trainer_state|config|adapter_config)\.json|.+\.index\.json|latest"
-    places: tuple[str, ...] = ("outputs", "output")
-    layout_names = ("hf-trainer",)
-    words = None
-
-    @property
-    def layouts(self) -> tuple[Layout, ...]:
-        """One folder a save."""
-        from ckpttool.trainers.huggingface.layout import HfTrainerLayout
-
-        return (HfTrainerLayout(),)
-
-    @property
-    def log_formats(self) -> tuple[LogFormat, ...]:
-        """The history that it saves with each checkpoint."""
-        from ckpttool.trainers.huggingface.log import HfTrainer
-
-        return (HfTrainer(),)
-
-    @property
-    def log_places(self) -> LogPlaces | None:
-        """In the saves themselves."""
-        from ckpttool.trainers.huggingface.places import HfLogs
-
-        return HfLogs()
-
-    @property
-    def configs(self) -> ConfigReader | None:
-        """Arguments of Trainer, in YAML or JSON."""
-        from ckpttool.trainers.huggingface.config import CONFIGS
-
-        return CONFIGS
-
-    @property
-    def simulator(self) -> Simulator | None:
-        """What `resume_from_checkpoint=True` finds."""
-        from ckpttool.trainers.common.own_choice import OwnChoice
-        from ckpttool.trainers.huggingface.own_choice import choose, told
-
-        return OwnChoice(trainer=self, choose=choose, told=told)
-
-    def objections(self, inventory: Inventory, checkpoint: Checkpoint, asked: AskedSizes) -> tuple[Finding, ...]:
-        """Say nothing against a save: whole files load on any number of ranks, and slices are cut anew."""
-        from ckpttool.trainers.hf_saves import objections
-
-        return objections(checkpoint, asked)
-
-    def effects(self, resume: Resume) -> Effects:
-        """Say where the data go on: it skips as many batches as steps were done, of whatever size they are now."""
-        from ckpttool.trainers.huggingface.effects import effects
-
-        return effects(resume)
+    Args:
+        listing: Of their folder, or of it no more than one entry.
+        every: Look into all folders, not only into a few.
+    """
+    found: list[str] = []
+    with suppress(OSError):  # one that cannot be listed is told by nothing
+        looked_into = listing.inside(most=None) if every else listing.inside()
+        found += [name for name, names in looked_into if _is_whole_save(names)]
+        if found and any(re.fullmatch(SAVE, name) for name in listing.names_in("")):
+            return []
+    return found
 
 
-TRAINER: Trainer = HuggingFace()
+def _is_whole_save(names: frozenset[str]) -> bool:
+    return STATE in names and any(re.fullmatch(_GOES_ON, name) for name in names)
+
+
+def number_in(name: str) -> int | None:
+    """Return the step that a save's name tells; None where it is called otherwise."""
+    return int(name.rpartition("-")[2]) if re.fullmatch(SAVE, name) else None
+
+
+_OWN = rf"{re.escape(STATE)}|{re.escape(ARGUMENTS)}|rng_state(?:_[0-9]{{1,9}})?\.pth|global_step[0-9]+"
+"""What lies in a save and in no other trainer's folder of such a name."""
+
+_SHARED = rf"{WEIGHTS}|(?s:pytorch_model.*)"
+"""What lies in a save of scripts that save by Accelerate, too: one that was cut off may hold no more."""
+
+_ALIEN = r"random_states_[0-9]+\.pkl"
+"""What scripts that save by Accelerate alone have there: their folders often have such names."""
+
+
+def recognise(listing: Listing) -> bool:
+    """Tell by what lies in the folders of such names: others call theirs alike."""
+    may_be, is_alien = False, False
+    try:
+        for _, names in listing.inside(SAVE):
+            if _has(names, _ALIEN):
+                is_alien = True
+            elif _has(names, _OWN):
+                return True
+            else:
+                may_be = may_be or _has(names, _SHARED)
+    except OSError:
+        if not may_be:
+            raise
+    return (may_be and not is_alien) or bool(saves_called_otherwise(listing))
+
+
+def part(listing: Listing, folder: str, file: str | None) -> Part | Refusal | None:
+    """Take a save's folder, and whatever lies in it, for the save."""
+    save = folder.partition("/")[0]
+    if not save or not (re.fullmatch(SAVE, save) or saves_called_otherwise(listing.alone(save))):
+        return None
+    return Part(focus=save, resolved_from=save)
+
+
+def _has(names: Iterable[str], pattern: str) -> bool:
+    return any(re.fullmatch(pattern, name) for name in names)
+
+
+LAYOUT = LayoutSigns(
+    name="hf-trainer",
+    sign="checkpoint-N/",
+    recognise=recognise,
+    part=part,
+    reference="ckpttool.trainers.huggingface.layout:HfTrainerLayout",
+)
+TRAINER = Trainer(
+    name="huggingface",
+    title="Hugging Face's Trainer",
+    records=r"(?:trainer_state|config|adapter_config)\.json|.+\.index\.json|latest",
+    places=("outputs", "output"),
+    layout_names=(LAYOUT.name,),
+    layouts_at=("ckpttool.trainers.huggingface:LAYOUT",),
+    log_formats_at=("ckpttool.trainers.huggingface.log:HfTrainer",),
+    log_places_at="ckpttool.trainers.huggingface.places:HfLogs",
+    configs_at="ckpttool.trainers.huggingface.config:CONFIGS",
+    simulator_at="ckpttool.trainers.huggingface.own_choice:SIMULATOR",
+    objections_at="ckpttool.trainers.hf_saves:objections",
+    effects_at="ckpttool.trainers.huggingface.effects:effects",
+)

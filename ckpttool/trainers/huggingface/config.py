@@ -12,8 +12,7 @@ from collections.abc import Iterator
 from ckpttool.core.decide.lint_engine import Problem, Rule, View, note, suspect
 from ckpttool.core.domain.finding import Code
 from ckpttool.trainers.common.linted_configs import LintedConfigs
-from ckpttool.trainers.huggingface import HuggingFace
-from ckpttool.trainers.huggingface.names import AUTOMATIC, RESUME
+from ckpttool.trainers.huggingface import AUTOMATIC, RESUME, TRAINER
 
 _OWN = (
     "per_device_train_batch_size", "per_device_eval_batch_size", "save_total_limit", "save_only_model",
@@ -90,7 +89,7 @@ def _best_alone(view: View) -> Iterator[Problem]:
 
 
 CONFIGS = LintedConfigs(
-    trainer=HuggingFace.name,
+    trainer=TRAINER.name,
     words=_OWN,
     is_own=lambda view: any(view.setting(word) is not None for word in _OWN),
     rules=(

@@ -25,9 +25,8 @@ from ckpttool.core.storage.base import Storage
 from ckpttool.trainers.base import Effects, Resume
 from ckpttool.trainers.common.complete import complete
 from ckpttool.trainers.common.saved_values import first_told
-from ckpttool.trainers.huggingface import HuggingFace
+from ckpttool.trainers.huggingface import ARGUMENTS, MODEL_CONFIG, STATE, TRAINER
 from ckpttool.trainers.huggingface.config import BEGINS_ANEW, KEEP_TWO, KEEPS_ONE, REMOVE_IT
-from ckpttool.trainers.huggingface.names import ARGUMENTS, MODEL_CONFIG, STATE
 from ckpttool.trainers.huggingface.record import Arguments, ArgumentsReader, Epochs, State, read_state
 
 _SIZES = "per_device_train_batch_size x gradient_accumulation_steps x ranks"
@@ -112,7 +111,7 @@ def effects(resume: Resume) -> Effects:
     if position.effect not in {DataEffect.EXACT, DataEffect.UNKNOWN} or run.read.changes:
         position = replace(position, exact_with=_sizes(run.read, arguments, resume.sizes.world))
     findings = (
-        *effect_findings(position, title=HuggingFace.title, remedy=_remedy(position, resume)),
+        *effect_findings(position, title=TRAINER.title, remedy=_remedy(position, resume)),
         *_notes(resume, arguments),
         *_complete(resume, run),
     )

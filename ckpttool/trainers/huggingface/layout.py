@@ -3,64 +3,30 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from ckpttool.core.domain.checkpoint import Checkpoint, Inventory
 from ckpttool.core.storage.base import Storage
-from ckpttool.trainers.base import Members, Part, Refusal, ScanOptions
+from ckpttool.trainers.base import Members, Refusal, ScanOptions
 from ckpttool.trainers.common.written_together import Untracked
-from ckpttool.trainers.hf_saves.save_folder import WEIGHTS, closer, is_unfinished
-from ckpttool.trainers.huggingface import HuggingFace
-from ckpttool.trainers.huggingface.names import ARGUMENTS, SAVE, STATE, number_in, saves_called_otherwise
+from ckpttool.trainers.hf_saves.save_folder import closer, is_unfinished
+from ckpttool.trainers.huggingface import LAYOUT, STATE, TRAINER, number_in
 from ckpttool.trainers.listing import Listing
 
 if TYPE_CHECKING:
     from ckpttool.core.domain.load_settings import LoadSettings
     from ckpttool.core.domain.placement import ReadByAll
 
-_OWN = rf"{re.escape(STATE)}|{re.escape(ARGUMENTS)}|rng_state(?:_[0-9]{{1,9}})?\.pth|global_step[0-9]+"
-"""What lies in a save and in no other trainer's folder of such a name."""
-
-_SHARED = rf"{WEIGHTS}|(?s:pytorch_model.*)"
-"""What lies in a save of scripts that save by Accelerate, too: one that was cut off may hold no more."""
-
 _SHARED_IN_TAG = r"(?s:.+)/global_step[0-9]+/mp_rank_[0-9]+_model_states\.pt"
 """What DeepSpeed's replicas share in a tag of a save."""
-
-_ALIEN = r"random_states_[0-9]+\.pkl"
-"""What scripts that save by Accelerate alone have there: their folders often have such names."""
 
 
 class HfTrainerLayout(Untracked):
     """One folder for each save, shared by all ranks; nothing beside them names the last."""
 
-    (name,) = HuggingFace.layout_names
-    title = HuggingFace.title
-    sign = "checkpoint-N/"
-
-    def recognise(self, listing: Listing) -> bool:
-        """Tell by what lies in the folders of such names: others call theirs alike."""
-        may_be, is_alien = False, False
-        try:
-            for _, names in listing.inside(SAVE):
-                if _has(names, _ALIEN):
-                    is_alien = True
-                elif _has(names, _OWN):
-                    return True
-                else:
-                    may_be = may_be or _has(names, _SHARED)
-        except OSError:
-            if not may_be:
-                raise
-        return (may_be and not is_alien) or bool(saves_called_otherwise(listing))
-
-    def part(self, listing: Listing, folder: str, file: str | None) -> Part | Refusal | None:
-        """Take a save's folder, and whatever lies in it, for the save."""
-        save = folder.partition("/")[0]
-        if not save or not (re.fullmatch(SAVE, save) or saves_called_otherwise(listing.alone(save))):
-            return None
-        return Part(focus=save, resolved_from=save)
+    name = LAYOUT.name
+    title = TRAINER.title
+    signs = LAYOUT
 
     def scan(self, storage: Storage, listing: Listing, options: ScanOptions) -> Inventory:
         """Read each save's names and `trainer_state.json`; no shard is opened."""
@@ -114,7 +80,7 @@ class HfTrainerLayout(Untracked):
         on_line = Place.parsed("argument:--resume_from_checkpoint")
         in_code = Place.parsed("code:trainer.train(..., resume_from_checkpoint)")
         return LoadSettings(
-            trainer=HuggingFace.name,
+            trainer=TRAINER.name,
             path=path,
             settings=(
                 TrainerSetting(place=in_code, value=path, is_path=True),
@@ -122,7 +88,3 @@ class HfTrainerLayout(Untracked):
             ),
             remarks=("Never say resume_from_checkpoint=True: it takes the highest number, whatever is in it.",),
         )
-
-
-def _has(names: Iterable[str], pattern: str) -> bool:
-    return any(re.fullmatch(pattern, name) for name in names)

@@ -13,8 +13,8 @@ from ckpttool.core.domain.finding import Code, Severity, worst
 from ckpttool.core.domain.plan import Outcome
 from ckpttool.core.storage.base import Kind, LostLinkError
 from ckpttool.trainers.common.named_path import elsewhere, inside
-from ckpttool.trainers.common.own_choice import Choice, NotTold, Told, said
-from ckpttool.trainers.huggingface.names import AUTOMATIC, OUTPUT, RESUME, number_in
+from ckpttool.trainers.common.own_choice import Choice, NotTold, OwnChoice, Told, said
+from ckpttool.trainers.huggingface import AUTOMATIC, OUTPUT, RESUME, TRAINER, number_in
 
 if TYPE_CHECKING:
     from ckpttool.core.decide.lint_engine import View
@@ -103,3 +103,6 @@ def _is_silent(code: Code, path: str) -> bool:
     file = path.rpartition("/")[2]
     is_state = file.startswith(("optimizer.", "scheduler.", "scaler.", "rng_state"))
     return code in _LOADS_WITHOUT or code is Code.RANK_MISSING or (code is Code.SHARD_MISSING and is_state)
+
+
+SIMULATOR = OwnChoice(trainer=TRAINER, choose=choose, told=told)

@@ -7,7 +7,7 @@ from contextlib import suppress
 
 from ckpttool.core.logs.base import RankLogs
 from ckpttool.core.storage import open_storage
-from ckpttool.trainers.huggingface.names import SAVE, STATE
+from ckpttool.trainers.huggingface import SAVE, STATE
 
 _LAST_BYTES = 16
 

@@ -19,25 +19,25 @@ from ckpttool.core.storage.base import LostLinkError, Storage, unreadable
 from ckpttool.core.storage.fan_out import map_waiting
 from ckpttool.trainers.base import ScanOptions
 from ckpttool.trainers.common.listed import by_rank, listed_damage, one_run, stray, tracked_by
+from ckpttool.trainers.hf_saves import WEIGHTS
 from ckpttool.trainers.hf_saves.save_folder import (
-    WEIGHTS,
     NamePattern,
     SaveFolder,
     absent_parts,
     file_names,
     list_save,
 )
-from ckpttool.trainers.huggingface import HuggingFace
-from ckpttool.trainers.huggingface.inner_tag import inner_tag
-from ckpttool.trainers.huggingface.names import (
+from ckpttool.trainers.huggingface import (
     ARGUMENTS,
     MODEL_CONFIG,
     SAVE,
     STATE,
+    TRAINER,
     UNFINISHED,
     number_in,
     saves_called_otherwise,
 )
+from ckpttool.trainers.huggingface.inner_tag import inner_tag
 from ckpttool.trainers.huggingface.record import (
     Arguments,
     ArgumentsReader,
@@ -93,7 +93,7 @@ def scan_saves(storage: Storage, listing: Listing, options: ScanOptions) -> Inve
         options: What to take beyond the names.
     """
     names = [name for name in listing.folders("checkpoint-") if re.fullmatch(SAVE, name)]
-    names += [] if names else saves_called_otherwise(listing, most=None)
+    names += [] if names else saves_called_otherwise(listing, every=True)
     arguments_of = ArgumentsReader(storage)
     found = list(map_waiting(lambda name: _scan_save(storage, name, arguments_of, options), names))
     found = _of_two_runs(found)
@@ -104,7 +104,7 @@ def scan_saves(storage: Storage, listing: Listing, options: ScanOptions) -> Inve
     strays = [entry.name for entry in listing.entries if "checkpoint" in entry.name and entry.name not in own]
     return Inventory(
         root=storage.root,
-        layout=HuggingFace.layout_names[0],
+        layout=TRAINER.layout_names[0],
         checkpoints=tuple(checkpoints),
         runs=one_run(checkpoints),
         findings=in_order(map(stray, strays)),

@@ -2,58 +2,89 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
-from ckpttool.trainers.common.not_started import WithoutLogs
+from ckpttool.trainers.base import LayoutSigns, Part, Refusal, Trainer
 
 if TYPE_CHECKING:
-    from ckpttool.core.domain.checkpoint import Checkpoint, Inventory
-    from ckpttool.core.domain.finding import Finding
-    from ckpttool.core.domain.question import AskedSizes
-    from ckpttool.trainers.abilities import ConfigReader, Simulator
-    from ckpttool.trainers.base import Effects, Layout, Resume, Trainer
+    from ckpttool.trainers.listing import Listing
+
+SUFFIX = ".ckpt"
+LAST = "last"
+"""What the name of a save begins with that `ckpt_path="last"` may take."""
+META = "meta.pt"
+"""Written last where a save is a folder."""
+
+VERSION = b"pytorch-lightning_version"
+"""The third key of every save of its Trainer: in the first bytes of the file."""
+
+_VERSION = r"-v[0-9]{1,9}\.ckpt"
 
 
-class Lightning(WithoutLogs):
-    """Its trees, its own choice and what becomes of its data, and what its configs get wrong."""
-
-    name = "lightning"
-    title = "Lightning"
-    records = r""
-    places = ("checkpoints", "lightning_logs/version_*/checkpoints")
-    layout_names = (name,)
-
-    @property
-    def layouts(self) -> tuple[Layout, ...]:
-        """Files or folders called `*.ckpt`."""
-        from ckpttool.trainers.lightning.layout import LightningLayout
-
-        return (LightningLayout(),)
-
-    @property
-    def configs(self) -> ConfigReader | None:
-        """The YAML of its command line."""
-        from ckpttool.trainers.lightning.config import CONFIGS
-
-        return CONFIGS
-
-    @property
-    def simulator(self) -> Simulator | None:
-        """What `ckpt_path="last"` finds."""
-        from ckpttool.trainers.common.own_choice import OwnChoice
-        from ckpttool.trainers.lightning.own_choice import choose, told
-
-        return OwnChoice(trainer=self, choose=choose, told=told)
-
-    def objections(self, inventory: Inventory, checkpoint: Checkpoint, asked: AskedSizes) -> tuple[Finding, ...]:
-        """Say nothing: a file is whole for any number of ranks, and a folder is cut anew."""
-        return ()
-
-    def effects(self, resume: Resume) -> Effects:
-        """Say where its data go on, which its loader decides."""
-        from ckpttool.trainers.lightning.effects import effects
-
-        return effects(resume)
+def is_save(name: str) -> bool:
+    """Tell whether a file or folder is called like a save."""
+    return name.endswith(SUFFIX) and name != SUFFIX
 
 
-TRAINER: Trainer = Lightning()
+def is_last(name: str) -> bool:
+    """Tell whether `ckpt_path="last"` may take it.
+
+    Source: `ModelCheckpoint._find_last_checkpoints` of Lightning 2.6, whose pattern is not matched to the name's end.
+    """
+    return is_save(name) and name.startswith(LAST)
+
+
+def hpc_number(name: str) -> int | None:
+    """Return the number of a save that Slurm's signal made Lightning write; None where it is none."""
+    match = re.fullmatch(r"hpc_ckpt_([0-9]{1,9})\.ckpt", name)
+    return None if match is None else int(match[1])
+
+
+def is_bare(name: str) -> bool:
+    """Tell whether no number stands in a name: neither a counter nor a metric made it."""
+    return re.search("[0-9]", name.removesuffix(SUFFIX)) is None
+
+
+def is_version(name: str) -> bool:
+    """Tell whether a name was taken already when this was saved: `-v1` and higher."""
+    return re.search(_VERSION, name) is not None and name.endswith(SUFFIX)
+
+
+def step_in(name: str) -> int | None:
+    """Return the step that a name tells in Lightning's own spelling, `epoch=1-step=12.ckpt`; None: none."""
+    told = re.findall(r"(?:^|[^a-z])step=([0-9]{1,18})(?![0-9])", name)
+    return int(told[0]) if len(told) == 1 else None
+
+
+def recognise(listing: Listing) -> bool:
+    """Tell by how a `*.ckpt` begins, for others call theirs so, too; or by the record in such a folder."""
+    pattern = rf"(?s:.+){re.escape(SUFFIX)}"
+    return any(VERSION in head for _, head in listing.heads(pattern)) or any(
+        META in names for _, names in listing.inside(pattern)
+    )
+
+
+def part(listing: Listing, folder: str, file: str | None) -> Part | Refusal | None:
+    """Take a save's folder, and whatever lies in it, for the save; and a save's file."""
+    name = folder.partition("/")[0] or file or ""
+    return Part.of_save(name) if is_save(name) else None
+
+
+LAYOUT = LayoutSigns(
+    name="lightning",
+    sign="*.ckpt",
+    recognise=recognise,
+    part=part,
+    reference="ckpttool.trainers.lightning.layout:LightningLayout",
+)
+TRAINER = Trainer(
+    name="lightning",
+    title="Lightning",
+    places=("checkpoints", "lightning_logs/version_*/checkpoints"),
+    layout_names=(LAYOUT.name,),
+    layouts_at=("ckpttool.trainers.lightning:LAYOUT",),
+    configs_at="ckpttool.trainers.lightning.config:CONFIGS",
+    simulator_at="ckpttool.trainers.lightning.own_choice:SIMULATOR",
+    effects_at="ckpttool.trainers.lightning.effects:effects",
+)

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from ckpttool.core.decide.lint_engine import Problem, Rule, View, note, suspect
 from ckpttool.core.domain.finding import Code
 from ckpttool.trainers.common.linted_configs import LintedConfigs
-from ckpttool.trainers.lightning import Lightning
+from ckpttool.trainers.lightning import TRAINER
 from ckpttool.trainers.lightning.callbacks import fit_prefix, items_of, saving_callbacks
 
 _PATH = "ckpt_path"
@@ -102,7 +102,7 @@ def _takes_its_own_choice(view: View) -> Iterator[Problem]:
 
 
 CONFIGS = LintedConfigs(
-    trainer=Lightning.name,
+    trainer=TRAINER.name,
     words=("seed_everything", "class_path", _PATH),
     is_own=_is_own,
     rules=(

@@ -14,9 +14,8 @@ from ckpttool.core.domain.finding import Finding
 from ckpttool.core.domain.frozen import replace
 from ckpttool.trainers.base import Effects, Resume
 from ckpttool.trainers.common.complete import complete
-from ckpttool.trainers.lightning import Lightning
+from ckpttool.trainers.lightning import META, TRAINER
 from ckpttool.trainers.lightning.callbacks import fit_prefix
-from ckpttool.trainers.lightning.names import META
 from ckpttool.trainers.lightning.record import Record, read_record
 
 _ITS_STATE = "the data loader goes on from the state that it saved"
@@ -44,7 +43,7 @@ def effects(resume: Resume) -> Effects:
     if record.optimizers not in {None, 1}:  # the step counts the updates of each
         read = replace(read, samples=None, source=None)
     position = _position(record, read)
-    findings = (*effect_findings(position, title=Lightning.title, remedy=_REMEDY), *_complete(resume, record))
+    findings = (*effect_findings(position, title=TRAINER.title, remedy=_REMEDY), *_complete(resume, record))
     return Effects(position=position, settings=(), findings=findings)
 
 

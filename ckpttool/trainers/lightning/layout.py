@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING
 
 from ckpttool.core.domain.checkpoint import Checkpoint, Inventory
 from ckpttool.core.records import SealPlace, own_path
 from ckpttool.core.storage.base import Storage
-from ckpttool.trainers.base import Members, Part, Refusal, ScanOptions
+from ckpttool.trainers.base import Members, Refusal, ScanOptions
 from ckpttool.trainers.common.written_together import Untracked
-from ckpttool.trainers.lightning import Lightning
-from ckpttool.trainers.lightning.names import META, SUFFIX, VERSION, is_bare, is_last, is_save
+from ckpttool.trainers.lightning import LAYOUT, TRAINER, is_bare, is_last
 from ckpttool.trainers.listing import Listing
 
 if TYPE_CHECKING:
@@ -22,21 +20,9 @@ if TYPE_CHECKING:
 class LightningLayout(Untracked):
     """One file a save, or where it was sharded one folder."""
 
-    name = Lightning.name
-    title = Lightning.title
-    sign = "*.ckpt"
-
-    def recognise(self, listing: Listing) -> bool:
-        """Tell by how a `*.ckpt` begins, for others call theirs so, too; or by the record in such a folder."""
-        pattern = rf"(?s:.+){re.escape(SUFFIX)}"
-        return any(VERSION in head for _, head in listing.heads(pattern)) or any(
-            META in names for _, names in listing.inside(pattern)
-        )
-
-    def part(self, listing: Listing, folder: str, file: str | None) -> Part | Refusal | None:
-        """Take a save's folder, and whatever lies in it, for the save; and a save's file."""
-        name = folder.partition("/")[0] or file or ""
-        return Part.of_save(name) if is_save(name) else None
+    name = LAYOUT.name
+    title = TRAINER.title
+    signs = LAYOUT
 
     def scan(self, storage: Storage, listing: Listing, options: ScanOptions) -> Inventory:
         """Read what each save says of the training."""
@@ -85,7 +71,7 @@ class LightningLayout(Untracked):
         path = inventory.path_of(checkpoint.name)
         in_code, on_line = Place.parsed("code:trainer.fit(..., ckpt_path)"), Place.parsed("argument:--ckpt_path")
         return LoadSettings(
-            trainer=Lightning.name,
+            trainer=TRAINER.name,
             path=path,
             settings=(
                 TrainerSetting(place=in_code, value=path, is_path=True),

@@ -16,9 +16,9 @@ from ckpttool.core.domain.plan import Outcome
 from ckpttool.core.storage import is_local
 from ckpttool.core.storage.base import Entry, Kind, NotRegularError, Storage
 from ckpttool.trainers.common.named_path import elsewhere, inside
-from ckpttool.trainers.common.own_choice import Choice, NotTold, Told, said
+from ckpttool.trainers.common.own_choice import Choice, NotTold, OwnChoice, Told, said
+from ckpttool.trainers.lightning import TRAINER, hpc_number, is_last
 from ckpttool.trainers.lightning.callbacks import fit_prefix, items_of, saving_callbacks
-from ckpttool.trainers.lightning.names import hpc_number, is_last
 from ckpttool.trainers.lightning.record import is_torn
 
 if TYPE_CHECKING:
@@ -220,3 +220,6 @@ def traps(storage: Storage, entries: Sequence[Entry], checkpoints: Sequence[Chec
 def _trap(path: str, instead: str) -> Finding:
     message = f"{_START} would take it, whatever is in it, {instead}"
     return note(Code.STRAY_TAKES_OVER, message, path=path, remedy=_REMEDY)
+
+
+SIMULATOR = OwnChoice(trainer=TRAINER, choose=choose, told=told)

@@ -17,8 +17,7 @@ from ckpttool.core.storage.base import Entry, Kind, Storage, unreadable
 from ckpttool.core.storage.fan_out import map_waiting
 from ckpttool.trainers.base import ScanOptions
 from ckpttool.trainers.common.listed import UNFINISHED_MARK, marked_unfinished, not_finished, one_run, stray
-from ckpttool.trainers.lightning import Lightning
-from ckpttool.trainers.lightning.names import META, hpc_number, is_bare, is_last, is_save, is_version, step_in
+from ckpttool.trainers.lightning import META, TRAINER, hpc_number, is_bare, is_last, is_save, is_version, step_in
 from ckpttool.trainers.lightning.record import Record, cut, read_record
 from ckpttool.trainers.listing import Listing
 
@@ -64,7 +63,7 @@ def scan_saves(storage: Storage, listing: Listing, options: ScanOptions) -> Inve
     strays = tuple(name for name in others if not (cut_off and name.endswith(UNFINISHED_MARK)))
     return Inventory(
         root=storage.root,
-        layout=Lightning.name,
+        layout=TRAINER.name,
         checkpoints=tuple(checkpoints),
         runs=one_run(checkpoints),
         findings=in_order((*map(stray, strays), *_traps(storage, listing, checkpoints))),
@@ -97,7 +96,7 @@ def _found(storage: Storage, entry: Entry, options: ScanOptions) -> Found:
 
 
 def _found_folder(storage: Storage, name: str, options: ScanOptions) -> Found:
-    from ckpttool.trainers.torch_dcp.names import is_own
+    from ckpttool.trainers.torch_dcp import is_own
     from ckpttool.trainers.torch_dcp.store import look  # most trees hold files
 
     record, stamp, store, findings = Record(), None, None, []

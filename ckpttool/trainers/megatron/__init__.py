@@ -1,106 +1,126 @@
-"""Megatron-LM and its forks: ckpttool reads the checkpoints and the logs, and no configs."""
+"""Megatron-LM and its forks: ckpttool reads the checkpoints and the logs, and no configs.
+
+Source:
+    `get_checkpoint_name`, `get_distributed_optimizer_checkpoint_name` and `_get_checkpoint_format` of
+    `megatron/training/checkpointing.py`, branch core_r0.16.0.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import re
+from enum import Enum
+from itertools import chain
+from typing import TYPE_CHECKING, NamedTuple
 
-from ckpttool.trainers.common.not_started import NotStarted
+from ckpttool.core.domain.units import Step
+from ckpttool.trainers.base import WHOLE_TREE, LayoutSigns, Part, Refusal, Trainer
+from ckpttool.trainers.common import TRACKER
 
 if TYPE_CHECKING:
-    from ckpttool.core.domain.advice import Calibration, SpikeAdvice, StopAdvice, ThresholdSettings, TrainersDetour
-    from ckpttool.core.domain.checkpoint import Checkpoint, Inventory
-    from ckpttool.core.domain.data_position import SkipBatches, TrainersSkip
-    from ckpttool.core.domain.finding import Finding
-    from ckpttool.core.domain.question import AskedSizes
-    from ckpttool.core.logs.base import LogFormat
-    from ckpttool.trainers.abilities import OwnWords, PolicyWords, Simulator
-    from ckpttool.trainers.base import Effects, Layout, Resume, Trainer
+    from ckpttool.trainers.listing import Listing
+
+ITERATION = r"iter_([0-9]{7,18})"
+RELEASE = "release"
+"""The folder of weights that a converter wrote, and what the tracker says of it."""
+
+METADATA_JSON, DCP_METADATA, COMMON, INTEGRITY = "metadata.json", ".metadata", "common.pt", "integrity.json"
+MODEL, OPTIMIZER = "model_optim_rng.pt", "distrib_optim.pt"
+NON_PERSISTENT = "non_persistent"
+"""The folder of saves between the saves, which the trainer removes by itself."""
+
+RANK_FOLDER = r"mp_rank_[0-9]{2,6}(?:_[0-9]{3,6}){0,2}"
+BRIDGE_TRACKER, TRAIN_STATE = "latest_train_state.pt", "train_state.pt"
+"""What Megatron-Bridge, and NeMo on it, read: one beside the saves, before any other tracker, and one inside each."""
+WRITTEN_INSIDE = ("run_config.yaml", TRAIN_STATE, "modelopt_run_config.yaml", "modelopt_state")
+WRITTEN_BESIDE = (BRIDGE_TRACKER, "progress.txt")
+"""What trainers that are made of it put into a save, and beside the saves."""
 
 
-class Megatron(NotStarted):
-    """A trainer that goes by a tracker file."""
+class SaveKind(str, Enum):
+    """How a save is written, by what lies in its folder."""
 
-    name = "megatron"
-    title = "Megatron-LM"
-    records = r"(?:metadata|integrity)\.json|latest_checkpointed_iteration\.txt"
-    places = ()
-    layout_names = (name,)
-    log_places = None
-    configs = None
-
-    @property
-    def layouts(self) -> tuple[Layout, ...]:
-        """One folder an iteration."""
-        from ckpttool.trainers.megatron.layout import MegatronIterations
-
-        return (MegatronIterations(),)
-
-    @property
-    def log_formats(self) -> tuple[LogFormat, ...]:
-        """The one that is known."""
-        from ckpttool.trainers.megatron.log import Megatron as Text
-
-        return (Text(),)
-
-    @property
-    def words(self) -> OwnWords | None:
-        """Options of its command."""
-        return MegatronWords()
-
-    @property
-    def simulator(self) -> Simulator | None:
-        """Its own choice: what the tracker names."""
-        from ckpttool.trainers.common.own_choice import OwnChoice
-        from ckpttool.trainers.megatron.resumes import choose
-
-        return OwnChoice(trainer=self, choose=choose, by_records=True)
-
-    def objections(self, inventory: Inventory, checkpoint: Checkpoint, asked: AskedSizes) -> tuple[Finding, ...]:
-        """Say which sizes its loader refuses."""
-        from ckpttool.trainers.megatron import resumes
-
-        return resumes.objections(checkpoint, asked)
-
-    def effects(self, resume: Resume) -> Effects:
-        """Say where its samplers go on, and what the tracker would change about the start."""
-        from ckpttool.trainers.megatron import resumes
-
-        return resumes.effects(resume)
+    DISTRIBUTED = "torch_dist"
+    """Slices that any ranks can load, with `metadata.json`."""
+    LEGACY = "torch"
+    """A folder for each part of the model."""
+    PLAIN_DCP = "torch_dcp"
+    """Slices without `metadata.json`."""
+    UNKNOWN = "unknown"
+    """Nothing in it that tells."""
 
 
-class MegatronWords:
-    """Of all that ckpttool advises, it is known how its data skip is told."""
+def kind_of(names: frozenset[str]) -> SaveKind:
+    """Tell it as the trainer does; what lacks `metadata.json` beside `common.pt` was cut off before its end."""
+    if METADATA_JSON in names or COMMON in names:
+        return SaveKind.DISTRIBUTED
+    if any(re.fullmatch(RANK_FOLDER, name) for name in names):
+        return SaveKind.LEGACY
+    is_plain = any(name == DCP_METADATA or name.endswith(".distcp") for name in names)
+    return SaveKind.PLAIN_DCP if is_plain else SaveKind.UNKNOWN
 
-    def detour(self, advice: SpikeAdvice | StopAdvice) -> TrainersDetour | None:
-        """Spell its option for a shell: it wants every single iteration.
 
-        After a stop it can do what one number of steps cannot: train the good batches before the bad ones.
-        """
-        from ckpttool.core.domain.advice import StopAdvice, TrainersDetour
+def iteration_folder(step: int) -> str:
+    """Spell the folder of an iteration."""
+    return f"iter_{step:07}"
 
-        detour = advice.detour
-        if detour is None:
-            return None
-        first = detour.first_skipped + (advice.good_batches_lost if isinstance(advice, StopAdvice) else 0)
-        argument = f"--iterations-to-skip $(seq {first} {detour.last_skipped})" if detour.skip_batches else None
-        return TrainersDetour(trainer=Megatron.name, title=Megatron.title, argument=argument)
 
-    def thresholds(self, calibration: Calibration) -> ThresholdSettings | None:
-        """Return none: it takes none that are known here."""
-        return None
+def iteration_of(name: str) -> Step | None:
+    """Return the iteration that a folder's name says; None for one that is none's."""
+    match = re.fullmatch(ITERATION, name)
+    return None if match is None else Step(int(match[1]))
 
-    def skip(self, skip: SkipBatches) -> TrainersSkip | None:
-        """Return none: it counts by itself."""
-        return None
+
+def is_save(name: str) -> bool:
+    """Tell whether a folder is of one save by its name."""
+    return name == RELEASE or re.fullmatch(ITERATION, name) is not None
+
+
+class ModelPart(NamedTuple):
+    """A part of the model in the legacy layout: one folder."""
+
+    tensor: int
+    pipeline: int | None
+    """None where the pipeline has one stage."""
+    expert: int | None
+    """None where experts are not spread."""
 
     @property
-    def own_policy(self) -> str | None:
-        """Return none: it drops no update for its norm."""
-        return None
-
-    def policy_words(self, settings: PolicyWords) -> PolicyWords:
-        """Leave them: no policy that is known here is its own."""
-        return settings
+    def folder(self) -> str:
+        """Its name."""
+        pipeline = "" if self.pipeline is None else f"_{self.pipeline:03}"
+        return f"mp_rank_{self.tensor:02}{pipeline}{'' if self.expert is None else f'_{self.expert:03}'}"
 
 
-TRAINER: Trainer = Megatron()
+def recognise(listing: Listing) -> bool:
+    """Tell by what lies in an `iter_%07d` folder, or in `release/`: others write such a tracker, too."""
+    inside = chain(listing.inside(ITERATION), listing.inside(RELEASE))
+    return any(kind_of(names) is not SaveKind.UNKNOWN for _, names in inside)
+
+
+def part(listing: Listing, folder: str, file: str | None) -> Part | Refusal | None:
+    """Take a save's folder, and whatever lies in it, for the save; the tracker for all of them."""
+    if not folder:
+        return WHOLE_TREE if file == TRACKER else None
+    name = folder.partition("/")[0]
+    return Part.of_save(name) if is_save(name) else None
+
+
+LAYOUT = LayoutSigns(
+    name="megatron",
+    sign="iter_*/",
+    recognise=recognise,
+    part=part,
+    reference="ckpttool.trainers.megatron.layout:MegatronIterations",
+)
+TRAINER = Trainer(
+    name="megatron",
+    title="Megatron-LM",
+    records=r"(?:metadata|integrity)\.json|latest_checkpointed_iteration\.txt",
+    layout_names=(LAYOUT.name,),
+    layouts_at=("ckpttool.trainers.megatron:LAYOUT",),
+    log_formats_at=("ckpttool.trainers.megatron.log:Megatron",),
+    words_at="ckpttool.trainers.megatron.load:MegatronWords",
+    simulator_at="ckpttool.trainers.megatron.resumes:SIMULATOR",
+    objections_at="ckpttool.trainers.megatron.resumes:objections",
+    effects_at="ckpttool.trainers.megatron.resumes:effects",
+)

@@ -14,7 +14,7 @@ from ckpttool.core.formats.base import quoted
 from ckpttool.core.formats.strict_json import ParseError, as_str, get_object, get_str, parse_object
 from ckpttool.core.records import leads_out
 from ckpttool.core.storage.base import Storage
-from ckpttool.trainers.megatron.names import INTEGRITY
+from ckpttool.trainers.megatron import INTEGRITY
 
 _LIMIT = 64 << 20
 """Bytes; a file takes some 90."""

@@ -3,30 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from itertools import chain
 from typing import TYPE_CHECKING
 
 from ckpttool.core.domain.checkpoint import Checkpoint, Inventory
 from ckpttool.core.domain.units import Rank
 from ckpttool.core.storage.base import Storage, is_there
-from ckpttool.trainers.base import WHOLE_TREE, Members, Part, Refusal, ScanOptions
+from ckpttool.trainers.base import Members, Refusal, ScanOptions
+from ckpttool.trainers.common import TRACKER
 from ckpttool.trainers.common.listed import own_folder
-from ckpttool.trainers.common.tracker_file import TRACKER, tracker_naming, tracker_pointer
+from ckpttool.trainers.common.tracker_file import tracker_naming, tracker_pointer
 from ckpttool.trainers.common.written_together import WrittenTogether
 from ckpttool.trainers.listing import Listing
-from ckpttool.trainers.megatron import Megatron
-from ckpttool.trainers.megatron.names import (
+from ckpttool.trainers.megatron import (
     BRIDGE_TRACKER,
     COMMON,
     INTEGRITY,
-    ITERATION,
+    LAYOUT,
     METADATA_JSON,
     RELEASE,
-    SaveKind,
-    is_save,
+    TRAINER,
     iteration_folder,
     iteration_of,
-    kind_of,
 )
 
 if TYPE_CHECKING:
@@ -38,21 +35,9 @@ if TYPE_CHECKING:
 class MegatronIterations(WrittenTogether):
     """One folder for each save, shared by all ranks, with a tracker file beside them."""
 
-    name = Megatron.name
-    title = Megatron.title
-    sign = "iter_*/"
-
-    def recognise(self, listing: Listing) -> bool:
-        """Tell by what lies in an `iter_%07d` folder, or in `release/`: others write such a tracker, too."""
-        inside = chain(listing.inside(ITERATION), listing.inside(RELEASE))
-        return any(kind_of(names) is not SaveKind.UNKNOWN for _, names in inside)
-
-    def part(self, listing: Listing, folder: str, file: str | None) -> Part | Refusal | None:
-        """Take a save's folder, and whatever lies in it, for the save; the tracker for all of them."""
-        if not folder:
-            return WHOLE_TREE if file == TRACKER else None
-        name = folder.partition("/")[0]
-        return Part.of_save(name) if is_save(name) else None
+    name = LAYOUT.name
+    title = TRAINER.title
+    signs = LAYOUT
 
     def scan(self, storage: Storage, listing: Listing, options: ScanOptions) -> Inventory:
         """Read each save's names, and the record in one of its files."""

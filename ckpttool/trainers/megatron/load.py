@@ -8,12 +8,14 @@ from ckpttool.core.domain.frozen import replace
 from ckpttool.core.domain.load_settings import LoadSettings, Place, SettingValue, TrainerSetting
 from ckpttool.core.domain.shard import ShardRole
 from ckpttool.trainers.base import Refusal
-from ckpttool.trainers.common.tracker_file import TRACKER
-from ckpttool.trainers.megatron import Megatron
-from ckpttool.trainers.megatron.names import BRIDGE_TRACKER, RELEASE, TRAIN_STATE, iteration_of
+from ckpttool.trainers.common import TRACKER
+from ckpttool.trainers.megatron import BRIDGE_TRACKER, RELEASE, TRAIN_STATE, TRAINER, iteration_of
 
 if TYPE_CHECKING:
+    from ckpttool.core.domain.advice import Calibration, SpikeAdvice, StopAdvice, ThresholdSettings, TrainersDetour
     from ckpttool.core.domain.checkpoint import Checkpoint, Inventory
+    from ckpttool.core.domain.data_position import SkipBatches, TrainersSkip
+    from ckpttool.trainers.abilities import PolicyWords
 
 
 def settings(inventory: Inventory, checkpoint: Checkpoint) -> LoadSettings | Refusal:
@@ -31,7 +33,7 @@ def settings(inventory: Inventory, checkpoint: Checkpoint) -> LoadSettings | Ref
     if step is not None and by_bridge(checkpoint):
         root = replace(_setting("argument:checkpoint.load", inventory.root), is_path=True)
         said = (root, _setting("argument:checkpoint.ckpt_step", step))
-        return LoadSettings(trainer=Megatron.name, path=inventory.root, settings=said, remarks=(_OF_BRIDGE,))
+        return LoadSettings(trainer=TRAINER.name, path=inventory.root, settings=said, remarks=(_OF_BRIDGE,))
     tracker = _setting(f"file:{TRACKER}", RELEASE if step is None else str(step))
     load = replace(_setting("argument:--load", inventory.root), is_path=True)
     stop = _setting("argument:--exit-on-missing-checkpoint", True)  # noqa: FBT003  its value
@@ -41,7 +43,7 @@ def settings(inventory: Inventory, checkpoint: Checkpoint) -> LoadSettings | Ref
         said = (tracker, load, _setting("argument:--ckpt-step", step), stop)
     else:
         said = (load, _setting("argument:--ckpt-step", step), replace(tracker, is_alternative=True), stop)
-    return LoadSettings(trainer=Megatron.name, path=inventory.root, settings=said, remarks=(_LOG,))
+    return LoadSettings(trainer=TRAINER.name, path=inventory.root, settings=said, remarks=(_LOG,))
 
 
 _LOG = "Look for the log line that names the iteration: where it cannot load it may leave with exit code 0."
@@ -65,3 +67,38 @@ def mixes_saves(checkpoint: Checkpoint) -> bool:
 
 def _setting(place: str, value: SettingValue) -> TrainerSetting:
     return TrainerSetting(place=Place.parsed(place), value=value)
+
+
+class MegatronWords:
+    """Of all that ckpttool advises, it is known how its data skip is told."""
+
+    def detour(self, advice: SpikeAdvice | StopAdvice) -> TrainersDetour | None:
+        """Spell its option for a shell: it wants every single iteration.
+
+        After a stop it can do what one number of steps cannot: train the good batches before the bad ones.
+        """
+        from ckpttool.core.domain.advice import StopAdvice, TrainersDetour
+
+        detour = advice.detour
+        if detour is None:
+            return None
+        first = detour.first_skipped + (advice.good_batches_lost if isinstance(advice, StopAdvice) else 0)
+        argument = f"--iterations-to-skip $(seq {first} {detour.last_skipped})" if detour.skip_batches else None
+        return TrainersDetour(trainer=TRAINER.name, title=TRAINER.title, argument=argument)
+
+    def thresholds(self, calibration: Calibration) -> ThresholdSettings | None:
+        """Return none: it takes none that are known here."""
+        return None
+
+    def skip(self, skip: SkipBatches) -> TrainersSkip | None:
+        """Return none: it counts by itself."""
+        return None
+
+    @property
+    def own_policy(self) -> str | None:
+        """Return none: it drops no update for its norm."""
+        return None
+
+    def policy_words(self, settings: PolicyWords) -> PolicyWords:
+        """Leave them: no policy that is known here is its own."""
+        return settings

@@ -7,7 +7,7 @@ from ckpttool.core.domain.scalars import Scalars
 from ckpttool.core.domain.units import Rank, Step
 from ckpttool.core.formats.torch.plain import text_at, value_at
 from ckpttool.trainers.common.saved_values import count_at
-from ckpttool.trainers.megatron.names import Part
+from ckpttool.trainers.megatron import ModelPart
 
 _FITS_ANY = frozenset({"fully_reshardable", "fully_sharded_model_space"})
 """How a distributed optimizer's state was cut that loads on any tensor and pipeline sizes."""
@@ -62,7 +62,7 @@ class SaveRecord:
         """Whether each part of the model has a file for the optimizer's state."""
         return self.distributed_optimizer and self.saves_optimizer
 
-    def parts(self) -> dict[Part, Rank]:
+    def parts(self) -> dict[ModelPart, Rank]:
         """Return the parts of the model that have a folder in the legacy layout, each with the rank that wrote it.
 
         Source: `save_checkpoint` lets the ranks write that are first among those with the same experts; the order of
@@ -70,7 +70,7 @@ class SaveRecord:
         """
         stage = (self.world_size or 0) // self.pipeline
         return {
-            Part(
+            ModelPart(
                 rank % self.tensor,
                 pipeline if self.pipeline > 1 else None,
                 rank // self.expert_tensor % self.expert if self.expert > 1 else None,

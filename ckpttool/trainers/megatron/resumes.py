@@ -21,13 +21,11 @@ from ckpttool.core.formats.torch.plain import text_at, value_at, whole_at
 from ckpttool.core.render.shell import quote
 from ckpttool.core.storage.base import is_there
 from ckpttool.trainers.base import Effects, Resume
-from ckpttool.trainers.common.own_choice import Choice, said
+from ckpttool.trainers.common import TRACKER
+from ckpttool.trainers.common.own_choice import Choice, OwnChoice, said
 from ckpttool.trainers.common.saved_values import first_told
-from ckpttool.trainers.common.tracker_file import TRACKER, tracker_pointer
-from ckpttool.trainers.megatron import Megatron
-from ckpttool.trainers.megatron.integrity import with_digests
-from ckpttool.trainers.megatron.load import by_bridge, mixes_saves
-from ckpttool.trainers.megatron.names import (
+from ckpttool.trainers.common.tracker_file import tracker_pointer
+from ckpttool.trainers.megatron import (
     BRIDGE_TRACKER,
     COMMON,
     INTEGRITY,
@@ -35,8 +33,11 @@ from ckpttool.trainers.megatron.names import (
     NON_PERSISTENT,
     RELEASE,
     TRAIN_STATE,
+    TRAINER,
     iteration_folder,
 )
+from ckpttool.trainers.megatron.integrity import with_digests
+from ckpttool.trainers.megatron.load import by_bridge, mixes_saves
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -91,7 +92,7 @@ def effects(resume: Resume) -> Effects:
         return Effects(position=Unknown(why=_OF_BRIDGE), settings=(), findings=())
     position = _position(resume)
     unread = (finding for finding in checkpoint.findings if finding.path == f"{checkpoint.name}/{INTEGRITY}")
-    findings = (*_tracked(resume), *effect_findings(position, title=Megatron.title, remedy=_REORDERED_REMEDY), *unread)
+    findings = (*_tracked(resume), *effect_findings(position, title=TRAINER.title, remedy=_REORDERED_REMEDY), *unread)
     return Effects(position=position, settings=(), findings=findings)
 
 
@@ -178,3 +179,6 @@ def objections(checkpoint: Checkpoint, asked: AskedSizes) -> tuple[Finding, ...]
             "--dist-ckpt-optim-fully-reshardable loads on others"
         )
     return tuple(against_size(checkpoint, asked, saved=saved, refuses=refuses))
+
+
+SIMULATOR = OwnChoice(trainer=TRAINER, choose=choose, by_records=True)

@@ -26,6 +26,7 @@ from ckpttool.core.records import MANIFEST_NAME, OWN_FOLDER
 from ckpttool.core.storage.base import Entry, Kind, Storage, unreadable
 from ckpttool.core.storage.fan_out import map_waiting
 from ckpttool.trainers.base import ScanOptions
+from ckpttool.trainers.common import TRACKER
 from ckpttool.trainers.common.listed import (
     by_rank,
     in_order_of_progress,
@@ -38,10 +39,9 @@ from ckpttool.trainers.common.listed import (
     tracked_in,
 )
 from ckpttool.trainers.common.saved_values import first_told, other_step
-from ckpttool.trainers.common.tracker_file import TRACKER, tracker_pointer
+from ckpttool.trainers.common.tracker_file import tracker_pointer
 from ckpttool.trainers.listing import Listing
-from ckpttool.trainers.megatron import Megatron
-from ckpttool.trainers.megatron.names import (
+from ckpttool.trainers.megatron import (
     BRIDGE_TRACKER,
     COMMON,
     DCP_METADATA,
@@ -52,6 +52,7 @@ from ckpttool.trainers.megatron.names import (
     RANK_FOLDER,
     RELEASE,
     TRAIN_STATE,
+    TRAINER,
     WRITTEN_BESIDE,
     WRITTEN_INSIDE,
     SaveKind,
@@ -105,7 +106,7 @@ def scan_saves(storage: Storage, listing: Listing, options: ScanOptions) -> Inve
     trouble = () if pointer.name in saves or listing.has(BRIDGE_TRACKER) else (_tracker_disagrees(pointer),)
     return Inventory(
         root=storage.root,
-        layout=Megatron.name,
+        layout=TRAINER.name,
         checkpoints=tuple(tracked_by(timed(storage, checkpoints, tracked), pointer.name)),
         runs=one_run(checkpoints),
         findings=in_order((*map(stray, strays), *trouble)),

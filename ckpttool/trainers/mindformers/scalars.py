@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from ckpttool.core.domain.checkpoint import Checkpoint, Facts, Inventory
+from ckpttool.core.domain.checkpoint import Checkpoint, Inventory
 from ckpttool.core.domain.finding import Code, Severity
 from ckpttool.core.domain.frozen import dataclass
 from ckpttool.core.domain.scalars import (
     AgreedScalar,
     AskedScalar,
+    Facts,
     NameClaim,
+    OwnScalars,
     ScalarRules,
     Scalars,
     ScalarValues,
@@ -181,3 +183,6 @@ def same_run(checkpoint: Checkpoint, inventory: Inventory) -> tuple[Checkpoint, 
     """Return all saves of a checkpoint's own run."""
     own = (checkpoint.prefix, checkpoint.run)
     return tuple(save for save in inventory.checkpoints if (save.prefix, save.run) == own)
+
+
+OWN = OwnScalars(rules=RULES, meaning=meaning)

@@ -1,53 +1,76 @@
-"""Orbax: what JAX trainings save with its CheckpointManager."""
+"""Orbax: what JAX trainings save with its CheckpointManager.
+
+Source: orbax-checkpoint 0.12.8, checkpoint_manager.py and _src/path/step.py; saves of it.
+"""
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
-from ckpttool.trainers.common.not_started import WithoutLogs
+from ckpttool.core.domain.units import STEP_DIGITS, Step
+from ckpttool.trainers.base import LayoutSigns, Part, Refusal, Trainer
 
 if TYPE_CHECKING:
-    from ckpttool.core.domain.checkpoint import Checkpoint, Inventory
-    from ckpttool.core.domain.finding import Finding
-    from ckpttool.core.domain.question import AskedSizes
-    from ckpttool.trainers.abilities import Simulator
-    from ckpttool.trainers.base import Effects, Layout, Resume, Trainer
+    from ckpttool.trainers.listing import Listing
+
+RECORD = "_CHECKPOINT_METADATA"
+"""Names the items of a save."""
+RECORD_LIMIT = 16 << 20
+"""Bytes of it; a real one has some hundred."""
+TREE = "_METADATA"
+"""In an item: names its arrays."""
+SHARDING = "_sharding"
+"""In an item with arrays of JAX: how they were spread over devices."""
+ARRAYS = "array_metadatas"
+"""A folder in such an item."""
+FIRST_API = ".experimental.v1."
+"""In the names of the handlers of `orbax.checkpoint.v1`, which loads no arrays of JAX without `_sharding`."""
+MARK = "commit_success.txt"
+"""Asked for on object stores alone, where a folder cannot be renamed."""
+
+SAVE = rf"(?s:(?P<prefix>.+)_)?(?P<step>[0-9]{{1,{STEP_DIGITS}}})"
+_UNFINISHED = ".orbax-checkpoint-tmp"
 
 
-class Orbax(WithoutLogs):
-    """A library that a training script saves with: its trees, and what it calls the latest of them."""
-
-    name = "orbax"
-    title = "Orbax"
-    records = r"_CHECKPOINT_METADATA|_METADATA|_sharding"
-    places = ("checkpoints",)
-    layout_names = (name,)
-    configs = None
-
-    @property
-    def layouts(self) -> tuple[Layout, ...]:
-        """One folder a step, and in it one an item."""
-        from ckpttool.trainers.orbax.layout import OrbaxLayout
-
-        return (OrbaxLayout(),)
-
-    @property
-    def simulator(self) -> Simulator | None:
-        """Its `latest_step()`."""
-        from ckpttool.trainers.common.own_choice import OwnChoice
-        from ckpttool.trainers.orbax.resumes import choose
-
-        return OwnChoice(trainer=self, choose=choose)
-
-    def objections(self, inventory: Inventory, checkpoint: Checkpoint, asked: AskedSizes) -> tuple[Finding, ...]:
-        """Say nothing: arrays are cut anew when they are restored."""
-        return ()
-
-    def effects(self, resume: Resume) -> Effects:
-        """Say whether an item tells where the data go on."""
-        from ckpttool.trainers.orbax.resumes import effects
-
-        return effects(resume)
+def prefix_and_step(name: str) -> tuple[str, Step] | None:
+    """Return what a save's name says; None where it is none of one."""
+    match = re.fullmatch(SAVE, name)
+    return None if match is None else (match["prefix"] or "", Step(int(match["step"])))
 
 
-TRAINER: Trainer = Orbax()
+def is_unfinished(name: str) -> bool:
+    """Tell whether something is called as what will be renamed once it is whole."""
+    return _UNFINISHED in name
+
+
+def recognise(listing: Listing) -> bool:
+    """Tell by the record in a save: others call their folders alike."""
+    return any(RECORD in names for _, names in listing.inside(SAVE))
+
+
+def part(listing: Listing, folder: str, file: str | None) -> Part | Refusal | None:
+    """Take a save's folder, and whatever lies in it, for the save."""
+    name = folder.partition("/")[0]
+    if prefix_and_step(name) is None or not any(RECORD in names for _, names in listing.alone(name).inside()):
+        return None
+    return Part.of_save(name)
+
+
+LAYOUT = LayoutSigns(
+    name="orbax",
+    sign="[prefix_]N/",
+    recognise=recognise,
+    part=part,
+    reference="ckpttool.trainers.orbax.layout:OrbaxLayout",
+)
+TRAINER = Trainer(
+    name="orbax",
+    title="Orbax",
+    records=r"_CHECKPOINT_METADATA|_METADATA|_sharding",
+    places=("checkpoints",),
+    layout_names=(LAYOUT.name,),
+    layouts_at=("ckpttool.trainers.orbax:LAYOUT",),
+    simulator_at="ckpttool.trainers.orbax.resumes:SIMULATOR",
+    effects_at="ckpttool.trainers.orbax.resumes:effects",
+)

@@ -6,11 +6,10 @@ from typing import TYPE_CHECKING
 
 from ckpttool.core.domain.checkpoint import Checkpoint, Inventory
 from ckpttool.core.storage.base import Storage
-from ckpttool.trainers.base import Members, Part, Refusal, ScanOptions
+from ckpttool.trainers.base import Members, Refusal, ScanOptions
 from ckpttool.trainers.common.written_together import Untracked
 from ckpttool.trainers.listing import Listing
-from ckpttool.trainers.orbax import Orbax
-from ckpttool.trainers.orbax.names import RECORD, SAVE, is_unfinished, prefix_and_step
+from ckpttool.trainers.orbax import LAYOUT, RECORD, TRAINER, is_unfinished
 
 if TYPE_CHECKING:
     from ckpttool.core.domain.load_settings import LoadSettings
@@ -20,20 +19,9 @@ if TYPE_CHECKING:
 class OrbaxLayout(Untracked):
     """One folder for each step, renamed when it is whole."""
 
-    name = Orbax.name
-    title = Orbax.title
-    sign = "[prefix_]N/"
-
-    def recognise(self, listing: Listing) -> bool:
-        """Tell by the record in a save: others call their folders alike."""
-        return any(RECORD in names for _, names in listing.inside(SAVE))
-
-    def part(self, listing: Listing, folder: str, file: str | None) -> Part | Refusal | None:
-        """Take a save's folder, and whatever lies in it, for the save."""
-        name = folder.partition("/")[0]
-        if prefix_and_step(name) is None or not any(RECORD in names for _, names in listing.alone(name).inside()):
-            return None
-        return Part.of_save(name)
+    name = LAYOUT.name
+    title = TRAINER.title
+    signs = LAYOUT
 
     def scan(self, storage: Storage, listing: Listing, options: ScanOptions) -> Inventory:
         """Read each save's names and its record; no store is followed."""

@@ -14,9 +14,8 @@ from ckpttool.core.domain.load_settings import LoadSettings, Place, TrainerSetti
 from ckpttool.core.domain.plan import Outcome
 from ckpttool.core.formats.strict_json import ParseError, parse_object
 from ckpttool.trainers.base import Effects, Resume
-from ckpttool.trainers.common.own_choice import Choice, said
-from ckpttool.trainers.orbax import Orbax
-from ckpttool.trainers.orbax.names import RECORD, RECORD_LIMIT
+from ckpttool.trainers.common.own_choice import Choice, OwnChoice, said
+from ckpttool.trainers.orbax import RECORD, RECORD_LIMIT, TRAINER
 
 if TYPE_CHECKING:
     from ckpttool.core.domain.checkpoint import Checkpoint, Inventory
@@ -33,7 +32,7 @@ def settings(inventory: Inventory, checkpoint: Checkpoint) -> LoadSettings:
         Place.parsed("code:checkpointer.restore(directory)"),
     )
     return LoadSettings(
-        trainer=Orbax.name,
+        trainer=TRAINER.name,
         path=path,
         settings=(
             TrainerSetting(place=by_step, value=checkpoint.step),
@@ -84,3 +83,6 @@ def _loader(resume: Resume) -> str | None:
         return None
     handlers = told.items() if isinstance(told, dict) else ()
     return next((item for item, handler in handlers if isinstance(handler, str) and "grain" in handler.lower()), None)
+
+
+SIMULATOR = OwnChoice(trainer=TRAINER, choose=choose)

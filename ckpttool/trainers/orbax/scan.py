@@ -18,14 +18,14 @@ from ckpttool.core.storage.fan_out import map_waiting
 from ckpttool.trainers.base import ScanOptions
 from ckpttool.trainers.common.listed import in_order_of_progress, listed_damage, one_run, stamp_if_there, stray
 from ckpttool.trainers.listing import Listing
-from ckpttool.trainers.orbax import Orbax
-from ckpttool.trainers.orbax.names import (
+from ckpttool.trainers.orbax import (
     ARRAYS,
     FIRST_API,
     MARK,
     RECORD,
     RECORD_LIMIT,
     SHARDING,
+    TRAINER,
     TREE,
     is_unfinished,
     prefix_and_step,
@@ -67,7 +67,7 @@ def scan_saves(storage: Storage, listing: Listing, options: ScanOptions) -> Inve
     unfinished = [_unfinished(name) for name in others if is_unfinished(name)]
     return Inventory(
         root=storage.root,
-        layout=Orbax.name,
+        layout=TRAINER.name,
         checkpoints=tuple(checkpoints),
         runs=one_run(checkpoints),
         findings=in_order((*map(stray, strays), *unfinished)),

@@ -15,7 +15,7 @@ from ckpttool.core.formats.strict_json import ParseError, as_object, get_object,
 from ckpttool.core.records import leads_out
 from ckpttool.core.storage.base import Storage, unreadable
 from ckpttool.trainers.common.listed import stamp_if_there
-from ckpttool.trainers.orbax.names import TREE
+from ckpttool.trainers.orbax import TREE
 
 if TYPE_CHECKING:
     from ckpttool.core.domain.checkpoint import Checkpoint

@@ -5,52 +5,68 @@ Layouts of several trainers stand on it: `store` reads one such folder, `saves` 
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from ckpttool.trainers.common.not_started import WithoutLogs
+from ckpttool.trainers.base import LayoutSigns, Part, Refusal, Trainer
 
 if TYPE_CHECKING:
-    from ckpttool.core.domain.checkpoint import Checkpoint, Inventory
-    from ckpttool.core.domain.finding import Finding
-    from ckpttool.core.domain.question import AskedSizes
-    from ckpttool.trainers.abilities import Simulator
-    from ckpttool.trainers.base import Effects, Layout, Resume, Trainer
+    from ckpttool.trainers.listing import Listing
+
+METADATA = ".metadata"
+UNFINISHED = f"{METADATA}.tmp"
+COMPOSER_TIME = "state.timestamp.Timestamp."
+"""What the names of Composer's counters begin with: `batch` is the step."""
+WRITER = re.compile(r"__(?P<rank>[0-9]{1,9})_[0-9]{1,9}\.distcp")
+OF_RANK = re.compile(r"__(?P<rank>[0-9]{1,9})\.metadata")
 
 
-class TorchDcp(WithoutLogs):
-    """A loop that saves with DCP: its trees are read; what it does around a save is its own."""
-
-    name = "torch-dcp"
-    title = "torch.distributed.checkpoint"
-    records = r""
-    places = ()
-    layout_names = (name,)
-    configs = None
-
-    @property
-    def layouts(self) -> tuple[Layout, ...]:
-        """One folder a save, whatever it is called."""
-        from ckpttool.trainers.torch_dcp.layout import TorchDcpLayout
-
-        return (TorchDcpLayout(),)
-
-    @property
-    def simulator(self) -> Simulator | None:
-        """It takes none by itself."""
-        from ckpttool.trainers.common.own_choice import OwnChoice
-        from ckpttool.trainers.torch_dcp.resumes import choose
-
-        return OwnChoice(trainer=self, choose=choose)
-
-    def objections(self, inventory: Inventory, checkpoint: Checkpoint, asked: AskedSizes) -> tuple[Finding, ...]:
-        """Object to none: slices are cut anew for any number of ranks."""
-        return ()
-
-    def effects(self, resume: Resume) -> Effects:
-        """Say that its data are the application's."""
-        from ckpttool.trainers.torch_dcp.resumes import effects
-
-        return effects(resume)
+def is_store(names: Iterable[str]) -> bool:
+    """Tell by the names in a folder whether it is one, finished or not."""
+    return any(name == METADATA or OF_RANK.fullmatch(name) or WRITER.fullmatch(name) for name in names)
 
 
-TRAINER: Trainer = TorchDcp()
+def is_own(name: str) -> bool:
+    """Tell whether a file's name in such a folder is one that torch gives, once it is done or while it saves."""
+    return name == UNFINISHED or is_store((name,))
+
+
+def is_committed(names: Iterable[str]) -> bool:
+    """Tell by the names in a folder whether a record was written, which is what comes last."""
+    return any(name == METADATA or OF_RANK.fullmatch(name) for name in names)
+
+
+def recognise(listing: Listing) -> bool:
+    """Tell by what lies in its folders: these files belong to no other way to save."""
+    return any(is_store(names) for _, names in listing.inside())
+
+
+def part(listing: Listing, folder: str, file: str | None) -> Part | Refusal | None:
+    """Take a save's folder, and whatever lies in it, for the save."""
+    from ckpttool.core.records import OWN_FOLDER  # a help that names the layouts looks into no folder
+    from ckpttool.core.storage.base import Kind
+
+    name = folder.partition("/")[0]
+    entries = listing.beginning(name)[:1] if name and name != OWN_FOLDER else ()
+    if not any(entry.name == name and entry.kind is Kind.FOLDER for entry in entries):
+        return None
+    return Part.of_save(name) if is_store(listing.names_in(name)) else None
+
+
+LAYOUT = LayoutSigns(
+    name="torch-dcp",
+    sign=METADATA,
+    gives_way=True,
+    recognise=recognise,
+    part=part,
+    reference="ckpttool.trainers.torch_dcp.layout:TorchDcpLayout",
+)
+TRAINER = Trainer(
+    name="torch-dcp",
+    title="torch.distributed.checkpoint",
+    layout_names=(LAYOUT.name,),
+    layouts_at=("ckpttool.trainers.torch_dcp:LAYOUT",),
+    simulator_at="ckpttool.trainers.torch_dcp.resumes:SIMULATOR",
+    effects_at="ckpttool.trainers.torch_dcp.resumes:effects",
+)

@@ -12,12 +12,12 @@ from ckpttool.core.domain.load_settings import LoadSettings, Place, TrainerSetti
 from ckpttool.core.domain.scalars import Scalars
 from ckpttool.core.records import OWN_FOLDER
 from ckpttool.core.storage.base import Kind, Storage
-from ckpttool.trainers.base import Members, Part, Refusal, ScanOptions
-from ckpttool.trainers.common.tracker_file import TRACKER, TRACKERS, lacks_its_saves
+from ckpttool.trainers.base import Members, Refusal, ScanOptions
+from ckpttool.trainers.common import TRACKER, TRACKERS
+from ckpttool.trainers.common.tracker_file import lacks_its_saves
 from ckpttool.trainers.common.written_together import Untracked
 from ckpttool.trainers.listing import Listing
-from ckpttool.trainers.torch_dcp import TorchDcp
-from ckpttool.trainers.torch_dcp.names import COMPOSER_TIME, METADATA, UNFINISHED, is_store
+from ckpttool.trainers.torch_dcp import COMPOSER_TIME, LAYOUT, METADATA, TRAINER, UNFINISHED, is_store
 
 if TYPE_CHECKING:
     from ckpttool.core.domain.placement import ReadByAll
@@ -54,28 +54,15 @@ class FoldersOfSlices(Untracked):
 class TorchDcpLayout(FoldersOfSlices):
     """One folder a save; the application chose its name, and what is in it."""
 
-    name = TorchDcp.name
-    title = TorchDcp.title
-    sign = METADATA
-    gives_way = True
-
-    def recognise(self, listing: Listing) -> bool:
-        """Tell by what lies in its folders: these files belong to no other way to save."""
-        return any(is_store(names) for _, names in listing.inside())
-
-    def part(self, listing: Listing, folder: str, file: str | None) -> Part | Refusal | None:
-        """Take a save's folder, and whatever lies in it, for the save."""
-        name = folder.partition("/")[0]
-        entries = listing.beginning(name)[:1] if name and name != OWN_FOLDER else ()
-        if not any(entry.name == name and entry.kind is Kind.FOLDER for entry in entries):
-            return None
-        return Part.of_save(name) if is_store(listing.names_in(name)) else None
+    name = LAYOUT.name
+    title = TRAINER.title
+    signs = LAYOUT
 
     def scan(self, storage: Storage, listing: Listing, options: ScanOptions) -> Inventory:
         """Read each save's names, its record, and the counters that this leads to."""
         from ckpttool.trainers.torch_dcp.saves import SaveTree
 
-        found = SaveTree(layout=TorchDcp.name, reading=_told, is_save=_saves).scan(storage, listing, options)
+        found = SaveTree(layout=TRAINER.name, reading=_told, is_save=_saves).scan(storage, listing, options)
         if not lacks_its_saves({entry.name for entry in listing.entries}):
             return found
         saves = tuple(replace(save, findings=(*save.findings, _renamed(save.name))) for save in found.checkpoints)
@@ -85,7 +72,7 @@ class TorchDcpLayout(FoldersOfSlices):
         """Name the folder, as the application must: nothing chooses for it."""
         path = inventory.path_of(checkpoint.name)
         setting = TrainerSetting(place=Place.parsed("code:dcp.load(..., checkpoint_id)"), value=path, is_path=True)
-        return LoadSettings(trainer=TorchDcp.name, path=path, settings=(setting,))
+        return LoadSettings(trainer=TRAINER.name, path=path, settings=(setting,))
 
 
 def _renamed(name: str) -> Finding:

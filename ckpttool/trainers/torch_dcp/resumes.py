@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 from ckpttool.core.decide.data_effects import batches_read, consumed
 from ckpttool.core.domain.data_position import DataEffect, GoesOn, Unknown
 from ckpttool.trainers.base import Effects, Resume
-from ckpttool.trainers.common.own_choice import NotTold
+from ckpttool.trainers.common.own_choice import NotTold, OwnChoice
+from ckpttool.trainers.torch_dcp import TRAINER
 
 if TYPE_CHECKING:
     from ckpttool.trainers.abilities import OwnStart
@@ -33,3 +34,6 @@ def choose(start: OwnStart) -> NotTold:
     del start
     why = "it chooses nothing: the training's own script names the folder (checkpoint_id)"
     return NotTold(why=why, by_script=True)
+
+
+SIMULATOR = OwnChoice(trainer=TRAINER, choose=choose)

@@ -8,19 +8,10 @@ from heapq import nlargest
 from typing import TYPE_CHECKING, Protocol
 
 from ckpttool.core.decide.steps import NAME_REMEDY
-from ckpttool.core.domain.checkpoint import (
-    Checkpoint,
-    CommitState,
-    Content,
-    Facts,
-    Inventory,
-    NamedStep,
-    StepSource,
-    Topology,
-)
+from ckpttool.core.domain.checkpoint import Checkpoint, CommitState, Content, Inventory, NamedStep, StepSource, Topology
 from ckpttool.core.domain.finding import Finding, in_order
 from ckpttool.core.domain.frozen import dataclass, replace
-from ckpttool.core.domain.scalars import Scalars
+from ckpttool.core.domain.scalars import Facts, Scalars
 from ckpttool.core.domain.shard import FormatName
 from ckpttool.core.domain.units import Step
 from ckpttool.core.records import OWN_FOLDER

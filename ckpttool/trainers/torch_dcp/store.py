@@ -28,7 +28,7 @@ from ckpttool.core.formats.torch.pickle_objects import BrokenPickleError
 from ckpttool.core.records import leads_out
 from ckpttool.core.storage.base import Kind, OverLimitError, Storage, is_there, unreadable
 from ckpttool.trainers.common.listed import stamp_if_there, stray
-from ckpttool.trainers.torch_dcp.names import METADATA, OF_RANK, UNFINISHED, WRITER, is_committed
+from ckpttool.trainers.torch_dcp import METADATA, OF_RANK, UNFINISHED, WRITER, is_committed
 
 if TYPE_CHECKING:
     from ckpttool.core.domain.placement import ReadByAll

@@ -2,70 +2,71 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
-from ckpttool.trainers.common.not_started import NotStarted
+from ckpttool.trainers.base import LayoutSigns, Part, Refusal, Trainer
+from ckpttool.trainers.torch_dcp import METADATA, is_store
 
 if TYPE_CHECKING:
-    from ckpttool.core.domain.checkpoint import Checkpoint, Inventory
-    from ckpttool.core.domain.finding import Finding
-    from ckpttool.core.domain.question import AskedSizes
-    from ckpttool.core.logs.base import LogFormat
-    from ckpttool.trainers.abilities import ConfigReader, Simulator
-    from ckpttool.trainers.base import Effects, Layout, Resume, Trainer
+    from ckpttool.trainers.listing import Listing
+
+DP = "dp"
+"""What a save's number of data-parallel ranks is shown as."""
+SAVE = "step-([0-9]{1,18})"
+INDEX = "model.safetensors.index.json"
+"""What a save in Hugging Face's form is told by."""
+SECTION = "checkpoint"
+"""Of its config: what it says of saves."""
+ON = (f"{SECTION}.enable", f"{SECTION}.enable_checkpoint")
+"""What switches saves on: in 0.2 and later, and in 0.1."""
+LEFT_OUT = f"{SECTION}.exclude_from_loading"
+STATE = ("optimizer.", "lr_scheduler", "dataloader.", "train_state")
+"""What the names of all that is no weight begin with."""
+
+_OWN = b"train_state"
+"""In the record of every save that torchtitan makes, but for weights alone."""
+
+_OF_A_LOOP = (_OWN, b"optim", b"BytesStorageMetadata")
+"""In the record of any save that holds more than weights: optimizer state, or values that are no tensors."""
 
 
-class Torchtitan(NotStarted):
-    """Its trees, its own choice and what becomes of its data, and what its configs get wrong."""
-
-    name = "torchtitan"
-    title = "torchtitan"
-    records = r".+\.index\.json"
-    places = ("checkpoint", "outputs/checkpoint")
-    layout_names = (name,)
-    log_places = None
-    words = None
-
-    @property
-    def layouts(self) -> tuple[Layout, ...]:
-        """One folder a save."""
-        from ckpttool.trainers.torchtitan.layout import TorchtitanLayout
-
-        return (TorchtitanLayout(),)
-
-    @property
-    def log_formats(self) -> tuple[LogFormat, ...]:
-        """What its ranks print."""
-        from ckpttool.trainers.torchtitan.log import TorchtitanLog
-
-        return (TorchtitanLog(),)
-
-    @property
-    def configs(self) -> ConfigReader | None:
-        """Its TOML, up to 0.2."""
-        from ckpttool.trainers.torchtitan.config import CONFIGS
-
-        return CONFIGS
-
-    @property
-    def simulator(self) -> Simulator | None:
-        """The highest step."""
-        from ckpttool.trainers.common.own_choice import OwnChoice
-        from ckpttool.trainers.torchtitan.own_choice import choose, told
-
-        return OwnChoice(trainer=self, choose=choose, told=told)
-
-    def objections(self, inventory: Inventory, checkpoint: Checkpoint, asked: AskedSizes) -> tuple[Finding, ...]:
-        """Object to another number of data-parallel ranks."""
-        from ckpttool.trainers.torchtitan.effects import objections
-
-        return objections(checkpoint, asked)
-
-    def effects(self, resume: Resume) -> Effects:
-        """Say where the loaders of its data-parallel ranks go on."""
-        from ckpttool.trainers.torchtitan.effects import effects
-
-        return effects(resume)
+def recognise(listing: Listing) -> bool:
+    """Tell by what lies in such a folder, and by the names of what was saved: others call theirs the same."""
+    is_any = False
+    for folder, names in listing.inside(SAVE):
+        if INDEX in names:
+            return True
+        record = listing.record(f"{folder}/{METADATA}") if METADATA in names else None
+        if record is not None and any(word in record for word in _OF_A_LOOP):
+            return _OWN in record
+        is_any = is_any or is_store(names)
+    return is_any
 
 
-TRAINER: Trainer = Torchtitan()
+def part(listing: Listing, folder: str, file: str | None) -> Part | Refusal | None:
+    """Take a save's folder, and whatever lies in it, for the save."""
+    name = folder.partition("/")[0]
+    return Part.of_save(name) if re.fullmatch(SAVE, name) else None
+
+
+LAYOUT = LayoutSigns(
+    name="torchtitan",
+    sign="step-N/",
+    recognise=recognise,
+    part=part,
+    reference="ckpttool.trainers.torchtitan.layout:TorchtitanLayout",
+)
+TRAINER = Trainer(
+    name="torchtitan",
+    title="torchtitan",
+    records=r".+\.index\.json",
+    places=("checkpoint", "outputs/checkpoint"),
+    layout_names=(LAYOUT.name,),
+    layouts_at=("ckpttool.trainers.torchtitan:LAYOUT",),
+    log_formats_at=("ckpttool.trainers.torchtitan.log:TorchtitanLog",),
+    configs_at="ckpttool.trainers.torchtitan.config:CONFIGS",
+    simulator_at="ckpttool.trainers.torchtitan.own_choice:SIMULATOR",
+    objections_at="ckpttool.trainers.torchtitan.effects:objections",
+    effects_at="ckpttool.trainers.torchtitan.effects:effects",
+)

@@ -12,8 +12,7 @@ from collections.abc import Iterator
 from ckpttool.core.decide.lint_engine import Problem, Rule, View, note, suspect
 from ckpttool.core.domain.finding import Code
 from ckpttool.trainers.common.linted_configs import LintedConfigs
-from ckpttool.trainers.torchtitan import Torchtitan
-from ckpttool.trainers.torchtitan.names import LEFT_OUT, ON, SECTION
+from ckpttool.trainers.torchtitan import LEFT_OUT, ON, SECTION, TRAINER
 
 _LAST = (f"{SECTION}.last_save_model_only", f"{SECTION}.last_save_model_weights_only")  # in the same order
 _OWN = (
@@ -74,7 +73,7 @@ def _begins_anew(view: View) -> Iterator[Problem]:
 
 
 CONFIGS = LintedConfigs(
-    trainer=Torchtitan.name,
+    trainer=TRAINER.name,
     words=tuple(key.rpartition(".")[2] for key in _OWN),
     is_own=lambda view: any(view.setting(key) is not None for key in _OWN),
     rules=(

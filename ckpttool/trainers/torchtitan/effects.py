@@ -17,9 +17,8 @@ from ckpttool.core.domain.data_position import DataEffect, GoesOn
 from ckpttool.core.domain.finding import Code, suspect
 from ckpttool.core.domain.question import AskedSizes
 from ckpttool.trainers.base import Effects, Resume
-from ckpttool.trainers.torchtitan import Torchtitan
+from ckpttool.trainers.torchtitan import DP, TRAINER
 from ckpttool.trainers.torchtitan.config import left_out
-from ckpttool.trainers.torchtitan.names import DP
 
 if TYPE_CHECKING:
     from ckpttool.core.domain.checkpoint import Checkpoint
@@ -43,7 +42,7 @@ def effects(resume: Resume) -> Effects:
     if checkpoint.content is Content.WEIGHTS_ONLY:
         return _told(GoesOn(effect=DataEffect.RESTARTS, why=_WEIGHTS, samples=read.samples, source=read.source))
     config = resume.config
-    if config is not None and config.trainer == Torchtitan.name and "dataloader" in left_out(View(config.settings)):
+    if config is not None and config.trainer == TRAINER.name and "dataloader" in left_out(View(config.settings)):
         anew = GoesOn(effect=DataEffect.RESTARTS, why=_LEFT_OUT, samples=read.samples, source=read.source)
         return _told(anew, remedy="take `dataloader` out of exclude_from_loading")
     changed = resume.data.new_global_batch is not None and read.changes
@@ -63,7 +62,7 @@ def effects(resume: Resume) -> Effects:
 
 
 def _told(position: GoesOn, *, remedy: str | None = None) -> Effects:
-    findings = effect_findings(position, title=Torchtitan.title, remedy=remedy)
+    findings = effect_findings(position, title=TRAINER.title, remedy=remedy)
     return Effects(position=position, settings=(), findings=findings)
 
 

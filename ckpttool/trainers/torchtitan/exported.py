@@ -15,9 +15,9 @@ from ckpttool.core.records import leads_out
 from ckpttool.core.storage.base import Kind, Storage, unreadable
 from ckpttool.trainers.common.listed import stamp_if_there
 from ckpttool.trainers.hf_saves.save_folder import read_index
-from ckpttool.trainers.torch_dcp.names import METADATA
+from ckpttool.trainers.torch_dcp import METADATA
 from ckpttool.trainers.torch_dcp.store import DcpStore, look
-from ckpttool.trainers.torchtitan.names import INDEX
+from ckpttool.trainers.torchtitan import INDEX
 
 
 def look_at_either(storage: Storage, folder: str, *, sizes: bool, most: int) -> DcpStore:

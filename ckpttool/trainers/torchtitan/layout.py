@@ -17,12 +17,11 @@ from ckpttool.core.domain.scalars import Scalars
 from ckpttool.core.domain.shard import FormatName
 from ckpttool.core.domain.units import Step
 from ckpttool.core.storage.base import Storage
-from ckpttool.trainers.base import Part, Refusal, ScanOptions
+from ckpttool.trainers.base import Refusal, ScanOptions
 from ckpttool.trainers.listing import Listing
+from ckpttool.trainers.torch_dcp import METADATA
 from ckpttool.trainers.torch_dcp.layout import FoldersOfSlices
-from ckpttool.trainers.torch_dcp.names import METADATA, is_store
-from ckpttool.trainers.torchtitan import Torchtitan
-from ckpttool.trainers.torchtitan.names import DP, INDEX, SAVE, STATE
+from ckpttool.trainers.torchtitan import DP, LAYOUT, SAVE, STATE, TRAINER
 
 if TYPE_CHECKING:
     from ckpttool.core.domain.load_settings import LoadSettings
@@ -33,26 +32,9 @@ if TYPE_CHECKING:
 class TorchtitanLayout(FoldersOfSlices):
     """One folder a save, by its step."""
 
-    name = Torchtitan.name
-    title = Torchtitan.title
-    sign = "step-N/"
-
-    def recognise(self, listing: Listing) -> bool:
-        """Tell by what lies in such a folder, and by the names of what was saved: others call theirs the same."""
-        is_any = False
-        for folder, names in listing.inside(SAVE):
-            if INDEX in names:
-                return True
-            record = listing.record(f"{folder}/{METADATA}") if METADATA in names else None
-            if record is not None and any(word in record for word in _OF_A_LOOP):
-                return _OWN in record
-            is_any = is_any or is_store(names)
-        return is_any
-
-    def part(self, listing: Listing, folder: str, file: str | None) -> Part | Refusal | None:
-        """Take a save's folder, and whatever lies in it, for the save."""
-        name = folder.partition("/")[0]
-        return Part.of_save(name) if re.fullmatch(SAVE, name) else None
+    name = LAYOUT.name
+    title = TRAINER.title
+    signs = LAYOUT
 
     def scan(self, storage: Storage, listing: Listing, options: ScanOptions) -> Inventory:
         """Read each save's names, its record, and the counters that this leads to."""
@@ -60,7 +42,7 @@ class TorchtitanLayout(FoldersOfSlices):
         from ckpttool.trainers.torchtitan.exported import look_at_either
         from ckpttool.trainers.torchtitan.own_choice import strays_taken
 
-        tree = SaveTree(layout=Torchtitan.name, reading=_told, is_save=_saves, look=look_at_either)
+        tree = SaveTree(layout=TRAINER.name, reading=_told, is_save=_saves, look=look_at_either)
         found = tree.scan(storage, listing, options)
         taken = tuple(strays_taken(listing))
         paths = {finding.path for finding in taken}
@@ -75,16 +57,12 @@ class TorchtitanLayout(FoldersOfSlices):
         if checkpoint.content is Content.WEIGHTS_ONLY:
             place = Place.parsed("argument:--checkpoint.initial_load_path")
             weights = TrainerSetting(place=place, value=path, is_path=True)
-            return LoadSettings(trainer=Torchtitan.name, path=path, settings=(weights,))
+            return LoadSettings(trainer=TRAINER.name, path=path, settings=(weights,))
         step = int(checkpoint.name.rpartition("-")[2])
         own = TrainerSetting(place=Place.parsed("argument:--checkpoint.load_step"), value=step)
-        return LoadSettings(trainer=Torchtitan.name, path=path, settings=(own,), remarks=(_FOLDER,))
+        return LoadSettings(trainer=TRAINER.name, path=path, settings=(own,), remarks=(_FOLDER,))
 
 
-_OWN = b"train_state"
-"""In the record of every save that torchtitan makes, but for weights alone."""
-_OF_A_LOOP = (_OWN, b"optim", b"BytesStorageMetadata")
-"""In the record of any save that holds more than weights: optimizer state, or values that are no tensors."""
 _FOLDER = "The step is looked for in the configured folder alone: dump folder and checkpoint folder must lead here."
 
 

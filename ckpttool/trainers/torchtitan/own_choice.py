@@ -19,12 +19,11 @@ from ckpttool.core.domain.frozen import replace
 from ckpttool.core.domain.plan import Outcome
 from ckpttool.core.storage.base import Kind
 from ckpttool.trainers.common.named_path import inside
-from ckpttool.trainers.common.own_choice import Choice, NotTold, Told
+from ckpttool.trainers.common.own_choice import Choice, NotTold, OwnChoice, Told
 from ckpttool.trainers.listing import list_root
-from ckpttool.trainers.torch_dcp.names import METADATA
-from ckpttool.trainers.torchtitan import Torchtitan
+from ckpttool.trainers.torch_dcp import METADATA
+from ckpttool.trainers.torchtitan import INDEX, LEFT_OUT, ON, SECTION, TRAINER
 from ckpttool.trainers.torchtitan.config import left_out
-from ckpttool.trainers.torchtitan.names import INDEX, LEFT_OUT, ON, SECTION
 
 if TYPE_CHECKING:
     from ckpttool.core.decide.lint_engine import View
@@ -74,7 +73,7 @@ def strays_taken(listing: Listing) -> Iterator[Finding]:
         if number == highest:
             yield stray_taken(
                 name,
-                title=Torchtitan.title,
+                title=TRAINER.title,
                 instead=f"and then stop, for it opens step-{number}, which is not there or not finished",
                 remedy=f"move it out of the folder, or name the step: --checkpoint.load_step (found {name})",
             )
@@ -171,3 +170,6 @@ def _stop(start: OwnStart, save: Checkpoint) -> str | None:
     if save.content is Content.WEIGHTS_ONLY:
         return "the save holds weights alone, as the last of a finished run does, and it looks for the optimizer"
     return None
+
+
+SIMULATOR = OwnChoice(trainer=TRAINER, choose=choose, told=told)

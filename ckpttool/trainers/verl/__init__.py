@@ -1,55 +1,86 @@
-"""verl: reinforcement learning whose workers save one folder for each role, and the driver its data loader."""
+"""verl: reinforcement learning whose workers save one folder for each role, and the driver its data loader.
+
+Source: `fsdp_checkpoint_manager.py` and `checkpoint_handler.py` in verl/utils/checkpoint, and
+verl/trainer/ppo/ray_trainer.py.
+"""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from ckpttool.trainers.common.not_started import WithoutLogs
+from ckpttool.core.domain.shard import ShardRole
+from ckpttool.core.domain.units import STEP_DIGITS, Step
+from ckpttool.trainers.base import WHOLE_TREE, LayoutSigns, Part, Refusal, Trainer
+from ckpttool.trainers.common import TRACKER
 
 if TYPE_CHECKING:
-    from ckpttool.core.domain.checkpoint import Checkpoint, Inventory
-    from ckpttool.core.domain.finding import Finding
-    from ckpttool.core.domain.question import AskedSizes
-    from ckpttool.trainers.abilities import Simulator
-    from ckpttool.trainers.base import Effects, Layout, Resume, Trainer
+    from ckpttool.trainers.listing import Listing
+
+ROLES = ("actor", "critic")
+"""Folders of a save, one for each model that is trained; any other that holds a rank's file is one, too."""
+OWN_ROLE = ""
+"""Of what the SFT trainer saves: it trains one model, whose files lie in the save's folder itself."""
+DATA = "data.pt"
+"""Where the data loader stood; the driver has one for all ranks."""
+DATA_OF_RANK = r"data_[0-9]{1,7}\.pt"
+"""The same of the SFT trainer, which has a loader on each data-parallel rank."""
+
+SAVE = rf"global_step_([0-9]{{1,{STEP_DIGITS}}})"
+STATES = r"(?P<kind>model|optim|extra_state)_world_size_(?P<world>[0-9]{1,7})_rank_(?P<rank>[0-9]{1,7})\.pt"
+KINDS = {"model": ShardRole.MODEL, "optim": ShardRole.OPTIMIZER, "extra_state": ShardRole.STATE}
+"""By what the name of a rank's file begins with."""
 
 
-class Verl(WithoutLogs):
-    """Its trees as FSDP workers write them, its own choice and what becomes of its data."""
-
-    name = "verl"
-    title = "verl"
-    records = r"latest_checkpointed_iteration\.txt"
-    places = ()
-    layout_names = (name,)
-    configs = None
-
-    @property
-    def layouts(self) -> tuple[Layout, ...]:
-        """One folder a save, and in it one a role."""
-        from ckpttool.trainers.verl.layout import VerlLayout
-
-        return (VerlLayout(),)
-
-    @property
-    def simulator(self) -> Simulator | None:
-        """What its tracker names."""
-        from ckpttool.trainers.common.own_choice import OwnChoice
-        from ckpttool.trainers.verl.own_choice import choose
-
-        return OwnChoice(trainer=self, choose=choose, by_records=True)
-
-    def objections(self, inventory: Inventory, checkpoint: Checkpoint, asked: AskedSizes) -> tuple[Finding, ...]:
-        """Object to another number of ranks."""
-        from ckpttool.trainers.verl.effects import objections
-
-        return objections(checkpoint, asked)
-
-    def effects(self, resume: Resume) -> Effects:
-        """Say where its one data loader goes on."""
-        from ckpttool.trainers.verl.effects import effects
-
-        return effects(resume)
+def holds_a_model(names: Iterable[str]) -> bool:
+    """Tell whether a folder is that of one model: it holds a file of a rank."""
+    return any(re.fullmatch(STATES, name) for name in names)
 
 
-TRAINER: Trainer = Verl()
+def is_data(name: str) -> bool:
+    """Tell whether a file in a save's folder says where a data loader stood."""
+    return name == DATA or re.fullmatch(DATA_OF_RANK, name) is not None
+
+
+def step_of(name: str) -> Step | None:
+    """Return the step of a save's folder; None where a name is none of one."""
+    match = re.fullmatch(SAVE, name)
+    return None if match is None else Step(int(match[1]))
+
+
+def folder_of(step: Step) -> str:
+    """Return what the save of a step is called."""
+    return f"global_step_{step}"
+
+
+def recognise(listing: Listing) -> bool:
+    """Tell by the models in a save, or by their folders; the tracker is written by other trainers, too."""
+    return any(names.intersection(ROLES) or holds_a_model(names) for _, names in listing.inside(SAVE))
+
+
+def part(listing: Listing, folder: str, file: str | None) -> Part | Refusal | None:
+    """Take a save's folder, and whatever lies in it, for the save; the tracker for all of them."""
+    if not folder:
+        return WHOLE_TREE if file == TRACKER else None
+    name = folder.partition("/")[0]
+    return None if step_of(name) is None else Part.of_save(name)
+
+
+LAYOUT = LayoutSigns(
+    name="verl",
+    sign="global_step_*/",
+    recognise=recognise,
+    part=part,
+    reference="ckpttool.trainers.verl.layout:VerlLayout",
+)
+TRAINER = Trainer(
+    name="verl",
+    title="verl",
+    records=r"latest_checkpointed_iteration\.txt",
+    layout_names=(LAYOUT.name,),
+    layouts_at=("ckpttool.trainers.verl:LAYOUT",),
+    simulator_at="ckpttool.trainers.verl.own_choice:SIMULATOR",
+    objections_at="ckpttool.trainers.verl.effects:objections",
+    effects_at="ckpttool.trainers.verl.effects:effects",
+)

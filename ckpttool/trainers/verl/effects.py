@@ -18,9 +18,8 @@ from ckpttool.core.domain.units import counted
 from ckpttool.core.formats.torch.pickle_objects import BrokenPickleError
 from ckpttool.core.formats.torch.plain import plain_values
 from ckpttool.trainers.base import Effects, Resume
-from ckpttool.trainers.verl import Verl
+from ckpttool.trainers.verl import DATA, TRAINER, holds_a_model, is_data
 from ckpttool.trainers.verl.loader import batches_in
-from ckpttool.trainers.verl.names import DATA, holds_a_model, is_data
 
 if TYPE_CHECKING:
     from ckpttool.core.domain.checkpoint import Checkpoint
@@ -71,7 +70,9 @@ def effects(resume: Resume) -> Effects:
                 position, effect=DataEffect.EXACT, why=_STATE, repeated=0, lost=0, exact_if=(_AS_THEY_WERE,)
             )
     remedy = "skip in the data what was read, or resume from a save that has its data.pt"
-    return Effects(position=position, settings=(), findings=effect_findings(position, title=Verl.title, remedy=remedy))
+    return Effects(
+        position=position, settings=(), findings=effect_findings(position, title=TRAINER.title, remedy=remedy)
+    )
 
 
 def _loaders_state(checkpoint: Checkpoint) -> str | None:

@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING
 from ckpttool.core.domain.checkpoint import Checkpoint, Inventory
 from ckpttool.core.domain.units import Rank
 from ckpttool.core.storage.base import Storage
-from ckpttool.trainers.base import WHOLE_TREE, Members, Part, Refusal, ScanOptions
-from ckpttool.trainers.common.tracker_file import TRACKER, tracker_naming, tracker_pointer
+from ckpttool.trainers.base import Members, Refusal, ScanOptions
+from ckpttool.trainers.common.tracker_file import tracker_naming, tracker_pointer
 from ckpttool.trainers.common.written_together import WrittenTogether
 from ckpttool.trainers.listing import Listing
-from ckpttool.trainers.verl import Verl
-from ckpttool.trainers.verl.names import ROLES, SAVE, folder_of, holds_a_model, is_data, step_of
+from ckpttool.trainers.verl import LAYOUT, TRAINER, folder_of, is_data, step_of
 
 if TYPE_CHECKING:
     from ckpttool.core.domain.load_settings import LoadSettings
@@ -25,20 +24,9 @@ if TYPE_CHECKING:
 class VerlLayout(WrittenTogether):
     """One folder for each save, shared by all ranks, with a tracker file beside them."""
 
-    name = Verl.name
-    title = Verl.title
-    sign = "global_step_*/"
-
-    def recognise(self, listing: Listing) -> bool:
-        """Tell by the models in a save, or by their folders; the tracker is written by other trainers, too."""
-        return any(names.intersection(ROLES) or holds_a_model(names) for _, names in listing.inside(SAVE))
-
-    def part(self, listing: Listing, folder: str, file: str | None) -> Part | Refusal | None:
-        """Take a save's folder, and whatever lies in it, for the save; the tracker for all of them."""
-        if not folder:
-            return WHOLE_TREE if file == TRACKER else None
-        name = folder.partition("/")[0]
-        return None if step_of(name) is None else Part.of_save(name)
+    name = LAYOUT.name
+    title = TRAINER.title
+    signs = LAYOUT
 
     def scan(self, storage: Storage, listing: Listing, options: ScanOptions) -> Inventory:
         """Read each save's names and the tracker; no shard is opened."""
@@ -80,7 +68,7 @@ class VerlLayout(WrittenTogether):
 
         path = inventory.path_of(checkpoint.name)
         return LoadSettings(
-            trainer=Verl.name,
+            trainer=TRAINER.name,
             path=path,
             settings=(
                 TrainerSetting(place=Place.parsed("argument:trainer.resume_mode"), value="resume_path"),

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 from ckpttool.core.domain.finding import Code, blocking
 from ckpttool.core.domain.plan import Outcome
 from ckpttool.core.formats.strict_json import ParseError
-from ckpttool.trainers.common.own_choice import Choice, said
+from ckpttool.trainers.common.own_choice import Choice, OwnChoice, said
 from ckpttool.trainers.common.tracker_file import tracked_step
-from ckpttool.trainers.verl.names import folder_of
+from ckpttool.trainers.verl import TRAINER, folder_of
 
 if TYPE_CHECKING:
     from ckpttool.core.domain.checkpoint import Checkpoint
@@ -47,3 +47,6 @@ def _stop(start: OwnStart, save: Checkpoint) -> str | None:
     if start.world_size in {None, world}:
         return None
     return f"{start.world_size} ranks look for files that {world} ranks did not write"
+
+
+SIMULATOR = OwnChoice(trainer=TRAINER, choose=choose, by_records=True)

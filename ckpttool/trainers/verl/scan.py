@@ -30,6 +30,7 @@ from ckpttool.core.records import MANIFEST_NAME, OWN_FOLDER
 from ckpttool.core.storage.base import Kind, Storage, unreadable
 from ckpttool.core.storage.fan_out import map_waiting
 from ckpttool.trainers.base import ScanOptions
+from ckpttool.trainers.common import TRACKER
 from ckpttool.trainers.common.listed import (
     listed_damage,
     lost_link,
@@ -40,21 +41,21 @@ from ckpttool.trainers.common.listed import (
     tracked_in,
 )
 from ckpttool.trainers.common.saved_values import first_told
-from ckpttool.trainers.common.tracker_file import TRACKER, tracked_step
+from ckpttool.trainers.common.tracker_file import tracked_step
 from ckpttool.trainers.listing import Listing
-from ckpttool.trainers.verl import Verl
-from ckpttool.trainers.verl.loader import batches_in
-from ckpttool.trainers.verl.names import (
+from ckpttool.trainers.verl import (
     DATA,
     KINDS,
     OWN_ROLE,
     ROLES,
     STATES,
+    TRAINER,
     folder_of,
     holds_a_model,
     is_data,
     step_of,
 )
+from ckpttool.trainers.verl.loader import batches_in
 
 _LOADER_LIMIT = 1 << 20
 """Bytes of a loader's state that are compared; a real one has about 2,000."""
@@ -129,7 +130,7 @@ def scan_saves(storage: Storage, listing: Listing, options: ScanOptions) -> Inve
     checkpoints = list(_with_exchanged_names(checkpoints, counts))
     return Inventory(
         root=storage.root,
-        layout=Verl.name,
+        layout=TRAINER.name,
         checkpoints=tuple(checkpoints),
         runs=one_run(checkpoints),
         findings=in_order((*map(stray, strays), *map(_left_over, emptied), *trouble)),

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from ckpttool.core.domain.finding import Finding
+from ckpttool.core.domain.frozen import replace
 from ckpttool.core.domain.settings import RunConfig, SafeFix, Settings
 from ckpttool.trainers import registry
-from ckpttool.trainers.abilities import ConfigReader
 from ckpttool.trainers.base import Trainer
 from tests.support.commands import ask
 from tests.support.trees import TreeBuilder
@@ -55,10 +55,8 @@ class ToyConfigs:
         return ()
 
 
-class ReadToy(toy.Toy):
-    """As the toy, but its configs are read."""
-
-    configs: ConfigReader | None = ToyConfigs()
+READ_TOY = replace(toy.TOY, configs_at="tests.core.commands.test_unknown_trainers:ToyConfigs")
+"""As the toy, but its configs are read."""
 
 
 def known(trainer: Trainer, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -68,7 +66,7 @@ def known(trainer: Trainer, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """A tree of the toy's, of which nothing else is known."""
-    known(toy.Toy(), monkeypatch)
+    known(toy.TOY, monkeypatch)
     toy.save(tmp_path / "saves", 20)
     return str(tmp_path / "saves")
 
@@ -98,7 +96,7 @@ def test_what_it_would_take_by_itself_is_not_told_by_another_s_rules(tree: str) 
 def test_a_config_that_is_read_starts_nothing_that_ckpttool_cannot_start(
     tmp_path: Path, config: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    known(ReadToy(), monkeypatch)
+    known(READ_TOY, monkeypatch)
     toy.save(tmp_path / "saves", 20)
     tree, new = str(tmp_path / "saves"), str(tmp_path / "new.yaml")
     words = f"ckpttool does not know how a training is started from Toy: {tree}"
@@ -114,7 +112,7 @@ def test_a_config_that_is_read_starts_nothing_that_ckpttool_cannot_start(
 def test_its_config_is_refused_for_checkpoints_of_another(
     tmp_path: Path, config: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    known(ReadToy(), monkeypatch)
+    known(READ_TOY, monkeypatch)
     TreeBuilder(tmp_path / "run").legacy(ranks=2).save(epoch=10, step=2)
     sentence = refused("resolve", str(tmp_path / "run"), "--config", config)
     assert f"{config} is a config for Toy, but" in sentence

@@ -13,7 +13,7 @@ from ckpttool.core.domain.finding import Code, blocking
 from ckpttool.core.domain.plan import Outcome
 from ckpttool.core.domain.question import AskedSizes
 from ckpttool.core.errors import ExitCode
-from ckpttool.trainers.accelerate.names import first_number
+from ckpttool.trainers.accelerate import first_number
 from tests.support.answers import chosen, cli, codes, document, goes_on, named, plan, scanned, simulated, why_not
 from tests.support.trainer_trees import healthy
 

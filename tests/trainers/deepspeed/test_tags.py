@@ -15,7 +15,7 @@ from ckpttool.core.domain.checkpoint import Content
 from ckpttool.core.domain.finding import Code, Severity, blocking
 from ckpttool.core.domain.question import AskedSizes
 from ckpttool.core.domain.shard import ShardRole
-from ckpttool.trainers.deepspeed.names import StatesFile, parse
+from ckpttool.trainers.deepspeed import StatesFile, parse
 from ckpttool.trainers.deepspeed.record import tag_record
 from tests.support.answers import chosen, cli, codes, plan, refusal, scanned
 from tests.support.trainer_trees import LAYOUTS, healthy

@@ -15,7 +15,7 @@ from ckpttool.core.domain.finding import Code, Finding, blocking
 from ckpttool.core.domain.plan import NoResumePoint
 from ckpttool.core.domain.verdict import Level
 from ckpttool.core.errors import ExitCode
-from ckpttool.trainers.megatron.names import Part, SaveKind, kind_of
+from ckpttool.trainers.megatron import ModelPart, SaveKind, kind_of
 from ckpttool.trainers.megatron.record import save_record
 from tests.support.answers import chosen, cli, plan, scanned, verdict
 from tests.support.trainer_trees import healthy
@@ -67,7 +67,10 @@ class TestKinds:
 
 class TestParts:
     def test_a_part_is_called_by_its_place_in_each_kind_of_parallelism_that_there_is(self) -> None:
-        names = [part.folder for part in (Part(1, None, None), Part(1, 2, None), Part(1, None, 3), Part(10, 11, 12))]
+        names = [
+            part.folder
+            for part in (ModelPart(1, None, None), ModelPart(1, 2, None), ModelPart(1, None, 3), ModelPart(10, 11, 12))
+        ]
         assert names == ["mp_rank_01", "mp_rank_01_002", "mp_rank_01_003", "mp_rank_10_011_012"]
 
     @pytest.mark.parametrize(

@@ -13,8 +13,7 @@ import pytest
 from ckpttool.core.domain.checkpoint import CommitState
 from ckpttool.core.domain.finding import Code, Severity
 from ckpttool.core.storage import open_storage
-from ckpttool.trainers.torch_dcp import store
-from ckpttool.trainers.torch_dcp.names import is_store
+from ckpttool.trainers.torch_dcp import is_store, store
 from ckpttool.trainers.torch_dcp.store import DcpStore, look, value_slices, values_of
 from tests.support.trainer_trees import LAYOUTS
 

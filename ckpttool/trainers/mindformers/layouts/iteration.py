@@ -10,20 +10,20 @@ from ckpttool.core.domain.expectation import Evidence, Expected, RankFiles
 from ckpttool.core.domain.units import Rank
 from ckpttool.core.records import SealPlace
 from ckpttool.core.storage.base import Storage
-from ckpttool.trainers.base import WHOLE_TREE, Members, Part, Refusal, ScanOptions
+from ckpttool.trainers.base import Members, Refusal, ScanOptions
 from ckpttool.trainers.common.listed import holds_its_mark
-from ckpttool.trainers.common.tracker_file import TRACKER, tracker_naming, tracker_pointer
+from ckpttool.trainers.common.tracker_file import tracker_naming, tracker_pointer
 from ckpttool.trainers.listing import Listing
 from ckpttool.trainers.mindformers.layouts.names import (
     BESIDE_THE_SAVES,
+    ITERATION,
     ITERATION_LAYOUT,
-    ITERATION_START,
     WRITTEN,
     FileKind,
-    is_iteration,
     iteration_folder,
     iteration_step,
     parse_shape,
+    saves_in,
 )
 
 if TYPE_CHECKING:
@@ -38,27 +38,15 @@ class MindFormersIteration:
     """One folder for each save, shared by all ranks, with a tracker file beside them."""
 
     name = ITERATION_LAYOUT
-    sign = "iteration_*/"
+    signs = ITERATION
     is_tree = True
-    gives_way = False
     rank_files = RankFiles.TOGETHER
-
-    def recognise(self, listing: Listing) -> bool:
-        """Tell by an `iteration_%08d` folder; a tracker of that name is written by other trainers, too."""
-        return any(_saves(listing))
-
-    def part(self, listing: Listing, folder: str, file: str | None) -> Part | Refusal | None:
-        """Take an iteration's folder, and whatever lies in it, for the save; the tracker for all of them."""
-        if not folder:
-            return WHOLE_TREE if file == TRACKER else None
-        save = folder.partition("/")[0]
-        return Part.of_save(save) if is_iteration(save) else None
 
     def scan(self, storage: Storage, listing: Listing, options: ScanOptions) -> Inventory:
         """Read each iteration's names, common.json and metadata.json; no shard is opened."""
         from ckpttool.trainers.mindformers.layouts.iteration_scan import scan_iterations
 
-        return scan_iterations(storage, listing, list(_saves(listing)), options)
+        return scan_iterations(storage, listing, list(saves_in(listing)), options)
 
     def closer(self, storage: Storage, checkpoint: Checkpoint) -> Checkpoint:
         """Return it as it is: the scan tells all."""
@@ -139,7 +127,3 @@ _ITS_OWN_START = (
     " checkpoint.load_balanced: False"
 )
 _ITS_OWN_RETENTION = f"{_PYNATIVE}, which stops removing saves for good once it misses one of its own"
-
-
-def _saves(listing: Listing) -> Iterator[str]:
-    return filter(is_iteration, listing.folders(ITERATION_START))

@@ -20,6 +20,7 @@ from ckpttool.core.records import MANIFEST_NAME, OWN_FOLDER
 from ckpttool.core.storage.base import Entry, Kind, LostLinkError, Storage
 from ckpttool.core.storage.fan_out import map_waiting
 from ckpttool.trainers.base import ScanOptions
+from ckpttool.trainers.common import TRACKER
 from ckpttool.trainers.common.listed import (
     in_order_of_progress,
     listed_damage,
@@ -30,7 +31,7 @@ from ckpttool.trainers.common.listed import (
     stray,
     tracked_in,
 )
-from ckpttool.trainers.common.tracker_file import TRACKER, tracked_step
+from ckpttool.trainers.common.tracker_file import tracked_step
 from ckpttool.trainers.listing import Listing
 from ckpttool.trainers.mindformers.layouts.iteration_records import (
     SHARD_NAME,

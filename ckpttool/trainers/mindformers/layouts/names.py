@@ -9,14 +9,25 @@ from __future__ import annotations
 import re
 from enum import Enum
 from functools import lru_cache
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from ckpttool.core.domain.shard import FORMAT_OF_SUFFIX, FormatName
 from ckpttool.core.domain.units import MAX_RANKS, Step
+from ckpttool.trainers.base import WHOLE_TREE, LayoutSigns, Part, Refusal
+from ckpttool.trainers.common import TRACKER
 from ckpttool.trainers.mindformers.scalars import EpochStep
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from ckpttool.trainers.listing import Listing
+
 
 RANK_LAYOUT, ITERATION_LAYOUT, UNIFIED_LAYOUT = "mindformers-rank", "mindformers-iteration", "mindformers-unified"
 """What `--layout` and JSON call them. Of one name with their folders: whatever compares layouts is in this room."""
+
+SCALARS_FILE = "hyper_param.safetensors"
+"""Of unified weights: the training scalars."""
 
 BESIDE_THE_SAVES = "the rank_N layout"
 """The one in which a file beside the saves tells of their health."""
@@ -170,3 +181,94 @@ def shape_of(name: str, rank_token: str) -> str:
     if token and tail[:1] in {"_", "-"}:
         return f"{head}_rank_{RANK_MARK}{tail}"
     return name
+
+
+def saves_in(listing: Listing) -> Iterator[str]:
+    """Return the folders of a tree that are called like a save in the newer layout."""
+    return filter(is_iteration, listing.folders(ITERATION_START))
+
+
+def _is_unified(listing: Listing) -> bool:
+    """Tell by the file of training scalars."""
+    return listing.has(SCALARS_FILE)
+
+
+def _part_of_unified(listing: Listing, folder: str, file: str | None) -> Part | Refusal | None:
+    """Take any file in the root for all of them: they are one save."""
+    return None if folder or file is None else WHOLE_TREE
+
+
+def _is_iteration(listing: Listing) -> bool:
+    """Tell by an `iteration_%08d` folder; a tracker of that name is written by other trainers, too."""
+    return any(saves_in(listing))
+
+
+def _part_of_iteration(listing: Listing, folder: str, file: str | None) -> Part | Refusal | None:
+    """Take an iteration's folder, and whatever lies in it, for the save; the tracker for all of them."""
+    if not folder:
+        return WHOLE_TREE if file == TRACKER else None
+    save = folder.partition("/")[0]
+    return Part.of_save(save) if is_iteration(save) else None
+
+
+def _is_rank(listing: Listing) -> bool:
+    """Tell by a folder named `rank_N`, matched whole, with a file of its own in it, or by such folders all empty.
+
+    Whoever starts ranks may keep their logs in folders of that name. A run that has just begun has saved nothing.
+    """
+    are_empty: set[bool] = set()
+    for folder, names in listing.inside("rank_[0-9]{1,9}", most=None):
+        rank = rank_of_folder(folder)
+        if rank is not None:
+            if any(_is_own(name, rank) for name in names):
+                return True
+            are_empty.add(not names)
+    return are_empty == {True}
+
+
+def _part_of_rank(listing: Listing, folder: str, file: str | None) -> Part | Refusal | None:
+    """Take a rank's folder for all ranks, and one of its shards for the save on all ranks.
+
+    A training that changed over from the newer layout leaves its tracker.
+    """
+    if not folder:
+        return WHOLE_TREE if file == TRACKER else None
+    rank = rank_of_folder(folder)
+    if rank is None:
+        return None
+    if file is None:
+        return Part(focus=None, resolved_from="all ranks")
+    parsed = parse_shape(shape_of(file, f"_rank_{rank}"))
+    if parsed.kind is not FileKind.CHECKPOINT:
+        return Refusal(why=f"is no checkpoint shard: expected NAME_rank_{rank}-EPOCH_STEP.ckpt")
+    # By the file's own name: others may have the same label in another format, or in another training.
+    return Part(focus=file, resolved_from=f"checkpoint {checkpoint_name(parsed.run, parsed.position)} on all ranks")
+
+
+def _is_own(name: str, rank: int) -> bool:
+    """Tell whether MindFormers names a file in a rank's folder so, whole or not."""
+    kind = parse_shape(shape_of(name, f"_rank_{rank}")).kind
+    return kind is FileKind.META or ("_rank_" in name and kind is not FileKind.STRAY)
+
+
+UNIFIED = LayoutSigns(
+    name=UNIFIED_LAYOUT,
+    sign=SCALARS_FILE,
+    recognise=_is_unified,
+    part=_part_of_unified,
+    reference="ckpttool.trainers.mindformers.layouts.unified:MindFormersUnified",
+)
+ITERATION = LayoutSigns(
+    name=ITERATION_LAYOUT,
+    sign="iteration_*/",
+    recognise=_is_iteration,
+    part=_part_of_iteration,
+    reference="ckpttool.trainers.mindformers.layouts.iteration:MindFormersIteration",
+)
+RANK = LayoutSigns(
+    name=RANK_LAYOUT,
+    sign="rank_N/",
+    recognise=_is_rank,
+    part=_part_of_rank,
+    reference="ckpttool.trainers.mindformers.layouts.rank:MindFormersRank",
+)

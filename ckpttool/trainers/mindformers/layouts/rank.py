@@ -12,17 +12,14 @@ from ckpttool.core.domain.shard import FormatName
 from ckpttool.core.domain.units import Rank
 from ckpttool.core.records import SealPlace, births_begin, own_path
 from ckpttool.core.storage.base import Storage
-from ckpttool.trainers.base import WHOLE_TREE, Members, Part, Refusal, ScanOptions
-from ckpttool.trainers.common.tracker_file import TRACKER
+from ckpttool.trainers.base import Members, Refusal, ScanOptions
 from ckpttool.trainers.listing import Listing
 from ckpttool.trainers.mindformers.layouts.names import (
+    RANK,
     RANK_LAYOUT,
     SUFFIX_OF_FORMAT,
     FileKind,
-    checkpoint_name,
     parse_shape,
-    rank_of_folder,
-    shape_of,
 )
 
 if TYPE_CHECKING:
@@ -37,42 +34,9 @@ class MindFormersRank:
     """The layout of every MindFormers version, and the only one before 1.7."""
 
     name = RANK_LAYOUT
-    sign = "rank_N/"
+    signs = RANK
     is_tree = True
-    gives_way = False
     rank_files = RankFiles.APART
-
-    def recognise(self, listing: Listing) -> bool:
-        """Tell by a folder named `rank_N`, matched whole, with a file of its own in it, or by such folders all empty.
-
-        Whoever starts ranks may keep their logs in folders of that name. A run that has just begun has saved nothing.
-        """
-        are_empty: set[bool] = set()
-        for folder, names in listing.inside("rank_[0-9]{1,9}", most=None):
-            rank = rank_of_folder(folder)
-            if rank is not None:
-                if any(_is_own(name, rank) for name in names):
-                    return True
-                are_empty.add(not names)
-        return are_empty == {True}
-
-    def part(self, listing: Listing, folder: str, file: str | None) -> Part | Refusal | None:
-        """Take a rank's folder for all ranks, and one of its shards for the save on all ranks.
-
-        A training that changed over from the newer layout leaves its tracker.
-        """
-        if not folder:
-            return WHOLE_TREE if file == TRACKER else None
-        rank = rank_of_folder(folder)
-        if rank is None:
-            return None
-        if file is None:
-            return Part(focus=None, resolved_from="all ranks")
-        parsed = parse_shape(shape_of(file, f"_rank_{rank}"))
-        if parsed.kind is not FileKind.CHECKPOINT:
-            return Refusal(why=f"is no checkpoint shard: expected NAME_rank_{rank}-EPOCH_STEP.ckpt")
-        # By the file's own name: others may have the same label in another format, or in another training.
-        return Part(focus=file, resolved_from=f"checkpoint {checkpoint_name(parsed.run, parsed.position)} on all ranks")
 
     def scan(self, storage: Storage, listing: Listing, options: ScanOptions) -> Inventory:
         """List the names in every rank's folder and open one header a save and cohort."""
@@ -162,9 +126,3 @@ def seal_place(prefix: str, name: str, fmt: FormatName) -> SealPlace:
     # Our own writer writes no other format, and takes no such prefix.
     births = births_begin(prefix, name) if fmt is FormatName.SAFETENSORS and not ambiguous else None
     return SealPlace(path=path, layout=RANK_LAYOUT, checkpoint=name, prefix=prefix, births=births)
-
-
-def _is_own(name: str, rank: int) -> bool:
-    """Tell whether MindFormers names a file in a rank's folder so, whole or not."""
-    kind = parse_shape(shape_of(name, f"_rank_{rank}")).kind
-    return kind is FileKind.META or ("_rank_" in name and kind is not FileKind.STRAY)

@@ -21,10 +21,17 @@ from ckpttool.core.domain.units import Rank, Step
 from ckpttool.core.formats.strict_json import ParseError, as_object, as_str, parse_object
 from ckpttool.core.records import MANIFEST_NAME, SealPlace
 from ckpttool.core.storage.base import Kind, Storage
-from ckpttool.trainers.base import WHOLE_TREE, Members, Part, Refusal, ScanOptions
+from ckpttool.trainers.base import Members, Refusal, ScanOptions
 from ckpttool.trainers.common.listed import by_own_records, holds_its_mark, listed_damage, one_save, stamp_if_there
 from ckpttool.trainers.listing import Listing
-from ckpttool.trainers.mindformers.layouts.names import BESIDE_THE_SAVES, UNIFIED_LAYOUT, FileKind, parse_shape
+from ckpttool.trainers.mindformers.layouts.names import (
+    BESIDE_THE_SAVES,
+    SCALARS_FILE,
+    UNIFIED,
+    UNIFIED_LAYOUT,
+    FileKind,
+    parse_shape,
+)
 from ckpttool.trainers.mindformers.scalars import FACTS, RULES, EpochStep, TrainState, state_in
 
 if TYPE_CHECKING:
@@ -33,7 +40,6 @@ if TYPE_CHECKING:
     from ckpttool.core.domain.pointer import Pointer, PointerText
     from ckpttool.core.domain.replicas import RecordedSlices
 
-SCALARS_FILE = "hyper_param.safetensors"
 MAP_FILE = "param_name_map.json"
 MAP_LIMIT = 64 << 20
 NAME = "unified"
@@ -43,18 +49,9 @@ class MindFormersUnified:
     """A folder with `hyper_param.safetensors`: MindFormers loads it as a whole and chooses nothing."""
 
     name = UNIFIED_LAYOUT
-    sign = SCALARS_FILE
+    signs = UNIFIED
     is_tree = True
-    gives_way = False
     rank_files = RankFiles.TOGETHER
-
-    def recognise(self, listing: Listing) -> bool:
-        """Tell by the file of training scalars."""
-        return listing.has(SCALARS_FILE)
-
-    def part(self, listing: Listing, folder: str, file: str | None) -> Part | Refusal | None:
-        """Take any file in the root for all of them: they are one save."""
-        return None if folder or file is None else WHOLE_TREE
 
     def scan(self, storage: Storage, listing: Listing, options: ScanOptions) -> Inventory:
         """Read the scalars and the map of parameters to files."""

@@ -15,7 +15,7 @@ from ckpttool.core.domain.health import Health
 from ckpttool.core.domain.scalars import Scalars
 from ckpttool.core.domain.shard import ShardRole
 from ckpttool.core.storage.local import LocalStorage
-from ckpttool.trainers.common.tracker_file import TRACKER
+from ckpttool.trainers.common import TRACKER
 from ckpttool.trainers.listing import list_root
 from ckpttool.trainers.mindformers.layouts.iteration import MindFormersIteration
 from tests.support.answers import FIXTURES, coded, codes, named, names, scanned
@@ -226,4 +226,4 @@ class TestTracker:
 )
 def test_the_layout_is_known_by_an_iterations_folder_alone(tmp_path: Path, entry: str, *, known: bool) -> None:
     (tmp_path / entry).mkdir() if entry.endswith("/") else (tmp_path / entry).touch()
-    assert MindFormersIteration().recognise(list_root(LocalStorage(str(tmp_path)))) is known
+    assert MindFormersIteration().signs.recognise(list_root(LocalStorage(str(tmp_path)))) is known

@@ -280,4 +280,4 @@ def test_the_layout_is_known_by_one_folder_of_a_rank(tmp_path: Path, entries: li
         path = tmp_path / entry
         path.parent.mkdir(exist_ok=True)
         path.mkdir() if entry.endswith("/") else path.touch()
-    assert MindFormersRank().recognise(list_root(LocalStorage(str(tmp_path)))) is known
+    assert MindFormersRank().signs.recognise(list_root(LocalStorage(str(tmp_path)))) is known

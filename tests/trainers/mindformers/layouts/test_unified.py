@@ -101,6 +101,6 @@ def test_scalars_that_the_disk_withholds_tell_none_either(folder: Path) -> None:
 
 def test_the_layout_is_known_by_the_file_of_scalars(folder: Path) -> None:
     layout = MindFormersUnified()
-    assert layout.recognise(list_root(LocalStorage(str(folder))))
+    assert layout.signs.recognise(list_root(LocalStorage(str(folder))))
     (folder / HYPER).unlink()
-    assert not layout.recognise(list_root(LocalStorage(str(folder))))
+    assert not layout.signs.recognise(list_root(LocalStorage(str(folder))))

@@ -1,0 +1,193 @@
+"""A trainer's value names its parts as texts, which no type checker follows: so all that they lead to stand here.
+
+mypy holds each against its protocol, and the tests hold that nothing is referred to that does not stand here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from ckpttool.core.domain.asd import AsdDialect
+from ckpttool.core.domain.checkpoint import Checkpoint
+from ckpttool.core.domain.expectation import Evidence
+from ckpttool.core.domain.finding import Finding
+from ckpttool.core.domain.question import AskedSizes
+from ckpttool.core.domain.scalars import OwnScalars
+from ckpttool.core.domain.settings import RunConfig
+from ckpttool.core.logs.base import LogFormat, LogPlaces
+from ckpttool.core.storage.base import Storage
+from ckpttool.trainers import (
+    accelerate,
+    deepspeed,
+    hf_saves,
+    huggingface,
+    lightning,
+    megatron,
+    orbax,
+    torch_dcp,
+    torchtitan,
+    verl,
+)
+from ckpttool.trainers.abilities import ConfigReader, HealthFile, LaunchTarget, OwnWords, Simulator
+from ckpttool.trainers.accelerate import own_choice as accelerate_choice
+from ckpttool.trainers.accelerate import resumes as accelerate_resumes
+from ckpttool.trainers.accelerate.layout import AccelerateLayout
+from ckpttool.trainers.base import Effects, Layout, LayoutSigns, Resume, Trainer, referred
+from ckpttool.trainers.deepspeed import config as deepspeed_config
+from ckpttool.trainers.deepspeed import resumes as deepspeed_resumes
+from ckpttool.trainers.deepspeed.layout import DeepSpeedTags
+from ckpttool.trainers.huggingface import config as huggingface_config
+from ckpttool.trainers.huggingface import effects as huggingface_effects
+from ckpttool.trainers.huggingface import own_choice as huggingface_choice
+from ckpttool.trainers.huggingface.layout import HfTrainerLayout
+from ckpttool.trainers.huggingface.log import HfTrainer
+from ckpttool.trainers.huggingface.places import HfLogs
+from ckpttool.trainers.lightning import config as lightning_config
+from ckpttool.trainers.lightning import effects as lightning_effects
+from ckpttool.trainers.lightning import own_choice as lightning_choice
+from ckpttool.trainers.lightning.layout import LightningLayout
+from ckpttool.trainers.megatron import resumes as megatron_resumes
+from ckpttool.trainers.megatron.layout import MegatronIterations
+from ckpttool.trainers.megatron.load import MegatronWords
+from ckpttool.trainers.megatron.log import Megatron
+from ckpttool.trainers.mindformers import effects as mindformers_effects
+from ckpttool.trainers.mindformers import scalars, silent_errors, strategy
+from ckpttool.trainers.mindformers.config import TrainConfigs
+from ckpttool.trainers.mindformers.health_file import MindFormersHealthFile
+from ckpttool.trainers.mindformers.launch import MindFormersLaunch
+from ckpttool.trainers.mindformers.layouts import names
+from ckpttool.trainers.mindformers.layouts.iteration import MindFormersIteration
+from ckpttool.trainers.mindformers.layouts.rank import MindFormersRank
+from ckpttool.trainers.mindformers.layouts.unified import MindFormersUnified
+from ckpttool.trainers.mindformers.logs.places import MindFormersLogs
+from ckpttool.trainers.mindformers.logs.text import MindFormers
+from ckpttool.trainers.mindformers.policies import MindFormersWords
+from ckpttool.trainers.mindformers.simulate import MindFormersSimulator
+from ckpttool.trainers.orbax import resumes as orbax_resumes
+from ckpttool.trainers.orbax.layout import OrbaxLayout
+from ckpttool.trainers.registry import trainers
+from ckpttool.trainers.torch_dcp import resumes as torch_dcp_resumes
+from ckpttool.trainers.torch_dcp.layout import TorchDcpLayout
+from ckpttool.trainers.torchtitan import config as torchtitan_config
+from ckpttool.trainers.torchtitan import effects as torchtitan_effects
+from ckpttool.trainers.torchtitan import own_choice as torchtitan_choice
+from ckpttool.trainers.torchtitan.layout import TorchtitanLayout
+from ckpttool.trainers.torchtitan.log import TorchtitanLog
+from ckpttool.trainers.verl import effects as verl_effects
+from ckpttool.trainers.verl import own_choice as verl_choice
+from ckpttool.trainers.verl.layout import VerlLayout
+
+LAYOUTS: tuple[Callable[[], Layout], ...] = (
+    AccelerateLayout,
+    DeepSpeedTags,
+    HfTrainerLayout,
+    LightningLayout,
+    MegatronIterations,
+    MindFormersIteration,
+    MindFormersRank,
+    MindFormersUnified,
+    OrbaxLayout,
+    TorchDcpLayout,
+    TorchtitanLayout,
+    VerlLayout,
+)
+SIGNS: tuple[LayoutSigns, ...] = (
+    *(one.LAYOUT for one in (accelerate, deepspeed, huggingface, lightning, megatron)),
+    *(one.LAYOUT for one in (orbax, torch_dcp, torchtitan, verl)),
+    *(names.UNIFIED, names.ITERATION, names.RANK),
+)
+LOG_FORMATS: tuple[Callable[[], LogFormat], ...] = (HfTrainer, Megatron, MindFormers, TorchtitanLog)
+LOG_PLACES: tuple[Callable[[], LogPlaces], ...] = (HfLogs, MindFormersLogs)
+HEALTH_FILES: tuple[Callable[[], HealthFile], ...] = (MindFormersHealthFile,)
+CONFIG_CLASSES: tuple[Callable[[], ConfigReader], ...] = (TrainConfigs,)
+CONFIGS: tuple[ConfigReader, ...] = (
+    deepspeed_config.CONFIGS,
+    huggingface_config.CONFIGS,
+    lightning_config.CONFIGS,
+    torchtitan_config.CONFIGS,
+)
+LAUNCHES: tuple[Callable[[], LaunchTarget], ...] = (MindFormersLaunch,)
+WORDS: tuple[Callable[[], OwnWords], ...] = (MegatronWords, MindFormersWords)
+DIALECTS: tuple[AsdDialect, ...] = (silent_errors.MONITOR,)
+SCALARS: tuple[OwnScalars, ...] = (scalars.OWN,)
+SIMULATOR_CLASSES: tuple[Callable[[], Simulator], ...] = (MindFormersSimulator,)
+SIMULATORS: tuple[Simulator, ...] = (
+    accelerate_choice.SIMULATOR,
+    deepspeed_resumes.SIMULATOR,
+    huggingface_choice.SIMULATOR,
+    lightning_choice.SIMULATOR,
+    megatron_resumes.SIMULATOR,
+    orbax_resumes.SIMULATOR,
+    torch_dcp_resumes.SIMULATOR,
+    torchtitan_choice.SIMULATOR,
+    verl_choice.SIMULATOR,
+)
+EVIDENCE: tuple[Callable[[Storage, RunConfig | None], Evidence], ...] = (strategy.world_evidence,)
+OBJECTIONS: tuple[Callable[[Checkpoint, AskedSizes], tuple[Finding, ...]], ...] = (
+    deepspeed_resumes.objections,
+    hf_saves.objections,
+    megatron_resumes.objections,
+    torchtitan_effects.objections,
+    verl_effects.objections,
+)
+EFFECTS: tuple[Callable[[Resume], Effects], ...] = (
+    accelerate_resumes.effects,
+    deepspeed_resumes.effects,
+    huggingface_effects.effects,
+    lightning_effects.effects,
+    megatron_resumes.effects,
+    mindformers_effects.effects,
+    orbax_resumes.effects,
+    torch_dcp_resumes.effects,
+    torchtitan_effects.effects,
+    verl_effects.effects,
+)
+
+FIELDS: dict[str, tuple[tuple[object, ...], tuple[object, ...]]] = {
+    "layouts_at": ((), SIGNS),
+    "log_formats_at": (LOG_FORMATS, ()),
+    "log_places_at": (LOG_PLACES, ()),
+    "health_file_at": (HEALTH_FILES, ()),
+    "configs_at": (CONFIG_CLASSES, CONFIGS),
+    "launch_at": (LAUNCHES, ()),
+    "words_at": (WORDS, ()),
+    "asd_dialects_at": ((), DIALECTS),
+    "scalars_at": ((), SCALARS),
+    "simulator_at": (SIMULATOR_CLASSES, SIMULATORS),
+    "evidence_at": ((), EVIDENCE),
+    "objections_at": ((), OBJECTIONS),
+    "effects_at": ((), EFFECTS),
+}
+"""By field: the classes of which one is made, and what is taken as it is."""
+
+
+def references(field: str) -> list[str]:
+    found: list[str] = []
+    for trainer in trainers():
+        value = getattr(trainer, field)
+        found += value if isinstance(value, tuple) else [value] if value is not None else []
+    return found
+
+
+@pytest.mark.parametrize("field", FIELDS)
+def test_a_reference_leads_to_what_mypy_holds_against_its_protocol(field: str) -> None:
+    classes, objects = FIELDS[field]
+    made: set[object] = set()
+    for reference in references(field):
+        there = referred(reference)
+        if there not in objects:
+            assert type(there) in classes, reference
+            made.add(type(there))
+    assert made == set(classes), "what nobody refers to"
+
+
+def test_every_field_that_is_a_reference_is_looked_at() -> None:
+    assert set(FIELDS) == {name for name in Trainer.__slots__ if name.endswith("_at")}
+
+
+def test_the_signs_of_a_layout_lead_to_the_layout_that_has_them() -> None:
+    found = [signs.layout for trainer in trainers() for signs in trainer.layouts]
+    assert {type(layout) for layout in found} == set(LAYOUTS)
+    assert all(layout.signs.layout.name == layout.name == layout.signs.name for layout in found)
