@@ -1,8 +1,7 @@
-"""Event files are read like any log: steps, dropped or not, restarts and stops, and what a detector noticed."""
+"""Event files are read like any log: steps, dropped or not, restarts and stops."""
 
 from __future__ import annotations
 
-import io
 import json
 import math
 from pathlib import Path
@@ -11,22 +10,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ckpttool.core.domain.guarding import GuardEventKind
-from ckpttool.core.domain.metrics import LogProblem, NoteKind
+from ckpttool.core.domain.metrics import NoteKind
 from ckpttool.core.errors import UsageError
 from ckpttool.core.logs.base import LogSource
 from ckpttool.core.logs.columns import JsonLines
 from ckpttool.core.logs.guard_events import EventLine, GuardEvents, GuardFiles, event_lines
 from ckpttool.guard.model.guarding import GuardMode
-from ckpttool.health.asd.features import FeaturePolicy
-from ckpttool.health.model_asd import AsdConfig, AsdKind
-from ckpttool.health.model_events import EventKind, SuspectKind
 from ckpttool.health.policies.skip import SkipPolicy
-from ckpttool.health.read_asd_events import detector_events
-from ckpttool.health.rules_timeline import timeline
 from ckpttool.trainers.registry import log_reader
 from tests.core.logs.reading import Dribble, notes, problems, read, read_log, steps
-from tests.support.guard_events import Told, train
+from tests.support.guard_events import train
 
 RUN = b'{"schema": "ckpttool/events/1", "kind": "run", "step": 0, "rank": 0, "pid": 1}\n'
 SKIP = SkipPolicy(threshold=3.0)
@@ -126,53 +119,6 @@ def test_a_stop_is_told_unless_nothing_was_done(tmp_path: Path) -> None:
     assert [note.count for note in notes(odd)] == [None]
 
 
-STRIKE: dict[int, list[Told]] = {
-    30: [(GuardEventKind.SDC_EVENT, {"rank": 3, "name": "layer.0", "value": 1e30, "clock": 1e9})],
-    31: [(GuardEventKind.SDC_ECHO, {"rank": 3, "name": "layer.0", "value": math.inf, "clock": 1e9})],
-    40: [
-        (
-            GuardEventKind.SDC_STRIKE,
-            {"rank": 3, "since_step": 30, "clock": 1e9, "message": "3 abnormal values: a strike"},
-        ),
-        (GuardEventKind.CHECKSUM_ON, {"clock": 1e9}),
-    ],
-}
-
-
-def test_what_a_detector_noticed_is_handed_on_by_steps_and_stands_as_it_was_told(tmp_path: Path) -> None:
-    path = train(tmp_path, [1.0] * 50, rank=3, world_size=4, told=STRIKE)
-    found, unread = detector_events([str(path)])
-    assert unread == ()
-    assert [event.kind for event in found] == [AsdKind.EVENT, AsdKind.ECHO, AsdKind.STRIKE, AsdKind.CHECKSUM_ON]
-    assert [(event.step, event.rank, event.time) for event in found[:3]] == [
-        (30, 3, None),
-        (31, 3, None),
-        (40, 3, None),
-    ]
-    assert (found[0].name, found[1].value, found[2].group_since_step) == ("layer.0", math.inf, 30)
-    noticed = tuple(FeaturePolicy(config=AsdConfig(enable=True)).judge_events(found))
-    kinds = [event.kind for event in noticed]
-    assert kinds == [EventKind.SDC_EVENT, EventKind.SDC_ECHO, EventKind.SDC_STRIKE, EventKind.CHECKSUM_ON]
-    assert noticed[2].message == "3 abnormal values: a strike"
-    (interval,) = timeline(noticed).intervals
-    assert (interval.kind, interval.first_step, interval.recovered_step) == (SuspectKind.SDC_STRIKE, 30, None)
-    assert interval.first_time is None
-
-
-def test_a_training_without_a_detector_has_no_such_events(tmp_path: Path) -> None:
-    path = train(tmp_path, [1.0, 9.0, math.nan], policy=SKIP)
-    assert detector_events([str(path)]) == ((), ())
-
-
-def test_a_wrong_product_is_this_rank_s_and_a_strike_without_a_rank_is_nobody_s(tmp_path: Path) -> None:
-    wrong: dict[int, list[Told]] = {
-        2: [(GuardEventKind.CHECKSUM_ABNORMAL, {"op": "mm"}), (GuardEventKind.SDC_STRIKE, {})]
-    }
-    path = train(tmp_path, [1.0] * 3, rank=5, told=wrong)
-    found, _ = detector_events([str(path)])
-    assert {(event.kind, event.rank) for event in found} == {(AsdKind.CHECKSUM_ABNORMAL, 5), (AsdKind.STRIKE, None)}
-
-
 @pytest.mark.parametrize(
     "broken",
     [
@@ -202,24 +148,6 @@ def test_a_number_that_is_none_is_told_and_no_number_is_guessed() -> None:
     )
     assert len(problems(found)) == 2
     assert [(row.loss, row.global_norm) for row in steps(found)] == [(None, 1.0), (None, None)]
-    events, unread = detector_events_of(RUN + line("sdc-strike", 1, value="much") + line("sdc-strike", 2, rank="x"))
-    assert (events, len(unread)) == ([], 2)
-    torn = RUN + b'{"kind\n' + line("sdc-strike", 1) + b'{"kind'
-    events, unread = detector_events_of(torn)
-    assert (len(events), [problem.line for problem in unread]) == (1, [2])
-
-
-def detector_events_of(data: bytes) -> tuple[list[object], list[LogProblem]]:
-    from ckpttool.health.read_asd_events import read_asd_events
-
-    found = list(read_asd_events(LogSource(name="log", stream=io.BytesIO(data))))
-    return [each for each in found if not isinstance(each, LogProblem)], problems(found)  # type: ignore[arg-type]
-
-
-def test_a_name_that_a_terminal_would_obey_is_not_passed_on() -> None:
-    events, _ = detector_events_of(RUN + line("sdc-strike", 1, name="a\x1b[2J", message="b\nc"))
-    (event,) = events
-    assert (event.name, event.message) == ("", "")  # type: ignore[attr-defined]
 
 
 def test_an_endless_line_takes_no_memory_and_the_rest_is_read() -> None:
