@@ -5,14 +5,29 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
+import pytest
+
+from ckpttool.core.decide.resume import choose
+from ckpttool.core.domain.advice import Choice, SpikeAdvice
 from ckpttool.core.domain.checkpoint import Checkpoint, Inventory
 from ckpttool.core.domain.finding import Code, Severity
 from ckpttool.core.domain.health import Health
-from ckpttool.core.domain.metrics import LogProblem
+from ckpttool.core.domain.log_question import EvidenceQuestion, SpikeQuestion
+from ckpttool.core.domain.metrics import LogProblem, StepMetrics, TrainingLog
+from ckpttool.core.domain.plan import ResumePoint
+from ckpttool.core.domain.question import ResumeQuestion
 from ckpttool.core.domain.units import Step
-from ckpttool.health.model_events import CheckpointMark, HealthJudgement, MarkState
+from ckpttool.health.model_events import (
+    CheckpointMark,
+    HealthJudgement,
+    HealthTimeline,
+    MarkState,
+    SuspectInterval,
+    SuspectKind,
+)
 from ckpttool.health.rules_detour import only_up_to, without_spikes
 from ckpttool.health.rules_evidence import (
+    Evidence,
     large_spikes,
     log_findings,
     saved,
@@ -20,6 +35,7 @@ from ckpttool.health.rules_evidence import (
     with_marks,
 )
 from ckpttool.trainers.mindformers.layouts.names import RANK_LAYOUT
+from tests.support import inventories
 from tests.support.inventories import checkpoint
 from tests.support.log_rows import INF, rows
 
@@ -143,3 +159,24 @@ def test_after_a_stop_a_spike_is_held_against_nobody_and_a_strike_still_is() -> 
     both = with_marks(against, marks, Code.SAVED_IN_SPIKE)
     assert both != against
     assert without_spikes(both) == against
+
+
+@pytest.mark.parametrize(("last", "lost"), [(None, 150), (1000, 850)])
+def test_where_only_a_saved_replay_knows_of_a_spike_the_way_back_is_counted_from_there(
+    last: int | None, lost: int
+) -> None:
+    shown = [] if last is None else [StepMetrics(step=Step(last), global_norm=1.0)]
+    spike = SuspectInterval(kind=SuspectKind.SPIKE, reason="it rose", first_step=Step(300), recovered_step=Step(900))
+    evidence = Evidence(
+        question=EvidenceQuestion(spike=SpikeQuestion()),
+        inventory=inventories.tree(checkpoint("75_2"), checkpoint("200_2")),
+        log=TrainingLog(sources=("a.log",), metrics=shown, attempts=(), notes=(), problems=(), problem_count=0),
+        line=HealthTimeline(intervals=(spike,)),
+        marks=(),
+        report=None,
+        without_answer=(),
+    )
+    point, advice = evidence.choose(lambda tree: choose(tree, ResumeQuestion(), inventories.verdicts()))
+    assert isinstance(point, ResumePoint)
+    assert isinstance(advice, SpikeAdvice)
+    assert (point.checkpoint.name, advice.choice, advice.rewind_cost) == ("75_2", Choice.REWIND, lost)
