@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ckpttool.core.domain.verdict import Level
-from tests.test_split_trees import split_answers
+from tests.nodes.test_split_trees import split_answers
 
 nightly = pytest.mark.skipif("not config.getoption('--nightly')", reason="takes minutes: --nightly")
 

@@ -17,10 +17,10 @@ from ckpttool.core.domain.preflight import Outcome
 from ckpttool.core.errors import ExitCode
 from ckpttool.trainers.locate import locate
 from tests.conftest import FIXTURES
+from tests.nodes.test_split_trees import given
 from tests.support.answers import coded
 from tests.support.commands import ask
 from tests.support.split_trees import look_at, seat
-from tests.test_split_trees import given
 
 LOCAL, SHARED = "ext4 /dev/sda1", "nfs4 filer:/x"
 SLURM = {"SLURM_JOB_NUM_NODES": "2"}

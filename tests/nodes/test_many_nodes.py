@@ -14,7 +14,7 @@ import yaml
 
 from tests.conftest import FIXTURES
 
-GUIDE = Path(__file__).parent.parent / "ckpttool" / "guide" / "many-nodes.md"
+GUIDE = Path(__file__).parents[2] / "ckpttool" / "guide" / "many-nodes.md"
 BLOCKS = re.findall(r"^```(sh|yaml)\n(.*?)^```", GUIDE.read_text("utf-8"), re.MULTILINE | re.DOTALL)
 SHELL = [text for kind, text in BLOCKS if kind == "sh"]
 (JOB,) = [yaml.safe_load(text) for kind, text in BLOCKS if kind == "yaml"]
@@ -31,7 +31,7 @@ def commands(folder: Path, **scripts: str) -> dict[str, str]:
     for name, script in {"ckpttool": f'exec "{sys.executable}" -m ckpttool "$@"', **scripts}.items():
         (folder / name).write_text(f"#!/bin/sh\n{script}\n")
         (folder / name).chmod(0o755)
-    here = str(Path(__file__).parent.parent)
+    here = str(Path(__file__).parents[2])
     return {**os.environ, "PATH": f"{folder}:{os.environ['PATH']}", "PYTHONPATH": os.pathsep.join([here, *sys.path])}
 
 
