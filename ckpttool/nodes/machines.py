@@ -11,11 +11,10 @@ from ckpttool.core.domain.frozen import replace
 from ckpttool.core.domain.plan import NoResumePoint, ResumePlan
 from ckpttool.core.domain.preflight import DiskNeed, NextSaves
 from ckpttool.core.domain.question import CheckQuestion, TreeQuestion
-from ckpttool.core.domain.shard import FileStamp
 from ckpttool.core.domain.units import ByteCount
 from ckpttool.core.domain.verdict import ShardReport
 from ckpttool.core.errors import UsageError
-from ckpttool.core.records.damaged import FoundDamaged
+from ckpttool.core.verbs.remembering import with_found_damaged
 from ckpttool.core.verify.observation import Engines
 from ckpttool.nodes.engine import OF_CONTENT, OF_THE_SAVE_BEFORE, RecordedEngine
 from ckpttool.nodes.half_gone import without_half_gone
@@ -25,7 +24,7 @@ from ckpttool.nodes.rules.merged import SKEW_SECONDS, with_doubt, with_merge
 from ckpttool.nodes.rules.placement import with_placement
 from ckpttool.nodes.rules.room import needs_of
 from ckpttool.trainers.base import Layout, ScanOptions
-from ckpttool.trainers.located import Disk, Located
+from ckpttool.trainers.located import Disk, Located, seal_place_of
 
 
 class MachinesOfParts:
@@ -62,10 +61,6 @@ class MachinesOfParts:
         is_of_headers = not question.level.reads_content or question.bucket is not None
         return Engines(tasks=tasks, headers=tasks if is_of_headers else RecordedEngine(self.report, but=OF_CONTENT))
 
-    def found_damaged(self) -> Mapping[str, tuple[FoundDamaged, FileStamp]]:
-        """Return what earlier looks on a machine found of its files, by path, each with the stamp that it has there."""
-        return self._looks.found_damaged()
-
     def without_half_gone(
         self, located: Located, inventory: Inventory, options: ScanOptions
     ) -> tuple[Located, Inventory]:
@@ -74,8 +69,16 @@ class MachinesOfParts:
             return located, inventory
         return without_half_gone(located, self._looks, inventory, options)
 
-    def assessed(self, inventory: Inventory, question: TreeQuestion) -> Inventory:
-        """Say which parts are missing or came too early, and where machines see different files."""
+    def assessed(self, located: Located, inventory: Inventory, question: TreeQuestion) -> Inventory:
+        """Say what a machine found damaged, which parts are missing or early, and where machines see other files."""
+        there = self._looks.found_damaged()
+        inventory = with_found_damaged(
+            inventory,
+            located.storage,
+            lambda checkpoint: seal_place_of(located.layout, checkpoint),
+            {path: found for path, (found, _) in there.items()},
+            lambda path: there[path][1],
+        )
         declared = {question.world_size, None if question.config is None else question.config.world_size}
         skew = SKEW_SECONDS if question.skew is None else question.skew
         return with_merge(inventory, self.merge, declared=declared - {None}, skew=skew)

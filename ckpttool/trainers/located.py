@@ -5,20 +5,20 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from ckpttool.core.domain.frozen import dataclass
+from ckpttool.trainers.base import Refusal
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from ckpttool.core.domain.checkpoint import Inventory
+    from ckpttool.core.domain.checkpoint import Checkpoint, Inventory
     from ckpttool.core.domain.finding import Finding
     from ckpttool.core.domain.plan import NoResumePoint, ResumePlan
     from ckpttool.core.domain.preflight import DiskNeed, NextSaves
     from ckpttool.core.domain.question import CheckQuestion, TreeQuestion
     from ckpttool.core.domain.settings import RunConfig
-    from ckpttool.core.domain.shard import FileStamp
     from ckpttool.core.domain.units import ByteCount
     from ckpttool.core.domain.verdict import ShardReport
-    from ckpttool.core.records.damaged import FoundDamaged
+    from ckpttool.core.records import SealPlace
     from ckpttool.core.storage.base import Storage
     from ckpttool.core.verify.observation import Engines
     from ckpttool.trainers.base import Layout, ScanOptions
@@ -67,18 +67,14 @@ class Machines(Protocol):
         """Return what answers for shards that cannot be opened here."""
         ...
 
-    def found_damaged(self) -> Mapping[str, tuple[FoundDamaged, FileStamp]]:
-        """Return what earlier looks found of files, by path, each with the stamp that it has where that was found."""
-        ...
-
     def without_half_gone(
         self, located: Located, inventory: Inventory, options: ScanOptions
     ) -> tuple[Located, Inventory]:
         """Return a tree without the saves of which one machine let its files go, and another has its own still."""
         ...
 
-    def assessed(self, inventory: Inventory, question: TreeQuestion) -> Inventory:
-        """Say what is not known because these machines looked, and where they disagree."""
+    def assessed(self, located: Located, inventory: Inventory, question: TreeQuestion) -> Inventory:
+        """Say what they found damaged before, what is not known because they looked, and where they disagree."""
         ...
 
     def placed(
@@ -128,3 +124,9 @@ class PartsReader(Protocol):
             IncompleteError: Not all of them were asked, or nothing of it can be read.
         """
         ...
+
+
+def seal_place_of(layout: Layout, checkpoint: Checkpoint) -> SealPlace | None:
+    """Return where a checkpoint's seal is kept; None where its layout has no place for one."""
+    place = layout.seal_place(checkpoint)
+    return None if isinstance(place, Refusal) else place

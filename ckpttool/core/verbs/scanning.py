@@ -24,7 +24,7 @@ from ckpttool.core.verbs.remembering import found_damaged, with_found_damaged, w
 from ckpttool.trainers.base import Layout, Refusal, ScanOptions
 from ckpttool.trainers.listing import list_root
 from ckpttool.trainers.locate import locate, locate_emptied
-from ckpttool.trainers.located import Located
+from ckpttool.trainers.located import Located, seal_place_of
 from ckpttool.trainers.registry import health_file_of, trainer_named, trainer_of
 
 if TYPE_CHECKING:
@@ -111,7 +111,7 @@ class Tree:
 
     def seal_place(self, checkpoint: Checkpoint) -> SealPlace | None:
         """Return where a checkpoint's seal is kept; None where its layout has no place for one."""
-        return _seal_place(self.layout, checkpoint)
+        return seal_place_of(self.layout, checkpoint)
 
 
 def scan(question: Where = None) -> Tree:
@@ -199,15 +199,12 @@ def scanned(located: Located, question: TreeQuestion) -> Tree:
     if located.listing.beginning(OWN_FOLDER):
         halfway = interrupted(located.storage)
         assessed = replace(assessed, findings=in_order((*assessed.findings, *halfway))) if halfway else assessed
-        assessed = with_healed(assessed, located.storage, lambda checkpoint: _seal_place(layout, checkpoint))
+        assessed = with_healed(assessed, located.storage, lambda checkpoint: seal_place_of(layout, checkpoint))
     if located.machines is None:
         known, now = found_damaged(assessed.root), located.storage.stamp
-        assessed = with_found_damaged(assessed, located.storage, lambda each: _seal_place(layout, each), known, now)
+        assessed = with_found_damaged(assessed, located.storage, lambda each: seal_place_of(layout, each), known, now)
     else:
-        there = located.machines.found_damaged()
-        known, now = {path: found for path, (found, _) in there.items()}, lambda path: there[path][1]
-        assessed = with_found_damaged(assessed, located.storage, lambda each: _seal_place(layout, each), known, now)
-        assessed = located.machines.assessed(assessed, question)
+        assessed = located.machines.assessed(located, assessed, question)
         book = replace(book, path=as_spelled_there(book.path, located.storage.root, assessed.root))
     return Tree(
         inventory=assessed,
@@ -331,7 +328,7 @@ def _sealed_world(layout: Layout, inventory: Inventory, storage: Storage) -> lis
     if not inventory.checkpoints or not is_there(storage, OWN_FOLDER):
         return []
     newest = newest_first(inventory.checkpoints)[0]
-    place = _seal_place(layout, newest)
+    place = seal_place_of(layout, newest)
     if place is None or not place.is_apart:
         return []
     from ckpttool.core.records.birth import recorded_world
@@ -340,11 +337,6 @@ def _sealed_world(layout: Layout, inventory: Inventory, storage: Storage) -> lis
     if world is None:
         return []
     return [WorldEvidence(world_size=world, source=f"the seal of {newest.name} says so", declared=False)]
-
-
-def _seal_place(layout: Layout, checkpoint: Checkpoint) -> SealPlace | None:
-    place = layout.seal_place(checkpoint)
-    return None if isinstance(place, Refusal) else place
 
 
 def recorded_names(layout: Layout, inventory: Inventory) -> tuple[str | None, ...]:
