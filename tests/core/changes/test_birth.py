@@ -14,10 +14,11 @@ from ckpttool.core.domain.manifest import Manifest, Sealing
 from ckpttool.core.domain.question import CheckQuestion, TreeQuestion
 from ckpttool.core.domain.units import Rank
 from ckpttool.core.domain.verdict import Level, VerdictWord
-from ckpttool.core.records import births_begin
-from ckpttool.core.records.birth import birth_path
+from ckpttool.core.records import BIRTH_FOLDER, SealPlace, births_begin
+from ckpttool.core.records.birth import birth_path, with_births
 from ckpttool.core.records.manifest import manifest_bytes, read_manifest
 from ckpttool.core.storage.local import LocalStorage
+from tests.support.memory_storage import Bucket, MemoryStorage
 from tests.support.prunable_trees import files, pruned, seal
 from tests.support.trees import TreeBuilder
 
@@ -75,6 +76,38 @@ def test_a_healthy_save_is_verified_by_its_certificates_alone_and_without_them_n
     assert verified(tree) == (VerdictWord.VERIFIED, [])
     shutil.rmtree(tree.checkpoint / ".ckpttool/birth")
     assert verified(tree) == (VerdictWord.AGREED, [])
+
+
+class Noting(MemoryStorage):
+    """Notes what is read."""
+
+    def __init__(self, root: str, bucket: Bucket) -> None:
+        super().__init__(root, bucket)
+        self.read: list[str] = []
+
+    def small_file(self, path: str, *, limit: int) -> bytes:
+        self.read.append(path)
+        return super().small_file(path, limit=limit)
+
+
+def test_a_certificate_is_read_of_each_rank_and_none_where_a_tree_or_its_layout_has_none(tmp_path: Path) -> None:
+    """A store takes milliseconds for each that is not there."""
+    tree = born(tmp_path)
+    scanned = ckpttool.scan(TreeQuestion(path=str(tree.checkpoint)))
+    checkpoint = scanned.inventory.checkpoints[-1]
+    place = scanned.seal_place(checkpoint)
+    assert place is not None
+    assert place.births is not None
+
+    def read(of: SealPlace) -> list[str]:
+        storage = Noting("memory://checkpoint", Bucket.copied(tree.checkpoint))
+        with_births(None, storage, of, checkpoint.shards)
+        return storage.read
+
+    assert sorted(read(place)) == [birth_path(place.births, Rank(rank)) for rank in range(2)]
+    assert read(replace(place, births=None)) == []
+    shutil.rmtree(tree.checkpoint / BIRTH_FOLDER)
+    assert read(place) == []
 
 
 def test_a_flipped_byte_is_found_by_the_certificate_alone(tmp_path: Path) -> None:
