@@ -16,6 +16,7 @@ from ckpttool.core.domain.finding import Code, Severity, blocking
 from ckpttool.core.domain.frozen import replace
 from ckpttool.core.domain.manifest import Manifest, ShardSeal
 from ckpttool.core.domain.plan import NoResumePoint
+from ckpttool.core.domain.question import TreeQuestion
 from ckpttool.core.domain.replicas import Proof, Trust
 from ckpttool.core.domain.shard import FormatName
 from ckpttool.core.domain.units import Rank
@@ -24,6 +25,8 @@ from ckpttool.core.errors import ExitCode, IncompleteError
 from ckpttool.core.formats import read_header
 from ckpttool.core.records.manifest import manifest_bytes, read_manifest
 from ckpttool.core.storage import open_storage
+from ckpttool.core.verbs.changes import assert_unchanged
+from ckpttool.core.verbs.scanning import Tree
 from ckpttool.core.write.puts import lay_ready
 from ckpttool.replicas import write
 from ckpttool.replicas.model import Donor, Healing, HealOrder
@@ -473,6 +476,23 @@ def test_a_donor_that_changes_while_it_is_copied_is_not_believed(
             asked(tree, "20_2", apply=True)
         assert not lost.exists()
         assert not [*tree.rglob("*.tmp")]
+
+
+def test_a_tree_into_which_somebody_saves_after_it_was_read_is_left_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tree = copied("sink2_ckpt", tmp_path)
+    lost = tree / "rank_3/llama2_7b_rank_3-20_2.ckpt"
+    lost.unlink()
+
+    def save_first(found: Tree, question: TreeQuestion, *, grace: float) -> None:
+        shutil.copy(tree / "rank_0/llama2_7b_rank_0-20_2.ckpt", tree / "rank_0/llama2_7b_rank_0-25_2.ckpt")
+        assert_unchanged(found, question, grace=grace)
+
+    monkeypatch.setattr("ckpttool.replicas.verbs.assert_unchanged", save_first)
+    with pytest.raises(IncompleteError, match="changed since the plan was made; nothing was changed"):
+        asked(tree, "20_2", apply=True)
+    assert not lost.exists()
 
 
 def linked(path: Path, other: Path, *, symbolic: bool) -> None:

@@ -304,6 +304,7 @@ def test_a_file_of_each_kind_is_read(tmp_path: Path, name: str, old: str, new: s
         (MATCHER, ("suspect fp8-substring",)),
         (MATCHER.replace("layers.1", "layers.1."), ()),
         (MATCHER.replace("layers.1", "fc1"), ()),
+        (MATCHER.replace("'*layers.1*'", "1"), ()),
         ('{"float8": {"emulate": true, "recipe_name": "rowwise"}}', ("suspect fp8-emulate-drops-recipe",)),
     ],
 )
