@@ -1,7 +1,8 @@
 """Parts: what each of many machines sees of a tree, written down there, and judged together somewhere else.
 
 For who has disks of one machine each: `ckpttool part` writes one (`verbs.py`), and every command that reads a tree
-takes a folder of them instead (`tree.py`). What the core asks of the machines that wrote them, `machines.py` answers.
+takes a folder of them instead (`read/tree.py`). What the core asks of the machines that wrote them is answered in
+`read/machines.py`.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ FEATURE = Feature(
     answers={
         "part": "ckpttool.nodes.answers",
     },
-    parts_reader="ckpttool.nodes.tree:locate_parts",
+    parts_reader="ckpttool.nodes.read.tree:locate_parts",
     storages={
         "parts": "ckpttool.nodes.storage.recorded:opened",
         "noted": "ckpttool.nodes.storage.recorded:opened",

@@ -18,21 +18,23 @@ from ckpttool.core.domain.units import Rank
 from ckpttool.core.errors import ExitCode, IncompleteError, UsageError
 from ckpttool.nodes.model import PartQuestion, Split
 
+PartNumber = Annotated[
+    str,
+    typer.Option(
+        "--part",
+        metavar="I/N|auto[/N]",
+        help="Which it is, from 1; auto: as the launcher says.",
+        rich_help_panel="Which part",
+    ),
+]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WhichOptions:
     """Which part it is, whose work that is, and where it goes."""
 
     out: Annotated[str, typer.Option("--out", metavar="FILE|FOLDER", help="Where the part goes.")]
-    part: Annotated[
-        str,
-        typer.Option(
-            "--part",
-            metavar="I/N|auto[/N]",
-            help="Which it is, from 1; auto: as the launcher says.",
-            rich_help_panel="Which part",
-        ),
-    ] = "auto"
+    part: PartNumber = "auto"
     split: Annotated[
         Split,
         typer.Option(

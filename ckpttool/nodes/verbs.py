@@ -26,15 +26,15 @@ from ckpttool.core.storage.disk import LocalDisk
 from ckpttool.core.storage.mounts import disk_id, mount_of, mount_table
 from ckpttool.core.verbs.verifying import joined
 from ckpttool.nodes.model import MOST_PART_BYTES, PartQuestion, PartWritten, Seat, Split
-from ckpttool.nodes.part_names import assert_own, name_of, place_of, process_of_part, run_of
 from ckpttool.nodes.records.part import Look, spelled_part
 from ckpttool.nodes.storage.recorded import Answers
 from ckpttool.nodes.storage.shared_out import Mine, by_file, by_folder
+from ckpttool.nodes.write.names import assert_own, name_of, place_of, process_of_part, run_of
 from ckpttool.trainers.locate import locate
 from ckpttool.trainers.places_below import places_below
 
 if TYPE_CHECKING:
-    from ckpttool.nodes.looking import Seen
+    from ckpttool.nodes.write.looking import Seen
     from ckpttool.trainers.located import Located
 
 
@@ -71,7 +71,7 @@ def told_before(question: PartQuestion) -> dict[str, ShardReport]:
     Raises:
         UsageError: Which part it is is not known, or it cannot be written there.
     """
-    from ckpttool.nodes.tree import read_looks
+    from ckpttool.nodes.read.tree import read_looks
 
     process = process_of_part(question.part)
     if process is None:
@@ -175,7 +175,7 @@ def _made(
     run = run_of(question, process)
     mount = mount_of(root, mount_table())
     divided = _divided(question.split, process, shared=mount.reach is Reach.SHARED)
-    from ckpttool.nodes.looking import look_at
+    from ckpttool.nodes.write.looking import look_at
 
     check, share = question.check, None
     if question.seal:

@@ -21,8 +21,9 @@ from ckpttool.core.commands.options import Format, FormatOpt, Quiet, duration, f
 from ckpttool.core.commands.tree_options import ConfigPath, LevelName, LevelOpt, TreeOptions
 from ckpttool.core.domain.frozen import dataclass, replace
 from ckpttool.core.errors import ExitCode, UsageError
+from ckpttool.nodes.commands import PartNumber
 from ckpttool.nodes.model import PartQuestion, Split
-from ckpttool.nodes.part_names import process_of_part
+from ckpttool.nodes.write.names import process_of_part
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,15 +180,7 @@ class KeepOptions:
             rich_help_panel="Watch",
         ),
     ] = None
-    part: Annotated[
-        str,
-        typer.Option(
-            "--part",
-            metavar="I/N|auto[/N]",
-            help="Which it is, from 1; auto: as the launcher says.",
-            rich_help_panel="Which part",
-        ),
-    ] = "auto"
+    part: PartNumber = "auto"
     run_id: Annotated[
         str | None,
         typer.Option(

@@ -111,7 +111,7 @@ def merge_of(tree: Tree) -> Merge | None:
     """Return the parts of which a tree was put together; None where its files are read."""
     if tree.machines is None:
         return None
-    from ckpttool.nodes.machines import MachinesOfParts
+    from ckpttool.nodes.read.machines import MachinesOfParts
 
     return tree.machines.merge if isinstance(tree.machines, MachinesOfParts) else None
 

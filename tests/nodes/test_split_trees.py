@@ -16,7 +16,7 @@ import ckpttool
 from ckpttool.core.domain.question import CheckQuestion, ResumeQuestion, TreeQuestion
 from ckpttool.core.domain.verdict import Level
 from ckpttool.core.errors import CkptToolError
-from ckpttool.nodes import tree as merged
+from ckpttool.nodes.read import tree as merged
 from ckpttool.nodes.records.part import Look
 from ckpttool.trainers.locate import locate
 from tests.support.commands import ask

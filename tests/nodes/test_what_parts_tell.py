@@ -11,7 +11,7 @@ import pytest
 
 import ckpttool
 from ckpttool.core.errors import IncompleteError
-from ckpttool.nodes import tree as merged
+from ckpttool.nodes.read import tree as merged
 from ckpttool.nodes.records.part import Look, read_parts
 from tests.support.answers import writable_copy
 from tests.support.commands import ask

@@ -14,9 +14,9 @@ from ckpttool.core.domain.node import Room
 from ckpttool.core.domain.question import CheckQuestion
 from ckpttool.core.domain.verdict import Level, ShardReport
 from ckpttool.core.errors import CkptToolError
-from ckpttool.nodes import looking
 from ckpttool.nodes.model import Seat
 from ckpttool.nodes.records.part import Look, read_parts, spelled_part
+from ckpttool.nodes.write import looking
 from ckpttool.trainers.locate import locate
 
 T = TypeVar("T")

@@ -16,10 +16,10 @@ from ckpttool.core.domain.verdict import ShardReport
 from ckpttool.core.errors import UsageError
 from ckpttool.core.verbs.remembering import with_found_damaged
 from ckpttool.core.verify.observation import Engines
-from ckpttool.nodes.engine import OF_CONTENT, OF_THE_SAVE_BEFORE, RecordedEngine
-from ckpttool.nodes.half_gone import without_half_gone
-from ckpttool.nodes.merging import MergedLooks
 from ckpttool.nodes.model import Seat
+from ckpttool.nodes.read.engine import OF_CONTENT, OF_THE_SAVE_BEFORE, RecordedEngine
+from ckpttool.nodes.read.half_gone import without_half_gone
+from ckpttool.nodes.read.merging import MergedLooks
 from ckpttool.nodes.rules.merged import SKEW_SECONDS, with_doubt, with_merge
 from ckpttool.nodes.rules.placement import with_placement
 from ckpttool.nodes.rules.room import needs_of

@@ -13,9 +13,9 @@ from ckpttool.core.errors import IncompleteError, UnknownLayoutError, UnsafeErro
 from ckpttool.core.records import PART_SUFFIX, STREAM
 from ckpttool.core.storage import is_folder, open_storage
 from ckpttool.core.storage.base import Kind, OverLimitError, Storage
-from ckpttool.nodes.machines import MachinesOfParts
-from ckpttool.nodes.merging import MergedLooks, merge
 from ckpttool.nodes.model import MOST_PARTS_BYTES
+from ckpttool.nodes.read.machines import MachinesOfParts
+from ckpttool.nodes.read.merging import MergedLooks, merge
 from ckpttool.nodes.records.part import MOST_PARTS, Look, read_parts
 from ckpttool.nodes.storage.recorded import RecordedStorage, inner_of, lend, spelled
 from ckpttool.trainers.listing import Listing, list_root

@@ -32,10 +32,10 @@ from ckpttool.core.verbs.verifying import content_engine, verify
 from ckpttool.core.verify.engines.waiting import WaitingEngine
 from ckpttool.core.verify.plan import plan_checks
 from ckpttool.core.verify.session import reports_of
-from ckpttool.nodes.sealing import not_sealed_for, seal_share
 from ckpttool.nodes.storage.noting import NotingStorage
 from ckpttool.nodes.storage.recorded import Answers, inner_of, lend, spelled, take_back
 from ckpttool.nodes.storage.shared_out import Mine, SharedOut
+from ckpttool.nodes.write.sealing import not_sealed_for, seal_share
 from ckpttool.trainers.common.loose_file import SHARD_SUFFIXES
 from ckpttool.trainers.listing import list_root
 from ckpttool.trainers.located import Located
@@ -119,7 +119,7 @@ def look_at(
                 reports |= _headers(root, asked, question, but=reports)
         reports |= {report.path: report for report in _strays(root, sorted(left - reports.keys()), question)}
         if not by_scalars and left:
-            from ckpttool.nodes.reading_for_others import read_for_others
+            from ckpttool.nodes.write.reading_for_others import read_for_others
 
             read_for_others(storage, LocalStorage(root), sorted(left))
         if any(sealing.written for sealing in sealings):

@@ -10,7 +10,7 @@ from ckpttool.core.domain.finding import Code, Finding, in_order, note
 from ckpttool.core.domain.frozen import replace
 from ckpttool.core.records.journal import TRASH, trash_folder, trashed_name
 from ckpttool.core.storage import open_storage
-from ckpttool.nodes.merging import MergedLooks
+from ckpttool.nodes.read.merging import MergedLooks
 from ckpttool.trainers.base import Refusal, ScanOptions
 from ckpttool.trainers.listing import list_root
 from ckpttool.trainers.located import Located
