@@ -32,7 +32,7 @@ from ckpttool.core.domain.health import Health  # noqa: E402
 from ckpttool.core.domain.shard import FormatName  # noqa: E402
 from ckpttool.core.domain.units import ByteCount, Rank  # noqa: E402
 from ckpttool.core.domain.verdict import Level, ShardReport, Verdict  # noqa: E402
-from ckpttool.health.model_events import HealthJudgement  # noqa: E402
+from ckpttool.health.model.events import HealthJudgement  # noqa: E402
 from ckpttool.report.model import TreeReport  # noqa: E402
 from ckpttool.report.verbs import page  # noqa: E402
 from tests.support.inventories import checkpoint, tree  # noqa: E402

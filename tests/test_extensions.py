@@ -17,7 +17,7 @@ from ckpttool.core.extensions import features, imported
 from ckpttool.core.storage import STORAGES
 from ckpttool.core.verbs.resolving import PassedOver, ReadsLogs
 from ckpttool.features import FEATURES
-from ckpttool.health.verbs_evidence import gather
+from ckpttool.health.verbs.evidence import gather
 from tests.conftest import FIXTURES
 from tests.support.answers import writable_copy
 

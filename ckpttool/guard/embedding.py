@@ -11,7 +11,7 @@ from ckpttool.core.errors import UsageError
 from ckpttool.guard.capture.facts import unwrapped
 from ckpttool.guard.norm import is_sharded, sum_of_squares
 from ckpttool.guard.objects import Objects
-from ckpttool.health.rules_timeline import SETTLED_AFTER
+from ckpttool.health.rules.timeline import SETTLED_AFTER
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -16,7 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from ckpttool.core.domain.frozen import dataclass
 from ckpttool.core.domain.units import Rank, Step
-from ckpttool.health.model_asd import FeatureValue
+from ckpttool.health.model.asd import FeatureValue
 
 _LOOKED_AT = (torch.float32, torch.bfloat16)
 """As Ascend's detector has it: float16 is scaled, and what overflows there is the scaler's business."""

@@ -1,8 +1,8 @@
 """Which checkpoints a training log calls healthy, and which rule and threshold would have called them so.
 
-For who sets up a training: `ckpttool health`, `replay`, `calibrate`, `asd`. It begins in `verbs.py` and its neighbours.
-What `resolve` asks of training logs is answered by `verbs_evidence.py`. Rules are pure; `policies` has those that users
-choose from, `asd` the detection of silent errors on Ascend.
+For who sets up a training: `ckpttool health`, `replay`, `calibrate`, `asd`. It begins in `verbs`;
+`resolve` is told by `verbs/evidence.py` what logs have to say. Rules are pure: those that users choose from are in
+`policies`, those of the detection of silent errors on Ascend in `asd`, all others in `rules`.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from ckpttool.core.extensions import Feature
 
 FEATURE = Feature(
     answers={
-        "health": "ckpttool.health.answers",
-        "replay": "ckpttool.health.answers_replay",
-        "calibration": "ckpttool.health.answers_calibration",
-        "asd": "ckpttool.health.answers_asd",
+        "health": "ckpttool.health.answers.health",
+        "replay": "ckpttool.health.answers.replay",
+        "calibration": "ckpttool.health.answers.calibration",
+        "asd": "ckpttool.health.answers.asd",
     },
-    log_evidence="ckpttool.health.verbs_evidence:gather",
+    log_evidence="ckpttool.health.verbs.evidence:gather",
 )

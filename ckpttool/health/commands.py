@@ -16,7 +16,7 @@ from ckpttool.core.commands.tree_options import ConfigPath, MoreDirs, TreeOption
 from ckpttool.core.domain.frozen import dataclass
 from ckpttool.core.domain.verdict import Level, Verdict
 from ckpttool.core.errors import UsageError
-from ckpttool.health.model import HealthAnswer
+from ckpttool.health.model.answers import HealthAnswer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

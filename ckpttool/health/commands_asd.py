@@ -13,7 +13,7 @@ from ckpttool.core.commands.grouped import exits, grouped
 from ckpttool.core.commands.helped import Command, Group
 from ckpttool.core.commands.options import Format, FormatOpt, Quiet
 from ckpttool.core.domain.frozen import dataclass
-from ckpttool.health.model_asd import AsdConfig
+from ckpttool.health.model.asd import AsdConfig
 
 app = typer.Typer(
     name="asd",

@@ -12,8 +12,8 @@ from ckpttool.core.domain.question import ResumeQuestion, TreeQuestion
 from ckpttool.core.domain.retention import Pruning
 from ckpttool.core.domain.units import ByteCount, Step
 from ckpttool.core.domain.verdict import Verification
-from ckpttool.health.model import HealthAnswer
-from ckpttool.health.model_events import HealthEvent
+from ckpttool.health.model.answers import HealthAnswer
+from ckpttool.health.model.events import HealthEvent
 
 
 class PageForm(str, Enum):

@@ -20,13 +20,13 @@ from ckpttool.core.storage.disk import LocalDisk
 from ckpttool.core.verbs.resolving import TRUSTED_SECONDS, Answer, resolve
 from ckpttool.core.verbs.scanning import Where, asked
 from ckpttool.core.verbs.verifying import read_once, verify
-from ckpttool.health.model import HealthQuestion
-from ckpttool.health.model_events import MARKS_SPIKE, HealthEvent
+from ckpttool.health.model.events import MARKS_SPIKE, HealthEvent
+from ckpttool.health.model.questions import HealthQuestion
 from ckpttool.health.policies.base import judge
 from ckpttool.health.policies.skip import SkipPolicy
-from ckpttool.health.rules_checkpoints import embedding_norms
-from ckpttool.health.rules_evidence import large_spikes
-from ckpttool.health.verbs import judged
+from ckpttool.health.rules.checkpoints import embedding_norms
+from ckpttool.health.rules.evidence import large_spikes
+from ckpttool.health.verbs.health import judged
 from ckpttool.report.model import Curve, PageForm, ReportQuestion, TreeReport
 from ckpttool.retention.verbs import prune
 from ckpttool.trainers.registry import log_reader

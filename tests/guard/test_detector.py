@@ -19,8 +19,8 @@ from ckpttool.core.domain.units import Rank, Step
 from ckpttool.core.errors import UsageError
 from ckpttool.core.formats.strict_json import ParseError
 from ckpttool.guard.rules.detector import FeatureValueDetector
-from ckpttool.health.model_asd import AsdEvent, AsdKind, FeatureValue
-from ckpttool.health.model_events import EventKind, HealthEvent
+from ckpttool.health.model.asd import AsdEvent, AsdKind, FeatureValue
+from ckpttool.health.model.events import EventKind, HealthEvent
 from ckpttool.trainers.mindformers.silent_errors import MONITOR
 from tests.support.log_rows import INF, NAN
 

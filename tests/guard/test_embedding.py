@@ -14,8 +14,8 @@ import ckpttool
 from ckpttool.core.domain.health import Health
 from ckpttool.core.errors import UsageError
 from ckpttool.guard import Guard
-from ckpttool.health.model import HealthQuestion
-from ckpttool.health.model_events import HealthReport
+from ckpttool.health.model.events import HealthReport
+from ckpttool.health.model.questions import HealthQuestion
 
 THRESHOLD = 270.0
 HEALTHY, UNHEALTHY, UNKNOWN = Health.HEALTHY, Health.UNHEALTHY, Health.UNKNOWN

@@ -17,7 +17,7 @@ from ckpttool.core.errors import ExitCode
 from ckpttool.guard.answers.report import prometheus, table
 from ckpttool.guard.model.report import GuardReport
 from ckpttool.guard.rules.report import MOST, GuardTally
-from ckpttool.health.model import LogReading
+from ckpttool.health.model.reading import LogReading
 from tests.support.json_schemas import problems_of
 
 K = GuardEventKind

@@ -21,7 +21,7 @@ from ckpttool.core.errors import UsageError
 from ckpttool.core.formats.strict_json import Json, as_object
 from ckpttool.guard.model.guarding import Action, Decision, GuardMode, Proposal
 from ckpttool.guard.rules.guarding import SpikeGuard
-from ckpttool.health.model_events import EventKind
+from ckpttool.health.model.events import EventKind
 from ckpttool.health.policies.base import Policy, judge
 from ckpttool.health.policies.olmo import OlmoPolicy
 from ckpttool.health.policies.robust_z import RobustZPolicy

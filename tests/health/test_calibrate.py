@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from ckpttool.core.domain.advice import Refusal, Threshold
 from ckpttool.core.domain.metrics import StepMetrics
 from ckpttool.core.domain.units import Step
-from ckpttool.health.rules_calibrate import calibrate
+from ckpttool.health.rules.calibrate import calibrate
 from tests.support.log_rows import INF, NAN, rows
 
 

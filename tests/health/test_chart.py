@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from ckpttool.core.domain.advice import Bin, Threshold
 from ckpttool.core.domain.units import Step
 from ckpttool.core.render.text import WIDTH
-from ckpttool.health.chart import Mark, histogram, norm_chart
+from ckpttool.health.answers.chart import Mark, histogram, norm_chart
 
 CURVE = [(Step(step), 250.0 + 10 * math.sin(step / 9)) for step in range(1, 200)]
 

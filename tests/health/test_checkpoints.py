@@ -14,8 +14,8 @@ from ckpttool.core.domain.shard import FormatName, ShardRole
 from ckpttool.core.domain.units import ByteCount, Rank, Step
 from ckpttool.core.domain.verdict import Level, ShardReport, TensorStat, Verdict
 from ckpttool.core.errors import IncompleteError
-from ckpttool.health.model_events import HealthJudgement, HealthReport
-from ckpttool.health.rules_checkpoints import (
+from ckpttool.health.model.events import HealthJudgement, HealthReport
+from ckpttool.health.rules.checkpoints import (
     assert_read_to_its_end,
     embedding_norms,
     newest,

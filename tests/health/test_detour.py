@@ -10,12 +10,12 @@ from ckpttool.core.domain.advice import Choice, Spike
 from ckpttool.core.domain.metrics import LogNote, LogProblem, NoteKind, StepMetrics
 from ckpttool.core.domain.units import Step
 from ckpttool.core.errors import IncompleteError, UsageError
-from ckpttool.health.model import LogReading
-from ckpttool.health.model_events import EventKind, HealthEvent, HealthTimeline
+from ckpttool.health.model.events import EventKind, HealthEvent, HealthTimeline
+from ckpttool.health.model.reading import LogReading
 from ckpttool.health.policies.base import Coverage, judge
 from ckpttool.health.policies.robust_z import RobustZPolicy
 from ckpttool.health.policies.skip import SkipPolicy
-from ckpttool.health.rules_detour import (
+from ckpttool.health.rules.detour import (
     RewindRecipe,
     SampleClock,
     Stop,
@@ -28,7 +28,7 @@ from ckpttool.health.rules_detour import (
     skipped_at_end,
     spike_to_pass,
 )
-from ckpttool.health.rules_timeline import timeline
+from ckpttool.health.rules.timeline import timeline
 from tests.support.log_rows import bloom
 
 BLOOM = Spike(onset=Step(31216), end=Step(31250))

@@ -8,8 +8,8 @@ from ckpttool.core.domain.finding import Code, Severity
 from ckpttool.core.domain.health import Health
 from ckpttool.core.domain.metrics import LogAttempt, StepMetrics
 from ckpttool.core.domain.units import Step
-from ckpttool.health.model_events import HealthReport, SavedCheckpoint
-from ckpttool.health.rules_embedding import judge_health
+from ckpttool.health.model.events import HealthReport, SavedCheckpoint
+from ckpttool.health.rules.embedding import judge_health
 from tests.support.log_rows import INF, NAN
 
 HEALTHY, UNHEALTHY, UNKNOWN = Health.HEALTHY, Health.UNHEALTHY, Health.UNKNOWN

@@ -17,7 +17,7 @@ from ckpttool.core.domain.metrics import LogProblem, StepMetrics, TrainingLog
 from ckpttool.core.domain.plan import ResumePoint
 from ckpttool.core.domain.question import ResumeQuestion
 from ckpttool.core.domain.units import Step
-from ckpttool.health.model_events import (
+from ckpttool.health.model.events import (
     CheckpointMark,
     HealthJudgement,
     HealthTimeline,
@@ -25,8 +25,8 @@ from ckpttool.health.model_events import (
     SuspectInterval,
     SuspectKind,
 )
-from ckpttool.health.rules_detour import only_up_to, without_spikes
-from ckpttool.health.rules_evidence import (
+from ckpttool.health.rules.detour import only_up_to, without_spikes
+from ckpttool.health.rules.evidence import (
     Evidence,
     large_spikes,
     log_findings,

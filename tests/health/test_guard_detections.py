@@ -10,10 +10,10 @@ from ckpttool.core.domain.guarding import GuardEventKind
 from ckpttool.core.domain.metrics import LogProblem
 from ckpttool.core.logs.base import LogSource
 from ckpttool.health.asd.features import FeaturePolicy
-from ckpttool.health.model_asd import AsdConfig, AsdEvent, AsdKind
-from ckpttool.health.model_events import EventKind, SuspectKind
-from ckpttool.health.read_asd_events import detector_events, read_asd_events
-from ckpttool.health.rules_timeline import timeline
+from ckpttool.health.model.asd import AsdConfig, AsdEvent, AsdKind
+from ckpttool.health.model.events import EventKind, SuspectKind
+from ckpttool.health.read.asd_events import detector_events, read_asd_events
+from ckpttool.health.rules.timeline import timeline
 from tests.core.logs.test_guard_events import RUN, SKIP, line
 from tests.support.guard_events import Told, train
 

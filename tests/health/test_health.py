@@ -174,7 +174,7 @@ def test_a_file_that_is_no_health_file_is_not_overwritten(here: Path) -> None:
 def test_another_process_that_writes_is_waited_for_and_then_told(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import filelock
 
-    from ckpttool.health import verbs as judging
+    from ckpttool.health.verbs import health as judging
 
     tree(here)
     log(here, NORMS)

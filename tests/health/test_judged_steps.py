@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ckpttool.core.domain.units import Step
-from ckpttool.health.model_events import JudgedSteps
+from ckpttool.health.model.events import JudgedSteps
 
 JUDGED = JudgedSteps(first=Step(64), last=Step(100), why="it needs 64 steps")
 

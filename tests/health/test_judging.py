@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ckpttool
 from ckpttool.core.domain.verdict import Level, Verdict
-from ckpttool.health.model import HealthQuestion
+from ckpttool.health.model.questions import HealthQuestion
 from tests.support.answers import FIXTURES
 
 

@@ -12,7 +12,7 @@ import pytest
 import ckpttool
 from ckpttool.core.commands import progress
 from ckpttool.core.errors import IncompleteError, UsageError
-from ckpttool.health.read_asd_events import detector_events
+from ckpttool.health.read.asd_events import detector_events
 from tests.support.training_logs import write_log
 from tests.support.trees import TreeBuilder
 

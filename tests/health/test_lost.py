@@ -9,7 +9,7 @@ import pytest
 from ckpttool.core.domain.metrics import LogAttempt, StepMetrics
 from ckpttool.core.domain.plan import LostTime, LostTimeSource
 from ckpttool.core.domain.units import Step
-from ckpttool.health.rules_lost import with_log
+from ckpttool.health.rules.lost import with_log
 from tests.core.decide.test_lost import ONE_RUN, found
 from tests.support.inventories import checkpoint
 

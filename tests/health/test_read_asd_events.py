@@ -6,8 +6,8 @@ import io
 
 from ckpttool.core.domain.metrics import LogProblem, parse_local_time
 from ckpttool.core.logs.base import LogSource
-from ckpttool.health.model_asd import AsdEvent, AsdKind
-from ckpttool.health.read_asd_events import read_asd_events, without_relayed
+from ckpttool.health.model.asd import AsdEvent, AsdKind
+from ckpttool.health.read.asd_events import read_asd_events, without_relayed
 from tests.core.logs.reading import LOGS
 
 

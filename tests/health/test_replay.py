@@ -12,12 +12,13 @@ from ckpttool.core.domain.log_question import SpikeQuestion
 from ckpttool.core.domain.metrics import LogAttempt, StepMetrics
 from ckpttool.core.domain.units import Step
 from ckpttool.core.errors import UsageError
-from ckpttool.health.model import LogReading, ReplayAnswer
-from ckpttool.health.model_events import CheckpointMark, MarkState, SkippedSpan
+from ckpttool.health.model.answers import ReplayAnswer
+from ckpttool.health.model.events import CheckpointMark, MarkState, SkippedSpan
+from ckpttool.health.model.reading import LogReading
 from ckpttool.health.policies.skip import SkipPolicy
 from ckpttool.health.policies.zclip import ZClipPolicy
-from ckpttool.health.rules_replay import Trace, advise, courses_of, replay
-from ckpttool.health.rules_timeline import timeline
+from ckpttool.health.rules.replay import Trace, advise, courses_of, replay
+from ckpttool.health.rules.timeline import timeline
 from tests.support.log_rows import INF, NAN, bloom, row, rows
 
 

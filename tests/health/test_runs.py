@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from ckpttool.core.domain.metrics import LogAttempt, StepMetrics
 from ckpttool.core.domain.units import Step
-from ckpttool.health.model_events import SavedCheckpoint
-from ckpttool.health.rules_runs import Home, course, homes, shown
+from ckpttool.health.model.events import SavedCheckpoint
+from ckpttool.health.rules.runs import Home, course, homes, shown
 
 
 def attempt(steps: Iterable[int], norm: float = 1.0, *, begun: bool = False, ended: bool = False) -> LogAttempt:

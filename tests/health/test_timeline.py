@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from ckpttool.core.domain.metrics import LocalTime, LogAttempt, StepMetrics, parse_local_time, show_local_time
 from ckpttool.core.domain.units import Rank, Step
 from ckpttool.health.asd.features import FeaturePolicy
-from ckpttool.health.model_asd import AsdConfig, AsdEvent, AsdKind
-from ckpttool.health.model_events import (
+from ckpttool.health.model.asd import AsdConfig, AsdEvent, AsdKind
+from ckpttool.health.model.events import (
     EventKind,
     HealthEvent,
     HealthTimeline,
@@ -23,8 +23,8 @@ from ckpttool.health.model_events import (
 )
 from ckpttool.health.policies.base import judge
 from ckpttool.health.policies.skip import SkipPolicy
-from ckpttool.health.rules_runs import Home
-from ckpttool.health.rules_timeline import Courses, mark_by_start, mark_checkpoints, timeline, without_skipped
+from ckpttool.health.rules.runs import Home
+from ckpttool.health.rules.timeline import Courses, mark_by_start, mark_checkpoints, timeline, without_skipped
 from tests.support.log_rows import NAN, bloom, row
 
 

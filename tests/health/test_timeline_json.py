@@ -10,8 +10,8 @@ import pytest
 from ckpttool.core.domain.metrics import parse_local_time
 from ckpttool.core.domain.units import Rank, Step
 from ckpttool.core.errors import UsageError
-from ckpttool.health.model_events import SuspectInterval, SuspectKind
-from ckpttool.health.verbs_evidence import timeline_in
+from ckpttool.health.model.events import SuspectInterval, SuspectKind
+from ckpttool.health.verbs.evidence import timeline_in
 
 SPIKE: dict[str, object] = {
     "kind": "spike",

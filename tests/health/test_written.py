@@ -9,7 +9,7 @@ import pytest
 from ckpttool.core.domain.checkpoint import Checkpoint
 from ckpttool.core.domain.shard import FileStamp
 from ckpttool.core.domain.units import ByteCount
-from ckpttool.health.read_logs import written
+from ckpttool.health.read.logs import written
 from tests.support.inventories import checkpoint
 
 

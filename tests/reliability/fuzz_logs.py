@@ -19,9 +19,9 @@ from ckpttool.core.logs.merge import merge
 from ckpttool.core.logs.tensorboard import TensorBoard
 from ckpttool.guard.answers.report import prometheus
 from ckpttool.guard.rules.report import MOST, GuardTally
-from ckpttool.health.model import LogReading
-from ckpttool.health.model_asd import AsdEvent
-from ckpttool.health.read_asd_events import read_asd_events, without_relayed
+from ckpttool.health.model.asd import AsdEvent
+from ckpttool.health.model.reading import LogReading
+from ckpttool.health.read.asd_events import read_asd_events, without_relayed
 from ckpttool.trainers.huggingface.log import HfTrainer
 from ckpttool.trainers.megatron.log import Megatron
 from ckpttool.trainers.mindformers.logs.text import MindFormers

@@ -21,7 +21,7 @@ from ckpttool.core.records.hashed_json import closed, is_whole
 from ckpttool.core.records.journal import TRASH, journal_bytes, read_journal
 from ckpttool.core.records.manifest import ManifestProblem, manifest_bytes, read_manifest
 from ckpttool.core.storage.base import Entry, Kind, OverLimitError
-from ckpttool.health.verbs_evidence import timeline_in
+from ckpttool.health.verbs.evidence import timeline_in
 from ckpttool.trainers.mindformers.health_file import read_health, updated_health_json
 from ckpttool.trainers.mindformers.layouts.iteration_records import parse_common, parse_metadata_files
 from ckpttool.trainers.mindformers.layouts.names import RANK_LAYOUT

@@ -6,8 +6,8 @@ import pytest
 
 from ckpttool.core.domain.advice import Spike, SpikeAdvice, StopAdvice
 from ckpttool.core.domain.units import Step
-from ckpttool.health.rules_calibrate import calibrate
-from ckpttool.health.rules_detour import advise_after_stop, advise_spike
+from ckpttool.health.rules.calibrate import calibrate
+from ckpttool.health.rules.detour import advise_after_stop, advise_spike
 from ckpttool.trainers.registry import threshold_settings, told_trainers, trainers
 from tests.support.log_rows import rows
 

@@ -25,7 +25,7 @@ from ckpttool.fp8.model.curves import (
     Spike,
     TaskChange,
 )
-from ckpttool.health.answers_reading import listed, reading_document, reading_parts
+from ckpttool.health.answers.reading import listed, reading_document, reading_parts
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -259,7 +259,7 @@ def _judgement(comparison: Comparison) -> Iterator[tuple[str, str]]:
 
 def _chart(comparison: Comparison) -> Picture:
     from ckpttool.core.domain.units import Step
-    from ckpttool.health.chart import norm_chart
+    from ckpttool.health.answers.chart import norm_chart
 
     points = [(Step((window.first + window.last) // 2), window.gap) for window in comparison.windows]
     limit = comparison.limit or 0.0

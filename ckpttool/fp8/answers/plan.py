@@ -12,7 +12,7 @@ from ckpttool.core.render.text import Pairs, columns, line, stack, whole_words
 from ckpttool.fp8.files.plan import SCHEMA, plan_document, suspicion_document
 from ckpttool.fp8.model.fp8 import Gemm
 from ckpttool.fp8.model.plan import Evidence, Experiment, Fp8Plan, NoPlan
-from ckpttool.health.answers_reading import listed
+from ckpttool.health.answers.reading import listed
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

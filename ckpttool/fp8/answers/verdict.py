@@ -12,7 +12,7 @@ from ckpttool.core.render.text import Pairs, columns, line, stack, whole_words
 from ckpttool.fp8.answers.experiment import flags
 from ckpttool.fp8.files.plan import change_document
 from ckpttool.fp8.model.plan import Cure, Fp8Verdict, Shown, VerdictKind
-from ckpttool.health.answers_reading import listed
+from ckpttool.health.answers.reading import listed
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

@@ -9,7 +9,7 @@ from ckpttool.core.domain.finding import Finding
 from ckpttool.core.domain.frozen import dataclass
 from ckpttool.core.domain.units import Step
 from ckpttool.core.errors import ExitCode
-from ckpttool.health.model import LogReading
+from ckpttool.health.model.reading import LogReading
 
 SEED = 1
 """Of all chance: same input, same answer."""

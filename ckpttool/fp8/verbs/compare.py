@@ -11,7 +11,7 @@ from ckpttool.fp8.model.curves import Curve, CurvesAnswer, CurvesQuestion, Paire
 from ckpttool.fp8.rules.align import batch_size, curve_of
 from ckpttool.fp8.rules.compare import compare
 from ckpttool.fp8.rules.evals import compare_tasks
-from ckpttool.health.model import LogReading
+from ckpttool.health.model.reading import LogReading
 from ckpttool.trainers.registry import log_reader
 
 if TYPE_CHECKING:

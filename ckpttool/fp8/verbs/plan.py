@@ -47,7 +47,7 @@ from ckpttool.fp8.rules.grounds import (
 from ckpttool.fp8.rules.horizon import LONGEST, SHORTEST, horizon, window, without_onset
 from ckpttool.fp8.verbs.compare import read_runs
 from ckpttool.fp8.verbs.verdict import baseline_of, judged, read_plan, with_logs
-from ckpttool.health.rules_lost import pace_of
+from ckpttool.health.rules.lost import pace_of
 
 if TYPE_CHECKING:
     from ckpttool.core.domain.metrics import TrainingLog

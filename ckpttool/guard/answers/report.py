@@ -13,7 +13,7 @@ from ckpttool.core.render.shell import quote
 from ckpttool.core.render.text import Indented, columns, line, stack, whole_words
 from ckpttool.guard.answers.nan_captures import row_document
 from ckpttool.guard.model.report import CaptureTold, DroppedUpdate, FaultTold, GuardReport, RankReport
-from ckpttool.health.answers_reading import listed, reading_document, reading_parts
+from ckpttool.health.answers.reading import listed, reading_document, reading_parts
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

@@ -7,7 +7,7 @@ from ckpttool.core.domain.frozen import dataclass
 from ckpttool.core.domain.units import Rank, Step
 from ckpttool.core.errors import ExitCode
 from ckpttool.guard.model.capture import CaptureRow
-from ckpttool.health.model import LogReading
+from ckpttool.health.model.reading import LogReading
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

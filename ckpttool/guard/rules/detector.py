@@ -15,8 +15,8 @@ from ckpttool.core.errors import UsageError
 from ckpttool.core.formats.strict_json import Json, as_number, as_object
 from ckpttool.health.asd.config import check_asd_config, config_in_force
 from ckpttool.health.asd.features import FeaturePolicy, FeatureWatch
-from ckpttool.health.model_asd import FeatureValue
-from ckpttool.health.model_events import EventKind, HealthEvent
+from ckpttool.health.model.asd import FeatureValue
+from ckpttool.health.model.events import EventKind, HealthEvent
 
 _LONG_AGO = LocalTime(0.0)
 

@@ -26,7 +26,7 @@ from ckpttool.core.formats.strict_json import (
     number,
 )
 from ckpttool.guard.model.guarding import Action, Decision, GuardMode, Proposal
-from ckpttool.health.model_events import EventKind, HealthEvent
+from ckpttool.health.model.events import EventKind, HealthEvent
 from ckpttool.health.policies.base import Policy
 from ckpttool.health.policies.registry import settings_of
 

@@ -12,7 +12,7 @@ from ckpttool.core.domain.units import Rank, Step
 from ckpttool.core.formats.strict_json import ParseError, as_number
 from ckpttool.guard.model.report import CaptureTold, DroppedUpdate, FaultTold, GuardReport, RankReport
 from ckpttool.guard.rules.nan_diagnosis import rows
-from ckpttool.health.model import LogReading
+from ckpttool.health.model.reading import LogReading
 
 MOST = 100
 """Of a kind of event, so many are told one by one; of all there are numbers. The files may come from anywhere."""

@@ -17,7 +17,7 @@ from ckpttool.core.logs.reading import expand_globs, open_log
 from ckpttool.core.storage import is_folder
 from ckpttool.guard.model.report import GuardReport
 from ckpttool.guard.rules.report import GuardTally
-from ckpttool.health.model import LogReading
+from ckpttool.health.model.reading import LogReading
 
 
 def guard_report(events: str | os.PathLike[str] | Sequence[str]) -> GuardReport:

@@ -9,7 +9,7 @@ from typing import Any
 from ckpttool.core.domain.asd import AsdDialect
 from ckpttool.core.domain.finding import Code, Finding, note, suspect
 from ckpttool.core.errors import UsageError
-from ckpttool.health.model_asd import AsdCheck, AsdConfig
+from ckpttool.health.model.asd import AsdCheck, AsdConfig
 
 _FLAGS = ("enable", "with_checksum")
 _COUNTS = {

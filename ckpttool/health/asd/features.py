@@ -23,8 +23,8 @@ from ckpttool.core.formats.strict_json import (
 from ckpttool.health.asd.config import config_in_force, dialect_of
 from ckpttool.health.asd.strike_book import StrikeBook, saved_rank
 from ckpttool.health.asd.strikes import Abnormal
-from ckpttool.health.model_asd import AsdConfig, AsdEvent, AsdKind, FeatureValue
-from ckpttool.health.model_events import EventKind, HealthEvent
+from ckpttool.health.model.asd import AsdConfig, AsdEvent, AsdKind, FeatureValue
+from ckpttool.health.model.events import EventKind, HealthEvent
 from ckpttool.health.policies.base import PolicySettings, Watch, least_noticed
 
 _KEEP = 0.99  # share of the old mean

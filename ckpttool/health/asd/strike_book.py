@@ -10,8 +10,8 @@ from ckpttool.core.domain.metrics import LocalTime
 from ckpttool.core.domain.units import Rank
 from ckpttool.core.formats.strict_json import Json, JsonObject, as_object, get_list, get_optional_int
 from ckpttool.health.asd.strikes import Abnormal, ChecksumClock, StrikeRule, strike_rule
-from ckpttool.health.model_asd import AsdConfig
-from ckpttool.health.model_events import EventKind, HealthEvent
+from ckpttool.health.model.asd import AsdConfig
+from ckpttool.health.model.events import EventKind, HealthEvent
 
 
 @dataclass(slots=True, kw_only=True)

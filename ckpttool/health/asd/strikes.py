@@ -23,8 +23,8 @@ from ckpttool.core.formats.strict_json import (
     get_str,
     number,
 )
-from ckpttool.health.model_asd import AsdConfig
-from ckpttool.health.model_events import EventKind, HealthEvent
+from ckpttool.health.model.asd import AsdConfig
+from ckpttool.health.model.events import EventKind, HealthEvent
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,7 +12,7 @@ from ckpttool.core.domain.frozen import dataclass
 from ckpttool.core.domain.metrics import StepMetrics
 from ckpttool.core.domain.units import Step
 from ckpttool.core.formats.strict_json import Json
-from ckpttool.health.model_events import EventKind, HealthEvent, JudgedSteps
+from ckpttool.health.model.events import EventKind, HealthEvent, JudgedSteps
 
 
 class Watch(Protocol):

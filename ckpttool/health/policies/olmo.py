@@ -9,7 +9,7 @@ from typing import ClassVar
 
 from ckpttool.core.domain.metrics import StepMetrics
 from ckpttool.core.formats.strict_json import Json, as_number, as_object, get_list, number
-from ckpttool.health.model_events import EventKind, HealthEvent
+from ckpttool.health.model.events import EventKind, HealthEvent
 from ckpttool.health.policies.base import PolicySettings, Watch, least_noticed
 
 

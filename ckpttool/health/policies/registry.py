@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, cast
 
 from ckpttool.core.domain.asd import AsdDialect
 from ckpttool.core.errors import UsageError
-from ckpttool.health.model_asd import AsdConfig
+from ckpttool.health.model.asd import AsdConfig
 
 if TYPE_CHECKING:
     from ckpttool.health.policies.base import Policy, PolicySettings

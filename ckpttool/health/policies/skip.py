@@ -10,7 +10,7 @@ from typing import ClassVar
 from ckpttool.core.domain.metrics import StepMetrics
 from ckpttool.core.domain.units import Step
 from ckpttool.core.formats.strict_json import Json, as_object, get_bool, get_int, get_optional_int
-from ckpttool.health.model_events import EventKind, HealthEvent
+from ckpttool.health.model.events import EventKind, HealthEvent
 from ckpttool.health.policies.base import PolicySettings, Watch
 
 

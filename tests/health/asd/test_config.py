@@ -12,7 +12,7 @@ from ckpttool.core.domain.finding import Code, Severity
 from ckpttool.core.domain.frozen import replace
 from ckpttool.core.errors import UsageError
 from ckpttool.health.asd.config import check_asd_config, config_in_force, defaults, dialect_of, emit_asd_config
-from ckpttool.health.model_asd import AsdCheck, AsdConfig
+from ckpttool.health.model.asd import AsdCheck, AsdConfig
 
 
 def complaints(check: AsdCheck) -> list[str]:

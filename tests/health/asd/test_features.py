@@ -7,8 +7,8 @@ import pytest
 from ckpttool.core.domain.metrics import LocalTime, StepMetrics, parse_local_time
 from ckpttool.core.domain.units import Rank, Step
 from ckpttool.health.asd.features import FeaturePolicy, ValueTest
-from ckpttool.health.model_asd import AsdConfig, AsdEvent, AsdKind, FeatureValue
-from ckpttool.health.model_events import EventKind, HealthEvent
+from ckpttool.health.model.asd import AsdConfig, AsdEvent, AsdKind, FeatureValue
+from ckpttool.health.model.events import EventKind, HealthEvent
 from ckpttool.health.policies.base import PolicySettings, judge
 from ckpttool.health.policies.registry import POLICIES, policy_of
 from tests.support.log_rows import INF, NAN, rows

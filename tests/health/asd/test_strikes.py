@@ -9,8 +9,8 @@ from ckpttool.core.domain.asd import TORCH_NPU as TORCH
 from ckpttool.core.domain.metrics import LocalTime
 from ckpttool.core.domain.units import Rank, Step
 from ckpttool.health.asd.features import FeaturePolicy
-from ckpttool.health.model_asd import AsdConfig, AsdEvent, AsdKind
-from ckpttool.health.model_events import EventKind, HealthEvent
+from ckpttool.health.model.asd import AsdConfig, AsdEvent, AsdKind
+from ckpttool.health.model.events import EventKind, HealthEvent
 from ckpttool.trainers.mindformers.silent_errors import MONITOR as MINDFORMERS
 
 DEFAULT = AsdConfig(enable=True)

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ckpttool.health.model_events import EventKind
+from ckpttool.health.model.events import EventKind
 from ckpttool.health.policies.base import judge
 from ckpttool.health.policies.robust_z import LEAST_SPREAD, MAD_TO_SIGMA, RobustZPolicy, robust
 from tests.support.log_rows import INF, NAN, rows

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ckpttool.core.domain.metrics import StepMetrics
-from ckpttool.health.model_events import EventKind, HealthEvent
+from ckpttool.health.model.events import EventKind, HealthEvent
 from ckpttool.health.policies.base import judge
 from ckpttool.health.policies.skip import SkipPolicy
 from tests.support.log_rows import INF, NAN, bloom, row, rows

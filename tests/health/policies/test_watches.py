@@ -15,8 +15,8 @@ from ckpttool.core.domain.metrics import StepMetrics
 from ckpttool.core.domain.units import Step
 from ckpttool.core.formats.strict_json import ParseError
 from ckpttool.health.asd.features import FeaturePolicy
-from ckpttool.health.model_asd import AsdConfig
-from ckpttool.health.model_events import MARKS_SPIKE, EventKind, HealthEvent
+from ckpttool.health.model.asd import AsdConfig
+from ckpttool.health.model.events import MARKS_SPIKE, EventKind, HealthEvent
 from ckpttool.health.policies.base import Policy, Watch, judge, least_noticed
 from ckpttool.health.policies.olmo import OlmoPolicy
 from ckpttool.health.policies.robust_z import RobustZPolicy

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ckpttool.health.model_events import EventKind
+from ckpttool.health.model.events import EventKind
 from ckpttool.health.policies.base import judge
 from ckpttool.health.policies.zclip import Average, ZClipPolicy
 from tests.support.log_rows import INF, NAN, rows

@@ -12,7 +12,7 @@ from ckpttool.core.domain.advice import Spike
 from ckpttool.core.domain.data_position import BatchSegment, DataQuestion
 from ckpttool.core.domain.plan import ResumePlan
 from ckpttool.core.domain.units import Rank, Step
-from ckpttool.health.rules_detour import advise_spike
+from ckpttool.health.rules.detour import advise_spike
 from ckpttool.trainers.mindformers import streaming
 from ckpttool.trainers.mindformers.streaming import not_movable, read_states, state_folder, unusable_states, writers
 from ckpttool.trainers.mindformers.train_config import StreamingData

@@ -10,8 +10,8 @@ from ckpttool.core.domain.advice import Calibration, Refusal, Threshold
 from ckpttool.core.render.json import Document
 from ckpttool.core.render.text import Picture, line, stack
 from ckpttool.core.render.yaml_edit import yaml_float
-from ckpttool.health.answers_reading import reading_document, reading_parts
-from ckpttool.health.model import CalibrationAnswer
+from ckpttool.health.answers.reading import reading_document, reading_parts
+from ckpttool.health.model.answers import CalibrationAnswer
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -55,7 +55,7 @@ def _threshold(threshold: Threshold | Refusal) -> Document:
 
 def table(answer: CalibrationAnswer) -> RenderableType:
     """Show the thresholds, how they came about, and the picture."""
-    from ckpttool.health.chart import histogram
+    from ckpttool.health.answers.chart import histogram
 
     calibration = answer.calibration
     yaml = answer.settings.text

@@ -1,4 +1,4 @@
-"""What a user asks about the health that training logs show, and what ckpttool answers."""
+"""What ckpttool answers about training logs."""
 
 from __future__ import annotations
 
@@ -8,86 +8,17 @@ from ckpttool.core.domain.exits import of_findings, safest
 from ckpttool.core.domain.finding import Code, Finding, Severity, suspect
 from ckpttool.core.domain.frozen import dataclass
 from ckpttool.core.domain.health import Health
-from ckpttool.core.domain.log_question import LogQuestion, SpikeQuestion
-from ckpttool.core.domain.metrics import LogNote, LogProblem, TrainingLog
 from ckpttool.core.domain.units import Step
 from ckpttool.core.errors import ExitCode
-from ckpttool.health.model_asd import AsdCheck
-from ckpttool.health.model_events import (
+from ckpttool.health.model.asd import AsdCheck
+from ckpttool.health.model.events import (
     CheckpointMark,
     HealthJudgement,
     HealthReport,
     HealthTimeline,
     ReplayResult,
 )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HealthQuestion:
-    """How to judge the health of checkpoints."""
-
-    threshold: float | None = None
-    """Embedding local norm (sum of squares) from which a checkpoint is unhealthy; None: go by the record."""
-    logs: LogQuestion = LogQuestion()
-    """Without patterns: what lies in the output folder."""
-    health_file: str | None = None
-    pipeline_stages: int | None = None
-    """Of the run. With one stage nothing is measured."""
-    write: bool = False
-    """Bring the health file in line with the judgement."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReplayQuestion:
-    """Which policy to replay, with which settings; None: the policy's own."""
-
-    logs: LogQuestion
-    policy: str | None = None
-    """None: the rule of the trainer that wrote the logs, else `zscore`; with a setting of `skip`, that."""
-    threshold: float | None = None
-    """`skip`: the norm. `zscore`, `zclip`, `olmo`: standard deviations."""
-    count: int | None = None
-    """`skip`: in a row until training stops."""
-    nan_counts: bool = False
-    """`skip`: count NaN, which the trainer does not."""
-    dialect: str | None = None
-    """`features`: whose detector; None: torch_npu's."""
-    asd_config: str | None = None
-    """`features`: what its environment variable holds."""
-    margin_minutes: float = 0.0
-    spike: SpikeQuestion | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LogReading:
-    """Which logs were read, and what in them is no number."""
-
-    sources: tuple[str, ...]
-    """As the user would write them."""
-    steps: int
-    """Steps that they show."""
-    notes: tuple[LogNote, ...]
-    problems: tuple[LogProblem, ...]
-    """The first ones."""
-    problem_count: int
-    unreadable: int = 0
-    """Logs that could not be read at all, or not to their end."""
-
-    @staticmethod
-    def of(log: TrainingLog) -> LogReading:
-        """Say what was read for a training's log."""
-        return LogReading(
-            sources=log.sources,
-            steps=len(log.metrics),
-            notes=log.notes,
-            problems=log.problems,
-            problem_count=log.problem_count,
-            unreadable=sum(problem.ends_the_log for problem in log.problems),
-        )
-
-    def exit_code(self, *, shown: int) -> ExitCode:
-        """Return 14 if a log could not be read to its end, or shows nothing: `shown` is how much it does."""
-        return ExitCode.INCOMPLETE if self.unreadable or not shown else ExitCode.OK
+from ckpttool.health.model.reading import LogReading
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,9 +12,11 @@ from ckpttool.core.domain.verdict import Verdict
 from ckpttool.core.errors import UsageError, WriteFailedError
 from ckpttool.core.storage import above, as_spelled_there, assert_changeable
 from ckpttool.core.verbs.scanning import Tree, Where, health_file_beside, recorded_names, tree_of
-from ckpttool.health.model import HealthAnswer, HealthQuestion, LogReading
-from ckpttool.health.model_events import HealthReport
-from ckpttool.health.rules_checkpoints import (
+from ckpttool.health.model.answers import HealthAnswer
+from ckpttool.health.model.events import HealthReport
+from ckpttool.health.model.questions import HealthQuestion
+from ckpttool.health.model.reading import LogReading
+from ckpttool.health.rules.checkpoints import (
     assert_read_to_its_end,
     embedding_norms,
     newest,
@@ -24,7 +26,7 @@ from ckpttool.health.rules_checkpoints import (
     with_newest,
     with_weights,
 )
-from ckpttool.health.rules_embedding import judge_checkpoints
+from ckpttool.health.rules.embedding import judge_checkpoints
 from ckpttool.trainers.abilities import HealthFile
 from ckpttool.trainers.base import Refusal
 from ckpttool.trainers.registry import health_file_of, log_reader

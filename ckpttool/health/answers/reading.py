@@ -11,7 +11,7 @@ from ckpttool.core.formats.strict_json import number
 from ckpttool.core.render.escape import shown
 from ckpttool.core.render.json import Document
 from ckpttool.core.render.text import Indented, line
-from ckpttool.health.model import LogReading
+from ckpttool.health.model.reading import LogReading
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

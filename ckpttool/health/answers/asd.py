@@ -9,7 +9,7 @@ from ckpttool.core.domain.finding import blocking
 from ckpttool.core.render.escape import shown
 from ckpttool.core.render.json import Document, finding_document
 from ckpttool.core.render.text import Pairs, line, stack
-from ckpttool.health.model import AsdAnswer
+from ckpttool.health.model.answers import AsdAnswer
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

@@ -8,18 +8,18 @@ from typing import TYPE_CHECKING
 
 from ckpttool.core.domain.frozen import replace
 from ckpttool.core.errors import UsageError
-from ckpttool.health.read_asd_events import detector_events
-from ckpttool.health.read_logs import written
-from ckpttool.health.rules_embedding import judge_checkpoints
-from ckpttool.health.rules_evidence import Evidence, ReadLogs, weigh
-from ckpttool.health.timeline_json import REPLAY_HEAD, REPLAY_LIMIT, is_replay, parse_timeline
+from ckpttool.health.read.asd_events import detector_events
+from ckpttool.health.read.logs import written
+from ckpttool.health.read.timeline_json import REPLAY_HEAD, REPLAY_LIMIT, is_replay, parse_timeline
+from ckpttool.health.rules.embedding import judge_checkpoints
+from ckpttool.health.rules.evidence import Evidence, ReadLogs, weigh
 from ckpttool.trainers.registry import log_reader
 
 if TYPE_CHECKING:
     from ckpttool.core.domain.checkpoint import Inventory
     from ckpttool.core.domain.log_question import EvidenceQuestion
     from ckpttool.core.domain.metrics import TrainingLog
-    from ckpttool.health.model_events import HealthTimeline
+    from ckpttool.health.model.events import HealthTimeline
 
 
 def gather(

@@ -6,8 +6,8 @@ from ckpttool.core.domain.asd import AsdDialect
 from ckpttool.core.domain.frozen import replace
 from ckpttool.core.errors import UsageError
 from ckpttool.health.asd.config import check_asd_config, defaults, dialect_of, emit_asd_config
-from ckpttool.health.model import AsdAnswer
-from ckpttool.health.model_asd import AsdCheck, AsdConfig
+from ckpttool.health.model.answers import AsdAnswer
+from ckpttool.health.model.asd import AsdCheck, AsdConfig
 from ckpttool.trainers.registry import asd_dialects
 
 

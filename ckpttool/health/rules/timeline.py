@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
 from ckpttool.core.domain.metrics import MINUTE, LocalTime, LogAttempt, StepMetrics, show_local_time
 from ckpttool.core.domain.units import Step
-from ckpttool.health.model_events import (
+from ckpttool.health.model.events import (
     MARKS_SPIKE,
     CheckpointMark,
     EventKind,
@@ -20,7 +20,7 @@ from ckpttool.health.model_events import (
     SuspectInterval,
     SuspectKind,
 )
-from ckpttool.health.rules_runs import Home, course
+from ckpttool.health.rules.runs import Home, course
 
 SETTLED_AFTER = 10
 """Steps without an event after which a spike is over: a curve that calms down still trembles."""

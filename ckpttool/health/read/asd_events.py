@@ -17,7 +17,7 @@ from ckpttool.core.formats.strict_json import JsonObject, ParseError, as_number,
 from ckpttool.core.logs.base import LogSource, lines, problem
 from ckpttool.core.logs.guard_events import EventLine, event_lines, is_run
 from ckpttool.core.logs.reading import open_log
-from ckpttool.health.model_asd import AsdEvent, AsdKind
+from ckpttool.health.model.asd import AsdEvent, AsdKind
 
 _SPIKE = (
     r"param name (?P<name>.*?), abnormal value (?P<value>\S+), previous value \S+, history avg \S+, "

@@ -13,8 +13,8 @@ from ckpttool.core.domain.log_question import SpikeQuestion
 from ckpttool.core.domain.metrics import LogAttempt, StepMetrics
 from ckpttool.core.domain.units import Step
 from ckpttool.core.errors import UsageError
-from ckpttool.health.model import ReplayAnswer
-from ckpttool.health.model_events import (
+from ckpttool.health.model.answers import ReplayAnswer
+from ckpttool.health.model.events import (
     LOSES_UPDATE,
     CheckpointMark,
     EventKind,
@@ -28,7 +28,7 @@ from ckpttool.health.model_events import (
 )
 from ckpttool.health.policies.base import Coverage, Policy, judge
 from ckpttool.health.policies.skip import SkipPolicy
-from ckpttool.health.rules_detour import (
+from ckpttool.health.rules.detour import (
     SampleClock,
     Stop,
     advise_after_stop,
@@ -38,7 +38,7 @@ from ckpttool.health.rules_detour import (
     sample_clock,
     spike_to_pass,
 )
-from ckpttool.health.rules_timeline import Courses, mark_checkpoints, timeline, without_skipped
+from ckpttool.health.rules.timeline import Courses, mark_checkpoints, timeline, without_skipped
 
 ONLY_AN_OBSERVATION = (
     "from step {step} on the log is only an observation: the training that wrote it applied that update, so with this "

@@ -16,7 +16,7 @@ from ckpttool.core.formats.strict_json import (
     number,
     parse_json,
 )
-from ckpttool.health.model_events import HealthTimeline, JudgedSteps, SuspectInterval, SuspectKind
+from ckpttool.health.model.events import HealthTimeline, JudgedSteps, SuspectInterval, SuspectKind
 
 SCHEMA = "ckpttool/replay/1"
 

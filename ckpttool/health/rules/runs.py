@@ -10,7 +10,7 @@ from itertools import pairwise
 from ckpttool.core.domain.frozen import dataclass
 from ckpttool.core.domain.metrics import LogAttempt, StepMetrics
 from ckpttool.core.domain.units import Step
-from ckpttool.health.model_events import SavedCheckpoint
+from ckpttool.health.model.events import SavedCheckpoint
 
 _MOST_OPTIONS = 2000
 """Runs times attempts: forty of the one and fifty of the other. More take seconds, and no training has so many."""

@@ -13,8 +13,8 @@ from ckpttool.core.domain.frozen import dataclass, replace
 from ckpttool.core.domain.metrics import LogNote, NoteKind, StepMetrics
 from ckpttool.core.domain.units import Step, counted
 from ckpttool.core.errors import IncompleteError, UsageError
-from ckpttool.health.model import LogReading
-from ckpttool.health.model_events import HealthTimeline, SuspectKind
+from ckpttool.health.model.events import HealthTimeline, SuspectKind
+from ckpttool.health.model.reading import LogReading
 from ckpttool.health.policies.robust_z import MAD_TO_SIGMA
 
 _SAME_DATA_AGAIN = (

@@ -9,9 +9,9 @@ from ckpttool.core.domain.checkpoint import Inventory
 from ckpttool.core.domain.finding import Code, Finding, Severity
 from ckpttool.core.domain.health import Health, worst_health
 from ckpttool.core.domain.metrics import LogAttempt, TrainingLog
-from ckpttool.health.model_events import HealthJudgement, HealthReport, SavedCheckpoint
-from ckpttool.health.rules_evidence import saved
-from ckpttool.health.rules_runs import Shown, homes, shown
+from ckpttool.health.model.events import HealthJudgement, HealthReport, SavedCheckpoint
+from ckpttool.health.rules.evidence import saved
+from ckpttool.health.rules.runs import Shown, homes, shown
 
 
 def judge_checkpoints(

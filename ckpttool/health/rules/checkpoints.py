@@ -16,9 +16,9 @@ from ckpttool.core.domain.progress import newest_first
 from ckpttool.core.domain.units import Rank, Step, on_ranks
 from ckpttool.core.domain.verdict import TensorStat, Verdict
 from ckpttool.core.errors import IncompleteError
-from ckpttool.health.model import WeightNumbers
-from ckpttool.health.model_events import HealthJudgement, HealthReport
-from ckpttool.health.rules_evidence import log_findings
+from ckpttool.health.model.answers import WeightNumbers
+from ckpttool.health.model.events import HealthJudgement, HealthReport
+from ckpttool.health.rules.evidence import log_findings
 
 _FIRST_MOMENT = "adam_m."
 _NO_WEIGHT = ("adam_", "accu_grads", "fi_parameter", "position")

@@ -12,16 +12,18 @@ from ckpttool.core.domain.frozen import replace
 from ckpttool.core.domain.log_question import STDIN, LogQuestion
 from ckpttool.core.errors import UsageError
 from ckpttool.health.asd.features import FeaturePolicy
-from ckpttool.health.model import CalibrationAnswer, LogReading, ReplayAnswer, ReplayQuestion
+from ckpttool.health.model.answers import CalibrationAnswer, ReplayAnswer
+from ckpttool.health.model.questions import ReplayQuestion
+from ckpttool.health.model.reading import LogReading
 from ckpttool.health.policies.base import Policy, PolicySettings
 from ckpttool.health.policies.registry import policy_of, settings_of
-from ckpttool.health.read_asd_events import detector_events
-from ckpttool.health.read_logs import LogPass, written
-from ckpttool.health.rules_calibrate import calibrate as recommend
-from ckpttool.health.rules_evidence import saves_of
-from ckpttool.health.rules_replay import Trace, advise, courses_of, logged
-from ckpttool.health.rules_replay import replay as run
-from ckpttool.health.rules_timeline import timeline, without_skipped
+from ckpttool.health.read.asd_events import detector_events
+from ckpttool.health.read.logs import LogPass, written
+from ckpttool.health.rules.calibrate import calibrate as recommend
+from ckpttool.health.rules.evidence import saves_of
+from ckpttool.health.rules.replay import Trace, advise, courses_of, logged
+from ckpttool.health.rules.replay import replay as run
+from ckpttool.health.rules.timeline import timeline, without_skipped
 from ckpttool.trainers.registry import (
     asd_dialects,
     log_reader,
@@ -33,7 +35,7 @@ from ckpttool.trainers.registry import (
 
 if TYPE_CHECKING:
     from ckpttool.core.verbs.scanning import Tree
-    from ckpttool.health.model_asd import AsdEvent
+    from ckpttool.health.model.asd import AsdEvent
 
 _STAND_IN = (
     "the logs hold no line of a detector, so the square of the global norm is judged: a stand-in for the largest "

@@ -13,9 +13,9 @@ from ckpttool.core.render.escape import shown
 from ckpttool.core.render.finding_lines import HEALTH_STYLE, grouped_findings
 from ckpttool.core.render.json import Document, finding_document
 from ckpttool.core.render.text import NARROW, Picture, columns, line, stack, whole_words
-from ckpttool.health.answers_reading import reading_document
-from ckpttool.health.model import HealthAnswer, WeightNumbers
-from ckpttool.health.model_events import HealthJudgement
+from ckpttool.health.answers.reading import reading_document
+from ckpttool.health.model.answers import HealthAnswer, WeightNumbers
+from ckpttool.health.model.events import HealthJudgement
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
@@ -186,7 +186,7 @@ def _curve(answer: HealthAnswer) -> list[RenderableType]:
             for numbers in answer.weights
             if numbers.step is not None and numbers.embedding_moment is not None
         ]
-    from ckpttool.health.chart import Mark, norm_chart
+    from ckpttool.health.answers.chart import Mark, norm_chart
 
     judged = answer.report.judgements
     marks = [

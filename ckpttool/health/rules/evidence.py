@@ -17,9 +17,8 @@ from ckpttool.core.domain.metrics import LocalTime, LogAttempt, LogProblem, Step
 from ckpttool.core.domain.plan import NoResumePoint, ResumePoint
 from ckpttool.core.domain.units import Step
 from ckpttool.health.asd.features import FeaturePolicy
-from ckpttool.health.model import LogReading
-from ckpttool.health.model_asd import AsdConfig, AsdEvent
-from ckpttool.health.model_events import (
+from ckpttool.health.model.asd import AsdConfig, AsdEvent
+from ckpttool.health.model.events import (
     CheckpointMark,
     HealthEvent,
     HealthJudgement,
@@ -31,10 +30,11 @@ from ckpttool.health.model_events import (
     SuspectKind,
     union,
 )
+from ckpttool.health.model.reading import LogReading
 from ckpttool.health.policies.base import Coverage, judge
 from ckpttool.health.policies.robust_z import RobustZPolicy
 from ckpttool.health.policies.skip import SkipPolicy
-from ckpttool.health.rules_detour import (
+from ckpttool.health.rules.detour import (
     RewindRecipe,
     advise_after_stop,
     advise_spike,
@@ -47,9 +47,9 @@ from ckpttool.health.rules_detour import (
     spike_to_pass,
     without_spikes,
 )
-from ckpttool.health.rules_lost import with_log
-from ckpttool.health.rules_runs import Home, homes, shown
-from ckpttool.health.rules_timeline import Courses, timeline
+from ckpttool.health.rules.lost import with_log
+from ckpttool.health.rules.runs import Home, homes, shown
+from ckpttool.health.rules.timeline import Courses, timeline
 
 LARGE_SPIKE = 2.0
 """Factor over the robust limit from which a norm is held against a checkpoint. What leaves its band by less moves the

@@ -12,7 +12,7 @@ from ckpttool.core.domain.metrics import LocalTime, LogAttempt, LogItem, LogNote
 from ckpttool.core.logs.base import local_time
 from ckpttool.core.logs.merge import KEPT_PROBLEMS, Merging, merge
 from ckpttool.core.logs.reading import LogReader
-from ckpttool.health.model import LogReading
+from ckpttool.health.model.reading import LogReading
 
 
 def written(checkpoints: Iterable[Checkpoint]) -> dict[CheckpointKey, LocalTime]:

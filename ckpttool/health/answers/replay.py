@@ -12,9 +12,9 @@ from ckpttool.core.render.answers.advice import Row, advice_document, advice_par
 from ckpttool.core.render.escape import shown
 from ckpttool.core.render.json import Document
 from ckpttool.core.render.text import Pairs, line, stack
-from ckpttool.health.answers_reading import MOST_LINES, listed, reading_document, reading_parts
-from ckpttool.health.model import ReplayAnswer
-from ckpttool.health.model_events import (
+from ckpttool.health.answers.reading import MOST_LINES, listed, reading_document, reading_parts
+from ckpttool.health.model.answers import ReplayAnswer
+from ckpttool.health.model.events import (
     LOSES_UPDATE,
     CheckpointMark,
     EventKind,
@@ -24,7 +24,7 @@ from ckpttool.health.model_events import (
     ReplayResult,
     SkippedSpan,
 )
-from ckpttool.health.timeline_json import SCHEMA, judged_document, timeline_document
+from ckpttool.health.read.timeline_json import SCHEMA, judged_document, timeline_document
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

@@ -1,0 +1,1 @@
+"""What is answered about training logs: JSON beside the table."""

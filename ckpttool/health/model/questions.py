@@ -1,0 +1,42 @@
+"""What a user asks about the health that training logs show."""
+
+from __future__ import annotations
+
+from ckpttool.core.domain.frozen import dataclass
+from ckpttool.core.domain.log_question import LogQuestion, SpikeQuestion
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HealthQuestion:
+    """How to judge the health of checkpoints."""
+
+    threshold: float | None = None
+    """Embedding local norm (sum of squares) from which a checkpoint is unhealthy; None: go by the record."""
+    logs: LogQuestion = LogQuestion()
+    """Without patterns: what lies in the output folder."""
+    health_file: str | None = None
+    pipeline_stages: int | None = None
+    """Of the run. With one stage nothing is measured."""
+    write: bool = False
+    """Bring the health file in line with the judgement."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplayQuestion:
+    """Which policy to replay, with which settings; None: the policy's own."""
+
+    logs: LogQuestion
+    policy: str | None = None
+    """None: the rule of the trainer that wrote the logs, else `zscore`; with a setting of `skip`, that."""
+    threshold: float | None = None
+    """`skip`: the norm. `zscore`, `zclip`, `olmo`: standard deviations."""
+    count: int | None = None
+    """`skip`: in a row until training stops."""
+    nan_counts: bool = False
+    """`skip`: count NaN, which the trainer does not."""
+    dialect: str | None = None
+    """`features`: whose detector; None: torch_npu's."""
+    asd_config: str | None = None
+    """`features`: what its environment variable holds."""
+    margin_minutes: float = 0.0
+    spike: SpikeQuestion | None = None

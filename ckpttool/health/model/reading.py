@@ -1,0 +1,39 @@
+"""Which logs were read, and what in them is no number."""
+
+from __future__ import annotations
+
+from ckpttool.core.domain.frozen import dataclass
+from ckpttool.core.domain.metrics import LogNote, LogProblem, TrainingLog
+from ckpttool.core.errors import ExitCode
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogReading:
+    """Which logs were read, and what in them is no number."""
+
+    sources: tuple[str, ...]
+    """As the user would write them."""
+    steps: int
+    """Steps that they show."""
+    notes: tuple[LogNote, ...]
+    problems: tuple[LogProblem, ...]
+    """The first ones."""
+    problem_count: int
+    unreadable: int = 0
+    """Logs that could not be read at all, or not to their end."""
+
+    @staticmethod
+    def of(log: TrainingLog) -> LogReading:
+        """Say what was read for a training's log."""
+        return LogReading(
+            sources=log.sources,
+            steps=len(log.metrics),
+            notes=log.notes,
+            problems=log.problems,
+            problem_count=log.problem_count,
+            unreadable=sum(problem.ends_the_log for problem in log.problems),
+        )
+
+    def exit_code(self, *, shown: int) -> ExitCode:
+        """Return 14 if a log could not be read to its end, or shows nothing: `shown` is how much it does."""
+        return ExitCode.INCOMPLETE if self.unreadable or not shown else ExitCode.OK

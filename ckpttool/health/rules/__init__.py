@@ -1,0 +1,1 @@
+"""What training logs say of checkpoints, as pure rules."""

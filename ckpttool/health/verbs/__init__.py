@@ -1,0 +1,1 @@
+"""What the library answers about training logs, and what `resolve` is told of them."""
