@@ -13,11 +13,11 @@ from xxhash import xxh3_64_intdigest
 
 from ckpttool.core.domain.frozen import dataclass
 from ckpttool.core.domain.guarding import GuardEventKind
-from ckpttool.core.domain.saving import OWN_STATE, SaveLayout, SaveProgress
+from ckpttool.core.domain.saving import SaveLayout, SaveProgress
 from ckpttool.core.domain.units import ByteCount, Rank
 from ckpttool.core.errors import CkptToolError, IncompleteError, NothingToResumeError, UsageError
 from ckpttool.core.formats.strict_json import OWN_MEMORY, ParseError, get_int, get_str, parse_object
-from ckpttool.core.records import SealPlace, births_begin
+from ckpttool.core.records import OWN_STATE, SealPlace, births_begin
 from ckpttool.core.records.birth import recorded_shard
 from ckpttool.core.storage import open_storage
 from ckpttool.core.write.stream import FileDigest

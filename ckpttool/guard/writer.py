@@ -22,14 +22,14 @@ from ckpttool.core.domain.frozen import dataclass
 from ckpttool.core.domain.guarding import GuardEventKind
 from ckpttool.core.domain.health import Health
 from ckpttool.core.domain.manifest import Manifest, ShardSeal
-from ckpttool.core.domain.saving import OWN_STATE, SavedScalar, SaveLabel, SaveLayout, SaveProgress
+from ckpttool.core.domain.saving import SavedScalar, SaveLabel, SaveLayout, SaveProgress
 from ckpttool.core.domain.shard import FormatName
 from ckpttool.core.domain.units import ByteCount, Rank, Step, moment
 from ckpttool.core.errors import CkptToolError, UsageError
 from ckpttool.core.formats.base import schema_hash, schema_rows
 from ckpttool.core.formats.safetensors.header import spelled
 from ckpttool.core.formats.strict_json import JsonObject
-from ckpttool.core.records import births_begin
+from ckpttool.core.records import OWN_STATE, births_begin
 from ckpttool.core.records.birth import birth_path
 from ckpttool.core.records.manifest import manifest_bytes
 from ckpttool.core.verify.kernels.tensors import TensorHashes

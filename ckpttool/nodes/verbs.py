@@ -31,7 +31,7 @@ from ckpttool.nodes.storage.recorded import Answers
 from ckpttool.nodes.storage.shared_out import Mine, by_file, by_folder
 from ckpttool.nodes.write.names import assert_own, name_of, place_of, process_of_part, run_of
 from ckpttool.trainers.locate import locate
-from ckpttool.trainers.places_below import places_below
+from ckpttool.trainers.parts import places_below
 
 if TYPE_CHECKING:
     from ckpttool.nodes.write.looking import Seen

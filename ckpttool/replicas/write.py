@@ -21,7 +21,7 @@ from ckpttool.core.domain.units import moment
 from ckpttool.core.domain.verdict import CheckTask, Level, ShardReport
 from ckpttool.core.errors import CkptToolError, IncompleteError, NotDurableError, WriteFailedError
 from ckpttool.core.formats import read_header
-from ckpttool.core.formats.safetensors import LENGTH_BYTES
+from ckpttool.core.formats.base import LENGTH_BYTES
 from ckpttool.core.formats.safetensors.header import InvalidHeaderError, metadata_in, with_metadata
 from ckpttool.core.records import HEAL_JOURNAL
 from ckpttool.core.records.journal import heal_journal_bytes

@@ -19,12 +19,10 @@ from ckpttool.core.storage import is_folder, open_storage, shortest
 from ckpttool.core.storage.base import Entry, Kind, LostLinkError, Storage, is_there
 from ckpttool.trainers.base import Layout, Part, Refusal
 from ckpttool.trainers.common import LOOSE_FILE_LAYOUT, TRACKERS
-from ckpttool.trainers.common.tracker_file import whose_tracker
 from ckpttool.trainers.listing import Listing, list_root, show_alone
 from ckpttool.trainers.located import Located
 from ckpttool.trainers.others import looks_like, others_saves
-from ckpttool.trainers.parts import outward, trees_around
-from ckpttool.trainers.places_below import places_below
+from ckpttool.trainers.parts import outward, places_below, trees_around
 from ckpttool.trainers.registry import loose_file, meant, recognised, titles, trainer_named, trainer_of
 
 if TYPE_CHECKING:
@@ -461,6 +459,8 @@ def _is_of_same(tree: Located, other: Located) -> bool:
 
 
 def _whose(listing: Listing) -> str:
+    from ckpttool.trainers.common.tracker_file import whose_tracker
+
     return whose_tracker(
         [entry.name for entry in listing.entries if entry.kind is Kind.FILE or entry.name not in TRACKERS]
     )

@@ -1,16 +1,17 @@
-"""The tree of which a path is a part, however deep in one of its saves it lies."""
+"""The tree of which a path is a part, however deep in one of its saves it lies; and the places of trees below it."""
 
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from ckpttool.core.storage import is_local, open_storage
+from ckpttool.core.storage import is_folder, is_local, open_storage, shortest
 from ckpttool.core.storage.base import Entry, Kind, Storage
 from ckpttool.trainers.base import Layout, Part, Refusal
 from ckpttool.trainers.listing import Listing, list_root, show_alone
-from ckpttool.trainers.registry import layouts, recognised
+from ckpttool.trainers.registry import layouts, places, recognised
 
 DEEPEST_PART = 4
 """Folders from a tree down to a file in one of its saves: Orbax's `30/default/ocdbt.process_0/d/FILE`."""
@@ -76,3 +77,31 @@ def outward(folder: str) -> Iterator[tuple[str, str]]:
             return
         root, inner = parent or os.curdir, f"{own}/{inner}" if inner else own
         yield root, inner
+
+
+def places_below(path: str) -> Iterator[str]:
+    """Yield the folders below one in which trainings usually save, each once, however it is linked."""
+    seen = {os.path.realpath(path)}
+    for place in places():
+        found = [path]
+        for part in place.split("/"):
+            inner = (os.path.join(folder, name) for folder in found for name in _called(part, folder))
+            found = [shortest(root) for root in inner if is_folder(root)]
+        for root in found:
+            real = os.path.realpath(root)
+            if real not in seen:
+                seen.add(real)
+                yield root
+
+
+def _called(name: str, folder: str) -> list[str]:
+    """Return the name, or where it ends with a `*` what is called so in a folder, with a number for the star."""
+    start, star, _ = name.partition("*")
+    if not star:
+        return [name]
+    try:
+        entries = list_root(open_storage(folder)).beginning(start)
+    except OSError:
+        return []
+    names = [entry.name for entry in entries if re.fullmatch("[0-9]+", entry.name[len(start) :])]
+    return sorted(names, key=lambda name: (len(name), name))

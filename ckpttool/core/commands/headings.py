@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from ckpttool.core.commands.options import LAYOUTS
 from ckpttool.core.commands.settings import variable_of
 
 OUTPUT = "Output"
@@ -18,9 +19,6 @@ _LAST = ("--verbose", "--quiet", "--no-config", "--debug", "--help")
 
 MEANS_NOTHING = {command: {"--health-file"} for command in ("seal", "trash")}
 """Accepted as ever, and shown no more: there they change no answer."""
-
-LAYOUTS = "{layouts}"
-"""What stands in the help of an option for the names of all layouts, until it is shown: no other start loads them."""
 
 _EVERYWHERE = ("1, 2, 130", "ckpttool failed; a wrong command line; interrupted.")
 

@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ckpttool.core.domain.data_position import BatchSegment
 from ckpttool.core.domain.units import STEP_DIGITS
 from ckpttool.core.errors import UsageError
 
 if TYPE_CHECKING:
     from fractions import Fraction
+
+    from ckpttool.core.domain.data_position import BatchSegment
 
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
 _LONGEST = 1000 * 365 * _SECONDS["d"]
@@ -89,6 +90,10 @@ def share(text: str) -> Fraction | int | None:
     return int(Fraction(size[1]) * 1024 ** (1 + _POWERS.index(size[2].upper()))) or None
 
 
+LAYOUTS = "{layouts}"
+"""What stands in the help of an option for the names of all layouts, until it is shown: no other start loads them."""
+
+
 class Format(str, Enum):
     """How the result is written."""
 
@@ -131,6 +136,8 @@ def segments(texts: list[str] | None) -> tuple[BatchSegment, ...]:
 
 
 def _segment(text: str) -> BatchSegment:
+    from ckpttool.core.domain.data_position import BatchSegment
+
     steps, _, batch = text.partition(":")
     if not (is_count(steps) and is_count(batch) and int(batch)):
         raise UsageError(f"--segment takes STEPS:GBS, such as 1000:512, not {text!r}")

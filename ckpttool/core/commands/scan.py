@@ -9,7 +9,6 @@ from typing import Annotated
 import typer
 
 import ckpttool
-from ckpttool.core.commands import progress
 from ckpttool.core.commands.answers import show_each, show_trees
 from ckpttool.core.commands.grouped import OF_A_TREE, exits, grouped
 from ckpttool.core.commands.options import Format, FormatOpt, Quiet
@@ -62,6 +61,8 @@ def scan(
     if not below:
         raise typer.Exit(show_each(ask, (tree.path, *(more or ())), fmt))
     roots = (tree.path or os.curdir, *(more or ()))
+    from ckpttool.core.commands import progress
+
     with progress.busy("looking for trees", quiet=quiet):
         paths = dict.fromkeys(path for root in roots for path in ckpttool.trees_below(root, layout=tree.layout))
     if not paths:

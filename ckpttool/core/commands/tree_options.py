@@ -10,8 +10,7 @@ import typer
 
 import ckpttool
 from ckpttool.core.commands import completing, output
-from ckpttool.core.commands.headings import LAYOUTS
-from ckpttool.core.commands.options import Segments, Verbose, duration, is_count, segments
+from ckpttool.core.commands.options import LAYOUTS, Segments, Verbose, duration, is_count, segments
 from ckpttool.core.domain.frozen import dataclass
 from ckpttool.core.domain.question import DEFAULT_DIR, AskedSizes
 from ckpttool.core.domain.units import Step, counted

@@ -16,10 +16,9 @@ from ckpttool.core.domain.expectation import (
     FilesByRank,
     cut_short,
 )
-from ckpttool.core.domain.finding import Code, Finding, blocking, damage, in_order, note, unknown
+from ckpttool.core.domain.finding import Code, Finding, blocking, damage, helped, in_order, note, unknown
 from ckpttool.core.domain.frozen import replace
 from ckpttool.core.domain.health import HealthBook
-from ckpttool.core.domain.remedies import helped
 from ckpttool.core.domain.units import MAX_RANKS, Rank, counted
 from ckpttool.core.errors import UsageError
 

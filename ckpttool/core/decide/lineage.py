@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from ckpttool.core.decide.tracker import TrackedCourse
 from ckpttool.core.domain.checkpoint import Checkpoint, Inventory, RunSummary
-from ckpttool.core.domain.data_position import PastSizes
 from ckpttool.core.domain.finding import Code, Finding, note, suspect
 from ckpttool.core.domain.progress import Progress
 from ckpttool.core.domain.units import Step
+
+if TYPE_CHECKING:
+    from ckpttool.core.domain.data_position import PastSizes
 
 
 class Course:
@@ -106,6 +109,8 @@ class Course:
         }
         steps = [save.step for save in way if save.step is not None and self.progress.batch_size(save) is None]
         unrecorded = max((step for step in steps if step <= (checkpoint.step or 0)), default=0)
+        from ckpttool.core.domain.data_position import PastSizes  # a scan asks for none
+
         return PastSizes(
             batch_sizes=tuple(sorted(sizes)),
             unrecorded_steps=unrecorded,

@@ -7,9 +7,8 @@ from enum import Enum
 from typing import TypeAlias
 
 from ckpttool.core.domain.checkpoint import RunSummary, Topology
-from ckpttool.core.domain.finding import Code, Finding, damage
+from ckpttool.core.domain.finding import Code, Finding, damage, helped
 from ckpttool.core.domain.frozen import dataclass
-from ckpttool.core.domain.remedies import helped
 from ckpttool.core.domain.shard import FileStamp, Shard, ShardRole
 from ckpttool.core.domain.units import Rank
 

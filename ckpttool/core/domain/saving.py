@@ -10,12 +10,6 @@ from ckpttool.core.domain.frozen import dataclass
 from ckpttool.core.domain.health import Health
 from ckpttool.core.domain.units import Rank, Step
 
-OWN_STATE = "ckpttool.state"
-"""The tensor in which our own writer holds as JSON what is no tensor: no other writer's file has one.
-
-It differs from rank to rank, so it is not in the file's metadata, which is equal in all files of a save.
-"""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SaveProgress:

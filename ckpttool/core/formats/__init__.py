@@ -3,20 +3,90 @@
 from __future__ import annotations
 
 import errno
+from collections.abc import Callable
+from typing import NamedTuple
 
 from ckpttool.core.domain.finding import Code, Finding, damage
 from ckpttool.core.domain.frozen import replace
 from ckpttool.core.domain.scalars import NO_FACTS, ShardFacts
 from ckpttool.core.domain.shard import TORCH_FORMATS, FormatName
 from ckpttool.core.domain.verdict import ShardReport
-from ckpttool.core.formats.base import Header, ShardFormat, unread_header, unsupported
+from ckpttool.core.formats.base import (
+    ENCRYPTED,
+    LENGTH_BYTES,
+    RECORD,
+    ZIP_MAGIC,
+    Header,
+    ShardFormat,
+    unread_header,
+    unsupported,
+)
 from ckpttool.core.formats.front import HEAD_BYTES, Front
-from ckpttool.core.formats.mindspore.shard import MindSporeCkpt
-from ckpttool.core.formats.safetensors.shard import Safetensors
-from ckpttool.core.formats.torch.shard import TorchPickle, TorchZip, unsafe_pickle
 from ckpttool.core.storage.base import ByteSource
 
-FORMATS: tuple[ShardFormat, ...] = (TorchZip(), MindSporeCkpt(), Safetensors(), TorchPickle())
+
+class Known(NamedTuple):
+    """A format as far as a file's first bytes tell it: what reads it is imported where there is such a file."""
+
+    name: FormatName
+    recognise: Callable[[bytes], bool]
+    """Tells from the first bytes, never from the file's name."""
+    reader: Callable[[], ShardFormat]
+
+
+def _is_zip(head: bytes) -> bool:
+    return head.startswith(ZIP_MAGIC)
+
+
+def _torch_zip() -> ShardFormat:
+    from ckpttool.core.formats.torch.shard import TorchZip
+
+    return TorchZip()
+
+
+def _is_mindspore(head: bytes) -> bool:
+    """Tell by the first field, or by the mark of an encrypted file.
+
+    A safetensors header of a fitting length begins with the same byte, but then with zeros where a record has its
+    tensor's name.
+    """
+    return head.startswith(ENCRYPTED) or (head[:1] == bytes([RECORD]) and any(head[4:8]))
+
+
+def _mindspore() -> ShardFormat:
+    from ckpttool.core.formats.mindspore.shard import MindSporeCkpt
+
+    return MindSporeCkpt()
+
+
+def _is_safetensors(head: bytes) -> bool:
+    """Tell by the brace after the length: the header MUST begin with it."""
+    return head[LENGTH_BYTES : LENGTH_BYTES + 1] == b"{"
+
+
+def _safetensors() -> ShardFormat:
+    from ckpttool.core.formats.safetensors.shard import Safetensors
+
+    return Safetensors()
+
+
+def _is_pickle(head: bytes) -> bool:
+    """Tell by the opcode PROTO with a protocol that exists; torch's legacy magic number is a pickle itself."""
+    return head[:1] == b"\x80" and head[1:2] in {b"\2", b"\3", b"\4", b"\5"}
+
+
+def _torch_pickle() -> ShardFormat:
+    from ckpttool.core.formats.torch.shard import TorchPickle
+
+    return TorchPickle()
+
+
+FORMATS = (
+    Known(FormatName.TORCH_ZIP, _is_zip, _torch_zip),
+    Known(FormatName.MINDSPORE_CKPT, _is_mindspore, _mindspore),
+    Known(FormatName.SAFETENSORS, _is_safetensors, _safetensors),
+    Known(FormatName.TORCH_PICKLE, _is_pickle, _torch_pickle),
+)
 """Every format, the one with the surest mark first. Pickle comes last: its mark is two bytes, and a safetensors file
 whose header has 640 bytes begins with the same two."""
 
@@ -54,7 +124,9 @@ def read_header(source: ByteSource, *, named: FormatName, facts: ShardFacts = NO
         return _zeroed(source, named, head)
     for shard_format in FORMATS:
         if shard_format.recognise(head):
-            return _under_its_name(shard_format.header(front, head, facts), named)
+            return _under_its_name(shard_format.reader().header(front, head, facts), named)
+    from ckpttool.core.formats.torch.shard import unsafe_pickle
+
     # The oldest pickles begin with no mark at all.
     return unsafe_pickle(source, head, hidden=False) or unread_header(
         named, _unrecognised(head, size), bytes_read=len(head)

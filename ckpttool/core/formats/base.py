@@ -15,6 +15,21 @@ if TYPE_CHECKING:
     from ckpttool.core.formats.front import Front
 
 
+ZIP_MAGIC = b"PK\x03\x04"
+"""Signature of a zip's first local file header."""
+
+ENCRYPTED = (b"\xd8\x5e\x3a\x7f", b"\xd9\x5e\x3a\x7f", b"\xda\x5e\x3a\x7f")
+"""What an encrypted file of MindSpore begins with.
+
+Source: crypto.h in MindSpore: AES-GCM, AES-CBC and SM4-CBC, as little-endian numbers.
+"""
+
+RECORD = 0x0A
+"""First byte of every record of MindSpore: field 1, length-delimited."""
+
+LENGTH_BYTES = 8
+"""What the length of a safetensors header takes, in front of it."""
+
 LAST_PAGE_BYTES = 4096
 """A lost page at the end of a file is the commonest trace of a power cut: the size is there, the data is not."""
 
@@ -70,10 +85,6 @@ class ShardFormat(Protocol):
     """One file format."""
 
     name: FormatName
-
-    def recognise(self, head: bytes) -> bool:
-        """Tell from the first bytes, never from the file's name."""
-        ...
 
     def header(self, source: Front, head: bytes, facts: ShardFacts) -> Header:
         """Read the header and nothing of the tensors' data but the scalars that are asked for.

@@ -25,6 +25,12 @@ SEALS_BESIDE = f"{OWN_FOLDER}/seals"
 PART_SUFFIX = ".ckptpart"
 """Of a file in which one of several machines wrote what it sees of a tree."""
 
+OWN_STATE = "ckpttool.state"
+"""The tensor in which our own writer holds as JSON what is no tensor: no other writer's file has one.
+
+It differs from rank to rank, so it is not in the file's metadata, which is equal in all files of a save.
+"""
+
 STREAM = "-"
 """In the place of such a file: standard input."""
 

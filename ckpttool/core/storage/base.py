@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from contextlib import AbstractContextManager
 from enum import Enum
 from typing import NamedTuple, Protocol, runtime_checkable
@@ -204,3 +205,18 @@ def unreadable(path: str, error: OSError, rank: Rank | None = None) -> Finding:
         remedy=remedy_of(error),
         ranks=() if rank is None else (rank,),
     )
+
+
+class ShrankError(OSError):
+    """The file ended before the range did: somebody cut it while it was read.
+
+    Attributes:
+        offset: First byte that is no longer there.
+        expected_end: Where the range was to end, exclusive.
+    """
+
+    def __init__(self, *, offset: int, expected_end: int) -> None:
+        """Say where the file ends now, and where it should."""
+        super().__init__(errno.ESTALE, f"the file ends at byte {offset}, expected {expected_end}")
+        self.offset = offset
+        self.expected_end = expected_end

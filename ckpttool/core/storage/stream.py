@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import time
 from collections.abc import Iterator
 from typing import Protocol, runtime_checkable
 
-from ckpttool.core.storage.base import ByteSource
+from ckpttool.core.storage.base import ByteSource, ShrankError
 
 BLOCK_BYTES = 512 << 10
 """One read. Smaller ones cost calls, larger ones leave the core's own cache (often 1 MiB) before all have had them."""
@@ -19,21 +18,6 @@ SMALLEST_DROP = 1 << 20
 PROBES = 16
 """Pages looked at to tell whether a range is cached; spread out, because the header has just been read anyway."""
 _PAGE_BYTES = 4096
-
-
-class ShrankError(OSError):
-    """The file ended before the range did: somebody cut it while it was read.
-
-    Attributes:
-        offset: First byte that is no longer there.
-        expected_end: Where the range was to end, exclusive.
-    """
-
-    def __init__(self, *, offset: int, expected_end: int) -> None:
-        """Say where the file ends now, and where it should."""
-        super().__init__(errno.ESTALE, f"the file ends at byte {offset}, expected {expected_end}")
-        self.offset = offset
-        self.expected_end = expected_end
 
 
 @runtime_checkable

@@ -5,11 +5,9 @@ from __future__ import annotations
 from contextlib import closing
 from typing import TYPE_CHECKING
 
-from ckpttool.core.decide.start import start_findings
 from ckpttool.core.domain.finding import Code, Severity
 from ckpttool.core.domain.frozen import replace
 from ckpttool.core.domain.plan import JudgedStart, NoResumePoint, ResumePlan
-from ckpttool.core.render.answers.resume import fragment
 from ckpttool.core.verbs.resolving import own_start
 
 if TYPE_CHECKING:
@@ -67,6 +65,8 @@ def with_start(answer: Answer) -> ResumePlan | NoResumePoint:
 
 def against_start(start: JudgedStart, answer: Answer, plan: ResumePlan) -> tuple[Finding, ...]:
     """Say what speaks against it, with the way that makes it load what was chosen."""
+    from ckpttool.core.decide.start import start_findings  # most starts differ in nothing
+
     trainer, config = answer.tree.trainer, answer.question.config
     return start_findings(
         start,
@@ -78,6 +78,7 @@ def against_start(start: JudgedStart, answer: Answer, plan: ResumePlan) -> tuple
 
 
 def _ways(start: JudgedStart, answer: Answer, plan: ResumePlan) -> list[str]:
+    from ckpttool.core.render.answers.resume import fragment
     from ckpttool.core.render.shell import join, quote  # most trees need none
 
     trainer, config = answer.tree.trainer, answer.question.config

@@ -12,8 +12,7 @@ from ckpttool.core.domain.shard import FileStamp, FormatName, TensorEntry
 from ckpttool.core.domain.units import ByteCount, counted
 from ckpttool.core.domain.verdict import CheckTask, Level, ShardReport
 from ckpttool.core.storage import open_storage
-from ckpttool.core.storage.base import ByteSource, NotRegularError, ReplacedError, Storage, unreadable
-from ckpttool.core.storage.stream import ShrankError
+from ckpttool.core.storage.base import ByteSource, NotRegularError, ReplacedError, ShrankError, Storage, unreadable
 from ckpttool.core.verify.checks.structure import observe_header
 from ckpttool.core.verify.observation import Observation
 

@@ -7,10 +7,9 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from typing import TYPE_CHECKING
 
 from ckpttool.core.domain.checkpoint import Checkpoint, CheckpointKey, Inventory
-from ckpttool.core.domain.finding import Code, Finding, Severity, blocking, damage
+from ckpttool.core.domain.finding import Code, Finding, Severity, blocking, damage, helped
 from ckpttool.core.domain.frozen import dataclass, replace
 from ckpttool.core.domain.rebuilt import rebuilt_from
-from ckpttool.core.domain.remedies import helped
 from ckpttool.core.domain.replicas import Trust
 from ckpttool.core.domain.shard import Shard, ShardRole
 from ckpttool.core.domain.verdict import CheckTask, Level, ShardReport, Verdict

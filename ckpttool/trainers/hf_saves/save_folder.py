@@ -14,9 +14,8 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
 from ckpttool.core.domain.checkpoint import Checkpoint, CommitState
-from ckpttool.core.domain.finding import Code, Finding, damage, note, suspect, unsafe
+from ckpttool.core.domain.finding import Code, Finding, damage, helped, note, suspect, unsafe
 from ckpttool.core.domain.frozen import replace
-from ckpttool.core.domain.remedies import helped
 from ckpttool.core.domain.shard import FormatName, Shard, ShardRole
 from ckpttool.core.domain.units import MAX_RANKS, Rank
 from ckpttool.core.formats import read_header

@@ -8,9 +8,8 @@ Source:
 from __future__ import annotations
 
 from ckpttool.core.domain.checkpoint import Content
-from ckpttool.core.domain.finding import Finding, Severity
+from ckpttool.core.domain.finding import Finding, Severity, helped
 from ckpttool.core.domain.frozen import dataclass, replace
-from ckpttool.core.domain.remedies import helped
 from ckpttool.core.formats.torch.pickle_objects import BrokenPickleError
 from ckpttool.core.formats.torch.plain import plain_values, value_at
 from ckpttool.core.storage.base import ByteSource, NotRegularError, Storage

@@ -17,7 +17,6 @@ from ckpttool.core.domain.shard import ShardRole
 from ckpttool.core.domain.units import Rank
 from ckpttool.trainers.mindformers.layouts.names import ITERATION_LAYOUT, RANK_LAYOUT
 from ckpttool.trainers.mindformers.load import LoadKeys, load_keys
-from ckpttool.trainers.mindformers.run_length import length_findings
 from ckpttool.trainers.mindformers.simulate.names import with_rank
 
 if TYPE_CHECKING:
@@ -302,6 +301,8 @@ def _redundancy(start: Start) -> Iterator[Finding]:
 
 def _length(start: Start) -> Iterator[Finding]:
     """Find what ends at once, or elsewhere than at the end of its epochs."""
+    from ckpttool.trainers.mindformers.run_length import length_findings  # who gives no config need not wait for it
+
     yield from length_findings(start.config, start.plan, start.inventory, start.logged_epoch)
 
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from ckpttool.core.domain.finding import Code, Finding, damage, suspect, unsafe
+from ckpttool.core.domain.finding import Code, Finding, damage, helped, suspect, unsafe
 from ckpttool.core.domain.frozen import replace
-from ckpttool.core.domain.remedies import helped
 from ckpttool.core.domain.shard import Shard, ShardRole
 from ckpttool.core.domain.units import ByteCount
 from ckpttool.core.formats.base import MAX_FINDINGS, over_limit, quoted

@@ -18,9 +18,8 @@ from operator import add, gt
 from typing import TYPE_CHECKING
 
 from ckpttool.core.domain.checkpoint import Checkpoint, CommitState
-from ckpttool.core.domain.finding import Code, Finding, damage, suspect, unknown, unsafe
+from ckpttool.core.domain.finding import Code, Finding, damage, helped, suspect, unknown, unsafe
 from ckpttool.core.domain.frozen import dataclass, replace
-from ckpttool.core.domain.remedies import helped
 from ckpttool.core.domain.shard import FormatName, Shard, ShardRole
 from ckpttool.core.domain.units import ByteCount, Rank, counted
 from ckpttool.core.formats.base import MAX_FINDINGS, over_limit, quoted

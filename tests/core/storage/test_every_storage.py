@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from ckpttool.core.storage.base import Kind, NotRegularError, OverLimitError, Storage, is_there
+from ckpttool.core.storage.base import Kind, NotRegularError, OverLimitError, ShrankError, Storage, is_there
 from ckpttool.core.storage.hidden import HiddenStorage
 from ckpttool.core.storage.local import LocalStorage
-from ckpttool.core.storage.stream import ShrankError, read_blocks
+from ckpttool.core.storage.stream import read_blocks
 from tests.support.memory_storage import Bucket, MemoryStorage, Recording
 
 CONTENT = bytes(range(256)) * 5

@@ -11,8 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ckpttool.core.storage import stream
+from ckpttool.core.storage.base import ShrankError
 from ckpttool.core.storage.local import LocalStorage
-from ckpttool.core.storage.stream import BLOCK_BYTES, ShrankError, read_blocks, was_cached
+from ckpttool.core.storage.stream import BLOCK_BYTES, read_blocks, was_cached
 from tests.support.shard_writers import MemorySource
 
 

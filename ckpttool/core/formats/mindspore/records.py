@@ -25,9 +25,6 @@ from ckpttool.core.domain.shard import TensorEntry
 from ckpttool.core.formats.base import MAX_DIMS, MAX_NAME_CHARS, over_limit, quoted
 from ckpttool.core.formats.protobuf import WireError, varint
 
-RECORD = 0x0A
-"""First byte of every record: field 1, length-delimited."""
-
 MAX_RECORD_HEAD = MAX_NAME_CHARS + 4096
 """Bytes from a record's begin to its tensor's content: a name, MAX_DIMS dims, a type and their lengths."""
 

@@ -14,7 +14,9 @@ from ckpttool.core.domain.scalars import ShardFacts
 from ckpttool.core.domain.shard import FormatName
 from ckpttool.core.formats.base import (
     CRC_LIMIT,
+    ENCRYPTED,
     MAX_FINDINGS,
+    RECORD,
     Checksum,
     Header,
     last_page,
@@ -23,20 +25,9 @@ from ckpttool.core.formats.base import (
     schema_rows,
     unread_header,
 )
-from ckpttool.core.formats.mindspore.records import (
-    MAX_RECORD_HEAD,
-    RECORD,
-    BadRecordError,
-    Record,
-    RecordReader,
-    Tensors,
-    bad,
-)
+from ckpttool.core.formats.mindspore.records import MAX_RECORD_HEAD, BadRecordError, Record, RecordReader, Tensors, bad
 from ckpttool.core.formats.scalars import plan_scalars, read_scalars
 from ckpttool.core.storage.base import ByteSource
-
-# Source: crypto.h in MindSpore: AES-GCM, AES-CBC and SM4-CBC, as little-endian numbers.
-_ENCRYPTED = (b"\xd8\x5e\x3a\x7f", b"\xd9\x5e\x3a\x7f", b"\xda\x5e\x3a\x7f")
 
 # With `crc_check`, `_exec_save` writes this mark and ten bytes behind the last record.
 _MARK = b"crc_num"
@@ -60,17 +51,9 @@ class MindSporeCkpt:
 
     name = FormatName.MINDSPORE_CKPT
 
-    def recognise(self, head: bytes) -> bool:
-        """Tell by the first field, or by the mark of an encrypted file.
-
-        A safetensors header of a fitting length begins with the same byte, but then with zeros where a record has
-        its tensor's name.
-        """
-        return head.startswith(_ENCRYPTED) or (head[:1] == bytes([RECORD]) and any(head[4:8]))
-
     def header(self, source: ByteSource, head: bytes, facts: ShardFacts) -> Header:
         """Walk from record to record, reading no tensor but the scalars that are asked for."""
-        if head.startswith(_ENCRYPTED):
+        if head.startswith(ENCRYPTED):
             return unread_header(self.name, _ENCRYPTED_FILE, bytes_read=len(head))
         walk = _Walk(source, head)
         walk.run()

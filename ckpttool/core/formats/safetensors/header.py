@@ -16,8 +16,16 @@ from ckpttool.core.domain.dtype import DType
 from ckpttool.core.domain.finding import Code, Finding, damage
 from ckpttool.core.domain.frozen import dataclass
 from ckpttool.core.domain.shard import TensorEntry
-from ckpttool.core.formats.base import MAX_DIMS, MAX_FINDINGS, over_limit, quoted, schema_hash, schema_rows
-from ckpttool.core.formats.safetensors import ALIGNMENT, LENGTH_BYTES
+from ckpttool.core.formats.base import (
+    LENGTH_BYTES,
+    MAX_DIMS,
+    MAX_FINDINGS,
+    over_limit,
+    quoted,
+    schema_hash,
+    schema_rows,
+)
+from ckpttool.core.formats.safetensors import ALIGNMENT
 
 MAX_SIZE = 2**64 - 1
 """Largest number that safetensors can hold; it refuses a larger one, and so do we."""

@@ -13,9 +13,17 @@ from ckpttool.core.domain.finding import Code, Finding, damage, note
 from ckpttool.core.domain.frozen import dataclass, replace
 from ckpttool.core.domain.scalars import AskedScalar, ShardFacts
 from ckpttool.core.domain.shard import FormatName
-from ckpttool.core.formats.base import CRC_LIMIT, LAST_PAGE_BYTES, Checksum, Header, over_limit, unread_header
+from ckpttool.core.formats.base import (
+    CRC_LIMIT,
+    LAST_PAGE_BYTES,
+    LENGTH_BYTES,
+    Checksum,
+    Header,
+    over_limit,
+    unread_header,
+)
 from ckpttool.core.formats.front import Front
-from ckpttool.core.formats.safetensors import ALIGNMENT, LENGTH_BYTES
+from ckpttool.core.formats.safetensors import ALIGNMENT, CHECKSUM_KEY
 from ckpttool.core.formats.scalars import ScalarPlan, ScalarReading, plan_scalars, read_scalars
 
 if TYPE_CHECKING:
@@ -31,10 +39,6 @@ class Safetensors:
     """The format that MindSpore writes as `.safetensors`."""
 
     name = FormatName.SAFETENSORS
-
-    def recognise(self, head: bytes) -> bool:
-        """Tell by the brace after the length: the header MUST begin with it."""
-        return head[LENGTH_BYTES : LENGTH_BYTES + 1] == b"{"
 
     def header(self, source: Front, head: bytes, facts: ShardFacts) -> Header:
         """Read and check the header, the size of the file, and the scalars that are asked for.
@@ -140,9 +144,6 @@ def _truncated(expected: int, actual: int, what: str) -> Finding:
 
 
 # --- checksum --------------------------------------------------------------------------------------------------------
-
-CHECKSUM_KEY = "crc_num"
-"""Where MindSpore puts a checksum."""
 
 
 def _checksum(metadata: tuple[tuple[str, str], ...], size: int) -> tuple[Checksum | None, list[Finding]]:

@@ -15,9 +15,9 @@ from ckpttool.core.domain.dtype import DType
 from ckpttool.core.domain.frozen import dataclass
 from ckpttool.core.domain.shard import TensorEntry
 from ckpttool.core.domain.units import counted
+from ckpttool.core.formats.base import ZIP_MAGIC
 from ckpttool.core.formats.torch.pickle_objects import BrokenPickleError, Global, Made, Tensor
 from ckpttool.core.formats.torch.pickle_values import read_values
-from ckpttool.core.formats.torch.shard import ZIP_MAGIC
 from ckpttool.core.storage.base import ByteSource
 
 if TYPE_CHECKING:

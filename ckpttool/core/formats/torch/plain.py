@@ -13,10 +13,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from ckpttool.core.formats.base import ZIP_MAGIC
 from ckpttool.core.formats.torch.part import FilePart
 from ckpttool.core.formats.torch.pickle_objects import BrokenPickleError, Made
 from ckpttool.core.formats.torch.pickle_values import read_values
-from ckpttool.core.formats.torch.shard import ZIP_MAGIC
 from ckpttool.core.formats.torch.zip_directory import read_zip_directory
 from ckpttool.core.storage.base import ByteSource
 

@@ -16,14 +16,9 @@ if TYPE_CHECKING:
     from ckpttool.core.formats.torch.pickle_opcodes import PickleNames, StorageId
     from ckpttool.core.formats.torch.zip_directory import ZipEntry
 
-# The opcode PROTO with a protocol that exists. torch's legacy magic number, itself a pickle, begins like this too.
-_PICKLE = tuple(bytes([0x80, protocol]) for protocol in range(2, 6))
-
 _SHOWN = 3
 """Names in a message."""
 
-ZIP_MAGIC = b"PK\x03\x04"
-"""Signature of a zip's first local file header."""
 _OTHERS = frozenset({".data/extern_modules", ".data/python_version", "archive_format", "archive_version", "model.json"})
 """Records of archives that are for other than torch.load."""
 _ITEM_BYTES = {
@@ -41,10 +36,6 @@ class TorchPickle:
     """What `torch.save` wrote in its legacy form."""
 
     name = FormatName.TORCH_PICKLE
-
-    def recognise(self, head: bytes) -> bool:
-        """Tell by a pickle's first two bytes."""
-        return head.startswith(_PICKLE)
 
     def header(self, source: ByteSource, head: bytes, facts: ShardFacts) -> Header:  # noqa: ARG002  (no scalars in it)
         """Refuse what would run code; else nothing of it is read."""
@@ -110,10 +101,6 @@ class TorchZip:
     """What `torch.save` writes."""
 
     name = FormatName.TORCH_ZIP
-
-    def recognise(self, head: bytes) -> bool:
-        """Tell by a zip's first bytes."""
-        return head.startswith(ZIP_MAGIC)
 
     def header(self, source: ByteSource, head: bytes, facts: ShardFacts) -> Header:  # noqa: ARG002  (the seam hands it to every format)
         """Read nothing of it: its directory stands at its end."""

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 
 from ckpttool.core.domain.checkpoint import Checkpoint
 from ckpttool.core.domain.expectation import cut_short
-from ckpttool.core.domain.finding import Code, Finding, damage
-from ckpttool.core.domain.remedies import OWN_FILE
+from ckpttool.core.domain.finding import OWN_FILE, Code, Finding, damage
 from ckpttool.core.domain.scalars import ScalarValues, spelled
 from ckpttool.core.domain.verdict import ShardReport
 

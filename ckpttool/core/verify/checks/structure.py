@@ -15,8 +15,7 @@ from ckpttool.core.domain.verdict import CheckTask, ShardReport
 from ckpttool.core.formats import read_header
 from ckpttool.core.formats.base import Header, quoted
 from ckpttool.core.formats.front import Front
-from ckpttool.core.formats.safetensors.shard import CHECKSUM_KEY
-from ckpttool.core.formats.torch.shard import look_at_pickles
+from ckpttool.core.formats.safetensors import CHECKSUM_KEY
 from ckpttool.core.storage import open_storage
 from ckpttool.core.storage.base import ByteSource
 from ckpttool.core.verify.observation import Observation
@@ -104,6 +103,8 @@ def _records(task: CheckTask, header: Header, source: ByteSource) -> ZipDirector
 
 def _look_inside(records: ZipDirectory, source: ByteSource) -> tuple[tuple[Finding, ...], int]:
     """Look at the pickles of a file that torch wrote, and at what is deflated in it."""
+    from ckpttool.core.formats.torch.shard import look_at_pickles
+
     pickled, nbytes = look_at_pickles(source, records.entries)
     if not records.deflated:
         return pickled, nbytes

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from ckpttool.core.domain.verdict import CheckTask
 from ckpttool.core.verify.check import guarded, hung
-from ckpttool.core.verify.engines.crew import TICK_SECONDS, Crew
+from ckpttool.core.verify.engines.waiting import TICK_SECONDS, Crew
 from ckpttool.core.verify.observation import Observation
 from ckpttool.core.verify.report import check_and_judge
 

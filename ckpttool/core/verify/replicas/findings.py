@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
-from ckpttool.core.domain.finding import Code, Finding, Severity, damage, note, suspect
+from ckpttool.core.domain.finding import OWN_FILE, Code, Finding, Severity, damage, note, suspect
 from ckpttool.core.domain.frozen import replace
-from ckpttool.core.domain.remedies import OWN_FILE
 from ckpttool.core.domain.replicas import FEW, DifferingBytes, Doubt, DoubtKind, Proof, SavedAt
 from ckpttool.core.domain.units import Rank, at_step, counted, on_ranks
 from ckpttool.core.domain.verdict import MIN_COPIES

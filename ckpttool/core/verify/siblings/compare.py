@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
-from ckpttool.core.domain.finding import Code, Finding, Severity, damage, note, suspect
+from ckpttool.core.domain.finding import OWN_FILE, Code, Finding, Severity, damage, note, suspect
 from ckpttool.core.domain.frozen import dataclass, replace
-from ckpttool.core.domain.remedies import OWN_FILE
 from ckpttool.core.domain.replicas import TensorDigests
 from ckpttool.core.domain.shard import FormatName, ShardRole
 from ckpttool.core.domain.verdict import ShardReport

@@ -17,9 +17,9 @@ from itertools import pairwise
 
 from ckpttool.core.domain.checkpoint import StepSource
 from ckpttool.core.domain.frozen import dataclass, replace
-from ckpttool.core.domain.saving import OWN_STATE
 from ckpttool.core.domain.units import Step
 from ckpttool.core.formats import read_header
+from ckpttool.core.records import OWN_STATE
 from ckpttool.core.storage.base import Storage
 from ckpttool.trainers.base import ScanOptions
 from ckpttool.trainers.mindformers.layouts.names import FileKind, FileName, parse_shape

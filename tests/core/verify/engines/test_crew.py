@@ -7,10 +7,9 @@ import threading
 import pytest
 
 from ckpttool.core.domain.verdict import CheckTask
-from ckpttool.core.verify.engines import crew
-from ckpttool.core.verify.engines.crew import Crew
+from ckpttool.core.verify.engines import waiting
 from ckpttool.core.verify.engines.threads import ThreadEngine
-from ckpttool.core.verify.engines.waiting import WaitingEngine
+from ckpttool.core.verify.engines.waiting import Crew, WaitingEngine
 from ckpttool.core.verify.observation import Engine, Observation
 from tests.core.verify.engines.test_threads import seen, tasks
 
@@ -48,7 +47,7 @@ def test_work_that_comes_soon_is_done_by_the_same_threads() -> None:
 
 
 def test_a_thread_without_work_ends_and_the_next_work_gets_another(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(crew, "IDLE_SECONDS", 0.01)
+    monkeypatch.setattr(waiting, "IDLE_SECONDS", 0.01)
     team = Crew()
     first = done_by(team)
     wait_for(first)
@@ -70,7 +69,7 @@ def test_work_beside_work_that_hangs_is_begun_at_once() -> None:
 
 
 def test_no_work_is_lost_where_threads_come_and_go(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(crew, "IDLE_SECONDS", 0.0)
+    monkeypatch.setattr(waiting, "IDLE_SECONDS", 0.0)
     team = Crew()
     left = threading.Semaphore(0)
     for _ in range(500):

@@ -20,7 +20,7 @@ from ckpttool.core.domain.units import ByteCount
 from ckpttool.core.domain.verdict import CheckTask, Level, VerdictWord
 from ckpttool.core.verify import plan
 from ckpttool.core.verify.check import check
-from ckpttool.core.verify.engines import crew, threads
+from ckpttool.core.verify.engines import threads, waiting
 from ckpttool.core.verify.engines.threads import ThreadEngine
 from ckpttool.core.verify.observation import Observation
 from ckpttool.core.verify.report import judge
@@ -79,7 +79,7 @@ class TestTheWork:
             assert others == sorted(others, reverse=True)  # the other's from the end
 
     def test_nothing_more_is_begun_when_nobody_wants_the_rest(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(crew, "IDLE_SECONDS", 0.01)  # so that the thread ends
+        monkeypatch.setattr(waiting, "IDLE_SECONDS", 0.01)  # so that the thread ends
         is_closed = threading.Event()
         begun: list[threading.Thread] = []
 

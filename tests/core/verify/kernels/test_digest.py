@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 from ckpttool.core.domain.dtype import DType
 from ckpttool.core.domain.shard import TensorEntry
+from ckpttool.core.storage.base import ShrankError
 from ckpttool.core.storage.local import LocalStorage
-from ckpttool.core.storage.stream import ShrankError
 from ckpttool.core.verify.kernels import digest as digest_module
 from ckpttool.core.verify.kernels import hashes
 from ckpttool.core.verify.kernels.digest import PassSink, digest_pass
