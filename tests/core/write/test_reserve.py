@@ -71,3 +71,11 @@ def test_nothing_is_added_to_a_file_that_has_a_second_name(tmp_path: Path) -> No
     append(str(events), b"line")
     append(str(events), b"line")
     assert events.read_bytes() == b"lineline"
+
+
+def test_what_is_added_lies_behind_what_was_there_and_the_file_is_closed(tmp_path: Path) -> None:
+    path = tmp_path / "summary.md"
+    for line in (b"one\n", b"two\n"):
+        append(str(path), line)
+    assert path.read_bytes() == b"one\ntwo\n"
+    assert path not in {each.resolve() for each in Path("/proc/self/fd").iterdir()}
