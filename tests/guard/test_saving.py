@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
+from xxhash import xxh3_128_hexdigest
 
 import ckpttool
 from ckpttool.core.domain.finding import Severity
@@ -160,6 +161,28 @@ def test_a_full_disk_leaves_the_save_before(background: bool, tmp_path: Path, mo
     assert writer.save() == "1_2"
     writer.close()
     assert Training().resume(tmp_path).step == 2
+
+
+def test_each_save_is_an_event_with_its_digest_and_one_that_failed_with_its_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, events = SmallNet(), Told()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    guard = Guard(model, optimizer, mode="watch", sinks=[events])
+    with ckpttool.checkpoint_writer(
+        str(tmp_path), prefix="run", model=model, optimizer=optimizer, guard=guard
+    ) as writer:
+        assert writer.save(step=1) == "1_1"
+        with monkeypatch.context() as patch:
+            full_disk(patch)
+            with pytest.raises(WriteFailedError):
+                writer.save(step=2)
+    (saved,) = events.of(GuardEventKind.SAVED)
+    content = shard(tmp_path, "1_1").read_bytes()
+    assert saved["checkpoint"] == "1_1"
+    assert (saved["bytes"], saved["digest"]) == (len(content), xxh3_128_hexdigest(content))
+    (failed,) = events.of(GuardEventKind.SAVE_FAILED)
+    assert "No space left" in str(failed["message"])
 
 
 def test_a_save_of_the_same_step_takes_the_place_of_the_first(tmp_path: Path) -> None:
