@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-TRIED = ("cli", "core/commands/test_asd.py", "core/commands/test_settings.py")
+TRIED = ("cli", "health/test_asd.py", "core/commands/test_settings.py")
 ITS_OWN_WORDS = "wrong_value or a_number or cannot_be_meant"
 """Tests of what is said about a wrong value: typer 0.29 tells it in pydantic's words, which do not hold the value."""
 
