@@ -28,8 +28,9 @@ from ckpttool.core.verify.observation import Engine
 from ckpttool.health.policies.base import Policy, Watch
 from ckpttool.trainers.abilities import ConfigReader, HealthFile, LaunchTarget, OwnWords, Simulator
 from ckpttool.trainers.base import Layout, LayoutSigns, Trainer
+from ckpttool.trainers.locate import loose_file
 from ckpttool.trainers.mindformers.simulate.versions import KNOWN_VERSIONS, Quirks, quirks_of
-from ckpttool.trainers.registry import loose_file, trainers
+from ckpttool.trainers.registry import trainers
 from tests.reliability import figures
 from tests.support import schema_tables
 

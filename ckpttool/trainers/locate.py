@@ -7,7 +7,7 @@ import os
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
+from functools import cache, partial
 from itertools import islice
 from typing import TYPE_CHECKING
 
@@ -23,7 +23,7 @@ from ckpttool.trainers.listing import Listing, list_root, show_alone
 from ckpttool.trainers.located import Located
 from ckpttool.trainers.others import looks_like, others_saves
 from ckpttool.trainers.parts import outward, places_below, trees_around
-from ckpttool.trainers.registry import loose_file, meant, recognised, titles, trainer_named, trainer_of
+from ckpttool.trainers.registry import FIRST, meant, recognised, trainer_named, trainer_of, trainers
 
 if TYPE_CHECKING:
     from ckpttool.core.domain.settings import RunConfig
@@ -361,7 +361,7 @@ def _refuse_others_below(path: str, listing: Listing) -> None:
 
 
 def _of_others(what: str) -> UnknownLayoutError:
-    return UnknownLayoutError(f"{what}; {_KNOWN.format(titles=titles())}; {_ONE_FILE}")
+    return UnknownLayoutError(f"{what}; {_KNOWN.format(titles=_titles())}; {_ONE_FILE}")
 
 
 _KNOWN = "it knows those of {titles}"
@@ -371,12 +371,12 @@ _ONE_FILE = "ckpttool verify FILE looks at one file alone"
 def _what_it_holds(listing: Listing) -> str:
     """Say what a folder holds instead of a tree, and which trees are known."""
     if not listing.entries:
-        return f": it is empty, as before a first launch; {_KNOWN.format(titles=titles())}"
+        return f": it is empty, as before a first launch; {_KNOWN.format(titles=_titles())}"
     alone = [entry.name for entry in listing.entries if loose_file().signs.recognise(listing.alone(entry.name))]
     if alone:
         files = f"only files such as {alone[-1]}, which ckpttool verify FILE looks at one by one"
-        return f": {files}; of trees {_KNOWN.format(titles=titles())}"
-    return f"; {_KNOWN.format(titles=titles())}"
+        return f": {files}; of trees {_KNOWN.format(titles=_titles())}"
+    return f"; {_KNOWN.format(titles=_titles())}"
 
 
 def _refuse_save_of_others(path: str, *, by_name: bool) -> None:
@@ -464,3 +464,25 @@ def _whose(listing: Listing) -> str:
     return whose_tracker(
         [entry.name for entry in listing.entries if entry.kind is Kind.FILE or entry.name not in TRACKERS]
     )
+
+
+@cache
+def loose_file() -> Layout:
+    """Return what is left where a path is a lone file: nobody's tree, so no folder is recognised by it."""
+    from ckpttool.trainers.common.loose_file import LooseFile
+
+    return LooseFile([trainer.scalars for trainer in trainers() if trainer.scalars is not None], lambda: signs()[0])
+
+
+def _titles() -> str:
+    """Name all trainers, for sentences."""
+    *most, last = [trainer.title for trainer in trainers()]
+    return f"{', '.join(most)} and {last}"
+
+
+def signs() -> tuple[str, str]:
+    """Say by which folders and by which files a tree is told, the most usual first."""
+    own = sorted(trainers(), key=lambda trainer: trainer.name != FIRST)
+    told = [layout.sign for trainer in own for layout in reversed(trainer.layouts)]
+    folders, files = ([sign for sign in told if sign.endswith("/") is is_folder] for is_folder in (True, False))
+    return " or ".join(folders), " or ".join(files)

@@ -11,7 +11,7 @@ from ckpttool.core.storage import is_folder, is_local, open_storage, shortest
 from ckpttool.core.storage.base import Entry, Kind, Storage
 from ckpttool.trainers.base import Layout, Part, Refusal
 from ckpttool.trainers.listing import Listing, list_root, show_alone
-from ckpttool.trainers.registry import layouts, places, recognised
+from ckpttool.trainers.registry import layouts, recognised, trainers
 
 DEEPEST_PART = 4
 """Folders from a tree down to a file in one of its saves: Orbax's `30/default/ocdbt.process_0/d/FILE`."""
@@ -82,7 +82,7 @@ def outward(folder: str) -> Iterator[tuple[str, str]]:
 def places_below(path: str) -> Iterator[str]:
     """Yield the folders below one in which trainings usually save, each once, however it is linked."""
     seen = {os.path.realpath(path)}
-    for place in places():
+    for place in dict.fromkeys(place for trainer in trainers() for place in trainer.places):
         found = [path]
         for part in place.split("/"):
             inner = (os.path.join(folder, name) for folder in found for name in _called(part, folder))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import cache, reduce
 from typing import TYPE_CHECKING, cast
 
 from ckpttool.core.domain.frozen import replace
@@ -11,16 +10,13 @@ from ckpttool.trainers.base import referred
 from ckpttool.trainers.common import LOOSE_FILE_LAYOUT
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
-    from ckpttool.core.domain.advice import Calibration, SpikeAdvice, StopAdvice, ThresholdSettings
-    from ckpttool.core.domain.asd import AsdDialect
+    from ckpttool.core.domain.advice import SpikeAdvice, StopAdvice
     from ckpttool.core.domain.data_position import SkipBatches, TrainersSkip
-    from ckpttool.core.domain.finding import Finding
-    from ckpttool.core.domain.saving import SaveLayout
-    from ckpttool.core.domain.settings import RunConfig, SafeFix
+    from ckpttool.core.domain.settings import RunConfig
     from ckpttool.core.logs.reading import LogReader
-    from ckpttool.trainers.abilities import HealthFile, OwnWords, PolicyWords
+    from ckpttool.trainers.abilities import HealthFile, OwnWords
     from ckpttool.trainers.base import Layout, LayoutSigns, Trainer
     from ckpttool.trainers.listing import Listing
 
@@ -48,43 +44,9 @@ def trainers() -> Iterator[Trainer]:
         yield cast("Trainer", referred(trainer)) if isinstance(trainer, str) else trainer
 
 
-def save_layout() -> SaveLayout:
-    """Return the layout in which our own writer saves."""
-    from ckpttool.trainers.mindformers.saving import RankSaves
-
-    return RankSaves()
-
-
-@cache
-def loose_file() -> Layout:
-    """Return what is left where a path is a lone file: nobody's tree, so no folder is recognised by it."""
-    from ckpttool.trainers.common.loose_file import LooseFile
-
-    return LooseFile([trainer.scalars for trainer in trainers() if trainer.scalars is not None], lambda: signs()[0])
-
-
 def layouts() -> tuple[LayoutSigns, ...]:
     """Return what tells how all trainers arrange checkpoints, most specific first."""
     return tuple(layout for trainer in trainers() for layout in trainer.layouts)
-
-
-def titles() -> str:
-    """Name all trainers, for sentences."""
-    *most, last = [trainer.title for trainer in trainers()]
-    return f"{', '.join(most)} and {last}"
-
-
-def signs() -> tuple[str, str]:
-    """Say by which folders and by which files a tree is told, the most usual first."""
-    own = sorted(trainers(), key=lambda trainer: trainer.name != FIRST)
-    told = [layout.sign for trainer in own for layout in reversed(trainer.layouts)]
-    folders, files = ([sign for sign in told if sign.endswith("/") is is_folder] for is_folder in (True, False))
-    return " or ".join(folders), " or ".join(files)
-
-
-def places() -> tuple[str, ...]:
-    """Return where saves lie below an output folder or a working directory."""
-    return tuple(dict.fromkeys(place for trainer in trainers() for place in trainer.places))
 
 
 def layout_names() -> tuple[str, ...]:
@@ -118,7 +80,8 @@ def health_file_of(layout: Layout) -> HealthFile | None:
     return next((trainer.health_file for trainer in trainers() if trainer.health_file is not None), None)
 
 
-def _words() -> Iterator[OwnWords]:
+def words_of_all() -> Iterator[OwnWords]:
+    """Yield how each trainer is told what ckpttool advises, of those that can be told."""
     return (trainer.words for trainer in trainers() if trainer.words is not None)
 
 
@@ -131,60 +94,21 @@ def told_trainers(advice: SpikeAdvice | StopAdvice, whose: Trainer | None) -> Sp
     """
     if advice.detour is None:
         return advice
-    told = [detour for words in _words() if (detour := words.detour(advice)) is not None]
+    told = [detour for words in words_of_all() if (detour := words.detour(advice)) is not None]
     if whose is not None and whose.name not in {detour.trainer for detour in told}:
         told = [replace(detour, config=(), argument=None) for detour in told]  # documents name them all
     return replace(advice, detour=replace(advice.detour, told=tuple(told)))
 
 
-def threshold_settings(calibration: Calibration) -> ThresholdSettings:
-    """Return thresholds in the settings of the first trainer that takes such: logs alone do not tell whose they are."""
-    return next(told for words in _words() if (told := words.thresholds(calibration)) is not None)
-
-
 def told_skip(skip: SkipBatches, whose: Trainer | None) -> TrainersSkip | None:
     """Return a skip in its trainer's setting; where nobody says whose it is, in that of the first that has one."""
-    asked: Iterable[OwnWords | None] = _words() if whose is None else (whose.words,)
+    asked: Iterable[OwnWords | None] = words_of_all() if whose is None else (whose.words,)
     return next((told for words in asked if words is not None and (told := words.skip(skip)) is not None), None)
-
-
-def policy_words(settings: PolicyWords) -> PolicyWords:
-    """Return a policy's settings in the words that users have for them: a policy may be a trainer's own rule."""
-    return reduce(lambda spelled, words: words.policy_words(spelled), _words(), settings)
-
-
-def own_policy(formats: Collection[str]) -> str | None:
-    """Return the policy that the trainer of some logs has itself; None if it has none.
-
-    Args:
-        formats: Names of the logs' formats.
-    """
-    for trainer in trainers():
-        if trainer.words is not None and any(log.name in formats for log in trainer.log_formats):
-            return trainer.words.own_policy
-    return None
-
-
-def asd_dialects() -> tuple[AsdDialect, ...]:
-    """Return all detectors of silent errors: those of the frameworks, and of trainers that count for themselves."""
-    from ckpttool.core.domain.asd import DIALECTS
-
-    return (*DIALECTS, *(dialect for trainer in trainers() for dialect in trainer.asd_dialects))
 
 
 def trainer_of(layout: Layout) -> Trainer | None:
     """Return whose layout it is; None for that of a lone file, which is nobody's."""
     return next((trainer for trainer in trainers() if layout.name in trainer.layout_names), None)
-
-
-def trainer_names() -> tuple[str, ...]:
-    """Return what options, JSON and configs call the trainers."""
-    return tuple(trainer.name for trainer in trainers())
-
-
-def names_by_title() -> dict[str, str]:
-    """Return what JSON calls each trainer, by what people call it."""
-    return {trainer.title: trainer.name for trainer in trainers()}
 
 
 def trainer_named(name: str) -> Trainer:
@@ -220,28 +144,9 @@ def read_config(content: bytes, *, path: str, devices: int | None = None) -> Run
     )
 
 
-def may_be_config(content: bytes) -> bool:
-    """Tell whether a file holds words of a config that is read, or zeros, as where letters take two bytes each."""
-    return b"\0" in content or any(
-        trainer.configs.may_be_own(content) for trainer in trainers() if trainer.configs is not None
-    )
-
-
-def lint(config: RunConfig) -> tuple[Finding, ...]:
-    """Say what a config gets wrong, by its own trainer's rules."""
-    reader = trainer_named(config.trainer).configs
-    return () if reader is None else reader.lint(config)
-
-
-def safe_fixes(config: RunConfig) -> tuple[SafeFix, ...]:
-    """Return what one value mends in a config, by its own trainer's rules."""
-    reader = trainer_named(config.trainer).configs
-    return () if reader is None else reader.fixes(config)
-
-
 def config_readers() -> str:
     """Name the trainers whose configs are read, for sentences."""
-    titles = [trainer.title for trainer in trainers() if trainer.configs is not None]
+    titles = [trainer.title for trainer in trainers() if trainer.configs_at is not None]
     return " and ".join(filter(None, (", ".join(titles[:-1]), titles[-1])))
 
 

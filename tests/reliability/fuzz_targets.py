@@ -15,6 +15,7 @@ from ckpttool.core.domain.checkpoint import Inventory
 from ckpttool.core.errors import UsageError
 from ckpttool.core.render.escape import shown
 from ckpttool.health.asd.config import check_asd_config, emit_asd_config
+from ckpttool.health.verbs.asd import asd_dialects
 from ckpttool.trainers.base import Layout, ScanOptions
 from ckpttool.trainers.listing import list_root
 from ckpttool.trainers.mindformers.layouts.names import (
@@ -28,7 +29,7 @@ from ckpttool.trainers.mindformers.layouts.names import (
 from ckpttool.trainers.mindformers.simulate import simulate
 from ckpttool.trainers.mindformers.simulate.versions import KNOWN_VERSIONS
 from ckpttool.trainers.mindformers.simulate.view import MindFormersSettings, view_for_mindformers
-from ckpttool.trainers.registry import asd_dialects, layouts
+from ckpttool.trainers.registry import layouts
 from tests.reliability import fuzz_configs, fuzz_logs, fuzz_pickles, fuzz_records, fuzz_shards
 from tests.reliability.fuzz_records import MemoryTree, assert_short
 

@@ -13,7 +13,8 @@ from ckpttool.core.storage.base import ByteSource, Entry, Kind, Storage
 from ckpttool.core.storage.local import LocalStorage
 from ckpttool.trainers.base import Layout, ScanOptions
 from ckpttool.trainers.listing import list_root
-from ckpttool.trainers.registry import layouts, loose_file, recognised
+from ckpttool.trainers.locate import loose_file
+from ckpttool.trainers.registry import layouts, recognised
 
 
 class FaultyStorage:

@@ -109,7 +109,10 @@ BREAKS = [
 
 
 def findings(text: str, path: str) -> tuple[Finding, ...]:
-    return registry.lint(registry.read_config(text.encode(), path=path))
+    config = registry.read_config(text.encode(), path=path)
+    reader = registry.trainer_named(config.trainer).configs
+    assert reader is not None
+    return reader.lint(config)
 
 
 @pytest.mark.parametrize("path", HEALTHY)

@@ -8,7 +8,8 @@ from ckpttool.core.domain.advice import Spike, SpikeAdvice, StopAdvice
 from ckpttool.core.domain.units import Step
 from ckpttool.health.rules.calibrate import calibrate
 from ckpttool.health.rules.detour import advise_after_stop, advise_spike
-from ckpttool.trainers.registry import threshold_settings, told_trainers, trainers
+from ckpttool.health.verbs.replay import threshold_settings
+from ckpttool.trainers.registry import told_trainers, trainers
 from tests.support.log_rows import rows
 
 SPIKE = advise_spike(Spike(onset=Step(300), end=Step(900)), [Step(100)], newest=Step(1000))

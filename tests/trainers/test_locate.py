@@ -10,9 +10,8 @@ import pytest
 
 from ckpttool.core.errors import ExitCode, IncompleteError, UnknownLayoutError
 from ckpttool.trainers.common import LOOSE_FILE_LAYOUT
-from ckpttool.trainers.locate import locate
+from ckpttool.trainers.locate import locate, signs
 from ckpttool.trainers.mindformers.layouts.names import RANK_LAYOUT
-from ckpttool.trainers.registry import signs
 from tests.support.answers import cli, document
 from tests.support.trainer_trees import healthy
 from tests.support.trees import TreeBuilder

@@ -31,7 +31,7 @@ from ckpttool.core.commands.tree_options import (
 from ckpttool.core.domain.frozen import dataclass, replace
 from ckpttool.core.domain.plan import NoResumePoint, Resolution, ResumePlan, Simulation
 from ckpttool.core.errors import ExitCode, UsageError, unknown_word
-from ckpttool.trainers.registry import FIRST, trainer_names
+from ckpttool.trainers.registry import FIRST, trainers
 
 if TYPE_CHECKING:
     from ckpttool.core.render.json import Document
@@ -77,8 +77,9 @@ class SimulateOptions:
         if self.version is not None:
             raise UsageError("--simulate and --simulate-mindformers ask the same: give one")
         name, _, version = self.simulate.partition("@")
-        if name not in {OWN, *trainer_names()}:
-            raise unknown_word("trainer", name, trainer_names(), f"they are {OWN}, {', '.join(trainer_names())}")
+        names = [trainer.name for trainer in trainers()]
+        if name not in {OWN, *names}:
+            raise unknown_word("trainer", name, names, f"they are {OWN}, {', '.join(names)}")
         return ckpttool.simulate(answer, version or None, trainer=None if name == OWN else name)
 
 

@@ -16,7 +16,7 @@ from ckpttool.core.domain.view import USUAL, View
 from ckpttool.core.errors import CkptToolError, ConfigError, ExitCode, ForeignConfigError
 from ckpttool.core.formats.safe_yaml import read_bytes, read_head
 from ckpttool.core.render.answers import preflight_summaries as summaries
-from ckpttool.trainers.registry import config_readers, lint, may_be_config, read_config, trainer_named
+from ckpttool.trainers.registry import config_readers, read_config, trainer_named, trainers
 
 _ENDINGS = (".yaml", ".yml")
 
@@ -49,7 +49,7 @@ def read_base(path: str, allowed: tuple[Code, ...], *, devices: int | None = Non
         CkptToolError: It cannot be used at all.
     """
     run = read_config(read_bytes(path), path=path, devices=devices)
-    found = part(lint(run), run.text, path=path)
+    found = part(_lint(run), run.text, path=path)
     if starts and trainer_named(run.trainer).launch is not None:  # of others such a setting may end the start itself
         allowed = (*allowed, *_OF_LATER_SAVES)
     return BaseConfig(run=run, findings=judge.allow(found.findings, allowed), silenced=found.silenced)
@@ -146,7 +146,7 @@ def _trains_nothing(check: Check) -> bool:
 def _unless_foreign(path: str, allowed: tuple[Code, ...], foreign: dict[str, None]) -> dict[str, Check]:
     try:
         # Templates, YAML with tags of its own and long lists of packages cannot be read, and need not be.
-        if may_be_config(read_head(path)):
+        if _may_be_config(read_head(path)):
             return {path: config_check(path, read_base(path, allowed, starts=False), name=path)}
     except ForeignConfigError:
         pass
@@ -175,3 +175,16 @@ def unusable(path: str, error: CkptToolError, *, remedy: str | None = None) -> C
     line = error.line if isinstance(error, ConfigError) else None
     reason = Reason(finding=judge.unusable(str(error), path, line, remedy), file=path)
     return Check(name="config", summary="cannot be used", reasons=(reason,), stopped=error.exit_code)
+
+
+def _may_be_config(content: bytes) -> bool:
+    """Tell whether a file holds words of a config that is read, or zeros, as where letters take two bytes each."""
+    return b"\0" in content or any(
+        trainer.configs.may_be_own(content) for trainer in trainers() if trainer.configs is not None
+    )
+
+
+def _lint(config: RunConfig) -> tuple[Finding, ...]:
+    """Say what a config gets wrong, by its own trainer's rules."""
+    reader = trainer_named(config.trainer).configs
+    return () if reader is None else reader.lint(config)

@@ -10,7 +10,7 @@ from ckpttool.core.errors import UsageError
 from ckpttool.core.render.answers import explanation as texts
 from ckpttool.core.render.findings import Explanation, explained, explanations
 from ckpttool.core.render.json import as_read
-from ckpttool.trainers.registry import FIRST, names_by_title
+from ckpttool.trainers.registry import FIRST, trainers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,3 +44,8 @@ def explain(code: Code | str | None = None) -> Explained:
     if found is None:
         raise UsageError(f"there is no finding {code!r}; ckpttool.Code lists all")
     return Explained(code=found.code, explanations=(found,))
+
+
+def names_by_title() -> dict[str, str]:
+    """Return what JSON calls each trainer, by what people call it."""
+    return {trainer.title: trainer.name for trainer in trainers()}

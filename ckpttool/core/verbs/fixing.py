@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
+from typing import TYPE_CHECKING
 
 from ckpttool.core.domain.finding import Code
 from ckpttool.core.domain.preflight import FixedConfig, Lint
@@ -11,7 +12,10 @@ from ckpttool.core.errors import CkptToolError
 from ckpttool.core.formats.safe_yaml import parse_document, settings_of
 from ckpttool.core.render.yaml_edit import with_values
 from ckpttool.core.verbs.configs import read_base
-from ckpttool.trainers.registry import safe_fixes
+from ckpttool.trainers.registry import trainer_named
+
+if TYPE_CHECKING:
+    from ckpttool.core.domain.settings import RunConfig, SafeFix
 
 
 def fix_config(answer: Lint, *, allowed: Iterable[Code] = (), apply: bool = False) -> tuple[FixedConfig, ...]:
@@ -43,7 +47,7 @@ def _fixed(path: str, accepted: Collection[Code]) -> FixedConfig:
     silenced = {(finding.code, finding.line) for finding in base.silenced}
     wanted = {
         each.key: each
-        for each in safe_fixes(base.run)
+        for each in _safe_fixes(base.run)
         if each.code not in accepted and (each.code, each.line) not in silenced
     }
     text = base.run.text
@@ -64,3 +68,9 @@ def _assert_meant(before: str, after: str, values: dict[KeyPath, str], path: str
 def _values(text: str, path: str) -> dict[KeyPath, Value]:
     settings = settings_of(parse_document(text.encode("utf-8"), what=path), path=path)
     return {entry.key: entry.value for entry in settings.entries}
+
+
+def _safe_fixes(config: RunConfig) -> tuple[SafeFix, ...]:
+    """Return what one value mends in a config, by its own trainer's rules."""
+    reader = trainer_named(config.trainer).configs
+    return () if reader is None else reader.fixes(config)

@@ -22,7 +22,6 @@ from ckpttool.core.formats.strict_json import (
 from ckpttool.core.storage import path_text
 from ckpttool.core.verbs.resolving import resolve
 from ckpttool.guard import assert_torch
-from ckpttool.trainers.registry import save_layout
 
 if TYPE_CHECKING:
     from ckpttool.core.domain.saving import SaveLayout
@@ -92,7 +91,7 @@ def checkpoint_writer(  # noqa: PLR0913  the objects of a training, each by its 
         global_batch_size=global_batch_size,
     )
     health = EmbeddingHealth(objects, embedding=embedding, threshold=health_threshold)
-    return CheckpointWriter(place, objects, save_layout(), health=health, group=group)
+    return CheckpointWriter(place, objects, _save_layout(), health=health, group=group)
 
 
 def resume_training(  # noqa: PLR0913  as above
@@ -134,7 +133,7 @@ def resume_training(  # noqa: PLR0913  as above
     assert_torch()
     from ckpttool.guard.resume import resume
 
-    layout, objects = save_layout(), _objects(model, optimizer, scheduler, scaler, loader, guard, extra)
+    layout, objects = _save_layout(), _objects(model, optimizer, scheduler, scaler, loader, guard, extra)
     path = path_text(source, "source")
 
     def choose(world: int) -> Chosen | None:
@@ -221,3 +220,10 @@ def _left_out(plan: JsonObject, path: str) -> int:
     advice = as_object(plan.get("advice") or {}, where=path, key="advice")
     detour = as_object(advice.get("detour") or {}, where=path, key="detour")
     return get_int(detour, "skip_batches", where=path) if detour else 0
+
+
+def _save_layout() -> SaveLayout:
+    """Return the layout in which our own writer saves."""
+    from ckpttool.trainers.mindformers.saving import RankSaves
+
+    return RankSaves()

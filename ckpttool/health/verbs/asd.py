@@ -8,7 +8,7 @@ from ckpttool.core.errors import UsageError
 from ckpttool.health.asd.config import check_asd_config, defaults, dialect_of, emit_asd_config
 from ckpttool.health.model.answers import AsdAnswer
 from ckpttool.health.model.asd import AsdCheck, AsdConfig
-from ckpttool.trainers.registry import asd_dialects
+from ckpttool.trainers.registry import trainers
 
 
 def check_asd(text: str, dialect: str | None = None) -> AsdAnswer:
@@ -58,3 +58,10 @@ def _with_variable(word: str | None) -> AsdDialect:
 
 def _answer(text: str, check: AsdCheck) -> AsdAnswer:
     return AsdAnswer(variable=check.dialect.variable or "", text=text, check=check)
+
+
+def asd_dialects() -> tuple[AsdDialect, ...]:
+    """Return all detectors of silent errors: those of the frameworks, and of trainers that count for themselves."""
+    from ckpttool.core.domain.asd import DIALECTS
+
+    return (*DIALECTS, *(dialect for trainer in trainers() for dialect in trainer.asd_dialects))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections import deque
 from collections.abc import Collection, Sequence
+from functools import reduce
 from itertools import chain, islice
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -24,18 +25,14 @@ from ckpttool.health.rules.evidence import saves_of
 from ckpttool.health.rules.replay import Trace, advise, courses_of, logged
 from ckpttool.health.rules.replay import replay as run
 from ckpttool.health.rules.timeline import timeline, without_skipped
-from ckpttool.trainers.registry import (
-    asd_dialects,
-    log_reader,
-    own_policy,
-    policy_words,
-    threshold_settings,
-    told_trainers,
-)
+from ckpttool.health.verbs.asd import asd_dialects
+from ckpttool.trainers.registry import log_reader, told_trainers, trainers, words_of_all
 
 if TYPE_CHECKING:
+    from ckpttool.core.domain.advice import Calibration, ThresholdSettings
     from ckpttool.core.verbs.scanning import Tree
     from ckpttool.health.model.asd import AsdEvent
+    from ckpttool.trainers.abilities import PolicyWords
 
 _STAND_IN = (
     "the logs hold no line of a detector, so the square of the global norm is judged: a stand-in for the largest "
@@ -93,7 +90,7 @@ def replay(question: ReplayQuestion | Logs, tree: Tree | None = None) -> ReplayA
         courses = courses_of(None if detected else policy, line, attempts, question.margin_minutes)
         marks = courses.marks(*saves_of(tree.inventory, attempts, written(tree.inventory.checkpoints)))
     answer = ReplayAnswer(
-        settings=policy_words(settings_of(policy)),
+        settings=_policy_words(settings_of(policy)),
         result=result,
         reading=logs.reading(),
         timeline=line,
@@ -110,7 +107,7 @@ def _usual_policy(question: ReplayQuestion, formats: Collection[str]) -> str:
     """Return the policy to replay if none is named: a bare threshold is a norm, as it always was."""
     if question.threshold is not None or question.count is not None or question.nan_counts:
         return "skip"
-    return own_policy(formats) or "zscore"
+    return _own_policy(formats) or "zscore"
 
 
 def _settings(question: ReplayQuestion) -> PolicySettings:
@@ -156,3 +153,25 @@ def calibrate(question: LogQuestion | Logs, *, warm_up: int | None = None) -> Ca
     calibration = recommend(log.metrics, warm_up=warm_up)
     settings = threshold_settings(calibration)
     return CalibrationAnswer(calibration=calibration, settings=settings, reading=LogReading.of(log))
+
+
+def threshold_settings(calibration: Calibration) -> ThresholdSettings:
+    """Return thresholds in the settings of the first trainer that takes such: logs alone do not tell whose they are."""
+    return next(told for words in words_of_all() if (told := words.thresholds(calibration)) is not None)
+
+
+def _policy_words(settings: PolicyWords) -> PolicyWords:
+    """Return a policy's settings in the words that users have for them: a policy may be a trainer's own rule."""
+    return reduce(lambda spelled, words: words.policy_words(spelled), words_of_all(), settings)
+
+
+def _own_policy(formats: Collection[str]) -> str | None:
+    """Return the policy that the trainer of some logs has itself; None if it has none.
+
+    Args:
+        formats: Names of the logs' formats.
+    """
+    for trainer in trainers():
+        if trainer.words is not None and any(log.name in formats for log in trainer.log_formats):
+            return trainer.words.own_policy
+    return None

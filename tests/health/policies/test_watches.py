@@ -22,7 +22,7 @@ from ckpttool.health.policies.olmo import OlmoPolicy
 from ckpttool.health.policies.robust_z import RobustZPolicy
 from ckpttool.health.policies.skip import SkipPolicy
 from ckpttool.health.policies.zclip import ZClipPolicy
-from ckpttool.trainers.registry import asd_dialects
+from ckpttool.health.verbs.asd import asd_dialects
 from tests.support.log_rows import INF, NAN, rows
 
 CHECKED = AsdConfig(

@@ -21,7 +21,8 @@ from ckpttool.core.render.answers import explanation as explain
 from ckpttool.core.render.findings import Explanation, explained, explanations
 from ckpttool.core.render.json import dumps
 from ckpttool.core.render.text import WIDTH
-from ckpttool.trainers.registry import FIRST, names_by_title
+from ckpttool.core.verbs.explaining import names_by_title
+from ckpttool.trainers.registry import FIRST
 from tests.support.commands import ask
 from tests.support.json_schemas import problems_of
 
