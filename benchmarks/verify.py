@@ -94,7 +94,8 @@ import random
 from ckpttool.core.domain.shard import FormatName, ShardRole
 from ckpttool.core.domain.verdict import Level, ShardReport
 from ckpttool.core.verify.kernels.tensors import TensorsSeen
-from ckpttool.core.verify.replicas.compare import SavedTensors, compare_replicas, tensors_of
+from ckpttool.core.verify.copies import tensors_of
+from ckpttool.replicas.comparing.compare import SavedTensors, compare_replicas
 
 def peak():
     return next(int(line.split()[1]) // 1024 for line in open("/proc/self/status") if line.startswith("VmHWM"))

@@ -11,13 +11,16 @@ import ckpttool
 from ckpttool.core.domain.finding import Code
 from ckpttool.core.domain.log_question import EvidenceQuestion, LogQuestion
 from ckpttool.core.domain.plan import NoResumePoint, ResumePlan
-from ckpttool.core.domain.question import ResumeQuestion
+from ckpttool.core.domain.question import CheckQuestion, ResumeQuestion
+from ckpttool.core.domain.verdict import Level, VerdictWord
 from ckpttool.core.errors import IncompleteError, UnknownLayoutError, UsageError
 from ckpttool.core.extensions import features, imported
 from ckpttool.core.storage import STORAGES
 from ckpttool.core.verbs.resolving import PassedOver, ReadsLogs
+from ckpttool.core.verify.copies import CopiesBegun
 from ckpttool.features import FEATURES
 from ckpttool.health.verbs.evidence import gather
+from ckpttool.replicas.comparing.in_turn import Replicas
 from tests.conftest import FIXTURES
 from tests.support.answers import writable_copy
 
@@ -86,3 +89,17 @@ def test_logs_have_a_say_by_the_feature_that_reads_them_and_are_never_left_out_i
     assert isinstance(ckpttool.resolve(tree).decision, ResumePlan)
     with pytest.raises(UsageError, match="no feature"):
         ckpttool.resolve(tree, choice)
+
+
+def test_whether_copies_agree_is_said_by_the_feature_that_compares_them_and_else_not_claimed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun: CopiesBegun = Replicas
+    assert [imported(each.copies) for each in features() if each.copies is not None] == [begun]
+    tree = writable_copy("sink2_ckpt", tmp_path / "tree") / "checkpoint"
+    question = CheckQuestion(level=Level.CHECKSUM, name="20_2", jump=0)
+    (verdict,) = ckpttool.verify(str(tree), question).answer().verdicts
+    assert (verdict.word, verdict.is_proven) == (VerdictWord.AGREED, True)
+    monkeypatch.setattr("ckpttool.core.extensions.FEATURES", ())
+    (verdict,) = ckpttool.verify(str(tree), question).answer().verdicts
+    assert (verdict.word, verdict.is_proven, verdict.compared_with) == (VerdictWord.STRUCT_OK, False, ())

@@ -23,6 +23,8 @@ class Feature:
     """By the scheme of a root, `"module:name"` of what takes such a root and returns a `core.storage.base.Storage`."""
     log_evidence: str | None = None
     """`"module:name"` of a `core.verbs.resolving.ReadsLogs`: the first feature that has one is asked."""
+    copies: str | None = None
+    """`"module:name"` of a `core.verify.copies.CopiesBegun`: the first feature that has one is asked."""
     on_passed_over: str | None = None
     """`"module:name"` of a `core.verbs.resolving.PassedOverRule`."""
 

@@ -1,7 +1,8 @@
-"""A lost or damaged shard is rebuilt from a proven copy on another rank.
+"""Copies of a tensor on other ranks: whether they differ, and what is rebuilt from a proven one.
 
-For the engineer on call: `ckpttool heal`, and what `resolve` says of a save that it passed over. It begins in
-`verbs.py`; which copy is proven is decided in `rules.py`. Whether copies differ is in `core/verify/replicas`.
+For the engineer on call: `ckpttool heal`, what `resolve` says of a save that it passed over, and what `verify` and
+`seal` say of copies where every byte is read. Heal begins in `verbs.py`; which copy is proven is decided in `rules.py`.
+Comparing begins in `comparing/in_turn.py`.
 """
 
 from __future__ import annotations
@@ -12,5 +13,6 @@ FEATURE = Feature(
     answers={
         "heal": "ckpttool.replicas.answers",
     },
+    copies="ckpttool.replicas.comparing.in_turn:Replicas",
     on_passed_over="ckpttool.replicas.verbs_advice:advice_on",
 )

@@ -10,10 +10,11 @@ from ckpttool.core.domain.checkpoint import Checkpoint
 from ckpttool.core.domain.finding import Code, Finding, Severity, blocking, note, unknown
 from ckpttool.core.domain.frozen import replace
 from ckpttool.core.domain.plan import NoResumePoint, Rejection, ResumePoint
-from ckpttool.core.domain.replicas import Proof, RecordedSlices, TensorDigests, Trust, believed
+from ckpttool.core.domain.replicas import Proof, RecordedSlices, TensorDigests, Trust
 from ckpttool.core.domain.shard import Shard, ShardRole
 from ckpttool.core.domain.units import Rank, counted, on_ranks
 from ckpttool.core.domain.verdict import MIN_COPIES, ShardReport, Verdict
+from ckpttool.replicas.comparing.model import believed
 from ckpttool.replicas.model import (
     Donor,
     Healing,

@@ -16,7 +16,6 @@ from ckpttool.core.domain.frozen import replace
 from ckpttool.core.domain.manifest import Manifest, ShardSeal
 from ckpttool.core.domain.pointer import PointerFix
 from ckpttool.core.domain.question import CheckQuestion, ResumeQuestion, TreeQuestion
-from ckpttool.core.domain.rebuilt import rebuilt_from
 from ckpttool.core.domain.replicas import Proof, Trust
 from ckpttool.core.domain.shard import ShardRole
 from ckpttool.core.domain.units import Rank
@@ -40,6 +39,7 @@ from ckpttool.core.verbs.verifying import chosen, content_engine, session_for
 from ckpttool.core.verify.plan import plan_checks
 from ckpttool.core.verify.session import reports_of
 from ckpttool.replicas.model import Healing, HealOrder, Place, SavedShards, Sealed, ShardHealing, Sick
+from ckpttool.replicas.rebuilt import rebuilt_from
 from ckpttool.replicas.rules import (
     contradicted,
     find_donors,

@@ -8,7 +8,7 @@ import pytest
 
 from ckpttool.core.domain.finding import blocking
 from ckpttool.core.domain.verdict import Level
-from tests.core.verify.replicas.test_healthy import BY_REPLICAS, said
+from tests.replicas.comparing.test_healthy import BY_REPLICAS, said
 from tests.support.healthy_trees import alarms
 from tests.support.parallel_trainings import drawn, parallel_tree
 

@@ -13,11 +13,11 @@ from ckpttool.core.domain.replicas import TensorDigests
 from ckpttool.core.domain.shard import ShardRole
 from ckpttool.core.domain.units import Rank, Step
 from ckpttool.core.domain.verdict import ShardReport
-from ckpttool.core.verify.replicas.findings import decided, replica_findings
-from ckpttool.core.verify.replicas.judge import judge_replicas
+from ckpttool.replicas.comparing.findings import decided, replica_findings
+from ckpttool.replicas.comparing.judge import judge_replicas
 from ckpttool.replicas.model import HealOrder, Place, SavedShards, ShardHealing, Sick
 from ckpttool.replicas.rules import find_donors
-from tests.core.verify.replicas.held import NAMES, changed, held, others
+from tests.replicas.comparing.held import NAMES, changed, held, others
 from tests.support.verifying import report
 
 BLOCKS = [range(begin, begin + 100) for begin in range(0, 1000, 100)]

@@ -15,7 +15,7 @@ from ckpttool.core.domain.units import ByteCount, Rank, Step
 from ckpttool.core.domain.verdict import Level, ShardReport
 from ckpttool.replicas.model import HealOrder, Place, SavedShards, ShardHealing, Sick
 from ckpttool.replicas.rules import find_donors
-from tests.core.verify.replicas.test_healthy import saved
+from tests.replicas.comparing.test_healthy import saved
 from tests.support.parallel_trainings import Mesh, Training, drawn
 
 TRAININGS = 20

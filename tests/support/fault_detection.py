@@ -22,12 +22,13 @@ from ckpttool.core.domain.verdict import CheckTask, Level, ShardReport
 from ckpttool.core.formats import read_header
 from ckpttool.core.storage.base import ByteSource, Entry, Kind
 from ckpttool.core.verify.check import check
+from ckpttool.core.verify.copies import tensors_of
 from ckpttool.core.verify.kernels.digest import digest_pass
 from ckpttool.core.verify.kernels.passes import Wants
-from ckpttool.core.verify.replicas.compare import SavedTensors, compare_replicas, tensors_of
 from ckpttool.core.verify.report import collect, judge
 from ckpttool.core.verify.siblings.compare import compare_siblings
 from ckpttool.core.verify.siblings.neighbours import Neighbours, Sibling
+from ckpttool.replicas.comparing.compare import SavedTensors, compare_replicas
 from ckpttool.trainers.mindformers.scalars import FACTS
 from tests.support.shard_writers import crc_trailer
 from tests.support.trees import Tensor, ckpt_bytes, safetensors_bytes

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
 from collections.abc import Mapping
 from enum import Enum
 from functools import lru_cache
@@ -102,21 +101,6 @@ class Healed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Witness:
-    """What ranks held at another checkpoint, in the files of one role."""
-
-    name: str
-    """The checkpoint's."""
-    step: Step | None
-    older: bool
-    """Whether it was saved before the one that is judged."""
-    same_run: bool
-    """Whether the same start of the training wrote both: between two starts ranks may change places."""
-    tensors: Mapping[Rank, TensorDigests]
-    """Of the ranks whose tensors had the names, types and shapes that they have at the one that is judged."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedSlices:
     """Which slice of each tensor each rank holds, by the trainer's own record of the save."""
 
@@ -128,128 +112,8 @@ class RecordedSlices:
     """Whether it was written with the save; else as its training began, and the save may be of another arrangement."""
 
 
-def believed(recorded: RecordedSlices | None, held: Mapping[Rank, TensorDigests]) -> RecordedSlices | None:
-    """Return a record where it may be of a save that holds these tensors; None where they contradict it.
-
-    One that was not written with the save may be of another arrangement. Then those who should hold the same differ in
-    many tensors, and not one file from all others; or several differ in one tensor; or most tensors that should be
-    sliced are the same in all slices.
-    """
-    if recorded is None or recorded.is_of_save:
-        return recorded
-    places = {id(each.names): {name: at for at, name in enumerate(each.names)} for each in held.values()}
-    compared = pairs = sliced = alike = 0
-    odd = Counter[Rank]()
-    for name, slices in recorded.slices.items():
-        holders: dict[int, dict[bytes, list[Rank]]] = defaultdict(lambda: defaultdict(list))
-        for rank, each in held.items():
-            at = places[id(each.names)].get(name)
-            if at is not None and rank in slices:
-                holders[slices[rank]][each.at(at)].append(rank)
-        by_size = [sorted(values.values(), key=len) for values in holders.values()]
-        parted = [rank for ranks in by_size for few_ranks in ranks[:-1] for rank in few_ranks]
-        if len(parted) > 1:
-            return None
-        compared += any(len(ranks) > 1 or len(ranks[-1]) > 1 for ranks in by_size)
-        is_outvoted = bool(parted) and all(len(ranks[-1]) > 1 for ranks in by_size if len(ranks) > 1)
-        odd.update(parted if is_outvoted else ())
-        pairs += bool(parted) and not is_outvoted
-        sliced += len(holders) > 1
-        alike += sum(map(len, holders.values())) > len({value for values in holders.values() for value in values})
-    torn = pairs + odd.total() - max(odd.values(), default=0)
-    return recorded if torn <= max(0, few(compared)) and 2 * alike <= sliced else None
-
-
-FEW = 2
-"""Tensors that are a few, however many there are."""
-_FEW_OF = 10
-"""One in so many is few, too: damage hits a place, and another file or another arrangement all of it."""
-
-
-def few(tensors: int) -> int:
-    """Return how many are few: of a file of six tensors, half of which count the steps and such, two are not."""
-    return min(max(FEW, tensors // _FEW_OF), (tensors - 1) // 3)
-
-
 class SavedAt(NamedTuple):
     """A checkpoint that bounds an event."""
 
     name: str
     step: Step | None
-
-
-class DifferingBytes(NamedTuple):
-    """Where two files differ in a tensor."""
-
-    begin: int
-    """The first such byte of the file."""
-    end: int
-    """The byte after the last one of that range."""
-    bits: int | None
-    """How many bits of the tensor differ, in all ranges; None where that was not counted."""
-
-
-class DoubtKind(str, Enum):
-    """What a comparison with replicas shows."""
-
-    DIFFERS = "differs"
-    """In some tensors, and at no other checkpoint before or after."""
-    STALE = "stale"
-    """In most tensors, and at no other checkpoint before or after."""
-    DRIFTED = "drifted"
-    """From some checkpoint on, here and at every later one that is known."""
-    TIED = "tied"
-    """In some tensors from as many as hold what it holds."""
-    PARTED = "parted"
-    """So do all: they are replicas no more."""
-    COPIED = "copied"
-    """It is another rank's file: they are equal in every tensor, and held other slices before."""
-    ODD = "odd"
-    """Alone among all that have it; nothing proves that it should not."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Doubt:
-    """A rank whose file is not what its replicas hold."""
-
-    kind: DoubtKind
-    rank: Rank
-    others: tuple[Rank, ...]
-    """Those that it should equal, ascending; where all parted, those that it no longer equals; of one that was copied,
-    those whose file it may be."""
-    tensors: tuple[str, ...]
-    """In which it differs, ascending."""
-    compared: int
-    """In how many of its tensors it could be compared with the others."""
-    proof: Proof
-    """The weakest of these tensors'."""
-    is_twin: bool
-    """Whether the two files were equal in every tensor at every other checkpoint that is known."""
-    as_of: str | None
-    """The other checkpoint from which most of what differs comes, where it comes from this rank's own."""
-    copy_of: Rank | None
-    """A rank that has all that differs as this one does, though it is none of its replicas."""
-    since: SavedAt | None
-    """Of one that drifted: the first checkpoint at which it differs, of those that are known; None: this one."""
-    agreed_at: SavedAt | None
-    """The last one before at which it was equal; None of one that did not drift."""
-    is_decided: bool = False
-    """Of two that differ: whether something else says that it is this one."""
-    unheard: tuple[Rank, ...] = ()
-    """Those that hold a copy as well, or may, and do not testify: their file is lost, damaged by itself, another rank's
-    under a second name, or like neither."""
-    is_of_rebuilt: bool = False
-    """Whether its file, or one of the others', was rebuilt from another rank's: then not every copy is a witness."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReplicaJudgement:
-    """What the replicas of one checkpoint say of each other, in the files of one role."""
-
-    doubts: tuple[Doubt, ...]
-    """By rank."""
-    agreed: Mapping[Rank, int]
-    """How many copies of each rank's file agree in every tensor, its own counted; 1 where some tensor has no replica
-    that is proven, or one differs."""
-    is_open: bool
-    """Whether yet another checkpoint may tell more: few tensors of some file have no replica that is proven."""

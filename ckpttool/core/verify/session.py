@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 from ckpttool.core.domain.checkpoint import Checkpoint, CheckpointKey, Inventory
 from ckpttool.core.domain.finding import Code, Finding, Severity, blocking, damage, helped
 from ckpttool.core.domain.frozen import dataclass, replace
-from ckpttool.core.domain.rebuilt import rebuilt_from
 from ckpttool.core.domain.replicas import Trust
 from ckpttool.core.domain.shard import Shard, ShardRole
 from ckpttool.core.domain.verdict import CheckTask, Level, ShardReport, Verdict
@@ -23,10 +22,19 @@ from ckpttool.core.verify.checks.recorded import (
     missing_files,
     under_another_name,
 )
+from ckpttool.core.verify.copies import (
+    FromCopies,
+    HeldTensors,
+    Place,
+    Reading,
+    SeenShards,
+    Tensors,
+    copies_of,
+    tensors_of,
+    with_copies,
+)
 from ckpttool.core.verify.observation import Engine, Engines, Observation
 from ckpttool.core.verify.plan import in_bucket, plan_checks
-from ckpttool.core.verify.replicas.beside import Beside, Reading, Replicas, with_copies
-from ckpttool.core.verify.replicas.compare import HeldTensors, Place, Tensors, looking_in, tensors_of
 from ckpttool.core.verify.report import collect, in_order, judge, says_itself
 from ckpttool.core.verify.siblings.compare import compare_in_turn, without_witness
 from ckpttool.core.verify.siblings.neighbours import MOST_SIBLINGS, MOST_WITNESSES, Neighbours, Sibling
@@ -99,21 +107,17 @@ class Session:
         self._headers: dict[CheckpointKey, tuple[ShardReport, ...]] = {}
         self._read_ahead: tuple[CheckpointKey, list[ShardReport]] | None = None
         """Of the checkpoint before the one at hand, whose numbers were needed: it need not be read again."""
-        self._replicas = (
-            None
-            if not scope.level.reads_content
-            else Replicas(
-                self._neighbours,
-                Reading(
-                    read=self._read_other,
-                    slices=records.slices,
-                    look=looking_in(storage),
-                    asked=scope.asked,
-                    recorded=self._recorded_tensors,
-                    only_asked=not scope.reads_other,
-                    rebuilt=self._rebuilt,
-                ),
-            )
+        self._copies = copies_of(self._neighbours, self._reading()) if scope.level.reads_content else None
+
+    def _reading(self) -> Reading:
+        return Reading(
+            storage=self._storage,
+            read=self._read_other,
+            slices=self._records.slices,
+            asked=self._scope.asked,
+            recorded=self._recorded_tensors,
+            only_asked=not self._scope.reads_other,
+            rebuilt=self._rebuilt,
         )
 
     def verdict(self, checkpoint: Checkpoint) -> Verdict:
@@ -152,42 +156,40 @@ class Session:
         reports = [*in_order(reports)]  # they came as they were finished
         if self._scope.level is Level.NUMERICS:
             yield from self._read_before(checkpoint, reports, followed_by=followed_by)
-        beside, known = Beside(), seals
+        known, witnesses = seals, reports
         # What a manifest proves is what was sealed, whatever its siblings hold.
         sealed = {report.path for report in reports if report.path in seals and report.checksum_matched}
-        if self._replicas is not None:
-            witnesses = reports
-            if self._scope.hashes:
-                known = self._seals(checkpoint)[0]
-                sealed = {each.path for each in reports if each.path in known and _holds(each, known[each.path])}
-                witnesses = [replace(each, checksum_matched=True) if each.path in sealed else each for each in reports]
-            healed = {path for path in sealed if _is_as_healed_alone(known[path])}
-            sealed -= healed
+        if self._scope.hashes:
+            known = self._seals(checkpoint)[0]
+            sealed = {each.path for each in reports if each.path in known and _holds(each, known[each.path])}
+            witnesses = [replace(each, checksum_matched=True) if each.path in sealed else each for each in reports]
+        healed = {path for path in sealed if _is_as_healed_alone(known[path])}
+        sealed -= healed
+        said = FromCopies()
+        if self._copies is not None:
             witnesses = [replace(each, checksum_matched=False) if each.path in healed else each for each in witnesses]
-            rebuilt = {**dict.fromkeys(healed), **rebuilt_from(reports, known)}
-            beside = yield from self._replicas.compare(
-                checkpoint, witnesses, followed_by=followed_by, sealed=sealed, rebuilt=rebuilt
-            )
-            reports = with_copies(reports, beside)
-            self._keep_doubts(beside, checkpoint, reports, seals)
-        findings += (*beside.findings, *missing_files(checkpoint, seals, self._inventory.unlisted))
+            seen_shards = SeenShards(witnesses, known, sealed, healed)
+            said = yield from self._copies.compare(checkpoint, seen_shards, followed_by=followed_by)
+            reports = with_copies(reports, said)
+            self._keep_doubts(said, checkpoint, reports, seals)
+        findings += (*said.findings, *missing_files(checkpoint, seals, self._inventory.unlisted))
         findings += tuple(under_another_name(reports, seals))
         findings += tuple(self._records_differ(checkpoint))
         others = self._beside_part(checkpoint)
         seen = (*reports, *others)
         findings += (*cut_short_files(checkpoint, seen), *changed_headers(seen, seals))
-        compared = self._compared(checkpoint, seen, seals, told=beside.told)
+        compared = self._compared(checkpoint, seen, seals, told=said.told)
         findings += tuple(finding for finding in compared if finding.path not in sealed)
         # What was sealed before is judged by its sealer.
         judged = {each.path for each in reports if says_itself(each) or (self._scope.hashes and each.path in known)}
-        judged |= {finding.path for finding in blocking(beside.findings) if finding.path is not None}
+        judged |= {finding.path for finding in blocking(said.findings) if finding.path is not None}
         left = tuple(f for f in checkpoint.findings if f.code not in FOUND_EARLIER or f.path not in judged)
         verdict = collect(replace(checkpoint, findings=left), reports, self._scope.level, beside=others)
         yield replace(
             verdict,
             findings=completed(verdict.findings + findings, checkpoint),
-            compared_with=beside.compared_with,
-            also_read=beside.also_read,
+            compared_with=said.compared_with,
+            also_read=said.also_read,
         )
 
     def compared_with(self, checkpoint: Checkpoint) -> tuple[CheckpointKey, ...]:
@@ -238,8 +240,8 @@ class Session:
         elif self._read_ahead is not None and self._read_ahead[0] == checkpoint.key:
             known, self._read_ahead = self._read_ahead[1], None
             yield from known
-        elif self._replicas is not None and checkpoint.key in self._replicas.ahead:
-            yield from self._replicas.ahead.pop(checkpoint.key)
+        elif self._copies is not None and checkpoint.key in self._copies.ahead:
+            yield from self._copies.ahead.pop(checkpoint.key)
         else:
             yield from self._run(checkpoint, self._in_scope(checkpoint), seals)
 
@@ -273,15 +275,15 @@ class Session:
         return known
 
     def _keep_doubts(
-        self, beside: Beside, checkpoint: Checkpoint, reports: Iterable[ShardReport], seals: Mapping[str, ShardSeal]
+        self, said: FromCopies, checkpoint: Checkpoint, reports: Iterable[ShardReport], seals: Mapping[str, ShardSeal]
     ) -> None:
         """Keep which shards replicas show to be damaged, and which not any more."""
-        wrong = {each.path: (each,) for each in beside.findings if each.severity >= Severity.DAMAGE}
+        wrong = {each.path: (each,) for each in said.findings if each.severity >= Severity.DAMAGE}
         doubted = {finding.path for finding in checkpoint.findings if finding.code in FOUND_EARLIER}
-        drifted = {each.path: each for each in beside.findings if each.path in beside.drifted}
+        drifted = {each.path: each for each in said.findings if each.path in said.drifted}
         for report in reports:
             if self._scope.proofs is not None and report.path in drifted:
-                since = beside.drifted[report.path]
+                since = said.drifted[report.path]
                 step = checkpoint.step if since is None else since.step
                 self._scope.proofs.drifted(report, drifted[report.path], step)
             elif self._scope.proofs is not None and (report.path in wrong or report.copies > 1):
@@ -427,8 +429,8 @@ class Session:
                 kept.append(report)
             yield report
         self._read_ahead = (before.key, kept) if keeps else None
-        if self._replicas is not None:
-            self._replicas.keep(before, tensors)
+        if self._copies is not None:
+            self._copies.keep(before, tensors)
         for index, findings in changes.items():
             if findings:
                 reports[index] = replace(reports[index], findings=(*reports[index].findings, *findings))

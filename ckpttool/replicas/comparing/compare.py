@@ -9,25 +9,18 @@ from typing import NamedTuple
 
 from ckpttool.core.domain.finding import Code, Finding, Severity, worst
 from ckpttool.core.domain.frozen import dataclass, replace
-from ckpttool.core.domain.replicas import (
-    DifferingBytes,
-    Doubt,
-    DoubtKind,
-    RecordedSlices,
-    SavedAt,
-    TensorDigests,
-    Witness,
-    believed,
-)
+from ckpttool.core.domain.replicas import RecordedSlices, SavedAt, TensorDigests
 from ckpttool.core.domain.scalars import NO_FACTS
 from ckpttool.core.domain.shard import FileStamp, ShardRole
 from ckpttool.core.domain.units import Rank, Step
 from ckpttool.core.domain.verdict import ShardReport
 from ckpttool.core.storage.base import ByteSource, Storage
 from ckpttool.core.storage.stream import BLOCK_BYTES
-from ckpttool.core.verify.replicas.findings import decided, replica_findings
-from ckpttool.core.verify.replicas.judge import judge_replicas
+from ckpttool.core.verify.copies import Tensors
 from ckpttool.core.verify.siblings.neighbours import COMPARED
+from ckpttool.replicas.comparing.findings import decided, replica_findings
+from ckpttool.replicas.comparing.judge import judge_replicas
+from ckpttool.replicas.comparing.model import DifferingBytes, Doubt, DoubtKind, Witness, believed
 
 Look = Callable[[ShardReport, ShardReport, str], DifferingBytes | None]
 """Finds where a shard differs from another in a tensor, no bit of which does where the two are equal; None where that
@@ -38,12 +31,6 @@ _UNSOUND = frozenset({Code.NONFINITE_VALUES, Code.NORM_JUMP, Code.ALL_ZERO_TENSO
 
 _CONVICTS = frozenset({DoubtKind.DIFFERS, DoubtKind.STALE})
 """What is damage if enough others agree."""
-
-Place = tuple[Rank | None, ShardRole]
-HeldTensors = tuple[str | None, TensorDigests]
-"""Schema hash and digests of a file."""
-Tensors = Mapping[Place, HeldTensors]
-"""What is known of the tensors of a checkpoint, by whose file it is."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,15 +59,6 @@ class Compared:
     """By path, of files that differ here and at every later checkpoint: the first one at which they do; None: this."""
     told: Collection[str]
     """Paths of files whose tensors are known at another checkpoint of the same start."""
-
-
-def tensors_of(reports: Iterable[ShardReport]) -> dict[Place, HeldTensors]:
-    """Return what reports tell of tensors."""
-    return {
-        (report.rank, report.role): (report.schema_hash, report.tensor_digests)
-        for report in reports
-        if report.tensor_digests is not None
-    }
 
 
 class Known(NamedTuple):

@@ -3,67 +3,24 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Collection, Generator, Iterable, Iterator, Sequence
 
 from ckpttool.core.domain.checkpoint import Checkpoint, CheckpointKey
-from ckpttool.core.domain.finding import Code, Finding
-from ckpttool.core.domain.frozen import replace
-from ckpttool.core.domain.replicas import TENSOR_DIGEST_BYTES, RecordedSlices, SavedAt
+from ckpttool.core.domain.finding import Code
+from ckpttool.core.domain.replicas import TENSOR_DIGEST_BYTES
 from ckpttool.core.domain.shard import ShardRole
 from ckpttool.core.domain.units import Rank
 from ckpttool.core.domain.verdict import ShardReport
-from ckpttool.core.verify.replicas.compare import (
-    Compared,
-    HeldTensors,
-    Known,
-    Look,
-    Place,
-    SavedTensors,
-    Tensors,
-    compare_replicas,
-    tensors_of,
-)
+from ckpttool.core.verify.copies import FromCopies, HeldTensors, Place, Reading, SeenShards, Tensors, tensors_of
 from ckpttool.core.verify.siblings.neighbours import Neighbours
+from ckpttool.replicas.comparing.compare import Compared, Known, SavedTensors, compare_replicas, looking_in
+from ckpttool.replicas.rebuilt import rebuilt_from
 
 MOST_LOOKED_UP = 2
 """Checkpoints before and after of which records are asked: a manifest of thousands of ranks takes a second to read."""
 
 MOST_OTHERS = 8
 """Checkpoints that a comparison takes: of thousands of ranks without any replica each takes some 20 MB."""
-
-
-class Reading(NamedTuple):
-    """How a session reads."""
-
-    read: Callable[[Checkpoint, Collection[Place] | None], Iterator[ShardReport]]
-    """Reads another checkpoint's shards in these places; None: all that it will be asked for in its own turn."""
-    slices: Callable[[Checkpoint], RecordedSlices | None]
-    look: Look
-    asked: Collection[CheckpointKey]
-    """Checkpoints that are read in any case, so that to read them now costs nothing."""
-    recorded: Callable[[Checkpoint], Tensors]
-    """What a manifest or the ledger has of another checkpoint, which then need not be read."""
-    only_asked: bool
-    """Read no other checkpoint but these."""
-    rebuilt: Callable[[Checkpoint], Collection[Place]] = lambda _: ()
-    """Which shards of a checkpoint were rebuilt from others: that they are equal to these teaches nothing."""
-
-
-class Beside(NamedTuple):
-    """What replicas say of one checkpoint."""
-
-    findings: tuple[Finding, ...] = ()
-    agreed: Mapping[str, int] = {}
-    """By path: how many copies of the file agree in every tensor, its own counted."""
-    compared_with: tuple[str, ...] = ()
-    """Other checkpoints that told whose copies they are, by name, nearest first."""
-    also_read: tuple[str, ...] = ()
-    """Those that were read for no other reason."""
-    told: Collection[str] = ()
-    """Paths of files whose tensors are known at another checkpoint of the same start, so that digests say all."""
-    drifted: Mapping[str, SavedAt | None] = {}
-    """By path, of files that differ here and at every later checkpoint: the first one at which they do; None: this."""
 
 
 class Replicas:
@@ -82,12 +39,10 @@ class Replicas:
     def compare(
         self,
         checkpoint: Checkpoint,
-        reports: Sequence[ShardReport],
+        shards: SeenShards,
         *,
         followed_by: Checkpoint | None,
-        sealed: Collection[str] = (),
-        rebuilt: Mapping[str, str | None] | None = None,
-    ) -> Generator[ShardReport, None, Beside]:
+    ) -> Generator[ShardReport, None, FromCopies]:
         """Yield the reports of what else had to be read, and return what is to be said of the checkpoint.
 
         One other checkpoint is read where none is known; a second where the first leaves a doubt; more where they are
@@ -96,21 +51,21 @@ class Replicas:
 
         Args:
             checkpoint: The one that is judged.
-            reports: Of its shards.
+            shards: What was seen of its shards.
             followed_by: The one that is judged next.
-            sealed: Paths of shards that are as a manifest has them.
-            rebuilt: By path, from which file another one was rebuilt; None: from one that does not hold the same now.
         """
+        reports, seals, sealed, healed = shards
         own = tensors_of(reports)
         self.keep(checkpoint, own)
         if not _may_have_replicas(own):
-            return Beside()
+            return FromCopies()
         asked = {*self._reading.asked, *(() if followed_by is None else (followed_by.key,))}
         older, later = self._neighbours.in_line(checkpoint)
         self._look_up((*older[:MOST_LOOKED_UP], *later[:MOST_LOOKED_UP]))
         ranks = {*checkpoint.ranks, *map(Rank, range(checkpoint.topology.world_size or 0))}
-        slices, look = self._reading.slices(checkpoint), self._reading.look
-        known = Known(slices, look, checkpoint.name, sealed, rebuilt or {}, ranks)
+        slices, look = self._reading.slices(checkpoint), looking_in(self._reading.storage)
+        rebuilt = {**dict.fromkeys(healed), **rebuilt_from(reports, seals)}
+        known = Known(slices, look, checkpoint.name, sealed, rebuilt, ranks)
         also_read: list[str] = []
         has_checksums = all(map(_has_checksum, reports))
         is_sealed = has_checksums and all(not report.checksum_matched or report.path in sealed for report in reports)
@@ -122,7 +77,7 @@ class Replicas:
             following = self._following(unread, compared, len(others), asked)
             if following is None or (is_settled and following.key not in asked):
                 names = tuple(other.name for other in others)
-                return Beside(
+                return FromCopies(
                     findings=compared.findings,
                     agreed=compared.agreed,
                     compared_with=names,
@@ -202,23 +157,3 @@ def _may_have_replicas(tensors: Tensors) -> bool:
 def _has_checksum(report: ShardReport) -> bool:
     """Tell whether a checksum says what a copy would, for the shard or against it."""
     return report.checksum_matched or any(finding.code is Code.CHECKSUM_MISMATCH for finding in report.findings)
-
-
-def with_copies(reports: Iterable[ShardReport], beside: Beside) -> list[ShardReport]:
-    """Return the reports with how many copies agree; of one without a checksum these tell what it would."""
-    known = list(reports)
-    proven = {(report.role, report.tensor_digests) for report in known if report.checksum_matched}
-    for index, report in enumerate(known):
-        copies = beside.agreed.get(report.path, 1)
-        if copies > 1:
-            is_matched = (report.role, report.tensor_digests) in proven
-            findings = tuple(_said_by_copies(finding, copies) for finding in report.findings)
-            known[index] = replace(report, copies=copies, copy_matched=is_matched, findings=findings)
-    return known
-
-
-def _said_by_copies(finding: Finding, copies: int) -> Finding:
-    if finding.code is not Code.CHECKSUM_MISSING:
-        return finding
-    message = f"every byte was read; it carries no checksum, but {copies} ranks hold the same in every tensor"
-    return replace(finding, message=message)

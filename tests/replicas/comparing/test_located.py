@@ -14,7 +14,7 @@ from ckpttool.core.domain.frozen import replace
 from ckpttool.core.domain.manifest import Manifest
 from ckpttool.core.domain.verdict import Level
 from ckpttool.core.records.manifest import manifest_bytes, read_manifest
-from tests.core.verify.replicas.held import changed
+from tests.replicas.comparing.held import changed
 from tests.support.fault_detection import with_crc
 from tests.support.trees import TreeBuilder, floats, shard_bytes, training_scalars
 from tests.support.verifying import flip, verdicts

@@ -11,8 +11,9 @@ from ckpttool.core.domain.frozen import replace
 from ckpttool.core.domain.replicas import TensorDigests
 from ckpttool.core.domain.units import Rank, Step
 from ckpttool.core.domain.verdict import ShardReport
-from ckpttool.core.verify.replicas.compare import Known, SavedTensors, compare_replicas, tensors_of
-from tests.core.verify.replicas.held import NAMES, Slices, changed, held
+from ckpttool.core.verify.copies import tensors_of
+from ckpttool.replicas.comparing.compare import Known, SavedTensors, compare_replicas
+from tests.replicas.comparing.held import NAMES, Slices, changed, held
 from tests.support.verifying import report
 
 BROKEN = damage(Code.NONFINITE_VALUES, "a NaN")

@@ -8,24 +8,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 from typing import NamedTuple
 
-from ckpttool.core.domain.replicas import (
-    FEW,
-    TENSOR_DIGEST_BYTES,
-    Doubt,
-    DoubtKind,
-    Proof,
-    RecordedSlices,
-    ReplicaJudgement,
-    SavedAt,
-    TensorDigests,
-    Witness,
-    few,
-)
+from ckpttool.core.domain.replicas import TENSOR_DIGEST_BYTES, Proof, RecordedSlices, SavedAt, TensorDigests
 from ckpttool.core.domain.units import Rank
 from ckpttool.core.domain.verdict import MIN_COPIES
-from ckpttool.core.verify.replicas.columns import Alike, Family, History, all_alike, columns, families
-from ckpttool.core.verify.replicas.copied import copied
-from ckpttool.core.verify.replicas.weighing import weighed
+from ckpttool.replicas.comparing.columns import Alike, Family, History, all_alike, columns, families
+from ckpttool.replicas.comparing.copied import copied
+from ckpttool.replicas.comparing.model import FEW, Doubt, DoubtKind, ReplicaJudgement, Witness, few
+from ckpttool.replicas.comparing.weighing import weighed
 
 _HALVES = 2
 """Contents of which as many hold the one as the other: nobody knows which is whole."""

@@ -8,12 +8,13 @@ from pathlib import Path
 import pytest
 
 from ckpttool.core.domain.finding import Code, Finding, blocking
-from ckpttool.core.domain.replicas import RecordedSlices, TensorDigests, Witness, believed
+from ckpttool.core.domain.replicas import RecordedSlices, TensorDigests
 from ckpttool.core.domain.units import Rank, Step
 from ckpttool.core.domain.verdict import Level
-from ckpttool.core.verify.replicas.findings import replica_findings
-from ckpttool.core.verify.replicas.judge import judge_replicas
-from tests.core.verify.replicas.held import digest
+from ckpttool.replicas.comparing.findings import replica_findings
+from ckpttool.replicas.comparing.judge import judge_replicas
+from ckpttool.replicas.comparing.model import Witness, believed
+from tests.replicas.comparing.held import digest
 from tests.support.healthy_trees import alarms
 from tests.support.parallel_trainings import Training, drawn, parallel_tree
 

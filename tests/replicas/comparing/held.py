@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from hashlib import blake2b
 
-from ckpttool.core.domain.replicas import TENSOR_DIGEST_BYTES, TensorDigests, Witness
+from ckpttool.core.domain.replicas import TENSOR_DIGEST_BYTES, TensorDigests
 from ckpttool.core.domain.units import Rank, Step
+from ckpttool.replicas.comparing.model import Witness
 
 Slices = Callable[[int, str], object]
 """Which slice of a tensor a rank holds, by its number and the tensor's name."""

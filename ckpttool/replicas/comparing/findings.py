@@ -6,9 +6,10 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from ckpttool.core.domain.finding import OWN_FILE, Code, Finding, Severity, damage, note, suspect
 from ckpttool.core.domain.frozen import replace
-from ckpttool.core.domain.replicas import FEW, DifferingBytes, Doubt, DoubtKind, Proof, SavedAt
+from ckpttool.core.domain.replicas import Proof, SavedAt
 from ckpttool.core.domain.units import Rank, at_step, counted, on_ranks
 from ckpttool.core.domain.verdict import MIN_COPIES
+from ckpttool.replicas.comparing.model import FEW, DifferingBytes, Doubt, DoubtKind
 
 _OF_KIND = {
     DoubtKind.ODD: Code.REPLICA_DIFFERS,

@@ -8,11 +8,11 @@ from dataclasses import replace
 import pytest
 
 from ckpttool.core.domain.manifest import ShardSeal
-from ckpttool.core.domain.rebuilt import rebuilt_from
 from ckpttool.core.domain.replicas import Healed, Proof, TensorDigests, Trust
 from ckpttool.core.domain.shard import FormatName
 from ckpttool.core.domain.units import ByteCount, Rank
 from ckpttool.core.domain.verdict import ShardReport
+from ckpttool.replicas.rebuilt import rebuilt_from
 from tests.support.verifying import report
 
 AT = "2025-01-31T23:59:59Z"

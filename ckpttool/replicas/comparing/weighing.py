@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from ckpttool.core.domain.frozen import replace
-from ckpttool.core.domain.replicas import Doubt, DoubtKind
+from ckpttool.replicas.comparing.model import Doubt, DoubtKind
 
 _PAIR = 2
 """Ranks that one fault may concern: of two that differ nobody knows which is whole."""

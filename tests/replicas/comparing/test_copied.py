@@ -6,11 +6,12 @@ import pytest
 
 from ckpttool.core.domain.finding import Severity
 from ckpttool.core.domain.frozen import replace
-from ckpttool.core.domain.replicas import DoubtKind, TensorDigests
+from ckpttool.core.domain.replicas import TensorDigests
 from ckpttool.core.domain.units import Rank
-from ckpttool.core.verify.replicas.findings import decided, replica_findings
-from ckpttool.core.verify.replicas.judge import judge_replicas
-from tests.core.verify.replicas.held import NAMES, changed, held, others
+from ckpttool.replicas.comparing.findings import decided, replica_findings
+from ckpttool.replicas.comparing.judge import judge_replicas
+from ckpttool.replicas.comparing.model import DoubtKind
+from tests.replicas.comparing.held import NAMES, changed, held, others
 
 Saved = dict[int, dict[Rank, TensorDigests]]
 

@@ -10,8 +10,9 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TypeAlias
 
-from ckpttool.core.domain.replicas import TENSOR_DIGEST_BYTES, Proof, RecordedSlices, TensorDigests, Witness
+from ckpttool.core.domain.replicas import TENSOR_DIGEST_BYTES, Proof, RecordedSlices, TensorDigests
 from ckpttool.core.domain.units import Rank
+from ckpttool.replicas.comparing.model import Witness
 
 History: TypeAlias = tuple[bytes | None, ...]
 """A tensor's digest at each other checkpoint; None where it is not known."""

@@ -8,8 +8,9 @@ import pytest
 
 from ckpttool.core.domain.units import Step
 from ckpttool.core.domain.verdict import Level, ShardReport
-from ckpttool.core.verify.replicas.compare import SavedTensors, compare_replicas, tensors_of
-from tests.core.verify.replicas.held import held
+from ckpttool.core.verify.copies import tensors_of
+from ckpttool.replicas.comparing.compare import SavedTensors, compare_replicas
+from tests.replicas.comparing.held import held
 from tests.support.verifying import report
 
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import pytest
 
 from ckpttool.core.domain.finding import Severity
-from ckpttool.core.domain.replicas import Doubt, DoubtKind, Proof, RecordedSlices, TensorDigests
+from ckpttool.core.domain.replicas import Proof, RecordedSlices, TensorDigests
 from ckpttool.core.domain.units import Rank
-from ckpttool.core.verify.replicas.findings import decided, replica_findings
-from ckpttool.core.verify.replicas.judge import judge_replicas
-from tests.core.verify.replicas.held import NAMES, Slices, changed, held, others
+from ckpttool.replicas.comparing.findings import decided, replica_findings
+from ckpttool.replicas.comparing.judge import judge_replicas
+from ckpttool.replicas.comparing.model import Doubt, DoubtKind
+from tests.replicas.comparing.held import NAMES, Slices, changed, held, others
 
 Saved = dict[int, dict[Rank, TensorDigests]]
 

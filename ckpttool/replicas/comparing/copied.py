@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from ckpttool.core.domain.replicas import TENSOR_DIGEST_BYTES, Doubt, DoubtKind, Proof, few
-from ckpttool.core.verify.replicas.columns import Alike
+from ckpttool.core.domain.replicas import TENSOR_DIGEST_BYTES, Proof
 from ckpttool.core.verify.siblings.neighbours import are_slices
+from ckpttool.replicas.comparing.columns import Alike
+from ckpttool.replicas.comparing.model import Doubt, DoubtKind, few
 
 _PAIR = 2
 
