@@ -162,22 +162,104 @@ def resolve(
         point = replace(point, rejected=rejected)
     decision: ResumePlan | NoResumePoint
     if isinstance(point, NoResumePoint):
-        findings = (*point.findings, *added, *_beyond(tree, point))
-        decision = replace(point, findings=findings, advice=advice, in_trash=saves_in_trash(tree.storage))
+        decision = replace(point, in_trash=saves_in_trash(tree.storage))
     else:
         reports = verdict_of(point.checkpoint).reports
         _assert_unchanged(tree.storage, reports)
         point = _timed(tree, point, reports, evidence)
-        decision = _plan(tree, point, _Wanted(data=data, sizes=choice.sizes), question, advice)
-        findings = _as_to_health((*beyond_limits(point, choice), *decision.findings), tree, question, choice, point)
-        decision = replace(decision, findings=(*findings, *rebuilt(point.checkpoint), *added))
-    if evidence is not None:
-        chosen = None if isinstance(point, NoResumePoint) else point.checkpoint
-        of_logs = evidence.findings(chosen)
-        of_logs = accepted(of_logs) if choice.ignore_health or choice.allow_unknown_health else of_logs
-        decision = replace(decision, findings=(*of_logs, *decision.findings))
+        decision = _plan(tree, point, question, choice.sizes, data)
+    context = Context(
+        tree=tree,
+        question=question,
+        choice=choice,
+        decision=decision,
+        point=point,
+        evidence=evidence,
+        of_features=added,
+    )
+    rules = NOTHING_CHOSEN if isinstance(decision, NoResumePoint) else CHOSEN
+    decision = replace(decision, advice=advice, findings=tuple(finding for rule in rules for finding in rule(context)))
     seen = verdicts if choice.evidence is Level.STRUCTURE else {}
     return Answer(decision=_from_here(decision, tree, question, node), tree=tree, question=question, verdicts=seen)
+
+
+class Context(NamedTuple):
+    """What `resolve` decided, and what it knows: of this its rules say what is worth knowing."""
+
+    tree: Tree
+    question: TreeQuestion
+    choice: ResumeQuestion
+    decision: ResumePlan | NoResumePoint
+    """Its findings are what the trainer says of the start, or why nothing was chosen."""
+    point: ResumePoint | NoResumePoint
+    evidence: LogEvidence | None
+    of_features: tuple[Finding, ...]
+    """What features say of what was passed over."""
+
+    @property
+    def takes_any_health(self) -> bool:
+        """Whether health that is not known is no reason: then it is worth a note."""
+        return self.choice.ignore_health or self.choice.allow_unknown_health
+
+    @property
+    def chosen(self) -> Checkpoint | None:
+        """The checkpoint to resume from."""
+        return None if isinstance(self.point, NoResumePoint) else self.point.checkpoint
+
+
+def _logs(context: Context) -> tuple[Finding, ...]:
+    """Logs: what in them cannot be read, and what they leave open."""
+    if context.evidence is None:
+        return ()
+    findings = context.evidence.findings(context.chosen)
+    return accepted(findings) if context.takes_any_health else findings
+
+
+def _recorded_health(context: Context) -> tuple[Finding, ...]:
+    """The health file: that it does not answer for the chosen checkpoint."""
+    if context.takes_any_health or context.chosen is None:
+        return ()
+    named = context.question.health_file is not None
+    return record_without_answer(context.tree.book, named=named, health=context.chosen.health)
+
+
+def _lost_work(context: Context) -> tuple[Finding, ...]:
+    """More steps or time lost than the user allows."""
+    return () if isinstance(context.point, NoResumePoint) else beyond_limits(context.point, context.choice)
+
+
+def _of_decision(context: Context) -> tuple[Finding, ...]:
+    """What the trainer does at such a start, or why nothing was chosen."""
+    return context.decision.findings
+
+
+def _of_tree(context: Context) -> tuple[Finding, ...]:
+    """What is to be said of the tree and neither the point nor the trainer says."""
+    point, tree = context.point, context.tree
+    said = {*point.findings, *(reason for rejection in point.rejected for reason in rejection.reasons)}
+    # That a size tells nothing about files is not worth a word beside what it means for the start.
+    codes = {finding.code for finding in context.decision.findings} & {Code.WORLD_SIZE_DIFFERS}
+    findings = tuple(finding for finding in tree.inventory.findings if finding not in said)
+    if context.chosen is None:
+        return findings
+    findings = tuple(finding for finding in findings if finding.code not in codes)
+    return accepted(findings) if context.takes_any_health else findings
+
+
+def _rebuilt(context: Context) -> tuple[Finding, ...]:
+    """Shards of the chosen checkpoint that were rebuilt from copies."""
+    return () if context.chosen is None else rebuilt(context.chosen)
+
+
+def _of_features(context: Context) -> tuple[Finding, ...]:
+    return context.of_features
+
+
+Rule: TypeAlias = Callable[[Context], tuple[Finding, ...]]
+
+CHOSEN: tuple[Rule, ...] = (_logs, _recorded_health, _lost_work, _of_decision, _of_tree, _rebuilt, _of_features)
+NOTHING_CHOSEN: tuple[Rule, ...] = (_logs, _of_decision, _of_features, _of_tree)
+"""Each says its own, once; none takes back what another said."""
 
 
 def _on_passed_over(seen: PassedOver) -> tuple[tuple[Rejection, ...], tuple[Finding, ...]]:
@@ -192,15 +274,6 @@ def _on_passed_over(seen: PassedOver) -> tuple[tuple[Rejection, ...], tuple[Find
     return seen.point.rejected, tuple(findings)
 
 
-def _as_to_health(
-    findings: tuple[Finding, ...], tree: Tree, question: TreeQuestion, choice: ResumeQuestion, point: ResumePoint
-) -> tuple[Finding, ...]:
-    if choice.ignore_health or choice.allow_unknown_health:
-        return accepted(findings)
-    named, health = question.health_file is not None, point.checkpoint.health
-    return (*record_without_answer(tree.book, named=named, health=health), *findings)
-
-
 def _not_loadable(tree: Tree, question: TreeQuestion) -> dict[CheckpointKey, str]:
     """Return why checkpoints cannot be loaded, for each of which the layout says so.
 
@@ -213,14 +286,6 @@ def _not_loadable(tree: Tree, question: TreeQuestion) -> dict[CheckpointKey, str
     if refusals and len(refusals) == len(checkpoints):
         raise UnknownLayoutError(f"{question.path or tree.inventory.root} {next(iter(refusals.values()))}")
     return refusals
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Wanted:
-    """What the user says of the run that resumes."""
-
-    data: DataQuestion
-    sizes: AskedSizes
 
 
 def _against(inventory: Inventory, tree: Tree, refusals: Mapping[CheckpointKey, str], sizes: AskedSizes) -> Inventory:
@@ -278,12 +343,6 @@ def _from_here(
     return judge_one_node(decision, tree.inventory, surroundings(tree, question, jobs, node))
 
 
-def _beyond(tree: Tree, point: ResumePoint | NoResumePoint) -> tuple[Finding, ...]:
-    """Return what is to be said of the tree and the point does not say itself."""
-    said = {*point.findings, *(reason for one in point.rejected for reason in one.reasons)}
-    return tuple(finding for finding in tree.inventory.findings if finding not in said)
-
-
 def _evidence(tree: Tree, choice: ResumeQuestion, config: RunConfig | None) -> LogEvidence | None:
     """Read the logs that shall have a say.
 
@@ -331,13 +390,8 @@ def _with_focus(choice: ResumeQuestion, tree: Tree, question: TreeQuestion) -> R
     return replace(choice, name=tree.focus)
 
 
-def _plan(
-    tree: Tree,
-    point: ResumePoint,
-    wanted: _Wanted,
-    question: TreeQuestion,
-    advice: SpikeAdvice | StopAdvice | None,
-) -> ResumePlan:
+def _plan(tree: Tree, point: ResumePoint, question: TreeQuestion, sizes: AskedSizes, data: DataQuestion) -> ResumePlan:
+    """Plan the start, with what the trainer says of it."""
     checkpoint, config, trainer = point.checkpoint, question.config, tree.trainer
     if config is not None and config.world_size is None:  # as many as wrote it, unless somebody says otherwise
         config = config.started_on(checkpoint.topology.world_size)
@@ -350,30 +404,27 @@ def _plan(
         load=load,
         data=Unknown(why="nobody asked its trainer yet"),
         next_step=Step(point.step + 1),
-        findings=_beyond(tree, point),
-        advice=advice,
+        findings=(),
         copies=_to_copy(tree, checkpoint) if is_object_store(tree.inventory.root) else (),
     )
     resume = Resume(
         plan=plan,
         inventory=tree.inventory,
         storage=tree.storage,
-        data=wanted.data,
-        sizes=wanted.sizes,
+        data=data,
+        sizes=sizes,
         config=config,
         environment=question.environment,
     )
     effects = no_effects("a lone file") if trainer is None else trainer.effects(resume)
-    _assert_it_skips(effects.position, wanted.data, trainer)
-    objections = () if trainer is None else trainer.objections(checkpoint, wanted.sizes)
-    # That a size tells nothing about files is not worth a word beside what it means for the start.
-    said = {objection.code for objection in objections} & {Code.WORLD_SIZE_DIFFERS}
+    _assert_it_skips(effects.position, data, trainer)
+    objections = () if trainer is None else trainer.objections(checkpoint, sizes)
     return replace(
         plan,
         load=replace(load, data=effects.settings),
         data=effects.position,
         next_step=effects.next_step or plan.next_step,
-        findings=(*effects.findings, *objections, *(each for each in plan.findings if each.code not in said)),
+        findings=(*effects.findings, *objections),
     )
 
 
