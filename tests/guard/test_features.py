@@ -103,9 +103,10 @@ def test_a_second_hook_of_torchs_own_leaves_the_first_alone() -> None:
     assert len(probe.values()) == 1
 
 
+@pytest.mark.parametrize("in_buckets", [False, True])
 @pytest.mark.usefixtures("one_process_group")
-def test_a_closed_probe_leaves_the_averaging_and_takes_nothing() -> None:
-    model = DistributedDataParallel(nn.Linear(4, 4))
+def test_a_closed_probe_leaves_the_averaging_and_takes_nothing(in_buckets: bool) -> None:
+    model = DistributedDataParallel(nn.Linear(4, 4), gradient_as_bucket_view=in_buckets)
     probe = FeatureProbe(model, interval=1)
     assert probe.is_before_reduction
     probe.close()
