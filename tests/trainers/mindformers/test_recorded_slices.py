@@ -15,6 +15,7 @@ from ckpttool.core.domain.finding import Code, Finding, Severity, blocking
 from ckpttool.core.domain.replicas import Proof
 from ckpttool.core.domain.verdict import Level, Verdict
 from ckpttool.trainers.mindformers import recorded_slices
+from tests.support.commands import ask
 from tests.support.parallel_trainings import Mesh, Training, parallel_tree
 from tests.support.strategy_files import Lies, strategy, write_strategies
 
@@ -168,6 +169,20 @@ def test_no_more_arrangements_are_kept_than_a_model_has(tmp_path: Path, monkeypa
     told = tree.slices(checkpoint)
     assert told is not None
     assert len({id(ranks) for ranks in told.slices.values()}) == 1
+
+
+def test_a_part_that_a_machine_writes_down_tells_who_holds_which_slice(tmp_path: Path) -> None:
+    output, parts = with_strategies(tmp_path, training(data=3, tensor=2)), f"{tmp_path}/parts/"
+    assert ask("part", str(output), "--part", "1/1", "--out", parts).code == 0
+    found = []
+    for place in (str(output), parts):
+        tree = ckpttool.scan(ckpttool.TreeQuestion(path=place))
+        (checkpoint,) = tree.inventory.checkpoints
+        found.append(tree.slices(checkpoint))
+    there, told = found
+    assert there is not None
+    assert told is not None
+    assert told.slices == there.slices
 
 
 @pytest.mark.parametrize("lost", [[3], [2, 3], [1, 2]])
