@@ -162,12 +162,12 @@ def resolve(
         point = replace(point, rejected=rejected)
     decision: ResumePlan | NoResumePoint
     if isinstance(point, NoResumePoint):
-        decision = replace(point, in_trash=saves_in_trash(tree.storage))
+        decision = replace(point, advice=advice, in_trash=saves_in_trash(tree.storage))
     else:
         reports = verdict_of(point.checkpoint).reports
         _assert_unchanged(tree.storage, reports)
         point = _timed(tree, point, reports, evidence)
-        decision = _plan(tree, point, question, choice.sizes, data)
+        decision = _with_effects(_plan(tree, point, advice), tree, question, choice.sizes, data)
     context = Context(
         tree=tree,
         question=question,
@@ -178,7 +178,7 @@ def resolve(
         of_features=added,
     )
     rules = NOTHING_CHOSEN if isinstance(decision, NoResumePoint) else CHOSEN
-    decision = replace(decision, advice=advice, findings=tuple(finding for rule in rules for finding in rule(context)))
+    decision = replace(decision, findings=tuple(finding for rule in rules for finding in rule(context)))
     seen = verdicts if choice.evidence is Level.STRUCTURE else {}
     return Answer(decision=_from_here(decision, tree, question, node), tree=tree, question=question, verdicts=seen)
 
@@ -390,23 +390,31 @@ def _with_focus(choice: ResumeQuestion, tree: Tree, question: TreeQuestion) -> R
     return replace(choice, name=tree.focus)
 
 
-def _plan(tree: Tree, point: ResumePoint, question: TreeQuestion, sizes: AskedSizes, data: DataQuestion) -> ResumePlan:
-    """Plan the start, with what the trainer says of it."""
-    checkpoint, config, trainer = point.checkpoint, question.config, tree.trainer
-    if config is not None and config.world_size is None:  # as many as wrote it, unless somebody says otherwise
-        config = config.started_on(checkpoint.topology.world_size)
+def _plan(tree: Tree, point: ResumePoint, advice: SpikeAdvice | StopAdvice | None) -> ResumePlan:
+    """Plan a start, before its trainer says what it does there."""
+    checkpoint = point.checkpoint
     load = tree.layout.load(tree.inventory, checkpoint)
     if isinstance(load, Refusal):
         raise UnknownLayoutError(f"{checkpoint.name} {load.why}")
-    plan = ResumePlan(
+    return ResumePlan(
         root=tree.inventory.root,
         point=point,
         load=load,
         data=Unknown(why="nobody asked its trainer yet"),
         next_step=Step(point.step + 1),
         findings=(),
+        advice=advice,
         copies=_to_copy(tree, checkpoint) if is_object_store(tree.inventory.root) else (),
     )
+
+
+def _with_effects(
+    plan: ResumePlan, tree: Tree, question: TreeQuestion, sizes: AskedSizes, data: DataQuestion
+) -> ResumePlan:
+    """Add what the trainer does at such a start: its settings, where the data goes on, and what it says of them."""
+    checkpoint, config, trainer = plan.point.checkpoint, question.config, tree.trainer
+    if config is not None and config.world_size is None:  # as many as wrote it, unless somebody says otherwise
+        config = config.started_on(checkpoint.topology.world_size)
     resume = Resume(
         plan=plan,
         inventory=tree.inventory,
@@ -421,7 +429,7 @@ def _plan(tree: Tree, point: ResumePoint, question: TreeQuestion, sizes: AskedSi
     objections = () if trainer is None else trainer.objections(checkpoint, sizes)
     return replace(
         plan,
-        load=replace(load, data=effects.settings),
+        load=replace(plan.load, data=effects.settings),
         data=effects.position,
         next_step=effects.next_step or plan.next_step,
         findings=(*effects.findings, *objections),
