@@ -86,7 +86,6 @@ from ckpttool.core.verbs.preflighting import preflight as preflight
 from ckpttool.core.verbs.resolving import Answer as Answer
 from ckpttool.core.verbs.resolving import resolve as resolve
 from ckpttool.core.verbs.resolving import simulate as simulate
-from ckpttool.core.verbs.running import Running as Running
 from ckpttool.core.verbs.scanning import Tree as Tree
 from ckpttool.core.verbs.scanning import read_config as read_config
 from ckpttool.core.verbs.scanning import scan as scan
@@ -94,6 +93,7 @@ from ckpttool.core.verbs.scanning import trees_below as trees_below
 from ckpttool.core.verbs.sealing import seal as seal
 from ckpttool.core.verbs.skipping import scale_skip as scale_skip
 from ckpttool.core.verbs.trying import demo as demo
+from ckpttool.core.verbs.verifying import Running as Running
 from ckpttool.core.verbs.verifying import forecast as forecast
 from ckpttool.core.verbs.verifying import on_ray as on_ray
 from ckpttool.core.verbs.verifying import verify as verify

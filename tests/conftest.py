@@ -14,7 +14,7 @@ import hypothesis
 import pytest
 from hypothesis.internal.conjecture import providers
 
-from ckpttool.trainers.common import launchers, processes
+from ckpttool.trainers.common import LAUNCHERS_VARIABLES, processes
 from tests.support import trees
 
 TESTS = Path(__file__).resolve().parent
@@ -98,7 +98,7 @@ def same_terminal_everywhere() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         for name, value in {"COLUMNS": "80", "NO_COLOR": "1", "TERM": "dumb"}.items():
             patch.setenv(name, value)
-        for name in ("FORCE_COLOR", "GITHUB_ACTIONS", "LINES", "PY_COLORS", *launchers.VARIABLES, *processes.VARIABLES):
+        for name in ("FORCE_COLOR", "GITHUB_ACTIONS", "LINES", "PY_COLORS", *LAUNCHERS_VARIABLES, *processes.VARIABLES):
             patch.delenv(name, raising=False)
         yield
 

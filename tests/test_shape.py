@@ -98,8 +98,8 @@ TREE = str(shape.TREE)
 MOST_MODULES = {
     "--version": 9,
     "scale-skip --old-gbs 512 --new-gbs 768 --steps 100": 36,
-    f"scan {TREE}": 98,
-    f"resolve {TREE}": 150,
+    f"scan {TREE}": 96,
+    f"resolve {TREE}": 130,
 }
 """Of ours that a command may import: it imports what its answer needs, and no more."""
 

@@ -99,6 +99,8 @@ SELDOM_NEEDED = {
     "ckpttool.core.formats.safetensors.header",
     "ckpttool.core.records.manifest",
     "unicodedata",
+    "ckpttool.core.decide.start",
+    "ckpttool.trainers.mindformers.run_length",
     "ckpttool.trainers.mindformers.simulate.legacy",
     "ckpttool.trainers.mindformers.simulate.versions",
     "ckpttool.trainers.mindformers.simulate.view",
@@ -114,7 +116,7 @@ SELDOM_NEEDED = {
 def test_a_choice_imports_the_simulation_only_where_it_is_asked_for(tree: Path) -> None:
     plain = imported("-m", "ckpttool", "resolve", "--format", "json", cwd=tree)
     assert plain & SELDOM_NEEDED == set()
-    assert "ckpttool.trainers.mindformers.simulate.names" in plain
+    assert "ckpttool.trainers.mindformers.own_names" in plain
     asked = imported("-m", "ckpttool", "resolve", "--format", "json", "--simulate-mindformers", "2.1", cwd=tree)
     assert "ckpttool.trainers.mindformers.simulate.legacy" in asked
 

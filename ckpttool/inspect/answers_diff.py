@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from ckpttool.core.domain.contents import Contents, Shape
 from ckpttool.core.domain.units import Rank, counted, on_ranks
 from ckpttool.core.domain.verdict import Level
-from ckpttool.core.formats.safetensors import CHECKSUM_KEY
+from ckpttool.core.formats.base import CHECKSUM_KEY
 from ckpttool.core.render.escape import shown
 from ckpttool.core.render.json import Document, finding_document
 from ckpttool.inspect.answers import dims, left_out, named, number, spelled

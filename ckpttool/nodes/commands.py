@@ -9,10 +9,18 @@ import typer
 import ckpttool
 from ckpttool.core.commands import output
 from ckpttool.core.commands.answers import show
-from ckpttool.core.commands.engine_options import EngineName, EngineOptions
 from ckpttool.core.commands.grouped import OF_WRITING, exits, grouped
 from ckpttool.core.commands.options import Format, FormatOpt, Quiet, duration
-from ckpttool.core.commands.tree_options import Dir, LayoutOpt, LevelName, LevelOpt, MaxAge, Names
+from ckpttool.core.commands.tree_options import (
+    Dir,
+    EngineName,
+    EngineOptions,
+    LayoutOpt,
+    LevelName,
+    LevelOpt,
+    MaxAge,
+    Names,
+)
 from ckpttool.core.domain.frozen import dataclass
 from ckpttool.core.domain.units import Rank
 from ckpttool.core.errors import ExitCode, IncompleteError, UsageError

@@ -9,13 +9,12 @@ import typer
 
 import ckpttool
 from ckpttool.core.commands import output
-from ckpttool.core.commands.engine_options import EngineOptions
 from ckpttool.core.commands.grouped import OF_A_TREE, OF_WRITING, exits, grouped
 from ckpttool.core.commands.log_options import EvidenceOptions
 from ckpttool.core.commands.options import Quiet
 from ckpttool.core.commands.output_files import assert_replaceable, lies_under, root_of, whole
 from ckpttool.core.commands.resolve import SimulateOptions, Strict
-from ckpttool.core.commands.tree_options import ChoiceOptions, ConfigPath, DataOptions, TreeOptions
+from ckpttool.core.commands.tree_options import ChoiceOptions, ConfigPath, DataOptions, EngineOptions, TreeOptions
 from ckpttool.core.domain.frozen import dataclass
 from ckpttool.core.errors import UsageError
 from ckpttool.core.render.escape import shown

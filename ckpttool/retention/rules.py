@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from ckpttool.core.decide.lineage import Course
-from ckpttool.core.decide.mixed_runs import two_runs_in
 from ckpttool.core.decide.naming import named
+from ckpttool.core.decide.resume import two_runs_in
 from ckpttool.core.decide.steps import is_out_of_place, left_by_name, not_acted_on
 from ckpttool.core.domain.checkpoint import Checkpoint, CheckpointKey, Content, Inventory
 from ckpttool.core.domain.finding import Code, blocking

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from ckpttool.trainers.common import launchers, processes
+from ckpttool.trainers.common import LAUNCHERS_VARIABLES, processes
 
 NODES = ("n1", "n2", "n3", "n4")
 
@@ -58,7 +58,7 @@ def needs(program: str, package: str) -> str:
 
 def plain_environment() -> dict[str, str]:
     """Return this process's environment without what any launcher left there."""
-    left_out = {*launchers.VARIABLES, *processes.VARIABLES}
+    left_out = {*LAUNCHERS_VARIABLES, *processes.VARIABLES}
     kept = {name: value for name, value in os.environ.items() if name not in left_out}
     return {**kept, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path), "OMP_NUM_THREADS": "1"}
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ckpttool.core.domain.node import Job
-from ckpttool.trainers.common.launchers import VARIABLES, jobs_of
+from ckpttool.trainers.common import LAUNCHERS_VARIABLES, jobs_of
 
 ODD_WORDS = "2(x2) -2 +2 0 00 two 2.0 1e1 2,2 0x2 ² ٣"
 ODD = (*ODD_WORDS.split(), "", " ", "9" * 400, "2 2", "\udcff", "\n")
@@ -81,10 +81,10 @@ def test_each_launcher_has_a_say() -> None:
 
 @pytest.mark.parametrize("value", ODD)
 def test_what_is_no_whole_number_says_nothing(value: str) -> None:
-    assert jobs_of(dict.fromkeys(VARIABLES, value)) == ()
+    assert jobs_of(dict.fromkeys(LAUNCHERS_VARIABLES, value)) == ()
 
 
-@given(st.dictionaries(st.sampled_from(VARIABLES), st.one_of(st.text(), st.integers().map(str))))
+@given(st.dictionaries(st.sampled_from(LAUNCHERS_VARIABLES), st.one_of(st.text(), st.integers().map(str))))
 def test_nothing_that_stands_there_is_an_error(environment: dict[str, str]) -> None:
     for job in jobs_of(environment):
         assert job.several or (job.ranks or 0) >= 1

@@ -80,7 +80,7 @@ def simulated(_: typer.Context) -> Iterable[str]:
     """Offer every trainer whose own choice is known."""
     from ckpttool.trainers.registry import trainers
 
-    return ["own", *(trainer.name for trainer in trainers() if trainer.simulator is not None)]
+    return ["own", *(trainer.name for trainer in trainers() if trainer.simulator_at is not None)]
 
 
 @_offered

@@ -8,12 +8,11 @@ import typer
 
 import ckpttool
 from ckpttool.core.commands import output, reports
-from ckpttool.core.commands.engine_options import EngineOptions
 from ckpttool.core.commands.grouped import OF_A_TREE, exits, grouped
 from ckpttool.core.commands.log_options import EvidenceOptions
 from ckpttool.core.commands.options import Quiet
 from ckpttool.core.commands.reports import ReportOptions
-from ckpttool.core.commands.tree_options import ChoiceOptions, DataOptions, TreeOptions, ViewOptions
+from ckpttool.core.commands.tree_options import ChoiceOptions, DataOptions, EngineOptions, TreeOptions, ViewOptions
 
 Base = Annotated[
     str | None,

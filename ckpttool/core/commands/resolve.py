@@ -14,7 +14,6 @@ import typer
 import ckpttool
 from ckpttool.core.commands import output
 from ckpttool.core.commands.answers import show
-from ckpttool.core.commands.engine_options import EngineOptions
 from ckpttool.core.commands.grouped import OF_A_TREE, exits, grouped
 from ckpttool.core.commands.log_options import EvidenceOptions
 from ckpttool.core.commands.options import Format, Quiet
@@ -22,6 +21,7 @@ from ckpttool.core.commands.tree_options import (
     ChoiceOptions,
     ConfigPath,
     DataOptions,
+    EngineOptions,
     Simulate,
     SimulateMindFormers,
     TreeOptions,

@@ -8,10 +8,9 @@ import typer
 
 import ckpttool
 from ckpttool.core.commands.answers import show_each
-from ckpttool.core.commands.engine_options import EngineOptions
 from ckpttool.core.commands.grouped import OF_A_TREE, OF_WRITING, exits, grouped
 from ckpttool.core.commands.options import Format, FormatOpt, Quiet, Verbose
-from ckpttool.core.commands.tree_options import MoreDirs, Names, TreeOptions, say_tree
+from ckpttool.core.commands.tree_options import EngineOptions, MoreDirs, Names, TreeOptions, say_tree
 from ckpttool.core.domain.manifest import Sealed
 
 Reseal = Annotated[

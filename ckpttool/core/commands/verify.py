@@ -14,11 +14,11 @@ import typer
 import ckpttool
 from ckpttool.core.commands import output
 from ckpttool.core.commands.answers import show_each
-from ckpttool.core.commands.engine_options import EngineOptions
 from ckpttool.core.commands.grouped import OF_A_TREE, exits, grouped
 from ckpttool.core.commands.options import Format, FormatOpt, Quiet, duration, finite, share
 from ckpttool.core.commands.output_files import assert_replaceable, first_line, lies_under
 from ckpttool.core.commands.tree_options import (
+    EngineOptions,
     LevelName,
     LevelOpt,
     MaxAge,

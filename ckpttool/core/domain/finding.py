@@ -417,3 +417,7 @@ def helped(finding: Finding) -> Finding:
     if finding.remedy is not None or finding.severity is Severity.NOTE:
         return finding
     return replace(finding, remedy=_REMEDIES.get(finding.code))
+
+
+FOUND_EARLIER = frozenset({Code.FOUND_DAMAGED, Code.REPLICA_DRIFTED})
+"""What an earlier look at content left against a save, while its files are the same."""

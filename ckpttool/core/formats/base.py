@@ -30,6 +30,9 @@ RECORD = 0x0A
 LENGTH_BYTES = 8
 """What the length of a safetensors header takes, in front of it."""
 
+CHECKSUM_KEY = "crc_num"
+"""Where MindSpore puts a checksum into a safetensors header."""
+
 LAST_PAGE_BYTES = 4096
 """A lost page at the end of a file is the commonest trace of a power cut: the size is there, the data is not."""
 

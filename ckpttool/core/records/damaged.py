@@ -28,9 +28,6 @@ SCHEMA = "ckpttool/damaged/1"
 _WRONG = frozenset({Code.CHECKSUM_MISMATCH, Code.REPLICA_DIFFERS, Code.REPLICA_STALE})
 """What says that a file's content is damaged, which no header shows."""
 
-FOUND_EARLIER = frozenset({Code.FOUND_DAMAGED, Code.REPLICA_DRIFTED})
-"""What an earlier look at content left against a save, while its files are the same."""
-
 _LIMIT = ByteCount(16 << 20)
 _MOST_FILES = 1 << 12
 """Those that were found last stay; each takes some 500 bytes."""

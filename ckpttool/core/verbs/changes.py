@@ -10,13 +10,12 @@ from contextlib import contextmanager
 from ckpttool.core.decide.changes import signs_of_writing as signs
 from ckpttool.core.decide.naming import named
 from ckpttool.core.domain.checkpoint import Checkpoint, CheckpointKey, Inventory
-from ckpttool.core.domain.finding import Code, Finding, Severity, unknown, unsafe
+from ckpttool.core.domain.finding import FOUND_EARLIER, Code, Finding, Severity, unknown, unsafe
 from ckpttool.core.domain.frozen import replace
 from ckpttool.core.domain.pointer import Pointer, PointerFix
 from ckpttool.core.domain.question import TreeQuestion
 from ckpttool.core.errors import IncompleteError, NotDurableError, UnknownLayoutError, UnsafeError, UsageError
 from ckpttool.core.records import HEAL_JOURNAL, JOURNAL, OWN_FOLDER
-from ckpttool.core.records.damaged import FOUND_EARLIER
 from ckpttool.core.records.journal import TRASH, TrashFolder, read_heal_journal, read_journal, trash_folders
 from ckpttool.core.storage import assert_changeable, is_local, open_storage
 from ckpttool.core.verbs.scanning import Tree, interrupted, scan, surroundings
@@ -27,7 +26,7 @@ from ckpttool.core.write.files import replace as write
 from ckpttool.core.write.moves import restore
 from ckpttool.core.write.puts import put_all
 from ckpttool.trainers.base import Members, Refusal
-from ckpttool.trainers.common.launchers import jobs_of
+from ckpttool.trainers.common import jobs_of
 
 NEW_RECORD_MODE = 0o640
 """Where there is none yet whose mode it could have."""

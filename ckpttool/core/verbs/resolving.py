@@ -30,7 +30,7 @@ from ckpttool.core.verbs.remembering import rebuilt, saves_in_trash
 from ckpttool.core.verbs.scanning import Tree, Where, asked, looking_at, scan, surroundings
 from ckpttool.core.verbs.verifying import session_for
 from ckpttool.trainers.base import Refusal, Resume, no_effects
-from ckpttool.trainers.common.launchers import jobs_of
+from ckpttool.trainers.common import jobs_of
 
 if TYPE_CHECKING:
     from ckpttool.core.decide.resume import Pick

@@ -276,7 +276,7 @@ def surroundings(tree: Tree, question: TreeQuestion, jobs: tuple[Job, ...], node
 
 def with_note_of_others(tree: Tree, question: TreeQuestion) -> Tree:
     """Note in a tree that other machines may have more of its newest checkpoint: all that is told of it is of here."""
-    from ckpttool.trainers.common.launchers import jobs_of
+    from ckpttool.trainers.common import jobs_of
 
     jobs = jobs_of(os.environ)
     if not jobs or not tree.inventory.checkpoints or tree.machines is not None:

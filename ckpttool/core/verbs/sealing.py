@@ -24,9 +24,8 @@ from ckpttool.core.records.birth import with_births
 from ckpttool.core.records.manifest import ManifestProblem, manifest_bytes, manifests_beside, read_manifest
 from ckpttool.core.storage import assert_changeable, is_object_store
 from ckpttool.core.storage.base import Storage
-from ckpttool.core.verbs.running import Running
 from ckpttool.core.verbs.scanning import Tree, Where, tree_of
-from ckpttool.core.verbs.verifying import chosen, session_for
+from ckpttool.core.verbs.verifying import Running, chosen, session_for
 from ckpttool.core.verify.session import Session
 from ckpttool.core.write.files import ensure_folder, locked, remove, replace
 from ckpttool.core.write.reserve import keep_reserve

@@ -48,9 +48,11 @@ def with_start(answer: Answer) -> ResumePlan | NoResumePoint:
     Without a config, a trainer that goes by one is taken to look in this tree by itself.
     """
     plan, trainer = answer.decision, answer.tree.trainer
-    if not isinstance(plan, ResumePlan) or trainer is None or trainer.simulator is None:
+    if not isinstance(plan, ResumePlan) or trainer is None:
         return plan
     if answer.question.config is None and not plan.point.rejected and not answer.tree.inventory.findings:
+        return plan
+    if trainer.simulator is None:
         return plan
     session, own = own_start(answer)
     with closing(session):

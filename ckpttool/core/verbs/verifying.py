@@ -8,10 +8,11 @@ from collections.abc import Callable, Collection, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from ckpttool.core.decide.naming import LATEST, focused, named, none_called
 from ckpttool.core.decide.steps import latest
+from ckpttool.core.domain.answered import Answered
 from ckpttool.core.domain.checkpoint import Checkpoint, CheckpointKey
 from ckpttool.core.domain.progress import newest_first
 from ckpttool.core.domain.question import CheckQuestion
@@ -19,11 +20,9 @@ from ckpttool.core.domain.units import ByteCount
 from ckpttool.core.domain.verdict import Level, ShardReport, Verdict, Verification
 from ckpttool.core.storage import is_object_store
 from ckpttool.core.verbs.remembering import DAMAGED, memory_place
-from ckpttool.core.verbs.running import Running
 from ckpttool.core.verbs.scanning import Tree, Where, tree_of
 from ckpttool.core.verify.check import check
-from ckpttool.core.verify.engines.once import Kept, OnceEngine
-from ckpttool.core.verify.engines.waiting import WaitingEngine
+from ckpttool.core.verify.engines.waiting import Kept, OnceEngine, WaitingEngine
 from ckpttool.core.verify.meter import Meter, Work
 from ckpttool.core.verify.observation import Engines, Observation
 from ckpttool.core.verify.plan import HEADER_COST, in_bucket, plan_checks
@@ -38,6 +37,40 @@ if TYPE_CHECKING:
     from ckpttool.core.verify.engines.ray import RayCluster
     from ckpttool.core.verify.observation import Engine
     from ckpttool.trainers.located import Machines
+
+
+E = TypeVar("E")
+A = TypeVar("A", bound=Answered)
+
+
+class Running(Iterator[E], Generic[E, A]):
+    """What a verb finds, as it finds it, and then its answer. Nothing is read before it is asked for."""
+
+    def __init__(self, found: Generator[E, None, None], whole: Callable[[Sequence[E]], A]) -> None:
+        """Take what finds, and what makes an answer of all that was found."""
+        self._found = found
+        self._whole = whole
+        self._kept: list[E] = []
+
+    def __next__(self) -> E:
+        """Return what is found next."""
+        event = next(self._found)
+        self._kept.append(event)
+        return event
+
+    def close(self) -> None:
+        """Read no further."""
+        self._found.close()
+
+    def answer(self) -> A:
+        """Find all that is left, and return the answer."""
+        for _ in self:
+            pass
+        return self._whole(self._kept)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Find all that is left, and return the document that the command prints with `--format json`."""
+        return self.answer().to_dict()
 
 
 _METER: ContextVar[Meter | None] = ContextVar("meter", default=None)

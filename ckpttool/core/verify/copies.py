@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple, Protocol, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
 
 from ckpttool.core.domain.checkpoint import Checkpoint, CheckpointKey
 from ckpttool.core.domain.finding import Code, Finding
 from ckpttool.core.domain.frozen import replace
-from ckpttool.core.domain.manifest import ShardSeal
 from ckpttool.core.domain.replicas import RecordedSlices, SavedAt, TensorDigests
 from ckpttool.core.domain.shard import ShardRole
 from ckpttool.core.domain.units import Rank
@@ -16,6 +15,9 @@ from ckpttool.core.domain.verdict import ShardReport
 from ckpttool.core.extensions import features, imported
 from ckpttool.core.storage.base import Storage
 from ckpttool.core.verify.siblings.neighbours import Neighbours
+
+if TYPE_CHECKING:
+    from ckpttool.core.domain.manifest import ShardSeal
 
 Place = tuple[Rank | None, ShardRole]
 HeldTensors = tuple[str | None, TensorDigests]

@@ -7,21 +7,13 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from typing import TYPE_CHECKING
 
 from ckpttool.core.domain.checkpoint import Checkpoint, CheckpointKey, Inventory
-from ckpttool.core.domain.finding import Code, Finding, Severity, blocking, damage, helped
+from ckpttool.core.domain.finding import FOUND_EARLIER, Code, Finding, Severity, blocking, damage, helped
 from ckpttool.core.domain.frozen import dataclass, replace
 from ckpttool.core.domain.replicas import Trust
 from ckpttool.core.domain.shard import Shard, ShardRole
 from ckpttool.core.domain.verdict import CheckTask, Level, ShardReport, Verdict
 from ckpttool.core.records import OWN_FOLDER, SealPlace
-from ckpttool.core.records.damaged import FOUND_EARLIER
 from ckpttool.core.storage.base import Storage, is_there, unreadable
-from ckpttool.core.verify.checks.recorded import (
-    as_sealed,
-    changed_headers,
-    cut_short_files,
-    missing_files,
-    under_another_name,
-)
 from ckpttool.core.verify.copies import (
     FromCopies,
     HeldTensors,
@@ -35,7 +27,17 @@ from ckpttool.core.verify.copies import (
 )
 from ckpttool.core.verify.observation import Engine, Engines, Observation
 from ckpttool.core.verify.plan import in_bucket, plan_checks
-from ckpttool.core.verify.report import collect, in_order, judge, says_itself
+from ckpttool.core.verify.report import (
+    as_sealed,
+    changed_headers,
+    collect,
+    cut_short_files,
+    in_order,
+    judge,
+    missing_files,
+    says_itself,
+    under_another_name,
+)
 from ckpttool.core.verify.siblings.compare import compare_in_turn, without_witness
 from ckpttool.core.verify.siblings.neighbours import MOST_SIBLINGS, MOST_WITNESSES, Neighbours, Sibling
 

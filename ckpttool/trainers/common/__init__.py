@@ -1,5 +1,14 @@
 """What several trainers share."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from ckpttool.core.domain.node import Job
+
 LOOSE_FILE_LAYOUT = "loose-file"
 """What JSON and `--layout` call a file that stands in no tree."""
 
@@ -7,3 +16,32 @@ TRACKER = "latest_checkpointed_iteration.txt"
 
 TRACKERS = {TRACKER: "Megatron-LM, verl or MindFormers", "latest": "DeepSpeed"}
 """Files that name the last save, by whoever writes one."""
+
+LAUNCHERS_VARIABLES = (
+    "LOCAL_WORLD_SIZE",
+    "MS_SCHED_HOST",
+    "MS_WORKER_NUM",
+    "OMPI_COMM_WORLD_LOCAL_SIZE",
+    "OMPI_COMM_WORLD_SIZE",
+    "SLURM_JOB_NUM_NODES",
+    "SLURM_NNODES",
+    "WORLD_SIZE",
+)
+"""What launchers leave in the environment: all that is looked at."""
+
+
+def jobs_of(environment: Mapping[str, str]) -> tuple[Job, ...]:
+    """Return what each launcher says, where that may be more than one machine.
+
+    A variable that is not there, or holds no whole number above 0 (`2(x2)`, nothing, a word), says nothing.
+
+    Source:
+        sbatch(1), mpirun(1) and torchrun's documentation; mindspore/parallel/cluster of 2.10 for msrun.
+    """
+    if not any(
+        name in environment for name in LAUNCHERS_VARIABLES
+    ):  # so it is on most machines, and that needs no import
+        return ()
+    from ckpttool.trainers.common.launchers import told_jobs
+
+    return tuple(told_jobs(environment))

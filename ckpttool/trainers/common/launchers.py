@@ -8,36 +8,12 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from ckpttool.core.domain.node import Job
 
-VARIABLES = (
-    "LOCAL_WORLD_SIZE",
-    "MS_SCHED_HOST",
-    "MS_WORKER_NUM",
-    "OMPI_COMM_WORLD_LOCAL_SIZE",
-    "OMPI_COMM_WORLD_SIZE",
-    "SLURM_JOB_NUM_NODES",
-    "SLURM_NNODES",
-    "WORLD_SIZE",
-)
-"""All that is looked at."""
-
 _MOST_DIGITS = 9
 _THIS_MACHINE = ("127.", "localhost", "::1")
 
 
-def jobs_of(environment: Mapping[str, str]) -> tuple[Job, ...]:
-    """Return what each launcher says, where that may be more than one machine.
-
-    A variable that is not there, or holds no whole number above 0 (`2(x2)`, nothing, a word), says nothing.
-
-    Source:
-        sbatch(1), mpirun(1) and torchrun's documentation; mindspore/parallel/cluster of 2.10 for msrun.
-    """
-    if not any(name in environment for name in VARIABLES):  # so it is on most machines, and that needs no import
-        return ()
-    return tuple(_jobs(environment))
-
-
-def _jobs(environment: Mapping[str, str]) -> Iterator[Job]:
+def told_jobs(environment: Mapping[str, str]) -> Iterator[Job]:
+    """Yield what each launcher says of a job on more than one machine, as `jobs_of` returns it."""
     from ckpttool.core.domain.node import Job
 
     for name in ("SLURM_JOB_NUM_NODES", "SLURM_NNODES"):

@@ -103,3 +103,8 @@ def planned_skip(plan: ResumePlan) -> SkipBatches:
     if skip is None:
         raise AssertionError(f"a plan of MindFormers counts batches, not {plan.data}")
     return skip
+
+
+def is_moved(plan: ResumePlan) -> bool:
+    """Tell whether the data go on elsewhere than the steps; that a skip is rounded to whole sinks does not count."""
+    return abs(planned_skip(plan).batches - (plan.next_step - 1)) >= (planned_skip(plan).sink_size or 1)

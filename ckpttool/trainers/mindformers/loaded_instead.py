@@ -16,8 +16,8 @@ from ckpttool.core.domain.plan import ResumePlan
 from ckpttool.core.domain.shard import ShardRole
 from ckpttool.core.domain.units import Rank
 from ckpttool.trainers.mindformers.layouts.names import ITERATION_LAYOUT, RANK_LAYOUT
-from ckpttool.trainers.mindformers.load import LoadKeys, load_keys
-from ckpttool.trainers.mindformers.simulate.names import with_rank
+from ckpttool.trainers.mindformers.load import LoadKeys, is_moved, load_keys
+from ckpttool.trainers.mindformers.own_names import with_rank
 
 if TYPE_CHECKING:
     from ckpttool.trainers.mindformers.train_config import TrainConfig
@@ -301,7 +301,9 @@ def _redundancy(start: Start) -> Iterator[Finding]:
 
 def _length(start: Start) -> Iterator[Finding]:
     """Find what ends at once, or elsewhere than at the end of its epochs."""
-    from ckpttool.trainers.mindformers.run_length import length_findings  # who gives no config need not wait for it
+    if start.config is None and not is_moved(start.plan):
+        return
+    from ckpttool.trainers.mindformers.run_length import length_findings
 
     yield from length_findings(start.config, start.plan, start.inventory, start.logged_epoch)
 

@@ -15,7 +15,7 @@ from ckpttool.core.domain.finding import Code, Finding, note, suspect, unknown
 from ckpttool.core.domain.frozen import dataclass, replace
 from ckpttool.core.domain.plan import ResumePlan
 from ckpttool.core.domain.units import counted
-from ckpttool.trainers.mindformers.load import load_keys, planned_skip
+from ckpttool.trainers.mindformers.load import is_moved, load_keys, planned_skip
 from ckpttool.trainers.mindformers.scalars import epoch_step, same_run, state_of
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ def length_findings(
         yield _complete(config, plan, length)
     elif config is not None and length is not None and length.left <= 0:
         yield _beyond(config, plan, length)
-    elif _is_moved(plan):
+    elif is_moved(plan):
         yield from _moved(config, plan, length)
     elif config is not None and length is None:
         yield from _of_unknown_length(config, plan)
@@ -131,11 +131,6 @@ def _skipped(plan: ResumePlan) -> int:
     return planned_skip(plan).batches
 
 
-def _is_moved(plan: ResumePlan) -> bool:
-    """Tell whether the data go on elsewhere than the steps; that a skip is rounded to whole sinks does not count."""
-    return abs(_skipped(plan) - (plan.next_step - 1)) >= (planned_skip(plan).sink_size or 1)
-
-
 def _per_epoch(
     config: TrainConfig, plan: ResumePlan, inventory: Inventory, logged: int | None
 ) -> tuple[int, str] | None:
@@ -147,7 +142,7 @@ def _per_epoch(
     if config.dataset_samples is not None and batch is not None:
         batches = config.dataset_samples // batch
         return (batches, f"`sizes` has {config.dataset_samples} samples") if batches else None
-    if _is_moved(plan) and _skipped(plan) < plan.next_step - 1:
+    if is_moved(plan) and _skipped(plan) < plan.next_step - 1:
         return None  # log and names are of other data
     if logged is not None:
         batches = _converted(logged, plan.point.checkpoint.scalars.global_batch_size, batch)

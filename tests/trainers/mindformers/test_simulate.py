@@ -18,8 +18,8 @@ from ckpttool.core.domain.plan import Outcome
 from ckpttool.core.errors import UsageError
 from ckpttool.core.formats.strict_json import DEFAULT_LIMIT
 from ckpttool.core.storage.local import LocalStorage
+from ckpttool.trainers.mindformers.own_names import checkpoint_name
 from ckpttool.trainers.mindformers.simulate import simulate
-from ckpttool.trainers.mindformers.simulate.names import checkpoint_name
 from ckpttool.trainers.mindformers.simulate.versions import KNOWN_VERSIONS
 from ckpttool.trainers.mindformers.simulate.view import (
     CommonView,

@@ -4,6 +4,3 @@ from __future__ import annotations
 
 ALIGNMENT = 8
 """safetensors pads the header with the fewest spaces that make its length a multiple of this."""
-
-CHECKSUM_KEY = "crc_num"
-"""Where MindSpore puts a checksum."""

@@ -14,6 +14,7 @@ from ckpttool.core.domain.frozen import dataclass, replace
 from ckpttool.core.domain.scalars import AskedScalar, ShardFacts
 from ckpttool.core.domain.shard import FormatName
 from ckpttool.core.formats.base import (
+    CHECKSUM_KEY,
     CRC_LIMIT,
     LAST_PAGE_BYTES,
     LENGTH_BYTES,
@@ -23,7 +24,7 @@ from ckpttool.core.formats.base import (
     unread_header,
 )
 from ckpttool.core.formats.front import Front
-from ckpttool.core.formats.safetensors import ALIGNMENT, CHECKSUM_KEY
+from ckpttool.core.formats.safetensors import ALIGNMENT
 from ckpttool.core.formats.scalars import ScalarPlan, ScalarReading, plan_scalars, read_scalars
 
 if TYPE_CHECKING:

@@ -13,9 +13,8 @@ from ckpttool.core.domain.shard import TORCH_FORMATS, FormatName
 from ckpttool.core.domain.units import ByteCount
 from ckpttool.core.domain.verdict import CheckTask, ShardReport
 from ckpttool.core.formats import read_header
-from ckpttool.core.formats.base import Header, quoted
+from ckpttool.core.formats.base import CHECKSUM_KEY, Header, quoted
 from ckpttool.core.formats.front import Front
-from ckpttool.core.formats.safetensors import CHECKSUM_KEY
 from ckpttool.core.storage import open_storage
 from ckpttool.core.storage.base import ByteSource
 from ckpttool.core.verify.observation import Observation

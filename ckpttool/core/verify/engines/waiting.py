@@ -1,4 +1,4 @@
-"""Header checks: cheap on a warm disk, slow only for what the disk makes us wait for."""
+"""Header checks: cheap on a warm disk, slow only for what the disk makes us wait for; and an engine that asks once."""
 
 from __future__ import annotations
 
@@ -6,12 +6,18 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING
 
+from ckpttool.core.domain.shard import FileStamp
 from ckpttool.core.domain.verdict import CheckTask
 from ckpttool.core.storage import is_local
 from ckpttool.core.storage.fan_out import PROBE_ITEMS, STORE_WORKERS, WORKERS, Probe
 from ckpttool.core.verify.check import check, guarded, hung
 from ckpttool.core.verify.observation import Observation
+
+if TYPE_CHECKING:
+    from ckpttool.core.verify.observation import Engine, Observation
+
 
 TIMEOUT_SECONDS = 600.0
 """A header is some KiB: a disk that needs longer than that is dead."""
@@ -153,3 +159,55 @@ class _Run:
         for index in late:
             self._finish(index, hung(self._tasks[index], timeout))
             self.hire()
+
+
+class Kept:
+    """What was read while it takes."""
+
+    def __init__(self) -> None:
+        """Begin with nothing, and take what comes."""
+        self.takes = True
+        self.seen: dict[CheckTask, Observation] = {}
+
+
+class OnceEngine:
+    """Reads what was not read yet, or changed since."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        kept: Kept,
+        *,
+        stamp: Callable[[str], FileStamp],
+        done: Callable[[CheckTask], None] = lambda _: None,
+    ) -> None:
+        """Take who reads, and what was read.
+
+        Args:
+            engine: Reads the rest.
+            kept: Shared by all that ask.
+            stamp: Tells of a path what the file is now.
+            done: Told of each task that needs no reading.
+        """
+        self._engine, self._kept, self._stamp, self._done = engine, kept, stamp, done
+
+    def run(self, tasks: Sequence[CheckTask]) -> Iterator[Observation]:
+        """Yield one observation a task: those that are known first."""
+        left = []
+        for task in tasks:
+            known = self._kept.seen.get(task)
+            if known is None or not self._is_same(known):
+                left.append(task)
+            else:
+                self._done(task)
+                yield known
+        for observed in self._engine.run(left) if left else ():
+            if self._kept.takes:
+                self._kept.seen[observed.task] = observed
+            yield observed
+
+    def _is_same(self, known: Observation) -> bool:
+        try:
+            return known.report.stamp is not None and self._stamp(known.task.path) == known.report.stamp
+        except OSError:
+            return False

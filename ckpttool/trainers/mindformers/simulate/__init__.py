@@ -12,7 +12,7 @@ from ckpttool.core.domain.plan import Outcome, Simulation
 from ckpttool.core.domain.progress import newest_first
 from ckpttool.core.domain.shard import FormatName
 from ckpttool.core.storage import above, open_storage
-from ckpttool.trainers.mindformers.simulate.names import Pick, StopsError, UnreadError
+from ckpttool.trainers.mindformers.own_names import Pick, StopsError, UnreadError
 
 if TYPE_CHECKING:
     from ckpttool.core.domain.checkpoint import Checkpoint

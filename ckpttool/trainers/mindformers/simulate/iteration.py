@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-from ckpttool.trainers.mindformers.simulate.names import Pick, StopsError
+from ckpttool.trainers.mindformers.own_names import Pick, StopsError
 from ckpttool.trainers.mindformers.simulate.versions import Quirks
 from ckpttool.trainers.mindformers.simulate.view import IterationView, MindFormersView, Reading, require_read
 

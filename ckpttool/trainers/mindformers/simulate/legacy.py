@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from ckpttool.core.domain.plan import Outcome
-from ckpttool.trainers.mindformers.simulate.names import (
+from ckpttool.trainers.mindformers.own_names import (
     Pick,
     StopsError,
     checkpoint_name,

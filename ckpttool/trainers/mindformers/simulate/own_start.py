@@ -23,8 +23,8 @@ from ckpttool.trainers.common.named_path import inside, is_gone, started_in
 from ckpttool.trainers.mindformers.counters import mindformers_counters
 from ckpttool.trainers.mindformers.layouts.names import UNIFIED_LAYOUT
 from ckpttool.trainers.mindformers.load import planned_skip
+from ckpttool.trainers.mindformers.own_names import StopsError, with_rank
 from ckpttool.trainers.mindformers.simulate import simulate, view_of
-from ckpttool.trainers.mindformers.simulate.names import StopsError, with_rank
 from ckpttool.trainers.mindformers.simulate.versions import KNOWN_VERSIONS
 from ckpttool.trainers.mindformers.train_config import LEGACY_SWITCHES, ConfigView, TrainConfig, own
 

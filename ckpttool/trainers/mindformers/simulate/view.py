@@ -16,7 +16,7 @@ from ckpttool.core.storage.base import Entry, Kind, LostLinkError, NotRegularErr
 from ckpttool.trainers.common import TRACKER
 from ckpttool.trainers.mindformers.layouts.iteration_records import metadata_memory
 from ckpttool.trainers.mindformers.layouts.names import ITERATION_START, iteration_folder
-from ckpttool.trainers.mindformers.simulate.names import UnreadError
+from ckpttool.trainers.mindformers.own_names import UnreadError
 
 _RANK_FOLDER = re.compile(r"rank_(0|[1-9][0-9]*)")
 _SHARD_SUFFIXES = (".ckpt", ".safetensors")

@@ -12,8 +12,8 @@ import ckpttool
 from ckpttool.core.domain.verdict import CheckTask, Level
 from ckpttool.core.storage.local import LocalStorage
 from ckpttool.core.verify.engines import threads
-from ckpttool.core.verify.engines.once import Kept, OnceEngine
 from ckpttool.core.verify.engines.threads import ThreadEngine
+from ckpttool.core.verify.engines.waiting import Kept, OnceEngine
 from ckpttool.core.verify.observation import Observation
 from ckpttool.core.verify.plan import plan_checks
 from ckpttool.core.verify.report import check_and_judge

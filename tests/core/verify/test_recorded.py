@@ -9,8 +9,8 @@ import pytest
 from ckpttool.core.domain.finding import Code, damage
 from ckpttool.core.domain.manifest import ShardSeal
 from ckpttool.core.domain.verdict import Level, ShardReport
-from ckpttool.core.verify.checks.recorded import under_another_name
 from ckpttool.core.verify.checks.structure import MOST, capped
+from ckpttool.core.verify.report import under_another_name
 from tests.support.manifests import seal
 from tests.support.verifying import report
 
