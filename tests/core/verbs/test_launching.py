@@ -18,6 +18,7 @@ from ckpttool.core.errors import ExitCode, UsageError
 from ckpttool.core.formats.safe_yaml import read_bytes
 from ckpttool.core.storage.disk import LocalDisk, Room
 from tests.conftest import FIXTURES
+from tests.support.commands import ask
 from tests.support.trees import TreeBuilder
 from tests.trainers.mindformers.test_own_start import RANK
 
@@ -94,6 +95,17 @@ def test_a_launch_and_the_preflight_before_it_say_the_same(run: Path) -> None:
         assert isinstance(allowed, Launch)
         assert [one.code for one in allowed.plan.findings].count(code) == 1
         (run / "new.yaml").unlink()
+
+
+def test_a_command_stands_alone_on_its_line_however_narrow_the_terminal_is(
+    run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    words = ("launch", str(run), "--config", str(CONFIG), "--output", str(run / "new.yaml"), "--force")
+    commands = ask(*words, "--json").json["commands"]
+    assert isinstance(commands, list)
+    assert commands
+    assert {*commands} <= {*ask(*words).stdout.splitlines()}
 
 
 KEPT_BY_AN_OLDER_LAUNCH = "  data_skip_steps: 60\n  ignore_data_skip: False\n"
