@@ -133,7 +133,7 @@ def memory_of(data: bytes) -> int:
     return (
         len(data) * 2 * wide
         + 240 * objects
-        + 64 * data.count(b"[")
+        + 88 * data.count(b"[")
         + 40 * data.count(b",")
         + 24 * quotes
         + 200 * many_keys

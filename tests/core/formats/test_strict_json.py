@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 
 import pytest
 from hypothesis import given
@@ -139,6 +140,32 @@ def test_a_wrong_value_is_shown_on_one_line_and_short() -> None:
     assert "\n" not in str(caught.value)
     assert "\x1b" not in str(caught.value)
     assert len(str(caught.value)) < 120
+
+
+def size_of(value: object) -> int:
+    """What Python's values take; a small number takes nothing, for there is one of each."""
+    parts = value if isinstance(value, list) else [*value, *value.values()] if isinstance(value, dict) else ()
+    own = 0 if isinstance(value, int) and value <= 256 else sys.getsizeof(value)
+    return own + sum(map(size_of, parts))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"[{','.join(str(10**6 + number) for number in range(1000))}]",
+        f"[{','.join(f'{number}.5' for number in range(1000))}]",
+        f"[{','.join(['{}'] * 1000)}]",
+        f"[{','.join(['[]'] * 1000)}]",
+        f"[{','.join(['[[[[1]]]]'] * 1000)}]",
+        json.dumps([f"word {number}" for number in range(1000)]),
+        json.dumps({f"key {number}": number for number in range(1000)}),
+        json.dumps([{"a": number} for number in range(1000)]),
+        json.dumps(["模" * 500, "é"], ensure_ascii=False),
+    ],
+    ids=["integers", "floats", "objects", "lists", "nested", "words", "keys", "records", "wide"],
+)
+def test_no_document_takes_more_memory_than_is_foreseen(text: str) -> None:
+    assert size_of(json.loads(text)) <= parse.memory_of(text.encode())
 
 
 def test_a_record_whose_values_would_take_more_memory_than_any_does_is_not_parsed() -> None:

@@ -244,3 +244,11 @@ def test_only_a_choice_that_exits_with_0_is_green() -> None:
     assert style(ExitCode.OK) == green
     assert style(ExitCode.INCOMPLETE) == yellow
     assert style(ExitCode.DAMAGE) == yellow
+
+
+@pytest.mark.parametrize(
+    ("later", "told"), [(9000, True), (0, True), (-1, False), (-86_400 * 400, False)], ids=["ago", "now", "just", "far"]
+)
+def test_the_age_of_a_save_from_the_future_is_not_known(later: int, told: bool) -> None:
+    assert (inventory_answer.age(SAVED_NS, SAVED_NS / 1e9 + later) is not None) is told
+    assert inventory_answer.age(None, NOW) is None
