@@ -67,10 +67,10 @@ def _folder(page: Path) -> str:
 
 def _commands(page: Path, _of: str) -> Iterator[str]:
     yield from ("| command | what it is for |", "|---|---|")
-    for name, what in COMMANDS.items():
+    for name, place in COMMANDS.items():
         there = guide.page_of(name)
         heading = "" if there == name else f"#options-of-ckpttool-{name}"
-        yield f"| [`{name}`]({_folder(page)}{there}.md{heading}) | {_cell(what)} |"
+        yield f"| [`{name}`]({_folder(page)}{there}.md{heading}) | {_cell(place.summary)} |"
 
 
 def _options(_page: Path, command: str) -> Iterator[str]:

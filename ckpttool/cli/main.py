@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from importlib import import_module
 from itertools import pairwise
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import typer
 
@@ -17,69 +17,46 @@ from ckpttool.core.commands import output
 from ckpttool.core.commands.helped import Command, Group, in_plain_words
 from ckpttool.core.errors import CkptToolError, ExitCode
 
-COMMANDS = {
-    "scan": "List the checkpoints: on which ranks, at which true step.",
-    "verify": "Tell whether every shard is whole: headers, bytes, elements.",
-    "inspect": "Show what a shard or a checkpoint holds: tensors, scalars.",
-    "diff": "Tell how two shards or checkpoints differ, and how far.",
-    "resolve": "Choose the newest checkpoint that is whole on every rank.",
-    "health": "Tell which checkpoints are healthy, by norms that a log shows.",
-    "scale-skip": "Compute data_skip_steps after the global batch size changed.",
-    "launch": "Write the config, and print the command, that resume there.",
-    "preflight": "Say go or no-go before a launch. Changes nothing.",
-    "report": "Write one page of all that is known, to look at and to send.",
-    "lint-config": "Say what in training configs is found wrong late or never.",
-    "part": "Write down what this machine sees of a tree: one part of many.",
-    "seal": "Record a checksum of every shard: later damage is seen.",
-    "watch": "See each checkpoint as it lands: verify, seal, tell.",
-    "heal": "Rebuild a lost or damaged shard from a proven copy, with --apply.",
-    "prune": "Let replaced checkpoints go; a dry run unless --apply.",
-    "trash": "List what prunes moved away, restore it, or delete it.",
-    "repair-meta": "Let all records name the newest whole one, with --apply.",
-    "replay": "Tell what a skip or health policy would have done over a log.",
-    "calibrate": "Recommend thresholds that fit this run, from its own log.",
-    "asd": "Check or write the settings of Ascend's feature detection.",
-    "fp8": "Training in FP8: does it hurt, where, and what to do.",
-    "guard": "Tell what happened in a training that was guarded.",
-    "nan": "Look at steps that were not finite, and compute one again.",
-    "explain": "Say what a finding means, and what to do.",
-    "guide": "Show a page of the manual, which needs no network.",
-    "schema": "Print the JSON Schema of what a command prints.",
-    "demo": "Make a small damaged tree to try things on.",
-}
-"""Every command and the first line of its help. The module of a command is imported when it is called, not before."""
 
-MODULES = {
-    "scan": "ckpttool.core.commands.scan",
-    "verify": "ckpttool.core.commands.verify",
-    "inspect": "ckpttool.inspect.commands",
-    "diff": "ckpttool.inspect.commands_diff",
-    "resolve": "ckpttool.core.commands.resolve",
-    "health": "ckpttool.health.commands",
-    "scale-skip": "ckpttool.core.commands.scale_skip",
-    "launch": "ckpttool.core.commands.launch",
-    "preflight": "ckpttool.core.commands.preflight",
-    "report": "ckpttool.report.commands",
-    "lint-config": "ckpttool.core.commands.lint_config",
-    "part": "ckpttool.nodes.commands",
-    "seal": "ckpttool.core.commands.seal",
-    "watch": "ckpttool.watch.commands",
-    "heal": "ckpttool.replicas.commands",
-    "prune": "ckpttool.retention.commands",
-    "trash": "ckpttool.retention.commands_trash",
-    "repair-meta": "ckpttool.retention.commands_repair_meta",
-    "replay": "ckpttool.health.commands_replay",
-    "calibrate": "ckpttool.health.commands_calibrate",
-    "asd": "ckpttool.health.commands_asd",
-    "fp8": "ckpttool.fp8.commands",
-    "guard": "ckpttool.guard.commands",
-    "nan": "ckpttool.guard.commands_nan",
-    "explain": "ckpttool.cli.explain",
-    "guide": "ckpttool.core.commands.guide",
-    "schema": "ckpttool.core.commands.schema",
-    "demo": "ckpttool.core.commands.demo",
+class Place(NamedTuple):
+    """Where a command is, and what it is for."""
+
+    module: str
+    """In the package; there it is a function of its name, or an `app` of several."""
+    summary: str
+
+
+COMMANDS = {
+    "scan": Place("core.commands.scan", "List the checkpoints: on which ranks, at which true step."),
+    "verify": Place("core.commands.verify", "Tell whether every shard is whole: headers, bytes, elements."),
+    "inspect": Place("inspect.commands", "Show what a shard or a checkpoint holds: tensors, scalars."),
+    "diff": Place("inspect.commands_diff", "Tell how two shards or checkpoints differ, and how far."),
+    "resolve": Place("core.commands.resolve", "Choose the newest checkpoint that is whole on every rank."),
+    "health": Place("health.commands", "Tell which checkpoints are healthy, by norms that a log shows."),
+    "scale-skip": Place("core.commands.scale_skip", "Compute data_skip_steps after the global batch size changed."),
+    "launch": Place("core.commands.launch", "Write the config, and print the command, that resume there."),
+    "preflight": Place("core.commands.preflight", "Say go or no-go before a launch. Changes nothing."),
+    "report": Place("report.commands", "Write one page of all that is known, to look at and to send."),
+    "lint-config": Place("core.commands.lint_config", "Say what in training configs is found wrong late or never."),
+    "part": Place("nodes.commands", "Write down what this machine sees of a tree: one part of many."),
+    "seal": Place("core.commands.seal", "Record a checksum of every shard: later damage is seen."),
+    "watch": Place("watch.commands", "See each checkpoint as it lands: verify, seal, tell."),
+    "heal": Place("replicas.commands", "Rebuild a lost or damaged shard from a proven copy, with --apply."),
+    "prune": Place("retention.commands", "Let replaced checkpoints go; a dry run unless --apply."),
+    "trash": Place("retention.commands_trash", "List what prunes moved away, restore it, or delete it."),
+    "repair-meta": Place("retention.commands_repair_meta", "Let all records name the newest whole one, with --apply."),
+    "replay": Place("health.commands_replay", "Tell what a skip or health policy would have done over a log."),
+    "calibrate": Place("health.commands_calibrate", "Recommend thresholds that fit this run, from its own log."),
+    "asd": Place("health.commands_asd", "Check or write the settings of Ascend's feature detection."),
+    "fp8": Place("fp8.commands", "Training in FP8: does it hurt, where, and what to do."),
+    "guard": Place("guard.commands", "Tell what happened in a training that was guarded."),
+    "nan": Place("guard.commands_nan", "Look at steps that were not finite, and compute one again."),
+    "explain": Place("cli.explain", "Say what a finding means, and what to do."),
+    "guide": Place("core.commands.guide", "Show a page of the manual, which needs no network."),
+    "schema": Place("core.commands.schema", "Print the JSON Schema of what a command prints."),
+    "demo": Place("core.commands.demo", "Make a small damaged tree to try things on."),
 }
-"""Where each command is, which is a function of its name there, or an `app` of several."""
+"""Every command. Its module is imported when it is called, not before."""
 
 TASKS = {
     "scan": "Look",
@@ -140,7 +117,7 @@ class _Group(Group):
         if cmd_name not in COMMANDS:
             return None
         word = cmd_name.replace("-", "_")
-        module = import_module(MODULES[cmd_name])
+        module = import_module(f"ckpttool.{COMMANDS[cmd_name].module}")
         if hasattr(module, "app"):  # a group of commands
             return typer.main.get_command(module.app)
         single = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
@@ -151,10 +128,10 @@ class _Group(Group):
         """Show the commands by task, without importing them, and the options after them."""
         tasks: dict[str, list[tuple[str, str]]] = {}
         width = max(map(len, COMMANDS))
-        for name, what in COMMANDS.items():
+        for name, place in COMMANDS.items():
             if name in TASKS:
                 tasks[TASKS[name]] = []
-            tasks[next(reversed(tasks))].append((name.ljust(width), what))
+            tasks[next(reversed(tasks))].append((name.ljust(width), place.summary))
         for task, rows in tasks.items():
             with formatter.section(task):
                 formatter.write_dl(rows)

@@ -16,7 +16,7 @@ import pytest
 import typer
 
 from ckpttool import __version__
-from ckpttool.cli.main import COMMANDS, MODULES, TASKS, app
+from ckpttool.cli.main import COMMANDS, TASKS, app
 from ckpttool.core.commands.headings import HEADINGS, MEANS_NOTHING, OUTPUT, by_heading
 from ckpttool.core.errors import ExitCode
 from ckpttool.core.render import guide, schemas
@@ -98,10 +98,10 @@ def test_every_help_text_has_its_parts_and_fits_a_terminal(command: str) -> None
 
 
 def test_the_list_of_commands_says_what_each_says_of_itself() -> None:
-    for command, what in COMMANDS.items():
+    for command, place in COMMANDS.items():
         word = command.replace("-", "_")
-        function = getattr(import_module(MODULES[command]), word)
-        assert what == (inspect.getdoc(function) or "").splitlines()[0]
+        function = getattr(import_module(f"ckpttool.{place.module}"), word)
+        assert place.summary == (inspect.getdoc(function) or "").splitlines()[0]
 
 
 def test_every_option_has_its_place() -> None:
@@ -155,8 +155,8 @@ def test_help_alone_is_the_list_of_commands() -> None:
 def test_the_list_of_commands_is_one_screen_and_says_each_in_a_line() -> None:
     text = ask("--help").stdout
     assert [task for task in TASKS.values() if f"\n{task}:\n" not in text] == []
-    for name, what in COMMANDS.items():
-        assert re.search(rf"^  {name} +{re.escape(what)}$", text, re.MULTILINE)
+    for name, place in COMMANDS.items():
+        assert re.search(rf"^  {name} +{re.escape(place.summary)}$", text, re.MULTILINE)
     assert len(text.splitlines()) <= 56
     places = [text.index(f"\n  {command} ") for command in COMMANDS]
     assert places == sorted(places)  # in the order of need
