@@ -233,6 +233,17 @@ class TestRounds:
         cure = third.json["cure"]
         assert (cure["id"], cure["restores"], cure["keeps_fp8"]) == ("E5", True, True)
 
+    @pytest.mark.parametrize(("version", "is_too_old"), [("0.1", True), ("99.0", False)])
+    def test_a_version_that_is_given_with_a_later_round_is_what_that_one_is_for(
+        self, here_with_runs: Path, version: str, is_too_old: bool
+    ) -> None:
+        planned(framework="megatron")
+        log_all(here_with_runs)
+        assert planned("--round", "2", "--framework-version", version, framework="megatron").code == 0
+        reasons = [each["reason"] for each in read(here_with_runs)["experiments"] if each["round"] == 2]
+        assert reasons
+        assert any("came with Megatron core" in str(reason) for reason in reasons) is is_too_old
+
     def test_the_rounds_of_a_plan_are_for_one_framework(self, here_with_runs: Path) -> None:
         assert here_with_runs.exists()
         planned("--recipe", "delayed")
