@@ -50,6 +50,14 @@ def test_a_file_of_a_tree_is_looked_at_alone_and_knows_its_rank(here: Path) -> N
     assert [(file["path"], file["rank"]) for file in said["files"]] == [("rank_2/llama2_7b_rank_2-15_2.ckpt", 2)]
 
 
+def test_slices_of_torch_distributed_checkpoint_have_the_names_and_shapes_of_the_record(here: Path) -> None:
+    shutil.copytree(FIXTURES / "composer_fsdp", here / "run")
+    tensors = ask("inspect", str(here / "run" / "ep0-ba50"), "--json").json["tensors"]
+    assert isinstance(tensors, list)
+    assert [each["shape"] for each in tensors if each["name"] == "state.model.bias"] == [[4]]
+    assert len(tensors) == 8
+
+
 @pytest.mark.parametrize(
     "file",
     ["crc/with_scalars.safetensors", "crc/split.ckpt", "torch/adamw.pt"],
