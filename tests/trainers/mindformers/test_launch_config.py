@@ -325,3 +325,9 @@ def test_whatever_is_spelled_reads_back_as_itself_in_a_block_and_in_braces(text:
 def test_a_scalar_reads_back_with_its_type(value: str | int | bool | None) -> None:
     read = yaml.safe_load(f"k: {spell(value)}")["k"]
     assert (type(read), read) == (type(value), value)
+
+
+def test_a_key_without_any_before_it_is_added_beside_the_next_that_is_there() -> None:
+    base = "seed: 1\nresume_training: True\nrun_mode: train\n"
+    keys = [line.partition(":")[0] for line in render_config(base, LEGACY).text.splitlines()]
+    assert keys.index("load_checkpoint") == keys.index("resume_training") + 1
