@@ -255,3 +255,9 @@ def test_an_only_save_that_was_renamed_beside_its_tracker_is_no_script_s_own(wit
         told = " ".join(answer.output.split())
         assert "a tracker of Megatron-LM, verl or MindFormers" in told
         assert "give the folder its own name back" in told
+
+
+@pytest.mark.parametrize("fixture", ["mcore_dist_tp2dp2", "mcore_legacy_tp2dp2"])
+def test_files_are_of_the_save_and_of_no_rank_alone(fixture: str, tmp_path: Path) -> None:
+    checkpoints = scanned(healthy(fixture, tmp_path)).checkpoints
+    assert {each.topology.shared for each in checkpoints} == {True}
