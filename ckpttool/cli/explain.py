@@ -43,13 +43,13 @@ def explain(code: CodeArgument = None, fmt: FormatOpt = Format.TABLE) -> None:
     """
     width = min(WIDTH, shutil.get_terminal_size().columns)
     word = _of_answers(code or "", width)
-    one = None if code is None or word is not None else _find(code)
+    explanation = None if code is None or word is not None else _find(code)
     if word is not None:
         output.result(dumps(word.document) if fmt is Format.JSON else word.text)
     elif fmt is Format.JSON:
-        output.result(dumps(ckpttool.explain(None if one is None else one.code).to_dict()))
+        output.result(dumps(ckpttool.explain(None if explanation is None else explanation.code).to_dict()))
     else:
-        output.result(texts.list_text(width=width) if one is None else texts.one_text(one, width=width))
+        output.result(texts.list_text(width=width) if explanation is None else texts.one_text(explanation, width=width))
 
 
 class _Word(NamedTuple):
@@ -78,7 +78,7 @@ def _find(code: str) -> Explanation:
 
 
 def _verdict(word: str) -> Verdict | None:
-    return next((each for each in verdicts() if each.word == word.strip().lower().replace("_", "-")), None)
+    return next((verdict for verdict in verdicts() if verdict.word == word.strip().lower().replace("_", "-")), None)
 
 
 def _exit_code(word: str) -> ExitCode | None:

@@ -218,7 +218,9 @@ def _like(value: object, own: object) -> object:
         raise _other_shards(value, "is not sharded here")
     own = cast("DTensor", own)
     mesh = own.device_mesh
-    placements = tuple(f"shard:{each.dim}" if isinstance(each, Shard) else "replicate" for each in own.placements)
+    placements = tuple(
+        f"shard:{placement.dim}" if isinstance(placement, Shard) else "replicate" for placement in own.placements
+    )
     here = (tuple(mesh.mesh.shape), tuple(mesh.mesh_dim_names or ()), placements)
     if here != (value.mesh_shape, value.mesh_names, value.placements):
         raise _other_shards(value, f"is cut as {here[2]} over {here[0]} here")
@@ -235,7 +237,7 @@ def _other_shards(value: Sharded, here: str) -> UsageError:
 
 
 def _first_difference(saved: Sequence[str], here: Sequence[str]) -> str:
-    for index, (one, other) in enumerate(zip(saved, here, strict=False)):
-        if one != other:
-            return f"number {index} was {one}, and is {other}"
+    for index, (first, other) in enumerate(zip(saved, here, strict=False)):
+        if first != other:
+            return f"number {index} was {first}, and is {other}"
     return f"it had {len(saved)}, and has {len(here)}"

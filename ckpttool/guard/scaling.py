@@ -37,7 +37,9 @@ class Scaling:
             return False
         self._has_looked = True
         callers = (frame.f_locals.get("self") for frame, _ in islice(walk_stack(None), _NEAR))
-        self.scaler = next((each for each in callers if isinstance(each, GradScaler) and each.is_enabled()), None)
+        self.scaler = next(
+            (caller for caller in callers if isinstance(caller, GradScaler) and caller.is_enabled()), None
+        )
         return self.scaler is not None
 
     def has_stepped(self) -> bool:

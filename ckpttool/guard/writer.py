@@ -251,7 +251,7 @@ class CheckpointWriter:
 
     def _certificate(self, save: _Save, path: str, streamed: Streamed, file: _File) -> Manifest:
         now = moment(time.time())
-        scalars = ((each.name, _as_saved(each)) for each in save.scalars)
+        scalars = ((scalar.name, _as_saved(scalar)) for scalar in save.scalars)
         seal = ShardSeal(
             path=path,
             size=streamed.size,
@@ -320,10 +320,12 @@ class _File:
 
     def __init__(self, save: _Save) -> None:
         self._tensors = save.tensors
-        self._ready: dict[str, Block] = {each.name: pack(_PACKED[each.dtype], each.value) for each in save.scalars}
+        self._ready: dict[str, Block] = {
+            scalar.name: pack(_PACKED[scalar.dtype], scalar.value) for scalar in save.scalars
+        }
         self._ready[OWN_STATE] = save.state
         rows = [*named(save.tensors.items()), (OWN_STATE, DType.U8, (len(save.state),))]
-        rows += [(each.name, each.dtype, each.shape) for each in save.scalars]
+        rows += [(scalar.name, scalar.dtype, scalar.shape) for scalar in save.scalars]
         self._head, self.entries = spelled(rows)
         self.size = ByteCount(len(self._head) + sum(entry.nbytes for entry in self.entries))
         self.hashes = TensorHashes(self.entries, 0, self.size)

@@ -101,7 +101,7 @@ def table(answer: Contents) -> RenderableType:
     from ckpttool.core.render.finding_lines import grouped_findings, pointer
     from ckpttool.core.render.text import line, stack
 
-    about = [line(shown(each), style="dim") for each in _about(answer)]
+    about = [line(shown(part), style="dim") for part in _about(answer)]
     parts: list[RenderableType] = [_headline(answer), *about]
     if answer.tensors:
         parts += [line(), _tensors(answer)]

@@ -173,7 +173,7 @@ def _measured(
     from ckpttool.core.verify.kernels.elements import Measure
 
     measure = Measure(source, passed)
-    stats = tuple(measure.stats(each) if is_asked(each.name, patterns) else None for each in opened.entries)
+    stats = tuple(measure.stats(entry) if is_asked(entry.name, patterns) else None for entry in opened.entries)
     told = [
         TensorStat(
             name=entry.name,

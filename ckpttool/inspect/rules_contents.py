@@ -142,10 +142,10 @@ class Gathering:
 
         rows = []
         for name in sorted(variants, key=as_counted):
-            ordered = sorted(variants[name].items(), key=lambda each: (-held_by(each[1])[1], each[0]))
+            ordered = sorted(variants[name].items(), key=lambda item: (-held_by(item[1])[1], item[0]))
             (dtype, shape, nbytes), _ = ordered[0]
             ranks, files = held_by(sorted({index for _, indices in ordered for index in indices}))
-            others = tuple((each[0], each[1], held_by(indices)[0]) for each, indices in ordered[1:])
+            others = tuple((variant[0], variant[1], held_by(indices)[0]) for variant, indices in ordered[1:])
             row = TensorRow(
                 name=name,
                 dtype=dtype,
@@ -166,7 +166,7 @@ class Gathering:
             for name, value in values:
                 told[name][repr(value)].append((rank, value))
         for name in sorted(told, key=lambda name: (name.count("."), as_counted(name))):
-            most, *rest = (said for _, said in sorted(told[name].items(), key=lambda each: (-len(each[1]), each[0])))
+            most, *rest = (said for _, said in sorted(told[name].items(), key=lambda item: (-len(item[1]), item[0])))
             others = ((said[0][1], tuple(rank for rank, _ in said if rank != _SHARED)) for said in rest)
             yield ScalarRow(name=name, value=most[0][1], others=tuple(others))
 

@@ -43,11 +43,11 @@ class Distances:
         self.pairs[name] += 1
         if distance.squares is None:
             return
-        each = (distance.squares, distance.other, distance.dot, distance.moved)
+        terms = (distance.squares, distance.other, distance.dot, distance.moved)
         # Sums of F64 that are beyond F64 tell no distance.
-        sums = [Fraction(number) if math.isfinite(number) else Fraction(0) for number in each]
+        sums = [Fraction(number) if math.isfinite(number) else Fraction(0) for number in terms]
         known = self._sums.get(name)
-        self._sums[name] = sums if known is None else [one + other for one, other in zip(known, sums, strict=True)]
+        self._sums[name] = sums if known is None else [first + other for first, other in zip(known, sums, strict=True)]
         own = (distance.largest, -1 if rank is None else -rank - 2)  # of several equal ones the lowest rank
         self._largest[name] = max(self._largest.get(name, own), own)
         found, lost = self._nonfinite.get(name, (0, 0))

@@ -86,7 +86,7 @@ def inspect(  # noqa: PLR0913  what may be asked, by keyword
 def none_called(tensors: Sequence[str], known: int) -> UsageError:
     """Say that no tensor has any of these names."""
     meant = " or ".join(map(repr, tensors))
-    tried = any(each in tensor for tensor in tensors for each in "*?[")
+    tried = any(character in tensor for tensor in tensors for character in "*?[")
     more = "without --tensor all are shown" if tried else "a pattern such as '*norm*' finds more"
     return UsageError(f"none of {known} tensors is called {meant}; {more}")
 
@@ -95,9 +95,9 @@ def contents_of(side: Side, *, tensors: Sequence[str], observed: Iterable[Observ
     """Put together what was seen of a side's shards, in any order."""
     gathering = Gathering(tensors, _seals(side))
     reports = []
-    for each in observed:
-        reports.append(each.report)
-        contents = each.seen(Opened)
+    for observed_shard in observed:
+        reports.append(observed_shard.report)
+        contents = observed_shard.seen(Opened)
         if contents is not None:
             gathering.add(contents)
     verdict = collect(side.checkpoint, reports, Level.STRUCTURE)

@@ -53,7 +53,7 @@ def diff(  # noqa: PLR0913  what may be asked, by keyword
         NothingToResumeError: A tree has no checkpoint.
         IncompleteError: A tree's folder cannot be read.
     """
-    sides = [side_of(each, checkpoint=checkpoint, layout=layout, tree=tree, whole=True) for each in (a, b)]
+    sides = [side_of(side, checkpoint=checkpoint, layout=layout, tree=tree, whole=True) for side in (a, b)]
     ours, theirs = _alike(a, b, *sides)
     lists: dict[_Held, dict[str, str]] = {}
     values = level is not Level.STRUCTURE
@@ -70,8 +70,8 @@ def diff(  # noqa: PLR0913  what may be asked, by keyword
     distances = Distances(scalars=told_as_scalars(first, second))
     if values:
         for observed in _compared(ours, theirs, lists, tensors=tensors, numerics=level is Level.NUMERICS):
-            unknown = (each for each in observed.report.findings if each.severity is Severity.UNKNOWN)
-            findings += (each for each in unknown if each not in findings)
+            unknown = (finding for finding in observed.report.findings if finding.severity is Severity.UNKNOWN)
+            findings += (place for place in unknown if place not in findings)
             told = observed.seen(ShardDistances)
             if told is not None:
                 for distance in told.distances:
@@ -123,12 +123,12 @@ def _listed(
     observed: Iterable[Observation], shared: set[_Held], lists: dict[_Held, dict[str, str]]
 ) -> Iterator[Observation]:
     """Take down on the way which file of several holds which tensor."""
-    for each in observed:
-        held, contents = (each.task.rank, each.task.role), each.seen(Opened)
+    for shard in observed:
+        held, contents = (shard.task.rank, shard.task.role), shard.seen(Opened)
         if contents is not None and held in shared:
             names = lists.setdefault(held, {})
-            names.update((entry.name, each.task.path) for entry in contents.entries)
-        yield each
+            names.update((entry.name, shard.task.path) for entry in contents.entries)
+        yield shard
 
 
 def _compared(

@@ -66,7 +66,7 @@ def table(answer: PartWritten) -> RenderableType:
         ),
         line(f"written to {quote(answer.path)}, {counted(answer.nbytes, 'byte')}"),
         *map(_sealed, answer.sealings or ()),
-        *grouped_findings([finding for each in answer.sealings or () for finding in each.findings], None),
+        *grouped_findings([finding for sealing in answer.sealings or () for finding in sealing.findings], None),
     )
 
 

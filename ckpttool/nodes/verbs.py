@@ -297,7 +297,7 @@ def _room(root: str, seen: Seen) -> tuple[Room | None, tuple[str, ...]]:
     folder = disk.nearest(root)
     inside = [f"{root}/{name}" for name in seen.answers.entries if name and "/" not in name and name != os.pardir]
     folders = [folder, *sorted(inside)] if folder == root else [folder]
-    unwritable = tuple(each for each in folders if not disk.is_writable(each))
+    unwritable = tuple(folder for folder in folders if not disk.is_writable(folder))
     try:
         return disk.room(folder), unwritable
     except OSError:

@@ -62,12 +62,12 @@ def sick_shards(checkpoint: Checkpoint, verdict: Verdict, path_of: Callable[[Pla
                 said = tuple(finding for finding in missing if finding.path == path)
                 said = said or tuple(finding for finding in missing if rank in finding.ranks)
                 sick.append(Sick(rank=rank, role=role, path=path, is_missing=True, findings=said or tuple(missing)))
-    return tuple(sorted(sick, key=lambda each: (each.rank, each.path)))
+    return tuple(sorted(sick, key=lambda shard: (shard.rank, shard.path)))
 
 
 def stays_lost(verdict: Verdict, sick: Sequence[Sick]) -> tuple[Finding, ...]:
     """Return what is wrong with a checkpoint beside its sick shards."""
-    told = {finding for each in sick for finding in each.findings}
+    told = {finding for shard in sick for finding in shard.findings}
     return tuple(finding for finding in blocking(verdict.findings) if finding not in told)
 
 
@@ -87,13 +87,13 @@ def find_donors(
         recorded: What the training's own record says of the ranks' slices; None: there is none.
         order: What was asked for.
     """
-    doubted = {each.place for each in sick}
+    doubted = {shard.place for shard in sick}
     sound = {place: report for place, report in now.items() if place not in doubted}
-    sealed = {each.place: each.sealed for each in sick if each.sealed is not None}
-    held = {role: _digests(sound, role) for role in {each.role for each in sick}}
-    recorded = recorded if all(believed(recorded, each) for each in held.values()) else None
+    sealed = {shard.place: shard.sealed for shard in sick if shard.sealed is not None}
+    held = {role: _digests(sound, role) for role in {shard.role for shard in sick}}
+    recorded = recorded if all(believed(recorded, digests) for digests in held.values()) else None
     evidence = Evidence(others, recorded, order.tensor, now, doubted, {}, sealed, {})
-    return tuple(_healing(each, sound, evidence, order) for each in sick)
+    return tuple(_healing(shard, sound, evidence, order) for shard in sick)
 
 
 def _digests(now: Mapping[Place, ShardReport], role: ShardRole) -> dict[Rank, TensorDigests]:
@@ -105,7 +105,7 @@ def _digests(now: Mapping[Place, ShardReport], role: ShardRole) -> dict[Rank, Te
 
 
 def _healing(sick: Sick, now: Mapping[Place, ShardReport], evidence: Evidence, order: HealOrder) -> ShardHealing:
-    others = {place: each for place, each in sorted(now.items()) if place[1] is sick.role and place[0] != sick.rank}
+    others = {place: report for place, report in sorted(now.items()) if place[1] is sick.role and place[0] != sick.rank}
     if order.donor is not None and order.donor not in {rank for rank, _ in others}:
         has = (
             f"leave --from out, or take one that has: {on_ranks([rank for rank, _ in others])}" if others else _TO_PROVE
@@ -260,7 +260,7 @@ def is_held_back_by(healing: Healing, point: ResumePoint | NoResumePoint) -> boo
         return True
     paths = {shard.sick.path for shard in healing.shards}
     found = {finding.code for shard in healing.shards for finding in shard.sick.findings}
-    reasons = next((each.reasons for each in point.rejected if each.checkpoint.key == key), None)
+    reasons = next((rejection.reasons for rejection in point.rejected if rejection.checkpoint.key == key), None)
     return reasons is not None and all(reason.path in paths or reason.code in found for reason in reasons)
 
 
@@ -308,10 +308,10 @@ def with_healing(rejected: Iterable[Rejection], advice: Finding) -> tuple[Reject
         advice: What healing one of them would save, by `heal_advice`.
     """
     return tuple(
-        replace(one, reasons=tuple(_healed_by(advice, reason) for reason in one.reasons))
-        if one.checkpoint.name == advice.path
-        else one
-        for one in rejected
+        replace(rejection, reasons=tuple(_healed_by(advice, reason) for reason in rejection.reasons))
+        if rejection.checkpoint.name == advice.path
+        else rejection
+        for rejection in rejected
     )
 
 
@@ -326,8 +326,8 @@ def _healed_by(way: Finding, reason: Finding) -> Finding:
 
 def witnesses_for(checkpoint: Checkpoint, others: Sequence[Checkpoint]) -> Iterator[Checkpoint]:
     """Yield the other checkpoints of the same run, then those of other starts of it: each nearest first."""
-    kin = [each for each in others if _kind(each) == _kind(checkpoint)]
-    at = next((index for index, each in enumerate(kin) if each.key == checkpoint.key), len(kin))
+    kin = [save for save in others if _kind(save) == _kind(checkpoint)]
+    at = next((index for index, save in enumerate(kin) if save.key == checkpoint.key), len(kin))
     nearest = sorted(range(len(kin)), key=lambda index: (kin[index].run != checkpoint.run, abs(index - at), index > at))
     return (kin[index] for index in nearest if index != at)
 

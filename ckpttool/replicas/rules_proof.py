@@ -217,15 +217,19 @@ class Evidence(NamedTuple):
             elif is_alike:
                 (equal if saved.same_run else elsewhere).append(_Equal(saved, ours.held))
         if len(equal) < MIN_WITNESSES:
-            kept = [each for each in (*equal, *elsewhere) if self._is_steady(each.saved, other[1], now.schema_hash)]
+            kept = [
+                equal_save
+                for equal_save in (*equal, *elsewhere)
+                if self._is_steady(equal_save.saved, other[1], now.schema_hash)
+            ]
             if equal and equal[0] in kept and self._rest_agrees(sick, now, equal[0].saved.shards[other]):
                 return CopyProof(Proof.LEARNED, witnesses=(equal[0].saved.name,), rest_agrees=True)
             if not equal or equal[0] not in kept or len(kept) < MIN_WITNESSES:
                 return f"rank {other[0]} was equal at {counted(len(equal), 'other checkpoint')} of the run"
             equal = kept
-        if (still := _never_changed(held_now, [each.held for each in equal])) is not None:
+        if (still := _never_changed(held_now, [equal_save.held for equal_save in equal])) is not None:
             return f"{still} did not change where rank {other[0]} was equal, and has changed since"
-        return CopyProof(Proof.LEARNED, witnesses=tuple(each.saved.name for each in equal))
+        return CopyProof(Proof.LEARNED, witnesses=tuple(equal_save.saved.name for equal_save in equal))
 
     def _sound(self, saved: SavedShards, place: Place) -> _Held | None:
         """Return what a shard held at another checkpoint; None where that is not known, or in doubt."""

@@ -173,18 +173,18 @@ def _donors(
     others: list[SavedShards] = []
     answer = find_donors(sick, now, others, recorded, order)
     for other in witnesses_for(checkpoint, tree.inventory.checkpoints):
-        if all(each.donor is not None for each in answer) or len(others) == MOST_WITNESSES:
+        if all(item.donor is not None for item in answer) or len(others) == MOST_WITNESSES:
             break
         if not blocking(other.findings):
-            roles = {each.role for each in sick}
+            roles = {report.role for report in sick}
             is_same = other.run == checkpoint.run
             shards = _read(tree, other, roles)
             others.append(SavedShards(name=other.name, step=other.step, same_run=is_same, shards=shards))
             answer = find_donors(sick, now, others, recorded, order)
     told_by_header = {report.path: report.schema_hash for report in verdict.reports}
-    answer = tuple(_with_trust_of_donor(each, seals) for each in answer)
-    answer = tuple(_unless_contradicted(tree, each, told_by_header) for each in answer)
-    return tuple(_with_metadata(tree, checkpoint, each) for each in answer)
+    answer = tuple(_with_trust_of_donor(item, seals) for item in answer)
+    answer = tuple(_unless_contradicted(tree, item, told_by_header) for item in answer)
+    return tuple(_with_metadata(tree, checkpoint, item) for item in answer)
 
 
 def _with_trust_of_donor(shard: ShardHealing, seals: Mapping[str, ShardSeal]) -> ShardHealing:
@@ -222,10 +222,10 @@ def _with_seals(tree: Tree, checkpoint: Checkpoint, sick: Sequence[Sick]) -> tup
     if place is None:
         return tuple(sick)
     return tuple(
-        each
-        if (seal := seals.get(each.path)) is None or seal.tensors is None
-        else replace(each, sealed=Sealed(place.path, seal.schema_hash, seal.tensors))
-        for each in sick
+        report
+        if (seal := seals.get(report.path)) is None or seal.tensors is None
+        else replace(report, sealed=Sealed(place.path, seal.schema_hash, seal.tensors))
+        for report in sick
     )
 
 
@@ -236,7 +236,9 @@ def _read(tree: Tree, checkpoint: Checkpoint, roles: set[ShardRole]) -> dict[Pla
     tasks = plan_checks(tree.inventory.root, replace(checkpoint, shards=shards), question.level)
     seals = _seals(tree, checkpoint)
     rebuilt = {path for path, seal in seals.items() if seal.healed is not None}
-    return _by_place(each for each in reports_of(tasks, content_engine(question, None)) if each.path not in rebuilt)
+    return _by_place(
+        report for report in reports_of(tasks, content_engine(question, None)) if report.path not in rebuilt
+    )
 
 
 def _by_place(reports: Iterable[ShardReport]) -> dict[Place, ShardReport]:

@@ -62,7 +62,7 @@ def _advice(
         return None
     if _cost(tree, checkpoint) <= CHEAP_BYTES:
         sized = scan(replace(question, sizes=True))
-        own = next((each for each in sized.inventory.checkpoints if each.key == checkpoint.key), None)
+        own = next((candidate for candidate in sized.inventory.checkpoints if candidate.key == checkpoint.key), None)
         if own is None or not what_can_be_rebuilt(sized, sized.closer(own), HealOrder())[0].is_mended:
             return None
         return heal_advice(point, checkpoint, root=root, is_proven=True)
@@ -103,10 +103,10 @@ def _may_all_have_copies(tree: Tree, other: Checkpoint, sick: Sequence[Sick]) ->
     """
     world = {shard.rank for shard in other.shards if shard.rank is not None}
     near = {
-        each.place: world.difference({each.rank})
+        report.place: world.difference({report.rank})
         if len(world) <= _ALL_ASKED
-        else {Rank(each.rank + sign * 2**power) for power in range(13) for sign in (-1, 1)}
-        for each in sick[:_MOST_ASKED]
+        else {Rank(report.rank + sign * 2**power) for power in range(13) for sign in (-1, 1)}
+        for report in sick[:_MOST_ASKED]
     }
     wanted = {(rank, role) for (own, role), ranks in near.items() for rank in (own, *ranks)}
     shards = tuple(shard for shard in other.shards if (shard.rank, shard.role) in wanted)
@@ -116,7 +116,7 @@ def _may_all_have_copies(tree: Tree, other: Checkpoint, sick: Sequence[Sick]) ->
         for report in reports_of(tasks, content_engine(CheckQuestion(), None))
         if report.tail_hash is not None
     }
-    doubted = {each.place for each in sick}
+    doubted = {report.place for report in sick}
     whole = {(rank, role): like for (rank, role), like in reports.items() if (rank, role) not in doubted}
     return all(
         own in reports and any(whole.get((rank, own[1])) == reports[own] for rank in ranks)

@@ -35,7 +35,7 @@ def elsewhere(tree: Tree, plan: RetentionPlan) -> list[Elsewhere]:
                 nbytes=ByteCount(sum(size for _, size in own)),
             )
             found.append((entry.host or "", disk, entry))
-    found.sort(key=lambda each: each[:2])
+    found.sort(key=lambda item: item[:2])
     return [entry for _, _, entry in found]
 
 

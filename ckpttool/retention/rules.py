@@ -134,7 +134,7 @@ def retain(
     _keep_last(candidates, policy, verifier)
     _keep_healthy(candidates, policy, verifier)
     _keep_every(candidates, policy, verifier)
-    staying = {one.checkpoint.key for one in candidates if one.stays is not None}
+    staying = {candidate.checkpoint.key for candidate in candidates if candidate.stays is not None}
     left = {key: why for key, why in left_by_name(own).items() if key not in staying}
     refused = {**left, **refused}
     for candidate in candidates:
@@ -289,17 +289,17 @@ def _keep_evidence(
     is judged differently, one more stays that mends a part of it, or else the newest, until nothing is.
     """
     before = _judgements(inventory)
-    looked_at = {_key(one.checkpoint): one for one in candidates if one.word is not None}
+    looked_at = {_key(candidate.checkpoint): candidate for candidate in candidates if candidate.word is not None}
 
     def differing(gone: Sequence[_Candidate]) -> frozenset[_Key]:
         """Name what stays and is judged differently."""
-        left = without([one.checkpoint for one in gone])
+        left = without([judged_before.checkpoint for judged_before in gone])
         now = _judgements(left)
-        away = {_key(one.checkpoint) for one in gone}
+        away = {_key(judged_before.checkpoint) for judged_before in gone}
         changed = {key for key, judgement in before.items() if key not in away and now.get(key) != judgement}
         for checkpoint in left.checkpoints:
-            one = looked_at.get(_key(checkpoint))
-            if one is not None and verifier.is_whole_in(left, checkpoint) != one.whole:
+            last = looked_at.get(_key(checkpoint))
+            if last is not None and verifier.is_whole_in(left, checkpoint) != last.whole:
                 changed.add(_key(checkpoint))
         return frozenset(changed)
 

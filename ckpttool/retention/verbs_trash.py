@@ -63,7 +63,7 @@ def trash(question: Where = None, *, older_than: float | None = None) -> Trash:
     tree = _tree_of(question)
     found = _content(tree, ())
     since = None if older_than is None else time.time() - older_than
-    content = tuple(replace(each.listed, taken=since is not None and each.listed.since <= since) for each in found)
+    content = tuple(replace(item.listed, taken=since is not None and item.listed.since <= since) for item in found)
     return Trash(
         root=tree.inventory.root,
         layout=tree.inventory.layout,
@@ -71,7 +71,7 @@ def trash(question: Where = None, *, older_than: float | None = None) -> Trash:
         apply=False,
         older_than=older_than,
         content=content,
-        findings=(*pending(tree), *_links(tree), *(each.unread for each in found if each.unread is not None)),
+        findings=(*pending(tree), *_links(tree), *(item.unread for item in found if item.unread is not None)),
         resolved_from=tree.resolved_from,
     )
 
@@ -103,7 +103,9 @@ def restore(question: Where, name: str, *more: str, grace: float = 300.0) -> Tra
     root = tree.inventory.root
     begun = [batch.trash.rpartition("/")[2] for batch in read_journal(tree.storage)]
     before = _content(tree, begun, (name, *more))
-    chosen = {_named(root, before, each).listed.folder for each in (name, *more)}  # before a lock is written, too
+    chosen = {
+        _named(root, before, requested).listed.folder for requested in (name, *more)
+    }  # before a lock is written, too
     with change_of(root):  # what was begun is done then, be it this very restore
         now = [_looked_into(tree, folder) for folder in in_trash(tree) if folder.name in chosen]
         batches = [_batch(tree, found) for found in now if found.listed.nbytes != 0]
@@ -112,7 +114,7 @@ def restore(question: Where, name: str, *more: str, grace: float = 300.0) -> Tra
             with moving(root):
                 _bring_back(root, batches)
         after = whole_tree(question)
-    content = tuple(replace(each.listed, taken=each.listed.folder in chosen) for each in before)
+    content = tuple(replace(requested.listed, taken=requested.listed.folder in chosen) for requested in before)
     return Trash(
         root=root,
         layout=after.inventory.layout,
@@ -211,8 +213,8 @@ def _content(tree: Tree, begun: Sequence[str], asked_for: Collection[str] = ()) 
         else _Found(_unknown(folder), tree, None)
         for folder in folders
     ]
-    found = [each for each in found if each.listed.nbytes != 0]
-    there = {each.listed.folder for each in found}
+    found = [item for item in found if item.listed.nbytes != 0]
+    there = {item.listed.folder for item in found}
     emptied = [folder for name in begun if name not in there and (folder := trash_folder(name)) is not None]
     return [*found, *(_Found(_unknown(folder), tree, None) for folder in emptied)]
 
@@ -273,7 +275,7 @@ def _has_files(storage: Storage, folder: str = "") -> bool:
     """
     entries = storage.entries(folder)
     inner = (f"{folder}/{entry.name}".lstrip("/") for entry in entries if entry.kind is Kind.FOLDER)
-    return any(entry.kind is not Kind.FOLDER for entry in entries) or any(_has_files(storage, each) for each in inner)
+    return any(entry.kind is not Kind.FOLDER for entry in entries) or any(_has_files(storage, entry) for entry in inner)
 
 
 def _named(root: str, found: Sequence[_Found], name: str) -> _Found:
@@ -282,16 +284,17 @@ def _named(root: str, found: Sequence[_Found], name: str) -> _Found:
     Raises:
         UsageError: None has this name, or several have.
     """
-    meant = [each for each in found if name in {each.listed.name, each.listed.folder}]
+    meant = [item for item in found if name in {item.listed.name, item.listed.folder}]
     if len(meant) == 1:
         return meant[0]
     if meant:
-        prefixes = len({each.listed.prefix for each in meant}) > 1
+        prefixes = len({match.listed.prefix for match in meant}) > 1
         folders = ", ".join(
-            f"{each.listed.folder} (prefix {each.listed.prefix})" if prefixes else each.listed.folder for each in meant
+            f"{match.listed.folder} (prefix {match.listed.prefix})" if prefixes else match.listed.folder
+            for match in meant
         )
         raise UsageError(f"{len(meant)} checkpoints {name} lie in the trash: name the folder of one: {folders}")
-    there = ", ".join(dict.fromkeys(each.listed.name for each in found[-8:])) or "nothing"
+    there = ", ".join(dict.fromkeys(item.listed.name for item in found[-8:])) or "nothing"
     raise UsageError(f"there is no checkpoint {name!r} in the trash of {root}; there is: {there}")
 
 

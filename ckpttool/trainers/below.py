@@ -78,7 +78,7 @@ def trees_below(
 
 def _is_save(listing: Listing, folder: str, found: list[Layout], *, others: bool) -> bool:
     """Tell whether a folder is a part of what was found, or one of the saves of a trainer that is not known."""
-    if any(_is_part(listing, folder, each) for each in found):
+    if any(_is_part(listing, folder, layout) for layout in found):
         return True
     return others and others_saves(listing.alone(folder)) is not None
 

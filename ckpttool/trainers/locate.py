@@ -104,12 +104,14 @@ def locate_emptied(path: str | None, *, layout: str | None = None) -> Located | 
         for folder in trash_folders(storage):
             with _withheld(root):
                 inside = list_root(open_storage(f"{root}/{TRASH}/{folder.name}"))
-                found |= {each.name: each for each in recognised(inside, wanted=layout)}
+                found |= {layout_.name: layout_ for layout_ in recognised(inside, wanted=layout)}
         if found:
-            one = meant(list(found.values()), f"{root}/{TRASH}", None)
+            layout_found = meant(list(found.values()), f"{root}/{TRASH}", None)
             took = None if path is not None and root == shortest(path) else f"{root}, of which only the trash is left"
             with _withheld(root):
-                return Located(storage=storage, listing=list_root(storage), layout=one, focus=None, resolved_from=took)
+                return Located(
+                    storage=storage, listing=list_root(storage), layout=layout_found, focus=None, resolved_from=took
+                )
     return None
 
 
@@ -431,11 +433,11 @@ def _below(path: str, wish: _Wish, *, is_named: bool = True) -> Located | None:
         for why in withheld.values():
             raise why
         return None
-    one = _meant_tree(trees, path, wish)
-    others = [f"; {tree.storage.root} is another tree" for tree in trees if tree is not one]
+    meant_tree = _meant_tree(trees, path, wish)
+    others = [f"; {tree.storage.root} is another tree" for tree in trees if tree is not meant_tree]
     unread = [f"; {why.filename or root} cannot be read" for root, why in withheld.items()]
-    took = "".join([one.storage.root, *others, *dict.fromkeys(unread)])
-    return one if one.storage.root == path else replace(one, resolved_from=took)
+    took = "".join([meant_tree.storage.root, *others, *dict.fromkeys(unread)])
+    return meant_tree if meant_tree.storage.root == path else replace(meant_tree, resolved_from=took)
 
 
 def _meant_tree(trees: list[Located], path: str, wish: _Wish) -> Located:

@@ -71,8 +71,8 @@ def others_saves(listing: Listing, *, by_name: bool = False) -> str | None:
         listing: The folder's names.
         by_name: Whether a save must be called as its trainer calls it, too.
     """
-    known = (each for each in _SAVES if not (by_name and each.folder == _ANY))
-    return next((each.title for each in known if _holds_one(listing, each)), None)
+    known = (save for save in _SAVES if not (by_name and save.folder == _ANY))
+    return next((save.title for save in known if _holds_one(listing, save)), None)
 
 
 def without_others(listing: Listing) -> Listing:

@@ -52,7 +52,7 @@ def trees_around(folder: str, file: str | None, *, wanted: str | None = None) ->
         beginning = Entry(inner.partition("/")[0], Kind.FOLDER) if inner else Entry(file or "", Kind.FILE)
         alone = show_alone(storage, beginning)
         try:
-            parts = {each.name: part for each in layouts() if (part := each.part(alone, inner, file)) is not None}
+            parts = {layout.name: part for layout in layouts() if (part := layout.part(alone, inner, file)) is not None}
             if not parts:
                 continue
             listing = list_root(storage)

@@ -110,7 +110,7 @@ def _metrics(watch: Measured) -> Iterator[Metric]:
     yield gauge("newest_good_timestamp_seconds", "When a good one was written last, by the clock of the disk.", when)
     saves = GaugeMetricFamily("ckpttool_checkpoints", "Checkpoints of the tree by verdict.", labels=["tree", "verdict"])
     words = Counter(_word(save) for save in known.saves)
-    for word in (*_NOT_JUDGED, *(each.value for each in VerdictWord)):
+    for word in (*_NOT_JUDGED, *(verdict_word.value for verdict_word in VerdictWord)):
         saves.add_metric([tree, word], words[word])
     yield saves
     events = CounterMetricFamily(

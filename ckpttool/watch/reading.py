@@ -139,7 +139,11 @@ class Reading:
             return verdict.findings
         damaged = {finding.path for finding in verdict.findings if finding.severity > Severity.UNKNOWN}
         # What its machine found broken it need not look at any harder.
-        told = [each for each in verdict.findings if each.code is not Code.NOT_LOOKED_AT or each.path not in damaged]
+        told = [
+            finding
+            for finding in verdict.findings
+            if finding.code is not Code.NOT_LOOKED_AT or finding.path not in damaged
+        ]
         return on_hosts(told, self._tree)
 
     def _session(self, level: Level, *, hashes: bool) -> Session:
@@ -180,11 +184,11 @@ class Reading:
         stages = None if asked.tree.config is None else asked.tree.config.pipeline_stages
         question = EvidenceQuestion(threshold=asked.threshold, logs=asked.logs)
         shown = gather(tree.inventory, question, root=tree.storage.root, stages=stages, ignore=False)
-        at = [each.key for each in tree.inventory.checkpoints].index(checkpoint.key)
+        at = [save.key for save in tree.inventory.checkpoints].index(checkpoint.key)
         judged = shown.inventory.checkpoints[at]
         judgement = None if shown.report is None else shown.report.judgements[at]
         norm = None if judgement is None else judgement.embedding_local_norm
-        above = next((each for each in judged.findings if each.code is Code.NORM_ABOVE_THRESHOLD), None)
+        above = next((finding for finding in judged.findings if finding.code is Code.NORM_ABOVE_THRESHOLD), None)
         if above is not None:
             return above, norm
         if judged.health is Health.UNKNOWN:
@@ -240,5 +244,5 @@ def is_cached(tree: Tree, checkpoint: Checkpoint) -> bool | None:
             return None
         with suppress(OSError), open(tree.inventory.path_of(shard.path), "rb") as file:
             told.append(was_cached(file.fileno(), 0, shard.stamp.size))
-    known = [each for each in told if each is not None]
+    known = [state for state in told if state is not None]
     return sum(known) * 2 > len(known) if known else None

@@ -99,7 +99,7 @@ def observe(known: Watched, seen: Sighting, rule: WatchRule, *, now: float) -> t
         elif save.state is SaveState.BAD:
             action = _once_more(save, rule, patience, now)
         else:
-            usual = next((each.good_files for each in saves[at + 1 :] if each.state is SaveState.GOOD), 0)
+            usual = next((save.good_files for save in saves[at + 1 :] if save.state is SaveState.GOOD), 0)
             saves[at], action = _next(save, by_key[save.key], rule, known, usual=usual)
         if action is not None:
             (judges if isinstance(action, Judge) else told).append(action)

@@ -55,7 +55,10 @@ def seen_save(
     stamps = ((shard.path, shard.stamp) for shard in checkpoint.shards)
     files = sorted((path, None if stamp is None else (stamp.size, stamp.token)) for path, stamp in stamps)
     against = blocking(checkpoint.findings)
-    told = [*told, *sorted((each.code.value, each.path or "") for each in against if each.code in _OF_RECORDS)]
+    told = [
+        *told,
+        *sorted((finding.code.value, finding.path or "") for finding in against if finding.code in _OF_RECORDS),
+    ]
     told += [checkpoint.health.value] if checkpoint.health is Health.UNHEALTHY else []
     saved = checkpoint.saved_ns
     first = min((shard.modified_ns for shard in checkpoint.shards if shard.modified_ns is not None), default=None)

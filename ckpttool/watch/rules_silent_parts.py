@@ -12,10 +12,10 @@ def silent_parts(known: Watched, seen: Sighting, patience: float) -> tuple[Watch
     """Say once of each machine that its part is written no longer, or is not there."""
     before = {node.number: node for node in known.nodes}
     nodes, told = [], []
-    for each in seen.nodes:
-        node = before.get(each.number)
-        if node is None or node.mark != each.mark:
-            node = KnownNode(number=each.number, name=each.name, mark=each.mark, since=known.now)
+    for node_state in seen.nodes:
+        node = before.get(node_state.number)
+        if node is None or node.mark != node_state.mark:
+            node = KnownNode(number=node_state.number, name=node_state.name, mark=node_state.mark, since=known.now)
         elif not node.told and known.now - node.since >= patience:
             node = replace(node, told=True)
             told.append(_of_node(node, known.now))

@@ -87,7 +87,7 @@ class InPlace:
             turn: How many were looked at before it was.
         """
         here = [] if tree.machines is not None else newest_first(tree.inventory.checkpoints)
-        self._stamps = [(shard.path, shard.stamp) for each in here for shard in each.shards if shard.stamp]
+        self._stamps = [(shard.path, shard.stamp) for checkpoint in here for shard in checkpoint.shards if shard.stamp]
         self._root = tree.inventory.root
         self.turn = turn
 
@@ -145,21 +145,21 @@ def sighting(tree: Tree, listed: Moves, question: WatchQuestion, known: Watched,
     complete = not tree.inventory.unlisted
     if tree.machines is None and question.part is None:
         beside = _Beside(tree, known)
-        own = tuple(seen_save(each, wall, beside=beside.of(each)) for each in ordered)
+        own = tuple(seen_save(checkpoint, wall, beside=beside.of(checkpoint)) for checkpoint in ordered)
         return Sighting(saves=own, whole=complete, under_way=_moved(tree.storage, listed.unfinished))
     merge = merge_of(tree)
     if tree.machines is None or merge is None:
-        parts = (seen_save(each, wall, OF_FILES, _sealed(tree, each)) for each in ordered)
+        parts = (seen_save(checkpoint, wall, OF_FILES, _sealed(tree, checkpoint)) for checkpoint in ordered)
         # That there are fewer than usual is for whoever sees all of them to judge: what is here is to be read.
-        return Sighting(saves=tuple(replace(each, files=0) for each in parts), whole=complete)
+        return Sighting(saves=tuple(replace(part, files=0) for part in parts), whole=complete)
     saves = []
     patience = patience_of(known, question.rule)
     silent = {node.number for node in known.nodes if is_silent(known, node.number, patience)}
     behind = _left_behind(tree, silent)
-    for each in ordered:
-        if key_of(each) not in behind:
-            told, unlooked = _told(tree.machines, each, question.level)
-            save = seen_save(each, wall, OF_PARTS, told)
+    for checkpoint in ordered:
+        if key_of(checkpoint) not in behind:
+            told, unlooked = _told(tree.machines, checkpoint, question.level)
+            save = seen_save(checkpoint, wall, OF_PARTS, told)
             saves.append(replace(save, incomplete=on_hosts((*save.incomplete, *unlooked), tree)))
     return Sighting(saves=tuple(saves), whole=complete and not merge.lacking, nodes=_nodes(merge))
 
@@ -231,7 +231,7 @@ def _told(machines: Machines, checkpoint: Checkpoint, level: Level) -> tuple[lis
     for shard in sorted(checkpoint.shards, key=lambda shard: shard.path):
         report = machines.report(shard.path)
         against = () if report is None else blocking(report.findings)
-        told.append(None if report is None else (report.level.value, sorted(each.code.value for each in against)))
+        told.append(None if report is None else (report.level.value, sorted(finding.code.value for finding in against)))
         if report is None or (report.level < level and not against):
             unlooked.append(shard)
     if not unlooked:

@@ -265,7 +265,11 @@ class Watch:
         while self._reading is None and self._waiting and not self._stopping:
             asked = self._waiting.pop(0)
             tree = self._tree
-            found = [] if tree is None else [each for each in tree.inventory.checkpoints if key_of(each) == asked.key]
+            found = (
+                []
+                if tree is None
+                else [checkpoint for checkpoint in tree.inventory.checkpoints if key_of(checkpoint) == asked.key]
+            )
             if tree is None or not found or (asked.early and is_cached(tree, found[0]) is not False):
                 continue
             own = tree if tree.machines is not None else replace(tree, storage=open_storage(tree.inventory.root))

@@ -79,7 +79,11 @@ def grouped(command: Callable[..., None]) -> Callable[..., None]:
     """
     # Not by `get_type_hints`: for a default of None Python 3.10 hides there what typer looks for.
     stated = inspect.signature(command, eval_str=True).parameters.values()
-    groups = {each.name: each.annotation for each in stated if is_frozen(each.annotation)}
+    groups = {
+        stated_parameter.name: stated_parameter.annotation
+        for stated_parameter in stated
+        if is_frozen(stated_parameter.annotation)
+    }
     parameters: list[inspect.Parameter] = []
     for parameter in stated:
         if parameter.name in groups:
@@ -101,7 +105,9 @@ def grouped(command: Callable[..., None]) -> Callable[..., None]:
         for parameter in common:
             del values[parameter.name]
         if verbose and (
-            text := _settings([each for each in parameters if each.name in values.keys() - {"verbose"}], values)
+            text := _settings(
+                [parameter for parameter in parameters if parameter.name in values.keys() - {"verbose"}], values
+            )
         ):
             from ckpttool.core.storage import without_passwords
 
@@ -121,8 +127,8 @@ def _with_a_word(parameter: inspect.Parameter) -> inspect.Parameter:
     kinds = get_args(kind) or (kind,)
     if not isinstance(info, OptionInfo) or info.metavar is not None or bool in kinds:
         return parameter
-    choices = next((each for each in kinds if issubclass(each, Enum)), None)
-    word = ("X" if float in kinds else "N") if choices is None else "|".join(str(each.value) for each in choices)
+    choices = next((kind for kind in kinds if issubclass(kind, Enum)), None)
+    word = ("X" if float in kinds else "N") if choices is None else "|".join(str(choice.value) for choice in choices)
     named = copy(info)
     named.metavar = word
     return parameter.replace(annotation=Annotated[kind, named])
@@ -136,14 +142,14 @@ def _settings(parameters: Sequence[inspect.Parameter], values: Mapping[str, Any]
     for parameter in parameters:
         info, value = get_args(parameter.annotation)[1], values[parameter.name]
         # The first name stands where a default would, as typer has it.
-        names = (str(each).partition("/")[0] for each in (info.default, *(info.param_decls or ())))
+        names = (str(declaration).partition("/")[0] for declaration in (info.default, *(info.param_decls or ())))
         word = next((name for name in names if name.startswith("--")), f"--{parameter.name.replace('_', '-')}")
-        for each in value if isinstance(value, list) else [value]:
-            if each is not None and each is not False:
-                text = str(each.typed if isinstance(each, Time) else getattr(each, "value", each))
+        for item in value if isinstance(value, list) else [value]:
+            if item is not None and item is not False:
+                text = str(item.typed if isinstance(item, Time) else getattr(item, "value", item))
                 # No default is typed, but what it would be is known.
-                text = text.removesuffix(".0") if isinstance(each, float) else shlex.quote(text)
-                said += [word] if each is True else [word, text] if isinstance(info, OptionInfo) else [text]
+                text = text.removesuffix(".0") if isinstance(item, float) else shlex.quote(text)
+                said += [word] if item is True else [word, text] if isinstance(info, OptionInfo) else [text]
     return " ".join(said)
 
 

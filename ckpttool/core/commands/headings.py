@@ -61,14 +61,14 @@ def _word(param: Any) -> str:  # noqa: ANN401  as above
     """Return what a parameter is found by."""
     if param.param_type_name == "argument":
         return str(param.metavar or param.name).strip("[]")
-    return str(next((each for each in param.opts if each.startswith("--")), param.opts[0]))
+    return str(next((opt for opt in param.opts if opt.startswith("--")), param.opts[0]))
 
 
 def _form(param: Any) -> str:  # noqa: ANN401  as above
     """Spell it as it is typed, without its other names."""
     if param.param_type_name == "argument":
         return str(param.metavar or param.name).strip("[]")
-    short = [each for each in param.opts if not each.startswith("--")]
+    short = [opt for opt in param.opts if not opt.startswith("--")]
     text = ", ".join([*short, _word(param)])
     if param.is_flag:
         return " / ".join([text, *param.secondary_opts])

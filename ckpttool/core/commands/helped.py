@@ -173,7 +173,7 @@ def in_plain_words(error: typer.TyperException) -> str:
         return f"{fault.option_name} {'takes no' if 'not take' in error.message else 'needs a'} value"
     if param is None:
         return _too_many(fault)
-    word = next((each for each in param.opts if each.startswith("--")), None) or str(param.metavar).strip("[]")
+    word = next((opt for opt in param.opts if opt.startswith("--")), None) or str(param.metavar).strip("[]")
     if hasattr(fault, "param_type"):
         return f"{' '.join(filter(None, (word, param.metavar if word.startswith('--') else None)))} is missing"
     found = re.fullmatch(_NO_NUMBER, error.message)
@@ -207,12 +207,12 @@ def _unknown_option(word: str, ctx: Any) -> str:  # noqa: ANN401  as above
     """Say that there is no such option, and which one was meant."""
     from difflib import get_close_matches
 
-    known = [each for param in ctx.command.get_params(ctx) for each in (*param.opts, *param.secondary_opts)]
+    known = [opt for param in ctx.command.get_params(ctx) for opt in (*param.opts, *param.secondary_opts)]
     otherwise = next((way for words, way in _OTHERWISE.items() if word in words.split()), None)
     option = str(otherwise).partition(" ")[0]
     if otherwise is not None and (not option.startswith("--") or option in known):
         return f"there is no option {word}: {otherwise}"
-    meant = get_close_matches(word, [each for each in known if each.startswith("--")], n=2, cutoff=0.65)
+    meant = get_close_matches(word, [option for option in known if option.startswith("--")], n=2, cutoff=0.65)
     return f"there is no option {word}" + (f": did you mean {' or '.join(meant)}?" if meant else "")
 
 

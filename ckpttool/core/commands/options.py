@@ -54,7 +54,7 @@ def duration(bare: str | None, *, to: str | None = None, least: float = 0) -> Ca
             parts = re.findall(rf"({_PART})([smhdw])", text)
             units = "".join(unit for _, unit in parts)
             if parts and re.fullmatch(rf"(?:{_PART}[smhdw])+", text) and re.fullmatch("w?d?h?m?s?", units):
-                number, unit = float(sum(float(part) * _SECONDS[each] for part, each in parts)), "s"
+                number, unit = float(sum(float(part) * _SECONDS[part_unit] for part, part_unit in parts)), "s"
         if number is not None and not math.isfinite(number):
             raise typer.BadParameter(f"{text!r} is not a finite number")
         if number is None or unit is None:

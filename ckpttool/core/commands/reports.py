@@ -109,7 +109,7 @@ def _code(text: str) -> Code:
 
 def _file(text: str) -> tuple[ReportFormat, str]:
     word, _, path = text.partition("=")
-    known = [each.value for each in ReportFormat if each is not ReportFormat.TABLE]
+    known = [report_format.value for report_format in ReportFormat if report_format is not ReportFormat.TABLE]
     if word not in known or not path:
         raise UsageError(
             f"--report takes FORMAT=FILE with one of {', '.join(known)}, such as junit=out.xml, not {text!r}"
@@ -208,14 +208,14 @@ def assert_reports_replaceable(
         UsageError: One lies in the tree or is a file that was asked about, its folder is not there, something else
             stands in its place, or two are one file.
     """
-    for (_, one), (_, other) in combinations(files, 2):
-        if same_file(one, other):
+    for (_, first), (_, other) in combinations(files, 2):
+        if same_file(first, other):
             raise UsageError(f"two reports cannot be in one file: --report …={other}")
     asked = tuple(inputs)
     root = root_of(tree) if tree is not None and files else None
     for fmt, target in files:
         form = fmt.value
-        if any(same_file(target, one) for one in asked):
+        if any(same_file(target, input_path) for input_path in asked):
             raise UsageError(f"--report {form}={target} is a file that is asked about; name another")
         if root is not None and lies_under(target, root):
             raise UsageError(f"--report {form}={target} lies in the checkpoint tree, in which nothing is changed")
@@ -254,7 +254,7 @@ def _is_junit(text: str) -> bool:
 def _is_gitlab(text: str) -> bool:
     document: Any = json.loads(text)
     return isinstance(document, list) and all(
-        isinstance(each, dict) and str(each.get("check_name")).startswith("ckpttool/") for each in document
+        isinstance(item, dict) and str(item.get("check_name")).startswith("ckpttool/") for item in document
     )
 
 

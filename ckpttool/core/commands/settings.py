@@ -93,7 +93,7 @@ class Settings(dict[str, Any]):
         except OSError:  # it is gone
             return {}
         folder = Path(os.path.commonpath([os.path.normpath(here / path) for path in named if path] or [str(here)]))
-        place = next(filter(self._is_ours, (each / FILE for each in (folder, *folder.parents))), None)
+        place = next(filter(self._is_ours, (parent / FILE for parent in (folder, *folder.parents))), None)
         if place is None:
             return {}
         self._place = str(place)

@@ -32,9 +32,9 @@ def believable(evidence: Evidence) -> Evidence:
     Raises:
         UsageError: Somebody speaks of more ranks than any training has.
     """
-    for one in evidence.worlds:
-        if one.world_size > MAX_RANKS:
-            raise UsageError(f"{one.world_size} ranks, for {one.source}: more ranks than any training has")
+    for world in evidence.worlds:
+        if world.world_size > MAX_RANKS:
+            raise UsageError(f"{world.world_size} ranks, for {world.source}: more ranks than any training has")
     return evidence
 
 
@@ -46,14 +46,14 @@ def without_effect(world_size: int | None, expected: Expected) -> list[Finding]:
         expected: What the layout made of all evidence, that number included.
     """
     answers = [
-        each
-        for each in expected.checkpoints
-        if each.topology.world_size != world_size
-        and all(finding.code is not Code.WORLD_SIZE_DIFFERS for finding in (*each.doubts, *each.notes))
+        checkpoint
+        for checkpoint in expected.checkpoints
+        if checkpoint.topology.world_size != world_size
+        and all(finding.code is not Code.WORLD_SIZE_DIFFERS for finding in (*checkpoint.doubts, *checkpoint.notes))
     ]
     if world_size is None or not answers:
         return []
-    shared = all(each.topology.shared for each in answers)
+    shared = all(answer.topology.shared for answer in answers)
     why = "all ranks load the same files" if shared else "which files belong to a save is not told by ranks here"
     return [
         note(

@@ -67,7 +67,7 @@ def _places(words: Iterable[_Word]) -> frozenset[tuple[str, int | None]]:
 
 
 def _silenced(findings: Sequence[Finding], places: frozenset[tuple[str, int | None]]) -> tuple[Finding, ...]:
-    return tuple(each for each in findings if _place(each) in places and each.code not in NEVER_ALLOWED)
+    return tuple(finding for finding in findings if _place(finding) in places and finding.code not in NEVER_ALLOWED)
 
 
 def _place(finding: Finding) -> tuple[str, int | None]:

@@ -55,12 +55,13 @@ def perhaps_lost(newer: Sequence[Rejection]) -> list[Finding]:
     return [
         note(
             Code.STEP_UNKNOWN,
-            f"{one.checkpoint.name} {'is newer by its label, but' if one.checkpoint.label else 'may be newer, but'} "
+            f"{rejection.checkpoint.name} "
+            f"{'is newer by its label, but' if rejection.checkpoint.label else 'may be newer, but'} "
             "no shard tells its step: more may be lost",
-            path=next((shard.path for shard in one.checkpoint.shards), one.checkpoint.name),
+            path=next((shard.path for shard in rejection.checkpoint.shards), rejection.checkpoint.name),
         )
-        for one in newer
-        if one.checkpoint.step is None
+        for rejection in newer
+        if rejection.checkpoint.step is None
     ]
 
 
@@ -127,8 +128,8 @@ def beyond_limits(point: ResumePoint, question: ResumeQuestion) -> tuple[Finding
         remedy = "give the training log with --log; copied files do not tell when they were saved"
     elif point.may_lose_more and (by_steps or by_time):
         message = f"{by_steps or by_time}, and something newer than {name} does not tell its step"
-        silent = (each.checkpoint for each in point.rejected if each.checkpoint.step is None)
-        ways = [f"; {each.step_remedy}" for each in silent if each.step_remedy is not None]
+        silent = (rejection.checkpoint for rejection in point.rejected if rejection.checkpoint.step is None)
+        ways = [f"; {rejection.step_remedy}" for rejection in silent if rejection.step_remedy is not None]
         remedy = f"ckpttool resolve says which{next(iter(ways), '')}"
     else:
         return ()

@@ -45,12 +45,12 @@ def none_called(name: str, newest: Sequence[Checkpoint], root: str, *, also: str
         root: The tree.
         also: Words that stand for some.
     """
-    ends = [each.name for each in newest if each.name.endswith(f"-{name}")]
-    at_step = [each.name for each in newest if each.step is not None and str(each.step) == name]
+    ends = [checkpoint.name for checkpoint in newest if checkpoint.name.endswith(f"-{name}")]
+    at_step = [checkpoint.name for checkpoint in newest if checkpoint.step is not None and str(checkpoint.step) == name]
     close = [LATEST] if also and name in {"newest", "last"} else (ends or at_step)[:2]
-    close = [f"{each} (step {name})" for each in close] if close and close[0] in at_step else close
+    close = [f"{close_name} (step {name})" for close_name in close] if close and close[0] in at_step else close
     meant = f": did you mean {' or '.join(close)}? There" if close else "; there"
-    known = ", ".join(each.name for each in newest[:8]) + (", …" if len(newest) > 8 else "")  # noqa: PLR2004  a line
+    known = ", ".join(checkpoint.name for checkpoint in newest[:8]) + (", …" if len(newest) > 8 else "")  # noqa: PLR2004  a line
     return UsageError(f"there is no checkpoint {name!r} in {root}{meant} are: {known or 'none'}{also}")
 
 

@@ -38,7 +38,7 @@ def _newer_elsewhere(plan: ResumePlan, inventory: Inventory, around: Surrounding
         return None
     seen = _seen_ranks(inventory)
     job = _job_beyond(around, len(seen))
-    newer = [one.checkpoint.name for one in plan.point.rejected if _lacks_folders_alone(one, seen)]
+    newer = [rejection.checkpoint.name for rejection in plan.point.rejected if _lacks_folders_alone(rejection, seen)]
     if job is None or not newer:
         return None
     return unknown(
@@ -84,7 +84,7 @@ def _nothing_here(decision: NoResumePoint, inventory: Inventory, around: Surroun
     """
     seen = _seen_ranks(inventory)
     job = _job_beyond(around, len(seen))
-    worlds = {_world(one) for one in decision.rejected if _lacks_folders_alone(one, seen)}
+    worlds = {_world(rejection) for rejection in decision.rejected if _lacks_folders_alone(rejection, seen)}
     elsewhere = {
         world for world in worlds if (_is_one_nodes(seen, world) if seen and world is not None else job is not None)
     }
@@ -103,14 +103,18 @@ def _nothing_here(decision: NoResumePoint, inventory: Inventory, around: Surroun
         actual=f"{len(seen)} ranks seen",
         remedy=_together(around) + ("" if None in elsewhere else _if_all_here(seen)),
     )
-    rejected = tuple(_unknown(one, seen) if _world(one) in elsewhere else one for one in decision.rejected)
+    rejected = tuple(
+        _unknown(rejection, seen) if _world(rejection) in elsewhere else rejection for rejection in decision.rejected
+    )
     # That restoring them would help, which `choose` may have said, is not known either.
-    others = tuple(one for one in decision.findings if one.code is not Code.RANKS_TO_RESTORE)
+    others = tuple(finding for finding in decision.findings if finding.code is not Code.RANKS_TO_RESTORE)
     return replace(decision, rejected=rejected, findings=(finding, *others))
 
 
 def _seen_ranks(inventory: Inventory) -> list[Rank]:
-    return sorted({*inventory.folder_ranks, *(rank for one in inventory.checkpoints for rank in one.ranks)})
+    return sorted(
+        {*inventory.folder_ranks, *(rank for checkpoint in inventory.checkpoints for rank in checkpoint.ranks)}
+    )
 
 
 def _job_beyond(around: Surroundings, seen: int) -> Job | None:

@@ -145,10 +145,10 @@ def _rejected_reasons(decision: NoResumePoint) -> Iterator[Finding]:
 
     That the training left some is a note beside the finding that this may be wrong.
     """
-    is_open = any(one.code is Code.ABANDONED_BRANCH for one in decision.findings)
-    for place, one in enumerate(decision.rejected[:MOST_REJECTED]):
-        gravest = max(one.reasons, key=lambda reason: reason.severity)
-        for reason in one.reasons if place == 0 else [gravest]:
+    is_open = any(finding.code is Code.ABANDONED_BRANCH for finding in decision.findings)
+    for place, rejection in enumerate(decision.rejected[:MOST_REJECTED]):
+        gravest = max(rejection.reasons, key=lambda reason: reason.severity)
+        for reason in rejection.reasons if place == 0 else [gravest]:
             is_doubted = is_open and reason.code is Code.ABANDONED_BRANCH
             yield replace(reason, severity=Severity.NOTE) if is_doubted else reason
 
@@ -156,19 +156,19 @@ def _rejected_reasons(decision: NoResumePoint) -> Iterator[Finding]:
 def _passed_over(plan: ResumePlan, severity: Severity, view: View) -> Iterator[Finding]:
     """Tell of newer ones. One that could not be looked at may be whole: its steps would be done again for nothing."""
     healed = {finding.path: finding.remedy for finding in plan.findings if finding.code is Code.CAN_BE_HEALED}
-    for place, one in enumerate(plan.point.rejected):
-        why = max(one.reasons, key=lambda reason: reason.severity)
-        alike = [reason for reason in one.reasons if reason.code is why.code]
+    for place, rejection in enumerate(plan.point.rejected):
+        why = max(rejection.reasons, key=lambda reason: reason.severity)
+        alike = [reason for reason in rejection.reasons if reason.code is why.code]
         not_seen = why.code in NOT_SEEN or why.is_tie
         if place >= MOST_REJECTED and not not_seen:
             continue
         yield Finding(
             code=Code.NEWER_NOT_CHOSEN,
             severity=Severity.UNKNOWN if not_seen else severity,
-            message=f"{one.checkpoint.name} ({at_step(one.checkpoint.step)}) is newer and was not chosen: "
-            f"{why.code.value}, {told(alike, one.checkpoint.topology.world_size, view)}",
+            message=f"{rejection.checkpoint.name} ({at_step(rejection.checkpoint.step)}) is newer and was not chosen: "
+            f"{why.code.value}, {told(alike, rejection.checkpoint.topology.world_size, view)}",
             path=why.path,
-            remedy=healed.get(one.checkpoint.name, why.remedy),
+            remedy=healed.get(rejection.checkpoint.name, why.remedy),
         )
 
 

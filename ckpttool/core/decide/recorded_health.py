@@ -46,7 +46,7 @@ def attach_health(inventory: Inventory, book: HealthBook, names: Sequence[str | 
             continue
         own = {shard.path.rpartition("/")[2] for shard in checkpoint.shards} & others if others else set()
         found |= own
-        marks = [recorded[each] for each in sorted({name, *own} & recorded.keys())]
+        marks = [recorded[recorded_name] for recorded_name in sorted({name, *own} & recorded.keys())]
         checkpoints.append(replace(checkpoint, health=worst_health(marks) if marks else Health.UNKNOWN))
     ghosts = sorted(others - found)
     if ghosts and None not in names:

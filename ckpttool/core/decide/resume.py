@@ -172,9 +172,9 @@ def _only_left(
 
     Headers are opened to know; every byte of what is not chosen is not read for that.
     """
-    for one in rejected:
-        save = one.checkpoint
-        is_left = {why.code for why in one.reasons} == {Code.ABANDONED_BRANCH}
+    for rejection in rejected:
+        save = rejection.checkpoint
+        is_left = {why.code for why in rejection.reasons} == {Code.ABANDONED_BRANCH}
         if not is_left:
             continue
         if not question.evidence.reads_content and _reasons_by_content(save, question, verdict_of(save)):
@@ -197,9 +197,11 @@ def _only_left(
 
 def _is_open(rejected: Iterable[Rejection], inventory: Inventory) -> bool:
     """Tell whether nobody knows which of those passed over, and of the others, is the newest."""
-    doubted = {one.checkpoint.name for one in rejected if is_out_of_place(one.checkpoint)}
+    doubted = {rejection.checkpoint.name for rejection in rejected if is_out_of_place(rejection.checkpoint)}
     is_tracked = inventory.tracked is not None and inventory.tracked.name not in doubted
-    return any(leaves_newest_open(one.checkpoint, one.reasons, is_tracked=is_tracked) for one in rejected)
+    return any(
+        leaves_newest_open(rejection.checkpoint, rejection.reasons, is_tracked=is_tracked) for rejection in rejected
+    )
 
 
 def _newest_in_full(
@@ -277,8 +279,8 @@ def _with_true_remedies(
 
 def _not_said(found: Iterable[Finding], said: Iterable[Finding]) -> list[Finding]:
     """Return what is new; what the listing said comes again with a remedy that it may have lacked."""
-    known = {(one.code, one.path, one.message) for one in said}
-    return [one for one in found if (one.code, one.path, one.message) not in known]
+    known = {(finding.code, finding.path, finding.message) for finding in said}
+    return [finding for finding in found if (finding.code, finding.path, finding.message) not in known]
 
 
 def _reasons_by_content(checkpoint: Checkpoint, question: ResumeQuestion, verdict: Verdict) -> list[Finding]:
@@ -313,9 +315,9 @@ def _branches(
 def _of_prefix(inventory: Inventory, prefix: str | None) -> list[Checkpoint]:
     if prefix is None:
         return list(inventory.checkpoints)
-    chosen = [one for one in inventory.checkpoints if one.prefix == prefix]
+    chosen = [checkpoint for checkpoint in inventory.checkpoints if checkpoint.prefix == prefix]
     if not chosen:
-        known = sorted({one.prefix for one in inventory.checkpoints})
+        known = sorted({checkpoint.prefix for checkpoint in inventory.checkpoints})
         raise UsageError(f"no checkpoint has the prefix {prefix!r}; there are: {', '.join(map(repr, known)) or 'none'}")
     return chosen
 
@@ -358,14 +360,14 @@ def _prefix_meant(inventory: Inventory, question: ResumeQuestion) -> tuple[str |
         Code.RUN_MIXED,
         f"checkpoints of several trainings lie here ({', '.join(prefixes)}); the config saves as {named}, so "
         "that one is meant",
-        remedy=f"choose another with --prefix {next(one for one in prefixes if one != named)}",
+        remedy=f"choose another with --prefix {next(prefix for prefix in prefixes if prefix != named)}",
     )
     return named, (kept,)
 
 
 def _trainings(candidates: Iterable[Checkpoint]) -> list[str]:
     """Return the prefixes of what could be a training; a file on a few ranks is none."""
-    return sorted({one.prefix for one in candidates if _may_be_a_training(one)})
+    return sorted({candidate.prefix for candidate in candidates if _may_be_a_training(candidate)})
 
 
 def _mixed_prefixes(candidates: Sequence[Checkpoint], saves_as: str | None = None) -> Finding | None:
@@ -378,7 +380,8 @@ def _mixed_prefixes(candidates: Sequence[Checkpoint], saves_as: str | None = Non
         why = f"the config means none of them: it saves as {saves_as}"
     return unknown(
         Code.RUN_MIXED,
-        f"checkpoints of several trainings lie here ({', '.join(each or _NO_PREFIX for each in prefixes)}), and {why}",
+        "checkpoints of several trainings lie here "
+        f"({', '.join(prefix or _NO_PREFIX for prefix in prefixes)}), and {why}",
         remedy=f"choose one with --prefix {prefixes[0] or _NO_PREFIX}",
     )
 
@@ -398,7 +401,11 @@ def _may_be_a_training(checkpoint: Checkpoint) -> bool:
 def _passed_over(candidates: Sequence[Checkpoint]) -> list[Finding]:
     """Say which prefixes were not taken for a training."""
     trainings = _trainings(candidates)
-    strays = {one.prefix: one for one in candidates if one.prefix not in trainings and not is_out_of_place(one)}
+    strays = {
+        candidate.prefix: candidate
+        for candidate in candidates
+        if candidate.prefix not in trainings and not is_out_of_place(candidate)
+    }
     return [
         note(
             Code.RUN_MIXED,
@@ -445,7 +452,10 @@ def ranks_to_restore(rejected: Sequence[Rejection], *, opened: bool) -> tuple[Fi
     if not ranks:
         return ()
     newest, topology = rejected[0].checkpoint.name, rejected[0].checkpoint.topology
-    who, everywhere = on_ranks(sorted(ranks)), len(rejected) > 1 and all(_at_fault(one) == ranks for one in rejected)
+    who, everywhere = (
+        on_ranks(sorted(ranks)),
+        len(rejected) > 1 and all(_at_fault(rejection) == ranks for rejection in rejected),
+    )
     what = f"all {len(rejected)} checkpoints fail" if everywhere else f"{newest} fails"
     doubt = "" if topology.confirmed else f", as far as is seen here ({counted(topology.world_size or 0, 'rank')})"
     doubt += "" if opened else "; the other ranks' shards were not opened"
@@ -531,11 +541,11 @@ def _apart(checkpoint: Checkpoint) -> tuple[Shard, Shard] | None:
     for shard in checkpoint.shards:
         if shard.modified_ns is not None:
             by_run.setdefault(shard.run, []).append((shard.modified_ns, shard))
-    first, last = ([each(files, key=itemgetter(0)) for _, files in sorted(by_run.items())] for each in (min, max))
+    first, last = ([extreme(files, key=itemgetter(0)) for _, files in sorted(by_run.items())] for extreme in (min, max))
     spans = sorted(zip(first, last, strict=True), key=lambda span: span[0][0])
-    for (_, (before, one)), ((after, other), _) in pairwise(spans):
+    for (_, (before, first_shard)), ((after, other), _) in pairwise(spans):
         if after - before >= HOUR_NS:
-            return one, other
+            return first_shard, other
     return None
 
 
@@ -557,11 +567,12 @@ def _times(checkpoint: Checkpoint, ranks: AbstractSet[Rank]) -> list[int]:
     return [shard.modified_ns for shard in checkpoint.shards if shard.modified_ns is not None and shard.rank in ranks]
 
 
-def _hours_apart(checkpoint: Checkpoint, one: Shard, other: Shard) -> Finding:
+def _hours_apart(checkpoint: Checkpoint, first: Shard, other: Shard) -> Finding:
     return suspect(
         Code.TIMES_DISAGREE,
         (
-            f"{other.path} was written more than an hour after {one.path}, and by their names they are of other runs: "
+            f"{other.path} was written more than an hour after {first.path}, and by their names they are of "
+            "other runs: "
             f"{checkpoint.name} may be two runs' saves"
         ),
         path=other.path,

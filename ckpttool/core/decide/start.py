@@ -46,4 +46,6 @@ def start_findings(
 
 def _may_be_good(name: str | None, plan: ResumePlan) -> bool:
     """Whether nothing shows a save of this name to be damaged, and it was passed over because nobody could judge it."""
-    return any(one.checkpoint.name == name and may_be_good(one.reasons) for one in plan.point.rejected)
+    return any(
+        rejection.checkpoint.name == name and may_be_good(rejection.reasons) for rejection in plan.point.rejected
+    )

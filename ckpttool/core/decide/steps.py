@@ -103,10 +103,13 @@ def not_acted_on(checkpoint: Checkpoint) -> tuple[Finding, ...]:
     Args:
         checkpoint: Of a tree that was settled.
     """
-    found = [one for one in checkpoint.findings if one.code in _LAW]
+    found = [finding for finding in checkpoint.findings if finding.code in _LAW]
     if checkpoint.step is None and checkpoint.content is Content.FULL:  # weights, or a file of anybody's, may have none
         found.append(untold(checkpoint))
-    return blocking(replace(one, severity=Severity.UNKNOWN) if one.code is Code.STEP_UNKNOWN else one for one in found)
+    return blocking(
+        replace(finding, severity=Severity.UNKNOWN) if finding.code is Code.STEP_UNKNOWN else finding
+        for finding in found
+    )
 
 
 def untold(checkpoint: Checkpoint) -> Finding:
@@ -131,13 +134,13 @@ def left_by_name(saves: Sequence[Checkpoint]) -> dict[CheckpointKey, str]:
     for save in saves:
         is_free = save.named is not None and save.named.is_free
         if save.named is None or not is_free:
-            if any(one.code is Code.STEP_DISAGREES for one in save.findings):
+            if any(finding.code is Code.STEP_DISAGREES for finding in save.findings):
                 left[save.key] = "is named for another step than it holds"
         elif usual is not None and (save.named.number is None or save.named.stem != usual):
             left[save.key] = "is not named as the other checkpoints are, so a person may have put it there"
     counted = [save for save in numbered if save.named is not None and save.named.counts_saves]
     furthest: Checkpoint | None = None
-    for save in sorted((one for one in counted if one.step is not None), key=_number):
+    for save in sorted((finding for finding in counted if finding.step is not None), key=_number):
         if furthest is None or (save.step or 0) >= (furthest.step or 0):
             furthest = save
         else:
@@ -151,7 +154,7 @@ def is_out_of_place(checkpoint: Checkpoint) -> bool:
     Args:
         checkpoint: Of a tree that was settled.
     """
-    codes = {one.code for one in checkpoint.findings}
+    codes = {finding.code for finding in checkpoint.findings}
     is_mere_name = checkpoint.step_source is StepSource.NAME and Code.STEP_DISAGREES in codes
     return is_mere_name or not codes.isdisjoint(_OUT_OF_PLACE)
 
@@ -164,7 +167,7 @@ def leaves_newest_open(checkpoint: Checkpoint, findings: Iterable[Finding], *, i
         findings: What speaks against it.
         is_tracked: Whether a record of the trainer names the last one.
     """
-    against = {(one.code, one.severity) for one in findings}
+    against = {(finding.code, finding.severity) for finding in findings}
     if (Code.DUPLICATE_CHECKPOINT, Severity.UNKNOWN) in against:
         return True
     is_mere_name = checkpoint.step_source is StepSource.NAME and (Code.STEP_DISAGREES, Severity.UNKNOWN) in against
@@ -178,7 +181,7 @@ def is_named_beyond(checkpoint: Checkpoint, chosen: Checkpoint) -> bool:
         checkpoint: Of a tree that was settled.
         chosen: Of the same tree.
     """
-    mine, theirs = (_ENDS_IN_NUMBER.fullmatch(each.name) for each in (checkpoint, chosen))
+    mine, theirs = (_ENDS_IN_NUMBER.fullmatch(save.name) for save in (checkpoint, chosen))
     if mine is None or theirs is None or mine[1] != theirs[1] or int(mine[2]) <= int(theirs[2]):
         return False
     return bool(not_acted_on(checkpoint))
@@ -202,7 +205,7 @@ def _is_anything(save: Checkpoint) -> bool:
 def doubtful(checkpoint: Checkpoint) -> tuple[Finding, ...]:
     """Return what is worth a word about the step of a checkpoint that is chosen all the same."""
     codes = {Code.STEP_UNKNOWN, Code.STEP_DISAGREES}
-    return tuple(one for one in checkpoint.findings if one.code in codes)
+    return tuple(finding for finding in checkpoint.findings if finding.code in codes)
 
 
 def _steps_of_free_names(saves: Sequence[Checkpoint]) -> dict[CheckpointKey, Step | None]:
@@ -312,12 +315,12 @@ def _copies(saves: Sequence[Checkpoint], tracked: str | None) -> Iterable[tuple[
         if len(group) > 1:
             original = _original(group, saves, tracked)
             for save in group:
-                other = next(one for one in (original, *group) if one is not None and one is not save)
+                other = next(saved for saved in (original, *group) if saved is not None and saved is not save)
                 if save is not original:
                     yield save.key, _copy(save, other, is_sure=original is not None)
     counted = [save for save in saves if save.named is not None and save.named.counts_saves]
     for save in counted:
-        original = next((one for one in counted if _is_copied(one, save, counted)), None)
+        original = next((saved for saved in counted if _is_copied(saved, save, counted)), None)
         if original is not None:
             yield save.key, _copy(save, original, is_sure=True)
 
@@ -326,8 +329,8 @@ def _is_copied(original: Checkpoint, save: Checkpoint, saves: Iterable[Checkpoin
     """Tell whether a later number says the step of an earlier one, with a further one between them."""
     if original.step is None or original.step != save.step:
         return False
-    between = (one for one in saves if _number(original) < _number(one) < _number(save))
-    return any(one.step is not None and one.step > original.step for one in between)
+    between = (candidate for candidate in saves if _number(original) < _number(candidate) < _number(save))
+    return any(candidate.step is not None and candidate.step > original.step for candidate in between)
 
 
 def _number(save: Checkpoint) -> int:
@@ -337,7 +340,7 @@ def _number(save: Checkpoint) -> int:
 
 def _original(group: Sequence[Checkpoint], saves: Iterable[Checkpoint], tracked: str | None) -> Checkpoint | None:
     """Return the one whose number fits the order of all others best; of two, the tracked or the certain one."""
-    others = [save for save in saves if all(save is not one for one in group)]
+    others = [save for save in saves if all(save is not saved for saved in group)]
     misfits = sorted((_misfits(save, others), save.name) for save in group)
     if misfits[0][0] == misfits[1][0]:
         names = {name for count, name in misfits if count == misfits[0][0]}
@@ -349,9 +352,12 @@ def _original(group: Sequence[Checkpoint], saves: Iterable[Checkpoint], tracked:
 
 def _misfits(save: Checkpoint, others: Iterable[Checkpoint]) -> int:
     return sum(
-        (save.step < one.step) != (save.order < one.order)
-        for one in others
-        if save.step is not None and one.step is not None and save.order is not None and one.order is not None
+        (save.step < candidate.step) != (save.order < candidate.order)
+        for candidate in others
+        if save.step is not None
+        and candidate.step is not None
+        and save.order is not None
+        and candidate.order is not None
     )
 
 
@@ -374,7 +380,7 @@ def _out_of_order(
             by_prefix[save.prefix].append((save.step, save.committed_ns, save))
     for group in by_prefix.values():
         latest: tuple[int, Checkpoint] | None = None
-        for _, committed, save in sorted(group, key=lambda each: each[:2]):
+        for _, committed, save in sorted(group, key=lambda item: item[:2]):
             if latest is not None and committed < latest[0]:
                 message = (
                     f"{save.name} was committed before {latest[1].name}, which has a lower step: it is a copy, or of "

@@ -360,12 +360,12 @@ def without_answer(findings: Iterable[Finding]) -> bool:
     """Tell whether what was to have a say in a choice could not: a log, a health file, ranks elsewhere, a limit."""
     codes = {Code.LOG_UNREADABLE, Code.HEALTH_UNKNOWN, Code.HEALTH_UNHEARD, *_ELSEWHERE}
     codes |= {Code.SHARD_ELSEWHERE, Code.TOO_MUCH_LOST}
-    return any(one.code in codes and one.severity is Severity.UNKNOWN for one in findings)
+    return any(finding.code in codes and finding.severity is Severity.UNKNOWN for finding in findings)
 
 
 def seen_in_part(findings: Iterable[Finding]) -> bool:
     """Tell whether other machines may have what is missing here, so that nothing can be said of all."""
-    return any(one.code in _ELSEWHERE and one.severity is Severity.UNKNOWN for one in findings)
+    return any(finding.code in _ELSEWHERE and finding.severity is Severity.UNKNOWN for finding in findings)
 
 
 def is_of_absent(finding: Finding) -> bool:
@@ -376,7 +376,7 @@ def is_of_absent(finding: Finding) -> bool:
 
 def withheld(findings: Iterable[Finding]) -> bool:
     """Tell whether something could not be read, or was written meanwhile, so that nobody knows what it holds."""
-    return any(one.code in NOT_SEEN and one.severity is Severity.UNKNOWN for one in findings)
+    return any(finding.code in NOT_SEEN and finding.severity is Severity.UNKNOWN for finding in findings)
 
 
 NOT_SEEN = frozenset({Code.UNREADABLE, Code.CHANGED_WHILE_READING})

@@ -234,7 +234,7 @@ def packed(values: Sequence[object]) -> Packed:
 def unpacked(values: Packed) -> list[Any]:
     """Return the values that `packed` was given."""
     own = {name: unpacked(column) if isinstance(column, Packed) else column for name, column in values.own.items()}
-    return many(values.kind, values.times, **own, **{name: repeat(each) for name, each in values.shared.items()})
+    return many(values.kind, values.times, **own, **{name: repeat(value) for name, value in values.shared.items()})
 
 
 def is_frozen(kind: object) -> bool:

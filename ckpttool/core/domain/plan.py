@@ -126,13 +126,13 @@ class NoResumePoint:
     @property
     def is_sure(self) -> bool:
         """Whether it is known that there is nothing: no save may be whole that was not read, or on other machines."""
-        reasons = [reason for one in self.rejected for reason in one.reasons]
+        reasons = [reason for rejection in self.rejected for reason in rejection.reasons]
         if seen_in_part((*self.findings, *reasons)) or withheld(self.findings):
             return False
         undecided = {Code.RUN_MIXED, Code.ABANDONED_BRANCH}
-        if any(one.code in undecided and one.severity is Severity.UNKNOWN for one in self.findings):
+        if any(finding.code in undecided and finding.severity is Severity.UNKNOWN for finding in self.findings):
             return False
-        return not any(may_be_good(one.reasons) for one in self.rejected)
+        return not any(may_be_good(rejection.reasons) for rejection in self.rejected)
 
     @property
     def where_else(self) -> str | None:
@@ -164,7 +164,7 @@ def may_be_good(findings: Iterable[Finding]) -> bool:
     """Tell whether nothing shows a save to be damaged: nobody could read it, knows its step, or decides a tie."""
     reasons = blocking(findings)
     return bool(reasons) and all(
-        one.is_tie or (one.code in _NOT_KNOWN and one.severity is Severity.UNKNOWN) for one in reasons
+        reason.is_tie or (reason.code in _NOT_KNOWN and reason.severity is Severity.UNKNOWN) for reason in reasons
     )
 
 
@@ -306,7 +306,7 @@ def exit_of(decision: ResumePlan | NoResumePoint, *, strict: bool) -> ExitCode:
     """
     match decision:
         case NoResumePoint():
-            reasons = [reason for one in decision.rejected for reason in one.reasons]
+            reasons = [reason for rejection in decision.rejected for reason in rejection.reasons]
             if worst([*reasons, *decision.findings]) is Severity.UNSAFE:
                 return ExitCode.UNSAFE
             return ExitCode.NOTHING_TO_RESUME if decision.is_sure else ExitCode.INCOMPLETE

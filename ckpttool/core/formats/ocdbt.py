@@ -147,8 +147,8 @@ class _Walk:
         self._values += len(node.keys)
         if self._values > MOST_VALUES:
             raise OverLimitError(f"has more than {MOST_VALUES} values")
-        for each in node.extents:
-            self._need(each)
+        for child_extent in node.extents:
+            self._need(child_extent)
         for key in node.keys:
             if key.endswith(_RECORDS):
                 self.arrays.add(key.rpartition(b"/")[0].decode("utf-8", "replace"))

@@ -147,10 +147,10 @@ def _attempts(sources: Sequence[_Source]) -> tuple[LogAttempt, ...] | None:
     return tuple(joined)
 
 
-def _agree(one: LogAttempt, other: LogAttempt) -> bool:
+def _agree(first: LogAttempt, other: LogAttempt) -> bool:
     """Tell whether two logs show the same attempt, as those of two ranks do: the same norms wherever both show some."""
     shared = False
-    rows = iter(one.rows)
+    rows = iter(first.rows)
     row = next(rows, None)
     for metrics in other.rows:
         while row is not None and row.step < metrics.step:
@@ -164,13 +164,13 @@ def _agree(one: LogAttempt, other: LogAttempt) -> bool:
     return shared
 
 
-def _both(one: LogAttempt, other: LogAttempt) -> LogAttempt:
-    steps = {row.step: row for row in one.rows}
+def _both(first: LogAttempt, other: LogAttempt) -> LogAttempt:
+    steps = {row.step: row for row in first.rows}
     for row in other.rows:
         known = steps.get(row.step)
         steps[row.step] = row if known is None else _combined(known, row)
     rows = tuple(steps[step] for step in sorted(steps))
-    return LogAttempt(rows=rows, begun=one.begun or other.begun, ended=one.ended or other.ended)
+    return LogAttempt(rows=rows, begun=first.begun or other.begun, ended=first.ended or other.ended)
 
 
 def _merge(steps: dict[Step, StepMetrics], own: Iterable[StepMetrics], name: str) -> list[LogNote]:
@@ -191,17 +191,19 @@ def _merge(steps: dict[Step, StepMetrics], own: Iterable[StepMetrics], name: str
     return [LogNote(kind=NoteKind.REWIND, source=name, line=0, step=min(redone), previous_step=max(redone))]
 
 
-def _same_attempt(one: StepMetrics, other: StepMetrics) -> bool:
-    if one.global_norm is None or other.global_norm is None:
+def _same_attempt(first: StepMetrics, other: StepMetrics) -> bool:
+    if first.global_norm is None or other.global_norm is None:
         return True
-    return one.global_norm == other.global_norm or (math.isnan(one.global_norm) and math.isnan(other.global_norm))
+    return first.global_norm == other.global_norm or (math.isnan(first.global_norm) and math.isnan(other.global_norm))
 
 
-def _combined(one: StepMetrics, other: StepMetrics) -> StepMetrics:
-    missing = {name: getattr(other, name) for name in _FIELDS if getattr(one, name) is None}
-    return replace(one, embedding_local_norm=_worse(one.embedding_local_norm, other.embedding_local_norm), **missing)
+def _combined(first: StepMetrics, other: StepMetrics) -> StepMetrics:
+    missing = {name: getattr(other, name) for name in _FIELDS if getattr(first, name) is None}
+    return replace(
+        first, embedding_local_norm=_worse(first.embedding_local_norm, other.embedding_local_norm), **missing
+    )
 
 
-def _worse(one: float | None, other: float | None) -> float | None:
-    norms = [norm for norm in (one, other) if norm is not None]
+def _worse(first: float | None, other: float | None) -> float | None:
+    norms = [norm for norm in (first, other) if norm is not None]
     return max(norms, key=lambda norm: (math.isnan(norm), norm), default=None)

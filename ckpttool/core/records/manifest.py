@@ -132,19 +132,19 @@ def read_manifest(storage: Storage, place: SealPlace) -> Manifest | ManifestProb
         or None where there is none.
     """
     found = [
-        (owner, path, each)
+        (owner, path, manifest)
         for path in [place.path, *manifests_beside(storage, place)]
-        for owner, each in _read_each(storage, place, path)
+        for owner, manifest in _read_each(storage, place, path)
     ]
-    problem = next((each for _, _, each in found if isinstance(each, ManifestProblem)), None)
+    problem = next((manifest for _, _, manifest in found if isinstance(manifest, ManifestProblem)), None)
     if problem is not None:
         return problem
-    manifests = [(owner, path, each) for owner, path, each in found if isinstance(each, Manifest)]
+    manifests = [(owner, path, manifest) for owner, path, manifest in found if isinstance(manifest, Manifest)]
     if len(manifests) < 2:  # noqa: PLR2004  nothing to join
         return manifests[0][2] if manifests else None
     if is_object_store(storage.root):
-        claims = [(seal, path) for _, path, each in manifests for seal in each.shards]
-        return _joined(claims, [each for _, _, each in manifests], ())
+        claims = [(seal, path) for _, path, manifest in manifests for seal in manifest.shards]
+        return _joined(claims, [manifest for _, _, manifest in manifests], ())
     return _agreed(manifests, place)
 
 
@@ -168,9 +168,9 @@ def _read_each(storage: Storage, place: SealPlace, path: str) -> list[tuple[str,
     """Read what lies at a path, of several machines what each has there, with its name."""
     if isinstance(storage, OfSeveral):
         with suppress(OSError):  # why it cannot be read is said by whoever reads it now
-            each = storage.of_each(path)
-            if each:
-                return [(host, _told(content, place, path)) for host, content in each]
+            documents = storage.of_each(path)
+            if documents:
+                return [(host, _told(content, place, path)) for host, content in documents]
     return [("", _read_one(storage, place, path))]
 
 
@@ -180,11 +180,11 @@ _Owned: TypeAlias = tuple[str, str, Manifest]
 
 def _agreed(manifests: list[_Owned], place: SealPlace) -> Manifest:
     """Join what several manifests say on disks, and say where they do not agree."""
-    own = {(owner, seal.path) for owner, path, each in manifests if path == place.path for seal in each.shards}
+    own = {(owner, seal.path) for owner, path, manifest in manifests if path == place.path for seal in manifest.shards}
     claims = [
         (seal, owner or path)
-        for owner, path, each in manifests
-        for seal in each.shards
+        for owner, path, manifest in manifests
+        for seal in manifest.shards
         if path == place.path or (owner, seal.path) not in own
     ]
     first: dict[str, tuple[ShardSeal, str]] = {}
@@ -193,19 +193,22 @@ def _agreed(manifests: list[_Owned], place: SealPlace) -> Manifest:
         known, by = first.setdefault(seal.path, (seal, whose))
         if not known.same_content(seal):
             disputed.setdefault(seal.path, _unequal(known, by, seal, whose, place))
-    joined = _joined(claims, [each for _, _, each in manifests], tuple(disputed[path] for path in sorted(disputed)))
+    joined = _joined(
+        claims, [manifest for _, _, manifest in manifests], tuple(disputed[path] for path in sorted(disputed))
+    )
     # Of how many ranks a save is, no machine can tell that sealed its own alone.
-    is_one = len({each.shards for _, path, each in manifests if path == place.path}) == 1
+    is_one = len({manifest.shards for _, path, manifest in manifests if path == place.path}) == 1
     return joined if is_one else replace(joined, world_size=None)
 
 
-def _unequal(one: ShardSeal, by: str, other: ShardSeal, whose: str, place: SealPlace) -> Finding:
+def _unequal(first: ShardSeal, by: str, other: ShardSeal, whose: str, place: SealPlace) -> Finding:
     return damage(
         Code.CHECKSUM_MISMATCH,
-        f"{by} sealed it on {one.first_seen}, and {whose} on {other.first_seen} with other bytes: one of them does not "
+        f"{by} sealed it on {first.first_seen}, and {whose} on {other.first_seen} with other bytes: one of "
+        "them does not "
         "have what was saved",
-        path=one.path,
-        expected=one.xxh3_128,
+        path=first.path,
+        expected=first.xxh3_128,
         actual=other.xxh3_128,
         remedy=f"keep the right one on the machine where its rank starts, and on the other remove it and {place.path!r}"
         f" with {place.beside!r}",

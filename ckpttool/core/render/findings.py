@@ -107,7 +107,7 @@ def _entries(page: str) -> Iterator[tuple[str, _Block, list[_Block]]]:
 def _blocks(page: str) -> Iterator[_Block]:
     numbered = enumerate(page.split("\n"), 1)
     # A heading needs no empty line around it, in Markdown as here.
-    for kind, lines in groupby(numbered, key=lambda each: -each[0] if each[1].startswith("#") else each[1] != ""):
+    for kind, lines in groupby(numbered, key=lambda block: -block[0] if block[1].startswith("#") else block[1] != ""):
         if kind:
             number, first = next(lines)
             yield _Block(number, (first, *(line for _, line in lines)))

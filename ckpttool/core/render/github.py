@@ -46,13 +46,13 @@ def annotate(
 def _annotation(kind: Sequence[Reason], is_file: Callable[[str], bool], world: int | None, view: View) -> str:
     reason = kind[0]
     finding = reason.finding
-    message = shown(told([each.finding for each in kind], world, view))
+    message = shown(told([reason.finding for reason in kind], world, view))
     properties = {}
     if reason.file is not None and is_file(reason.file):
         properties["file"] = shown(reason.file)
         if finding.line is not None:
             properties["line"] = str(finding.line)
-    elif len({each.file for each in kind}) == 1 and reason.file is not None and shown(reason.file) not in message:
+    elif len({reason.file for reason in kind}) == 1 and reason.file is not None and shown(reason.file) not in message:
         message = f"{shown(reason.file)}: {message}"
     properties["title"] = f"ckpttool {finding.code.value}"
     command = "notice" if finding.severity is Severity.NOTE else "error"

@@ -58,29 +58,29 @@ def _spelled(value: Document, line: str) -> Iterator[str]:
             yield f"{{{inner}{_flat(inner)(value)[1:-1]}{line}}}"
             return
         start = "{"
-        for key, each in value.items():
+        for key, item in value.items():
             yield f"{start}{inner}{_flat(inner)(key)}: "
-            yield from _spelled(each, inner)
+            yield from _spelled(item, inner)
             start = ","
         yield f"{line}}}"
     elif _is_flat(value):
         yield f"[{inner}{_flat(inner)(value)[1:-1]}{line}]"
-    elif all(type(each) is dict and each and _is_flat(each.values()) for each in value):
+    elif all(type(item) is dict and item and _is_flat(item.values()) for item in value):
         # In a text the end of a line is escaped, so what is replaced stands between two objects and nowhere else.
         members = _flat(f"{inner}  ")(value)[2:-2].replace(f"}},{inner}  {{", f"{inner}}},{inner}{{{inner}  ")
         yield f"[{inner}{{{inner}  {members}{inner}}}{line}]"
     else:
         start = "["
-        for each in value:
+        for item in value:
             yield f"{start}{inner}"
-            yield from _spelled(each, inner)
+            yield from _spelled(item, inner)
             start = ","
         yield f"{line}]"
 
 
 def _is_flat(values: Iterable[Document]) -> bool:
     """Tell whether no value has lines of its own: the encoder spells those all at once."""
-    return all(type(each) in _LEAVES or (type(each) in _LISTS and not each) for each in values)
+    return all(type(value) in _LEAVES or (type(value) in _LISTS and not value) for value in values)
 
 
 @cache
@@ -110,7 +110,7 @@ def members(document: Document, place: str = "") -> Iterator[tuple[str, Document
     if isinstance(document, Mapping):
         named: Iterable[tuple[str, Document]] = document.items()
     elif isinstance(document, Sequence) and not isinstance(document, str):
-        named = ((str(index), each) for index, each in enumerate(document))
+        named = ((str(index), item) for index, item in enumerate(document))
     else:
         return
     inside = [(f"{place}{name}", value) for name, value in named]

@@ -56,7 +56,7 @@ def _cases(suite: Element, check: Check, view: View) -> None:
         problem = SubElement(
             _case(suite, check, code.value),
             kind,
-            {"type": code.value, "message": _text(told([each.finding for each in reasons], view=view))},
+            {"type": code.value, "message": _text(told([reason.finding for reason in reasons], view=view))},
         )
         problem.text = "\n".join(_line(reason) for reason in reasons)
 

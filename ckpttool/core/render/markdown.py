@@ -40,7 +40,7 @@ def _lines(answer: Preflight | Lint) -> Iterator[str]:
         yield from ("", "| weight | finding | what | fix |", "|---|---|---|---|")
     for kind in found[:MOST_ROWS]:
         first = kind[0].finding
-        what = told([each.finding for each in kind], ranks_of(answer), answer.view)
+        what = told([reason.finding for reason in kind], ranks_of(answer), answer.view)
         cells = (first.severity.word, first.code.value, f"{_place(kind[0])}{what}", first.remedy or "")
         yield f"| {' | '.join(map(plain, cells))} |"
     if len(found) > MOST_ROWS:

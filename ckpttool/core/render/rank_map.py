@@ -105,7 +105,7 @@ def rank_map(
 
 
 def _drawn(parts: Iterable[_Parts], axis: _Axis, columns: int) -> RankMap:
-    rows = tuple(Row(spans=tuple(_spans(each, axis, columns)), summary=_summary(each, axis)) for each in parts)
+    rows = tuple(Row(spans=tuple(_spans(part, axis, columns)), summary=_summary(part, axis)) for part in parts)
     return RankMap(noun=axis.noun, width=axis.width, columns=columns, rows=rows)
 
 
@@ -220,7 +220,7 @@ def _spans(parts: _Parts, axis: _Axis, columns: int) -> Iterator[Span]:
     if parts.whole is not None and all(word is None for _, word, _ in cells):
         cells = [(column, parts.whole, 0) for column in range(columns)]
     # What is not expected and not there is no cell: neighbours are alike only where nothing lies between them.
-    for (_, word), alike in groupby(enumerate(cells), key=lambda each: (each[1][0] - each[0], each[1][1])):
+    for (_, word), alike in groupby(enumerate(cells), key=lambda item: (item[1][0] - item[0], item[1][1])):
         run = [cell for _, cell in alike]
         first, last = run[0][0], run[-1][0]
         named = axis.named(_first(first, axis.width, columns), _first(last + 1, axis.width, columns) - 1, parts.own)
@@ -321,9 +321,9 @@ class Drawn:
 
     def _axis(self, drawn: RankMap) -> str:
         """Say what the columns are, and of ranks which is the last."""
-        each = "" if drawn.columns == drawn.width else ", the worst of each cell"
+        per_cell = "" if drawn.columns == drawn.width else ", the worst of each cell"
         if drawn.noun == "file":
-            return f"{drawn.width} files{each}"
+            return f"{drawn.width} files{per_cell}"
         last = str(drawn.width - 1)
-        first = f"rank 0{each}"
+        first = f"rank 0{per_cell}"
         return first + last.rjust(drawn.columns - len(first))

@@ -28,7 +28,7 @@ def sarif(checks: Sequence[Check], *, place: str, version: str) -> Document:
     driver: Document = {
         "name": "ckpttool",
         "semanticVersion": version,
-        "rules": [_rule(each) for each in codes],
+        "rules": [_rule(code) for code in codes],
     }
     return {
         "$schema": SCHEMA,
@@ -44,7 +44,7 @@ def sarif(checks: Sequence[Check], *, place: str, version: str) -> Document:
 
 
 def _rule(code: Code) -> Document:
-    explanation = next(each for each in explanations() if each.code is code)
+    explanation = next(explanation for explanation in explanations() if explanation.code is code)
     text = " ".join([explanation.meaning, *(f"{title}: {text}" for title, text in explanation.trainers)])
     return {
         "id": code.value,

@@ -58,5 +58,5 @@ def _resolved(key: str, value: Document, parts: dict[str, Document]) -> Document
     if isinstance(value, Mapping):
         return _put_together(value, parts)
     if isinstance(value, list):
-        return [_resolved("", each, parts) for each in value]
+        return [_resolved("", item, parts) for item in value]
     return value

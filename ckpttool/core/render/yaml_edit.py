@@ -168,7 +168,7 @@ def with_values(text: str, wanted: Dict[KeyPath, str]) -> tuple[str, frozenset[K
     top = yaml.compose(text, Loader=yaml.SafeLoader)
     uses = Counter(_uses(top))
     spans = {key: span for key in wanted if (span := _own_span(top, key, uses, text)) is not None}
-    for key, (start, end) in sorted(spans.items(), key=lambda each: -each[1][0]):
+    for key, (start, end) in sorted(spans.items(), key=lambda edit: -edit[1][0]):
         text = text[:start] + wanted[key] + text[end:]
     return text, frozenset(spans)
 
@@ -179,8 +179,8 @@ def _uses(node: yaml.Node | None) -> Iterator[int]:
         return
     yield id(node)
     value = node.value
-    for each in value if isinstance(value, list) else ():
-        for inner in each if isinstance(each, tuple) else (each,):
+    for item in value if isinstance(value, list) else ():
+        for inner in item if isinstance(item, tuple) else (item,):
             yield from _uses(inner)
 
 

@@ -36,9 +36,9 @@ def fix_config(answer: Lint, *, allowed: Iterable[Code] = (), apply: bool = Fals
 
     accepted = frozenset(allowed)
     found = [_fixed(check.name, accepted) for check in answer.checks if check.stopped is None]
-    changed = tuple(each for each in found if each.fixes)
-    for each in changed if apply else ():
-        replace(each.path, each.after.encode("utf-8"), overwrite=True, backup=False)
+    changed = tuple(fix for fix in found if fix.fixes)
+    for fix in changed if apply else ():
+        replace(fix.path, fix.after.encode("utf-8"), overwrite=True, backup=False)
     return changed
 
 
@@ -46,12 +46,12 @@ def _fixed(path: str, accepted: Collection[Code]) -> FixedConfig:
     base = read_base(path, ())
     silenced = {(finding.code, finding.line) for finding in base.silenced}
     wanted = {
-        each.key: each
-        for each in _safe_fixes(base.run)
-        if each.code not in accepted and (each.code, each.line) not in silenced
+        fix.key: fix
+        for fix in _safe_fixes(base.run)
+        if fix.code not in accepted and (fix.code, fix.line) not in silenced
     }
     text = base.run.text
-    after, done = with_values(text, {key: each.value for key, each in wanted.items()})
+    after, done = with_values(text, {key: fix.value for key, fix in wanted.items()})
     _assert_meant(text, after, {key: wanted[key].value for key in done}, path)
     fixes = sorted((wanted[key] for key in done), key=lambda fix: fix.line)
     return FixedConfig(path=path, before=text, after=after, fixes=tuple(fixes))

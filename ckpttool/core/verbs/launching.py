@@ -135,7 +135,7 @@ def _told(plan: ResumePlan, ready: Preflight, allowed: tuple[Code, ...]) -> tupl
     """Return what is told of the plan, and what the user accepted of the config and the machine."""
     told = allow(plan.findings, allowed)
     reasons = (reason.finding for check in ready.checks for reason in check.reasons)
-    return (*(one for one in reasons if one.code in allowed and one not in told), *told)
+    return (*(reason for reason in reasons if reason.code in allowed and reason not in told), *told)
 
 
 def _is_already(path: str, content: bytes) -> bool:

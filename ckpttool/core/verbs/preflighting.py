@@ -192,7 +192,7 @@ class _Teller:
 
 
 def _teller(question: PreflightQuestion, answer: Answer) -> _Teller:
-    logs = [one.path for one in answer.decision.findings if one.code is Code.LOG_UNREADABLE]
+    logs = [finding.path for finding in answer.decision.findings if finding.code is Code.LOG_UNREADABLE]
     named = frozenset(path for path in (question.tree.health_file, answer.tree.book.path, *logs) if path is not None)
     return _Teller(config=question.config or "", root=answer.tree.inventory.root, allowed=question.allowed, named=named)
 
@@ -322,7 +322,7 @@ def _health_check(teller: _Teller, recorded: Inventory, plan: ResumePlan | None,
     if plan is None:
         return _skipped(teller.check("health", "nothing was chosen", findings))
     chosen = plan.point.checkpoint
-    same = next((one for one in recorded.checkpoints if one.key == chosen.key), chosen)
+    same = next((checkpoint for checkpoint in recorded.checkpoints if checkpoint.key == chosen.key), chosen)
     findings = tuple(findings)
     torn = any(finding.code is Code.HEALTH_UNREADABLE for finding in findings)
     check = teller.check("health", summaries.health_summary(chosen, same.health, torn=torn), findings)
@@ -393,7 +393,7 @@ def _disk_needs(coming: NextSaves, answer: Answer, plan: ResumePlan | None, disk
         save_files=len(shards),
         free_bytes=room.free_bytes,
         free_files=room.free_files,
-        unwritable=tuple(each for each in folders if not disk.is_writable(each)),
+        unwritable=tuple(folder for folder in folders if not disk.is_writable(folder)),
         stays=coming.stays,
     )
     return (need,)

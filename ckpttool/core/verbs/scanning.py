@@ -202,7 +202,9 @@ def scanned(located: Located, question: TreeQuestion) -> Tree:
         assessed = with_healed(assessed, located.storage, lambda checkpoint: seal_place_of(layout, checkpoint))
     if located.machines is None:
         known, now = found_damaged(assessed.root), located.storage.stamp
-        assessed = with_found_damaged(assessed, located.storage, lambda each: seal_place_of(layout, each), known, now)
+        assessed = with_found_damaged(
+            assessed, located.storage, lambda checkpoint: seal_place_of(layout, checkpoint), known, now
+        )
     else:
         assessed = located.machines.assessed(located, assessed, question)
         book = replace(book, path=as_spelled_there(book.path, located.storage.root, assessed.root))
@@ -262,7 +264,7 @@ def surroundings(tree: Tree, question: TreeQuestion, jobs: tuple[Job, ...], node
     from ckpttool.core.storage.mounts import mount_of, mount_table
 
     inventory, config = tree.inventory, question.config
-    shards = [shard.path for one in inventory.checkpoints[:1] for shard in one.shards[:1]]
+    shards = [shard.path for checkpoint in inventory.checkpoints[:1] for shard in checkpoint.shards[:1]]
     declared = (question.world_size, None if config is None else config.world_size)
     mounts = mount_table() if node is None else node.mounts
     return Surroundings(
@@ -391,4 +393,4 @@ def _named_health_book(path: str, file: HealthFile | None) -> HealthBook:
     book = file.read(open_storage(folder or "."), name)
     if book.path is None:
         raise IncompleteError(f"{path} does not exist")
-    return replace(book, path=path, findings=tuple(replace(each, path=path) for each in book.findings))
+    return replace(book, path=path, findings=tuple(replace(finding, path=path) for finding in book.findings))

@@ -80,7 +80,11 @@ def _sealed(
     if not in_store:
         assert_changeable(tree.storage.root)
     meant = chosen(tree, name)
-    refusals = {each.key: place for each in meant if isinstance(place := tree.layout.seal_place(each), Refusal)}
+    refusals = {
+        checkpoint.key: place
+        for checkpoint in meant
+        if isinstance(place := tree.layout.seal_place(checkpoint), Refusal)
+    }
     with closing(session_for(tree, with_fields(TO_SEAL, name=name, jobs=jobs))) as session:
         for checkpoint in meant:
             if checkpoint.key in refusals and len(refusals) < len(meant):  # nothing else is kept from its seal

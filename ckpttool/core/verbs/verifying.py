@@ -315,7 +315,11 @@ def chosen(tree: Tree, name: str | tuple[str, ...] | None) -> Sequence[Checkpoin
     """
     ordered = newest_first(tree.inventory.checkpoints)
     if isinstance(name, tuple):
-        meant = {checkpoint.key for each in name or (None,) for checkpoint in _meant(tree, ordered, each)}
+        meant = {
+            checkpoint.key
+            for checkpoint_name in name or (None,)
+            for checkpoint in _meant(tree, ordered, checkpoint_name)
+        }
         return [checkpoint for checkpoint in ordered if checkpoint.key in meant]
     return _meant(tree, ordered, name)
 

@@ -246,8 +246,13 @@ def under_another_name(reports: Iterable[ShardReport], seals: Mapping[str, Shard
     """Say whose file it is that is not what was sealed of its name, where it is what was sealed of another one."""
     sealed_as: dict[str, dict[tuple[str, ...], str]] = defaultdict(dict)
     for report in reports:
-        own, told = seals.get(report.path), [each for each in report.findings if each.code is Code.CHECKSUM_MISMATCH]
-        apart = [(each.expected, each.actual) for each in told if own is not None and each.expected in own.chunks]
+        own, told = (
+            seals.get(report.path),
+            [finding for finding in report.findings if finding.code is Code.CHECKSUM_MISMATCH],
+        )
+        apart = [
+            (finding.expected, finding.actual) for finding in told if own is not None and finding.expected in own.chunks
+        ]
         if own is None or not apart:
             continue
         for path, seal in () if sealed_as else sorted(seals.items()):

@@ -163,13 +163,17 @@ class Session:
         sealed = {report.path for report in reports if report.path in seals and report.checksum_matched}
         if self._scope.hashes:
             known = self._seals(checkpoint)[0]
-            sealed = {each.path for each in reports if each.path in known and _holds(each, known[each.path])}
-            witnesses = [replace(each, checksum_matched=True) if each.path in sealed else each for each in reports]
+            sealed = {report.path for report in reports if report.path in known and _holds(report, known[report.path])}
+            witnesses = [
+                replace(report, checksum_matched=True) if report.path in sealed else report for report in reports
+            ]
         healed = {path for path in sealed if _is_as_healed_alone(known[path])}
         sealed -= healed
         said = FromCopies()
         if self._copies is not None:
-            witnesses = [replace(each, checksum_matched=False) if each.path in healed else each for each in witnesses]
+            witnesses = [
+                replace(sample, checksum_matched=False) if sample.path in healed else sample for sample in witnesses
+            ]
             seen_shards = SeenShards(witnesses, known, sealed, healed)
             said = yield from self._copies.compare(checkpoint, seen_shards, followed_by=followed_by)
             reports = with_copies(reports, said)
@@ -183,7 +187,9 @@ class Session:
         compared = self._compared(checkpoint, seen, seals, told=said.told)
         findings += tuple(finding for finding in compared if finding.path not in sealed)
         # What was sealed before is judged by its sealer.
-        judged = {each.path for each in reports if says_itself(each) or (self._scope.hashes and each.path in known)}
+        judged = {
+            report.path for report in reports if says_itself(report) or (self._scope.hashes and report.path in known)
+        }
         judged |= {finding.path for finding in blocking(said.findings) if finding.path is not None}
         left = tuple(f for f in checkpoint.findings if f.code not in FOUND_EARLIER or f.path not in judged)
         verdict = collect(replace(checkpoint, findings=left), reports, self._scope.level, beside=others)
@@ -280,9 +286,9 @@ class Session:
         self, said: FromCopies, checkpoint: Checkpoint, reports: Iterable[ShardReport], seals: Mapping[str, ShardSeal]
     ) -> None:
         """Keep which shards replicas show to be damaged, and which not any more."""
-        wrong = {each.path: (each,) for each in said.findings if each.severity >= Severity.DAMAGE}
+        wrong = {finding.path: (finding,) for finding in said.findings if finding.severity >= Severity.DAMAGE}
         doubted = {finding.path for finding in checkpoint.findings if finding.code in FOUND_EARLIER}
-        drifted = {each.path: each for each in said.findings if each.path in said.drifted}
+        drifted = {finding.path: finding for finding in said.findings if finding.path in said.drifted}
         for report in reports:
             if self._scope.proofs is not None and report.path in drifted:
                 since = said.drifted[report.path]

@@ -44,20 +44,27 @@ def table(answer: Fp8Plan | NoPlan) -> RenderableType:
     """Show what to run, what it costs, and what to do then."""
     if isinstance(answer, NoPlan):
         return stack(line("No experiment was planned", style="bold yellow"), line(shown(answer.reason)))
-    latest = [each for each in answer.experiments if each.trial.round == answer.round]
-    possible = [each for each in latest if each.change is not None]
-    refused = [each for each in latest if each.change is None]
+    latest = [experiment for experiment in answer.experiments if experiment.trial.round == answer.round]
+    possible = [experiment for experiment in latest if experiment.change is not None]
+    refused = [experiment for experiment in latest if experiment.change is None]
     headline = f"Round {answer.round}: {counted(len(possible), 'experiment')} in {answer.output}"
     parts: list[RenderableType] = [line(shown(headline), style="bold"), line(), Pairs(_numbers(answer)), line()]
     drawn = columns()
     for heading in ("ID", "FPROP", "DGRAD", "WGRAD", "STEPS"):
         drawn.add_column(heading, no_wrap=True)
     drawn.add_column("WHAT IT IS")
-    for each in possible:
-        arithmetic = [each.trial.products.of(gemm).value for gemm in Gemm]
-        drawn.add_row(each.trial.id, *arithmetic, f"{each.first_step} to {each.last_step}", shown(each.trial.title))
+    for experiment in possible:
+        arithmetic = [experiment.trial.products.of(gemm).value for gemm in Gemm]
+        drawn.add_row(
+            experiment.trial.id,
+            *arithmetic,
+            f"{experiment.first_step} to {experiment.last_step}",
+            shown(experiment.trial.title),
+        )
     parts.append(whole_words(drawn))
-    parts += listed("Not expressible here:", [line(shown(f"{each.trial.id}: {_why(each)}")) for each in refused])
+    parts += listed(
+        "Not expressible here:", [line(shown(f"{refusal.trial.id}: {_why(refusal)}")) for refusal in refused]
+    )
     for note in answer.notes:
         parts += [line(), line(shown(note), style="dim")]
     steps = counted(answer.steps_in_all, "step")
@@ -71,7 +78,10 @@ def _why(experiment: Experiment) -> str:
 
 
 def _numbers(plan: Fp8Plan) -> list[tuple[str, str]]:
-    start, hours = plan.start, [each.device_hours for each in plan.experiments if each.change is not None]
+    start, hours = (
+        plan.start,
+        [experiment.device_hours for experiment in plan.experiments if experiment.change is not None],
+    )
     words = {
         Evidence.RESOLVED: f"{start.name} (step {start.step}), found whole",
         Evidence.TRUSTED: f"step {start.step}, on your word",

@@ -42,7 +42,7 @@ def document(answer: Fp8Verdict) -> Document:
         "layers": answer.layers,
         "explains": measured(answer.explains),
         "cure": None if answer.cure is None else _cure_document(answer.cure),
-        "experiments": [_shown_document(each) for each in answer.experiments],
+        "experiments": [_shown_document(experiment) for experiment in answer.experiments],
         "shares": None if answer.shares is None else {gemm.value: measured(share) for gemm, share in answer.shares},
         "floor": measured(answer.floor),
         "limit": measured(answer.limit),
@@ -62,20 +62,20 @@ def _cure_document(cure: Cure) -> Document:
     }
 
 
-def _shown_document(each: Shown) -> Document:
+def _shown_document(shown_: Shown) -> Document:
     return {
-        "id": each.id,
-        "valid": each.gate.is_valid,
-        "as_planned": each.gate.as_planned.value,
-        "reason": each.gate.reason,
-        "gap": None if each.gap is None else measured(each.gap.mean),
-        "interval": None if each.gap is None else [measured(each.gap.low), measured(each.gap.high)],
-        "recovered": measured(each.recovered),
+        "id": shown_.id,
+        "valid": shown_.gate.is_valid,
+        "as_planned": shown_.gate.as_planned.value,
+        "reason": shown_.gate.reason,
+        "gap": None if shown_.gap is None else measured(shown_.gap.mean),
+        "interval": None if shown_.gap is None else [measured(shown_.gap.low), measured(shown_.gap.high)],
+        "recovered": measured(shown_.recovered),
         "recovered_interval": None
-        if each.recovered_low is None or each.recovered_high is None
-        else [measured(each.recovered_low), measured(each.recovered_high)],
-        "answer": None if each.outcome is None else each.outcome.value,
-        "note": each.note,
+        if shown_.recovered_low is None or shown_.recovered_high is None
+        else [measured(shown_.recovered_low), measured(shown_.recovered_high)],
+        "answer": None if shown_.outcome is None else shown_.outcome.value,
+        "note": shown_.note,
     }
 
 
@@ -89,8 +89,12 @@ def table(answer: Fp8Verdict) -> RenderableType:
         line(),
         _table(answer),
     ]
-    left_out = [each for each in answer.experiments if not each.gate.is_valid and each.gate.reason != "it has no log"]
-    parts += listed("Left out:", [line(shown(f"{each.id}: {each.gate.reason}")) for each in left_out])
+    left_out = [
+        experiment
+        for experiment in answer.experiments
+        if not experiment.gate.is_valid and experiment.gate.reason != "it has no log"
+    ]
+    parts += listed("Left out:", [line(shown(f"{row.id}: {row.gate.reason}")) for row in left_out])
     if answer.shares is not None:
         rows = [(gemm.value, f"{share:+.4g}") for gemm, share in answer.shares]
         parts += [line(), line("Each product's share in the gap:", style="bold"), Pairs(rows)]
@@ -108,14 +112,14 @@ def _table(answer: Fp8Verdict) -> RenderableType:
     drawn = columns()
     for heading in ("ID", "COUNTS", "GAP", "RESTORED", "ANSWER"):
         drawn.add_column(heading, no_wrap=True, justify="right" if heading in {"GAP", "RESTORED"} else "left")
-    for each in answer.experiments:
-        drawn.add_row(each.id, _counts(each), _gap(each), _share(each), _answer(each))
+    for experiment in answer.experiments:
+        drawn.add_row(experiment.id, _counts(experiment), _gap(experiment), _share(experiment), _answer(experiment))
     return whole_words(drawn)
 
 
 def _headline(answer: Fp8Verdict) -> str:
     named = " and ".join(gemm.value for gemm in answer.culprits)
-    operands = f"the {' and the '.join(each.value for each in answer.operands)} of " if answer.operands else ""
+    operands = f"the {' and the '.join(operand.value for operand in answer.operands)} of " if answer.operands else ""
     layers = f", in the layers {answer.layers}" if answer.layers else ""
     return f"{_HEADLINES[answer.kind]}{f': {operands}{named}{layers}' if named else ''}"
 

@@ -180,7 +180,7 @@ def _plan(document: Mapping[str, Json], what: str) -> Fp8Plan:
         candidate=_texts(document, "candidate", what),
         columns=get_optional_str(document, "columns", where=what),
         experiments=tuple(
-            _experiment(as_object(each, where=what), what) for each in get_list(document, "experiments", where=what)
+            _experiment(as_object(item, where=what), what) for item in get_list(document, "experiments", where=what)
         ),
         extras=_texts(document, "extras", what),
         layers=tuple(as_int(number) for number in get_list(layers, "numbers", where=what)),

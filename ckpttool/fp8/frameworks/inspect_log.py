@@ -80,7 +80,11 @@ class OperandsSeen:
                 layer=layer,
                 gemm=gemm,
                 operand=operand,
-                computed=tuple(each for each in told if each is not Computed.MODIFIED or not named & told.keys()),
+                computed=tuple(
+                    computation
+                    for computation in told
+                    if computation is not Computed.MODIFIED or not named & told.keys()
+                ),
             )
             for (layer, gemm, operand), told in sorted(
                 self._seen.items(), key=lambda item: (item[0][0], list(Gemm).index(item[0][1]), item[0][2].value)
@@ -179,7 +183,7 @@ def layers_of(
     worst: dict[int, float] = {}
     inside = "layers"
     names = [(each.layer, each.mean if each.name.startswith("underflows") else 0.0) for each in measured]
-    for layer, share in (*names, *((each.layer, 0.0) for each in seen.operands)):
+    for layer, share in (*names, *((operand.layer, 0.0) for operand in seen.operands)):
         found = _NUMBERED.search(layer)
         if found is not None:
             inside, number = found["inside"], int(found["number"])

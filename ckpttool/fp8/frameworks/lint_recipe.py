@@ -209,7 +209,7 @@ def _infinity(view: Fp8View) -> Iterator[Problem]:
 def _per_group(view: Fp8View) -> Iterator[Problem]:
     for scope in view.scopes:
         name = next(
-            (each for each, value in (("tp_only", True), ("reduce_amax", False)) if scope.get(each) is value), None
+            (key for key, value in (("tp_only", True), ("reduce_amax", False)) if scope.get(key) is value), None
         )
         if name is not None:
             yield note(

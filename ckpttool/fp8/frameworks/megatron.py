@@ -109,7 +109,7 @@ class Megatron:
             return _recipe(trial.recipe, setting, tuple(settings), tuple(notes))
         elif trial.without or trial.id.startswith("E1"):
             flags = trial.without or tuple(_EXTRAS)
-            remove = tuple(dict.fromkeys(each for flag in flags for each in (flag, *_GO_WITH.get(flag, ()))))
+            remove = tuple(dict.fromkeys(name for flag in flags for name in (flag, *_GO_WITH.get(flag, ()))))
         elif trial.products.changed:
             return _products(trial, setting, tuple(settings), tuple(notes))
         return Change(remove=remove, set=tuple(settings), notes=tuple(notes))

@@ -57,7 +57,7 @@ class Torchtitan:
                 return f"torchtitan's Float8 has no recipe {trial.recipe.value}"
             settings += _recipe(trial.recipe.value)
         elif trial.without or trial.id.startswith("E1"):
-            off = (each for name in trial.without or tuple(_EXTRAS) for each in _EXTRAS[name])
+            off = (extra for name in trial.without or tuple(_EXTRAS) for extra in _EXTRAS[name])
             settings += list(dict.fromkeys(off))
         elif trial.drops_history:
             return "there is no delayed scaling in torchtitan, and so no history"

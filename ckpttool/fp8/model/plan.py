@@ -204,7 +204,9 @@ class Fp8Plan(Answered):
     @property
     def steps_in_all(self) -> int:
         """Of all that can be expressed and have no log yet."""
-        return sum(each.steps for each in self.experiments if each.change is not None and not each.logs)
+        return sum(
+            experiment.steps for experiment in self.experiments if experiment.change is not None and not experiment.logs
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -100,8 +100,8 @@ class Tile:
         """Return the sums of squares of rows, and of columns; what was F32 may be overwritten."""
         np: Any = numpy()
         squared = np.square(values, dtype=np.float64 if self.wide else np.float32)
-        ones = np.ones(SIDE, squared.dtype)
-        return squared @ ones, ones @ squared
+        units = np.ones(SIDE, squared.dtype)
+        return squared @ units, units @ squared
 
 
 class Scales:
@@ -198,7 +198,7 @@ class CastSums:
     def numbers(self, *, scale: float | None, whole: bool, gone: Lines | None, faint: Lines | None) -> CastNumbers:
         """Return what came together."""
         nonzero, lost = sum(self._nonzero), sum(self._lost)
-        runs = [found for each in (self._row_runs, self._column_runs) if (found := each.percentile()) is not None]
+        runs = [found for runs in (self._row_runs, self._column_runs) if (found := runs.percentile()) is not None]
         lengths = math.sqrt(self._signal * self._cast)
         return CastNumbers(
             recipe=self.recipe,

@@ -86,8 +86,8 @@ def gains(
         gate, up = (_values(source, half, at, step, passed) for half in (gated.gate, gated.up))
         with np.errstate(invalid="ignore", over="ignore"):
             both = ((gate, up), (gate, gate), (up, up))
-            found.append([np.einsum("ij,ij->i", one, other) for one, other in both])
-    dot, of_gate, of_up = (np.concatenate(each).astype(np.float64) for each in zip(*found, strict=True))
+            found.append([np.einsum("ij,ij->i", gate, other) for gate, other in both])
+    dot, of_gate, of_up = (np.concatenate(column).astype(np.float64) for column in zip(*found, strict=True))
     lengths = np.sqrt(of_gate * of_up)
     there = np.isfinite(lengths) & (lengths > 0)
     if not there.any():

@@ -182,7 +182,7 @@ class _Prober:
             OSError: The disk did not answer, or the file was cut meanwhile.
         """
         sample = take(self._source, entry, buffer=self._buffer, passed=self._passed)
-        rows, columns = (self._values(each, entry) for each in (sample.row_max, sample.column_max))
+        rows, columns = (self._values(maxima, entry) for maxima in (sample.row_max, sample.column_max))
         elements = elements_in(entry.shape)
         amax = float(rows.max()) if elements else None
         seen = self._cast(entry, sample, amax or 0.0, (rows, columns))
@@ -239,8 +239,8 @@ class _Prober:
             tile = Tile(self._values(patterns, entry) * power, place, matrix, wide=wide)
             seen.add(tile, float(power))
             if tile.nonzero:
-                for each, scale in sums:
-                    each.add(tile, scale.of(tile), self._work)
+                for cast_sums, scale in sums:
+                    cast_sums.add(tile, scale.of(tile), self._work)
         seen.casts = tuple(
             _told(each, of.get(each.recipe, amax), largest if matrix.is_matrix else None, whole=whole)
             for each, _ in sums

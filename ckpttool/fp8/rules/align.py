@@ -86,11 +86,11 @@ def align(baseline: Curve, candidate: Curve) -> Pairs:
 def other_rates(baseline: Curve, candidate: Curve) -> tuple[int, int] | None:
     """Return at how many of how many pairs the learning rate is another; None where it is the same at nearly all."""
     rates = [
-        (one, two)
+        (rate, two)
         for own, other in common(baseline, candidate)
-        if (one := baseline.rates[own]) is not None and (two := candidate.rates[other]) is not None
+        if (rate := baseline.rates[own]) is not None and (two := candidate.rates[other]) is not None
     ]
-    differ = sum(abs(one - two) > _OTHER_RATE * max(abs(one), abs(two)) for one, two in rates)
+    differ = sum(abs(rate - two) > _OTHER_RATE * max(abs(rate), abs(two)) for rate, two in rates)
     return (differ, len(rates)) if differ > _OTHER_RATES * len(rates) else None
 
 
@@ -106,9 +106,9 @@ def pairing(baseline: Sequence[float], candidate: Sequence[float]) -> float | No
     Source:
         Same data in the same order: 0.92 to 1.00, even with a broken arithmetic; another order: 0.02 to 0.45.
     """
-    one, two = map(_moves, (baseline, candidate))
-    power = math.fsum(map(mul, one, one)) * math.fsum(map(mul, two, two))
-    return math.fsum(map(mul, one, two)) / math.sqrt(power) if power else None
+    moves, two = map(_moves, (baseline, candidate))
+    power = math.fsum(map(mul, moves, moves)) * math.fsum(map(mul, two, two))
+    return math.fsum(map(mul, moves, two)) / math.sqrt(power) if power else None
 
 
 def _moves(run: Sequence[float]) -> list[float]:

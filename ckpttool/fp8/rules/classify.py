@@ -127,7 +127,7 @@ def _rise(means: Sequence[float]) -> tuple[float, float]:
 def _was_apart(gaps: Sequence[float], limit: float) -> bool:
     """Tell whether two neighbouring windows lie far off on the same side."""
     far = _TRANSIENT * max(limit, _NOISE_OF_TWO * scatter(gaps))
-    return any(min(one, two) > far or max(one, two) < -far for one, two in pairwise(gaps))
+    return any(min(gap, two) > far or max(gap, two) < -far for gap, two in pairwise(gaps))
 
 
 def scatter(means: Sequence[float]) -> float:

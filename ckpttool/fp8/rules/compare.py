@@ -64,8 +64,8 @@ def compare(baseline: Curve, candidate: Curve, repeats: Sequence[Curve] = (), *,
     pairs = far.pairs
     short = pairs < _LEAST_PAIRS[terms.metric]
     refusal = _too_few(baseline, candidate, pairs, terms) if short else ()
-    told_apart = [each for each in repeats if not (_is_same(baseline, each) or _is_same(candidate, each))]
-    judged = None if short else _judge(far, [_repeat(baseline, each, far, terms) for each in told_apart], terms)
+    told_apart = [repeat for repeat in repeats if not (_is_same(baseline, repeat) or _is_same(candidate, repeat))]
+    judged = None if short else _judge(far, [_repeat(baseline, repeat, far, terms) for repeat in told_apart], terms)
     kind = CurveClass.INCONCLUSIVE if judged is None or findings or is_no_reference(ends) else judged.kind
     is_lost = has_diverged_to_nothing(ends)
     if is_lost:
@@ -207,12 +207,12 @@ def _ends(baseline: Curve, candidate: Curve) -> Ends:
 def _norm_gap(baseline: Curve, candidate: Curve, since: Step, seed: int) -> Gap | None:
     """Return how far the logarithms of the gradient norms are apart at the end."""
     ratios = [
-        math.log(two / one)
+        math.log(two / norm)
         for own, other in common(baseline, candidate)
         if baseline.steps[own] >= since
-        and (one := baseline.norms[own])
+        and (norm := baseline.norms[own])
         and (two := candidate.norms[other])
-        and 0 < one < math.inf
+        and 0 < norm < math.inf
         and 0 < two < math.inf
     ]
     return gap_of(ratios, seed=seed) if len(ratios) >= _LEAST_TAIL else None
@@ -238,10 +238,10 @@ def objections(baseline: Curve, candidate: Curve, terms: Terms) -> tuple[Finding
     return tuple(found)
 
 
-def _is_same(one: Curve, two: Curve) -> bool:
+def _is_same(first: Curve, two: Curve) -> bool:
     """Tell whether two runs show the same losses to the last digit: chance moves no two runs alike."""
-    both = common(one, two)
-    return len(both) >= _LEAST_SAME and all(one.losses[own] == two.losses[other] for own, other in both)
+    both = common(first, two)
+    return len(both) >= _LEAST_SAME and all(first.losses[own] == two.losses[other] for own, other in both)
 
 
 def _same(baseline: Curve, candidate: Curve, repeats: Sequence[Curve]) -> Iterator[str]:
@@ -296,7 +296,7 @@ def apart(
     if metric is CurveMetric.LOSS and kept:
         rho = pairing([pairs.baseline[place] for place in kept], [pairs.candidate[place] for place in kept])
     together = together or math.ceil(len(pairs.places) / _MOST_PAIRS) or 1
-    differences = [two - one for one, two in zip(pairs.baseline, pairs.candidate, strict=True)]
+    differences = [two - loss for loss, two in zip(pairs.baseline, pairs.candidate, strict=True)]
     groups = _groups(len(pairs.places), together)
     return Apart(
         steps=tuple(pairs.steps[first] for first, _ in groups),

@@ -139,7 +139,7 @@ def operands_as_planned(trial: Trial, seen: RunArithmetic, *, needs_config: bool
     if needs_config and seen.config_missing is not None:
         return AsPlanned.NO, f"its debug config {seen.config_missing} was not found, so it ran as the candidate does"
     layers = by_layer(seen.operands)
-    in_fp8 = [layer for layer, of in layers.items() if any(one.computed != (Computed.HIGH,) for one in of)]
+    in_fp8 = [layer for layer, of in layers.items() if any(operand.computed != (Computed.HIGH,) for operand in of)]
     if not layers:
         return AsPlanned.UNKNOWN, "its logs do not say what each operand did"
     wants_fp8 = any(trial.products.of(gemm) is not Arithmetic.BF16 for gemm in Gemm)
@@ -148,12 +148,12 @@ def operands_as_planned(trial: Trial, seen: RunArithmetic, *, needs_config: bool
     # What is in high precision throughout is no layer of FP8 in the candidate either: an output layer, say.
     for layer in in_fp8 if wants_fp8 else layers:
         is_meant = trial.layers is None or re.search(trial.layers, layer) is not None
-        for one in layers[layer]:
-            allowed = _expected(trial, one.gemm, one.operand) if is_meant else _ALLOWED[Arithmetic.FP8]
-            if not allowed.issuperset(one.computed):
-                found = next(computed for computed in one.computed if computed not in allowed)
+        for operand in layers[layer]:
+            allowed = _expected(trial, operand.gemm, operand.operand) if is_meant else _ALLOWED[Arithmetic.FP8]
+            if not allowed.issuperset(operand.computed):
+                found = next(computed for computed in operand.computed if computed not in allowed)
                 return AsPlanned.NO, (
-                    f"in {layer} the {one.operand.value} of {one.gemm.value} is {_WORDS[found]}, "
+                    f"in {layer} the {operand.operand.value} of {operand.gemm.value} is {_WORDS[found]}, "
                     f"and {_WORDS[min(allowed, key=lambda computed: computed.value)]} was planned"
                 )
     if trial.layers is not None and not any(re.search(trial.layers, layer) for layer in layers):
@@ -171,6 +171,6 @@ def _expected(trial: Trial, gemm: Gemm, operand: Operand) -> frozenset[Computed]
 def by_layer(operands: Iterable[OperandSeen]) -> Mapping[str, Sequence[OperandSeen]]:
     """Return what is told of each layer."""
     layers: dict[str, list[OperandSeen]] = {}
-    for one in operands:
-        layers.setdefault(one.layer, []).append(one)
+    for operand in operands:
+        layers.setdefault(operand.layer, []).append(operand)
     return layers

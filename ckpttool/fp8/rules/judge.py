@@ -234,7 +234,7 @@ def _named(measured: Measured, culprits: Cell) -> _Row:
     if stale:
         because += f", and so it is in FP8 with a current scale: the delayed scale of {named} does it"
     smaller = [run.experiment for run in measured.runs if run.experiment.change is None]
-    cells = [(each.trial.id, cell_of(each.trial)) for each in smaller]
+    cells = [(cell.trial.id, cell_of(cell.trial)) for cell in smaller]
     apart = [name for name, cell in cells if cell and cell < culprits]
     notes = (f"which of them alone would do cannot be told here: {', '.join(apart)}",) if apart else ()
     return _Row(
@@ -344,7 +344,9 @@ def _not_told(measured: Measured) -> Iterator[str]:
 def _next(verdict: Fp8Verdict, row: _Row, plan: Fp8Plan, recipes: tuple[Recipe, ...]) -> NextRound | None:
     if row.run:
         return NextRound(round=plan.round, ids=row.run, steps=len(row.run) * plan.horizon)
-    trials = next_round(plan.round + 1, Known.of(plan, recipes), verdict, [each.trial for each in plan.experiments])
+    trials = next_round(
+        plan.round + 1, Known.of(plan, recipes), verdict, [experiment.trial for experiment in plan.experiments]
+    )
     if not trials:
         return None
     ids = tuple(trial.id for trial in trials)

@@ -77,12 +77,12 @@ def resampled_means(
     whole, rest = divmod(count, block)
     blocks = list(map(sub, before[block:], before))
     rests = list(map(sub, before[rest:], before))
-    each = whole + bool(rest)
-    places = _drawn(seed, starts, resamples * each)
+    length = whole + bool(rest)
+    places = _drawn(seed, starts, resamples * length)
     return [
         (math.fsum(map(blocks.__getitem__, places[at : at + whole])) + (rests[places[at + whole]] if rest else 0.0))
         / count
-        for at in range(0, resamples * each, each)
+        for at in range(0, resamples * length, length)
     ]
 
 

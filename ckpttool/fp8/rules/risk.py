@@ -103,7 +103,7 @@ def risk_of(cast: CastNumbers, tensor: TensorNumbers, role: TensorRole) -> Risk:
     if role in _STATES:
         return Risk.LOST if cast.lost >= LOST_STATE else Risk.WEAK if cast.lost >= WEAK_STATE else Risk.FINE
     below = GAUSSIAN_DB[cast.format] - cast.channel_snr_db
-    gone, faint = (_shares(each, tensor) for each in (cast.gone, cast.faint))
+    gone, faint = (_shares(lines, tensor) for lines in (cast.gone, cast.faint))
     if below >= LOST_DB or gone >= LOST_LINES:
         return Risk.LOST
     weak = (below >= WEAK_DB, gone > 0, faint >= LOST_LINES, (cast.saturated or 0) >= WEAK_SATURATED)

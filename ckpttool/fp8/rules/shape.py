@@ -49,8 +49,10 @@ def fit(means: Sequence[float]) -> Shape:
     if independent * math.log(error / level) > STRONG:
         errors, error = levels, level
     slack = 1 + _SLACK / independent
-    likely = [place for place, each in enumerate(errors) if each <= error * slack]
-    later = [place for place, each in enumerate(levels) if each <= level * slack]  # a line may reach back too far
+    likely = [place for place, error_at in enumerate(errors) if error_at <= error * slack]
+    later = [
+        place for place, level_at in enumerate(levels) if level_at <= level * slack
+    ]  # a line may reach back too far
     return Shape(
         ramp_over_step=independent * math.log(ramp / step),
         onset=errors.index(min(errors)),

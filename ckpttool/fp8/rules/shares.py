@@ -76,8 +76,8 @@ def recovered(unchanged: Stretch, other: Stretch, *, seed: int = SEED) -> Share 
         return None
     block = max(block_of(whole), block_of(left))
     shares = [
-        _closed(one, two)
-        for one, two in zip(
+        _closed(gap, two)
+        for gap, two in zip(
             resampled_means(left, block=block, seed=seed), resampled_means(whole, block=block, seed=seed), strict=True
         )
     ]
@@ -150,7 +150,7 @@ def _rises(places: Sequence[float], values: Sequence[float], *, by: float) -> bo
 def _means(values: Sequence[float]) -> list[float]:
     """Return the means of as many windows as a slope is told by."""
     bounds = [place * len(values) // _PARTS for place in range(_PARTS + 1)]
-    return [math.fsum(values[one:two]) / (two - one) for one, two in pairwise(bounds)]
+    return [math.fsum(values[bound:two]) / (two - bound) for bound, two in pairwise(bounds)]
 
 
 def _slope(places: Sequence[float], values: Sequence[float]) -> tuple[float, float]:

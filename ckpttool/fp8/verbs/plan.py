@@ -92,7 +92,7 @@ def fp8_plan(question: PlanQuestion) -> Fp8Plan | NoPlan:
             raise UsageError(f"the plan in {question.output} is at round {old.round}: the next one is {old.round + 1}")
         answer = _further(old, question, framework)
     else:
-        if old is not None and any(each.logs for each in with_logs(old, {}).experiments):
+        if old is not None and any(experiment.logs for experiment in with_logs(old, {}).experiments):
             raise UnsafeError(f"{question.output} holds logs of experiments: name a new folder, or plan the next round")
         answer = _first(question, framework)
     if isinstance(answer, Fp8Plan):
@@ -153,7 +153,7 @@ def _further(old: Fp8Plan, question: PlanQuestion, framework: Framework) -> Fp8P
     if question.framework != old.framework:
         raise UsageError(f"the plan is for {old.framework}: its rounds are too")
     verdict, plan = judged(old, {}, framework)
-    planned = [each.trial for each in plan.experiments]
+    planned = [experiment.trial for experiment in plan.experiments]
     trials = next_round(question.round, Known.of(plan, framework.recipes), verdict, planned)
     if not trials:
         missing = "" if verdict.next is None else f" without {', '.join(verdict.next.ids)}"
@@ -217,7 +217,7 @@ def _has_history(root: str, name: str) -> bool | None:
     from ckpttool.inspect.verbs import inspect
 
     names = [row.name for row in inspect(tree=root, checkpoint=name).tensors]
-    return True if any("_extra_state" in each for each in names) else None
+    return True if any("_extra_state" in log_name for log_name in names) else None
 
 
 def _candidate(question: PlanQuestion, framework: Framework, log: TrainingLog, baseline: Sequence[Step]) -> _Candidate:
@@ -274,7 +274,9 @@ def _last_of(question: PlanQuestion, plan: Fp8Plan, ends: Step | None) -> LastSt
     except CkptToolError as error:
         why = "name the folder of its checkpoints (DIR)" if isinstance(error, UnknownLayoutError) else f"{error}"
         return f"the candidate's last checkpoint is not known: {why}"
-    good = {each.point.step: os.path.abspath(each.root) for each in found if isinstance(each, ResumePlan)}
+    good = {
+        decision.point.step: os.path.abspath(decision.root) for decision in found if isinstance(decision, ResumePlan)
+    }
     return last_start(plan, ends, good)
 
 
@@ -323,7 +325,7 @@ def _numbers(text: str | None, option: str) -> tuple[int, ...] | None:
 
 def _write(plan: Fp8Plan, old: Fp8Plan | None) -> None:
     """Write a folder for each experiment that has no log there, and the plan last: it names what lies beside it."""
-    before = {} if old is None else {each.trial.id: each for each in old.experiments}
+    before = {} if old is None else {experiment.trial.id: experiment for experiment in old.experiments}
     with filled(plan.output) as output:
         for experiment in plan.experiments:
             name = experiment.trial.id

@@ -57,7 +57,7 @@ def fp8_probe(
     history = _history(side, question) if Recipe.DELAYED in question.recipes else []
     passes = [side, *history] if history or Recipe.DELAYED in question.recipes else []
     tasks = tasks_of(side, copies=2 if question.exact else 1)
-    of_history = [task for each in passes for task in tasks_of(each)]
+    of_history = [task for probe_pass in passes for task in tasks_of(probe_pass)]
     expect(nbytes=sum(task.cost for task in (*tasks, *of_history)), shards=len(tasks) + len(of_history))
     largest = partial(largest_in_shard, wanted=wanted, as_stored=question.as_stored)
     earlier: dict[str, float] = {}
@@ -88,7 +88,9 @@ def fp8_probe(
         tensors=found,
         layers=layers_of(found),
         gated=gates,
-        history=tuple(sorted(each.checkpoint.step for each in history if each.checkpoint.step is not None)),
+        history=tuple(
+            sorted(probe_pass.checkpoint.step for probe_pass in history if probe_pass.checkpoint.step is not None)
+        ),
         findings=(*findings, *aligned(gates)),
     )
 
@@ -120,7 +122,7 @@ def _scales(side: Side) -> dict[str, str]:
     """Return in which file of the save each scale of a weight in FP8 lies, where all ranks share several files."""
     if len(side.checkpoint.shards) == 1 or any(shard.rank is not None for shard in side.checkpoint.shards):
         return {}
-    held = (contents for each in opened(side, is_all=False) if (contents := each.seen(Opened)) is not None)
+    held = (contents for outcome in opened(side, is_all=False) if (contents := outcome.seen(Opened)) is not None)
     return {entry.name: shard.path for shard in held for entry in shard.entries if entry.name.endswith(SCALE_WORDS)}
 
 

@@ -64,7 +64,7 @@ def read_plan(output: str) -> Fp8Plan | None:
 
 def judged(plan: Fp8Plan, logs: Mapping[str, tuple[str, ...]], framework: Framework) -> tuple[Fp8Verdict, Fp8Plan]:
     """Judge a plan, and return it with the logs that were found."""
-    names = [each.trial.id for each in plan.experiments]
+    names = [experiment.trial.id for experiment in plan.experiments]
     unknown = next((name for name in logs if name not in names), None)
     if unknown is not None:
         raise UsageError(f"--log {unknown}=…: the plan has no experiment of that name; it has {', '.join(names)}")
@@ -83,8 +83,11 @@ def baseline_of(plan: Fp8Plan) -> Curve | None:
 def with_logs(plan: Fp8Plan, logs: Mapping[str, tuple[str, ...]]) -> Fp8Plan:
     """Return a plan with the logs of its experiments: those that are named, else what lies in their folders."""
     found = (
-        replace(each, logs=logs.get(each.trial.id) or tuple(_lying(os.path.join(plan.output, each.trial.id))))
-        for each in plan.experiments
+        replace(
+            experiment,
+            logs=logs.get(experiment.trial.id) or tuple(_lying(os.path.join(plan.output, experiment.trial.id))),
+        )
+        for experiment in plan.experiments
     )
     return replace(plan, experiments=tuple(found))
 

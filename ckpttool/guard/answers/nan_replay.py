@@ -118,7 +118,10 @@ def _headline(answer: NanReplay) -> Text:
 
 
 def _environment(differences: tuple[Difference, ...]) -> RenderableType:
-    rows = [[shown(one.what), shown(str(one.captured)), shown(str(one.here))] for one in differences]
+    rows = [
+        [shown(difference.what), shown(str(difference.captured)), shown(str(difference.here))]
+        for difference in differences
+    ]
     return Columns([("what", 0), ("captured", 0), ("here", 0)], rows)
 
 

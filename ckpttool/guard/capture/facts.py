@@ -16,10 +16,10 @@ from ckpttool.guard.tensor_file import block
 
 def loss_bits(loss: Tensor) -> LossBits:
     """Return a loss to the last bit; one of several elements is summed, as a reader would take it."""
-    one = loss.detach().reshape(-1)
-    one = one if one.numel() == 1 else one.sum().reshape(-1)
-    dtype = str(one.dtype).removeprefix("torch.")
-    return LossBits(value=float(one.item()), dtype=dtype, bits=bytes(block(one)).hex())
+    value = loss.detach().reshape(-1)
+    value = value if value.numel() == 1 else value.sum().reshape(-1)
+    dtype = str(value.dtype).removeprefix("torch.")
+    return LossBits(value=float(value.item()), dtype=dtype, bits=bytes(block(value)).hex())
 
 
 def gradients_of(model: nn.Module) -> tuple[GradientFacts, ...]:

@@ -336,8 +336,8 @@ def _in_words(value: EventValue) -> EventValue:
         case float() if not math.isfinite(value):
             return number(value)
         case list() | tuple():
-            return [_in_words(each) for each in value]
+            return [_in_words(item) for item in value]
         case dict():
-            return {key: _in_words(each) for key, each in value.items()}
+            return {key: _in_words(item) for key, item in value.items()}
         case _:
             return value

@@ -110,7 +110,7 @@ class Content:
             if isinstance(part, Sharded):
                 parts = [other.parameters.get(name) for other in others]
                 try:
-                    self.parameters[name] = put_together([each for each in parts if isinstance(each, Sharded)])
+                    self.parameters[name] = put_together([part for part in parts if isinstance(part, Sharded)])
                 except ValueError as error:
                     raise EntryDoesNotFit(f"the sharded weight {name} cannot be put together: {error}") from None
 

@@ -121,7 +121,7 @@ class _Session:
             ranks=tuple(replayed),
             culprits=self._capture.culprits,
             origin=self._origin,
-            environment=tuple(sorted(self._differences.values(), key=lambda one: one.what)),
+            environment=tuple(sorted(self._differences.values(), key=lambda difference: difference.what)),
             findings=tuple(self._findings),
             reproduced=reproduced,
         )

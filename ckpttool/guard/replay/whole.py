@@ -45,6 +45,6 @@ def put_together(parts: Sequence[Sharded]) -> Tensor:
 def _chunk(tensor: Tensor, dimension: int, count: int, place: int) -> Tensor:
     """Return what falls to a place where a dimension is cut as `torch.chunk` does: the last may have less, or none."""
     length = tensor.shape[dimension]
-    each = -(-length // count)
-    begin = min(place * each, length)
-    return tensor.narrow(dimension, begin, min(each, length - begin))
+    length_per_part = -(-length // count)
+    begin = min(place * length_per_part, length)
+    return tensor.narrow(dimension, begin, min(length_per_part, length - begin))

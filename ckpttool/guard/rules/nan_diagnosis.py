@@ -88,8 +88,8 @@ def _bad_gradients(rank: RankCapture, gradients: Sequence[GradientFacts]) -> str
     bad = [gradient for gradient in gradients if not gradient.is_finite]
     loss_is_known = rank.micro_batches and all(batch.loss for batch in rank.micro_batches)
     if not bad:
-        each = "each of them and its loss were" if loss_is_known else "each of them was"
-        return f"the norm of its {counted(len(gradients), 'gradient')} was not finite, while {each}"
+        subject = "each of them and its loss were" if loss_is_known else "each of them was"
+        return f"the norm of its {counted(len(gradients), 'gradient')} was not finite, while {subject}"
     loss = "while its loss was" if loss_is_known else "and its loss is not known"
     return f"{len(bad)} of its {counted(len(gradients), 'gradient')} were not finite, {loss}"
 

@@ -39,7 +39,9 @@ def table(answer: AsdAnswer) -> RenderableType:
     if answer.check.error is None:
         parts += [line(f"In force for {answer.check.dialect.name}:"), Pairs(rows), line()]
     # All of them: a string has few, and each one counts.
-    lines = [line(f"{each.severity.word} {each.code.value} {shown(each.message)}") for each in answer.findings]
+    lines = [
+        line(f"{finding.severity.word} {finding.code.value} {shown(finding.message)}") for finding in answer.findings
+    ]
     return stack(*parts, *lines)
 
 

@@ -49,7 +49,10 @@ def _threshold(threshold: Threshold | Refusal) -> Document:
                 "false_skips_per_10000": threshold.false_alarms,
                 "false_skips_per_10000_at_most": threshold.false_alarms_at_most,
                 "alarm_share": threshold.alarm_share,
-                "bins": [{"low": each.low, "high": each.high, "count": each.count} for each in threshold.bins],
+                "bins": [
+                    {"low": share_bin.low, "high": share_bin.high, "count": share_bin.count}
+                    for share_bin in threshold.bins
+                ],
             }
 
 
@@ -63,7 +66,7 @@ def table(answer: CalibrationAnswer) -> RenderableType:
     if yaml:
         parts += [line(f"{yaml}\n", no_wrap=True)]
     for threshold in (calibration.global_norm, calibration.embedding_local_norm):
-        parts += [line(each) for each in _basis(threshold, calibration)]
+        parts += [line(basis) for basis in _basis(threshold, calibration)]
         if isinstance(threshold, Threshold):
             parts += [Picture(partial(histogram, threshold)), line()]
     parts += [line(note, style="dim") for note in (*calibration.notes, *answer.settings.notes)]

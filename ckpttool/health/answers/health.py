@@ -27,12 +27,15 @@ _SHOWN_LOGS = 2
 
 def document(answer: HealthAnswer) -> Document:
     """`ckpttool/health/1`: every checkpoint's health, oldest first."""
-    weights = {(each.name, each.step): each for each in answer.weights}
+    weights = {(weight.name, weight.step): weight for weight in answer.weights}
     return {
         "schema": "ckpttool/health/1",
         "root": answer.root,
         "threshold": answer.report.threshold,
-        "checkpoints": [_judgement(each, weights.get((each.name, each.step))) for each in answer.report.judgements],
+        "checkpoints": [
+            _judgement(judgement, weights.get((judgement.name, judgement.step)))
+            for judgement in answer.report.judgements
+        ],
         "newest_healthy": answer.report.newest_healthy,
         "health_file": answer.health_file,
         "written": answer.written,

@@ -48,8 +48,8 @@ def reading_document(reading: LogReading) -> Document:
         ],
         "problem_count": reading.problem_count,
         "problems": [
-            {"source": each.source, "line": each.line, "reason": each.reason, "text": each.text}
-            for each in reading.problems
+            {"source": problem.source, "line": problem.line, "reason": problem.reason, "text": problem.text}
+            for problem in reading.problems
         ],
     }
 
@@ -77,7 +77,7 @@ def listed(title: str, lines: Sequence[Text]) -> list[RenderableType]:
     if not lines:
         return []
     parts: list[RenderableType] = [line(), line(title, style="bold")]
-    parts += [Indented(each) for each in lines[:MOST_LINES]]
+    parts += [Indented(item) for item in lines[:MOST_LINES]]
     if len(lines) > MOST_LINES:
         parts.append(line(f"  and {len(lines) - MOST_LINES} more: --format json", style="dim"))
     return parts

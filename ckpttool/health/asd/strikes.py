@@ -269,7 +269,7 @@ def _echo(abnormal: Abnormal, counted: LocalTime) -> HealthEvent:
 
 
 def _strike(abnormal: Abnormal, others: list[Abnormal]) -> HealthEvent:
-    first = min((abnormal, *others), key=lambda each: each.time)
+    first = min((abnormal, *others), key=lambda event: event.time)
     message = f"{len(others) + 1} abnormal feature values since {show_local_time(first.time)}: a strike"
     return HealthEvent(
         kind=EventKind.SDC_STRIKE,

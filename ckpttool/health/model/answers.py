@@ -117,7 +117,7 @@ class CalibrationAnswer(Answered):
     @property
     def exit_code(self) -> ExitCode:
         """10 where the stretch is not normal, 14 where nothing can be recommended."""
-        if any(one.alarms_too_often for one in self.thresholds):
+        if any(threshold.alarms_too_often for threshold in self.thresholds):
             return ExitCode.DAMAGE
         return self.reading.exit_code(shown=len(self.thresholds))
 

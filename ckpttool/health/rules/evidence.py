@@ -292,8 +292,8 @@ class Evidence:
         return point if not attempts or home is None else with_log(point, attempts, home)
 
     def _home(self, checkpoint: Checkpoint, attempts: Sequence[LogAttempt]) -> Home:
-        keys = [each.key for each in self.inventory.checkpoints]
-        return homes([saved(each) for each in self.inventory.checkpoints], attempts)[keys.index(checkpoint.key)]
+        keys = [save.key for save in self.inventory.checkpoints]
+        return homes([saved(save) for save in self.inventory.checkpoints], attempts)[keys.index(checkpoint.key)]
 
     def findings(self, chosen: Checkpoint | None) -> tuple[Finding, ...]:
         """Say what in the logs cannot be read, where they and the record disagree, and what could not be judged."""

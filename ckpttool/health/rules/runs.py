@@ -81,7 +81,7 @@ def homes(saves: Sequence[SavedCheckpoint], attempts: Sequence[LogAttempt] | Non
     ]
     found: dict[tuple[str, int], Home] = {}
     for prefix in {prefix for prefix, _ in by_run}:
-        runs = sorted(run for each, run in by_run if each == prefix)
+        runs = sorted(run for save, run in by_run if save == prefix)
         laid = _laid([sorted(set(by_run[prefix, run])) for run in runs], spans)
         found.update({(prefix, run): home for run, home in zip(runs, laid, strict=True)})
     return tuple(_home(save, spans, found) for save in saves)
@@ -201,17 +201,19 @@ def _laid(runs: Sequence[Sequence[Step]], spans: Sequence[_Span]) -> list[Home]:
 
 def _home_of(run: int, runs: Sequence[Sequence[Step]], options: Sequence[_Option]) -> Home:
     own = [option for option in options if option[0] == run]
-    sure = bool(own) and not any(_conflict(runs, one, other) for one in own for other in options if other[0] != run)
+    sure = bool(own) and not any(
+        _conflict(runs, option, other) for option in own for other in options if other[0] != run
+    )
     return Home(attempts=tuple(place for _, place in own), sure=sure)
 
 
-def _conflict(runs: Sequence[Sequence[Step]], one: _Option, other: _Option) -> bool:
+def _conflict(runs: Sequence[Sequence[Step]], first: _Option, other: _Option) -> bool:
     """Tell whether two runs cannot lie there both: a later run is of the same attempt or a later one.
 
     Two runs share an attempt where the log does not show the start between them: then one's saves end before the
     other's begin.
     """
-    (earlier, before), (later, after) = sorted((one, other))
+    (earlier, before), (later, after) = sorted((first, other))
     return before > after or (before == after and runs[earlier][-1] >= runs[later][0])
 
 
@@ -269,5 +271,5 @@ def _norm(attempt: LogAttempt, step: Step) -> float | None:
     return None if row is None else row.embedding_local_norm
 
 
-def _same(one: float | None, other: float | None) -> bool:
-    return one == other or all(norm is not None and math.isnan(norm) for norm in (one, other))
+def _same(first: float | None, other: float | None) -> bool:
+    return first == other or all(norm is not None and math.isnan(norm) for norm in (first, other))

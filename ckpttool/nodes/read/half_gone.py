@@ -65,7 +65,7 @@ def _is_of(located: Located, looks: MergedLooks, save: Checkpoint, folder: str) 
     storage = open_storage(f"{located.storage.root}/{TRASH}/{folder}")
     with suppress(OSError):  # what cannot be read there is told by no name
         found = located.layout.scan(storage, list_root(storage), ScanOptions())
-        return save.key in {each.key for each in found.checkpoints}
+        return save.key in {checkpoint.key for checkpoint in found.checkpoints}
     return False
 
 

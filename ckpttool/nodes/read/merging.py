@@ -48,7 +48,7 @@ class MergedLooks:
         """Answer from now on as if nobody had seen some files or folders; who has what is still known."""
         entries, gone = self.answers.entries, set(paths)
         folders = tuple(f"{path}/" for path in gone if path in entries)
-        for inner in [each for each in entries if each in gone or each.startswith(folders)]:
+        for inner in [entry for entry in entries if entry in gone or entry.startswith(folders)]:
             del entries[inner]
         for above in {path.rpartition("/")[0] for path in gone} & entries.keys():
             start = f"{above}/" if above else ""
@@ -93,7 +93,7 @@ def merge(looks: Iterable[Look], *, source: str, unread: Sequence[tuple[str, str
     hosts = {look.seat.root: look.seat.host for look in reversed(kept) if "" in look.answers.entries}
     roots = sorted(hosts or {look.seat.root for look in kept})
     if root is None and len(roots) > 1:
-        named = " and ".join(f"{hosts[each]} at {each}" if each in hosts else each for each in roots[:2])
+        named = " and ".join(f"{hosts[folder]} at {folder}" if folder in hosts else folder for folder in roots[:2])
         raise UsageError(
             f"{source}: the parts are of different folders ({named}): let ckpttool part look at the tree's own folder "
             "on every machine; where these are one tree by several names, give --root PATH"

@@ -83,7 +83,7 @@ def spelled_part(
     """
     looks = [(name, list(reports)) for name, reports in saves]
     line_of = {report.path: number for number, (_, reports) in enumerate(looks) for report in reports}
-    remembered = [spelled_found(each) for each in found]
+    remembered = [spelled_found(item) for item in found]
     told = {**spelled_answers(answers, line_of), **({"found": remembered} if remembered else {})}
     body = [_line(told), *(_line(spelled_look(*look, answers)) for look in looks)]
     lines = [_line({"schema": SCHEMA, **_spelled_seat(seat), "version": version, "lines": len(body) + 2}), *body]
@@ -134,7 +134,7 @@ def _part(data: bytes) -> Look:
     seat = _seat(head)
     told = _object(lines[1], "line 2")
     answers, line_of = read_answers(told, len(lines) - 3)
-    found = tuple(found_of(as_object(each)) for each in as_list(told.get("found", [])))
+    found = tuple(found_of(as_object(item)) for item in as_list(told.get("found", [])))
     seen = _Told(lines[2:-1], line_of, answers)
     return Look(seat=seat, answers=answers, told=seen, found=found, line=seen.line)
 

@@ -39,7 +39,9 @@ def spelled_look(name: str, reports: Sequence[ShardReport], answers: Answers) ->
     for field, spell in _SPELLED.items():
         columns[field] = [spell(getattr(report, field)) for report in reports]
     columns["stamp"] = [_spelled_own_stamp(report, answers) for report in reports]
-    columns["findings"] = [[_spelled_finding(each, report.path) for each in report.findings] for report in reports]
+    columns["findings"] = [
+        [_spelled_finding(finding, report.path) for finding in report.findings] for report in reports
+    ]
     columns["tensor_digests"] = [tensors.add(report.tensor_digests) for report in reports]
     for scalar in sorted({scalar for report in reports for scalar, _ in report.scalars}):
         columns[f"scalar {scalar}"] = [dict(report.scalars).get(scalar) for report in reports]

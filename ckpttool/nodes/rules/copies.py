@@ -27,7 +27,7 @@ def differing(path: str, copies: Iterable[Copy]) -> Iterator[Finding]:
     for same in exports:
         yield from _of_one_disk(path, same)
     if len(exports) > 1:
-        yield _on_several(path, [each[0] for each in exports])
+        yield _on_several(path, [export[0] for export in exports])
 
 
 def _one_export(groups: Iterable[Sequence[Copy]]) -> list[list[Copy]]:
@@ -57,31 +57,31 @@ def _of_one_disk(path: str, copies: Sequence[Copy]) -> Iterator[Finding]:
         message = f"was another file when {names[0]} looked than when {names[-1]} did: somebody writes it"
         yield unknown(Code.CHANGED_WHILE_READING, message, path=path, remedy="run again when nothing writes here")
         return
-    for one, other in combinations([copy for copy in copies if copy.report is not None], 2):
-        if not _alike(one.report, other.report):
+    for first, other in combinations([copy for copy in copies if copy.report is not None], 2):
+        if not _alike(first.report, other.report):
             yield suspect(
                 Code.NODES_DISAGREE,
-                f"{one.seat.host} and {other.seat.host} read different things in one unchanged file of one disk",
+                f"{first.seat.host} and {other.seat.host} read different things in one unchanged file of one disk",
                 path=path,
-                expected=one.seat.host,
+                expected=first.seat.host,
                 actual=other.seat.host,
                 remedy="a cache, a link or a controller of one of them is bad: read it on a third machine",
             )
             return
 
 
-def _alike(one: ShardReport | None, other: ShardReport | None) -> bool:
+def _alike(first: ShardReport | None, other: ShardReport | None) -> bool:
     """Tell whether two looks can be at the same bytes: as far as both went, they saw the same."""
-    if one is None or other is None:
-        return one is other
+    if first is None or other is None:
+        return first is other
     names = ["format", "scalars", "schema_hash", "tensors", "tail_hash", "metadata_hash"]
-    if one.level is other.level:
+    if first.level is other.level:
         names.append("findings")
-    if one.digest is not None and other.digest is not None:
+    if first.digest is not None and other.digest is not None:
         names.append("digest")
-    if one.tensor_digests is not None and other.tensor_digests is not None:
+    if first.tensor_digests is not None and other.tensor_digests is not None:
         names.append("tensor_digests")
-    return all(getattr(one, name) == getattr(other, name) for name in names)
+    return all(getattr(first, name) == getattr(other, name) for name in names)
 
 
 def _on_several(path: str, copies: Sequence[Copy]) -> Finding:

@@ -49,7 +49,7 @@ def with_doubt(decision: NoResumePoint, merge: Merge) -> NoResumePoint:
 
     Else a script would take it for a word that there is nothing to resume from, and start afresh.
     """
-    doubtful = next((one for one in decision.rejected if _is_doubtful(one.reasons, merge)), None)
+    doubtful = next((rejection for rejection in decision.rejected if _is_doubtful(rejection.reasons, merge)), None)
     if doubtful is None:
         return decision
     finding = unknown(
@@ -64,8 +64,8 @@ def with_doubt(decision: NoResumePoint, merge: Merge) -> NoResumePoint:
 def _is_doubtful(reasons: Sequence[Finding], merge: Merge) -> bool:
     """Tell whether a save was rejected for what looks disagree about, and for nothing that is known."""
     against = blocking(reasons)
-    apart = [each for each in against if each.code in _OF_LOOKS or each.path in merge.different]
-    return bool(apart) and all(each in apart or each.severity is Severity.UNKNOWN for each in against)
+    apart = [finding for finding in against if finding.code in _OF_LOOKS or finding.path in merge.different]
+    return bool(apart) and all(finding in apart or finding.severity is Severity.UNKNOWN for finding in against)
 
 
 _OF_LOOKS = frozenset({Code.CHANGED_WHILE_READING, Code.NODES_DISAGREE, Code.RANK_ON_SEVERAL_NODES})
@@ -87,7 +87,12 @@ class _Judge:
                     self._homes.setdefault(rank, set()).add(at)
         self._divided = () if self._unseen else tuple(_divided(merge.seats))
         self._apart = {} if self._unseen else _seen_apart(merge)
-        held = {at for each in inventory.checkpoints for shard in each.shards for at in merge.held.get(shard.path, ())}
+        held = {
+            at
+            for checkpoint in inventory.checkpoints
+            for shard in checkpoint.shards
+            for at in merge.held.get(shard.path, ())
+        }
         self._empty = tuple(_empty(merge.seats, held))
 
     def judged(self, checkpoint: Checkpoint) -> Checkpoint:
@@ -113,7 +118,7 @@ class _Judge:
             return checkpoint
         findings = checkpoint.findings
         if is_open and (late or self._unseen or self._divided or apart):
-            findings = tuple(_open(each) if is_of_absent(each) else each for each in findings)
+            findings = tuple(_open(finding) if is_of_absent(finding) else finding for finding in findings)
         return replace(checkpoint, findings=(*findings, *own))
 
     def _is_complete(self, checkpoint: Checkpoint) -> bool:
@@ -134,7 +139,7 @@ class _Judge:
             return ()
         seats = self._merge.seats
         has = {at for shard in checkpoint.shards for at in self._merge.held.get(shard.path, ())}
-        absent = {rank for each in checkpoint.findings if is_of_absent(each) for rank in each.ranks}
+        absent = {rank for finding in checkpoint.findings if is_of_absent(finding) for rank in finding.ranks}
         homes = {at for rank in absent for at in self._homes.get(rank, ())}
         may_lack = {at for at in range(len(seats)) if at not in has} | homes | self._begun(checkpoint)
         if absent and not homes:
@@ -276,9 +281,9 @@ def _seen_apart(merge: Merge) -> dict[str, tuple[Seat, ...]]:
     return apart
 
 
-def _is_another_folder(one: Seat, other: Seat) -> bool:
+def _is_another_folder(first: Seat, other: Seat) -> bool:
     """Tell two exports from one that is mounted by two addresses; some mounts number a folder as they like."""
-    return one.disk != other.disk and None not in {one.inode, other.inode} and one.inode != other.inode
+    return first.disk != other.disk and None not in {first.inode, other.inode} and first.inode != other.inode
 
 
 def _of_apart(path: str | None, seats: Sequence[Seat]) -> Finding:

@@ -190,7 +190,7 @@ def _placed(starts: Mapping[Rank, Sequence[Home]]) -> tuple[Placed, ...]:
         if len(_hosts(homes)) == 1:
             ranks[homes[0].host].append(rank)
     placed = [Placed(ranks=tuple(own), host=host) for host, own in ranks.items()]
-    return tuple(sorted(placed, key=lambda one: one.ranks))
+    return tuple(sorted(placed, key=lambda group: group.ranks))
 
 
 def _claimed_badly(starts: Mapping[Rank, Sequence[Home]]) -> list[Finding]:

@@ -237,7 +237,8 @@ _WORDS = {
     OverLimitError.__name__: "more bytes than such a file has",
 }
 _CLASSES: dict[str, type[OSError]] = {
-    each.__name__: each for each in (LostLinkError, NotRegularError, OverLimitError, RecordsDifferError)
+    error_class.__name__: error_class
+    for error_class in (LostLinkError, NotRegularError, OverLimitError, RecordsDifferError)
 }
 
 FAILURES = frozenset({OSError.__name__, *_CLASSES})

@@ -112,7 +112,7 @@ def look_at(
         with suppress(CkptToolError, OSError):  # what nobody can make sense of here is written down, and judged there
             if located is not None:
                 tree, asked = _ask(replace(located, storage=storage, listing=list_root(storage)))
-                saves = {shard.path: each.name for each in asked for shard in each.shards}
+                saves = {shard.path: item.name for item in asked for shard in item.shards}
                 if asked and question.level.reads_content:
                     own = _unnoted(tree, shared_out(located.storage, ""), root)
                     reports |= _contents(own, question, share, sealings)
@@ -215,7 +215,9 @@ def _contents(
     for name in _names_here(tree, question):
         for event in verify(tree, replace(question, name=name, replicas=False, digests=share is not None)):
             if isinstance(event, Verdict) and share is not None:
-                save = tree.closer(next(each for each in tree.inventory.checkpoints if each.key == event.key))
+                save = tree.closer(
+                    next(checkpoint for checkpoint in tree.inventory.checkpoints if checkpoint.key == event.key)
+                )
                 try:
                     sealings.append(seal_share(tree, save, event, share, now=time.time()))
                 except CkptToolError as error:

@@ -80,8 +80,8 @@ def columns(alike: Sequence[Alike], recorded: RecordedSlices | None) -> Iterator
     state is shared out over thousands of ranks.
     """
     by_names: dict[tuple[str, ...], list[Alike]] = defaultdict(list)
-    for one in alike:
-        by_names[one.names].append(one)
+    for group in alike:
+        by_names[group.names].append(group)
     places: dict[str, list[tuple[list[Alike], int]]] = defaultdict(list)
     for names, holders in by_names.items():
         for index, name in enumerate(names):
@@ -93,26 +93,26 @@ def columns(alike: Sequence[Alike], recorded: RecordedSlices | None) -> Iterator
         found: dict[int | None, Column] = defaultdict(dict)
         for holders, begin in places[name]:
             end = begin + TENSOR_DIGEST_BYTES
-            for one in holders:
-                then = tuple([None if digests is None else digests[begin:end] for digests in one.thens])
-                column = found[None if slices is None else slices.get(one.ranks[0])]
-                column.setdefault(then, {}).setdefault(one.now[begin:end], []).append(one)
+            for group in holders:
+                then = tuple([None if digests is None else digests[begin:end] for digests in group.thens])
+                column = found[None if slices is None else slices.get(group.ranks[0])]
+                column.setdefault(then, {}).setdefault(group.now[begin:end], []).append(group)
         for number, column in found.items():
             yield name, number, column
 
 
 def _all_differ(places: Sequence[tuple[Sequence[Alike], int]]) -> bool:
     """Tell whether nobody holds, or held, what another does; then note it of all."""
-    every = [(one, begin) for holders, begin in places for one in holders]
-    if len(every) == 1 or any(len(one.ranks) > 1 for one, _ in every):
+    every = [(group, begin) for holders, begin in places for group in holders]
+    if len(every) == 1 or any(len(group.ranks) > 1 for group, _ in every):
         return False
     for index in range(-1, len(every[0][0].thens)):
-        digests = [(one.thens[index] if index >= 0 else one.now, begin) for one, begin in every]
+        digests = [(group.thens[index] if index >= 0 else group.now, begin) for group, begin in every]
         known = [all_of[begin : begin + TENSOR_DIGEST_BYTES] for all_of, begin in digests if all_of is not None]
         if len(set(known)) < len(known):
             return False
-    for one, _ in every:
-        one.agreed = 1
+    for group, _ in every:
+        group.agreed = 1
     return True
 
 
@@ -128,7 +128,7 @@ class Family:
         values: dict[bytes, int] = {}
         for held in column.values():
             for value, holders in held.items():
-                values[value] = values.get(value, 0) + sum([len(one.ranks) for one in holders])
+                values[value] = values.get(value, 0) + sum([len(group.ranks) for group in holders])
         self.values = values
         """How many ranks hold each value now."""
         self.size = sum(values.values())
@@ -142,8 +142,8 @@ class Family:
     def holders(self, value: bytes) -> Iterator[tuple[History, Alike]]:
         """Yield who holds a value now, each with what it held."""
         for history, held in self.column.items():
-            for one in held.get(value, ()):
-                yield history, one
+            for group in held.get(value, ()):
+                yield history, group
 
     def proof(self, history: History, value: bytes) -> Proof | None:
         """Return what proves that those who share a history and a value are replicas; None where nothing does."""
@@ -199,7 +199,7 @@ def _joined(column: Column) -> dict[History, History]:
 
 
 def _size(held: Mapping[bytes, Sequence[Alike]]) -> int:
-    return sum(len(one.ranks) for holders in held.values() for one in holders)
+    return sum(len(group.ranks) for holders in held.values() for group in holders)
 
 
 def _head(heads: Mapping[History, History], history: History) -> History:

@@ -115,7 +115,9 @@ def compare_replicas(
         is_open |= judged.is_open or any(doubt.kind is DoubtKind.COPIED for doubt in judged.doubts)
         agreed |= {by_rank[rank].path: judged.agreed[same_file.get(rank, rank)] for rank in by_rank}
         sound = {rank for rank, report in by_rank.items() if report.checksum_matched}
-        unsound = {rank for rank, report in by_rank.items() if any(one.code in _UNSOUND for one in report.findings)}
+        unsound = {
+            rank for rank, report in by_rank.items() if any(finding.code in _UNSOUND for finding in report.findings)
+        }
         # What is damaged by itself is told.
         broken = {rank for rank, report in by_rank.items() if worst(report.findings) >= Severity.DAMAGE}
         doubts = tuple(
@@ -182,7 +184,9 @@ class _Copies(NamedTuple):
         then = [tensors for tensors in self.held if rank in tensors and like in tensors]
         if not then:
             return True
-        return rank not in self.undoubted and any(_of(name, each[rank]) == _of(name, each[like]) for each in then)
+        return rank not in self.undoubted and any(
+            _of(name, tensors[rank]) == _of(name, tensors[like]) for tensors in then
+        )
 
 
 def _of_role(shards: Tensors, role: ShardRole) -> dict[Rank | None, TensorDigests]:
@@ -307,7 +311,7 @@ def differing_bytes(
         if nbytes >= MOST_COUNTED and first is not None:
             break
     if first is None or last is None:
-        sizes = {nbytes, *(sum(end - begin for begin, end in each) for each in spans)}
+        sizes = {nbytes, *(sum(end - begin for begin, end in span) for span in spans)}
         return DifferingBytes(begin=0, end=0, bits=0) if nbytes and len(sizes) == 1 else None
     return DifferingBytes(begin=first, end=last, bits=bits if nbytes < MOST_COUNTED else None)
 

@@ -29,25 +29,25 @@ def copied(
         nearly_equal: Tells whether two files differed in few tensors at a time.
     """
     now: dict[tuple[tuple[str, ...], bytes], list[Alike]] = defaultdict(list)
-    for one in alike:
-        now[one.names, one.now].append(one)
+    for member in alike:
+        now[member.names, member.now].append(member)
     for (names, _), group in now.items():
-        like = [one for one in alike if one.names == names] if len(group) > 1 else []
+        like = [member for member in alike if member.names == names] if len(group) > 1 else []
         slices = {time for index, time in times.items() if like and _were_slices(like, index)}
-        for one in group if like else ():
-            if not (_was_alone(one, like, times, nearly_equal) or _has_left_its_copy(one, group, like, times)):
+        for member in group if like else ():
+            if not (_was_alone(member, like, times, nearly_equal) or _has_left_its_copy(member, group, like, times)):
                 continue
             apart = {
-                other: [time for index, time in times.items() if one.thens[index] and other.thens[index]]
+                other: [time for index, time in times.items() if member.thens[index] and other.thens[index]]
                 for other in group
-                if other is not one
+                if other is not member
             }
             other = max(apart, key=lambda other: len(apart[other]))
             were_slices = not slices.isdisjoint(apart[other])
             if any(time < 0 for time in apart[other]) or (were_slices and _is_lone_pair(group, like)):
                 yield Doubt(
                     kind=DoubtKind.COPIED,
-                    rank=one.ranks[0],
+                    rank=member.ranks[0],
                     others=other.ranks,
                     tensors=names,
                     compared=len(names),
@@ -61,49 +61,49 @@ def copied(
 
 
 def _was_alone(
-    one: Alike, like: Sequence[Alike], times: Mapping[int, int], nearly_equal: Callable[[Alike, Alike, int], bool]
+    group: Alike, like: Sequence[Alike], times: Mapping[int, int], nearly_equal: Callable[[Alike, Alike, int], bool]
 ) -> bool:
     """Tell whether nobody else held about the same at any other checkpoint; what has copies is judged by them."""
-    known = [index for index in times if one.thens[index] is not None]
+    known = [index for index in times if group.thens[index] is not None]
     return (
         bool(known)
-        and len(one.ranks) == 1
+        and len(group.ranks) == 1
         and not any(
-            other is not one and other.thens[index] is not None and nearly_equal(one, other, times[index])
+            other is not group and other.thens[index] is not None and nearly_equal(group, other, times[index])
             for index in known
             for other in like
         )
     )
 
 
-def _has_left_its_copy(one: Alike, group: Sequence[Alike], like: Sequence[Alike], times: Mapping[int, int]) -> bool:
+def _has_left_its_copy(member: Alike, group: Sequence[Alike], like: Sequence[Alike], times: Mapping[int, int]) -> bool:
     """Tell whether it was one of two that held the same everywhere, and is now what others hold that keep together.
 
     Of two that differ nobody knows which is wrong; these others tell.
     """
-    known = [index for index in times if one.thens[index] is not None]
+    known = [index for index in times if member.thens[index] is not None]
     stay = [other for other in group if len(other.ranks) > 1]
-    if not known or not stay or len(one.ranks) > 1:
+    if not known or not stay or len(member.ranks) > 1:
         return False
-    equal = [other for other in like if all(other.thens[index] == one.thens[index] for index in known)]
-    copies = [other for other in equal if other is not one]
+    equal = [other for other in like if all(other.thens[index] == member.thens[index] for index in known)]
+    copies = [other for other in equal if other is not member]
     return (
         len(copies) == 1
         and copies[0] not in group
         and len(copies[0].ranks) == 1
-        and any(all(other.thens[index] not in {None, one.thens[index]} for index in known) for other in stay)
+        and any(all(other.thens[index] not in {None, member.thens[index]} for index in known) for other in stay)
     )
 
 
 def _is_lone_pair(group: Sequence[Alike], like: Sequence[Alike]) -> bool:
     """Tell whether all others hold slices of their own now, and these two one: in more tensors than a few."""
-    if len(group) != _PAIR or len(like) == _PAIR or any(len(one.ranks) > 1 for one in like):
+    if len(group) != _PAIR or len(like) == _PAIR or any(len(member.ranks) > 1 for member in like):
         return False
     places = range(0, len(like[0].now), TENSOR_DIGEST_BYTES)
-    held = ({one.now[place : place + TENSOR_DIGEST_BYTES] for one in like} for place in places)
+    held = ({member.now[place : place + TENSOR_DIGEST_BYTES] for member in like} for place in places)
     return sum(len(values) == len(like) - 1 for values in held) > few(len(places))
 
 
 def _were_slices(like: Sequence[Alike], index: int) -> bool:
-    known = [one for one in like if one.thens[index] is not None]
-    return are_slices(sum(len(one.ranks) for one in known), len({one.thens[index] for one in known}))
+    known = [group for group in like if group.thens[index] is not None]
+    return are_slices(sum(len(group.ranks) for group in known), len({group.thens[index] for group in known}))

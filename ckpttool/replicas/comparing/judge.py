@@ -97,22 +97,22 @@ class _Seen:
         joined = len(family.column) > 1
         for history, held in family.column.items():
             proven = family.size > 1 and (joined or family.proof(history, value) is not None)
-            for one in held[value]:
+            for group in held[value]:
                 if proven:
-                    one.compared += 1
-                    one.agrees(family.size)
+                    group.compared += 1
+                    group.agrees(family.size)
                 else:  # what never changes teaches nothing by itself, but the file may be a copy in all that does
-                    one.agrees(len(one.ranks) if one.changed_together() else 1)
-                    one.unproven += family.size > 1
+                    group.agrees(len(group.ranks) if group.changed_together() else 1)
+                    group.unproven += family.size > 1
 
     def _outvoted(self, name: str, family: Family, usual: bytes) -> None:
         holders = sorted(family.holders(usual), key=lambda holder: -len(holder[1].ranks))
         history, like = holders[0]
-        ranks = tuple(sorted(rank for _, one in holders for rank in one.ranks))
+        ranks = tuple(sorted(rank for _, group in holders for rank in group.ranks))
         proof = family.proof(history, usual)
-        for _, one in holders:
-            one.compared += proof is not None
-            one.agrees(1 if proof is None else len(ranks))
+        for _, group in holders:
+            group.compared += proof is not None
+            group.agrees(1 if proof is None else len(ranks))
         then = [family.usual_then(index) for index in range(len(self._others))]
         for value in sorted(family.values.keys() - {usual}):
             for own, odd in family.holders(value):
@@ -124,11 +124,13 @@ class _Seen:
 
     def _pair(self, name: str, family: Family) -> None:
         """Note two that differ, at each of them."""
-        (first, one), (second, other) = (holder for value in sorted(family.values) for holder in family.holders(value))
+        (first, first_group), (second, other) = (
+            holder for value in sorted(family.values) for holder in family.holders(value)
+        )
         shared = {then for then, own in zip(first, second, strict=True) if then is not None and then == own}
         learned = Proof.LEARNED if len(shared) > 1 else Proof.ONCE if shared else None
         proof = Proof.RECORDED if family.is_recorded else learned
-        for own, odd, then, like in ((first, one, second, other), (second, other, first, one)):
+        for own, odd, then, like in ((first, first_group, second, other), (second, other, first, first_group)):
             odd.agrees(1)
             if proof is not None:
                 self._add(odd, _Row(name, like, like.ranks, proof), then, own)
@@ -140,23 +142,23 @@ class _Seen:
         if self._is_outnumbered(name, family):
             return
         holders = [(value, *holder) for value in family.values for holder in family.holders(value)]
-        for value, history, one in holders:
-            one.agrees(1)
+        for value, history, group in holders:
+            group.agrees(1)
             proof = family.proof(history, value)
             if proof is not None:
                 ranks = tuple(sorted(rank for other, _, like in holders if other != value for rank in like.ranks))
-                one.compared += 1
-                self._odd[one].append(_Row(name, None, ranks, proof))
+                group.compared += 1
+                self._odd[group].append(_Row(name, None, ranks, proof))
 
     def _tied(self, name: str, family: Family) -> None:
         """Note two halves that differ, at each of all."""
         halves = [(value, list(family.holders(value))) for value in sorted(family.values)]
         then = [family.usual_then(index) for index in range(len(self._others))]
         for (value, half), (_, other) in (halves, halves[::-1]):
-            ranks = tuple(sorted(rank for _, one in other for rank in one.ranks))
-            for own, one in half:
-                one.agrees(1)
-                self._add(one, _Row(name, other[0][1], ranks, family.proof(own, value), is_tied=True), then, own)
+            ranks = tuple(sorted(rank for _, group in other for rank in group.ranks))
+            for own, group in half:
+                group.agrees(1)
+                self._add(group, _Row(name, other[0][1], ranks, family.proof(own, value), is_tied=True), then, own)
 
     def _is_outnumbered(self, name: str, family: Family) -> bool:
         """Note who differs from the most that agree, fewer than half of all though they be; False where none do.
@@ -166,19 +168,19 @@ class _Seen:
         (most, times), (_, next_times) = Counter(family.values).most_common(2)
         _, like = max(family.holders(most), key=lambda holder: len(holder[1].ranks))
         odd = [holder for value in sorted(family.values) if value != most for holder in family.holders(value)]
-        if times == next_times or not all(self._is_alike_otherwise(one, like) for _, one in odd):
+        if times == next_times or not all(self._is_alike_otherwise(group, like) for _, group in odd):
             return False
-        ranks = tuple(sorted(rank for _, one in family.holders(most) for rank in one.ranks))
+        ranks = tuple(sorted(rank for _, group in family.holders(most) for rank in group.ranks))
         then = [family.usual_then(index) for index in range(len(self._others))]
-        for _, one in family.holders(most):
-            one.agrees(1)
-        for own, one in odd:
-            one.agrees(1)
-            self._add(one, _Row(name, like, ranks, family.proof(own, most)), then, own)
+        for _, group in family.holders(most):
+            group.agrees(1)
+        for own, group in odd:
+            group.agrees(1)
+            self._add(group, _Row(name, like, ranks, family.proof(own, most)), then, own)
         return True
 
-    def _is_alike_otherwise(self, one: Alike, like: Alike) -> bool:
-        return one.is_twin_of(like) and self._nearly_equal(one, like, 0)
+    def _is_alike_otherwise(self, group: Alike, like: Alike) -> bool:
+        return group.is_twin_of(like) and self._nearly_equal(group, like, 0)
 
     def _add(self, odd: Alike, row: _Row, then: Sequence[bytes | None], own: History) -> None:
         """Note that a file differs, unless it did so everywhere: that is what each rank has of its own.
@@ -214,41 +216,49 @@ class _Seen:
 
     def judgement(self) -> ReplicaJudgement:
         """Put together what was seen of each rank."""
-        ranks = sum(len(one.ranks) for one in self._alike)
-        doubts = [doubt for one, rows in self._settled().items() for doubt in self._doubts(one, rows)]
+        ranks = sum(len(group.ranks) for group in self._alike)
+        doubts = [doubt for group, rows in self._settled().items() for doubt in self._doubts(group, rows)]
         doubts = self._with_copied([*weighed(doubts, self._holders, ranks)])
         return ReplicaJudgement(
             doubts=tuple(sorted(doubts, key=lambda doubt: doubt.rank)),
-            agreed={rank: one.agreed or 1 for one in self._alike for rank in one.ranks},
-            is_open=any(0 < len(one.names) - one.compared - one.unproven <= few(len(one.names)) for one in self._alike),
+            agreed={rank: group.agreed or 1 for group in self._alike for rank in group.ranks},
+            is_open=any(
+                0 < len(group.names) - group.compared - group.unproven <= few(len(group.names)) for group in self._alike
+            ),
         )
 
     def _with_copied(self, doubts: Sequence[Doubt]) -> list[Doubt]:
         """Add whose file lies under another rank's name: it is no more than that, and its only copy is not to blame."""
         same_run = {index: time for index, time in enumerate(self.times) if time in self._same_run}
         told = {doubt.rank for doubt in doubts if doubt.kind is not DoubtKind.PARTED}
-        found = [each for each in copied(self._alike, same_run, self._nearly_equal) if each.rank not in told]
+        found = [
+            suspicion for suspicion in copied(self._alike, same_run, self._nearly_equal) if suspicion.rank not in told
+        ]
         moved = {doubt.rank for doubt in found}
         return [
-            *(one for one in doubts if one.rank in told or moved.isdisjoint((one.rank, *one.others))),
+            *(
+                suspicion
+                for suspicion in doubts
+                if suspicion.rank in told or moved.isdisjoint((suspicion.rank, *suspicion.others))
+            ),
             *found,
         ]
 
     def _settled(self) -> dict[Alike, list[_Row]]:
         """Return the rows, but for those of one that differs from a file that others outvote as well."""
         outvoted = {
-            one
-            for one, rows in self._odd.items()
+            group
+            for group, rows in self._odd.items()
             if any(len(row.others) > 1 and row.like is not None and not row.is_tied for row in rows)
         }
         settled = {}
-        for one, rows in self._odd.items():
-            left = [row for row in rows if one in outvoted or row.is_tied or row.like not in outvoted]
+        for group, rows in self._odd.items():
+            left = [row for row in rows if group in outvoted or row.is_tied or row.like not in outvoted]
             if left:
-                settled[one] = left
+                settled[group] = left
         return settled
 
-    def _doubts(self, one: Alike, rows: Sequence[_Row]) -> Iterable[Doubt]:
+    def _doubts(self, group: Alike, rows: Sequence[_Row]) -> Iterable[Doubt]:
         against = [row for row in rows if row.like is not None]
         parted = len(against) < len(rows) - len(against)
         rows = [row for row in rows if (row.like is None) is parted]
@@ -256,8 +266,8 @@ class _Seen:
         drifted = [row for row in rows if _is_drift(row)]
         usual = max(rows, key=lambda row: len(row.others))
         # Rarely trained slices are an older step's by right, in tensors where as many are as are not.
-        as_of = self._as_of(one, rows) if not usual.is_tied or _are_most(rows, one) else None
-        kind = DoubtKind.STALE if _are_most(rows, one) else DoubtKind.DIFFERS
+        as_of = self._as_of(group, rows) if not usual.is_tied or _are_most(rows, group) else None
+        kind = DoubtKind.STALE if _are_most(rows, group) else DoubtKind.DIFFERS
         since = agreed_at = None
         if parted:
             kind = DoubtKind.PARTED
@@ -271,26 +281,26 @@ class _Seen:
         if usual.is_tied and as_of is None:
             # Much that differs in halves is an arrangement that changed, unless a record says that it did not.
             is_sure = usual.proof is Proof.RECORDED or (
-                usual.like is not None and self._is_alike_otherwise(one, usual.like)
+                usual.like is not None and self._is_alike_otherwise(group, usual.like)
             )
             kind = DoubtKind.PARTED if not is_sure else kind if kind is DoubtKind.DRIFTED else DoubtKind.TIED
         proof = max((row.proof for row in rows if row.proof is not None), key=_PROOFS.index)
-        is_twin = usual.like is not None and one.is_twin_of(usual.like)
+        is_twin = usual.like is not None and group.is_twin_of(usual.like)
         if len(usual.others) == 1 and usual.like is not None:
-            is_chance = proof is Proof.ONCE and not (is_twin and _are_few(rows, one))
-            is_weak = kind is DoubtKind.DIFFERS and proof is not Proof.RECORDED and not self._share(one, usual.like)
+            is_chance = proof is Proof.ONCE and not (is_twin and _are_few(rows, group))
+            is_weak = kind is DoubtKind.DIFFERS and proof is not Proof.RECORDED and not self._share(group, usual.like)
             kind = DoubtKind.PARTED if is_chance or is_weak else kind
-        for rank in one.ranks:
+        for rank in group.ranks:
             yield Doubt(
                 kind=kind,
                 rank=rank,
                 others=usual.others,
                 tensors=tuple(row.name for row in rows),
-                compared=one.compared,
+                compared=group.compared,
                 proof=proof,
                 is_twin=is_twin,
                 as_of=as_of,
-                copy_of=self._copy_of(one, rows, usual.others),
+                copy_of=self._copy_of(group, rows, usual.others),
                 since=since,
                 agreed_at=agreed_at,
             )
@@ -304,48 +314,48 @@ class _Seen:
         in_run = [self._nearly_equal(odd, row.like, time) for time in self._same_run.intersection(row.equal)]
         return any(in_run) if in_run else all(self._nearly_equal(odd, row.like, time) for time in row.equal)
 
-    def _share(self, one: Alike, like: Alike) -> bool:
+    def _share(self, group: Alike, like: Alike) -> bool:
         """Tell whether two files changed together in a tensor that not everybody holds.
 
         Where they did not, a copy under another rank's name at the one other checkpoint explains that they were equal.
         """
-        rest = [each for each in self._alike if each not in {one, like} and each.names == one.names]
+        rest = [peer for peer in self._alike if peer not in {group, like} and peer.names == group.names]
         return not rest or any(
-            _at(one.now, place) == _at(like.now, place)
-            and any(_at(each.now, place) != _at(one.now, place) for each in rest)
-            and any(then is not None and _at(then, place) != _at(one.now, place) for then in one.thens)
-            for place in range(0, len(one.now), TENSOR_DIGEST_BYTES)
+            _at(group.now, place) == _at(like.now, place)
+            and any(_at(peer.now, place) != _at(group.now, place) for peer in rest)
+            and any(then is not None and _at(then, place) != _at(group.now, place) for then in group.thens)
+            for place in range(0, len(group.now), TENSOR_DIGEST_BYTES)
         )
 
-    def _nearly_equal(self, one: Alike, other: Alike, time: int) -> bool:
+    def _nearly_equal(self, group: Alike, other: Alike, time: int) -> bool:
         """Tell whether two files differed in few tensors at a time."""
-        if one.names != other.names:
+        if group.names != other.names:
             return False
-        if (one, other, time) not in self._near:
+        if (group, other, time) not in self._near:
             index = self.times.index(time) if time else None
-            ours, theirs = (each.now if index is None else each.thens[index] or b"" for each in (one, other))
-            places = range(0, len(one.names) * TENSOR_DIGEST_BYTES, TENSOR_DIGEST_BYTES)
+            ours, theirs = (member.now if index is None else member.thens[index] or b"" for member in (group, other))
+            places = range(0, len(group.names) * TENSOR_DIGEST_BYTES, TENSOR_DIGEST_BYTES)
             apart = (place for place in places if _at(ours, place) != _at(theirs, place))
-            most = few(len(one.names))
-            self._near[one, other, time] = next(islice(apart, most, None), None) is None
-        return self._near[one, other, time]
+            most = few(len(group.names))
+            self._near[group, other, time] = next(islice(apart, most, None), None) is None
+        return self._near[group, other, time]
 
     def _at(self, time: int) -> SavedAt | None:
         """Return the checkpoint of a time; None for the one that is judged."""
         other = self._others[self.times.index(time)] if time else None
         return None if other is None else SavedAt(other.name, other.step)
 
-    def _as_of(self, one: Alike, rows: Sequence[_Row]) -> str | None:
+    def _as_of(self, group: Alike, rows: Sequence[_Row]) -> str | None:
         """Return the other checkpoint from which most of what differs comes, by this rank's own tensors there."""
         places = [
-            (bisect_left(one.names, row.name) * TENSOR_DIGEST_BYTES, row.like)
+            (bisect_left(group.names, row.name) * TENSOR_DIGEST_BYTES, row.like)
             for row in rows
-            if row.like is not None and row.like.names == one.names
+            if row.like is not None and row.like.names == group.names
         ]
-        for index, (other, then) in enumerate(zip(self._others, one.thens, strict=True)):
+        for index, (other, then) in enumerate(zip(self._others, group.thens, strict=True)):
             old = other.same_run * sum(
                 then is not None
-                and _at(then, place) == _at(one.now, place)
+                and _at(then, place) == _at(group.now, place)
                 and (before := like.thens[index]) is not None
                 and _at(before, place) != _at(like.now, place)
                 for place, like in places
@@ -354,13 +364,13 @@ class _Seen:
                 return other.name
         return None
 
-    def _copy_of(self, one: Alike, rows: Sequence[_Row], others: Sequence[Rank]) -> Rank | None:
+    def _copy_of(self, group: Alike, rows: Sequence[_Row], others: Sequence[Rank]) -> Rank | None:
         if len(rows) <= FEW:
             return None
-        places = [bisect_left(one.names, row.name) * TENSOR_DIGEST_BYTES for row in rows]
+        places = [bisect_left(group.names, row.name) * TENSOR_DIGEST_BYTES for row in rows]
         for other in self._alike:
-            is_same = other.names == one.names and all(_at(other.now, at) == _at(one.now, at) for at in places)
-            if is_same and other is not one and other.ranks[0] not in others:
+            is_same = other.names == group.names and all(_at(other.now, at) == _at(group.now, at) for at in places)
+            if is_same and other is not group and other.ranks[0] not in others:
                 return other.ranks[0]
         return None
 
@@ -378,9 +388,9 @@ def _is_drift(row: _Row) -> bool:
     return bool(row.unequal) and max(row.equal) < min(0, *row.unequal)
 
 
-def _are_few(rows: Sequence[_Row], one: Alike) -> bool:
-    return len(rows) <= few(one.compared)
+def _are_few(rows: Sequence[_Row], group: Alike) -> bool:
+    return len(rows) <= few(group.compared)
 
 
-def _are_most(rows: Sequence[_Row], one: Alike) -> bool:
-    return len(rows) > FEW and 2 * len(rows) > one.compared
+def _are_most(rows: Sequence[_Row], group: Alike) -> bool:
+    return len(rows) > FEW and 2 * len(rows) > group.compared

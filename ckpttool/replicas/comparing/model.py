@@ -36,15 +36,18 @@ def believed(recorded: RecordedSlices | None, held: Mapping[Rank, TensorDigests]
     """
     if recorded is None or recorded.is_of_save:
         return recorded
-    places = {id(each.names): {name: at for at, name in enumerate(each.names)} for each in held.values()}
+    places = {
+        id(tensor_digests.names): {name: at for at, name in enumerate(tensor_digests.names)}
+        for tensor_digests in held.values()
+    }
     compared = pairs = sliced = alike = 0
     odd = Counter[Rank]()
     for name, slices in recorded.slices.items():
         holders: dict[int, dict[bytes, list[Rank]]] = defaultdict(lambda: defaultdict(list))
-        for rank, each in held.items():
-            at = places[id(each.names)].get(name)
+        for rank, tensor_digests in held.items():
+            at = places[id(tensor_digests.names)].get(name)
             if at is not None and rank in slices:
-                holders[slices[rank]][each.at(at)].append(rank)
+                holders[slices[rank]][tensor_digests.at(at)].append(rank)
         by_size = [sorted(values.values(), key=len) for values in holders.values()]
         parted = [rank for ranks in by_size for few_ranks in ranks[:-1] for rank in few_ranks]
         if len(parted) > 1:

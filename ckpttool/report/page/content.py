@@ -60,7 +60,7 @@ def lead(report: TreeReport) -> Lead:
     """Say what `resolve` says."""
     answer, code = report.resolution.decision, report.resolution.exit_code
     rejected = _rejected(report)
-    passed = tuple((shown(each.checkpoint.name), _why(each)) for each in rejected[:_MOST_PASSED])
+    passed = tuple((shown(rejection.checkpoint.name), _why(rejection)) for rejection in rejected[:_MOST_PASSED])
     if isinstance(answer, NoResumePoint):
         unsure = code is ExitCode.INCOMPLETE
         return Lead(
@@ -273,12 +273,12 @@ def kinds(report: TreeReport, most: int) -> list[Kind]:
         most: Findings that are told one by one, over all kinds; of each kind at least one is.
     """
     groups: dict[tuple[Severity, Code], list[Found]] = {}
-    for each in found(report):
-        groups.setdefault((each.finding.severity, each.finding.code), []).append(each)
+    for finding in found(report):
+        groups.setdefault((finding.finding.severity, finding.finding.code), []).append(finding)
     left = most
     kinds = []
     for (severity, code), those in sorted(groups.items(), key=lambda group: -group[0][0]):
-        ways = Counter(each.finding.remedy for each in those if each.finding.remedy is not None)
+        ways = Counter(item.finding.remedy for item in those if item.finding.remedy is not None)
         explanation = explained(code.value)
         room = max(left, 1)
         kinds.append(
@@ -302,9 +302,9 @@ _MOST_PLACES = 6
 def _where(those: Sequence[Found]) -> tuple[tuple[str, str], ...]:
     """Say of each checkpoint on which ranks it is, newest first."""
     ranks: dict[str, set[Rank]] = {}
-    for each in those:
-        if each.finding.ranks:
-            ranks.setdefault(each.save, set()).update(each.finding.ranks)
+    for item in those:
+        if item.finding.ranks:
+            ranks.setdefault(item.save, set()).update(item.finding.ranks)
     if sum(map(len, ranks.values())) <= len(ranks):  # the table says it as shortly
         return ()
     return tuple((save, on_ranks(sorted(those))) for save, those in list(ranks.items())[:_MOST_PLACES])

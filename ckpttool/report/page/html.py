@@ -49,7 +49,7 @@ def html(report: TreeReport) -> str:
         older=saves[MOST_SAVES:],
         map=drawn,
         ticks=list(_rank_ticks(drawn.width)) if drawn.noun == "rank" else [],
-        charts=[chart for each in report.curves if (chart := _chart(each, report, saves)) is not None],
+        charts=[chart for panel in report.curves if (chart := _chart(panel, report, saves)) is not None],
         notes=content.log_notes(report),
         grave=[kind for kind in kinds if kind.severity > 0],
         remarks=[kind for kind in kinds if not kind.severity > 0],
@@ -108,21 +108,21 @@ _TALL = 0.09
 """Of the height: labels nearer than that would lie on each other."""
 
 
-def _chart(each: Curve, report: TreeReport, saves: Sequence[Save]) -> _Chart | None:
-    limits = [] if each.threshold is None else [each.threshold]
-    scale = Scale.over([step for step, _ in each.points], [*(value for _, value in each.points), *limits])
+def _chart(panel: Curve, report: TreeReport, saves: Sequence[Save]) -> _Chart | None:
+    limits = [] if panel.threshold is None else [panel.threshold]
+    scale = Scale.over([step for step, _ in panel.points], [*(value for _, value in panel.points), *limits])
     if scale is None:
         return None
-    known = dict(each.points)
-    events = report.spikes if each.shows_spikes else ()
+    known = dict(panel.points)
+    events = report.spikes if panel.shows_spikes else ()
     spikes = [(event.step, known[event.step]) for event in events if event.step is not None and event.step in known]
-    summary = _summary(each, scale, len(spikes))
-    limit = None if each.threshold is None else (scale.y(each.threshold), f"{each.threshold:g}")
+    summary = _summary(panel, scale, len(spikes))
+    limit = None if panel.threshold is None else (scale.y(panel.threshold), f"{panel.threshold:g}")
     ticks = [(scale.y(value), f"{value:,.10g}") for value in scale.ticks()]
     return _Chart(
-        title=each.title,
-        unit=each.unit,
-        svg=curve(each.points, scale, threshold=each.threshold, spikes=spikes, summary=summary),
+        title=panel.title,
+        unit=panel.unit,
+        svg=curve(panel.points, scale, threshold=panel.threshold, spikes=spikes, summary=summary),
         ticks=[(at * 100, text) for at, text in ticks if limit is None or abs(at - limit[0]) > _TALL],
         steps=list(_step_ticks(scale)),
         limit=None if limit is None else (limit[0] * 100, limit[1]),
@@ -149,12 +149,12 @@ def _step_ticks(scale: Scale) -> Iterator[tuple[float, str]]:
     yield 100.0, f"{scale.last:,}"
 
 
-def _summary(each: Curve, scale: Scale, spikes: int) -> str:
-    finite = [value for _, value in each.points if value - value == 0]
-    told = f"{each.title} over steps {scale.first} to {scale.last}, from {min(finite):.4g} to {max(finite):.4g}"
-    if each.threshold is not None:
-        over = sum(not value < each.threshold for _, value in each.points)
-        told += f"; threshold {each.threshold:g}, {counted(over, 'step')} at or above it"
-    if each.shows_spikes:
+def _summary(panel: Curve, scale: Scale, spikes: int) -> str:
+    finite = [value for _, value in panel.points if value - value == 0]
+    told = f"{panel.title} over steps {scale.first} to {scale.last}, from {min(finite):.4g} to {max(finite):.4g}"
+    if panel.threshold is not None:
+        over = sum(not value < panel.threshold for _, value in panel.points)
+        told += f"; threshold {panel.threshold:g}, {counted(over, 'step')} at or above it"
+    if panel.shows_spikes:
         told += f"; {counted(spikes, 'spike')}"
     return told

@@ -94,11 +94,11 @@ def _findings(report: TreeReport) -> Iterator[str]:
     yield from ("", "| weight | finding | where | what | fix |", "|---|---|---|---|---|")
     told_ones = 0
     for kind in grave:
-        for each in kind.found[: max(MOST_FINDINGS - told_ones, 0)]:
+        for item in kind.found[: max(MOST_FINDINGS - told_ones, 0)]:
             told_ones += 1
-            where = " ".join(filter(None, (each.save, each.place)))
-            remedy = each.finding.remedy or ""
-            cells = (kind.severity.word, kind.code.value, where, each.finding.message, remedy)
+            where = " ".join(filter(None, (item.save, item.place)))
+            remedy = item.finding.remedy or ""
+            cells = (kind.severity.word, kind.code.value, where, item.finding.message, remedy)
             yield f"| {' | '.join(map(_cell, cells))} |"
     left = sum(kind.total for kind in grave) - told_ones
     if left:

@@ -42,7 +42,7 @@ def traps(strays: Sequence[str], checkpoints: Sequence[Checkpoint]) -> Iterator[
     steps = [(save.step, save.name, first_number(save.name)) for save in checkpoints if save.step is not None]
     if steps:
         _, newest, own = steps[-1]
-        _, taken, highest = max(steps, key=lambda each: each[2] or 0)
+        _, taken, highest = max(steps, key=lambda item: item[2] or 0)
         if own is not None and highest is not None and highest > own:
             message = f"{newest} is further than {taken}, which {_CALL} takes: a resumed run began to number anew"
             remedy = "resume with ProjectConfiguration(..., iteration=N), the number of the next save"

@@ -77,7 +77,7 @@ def scan_saves(storage: Storage, listing: Listing, options: ScanOptions) -> Inve
 def _called_freely(listing: Listing) -> list[str]:
     """Return the saves that a script named, and those called alike that were cut off before any rank's state."""
     within = dict(listing.inside(most=None))
-    saves = [name for name, names in within.items() if any(re.fullmatch(RANK_STATE, each) for each in names)]
+    saves = [name for name, names in within.items() if any(re.fullmatch(RANK_STATE, name) for name in names)]
     alike = {_without_numbers(name) for name in saves if name != _without_numbers(name)}
     cut = [name for name in within if name not in saves and _without_numbers(name) in alike]
     return [*saves, *(name for name in cut if not within[name] or any(map(_NAMED, within[name])))]
@@ -144,7 +144,7 @@ def _progress(storage: Storage, save: SaveFolder, world: int | None) -> tuple[in
     """Return the step, and what the schedule counts: by itself Accelerate lets it count each rank's batch."""
     registered = sorted(name for name in save.names if re.fullmatch(_REGISTERED, name))
     told = [first_told(storage, (save.path(name),)) for name in registered[:4]]
-    steps = [step for each in told for key in _STEPS if (step := whole_at(each, key)) is not None and step >= 0]
+    steps = [step for count in told for key in _STEPS if (step := whole_at(count, key)) is not None and step >= 0]
     has_schedule = "scheduler.bin" in save.names
     updates = whole_at(first_told(storage, (save.path("scheduler.bin"),)), "last_epoch") if has_schedule else None
     if steps:

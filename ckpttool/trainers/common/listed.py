@@ -68,7 +68,7 @@ def own_folder(checkpoint: Checkpoint, record: str, *records: str) -> Members | 
     """
     if checkpoint.is_tracked:
         return Refusal(why=f"is what {record} names, from which a start that names none goes on")
-    return Members(paths=(checkpoint.name,), records=tuple(f"{checkpoint.name}/{each}" for each in records))
+    return Members(paths=(checkpoint.name,), records=tuple(f"{checkpoint.name}/{own_record}" for own_record in records))
 
 
 def one_run(checkpoints: Sequence[Checkpoint]) -> tuple[RunSummary, ...]:

@@ -194,7 +194,10 @@ class LooseFile:
         """Tell the format: by content, since a `.ckpt` is as often torch's; else by name."""
         with storage.open(name) as source:
             head = source.read(0, HEAD_BYTES)
-            found = next((one.name for one in FORMATS if head.strip(b"\0") and one.recognise(head)), None)
+            found = next(
+                (shard_format.name for shard_format in FORMATS if head.strip(b"\0") and shard_format.recognise(head)),
+                None,
+            )
             named = SHARD_SUFFIXES[name.rpartition(".")[2]]
             if found is None or found in TORCH_FORMATS:
                 is_chain = found is FormatName.TORCH_ZIP and named is FormatName.TORCH_ZIPS

@@ -53,7 +53,7 @@ def told(start: OwnStart, view: View) -> Told:
     stage = 0 if stage is None else stage
     if save is None or wrote is None or stage in wrote:
         return Told()
-    made = f"{save.name} was saved with ZeRO stage {' or '.join(str(each) for each in wrote)}"
+    made = f"{save.name} was saved with ZeRO stage {' or '.join(str(shard) for shard in wrote)}"
     mend = f"write `{_STAGE}: {wrote[0]}`"
     if stage not in {0, 1, 2, 3}:
         return Told(choice=NotTold(why=f"`{_STAGE}` is {stage}, and {made}"), key=_STAGE, mend=mend)

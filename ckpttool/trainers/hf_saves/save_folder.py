@@ -146,7 +146,7 @@ def list_save(storage: Storage, folder: str, named: Callable[[str], FileNamed | 
         return SaveFolder(folder, frozenset(), (), (unreadable(folder, error),), expected=None, is_listed=False)
     expected = [store.expected for store in stores]
     shards += (shard for store in stores for shard in store.shards)
-    paths = {shard.path for shard in shards}.union(*(each for each in expected if each is not None))
+    paths = {shard.path for shard in shards}.union(*(name for name in expected if name is not None))
     return SaveFolder(
         name=folder,
         names=frozenset(name for name, _ in entries),

@@ -267,7 +267,11 @@ def _of_split(run: _Run) -> GoesOn:
         kept = replace(taken, effect=DataEffect.UNKNOWN, repeated=None, lost=None)
     if (taken.effect, taken.repeated, taken.lost) == (kept.effect, kept.repeated, kept.lost):
         return taken
-    condition = tuple(each for each, one in ((_NEW_SPLIT, taken), (_OLD_SPLIT, kept)) if one.effect is DataEffect.EXACT)
+    condition = tuple(
+        setting
+        for setting, position in ((_NEW_SPLIT, taken), (_OLD_SPLIT, kept))
+        if position.effect is DataEffect.EXACT
+    )
     why = _SPLIT_WHY.format(micro=was.micro, state=STATE)
     keeps = _keeps_micro(run.version)
     if keeps is None:

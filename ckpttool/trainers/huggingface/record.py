@@ -208,7 +208,7 @@ class Log(NamedTuple):
                 yield from found
 
 
-def logs_contradict(one: Log, later: Log, *, until: int) -> bool:
+def logs_contradict(log: Log, later: Log, *, until: int) -> bool:
     """Tell whether the log of a later save changed what an earlier one had logged up to a step.
 
     A run that goes on writes what it had logged byte by byte as it was, and two runs that parted never log alike again:
@@ -217,12 +217,12 @@ def logs_contradict(one: Log, later: Log, *, until: int) -> bool:
     Raises:
         OSError: One cannot be read.
     """
-    length = one.end - one.begin
+    length = log.end - log.begin
     last = min(length, _END)
-    with one.storage.open(one.path) as mine, later.storage.open(later.path) as theirs:
-        if mine.read(one.end - last, last) == theirs.read(later.begin + length - last, last):
+    with log.storage.open(log.path) as mine, later.storage.open(later.path) as theirs:
+        if mine.read(log.end - last, last) == theirs.read(later.begin + length - last, last):
             return False
-    for (step, loss), (other_step, other) in zip(one.losses(), later.losses(), strict=False):
+    for (step, loss), (other_step, other) in zip(log.losses(), later.losses(), strict=False):
         if min(step, other_step) > until:
             break
         if step != other_step or (loss != other and not math.isnan(loss) and not math.isnan(other)):

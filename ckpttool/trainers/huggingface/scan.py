@@ -181,13 +181,18 @@ def _source(state: State | None, number: int | None) -> StepSource:
 
 def _of_two_runs(found: list[_Scanned]) -> list[_Scanned]:
     """Doubt all saves if the logs of two contradict each other: no run that resumes changes what it logged before."""
-    logged = sorted((each for each in found if each.logged_to is not None), key=lambda each: each.checkpoint.step or 0)
-    pairs = (*pairwise(logged), *((logged[0], each) for each in logged[2:]))
+    logged = sorted(
+        (scanned for scanned in found if scanned.logged_to is not None),
+        key=lambda scanned: scanned.checkpoint.step or 0,
+    )
+    pairs = (*pairwise(logged), *((logged[0], scanned) for scanned in logged[2:]))
     apart = next((pair for pair in pairs if _contradict(*pair)), None) or _apart_later(logged)
     if apart is None:
         return found
-    one, two = (each.checkpoint.name for each in apart)
-    message = f"the logs in {one} and {two} contradict each other: two runs saved here, and nothing says which is meant"
+    first, two = (scanned.checkpoint.name for scanned in apart)
+    message = (
+        f"the logs in {first} and {two} contradict each other: two runs saved here, and nothing says which is meant"
+    )
     remedy = "move one run's checkpoints to another folder, or name the checkpoint with --checkpoint"
     return [
         scanned._replace(
@@ -203,26 +208,26 @@ def _of_two_runs(found: list[_Scanned]) -> list[_Scanned]:
     ]
 
 
-def _contradict(one: _Scanned, later: _Scanned) -> bool:
+def _contradict(scanned: _Scanned, later: _Scanned) -> bool:
     """Compare what both logged, as far as both were read: the same steps, with the same losses."""
-    end = min(one.logged_to or 0, max(later.losses, default=0))
-    unequal = {step for step, _ in one.losses.items() ^ later.losses.items() if step <= end}
-    pairs = ((one.losses.get(step, 0.0), later.losses.get(step, 0.0)) for step in unequal)
+    end = min(scanned.logged_to or 0, max(later.losses, default=0))
+    unequal = {step for step, _ in scanned.losses.items() ^ later.losses.items() if step <= end}
+    pairs = ((scanned.losses.get(step, 0.0), later.losses.get(step, 0.0)) for step in unequal)
     return any(not math.isnan(mine) and not math.isnan(theirs) for mine, theirs in pairs)
 
 
 def _apart_later(logged: Sequence[_Scanned]) -> tuple[_Scanned, _Scanned] | None:
     """Find two saves of which the logs are too long to be read at a scan, and part after what was read of them."""
-    pairs = [(one, later) for one, later in pairwise(logged) if not (one.is_read and later.is_read)]
+    pairs = [(earlier, later) for earlier, later in pairwise(logged) if not (earlier.is_read and later.is_read)]
     parted = map_waiting(lambda pair: _part(*pair), pairs)
     return next((pair for pair, is_parted in zip(pairs, parted, strict=True) if is_parted), None)
 
 
-def _part(one: _Scanned, later: _Scanned) -> bool:
-    if one.log is None or later.log is None:
+def _part(scanned: _Scanned, later: _Scanned) -> bool:
+    if scanned.log is None or later.log is None:
         return False
     try:
-        return logs_contradict(one.log, later.log, until=one.checkpoint.step or 0)
+        return logs_contradict(scanned.log, later.log, until=scanned.checkpoint.step or 0)
     except OSError:  # which its own check says
         return False
 

@@ -53,10 +53,10 @@ def scan_saves(storage: Storage, listing: Listing, options: ScanOptions) -> Inve
     cut_off = marked_unfinished(listing, (entry.name for entry in saves))
     found = list(map_waiting(lambda entry: _found(storage, entry, options), saves))
     found = [
-        replace(each, is_cut_off=True, findings=(*each.findings, not_finished(each.name)))
-        if each.name in cut_off
-        else each
-        for each in found
+        replace(entry, is_cut_off=True, findings=(*entry.findings, not_finished(entry.name)))
+        if entry.name in cut_off
+        else entry
+        for entry in found
     ]
     checkpoints = sorted(map(_checkpoint, _moments(found)), key=_age)
     others = (entry.name for entry in listing.entries if not is_save(entry.name) and entry.name != OWN_FOLDER)
@@ -104,7 +104,9 @@ def _found_folder(storage: Storage, name: str, options: ScanOptions) -> Found:
         store = look(storage, name, sizes=options.sizes)
         names = sorted(entry.name for entry in storage.entries(name))
         findings += [
-            stray(f"{name}/{each}") for each in names if not is_own(each) and each not in {META, MANIFEST_NAME}
+            stray(f"{name}/{file_name}")
+            for file_name in names
+            if not is_own(file_name) and file_name not in {META, MANIFEST_NAME}
         ]
         with storage.open(f"{name}/{META}") as source:
             record, stamp = read_record(source, sharded=True), source.stamp
@@ -118,9 +120,9 @@ def _found_folder(storage: Storage, name: str, options: ScanOptions) -> Found:
 def _moments(found: Iterable[Found]) -> Iterator[list[Found]]:
     """Put together what was saved at one moment, the one to load first: a whole one, and one that is named for it."""
     groups: dict[object, list[Found]] = defaultdict(list)
-    for each in found:
-        told = each.record.step is not None
-        groups[(*each.record.place, each.record.content, each.is_folder) if told else each.name].append(each)
+    for entry in found:
+        told = entry.record.step is not None
+        groups[(*entry.record.place, entry.record.content, entry.is_folder) if told else entry.name].append(entry)
     yield from groups.values()
 
 
@@ -135,7 +137,7 @@ def _rank(name: str) -> tuple[bool, bool, bool, str]:
 
 def _checkpoint(group: list[Found]) -> Checkpoint:
     if len(group) > 1:
-        group.sort(key=lambda each: (_is_torn(each), *_rank(each.name)))
+        group.sort(key=lambda entry: (_is_torn(entry), *_rank(entry.name)))
     own, record = group[0], group[0].record
     step = None if record.step is None else Step(record.step)
     named = step_in(own.name)
@@ -145,7 +147,7 @@ def _checkpoint(group: list[Found]) -> Checkpoint:
         findings = (*findings, note(Code.STEP_DISAGREES, message, path=own.name, expected=str(named), actual=str(step)))
     return Checkpoint(
         name=own.name,
-        aliases=tuple(sorted(each.name for each in group[1:])),
+        aliases=tuple(sorted(entry.name for entry in group[1:])),
         facts=(("epoch", record.epoch), ("optimizer_step", record.step)),
         scalars=Scalars(step=record.step),
         step=step,

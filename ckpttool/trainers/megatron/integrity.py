@@ -32,7 +32,7 @@ def with_digests(storage: Storage, checkpoint: Checkpoint) -> Checkpoint:
         why = (isinstance(error, OSError) and error.strerror) or error
         message = f"the digests of the save cannot be read ({why}): nothing is compared with them"
         digests, found = {}, (note(Code.META_UNREADABLE, message, path=path),)
-    found = tuple(each for each in found if each not in checkpoint.findings)
+    found = tuple(finding for finding in found if finding not in checkpoint.findings)
     own = tuple(sorted((f"{checkpoint.name}/{name}", digest) for name, digest in digests.items()))
     return replace(checkpoint, digests=own, findings=(*checkpoint.findings, *found))
 

@@ -196,14 +196,14 @@ def _distributed(storage: Storage, name: str, entries: Sequence[Entry], wanted: 
     elif kind_of(frozenset(kinds)) is SaveKind.DISTRIBUTED:
         commit = CommitState.UNCOMMITTED
     shards, expected = [*slices.shards], slices.expected
-    for each in (COMMON, TRAIN_STATE):
-        if each in kinds:
-            state = Shard(path=f"{name}/{each}", rank=None, role=ShardRole.STATE, format=FormatName.TORCH_ZIP)
-            shards += listed_shard(storage, state, kinds[each], findings, sizes=wanted.sizes)
+    for file_name in (COMMON, TRAIN_STATE):
+        if file_name in kinds:
+            state = Shard(path=f"{name}/{file_name}", rank=None, role=ShardRole.STATE, format=FormatName.TORCH_ZIP)
+            shards += listed_shard(storage, state, kinds[file_name], findings, sizes=wanted.sizes)
     if needs_common and expected is not None:
         expected = (*expected, f"{name}/{COMMON}")
     own = {METADATA_JSON, DCP_METADATA, COMMON, INTEGRITY, MANIFEST_NAME, *WRITTEN_INSIDE}
-    findings += [stray(f"{name}/{each}") for each in kinds if each not in own and not each.endswith(".distcp")]
+    findings += [stray(f"{name}/{kind}") for kind in kinds if kind not in own and not kind.endswith(".distcp")]
     return _Files(
         record=save_record(first_told(storage, [f"{name}/{COMMON}"] if COMMON in kinds else [])),
         shards=by_rank(shards),

@@ -209,7 +209,9 @@ def _slices(data: Section, loader: Section) -> int | None:
         first = said[0][0] if said and isinstance(said[0], list) and said[0] else None
         return _count({"first": first}, "first")
     handlers = loader.get("handler")
-    packs = isinstance(handlers, list) and any(isinstance(one, dict) and one.get("type") == _PACKS for one in handlers)
+    packs = isinstance(handlers, list) and any(
+        isinstance(handler, dict) and handler.get("type") == _PACKS for handler in handlers
+    )
     if packs or loader.get("create_attention_mask") or loader.get("create_compressed_eod_mask"):
         return _count(_section(data, "parallel_config"), "data_parallel")
     return None

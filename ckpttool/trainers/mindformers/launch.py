@@ -215,15 +215,15 @@ def _at(document: Dict[str, object], section: str) -> dict[str, object]:
     return value if isinstance(value, dict) else {}
 
 
-def _same(one: object, other: object) -> bool:
+def _same(first: object, other: object) -> bool:
     """Compare as YAML means it: True is not 1, and not-a-number is itself."""
-    if type(one) is not type(other):
+    if type(first) is not type(other):
         return False
-    if isinstance(one, dict) and isinstance(other, dict):
-        return one.keys() == other.keys() and all(_same(value, other[key]) for key, value in one.items())
-    if isinstance(one, list) and isinstance(other, list):
-        return len(one) == len(other) and all(map(_same, one, other))
-    return one == other or (one != one and other != other)  # noqa: PLR0124  # only not-a-number differs from itself
+    if isinstance(first, dict) and isinstance(other, dict):
+        return first.keys() == other.keys() and all(_same(value, other[key]) for key, value in first.items())
+    if isinstance(first, list) and isinstance(other, list):
+        return len(first) == len(other) and all(map(_same, first, other))
+    return first == other or (first != first and other != other)  # noqa: PLR0124  # only not-a-number differs from itself
 
 
 def _shown(value: object) -> str:

@@ -125,7 +125,7 @@ def _of_protobuf(data: bytes, what: str) -> _Told:
     layouts = {item.text(_NAME): item.message(_CONTENT) for item in items}
     if len(layouts) < len(items):
         raise ParseError("tells of a parameter twice", where=what)
-    return stages, ((name, _layout(each)) for name, each in layouts.items())
+    return stages, ((name, _layout(layout)) for name, layout in layouts.items())
 
 
 def _layout(layout: _Message) -> SavedLayout | None:
@@ -138,7 +138,7 @@ def _layout(layout: _Message) -> SavedLayout | None:
 
 def _dims(message: bytes) -> list[int]:
     record = _Message(message)
-    packed = (number for each in record.every(_DIMS) for number in varints(each))
+    packed = (number for dims in record.every(_DIMS) for number in varints(dims))
     return [signed(number) for number in (*record.numbers(_DIM), *packed)]
 
 
@@ -187,9 +187,11 @@ class _Message:
 def _of_json(data: bytes, what: str) -> _Told:
     record = parse_object(data, what=what)
     operators = get_object(record, "parallel_strategy_item", where=what)
-    stages = [get_int(as_object(each, where=what, key=key), "stage", where=what) for key, each in operators.items()]
+    stages = [
+        get_int(as_object(operator, where=what, key=key), "stage", where=what) for key, operator in operators.items()
+    ]
     items = get_object(record, "parallel_layout_item", where=what)
-    return stages, ((name, _json_layout(as_object(each, where=what, key=name), what)) for name, each in items.items())
+    return stages, ((name, _json_layout(as_object(item, where=what, key=name), what)) for name, item in items.items())
 
 
 def _json_layout(layout: JsonObject, what: str) -> SavedLayout | None:

@@ -78,7 +78,7 @@ def scan_saves(storage: Storage, listing: Listing, options: ScanOptions) -> Inve
 def _of_trainings(saves: Iterable[Checkpoint]) -> list[Checkpoint]:
     """Leave out what has the prefix of no save with a record: a folder that only ends in a number."""
     found = list(saves)
-    bare = {save.name for save in found if any(one.code is Code.METADATA_INCOMPLETE for one in save.findings)}
+    bare = {save.name for save in found if any(finding.code is Code.METADATA_INCOMPLETE for finding in save.findings)}
     prefixes = {save.prefix for save in found if save.name not in bare}
     return in_order_of_progress(save for save in found if not prefixes or save.prefix in prefixes)
 
@@ -106,7 +106,7 @@ def _scan_save(storage: Storage, name: str, options: ScanOptions) -> Checkpoint:
             expected += own.expected
         findings += _marks(name, names)
         findings += [
-            stray(f"{name}/{each}") for each in sorted(names - {*items, RECORD, MARK, MANIFEST_NAME}) if all(items)
+            stray(f"{name}/{name_}") for name_ in sorted(names - {*items, RECORD, MARK, MANIFEST_NAME}) if all(items)
         ]
     except OSError as error:
         findings.append(unreadable(name, error))
@@ -190,12 +190,16 @@ def _of_item(storage: Storage, folder: str, options: ScanOptions) -> _Item:
         names = {entry.name: entry.kind for entry in storage.entries(folder)}
     except (FileNotFoundError, NotADirectoryError):
         return _Item(shards=(), expected=(folder,))
-    stores = sorted(each for each, kind in names.items() if each.startswith(_OF_PROCESS) and kind is Kind.FOLDER)
+    stores = sorted(
+        item_name for item_name, kind in names.items() if item_name.startswith(_OF_PROCESS) and kind is Kind.FOLDER
+    )
     if not stores and _DATA not in names and MANIFEST not in names:
         # An item of the script's own: what it holds no record tells. Of arrays that lie otherwise, none is read.
         return _Item(shards=(), expected=() if TREE in names else (folder,) if not names else ())
     manifest = f"{folder}/{MANIFEST}"
-    places = ([f"{folder}/{_DATA}"] if _DATA in names else []) + [f"{folder}/{each}/{_DATA}" for each in stores]
+    places = ([f"{folder}/{_DATA}"] if _DATA in names else []) + [
+        f"{folder}/{item_name}/{_DATA}" for item_name in stores
+    ]
     shards = [_shard(storage, manifest, ShardRole.INDEX, options)] if MANIFEST in names else []
     for place in places:
         try:

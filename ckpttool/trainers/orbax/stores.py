@@ -65,7 +65,7 @@ def _followed(storage: Storage, checkpoint: Checkpoint, folder: str) -> Checkpoi
     beside = (shard for shard in checkpoint.shards if shard.path not in own or shard.role is ShardRole.INDEX)
     return replace(
         checkpoint,
-        shards=tuple(sorted((*beside, *(each for each in found if each is not None)), key=lambda shard: shard.path)),
+        shards=tuple(sorted((*beside, *(shard for shard in found if shard is not None)), key=lambda shard: shard.path)),
         findings=(*checkpoint.findings, *_against(storage, folder, store, needed, found)),
     )
 
@@ -129,5 +129,5 @@ def _named(data: bytes, path: str) -> frozenset[str]:
         leaf = as_object(value, where=path, key=key)
         keys, kind = leaf.get("key_metadata"), as_object(leaf.get("value_metadata"), where=path, key=key)
         if isinstance(keys, list) and kind.get("value_type") in _IN_STORE:
-            names.add(".".join(str(each.get("key")) if isinstance(each, dict) else "?" for each in keys))
+            names.add(".".join(str(key.get("key")) if isinstance(key, dict) else "?" for key in keys))
     return frozenset(names)

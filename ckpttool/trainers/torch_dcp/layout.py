@@ -107,10 +107,12 @@ def _told(storage: Storage, name: str, store: DcpStore) -> Told:
     from ckpttool.trainers.torch_dcp.saves import BATCHES, SAMPLES, STEPS, Told, progress
 
     words: dict[str, Iterable[str]] = {"step": STEPS, "samples": SAMPLES, "batch": BATCHES}
-    if any(each.startswith(COMPOSER_TIME) for each in store.names):  # its `iteration` counts nothing by default
+    if any(
+        tensor_name.startswith(COMPOSER_TIME) for tensor_name in store.names
+    ):  # its `iteration` counts nothing by default
         words = {"step": {f"{COMPOSER_TIME}batch"}, "samples": {f"{COMPOSER_TIME}sample"}}
     numbers = progress(storage, name, store, words)
-    has_optimizer = any(part in _OPTIMIZER for each in store.names for part in each.split(".")[:2])
+    has_optimizer = any(part in _OPTIMIZER for tensor_name in store.names for part in tensor_name.split(".")[:2])
     return Told(
         scalars=Scalars(
             step=numbers.get("step"),

@@ -81,10 +81,10 @@ class SaveTree:
         found = list(map_waiting(partial(self._checkpoint, storage, options, newest), names))
         found = [_cut_off(save) if isinstance(save, Checkpoint) and save.name in cut_off else save for save in found]
         checkpoints = sorted(
-            (each for each in found if isinstance(each, Checkpoint)),
+            (save for save in found if isinstance(save, Checkpoint)),
             key=lambda save: (save.step is not None, save.step or 0, save.name),
         )
-        withheld = tuple(each for each in found if isinstance(each, Finding))
+        withheld = tuple(save for save in found if isinstance(save, Finding))
         known = {OWN_FOLDER, *names}
         others = (entry.name for entry in listing.entries if entry.name not in known)
         strays = tuple(name for name in others if name.removesuffix(UNFINISHED_MARK) not in cut_off)

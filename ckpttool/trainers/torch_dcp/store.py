@@ -117,7 +117,10 @@ def look_closer(storage: Storage, checkpoint: Checkpoint, *folders: str) -> Chec
         checkpoint = replace(
             checkpoint,
             shards=tuple(sorted((*beside, *own.values()), key=lambda shard: (shard.rank or 0, shard.path))),
-            findings=(*checkpoint.findings, *(each for each in (*store.findings, *missing) if each not in known)),
+            findings=(
+                *checkpoint.findings,
+                *(finding for finding in (*store.findings, *missing) if finding not in known),
+            ),
         )
     return checkpoint
 
@@ -191,7 +194,7 @@ def _records(
     merged = DcpMetadata(
         tensors=_merged(parts),
         values=tuple(dict.fromkeys(name for part in parts for name in part.values)),
-        slices=tuple(each for part in parts for each in part.slices),
+        slices=tuple(slice_ for part in parts for slice_ in part.slices),
         calls=tuple(sorted({call for part in parts for call in part.calls})),
     )
     return merged, tuple(findings)
@@ -257,9 +260,9 @@ def _compared(
         findings.append(unsafe(Code.UNSAFE_NAME, message, path=record))
     ends = {path: end for path, end in files.ends.items() if not leads_out(path)}
     odd: dict[str, list[Slice]] = {path: [] for path in sorted(files.odd & ends.keys())}
-    for each in found.slices if odd else ():
-        if each.path in odd:
-            odd[each.path].append(each)
+    for slice_ in found.slices if odd else ():
+        if slice_.path in odd:
+            odd[slice_.path].append(slice_)
     findings += islice((gap for path, slices in odd.items() for gap in _gaps(record, path, slices)), MAX_FINDINGS)
     findings += islice(_uncovered(record, found, files.slices), MAX_FINDINGS)
     changed = files.changed & ends.keys()
@@ -275,7 +278,7 @@ def _compared(
     inner = (path for path in sorted(least.keys() - listed.keys()) if "/" in path.removeprefix(f"{folder}/"))
     listed |= {shard.path: shard for path in inner if (shard := _shard(storage, path, sizes=True)).stamp is not None}
     findings += [stray(path) for path in sorted(listed.keys() - least.keys())]
-    findings += [_missing(path) for path in sorted(_below(folder, each) for each in changed) if path not in listed]
+    findings += [_missing(path) for path in sorted(_below(folder, path) for path in changed) if path not in listed]
     expected = sorted(least.keys() - {_below(folder, path) for path in changed})
     own = (listed[path] for path in expected if path in listed)
     return DcpStore(
@@ -331,17 +334,17 @@ def _not_looked_into(path: str, message: str, *, remedy: str | None = None) -> F
 
 def _is_raw(found: DcpMetadata) -> bool:
     """Tell by one slice whether it is as long as the tensor's data: then no archive of `torch.save` is around it."""
-    for each in found.slices:
-        tensor = found.tensors.get(each.name)
+    for slice_ in found.slices:
+        tensor = found.tensors.get(slice_.name)
         digits = None if tensor is None or tensor.dtype is None else re.search("[0-9]+", tensor.dtype)
-        if tensor is not None and digits is not None and each.length:
-            return any(each.length * 8 == prod(sizes) * int(digits[0]) for _, sizes in tensor.chunks)
+        if tensor is not None and digits is not None and slice_.length:
+            return any(slice_.length * 8 == prod(sizes) * int(digits[0]) for _, sizes in tensor.chunks)
     return False
 
 
 def _gaps(record: str, path: str, slices: Iterable[Slice]) -> Iterator[Finding]:
     """Find bytes of a file that belong to no slice, or to two."""
-    spans = sorted({(each.offset, each.offset + each.length) for each in slices})
+    spans = sorted({(slice_.offset, slice_.offset + slice_.length) for slice_ in slices})
     for (_, end), (begin, _) in pairwise([(0, 0), *spans]):
         if begin != end:
             what = "no slice has" if begin > end else "two slices have"
@@ -406,12 +409,12 @@ def values_of(storage: Storage, folder: str, slices: Mapping[str, Slice]) -> dic
     from ckpttool.core.formats.torch.plain import plain_values
 
     found: dict[str, object] = {}
-    for name, each in sorted(slices.items()):
-        if leads_out(each.path):
+    for name, content in sorted(slices.items()):
+        if leads_out(content.path):
             continue
         try:
-            with storage.open(_below(folder, each.path)) as source:
-                found[name] = plain_values(source, each.offset, each.offset + each.length)
+            with storage.open(_below(folder, content.path)) as source:
+                found[name] = plain_values(source, content.offset, content.offset + content.length)
         except (OSError, BrokenPickleError):  # the check of every file, later, says which and why
             continue
     return found
@@ -422,4 +425,4 @@ def value_slices(store: DcpStore) -> dict[str, Slice]:
     if store.metadata is None:
         return {}
     values = set(store.metadata.values)
-    return {each.name: each for each in store.metadata.slices if each.name in values and not each.is_changed}
+    return {slice_.name: slice_ for slice_ in store.metadata.slices if slice_.name in values and not slice_.is_changed}

@@ -86,7 +86,9 @@ def _told(storage: Storage, name: str, store: DcpStore) -> Told:
 def _content(storage: Storage, name: str, store: DcpStore) -> Content:
     """Tell by the names of what was saved whether it was the weights alone."""
     if store.metadata is not None:
-        return Content.FULL if any(each.startswith(STATE) for each in store.names) else Content.WEIGHTS_ONLY
+        return (
+            Content.FULL if any(tensor_name.startswith(STATE) for tensor_name in store.names) else Content.WEIGHTS_ONLY
+        )
     if any(shard.format is FormatName.SAFETENSORS for shard in store.shards):
         return Content.WEIGHTS_ONLY
     if store.commit is not CommitState.COMMITTED:

@@ -181,7 +181,7 @@ def _with_exchanged_names(saves: Sequence[Checkpoint], counts: Mapping[str, int]
     others = _exchanged({save.step or 0: counts[save.name] for save in saves if save.name in counts})
     for save in saves:
         step = save.step or 0
-        is_doubted = any(one.code is Code.STEP_DISAGREES for one in save.findings)
+        is_doubted = any(finding.code is Code.STEP_DISAGREES for finding in save.findings)
         if step not in others or is_doubted:
             yield save
             continue
@@ -244,11 +244,11 @@ def _is_confirmed(step: int, count: int | None, steps: Sequence[int], counts: Ma
         counts: Their batches by their steps.
     """
     gap = step - steps[-1]
-    is_next = any(after - before == gap for before, after in pairwise(steps)) or not any(one % gap for one in steps)
+    is_next = any(after - before == gap for before, after in pairwise(steps)) or not any(step_ % gap for step_ in steps)
     if count is None or count == step:
         return is_next or count == step
     epochs = step - count
-    earlier = math.gcd(*(one - batches for one, batches in counts.items()))
+    earlier = math.gcd(*(step_ - batches for step_, batches in counts.items()))
     if epochs < 0 or math.gcd(earlier, epochs) < max(count, *counts.values(), 1):
         return False
     if earlier:
@@ -278,9 +278,10 @@ def _look(storage: Storage, name: str, options: ScanOptions) -> _Save:
     except OSError as error:
         return _Save(name=name, roles=(), data=(), findings=(unreadable(name, error),))
     found = [OWN_ROLE] if holds_a_model(entries) else []
-    found += [each for each in sorted(entries) if _is_role(storage, name, each, entries[each])]
+    found += [role for role in sorted(entries) if _is_role(storage, name, role, entries[role])]
     data = [
-        _shard(storage, f"{name}/{each}", None, ShardRole.STATE, options) for each in sorted(filter(is_data, entries))
+        _shard(storage, f"{name}/{data_file}", None, ShardRole.STATE, options)
+        for data_file in sorted(filter(is_data, entries))
     ]
     # What lies beside a model's files goes with them: its config and its tokenizer.
     strays = [] if OWN_ROLE in found else sorted(entries.keys() - {*found, *filter(is_data, entries), MANIFEST_NAME})
@@ -288,7 +289,7 @@ def _look(storage: Storage, name: str, options: ScanOptions) -> _Save:
         name=name,
         roles=tuple(_look_at_role(storage, name, role, options) for role in found),
         data=tuple(data),
-        findings=tuple(stray(f"{name}/{each}") for each in strays),
+        findings=tuple(stray(f"{name}/{stray_name}") for stray_name in strays),
     )
 
 
@@ -427,14 +428,20 @@ def _checksums(storage: Storage, path: str) -> str | None:
 
 def _kinds(saves: Sequence[_Save], role: str) -> frozenset[str]:
     """Return the kinds of files that any save has of a role: the training's config says which, for all alike."""
-    return frozenset(kind for save in saves for each in save.roles if each.name == role for kind in each.kinds)
+    return frozenset(
+        kind for save in saves for role_state in save.roles if role_state.name == role for kind in role_state.kinds
+    )
 
 
 def _loaders(save: _Save, saves: Sequence[_Save]) -> Iterator[str]:
     """Yield the files of all data-parallel ranks' loaders, of which another save of as many ranks tells the number."""
     worlds = {role.world for role in save.roles}
-    alike = [each for each in saves if each.is_fine_tuning and {role.world for role in each.roles} == worlds]
-    names = {posixpath.basename(shard.path) for each in alike for shard in each.data}
+    alike = [
+        save_seen
+        for save_seen in saves
+        if save_seen.is_fine_tuning and {role.world for role in save_seen.roles} == worlds
+    ]
+    names = {posixpath.basename(shard.path) for save_seen in alike for shard in save_seen.data}
     for name in sorted(names) if save.is_fine_tuning and save.data else ():
         yield f"{save.name}/{name}"
 
@@ -447,7 +454,9 @@ def _content(kinds: frozenset[str]) -> Content:
 
 def _lacks(save: _Save, saves: Sequence[_Save]) -> Iterator[Finding]:
     """Find what other saves have and this has not."""
-    elsewhere = {role.name for each in saves for role in each.roles if role.kinds} - {role.name for role in save.roles}
+    elsewhere = {role.name for save_seen in saves for role in save_seen.roles if role.kinds} - {
+        role.name for role in save.roles
+    }
     for role in sorted(elsewhere):
         held = f"{role}/" if role else "a model's files in their own folder"
         message = f"other saves hold {held}, this one does not"

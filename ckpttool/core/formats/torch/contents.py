@@ -156,7 +156,7 @@ class _Walk:
         elif isinstance(value, Made):
             return self._inside_object(path, value)
         elif isinstance(value, (list, tuple)):
-            if not all(isinstance(each, (int, float, str)) for each in value):
+            if not all(isinstance(item, (int, float, str)) for item in value):
                 return _inside(path, enumerate(value))  # as it goes: a list may hold itself a million times
             if 0 < len(value) <= _MOST_PLAIN:
                 self._keep(path, f"({', '.join(map(repr, value))})")
@@ -190,7 +190,7 @@ class _Walk:
 
 def _inside(path: str, held: Iterable[tuple[object, object]]) -> Iterator[tuple[str, object]]:
     dot = "." if path else ""
-    return ((f"{path}{dot}{_key(key)}", each) for key, each in held)
+    return ((f"{path}{dot}{_key(key)}", member) for key, member in held)
 
 
 def _key(key: object) -> str:

@@ -72,8 +72,10 @@ def read_dcp_metadata(data: bytes) -> DcpMetadata:
     declared, stored = said.get("state_dict_metadata"), said.get("storage_data")
     if not isinstance(declared, dict) or not isinstance(stored, dict):
         raise BrokenPickleError("it does not say which slices there are")
-    tensors = {name: _tensor(each) for name, each in declared.items() if isinstance(name, str) and not _is_value(each)}
-    values = tuple(name for name, each in declared.items() if isinstance(name, str) and _is_value(each))
+    tensors = {
+        name: _tensor(value) for name, value in declared.items() if isinstance(name, str) and not _is_value(value)
+    }
+    values = tuple(name for name, value in declared.items() if isinstance(name, str) and _is_value(value))
     first = tuple(_slice(key, info) for key, info in stored.items())
     return DcpMetadata(
         tensors=tensors, values=values, slices=(*first, *machine.slices), calls=tuple(sorted(machine.calls))
@@ -107,13 +109,13 @@ def slice_names(storage: Storage, path: str) -> dict[int, str]:
     except (OSError, BrokenPickleError):
         return {}
     parts: dict[str, list[Slice]] = defaultdict(list)
-    for each in sorted(found.slices):
-        parts[each.name].append(each)
+    for slice_ in sorted(found.slices):
+        parts[slice_.name].append(slice_)
     names: dict[int, str] = {}
     for fqn, slices in parts.items():
-        for number, each in enumerate(slices, 1):
-            if each.path == name:
-                names[each.offset] = fqn if len(slices) == 1 else f"{fqn} (part {number} of {len(slices)})"
+        for number, slice_ in enumerate(slices, 1):
+            if slice_.path == name:
+                names[slice_.offset] = fqn if len(slices) == 1 else f"{fqn} (part {number} of {len(slices)})"
     return names
 
 
@@ -126,7 +128,7 @@ def _tensor(declared: object) -> SplitTensor:
     shape, parts, properties = said.get("size"), said.get("chunks"), said.get("properties")
     if not isinstance(parts, list):
         raise BrokenPickleError("it does not say into which parts a tensor was split")
-    chunks = tuple(each if isinstance(each, Chunk) else _chunk(each) for each in parts)
+    chunks = tuple(part if isinstance(part, Chunk) else _chunk(part) for part in parts)
     state = properties.state if isinstance(properties, Made) else properties
     dtype = state[0] if isinstance(state, tuple) and state else None
     return SplitTensor(dtype.name if isinstance(dtype, Global) else None, numbers_in(shape), chunks)

@@ -234,4 +234,4 @@ def trust(module: str, name: str) -> Trust:
 
 
 def _reaches(parts: list[str]) -> bool:
-    return any(one.startswith("__") and one.endswith("__") for one in parts) or not _REACHES.isdisjoint(parts)
+    return any(part.startswith("__") and part.endswith("__") for part in parts) or not _REACHES.isdisjoint(parts)

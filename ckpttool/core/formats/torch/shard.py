@@ -169,13 +169,13 @@ def _missing(root: str, records: Iterable[ZipEntry], storages: Iterable[StorageI
                 expected=name,
             )
             continue
-        each = _ITEM_BYTES.get(storage.kind)
+        item_bytes = _ITEM_BYTES.get(storage.kind)
         # A storage of bytes may end within a number.
-        if each is not None and size // each != storage.numel:
+        if item_bytes is not None and size // item_bytes != storage.numel:
             yield damage(
                 Code.HEADER_INVALID,
                 f"The record {quoted(name)} has {size} bytes, but {quoted(f'{root}/data.pkl')} says {storage.numel} "
-                f"numbers of {each} bytes ({storage.kind}).",
-                expected=str(storage.numel * each),
+                f"numbers of {item_bytes} bytes ({storage.kind}).",
+                expected=str(storage.numel * item_bytes),
                 actual=str(size),
             )

@@ -66,7 +66,7 @@ def numbers_in(value: object) -> Numbers:
     Raises:
         BrokenPickleError: It is none.
     """
-    if not isinstance(value, tuple) or any(type(each) is not int or each < 0 for each in value):
+    if not isinstance(value, tuple) or any(type(item) is not int or item < 0 for item in value):
         raise BrokenPickleError("a size or an offset in it is no number")
     return value
 

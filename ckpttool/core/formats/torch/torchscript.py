@@ -35,29 +35,29 @@ def look_at_code(source: ByteSource, records: Iterable[Deflated]) -> tuple[tuple
         OSError: The disk did not answer.
     """
     inflated = nbytes = 0
-    for one in records:
-        inflated += one.size
+    for record in records:
+        inflated += record.size
         if inflated > MOST_BYTES:
             message = (
                 f"The archive of torch.jit.save holds more than {MOST_BYTES >> 20} MiB of deflated source, which "
                 "ckpttool does not inflate."
             )
             return (unknown(Code.UNSUPPORTED_FORMAT, message),), nbytes
-        nbytes += one.record.end - one.record.begin
-        if (why := _fault(source, one)) is not None:
-            message = f"The deflated record '{one.record.name[:120]}' is not whole: {why}."
+        nbytes += record.record.end - record.record.begin
+        if (why := _fault(source, record)) is not None:
+            message = f"The deflated record '{record.record.name[:120]}' is not whole: {why}."
             return (damage(Code.CHECKSUM_MISMATCH, message),), nbytes
     return (), nbytes
 
 
-def _fault(source: ByteSource, one: Deflated) -> str | None:
+def _fault(source: ByteSource, record: Deflated) -> str | None:
     """Tell why a record is not what its headers say."""
     inflater = zlib.decompressobj(_RAW)
     crc = size = 0
-    at, end = one.record.begin, one.record.end
+    at, end = record.record.begin, record.record.end
     pending = b""
     try:
-        while not inflater.eof and size <= one.size:
+        while not inflater.eof and size <= record.size:
             if not pending:
                 pending = source.read(at, min(_PIECE, end - at))
                 at += len(pending)
@@ -69,6 +69,6 @@ def _fault(source: ByteSource, one: Deflated) -> str | None:
             crc = zlib.crc32(piece, crc)
     except zlib.error as error:
         return str(error)
-    if size != one.size or inflater.unused_data or at < end:
-        return f"it inflates to other than {one.size} bytes"
-    return None if crc == one.record.crc32 else f"CRC32 {crc:08x} instead of {one.record.crc32:08x}"
+    if size != record.size or inflater.unused_data or at < end:
+        return f"it inflates to other than {record.size} bytes"
+    return None if crc == record.record.crc32 else f"CRC32 {crc:08x} instead of {record.record.crc32:08x}"

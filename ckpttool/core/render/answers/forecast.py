@@ -44,15 +44,18 @@ def table(answer: Forecast) -> RenderableType:
         return stack(line(f"No checkpoint in {shown(answer.inventory.root)}", style="bold red"))
     requests, tasks = _requests(answer), sum(checkpoint.tasks for checkpoint in answer.checkpoints)
     asked = "" if requests is None else f" by {counted(requests, 'request')} or more"
-    told = f"Would read about {size(sum(each.nbytes for each in answer.checkpoints))}{asked}: {counted(tasks, 'task')}"
+    told = (
+        f"Would read about {size(sum(checkpoint.nbytes for checkpoint in answer.checkpoints))}{asked}: "
+        f"{counted(tasks, 'task')}"
+    )
     rows = columns()
     rows.add_column("NAME")
     for header in ("SHARDS", "TASKS", "READ", *([] if requests is None else ["REQUESTS"])):
         rows.add_column(header, justify="right", no_wrap=True)
-    for each in answer.checkpoints:
-        cells = [str(each.shards), str(each.tasks), size(each.nbytes)]
-        name = line(shown(each.name) + ("" if each.asked else "  (to compare with)"))
-        rows.add_row(name, *cells, *([] if each.requests is None else [str(each.requests)]))
+    for checkpoint in answer.checkpoints:
+        cells = [str(checkpoint.shards), str(checkpoint.tasks), size(checkpoint.nbytes)]
+        name = line(shown(checkpoint.name) + ("" if checkpoint.asked else "  (to compare with)"))
+        rows.add_row(name, *cells, *([] if checkpoint.requests is None else [str(checkpoint.requests)]))
     return stack(line(told, style="bold"), line(_LOOKS[answer.level], style="dim"), "", whole_words(rows))
 
 

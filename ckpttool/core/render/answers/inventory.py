@@ -89,7 +89,7 @@ class _Shards(Spelled):
 
     def __getitem__(self, index: int | slice) -> Any:  # noqa: ANN401  one document, or several
         if isinstance(index, slice):
-            return [self[each] for each in range(*index.indices(len(self)))]
+            return [self[place] for place in range(*index.indices(len(self)))]
         shard = self._shards[index]
         return {"path": shard.path, "rank": shard.rank, "bytes": shard.stamp.size if shard.stamp else None}
 
@@ -254,13 +254,13 @@ class _CheckpointTable:
         sizes = {checkpoint.scalars.global_batch_size for checkpoint in self._newest_first} - {None}
         yield _Column("STEP", [_number(checkpoint.step) for checkpoint in checkpoints])
         updates = [dict(checkpoint.facts).get("optimizer_step") for checkpoint in checkpoints]
-        yield _Column("OPT STEP", [_number(each) for each in updates])
+        yield _Column("OPT STEP", [_number(update) for update in updates])
         yield _Column("RANKS", [_marked(checkpoint) for checkpoint in checkpoints])
         yield _Column("SIZE", [size(checkpoint.nbytes) for checkpoint in checkpoints])
         yield _Column("GBS", [_number(checkpoint.scalars.global_batch_size) for checkpoint in checkpoints])
         if len(sizes) > 1:
             yield _Column("SAMPLES", [_number(checkpoint.samples) for checkpoint in checkpoints])
-        health = [line(each.health.value, style=HEALTH_STYLE[each.health]) for each in checkpoints]
+        health = [line(checkpoint.health.value, style=HEALTH_STYLE[checkpoint.health]) for checkpoint in checkpoints]
         yield _Column("HEALTH", health, "left")
         yield _Column(SAVED, [minute(checkpoint.saved_ns) or _NOT_TOLD for checkpoint in checkpoints], "left")
         yield _Column("AGE", [age(checkpoint.saved_ns, self._now) or _NOT_TOLD for checkpoint in checkpoints])

@@ -45,7 +45,7 @@ def _launch_document(launch: Launch) -> Document:
         "schema": "ckpttool/launch/1",
         "config": launch.output,
         "written": launch.written,
-        "changes": [{"key": one.key, "before": one.before, "after": one.after} for one in launch.changes],
+        "changes": [{"key": change.key, "before": change.before, "after": change.after} for change in launch.changes],
         "command": launch.commands[0],
         "commands": list(launch.commands),
         "folder": launch.folder,
@@ -121,7 +121,7 @@ def _launch_table(launch: Launch) -> RenderableType:
     parts += grouped_findings(launch.plan.findings, point.topology.world_size, launch.view)
     if point.renames:
         parts += [line(), *renames(point)]
-    each = ", one node each" if len(commands) > 1 else ""
-    parts += [line(), line(f"Start it with{each} (in {launch.folder}):", style="bold")]
+    per_node = ", one node each" if len(commands) > 1 else ""
+    parts += [line(), line(f"Start it with{per_node} (in {launch.folder}):", style="bold")]
     # Each command stands alone on its line, so that it can be copied whole.
     return stack(*parts, *(line(command, no_wrap=True) for command in commands))

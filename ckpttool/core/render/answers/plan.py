@@ -196,7 +196,9 @@ def refusal(answer: NoResumePoint, code: ExitCode) -> str:
     if seen_in_part(answer.findings):
         return f"Nobody knows from this machine what {root} holds"
     if code is ExitCode.INCOMPLETE:
-        return _unknown([*answer.findings, *(reason for one in answer.rejected for reason in one.reasons)], root)
+        return _unknown(
+            [*answer.findings, *(reason for rejection in answer.rejected for reason in rejection.reasons)], root
+        )
     if answer.is_named:
         return f"{shown(answer.rejected[0].checkpoint.name)} cannot be resumed from"
     return f"Nothing to resume from in {root}"

@@ -114,7 +114,7 @@ def check_document(check: Check) -> Document:
 def table(answer: Preflight | Lint) -> RenderableType:
     """Show the answer, what was looked at, and why not."""
     checks, go = answer.checks, answer.go
-    longest = max((len(each) for each, _ in _WORDS.values()), default=0)
+    longest = max((len(style) for style, _ in _WORDS.values()), default=0)
     rows = []
     for check in checks:
         ended, style = word(check)
@@ -154,7 +154,7 @@ def _listed(answer: Preflight | Lint, reasons: Sequence[Reason], most: int, styl
         first = kind[0].finding
         text = line(first.severity.word, style=style)
         text.append(f" {first.code.value}", style="bold")
-        message = told([each.finding for each in kind], ranks_of(answer), view)
+        message = told([reason.finding for reason in kind], ranks_of(answer), view)
         text.append(f" {_place(kind[0])}{shown(message)}", style="")
         yield line()
         yield text
@@ -211,4 +211,4 @@ def kinds(reasons: Sequence[Reason]) -> list[list[Reason]]:
 
 
 def _gravest_first(reasons: Sequence[Reason]) -> list[Reason]:
-    return sorted(reasons, key=lambda each: -each.finding.severity)
+    return sorted(reasons, key=lambda reason: -reason.finding.severity)

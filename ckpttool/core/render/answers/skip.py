@@ -50,4 +50,4 @@ def table(answer: SkipAnswer) -> RenderableType:
         lines.append(f"rounded down to whole sinks of {skip.sink_size} batches{as_who}")
     if answer.exact_sizes:
         lines.append(f"exact with a global batch size of {' or '.join(map(str, answer.exact_sizes))}")
-    return stack(headline, line(), *(Indented(line(each)) for each in lines))
+    return stack(headline, line(), *(Indented(line(item)) for item in lines))

@@ -106,7 +106,9 @@ def _content(reports: Sequence[ShardReport], level: Level) -> str:
     if all(report.remembered for report in reports):
         return "nothing was read: every shard is unchanged since an earlier check found it verified"
     read = sum(not report.remembered and report.stamp is not None for report in reports)
-    if level is Level.NUMERICS and any(f.code is Code.UNSUPPORTED_FORMAT for each in reports for f in each.findings):
+    if level is Level.NUMERICS and any(
+        f.code is Code.UNSUPPORTED_FORMAT for report in reports for f in report.findings
+    ):
         return _LOOKED[Level.CHECKSUM]
     if not level.reads_content or read == len(reports):
         return _LOOKED[level]

@@ -213,7 +213,7 @@ class RayEngine:
         host, version, places, observed = answer
         assert_same(host, version)
         observed.own["task"] = [batch[place] for place in places]
-        yield from (_of_this_tree(each, host) for each in unpacked(observed))
+        yield from (_of_this_tree(observation, host) for observation in unpacked(observed))
 
 
 def assert_same(host: str, version: str) -> None:
@@ -258,7 +258,7 @@ def _as_listed(task: CheckTask) -> CheckTask:
 def _of_this_tree(observed: Observation, host: str) -> Observation:
     """Return what a node saw, unless it saw another file than lies here: its own disk proves nothing of this one."""
     task, stamp = observed.task, observed.report.stamp
-    is_gone = stamp is None and any(each.code is Code.CHANGED_WHILE_READING for each in observed.report.findings)
+    is_gone = stamp is None and any(finding.code is Code.CHANGED_WHILE_READING for finding in observed.report.findings)
     if not is_local(task.root) or not (is_gone or (stamp is not None and stamp != task.listed)):
         return observed
     try:
@@ -288,7 +288,7 @@ def look(version: str, tasks: Packed, timeout: float) -> tuple[str, str, list[in
     else:
         observed = list(ThreadEngine(jobs=1, timeout=timeout, work=_work).run(batch))
     place_of = {(task.path, task.part): place for place, task in enumerate(batch)}
-    places = [place_of[each.task.path, each.task.part] for each in observed]
+    places = [place_of[observation.task.path, observation.task.part] for observation in observed]
     seen = packed(observed)
     for fields in (seen.shared, seen.own):
         fields.pop("task", None)

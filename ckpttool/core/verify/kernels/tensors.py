@@ -69,9 +69,9 @@ def _is_text(name: str) -> bool:
 
 def join_tensors(seen: Sequence[TensorsSeen]) -> TensorsSeen:
     """Return what passes over consecutive parts of a file tell together; a tensor with a gap stays unknown."""
-    whole = [pair for each in seen for pair in each.whole]
+    whole = [pair for seen_part in seen for pair in seen_part.whole]
     known: dict[str, TensorPart] = {}
-    for part in sorted((part for each in seen for part in each.parts), key=lambda part: part.begin):
+    for part in sorted((part for seen_part in seen for part in seen_part.parts), key=lambda part: part.begin):
         before = known.get(part.name)
         if before is not None and (before.end, before.nbytes) == (part.begin, part.nbytes):
             known[part.name] = _joined(before, part)

@@ -75,7 +75,7 @@ def compare_siblings(
                 findings += rule(peers)
             findings += _copied(peers, by_tensors)
     told = {finding.path for finding in findings if finding.severity is not Severity.NOTE}
-    findings += (each for each in _of_another_kind(reports) if each.path not in {*told, *sealed})
+    findings += (finding for finding in _of_another_kind(reports) if finding.path not in {*told, *sealed})
     return findings
 
 
@@ -86,10 +86,12 @@ def _of_another_kind(reports: Sequence[ShardReport]) -> Iterator[Finding]:
     they are saved.
     """
     kinds = {
-        role: [each for each in reports if each.role is role and each.schema_hash is not None and each.tensors]
+        role: [
+            report for report in reports if report.role is role and report.schema_hash is not None and report.tensors
+        ]
         for role in (ShardRole.MODEL, ShardRole.OPTIMIZER)
     }
-    counts = {role: Counter(each.schema_hash for each in kind) for role, kind in kinds.items()}
+    counts = {role: Counter(report.schema_hash for report in kind) for role, kind in kinds.items()}
     for role, other in ((ShardRole.MODEL, ShardRole.OPTIMIZER), (ShardRole.OPTIMIZER, ShardRole.MODEL)):
         mine, theirs = counts[role], counts[other]
         if mine.keys() <= theirs.keys():
@@ -97,8 +99,8 @@ def _of_another_kind(reports: Sequence[ShardReport]) -> Iterator[Finding]:
         for report in kinds[role]:
             held = theirs[report.schema_hash]
             if held * mine.total() > mine[report.schema_hash] * theirs.total():
-                twins = [each for each in kinds[other] if each.schema_hash == report.schema_hash]
-                twin = next((each for each in twins if each.rank == report.rank), twins[0])
+                twins = [candidate for candidate in kinds[other] if candidate.schema_hash == report.schema_hash]
+                twin = next((peer for peer in twins if peer.rank == report.rank), twins[0])
                 yield damage(
                     Code.SCHEMA_DIFFERS,
                     f"holds what {twin.path} holds, which is of another kind: a copy under another name",
@@ -147,7 +149,9 @@ def without_witness(
         later: Of the start after it; as soon as two of these agree, they hold what was changed on purpose.
         sealed: Paths of those whose header is the one that a manifest recorded.
     """
-    alone = [each for each in reports if each.role in COMPARED and each.schema_hash and each.path not in sealed]
+    alone = [
+        report for report in reports if report.role in COMPARED and report.schema_hash and report.path not in sealed
+    ]
     if not alone:
         return  # before a sibling is read
     for sibling in siblings:
@@ -170,14 +174,14 @@ def without_witness(
 def _are_all_different(report: ShardReport, pairs: Sequence[Pair]) -> bool:
     """Tell whether a shard and its own of other steps hold as many tensors, and no two the same."""
     all_of_them = [report, *(pair.then for pair in pairs)]
-    are_as_many = len({each.tensors for each in all_of_them}) == 1
-    return are_as_many and len({each.schema_hash for each in all_of_them}) == len(all_of_them)
+    are_as_many = len({shard.tensors for shard in all_of_them}) == 1
+    return are_as_many and len({shard.schema_hash for shard in all_of_them}) == len(all_of_them)
 
 
-def _is_copied(one: ShardReport, other: ShardReport, *, at_another: tuple[ShardReport, ShardReport]) -> bool:
+def _is_copied(first: ShardReport, other: ShardReport, *, at_another: tuple[ShardReport, ShardReport]) -> bool:
     """Tell whether one rank's file may be a copy of the other's: they end alike, and at another step they do not."""
     ends = {report.tail_hash for report in at_another}
-    return one.tail_hash == other.tail_hash and len(ends) > 1
+    return first.tail_hash == other.tail_hash and len(ends) > 1
 
 
 def _tied(finding: Finding, pair: Pair) -> Finding:
@@ -287,7 +291,7 @@ def _changed_metadata(peers: Peers) -> Iterator[Finding]:
             continue
         # Where each rank has a text of its own, the sibling's may be the one whose bits flipped.
         witnesses = [*told, *(other for other, _ in peers.others(report) if other is not sibling)]
-        is_told = is_common or any(one.metadata_hash == sibling.metadata_hash for one in witnesses)
+        is_told = is_common or any(sample.metadata_hash == sibling.metadata_hash for sample in witnesses)
         yield Finding(
             code=Code.SCHEMA_DIFFERS,
             severity=Severity.SUSPECT if is_told else Severity.UNKNOWN,
@@ -449,10 +453,10 @@ def _families(group: Sequence[ShardReport], steps: Sequence[_Step]) -> dict[str,
     """Join those that were equal at any step, and those that were equal to the same one: they may be replicas."""
     parent = {report.path: report.path for report in group}
 
-    def head(one: str) -> str:
-        while parent[one] != one:
-            parent[one] = one = parent[parent[one]]
-        return one
+    def head(path: str) -> str:
+        while parent[path] != path:
+            parent[path] = path = parent[parent[path]]
+        return path
 
     for step in steps:
         first: dict[str, str] = {}
@@ -506,4 +510,4 @@ class _GroupAtStep:
     def other_family(self, report: ShardReport) -> ShardReport | None:
         """Return one that ended differently then, and that nothing shows to be a replica of this one."""
         mine = self._family[report.path]
-        return next((one for family, one in self._by_family.items() if family != mine), None)
+        return next((candidate for family, candidate in self._by_family.items() if family != mine), None)

@@ -62,10 +62,12 @@ class Neighbours:
             training = self._trainings.setdefault(_kind(checkpoint), _Training())
             training.add(checkpoint, self._progress.of(checkpoint))
 
-    def is_older(self, one: Checkpoint, other: Checkpoint) -> bool:
+    def is_older(self, checkpoint: Checkpoint, other: Checkpoint) -> bool:
         """Tell whether one was saved before another: in an earlier run, or before the training came so far."""
-        first, second = (self._progress.of(each) if each.label is None else each.step for each in (one, other))
-        return (one.run, -1 if first is None else first) < (other.run, -1 if second is None else second)
+        first, second = (
+            self._progress.of(given) if given.label is None else given.step for given in (checkpoint, other)
+        )
+        return (checkpoint.run, -1 if first is None else first) < (other.run, -1 if second is None else second)
 
     def siblings(self, checkpoint: Checkpoint, *, most: int = MOST_SIBLINGS) -> tuple[Checkpoint, ...]:
         """Return the checkpoints to compare with: the nearest of the same run, then an earlier run's last ones."""

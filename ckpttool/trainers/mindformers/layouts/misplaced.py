@@ -86,7 +86,7 @@ def _may_be_shard(storage: Storage, path: str) -> bool:
             head = source.read(0, HEAD_BYTES)
     except OSError:
         return True
-    return bool(head.strip(b"\0")) and any(each.recognise(head) for each in FORMATS)
+    return bool(head.strip(b"\0")) and any(shard_format.recognise(head) for shard_format in FORMATS)
 
 
 def misplaced_shards(inventory: Inventory) -> dict[str, Misplaced]:

@@ -157,9 +157,9 @@ def _align_by_saves(own: RunsOf, reference: RunsOf) -> dict[int, int]:
     return aligned
 
 
-def _shared(one: Positions, other: Positions) -> int:
+def _shared(first: Positions, other: Positions) -> int:
     """Count the saves that both runs have, at the same true step and batch size as far as the shards tell."""
-    return sum(1 for position, place in one.items() if position in other and place.may_be(other[position]))
+    return sum(1 for position, place in first.items() if position in other and place.may_be(other[position]))
 
 
 def runs_by_prefix(cohort: Cohort, samples: Mapping[str, Sample]) -> dict[str, dict[int, dict[EpochStep, Place]]]:
@@ -243,10 +243,10 @@ def _out_of_order(names: Mapping[str, FileName], told: Mapping[str, TrainState])
     reached: dict[str, int] = {}
     for prefix, run in sorted(runs):
         saves = sorted(runs[prefix, run])
-        for (before, earlier, one), (after, later, other) in pairwise(saves):
+        for (before, earlier, first_name), (after, later, other) in pairwise(saves):
             is_same = before == after  # in two formats
             if (later != earlier if is_same else later <= earlier) or _leaps(before, earlier, after, later):
-                odd |= {one, other}
+                odd |= {first_name, other}
         # At another batch size steps are counted anew; and where a shard holds none, they never were.
         far = {shape: step * (told[shape].global_batch_size or 1) for _, step, shape in saves}
         odd |= {shape for shape, place in far.items() if place <= reached.get(prefix, -1)}
