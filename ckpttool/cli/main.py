@@ -147,8 +147,8 @@ class _Group(Group):
         """Take `help COMMAND` for `COMMAND --help`, and `version` for `--version`."""
         if args[:1] == ["version"]:
             args = ["--version", *args[1:]]
-        spelled = {"--version", "-V"} & {*args}
-        if spelled and {*args} - spelled in _AS_JSON:
+        version_flags = {"--version", "-V"} & {*args}
+        if version_flags and {*args} - version_flags in _AS_JSON:
             _print_version_document()
             raise typer.Exit
         if args[:1] == ["help"]:

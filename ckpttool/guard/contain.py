@@ -128,8 +128,8 @@ class Containment:
         self._pending.add(part)
         first = part not in self._told
         self._told.add(part)
-        told = {"traceback": _last_lines(error)} if first else {}
-        self.emit(GuardEventKind.GUARD_ERROR, step=self.step, part=part.name.lower(), error=one_line(error), **told)
+        values = {"traceback": _last_lines(error)} if first else {}
+        self.emit(GuardEventKind.GUARD_ERROR, step=self.step, part=part.name.lower(), error=one_line(error), **values)
 
 
 class Pace:

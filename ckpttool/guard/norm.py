@@ -88,13 +88,13 @@ class Losses:
 
     def add(self, loss: Tensor | float) -> None:
         """Take the loss of one micro-batch, of any shape, as it is handed to `backward`."""
-        told = torch.as_tensor(loss).detach()
-        if is_sharded(told):  # each rank holds all of it; to ask the others would take all of them
-            told = told.to_local()  # type: ignore[attr-defined]  # a DTensor has it
-        taint = told * 0
-        if told.dim():
-            told, taint = told.sum(), taint.sum()
-        self._sum = told if self._sum is None else self._sum + told
+        value = torch.as_tensor(loss).detach()
+        if is_sharded(value):  # each rank holds all of it; to ask the others would take all of them
+            value = value.to_local()  # type: ignore[attr-defined]  # a DTensor has it
+        taint = value * 0
+        if value.dim():
+            value, taint = value.sum(), taint.sum()
+        self._sum = value if self._sum is None else self._sum + value
         self._taint = taint if self._taint is None else self._taint + taint
 
     def read(self, norm: Tensor | float, embedding: Tensor | None = None) -> Reading:
@@ -104,8 +104,8 @@ class Losses:
             # All fit exactly: float32 holds every bfloat16 and float16, and what is float64 stays so.
             wide = torch.float32 if self._sum is None else torch.promote_types(self._sum.dtype, torch.float32)
             wide = torch.promote_types(norm.dtype, wide)
-            told = [torch.as_tensor(number).detach().reshape(()).to(norm.device, wide) for number in known]
-            values = torch.stack(told).tolist()
+            scalars = [torch.as_tensor(number).detach().reshape(()).to(norm.device, wide) for number in known]
+            values = torch.stack(scalars).tolist()
         else:
             values = [float(number) for number in known]
         squares = None if embedding is None else values.pop()

@@ -60,11 +60,11 @@ class ReplicaCheck:
         own = torch.zeros(len(self._parameters), dtype=torch.int64) if hashes is None else hashes
         failed = torch.tensor([hashes is None], dtype=torch.int64, device=own.device)
         # What is inverted is ordered the other way: the largest of these is the smallest of those.
-        *told, any_failed = self._ranks.largest(torch.cat([own, ~own, failed]))
+        *maxima, any_failed = self._ranks.largest(torch.cat([own, ~own, failed]))
         count = len(self._parameters)
         differing = [
             index
-            for index, (largest, inverted) in enumerate(zip(told[:count], told[count:], strict=True))
+            for index, (largest, inverted) in enumerate(zip(maxima[:count], maxima[count:], strict=True))
             if largest != ~inverted
         ]
         if any_failed or not differing:

@@ -297,18 +297,18 @@ def _for_all(ranks: Ranks, group: Any, ask: Callable[[], Answer]) -> Answer:  # 
     """Ask on rank 0, and return on every rank what came of it; an error is raised on every rank."""
     if ranks.count == 1:
         return ask()
-    told: list[Any] = [None]
+    answers: list[Any] = [None]
     if ranks.own == 0:
         try:
-            told = [ask()]
+            answers = [ask()]
         except CkptToolError as error:
-            told = [error]
+            answers = [error]
         except Exception as error:  # noqa: BLE001  whatever it is, the others must not wait for this rank
-            told = [IncompleteError(f"rank 0 could not choose: {type(error).__name__}: {error}")]
-    distributed.broadcast_object_list(told, src=0, group=group)
-    if isinstance(told[0], CkptToolError):
-        raise told[0]
-    return cast("Answer", told[0])
+            answers = [IncompleteError(f"rank 0 could not choose: {type(error).__name__}: {error}")]
+    distributed.broadcast_object_list(answers, src=0, group=group)
+    if isinstance(answers[0], CkptToolError):
+        raise answers[0]
+    return cast("Answer", answers[0])
 
 
 def _on_every_rank(ranks: Ranks, group: Any, work: Callable[[], Answer]) -> Answer:  # noqa: ANN401  as in `resume`
@@ -321,11 +321,11 @@ def _on_every_rank(ranks: Ranks, group: Any, work: Callable[[], Answer]) -> Answ
         done = work()
     except Exception as caught:  # noqa: BLE001  whatever it is, the others must not wait for this rank
         error = caught
-    said: list[str | None] = [None] * ranks.count
-    distributed.all_gather_object(said, None if error is None else f"{type(error).__name__}: {error}", group=group)
+    errors: list[str | None] = [None] * ranks.count
+    distributed.all_gather_object(errors, None if error is None else f"{type(error).__name__}: {error}", group=group)
     if error is not None:
         raise error
-    for rank, message in enumerate(said):
+    for rank, message in enumerate(errors):
         if message is not None:
             raise IncompleteError(f"rank {rank} could not load its part: {message}")
     return cast("Answer", done)

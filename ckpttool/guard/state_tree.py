@@ -137,9 +137,9 @@ class _Speller:
         if depth == MAX_DEPTH:
             raise Unsaveable(path, f"nested deeper than {MAX_DEPTH}")
         self._inside.add(id(value))
-        told = self._mapping(value, path, depth + 1) if isinstance(value, dict) else self._items(value, path, depth + 1)
+        tree = self._mapping(value, path, depth + 1) if isinstance(value, dict) else self._items(value, path, depth + 1)
         self._inside.discard(id(value))
-        return told
+        return tree
 
     def _mapping(self, value: dict[object, object], path: str, depth: int) -> Json:
         if type(value) not in _MAPPINGS:
@@ -172,17 +172,17 @@ class _Speller:
         if value.layout is not torch.strided or value.is_quantized or value.is_meta:
             raise Unsaveable(path, f"a tensor of {value.layout} on {value.device}, of which there are no plain bytes")
         plain = value.detach().resolve_conj().resolve_neg()
-        told: JsonObject = {"requires_grad": True} if value.requires_grad else {}
+        record: JsonObject = {"requires_grad": True} if value.requires_grad else {}
         # The strides, too: in another order in memory another kernel takes it, and the last bits differ.
         if not plain.is_contiguous() and fits(plain.shape, plain.stride()):
-            told |= {"shape": list(plain.shape), "stride": list(plain.stride())}
+            record |= {"shape": list(plain.shape), "stride": list(plain.stride())}
             for dimension, step in enumerate(plain.stride()):
                 plain = plain if step else plain.narrow(dimension, 0, 1)
         if plain.dtype is torch.complex128:  # safetensors has no such type
-            plain, told["complex"] = torch.view_as_real(plain), True
+            plain, record["complex"] = torch.view_as_real(plain), True
         if plain.dtype not in TYPES:
             raise Unsaveable(path, f"a tensor of {plain.dtype}")
-        return {"tensor": self._named(plain, path, _identity(plain)), **told}
+        return {"tensor": self._named(plain, path, _identity(plain)), **record}
 
     def _sharded(self, value: DTensor, path: str) -> JsonObject:
         from torch.distributed.tensor import Replicate, Shard

@@ -322,20 +322,20 @@ class Guard:
 
     def _tell_step(self, decided: Decided, culprits: Sequence[int]) -> None:
         agreed = decided.agreed
-        told: dict[str, EventValue] = {"optimizer_step": self._spikes.applied, "skipped": self._drops}
+        values: dict[str, EventValue] = {"optimizer_step": self._spikes.applied, "skipped": self._drops}
         if decided.reading is not None:
-            told |= {"loss": decided.reading.loss, "global_norm": decided.reading.norm}
+            values |= {"loss": decided.reading.loss, "global_norm": decided.reading.norm}
             if decided.reading.embedding is not None:
-                told["embedding_local_norm"] = decided.reading.embedding
+                values["embedding_local_norm"] = decided.reading.embedding
         if self._scaling.scaler is not None:
-            told["overflow"] = agreed.is_overflow
-        told |= self._checks.told()
+            values["overflow"] = agreed.is_overflow
+        values |= self._checks.told()
         own, self._contain.seconds = self._contain.seconds, 0.0
         share = self._pace.share(own)
         if share is not None:
-            told["overhead"] = round(share, 4)
+            values["overhead"] = round(share, 4)
             self._keep_pace(own, share)
-        self.tell(GuardEventKind.STEP, step=self.step, **told)
+        self.tell(GuardEventKind.STEP, step=self.step, **values)
         for event in decided.decision.events:
             if event.kind is GuardEventKind.NONFINITE and culprits:
                 event.values["ranks"] = [*culprits]

@@ -223,8 +223,8 @@ class CheckpointWriter:
 
     def _tell(self, kind: GuardEventKind, save: _Save, **values: str | float) -> None:
         if self._objects.guard is not None:
-            told = {"checkpoint": save.name, "path": self._layout.shard(save.label, self._rank), **values}
-            self._objects.guard.tell(kind, step=save.step, health=save.health.value, **told)
+            fields = {"checkpoint": save.name, "path": self._layout.shard(save.label, self._rank), **values}
+            self._objects.guard.tell(kind, step=save.step, health=save.health.value, **fields)
 
     def _write_files(self, save: _Save) -> Streamed:
         """Write the shard, then its certificate, then what names it as the last, then its health."""

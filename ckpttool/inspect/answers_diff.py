@@ -111,10 +111,10 @@ def _headline(answer: Difference) -> Text:
     by_word = dict.fromkeys(_WORDS, 0)
     for change in answer.tensors:
         by_word[change.what[0]] += 1
-    told = [f"{by_word[word]} {text}" for word, text in _WORDS.items() if by_word[word]]
+    counts = [f"{by_word[word]} {text}" for word, text in _WORDS.items() if by_word[word]]
     of = len({row.name for side in (answer.a, answer.b) for row in side.tensors})
-    if told:
-        return line(f"of {counted(of, 'tensor')} {', '.join(told)}", style="bold yellow")
+    if counts:
+        return line(f"of {counted(of, 'tensor')} {', '.join(counts)}", style="bold yellow")
     if answer.level is Level.STRUCTURE:
         same, looked = of, "in type and shape; values were not compared"
     else:
@@ -198,11 +198,11 @@ def _tensors(answer: Difference) -> RenderableType:
     from ckpttool.core.render.text import Columns
 
     with_numbers = any(change.movement is not None for change in answer.tensors)
-    told = [_change(change) for change in answer.tensors]
-    with_words = set(told) != {_MOVED}
+    changes = [_change(change) for change in answer.tensors]
+    with_words = set(changes) != {_MOVED}
     headers = [("TENSOR", 0), *((("CHANGE", 0),) if with_words else ()), *(_OF_NUMBERS if with_numbers else ())]
     rows = []
-    for change, word in zip(answer.tensors[: answer.most_rows], told, strict=False):
+    for change, word in zip(answer.tensors[: answer.most_rows], changes, strict=False):
         cells: list[str | Text] = [named(change.name), *((word,) if with_words else ())]
         cells += _numbers(change.movement) if with_numbers else ()
         rows.append(cells)

@@ -174,7 +174,7 @@ def _measured(
 
     measure = Measure(source, passed)
     stats = tuple(measure.stats(entry) if is_asked(entry.name, patterns) else None for entry in opened.entries)
-    told = [
+    rows = [
         TensorStat(
             name=entry.name,
             dtype=entry.dtype.value,
@@ -188,7 +188,7 @@ def _measured(
         for entry, found in zip(opened.entries, stats, strict=True)
         if found is not None and (found.nans or found.infinities)
     ]
-    return replace(opened, stats=stats), judge_numbers(opened.path, told)
+    return replace(opened, stats=stats), judge_numbers(opened.path, rows)
 
 
 _KEPT: dict[str, tuple[TensorEntry, ...]] = {}

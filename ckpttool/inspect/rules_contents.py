@@ -161,13 +161,15 @@ class Gathering:
 
     def _scalars(self) -> Iterable[ScalarRow]:
         # By their spelling: to a dictionary True is 1, and NaN is not itself.
-        told: dict[str, dict[str, list[tuple[Rank, Value]]]] = defaultdict(lambda: defaultdict(list))
+        by_value: dict[str, dict[str, list[tuple[Rank, Value]]]] = defaultdict(lambda: defaultdict(list))
         for rank, _, values in sorted(self._values, key=itemgetter(0, 1)):
             for name, value in values:
-                told[name][repr(value)].append((rank, value))
-        for name in sorted(told, key=lambda name: (name.count("."), as_counted(name))):
-            most, *rest = (said for _, said in sorted(told[name].items(), key=lambda item: (-len(item[1]), item[0])))
-            others = ((said[0][1], tuple(rank for rank, _ in said if rank != _SHARED)) for said in rest)
+                by_value[name][repr(value)].append((rank, value))
+        for name in sorted(by_value, key=lambda name: (name.count("."), as_counted(name))):
+            most, *rest = (
+                places for _, places in sorted(by_value[name].items(), key=lambda item: (-len(item[1]), item[0]))
+            )
+            others = ((places[0][1], tuple(rank for rank, _ in places if rank != _SHARED)) for places in rest)
             yield ScalarRow(name=name, value=most[0][1], others=tuple(others))
 
 

@@ -128,13 +128,19 @@ def compared(
     same_ranks = _ranks(a) == _ranks(b)
     before = {row.name: row for row in a.tensors}
     after = {row.name: row for row in b.tensors}
-    told = told_as_scalars(a, b)
+    scalars = told_as_scalars(a, b)
     changes = []
     uncompared = 0
     for name in {**before, **after}:
         row, other = before.get(name), after.get(name)
         what = _what(row, other, same_ranks=same_ranks)
-        if row is not None and other is not None and level is not Level.STRUCTURE and row.elements and name not in told:
+        if (
+            row is not None
+            and other is not None
+            and level is not Level.STRUCTURE
+            and row.elements
+            and name not in scalars
+        ):
             what += () if distances.equal.get(name, True) else ("values",)
             # Whoever compared half of the ranks cannot say that a tensor is the same.
             uncompared += not what and distances.pairs[name] < max(row.files, other.files)

@@ -72,9 +72,9 @@ def diff(  # noqa: PLR0913  what may be asked, by keyword
         for observed in _compared(ours, theirs, lists, tensors=tensors, numerics=level is Level.NUMERICS):
             unknown = (finding for finding in observed.report.findings if finding.severity is Severity.UNKNOWN)
             findings += (place for place in unknown if place not in findings)
-            told = observed.seen(ShardDistances)
-            if told is not None:
-                for distance in told.distances:
+            shard_distances = observed.seen(ShardDistances)
+            if shard_distances is not None:
+                for distance in shard_distances.distances:
                     distances.add(distance, observed.task.rank)
     return compared(first, second, level=level, distances=distances, findings=findings)
 

@@ -57,8 +57,8 @@ def table(answer: PartWritten) -> RenderableType:
     seat = answer.seat
     good = {VerdictWord.VERIFIED, VerdictWord.AGREED, VerdictWord.STRUCT_OK}
     is_good = all(word in good for word, _ in answer.words)
-    told = ", ".join(f"{count} {word.value}" for word, count in answer.words)
-    what = f"{counted(answer.shards, 'shard')} ({told})" if answer.shards else "no shards"
+    counts = ", ".join(f"{count} {word.value}" for word, count in answer.words)
+    what = f"{counted(answer.shards, 'shard')} ({counts})" if answer.shards else "no shards"
     where = seat.root if answer.found else f"{seat.root}, where there is no tree that ckpttool knows"
     return stack(
         line(

@@ -83,8 +83,8 @@ def told_before(question: PartQuestion) -> dict[str, ShardReport]:
     found: dict[str, ShardReport] = {}
     if place.endswith(PART_SUFFIX) and os.path.isfile(place):
         looks = [look for _, look in read_looks(place) if isinstance(look, Look)]
-        told = ((path, look.told(path)) for look in looks for path in look.answers.stamps)
-        found = {path: report for path, report in told if report is not None}
+        reported = ((path, look.told(path)) for look in looks for path in look.answers.stamps)
+        found = {path: report for path, report in reported if report is not None}
     return found
 
 
@@ -119,8 +119,8 @@ def parts_of_nodes(question: PartQuestion) -> Iterator[PartWritten | IncompleteE
     if len(set(places)) < of:
         raise UsageError(f"--out {question.out}: each of {of} nodes has a part: name a folder, and end it with /")
     calls = [(node, (__version__, asked, at + 1, of)) for at, (node, _) in enumerate(nodes)]
-    told = zip(cluster.on_nodes(part_on_node, calls), (host for _, host in nodes), strict=True)
-    for at, (answer, host) in enumerate(chain(told, (("it is dead", host) for host in dead))):
+    answers = zip(cluster.on_nodes(part_on_node, calls), (host for _, host in nodes), strict=True)
+    for at, (answer, host) in enumerate(chain(answers, (("it is dead", host) for host in dead))):
         if isinstance(answer, str):
             yield IncompleteError(
                 f"part {at + 1} of {of}: the node {host} was lost ({answer}); what it has, nobody knows"

@@ -59,16 +59,16 @@ def sick_shards(checkpoint: Checkpoint, verdict: Verdict, path_of: Callable[[Pla
         for role in roles:
             path = None if (rank, role) in there else path_of((rank, role))
             if path is not None:
-                said = tuple(finding for finding in missing if finding.path == path)
-                said = said or tuple(finding for finding in missing if rank in finding.ranks)
-                sick.append(Sick(rank=rank, role=role, path=path, is_missing=True, findings=said or tuple(missing)))
+                findings = tuple(finding for finding in missing if finding.path == path)
+                findings = findings or tuple(finding for finding in missing if rank in finding.ranks)
+                sick.append(Sick(rank=rank, role=role, path=path, is_missing=True, findings=findings or tuple(missing)))
     return tuple(sorted(sick, key=lambda shard: (shard.rank, shard.path)))
 
 
 def stays_lost(verdict: Verdict, sick: Sequence[Sick]) -> tuple[Finding, ...]:
     """Return what is wrong with a checkpoint beside its sick shards."""
-    told = {finding for shard in sick for finding in shard.findings}
-    return tuple(finding for finding in blocking(verdict.findings) if finding not in told)
+    findings = {finding for shard in sick for finding in shard.findings}
+    return tuple(finding for finding in blocking(verdict.findings) if finding not in findings)
 
 
 def find_donors(
@@ -125,10 +125,10 @@ def _healing(sick: Sick, now: Mapping[Place, ShardReport], evidence: Evidence, o
         else:
             proofs[place] = proof
     if order.donor is not None and proofs and not any(rank == order.donor for rank, _ in proofs):
-        said = [why for why in against if why.startswith(f"rank {order.donor} ")]
+        reasons = [why for why in against if why.startswith(f"rank {order.donor} ")]
         ranks = on_ranks(sorted(rank for rank, _ in proofs))
         remedy = f"leave --from out, or name one that is proven: {ranks}"
-        return _refused(sick, "; ".join(said), remedy)
+        return _refused(sick, "; ".join(reasons), remedy)
     if not proofs:
         return _refused(sick, _in_short(against), _TO_PROVE)
     copies = {place: others[place] for place in proofs}

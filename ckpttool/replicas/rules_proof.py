@@ -87,8 +87,8 @@ class Evidence(NamedTuple):
         held_now = self.held(now) or {}
         if self.is_as_sealed(sick, now):
             return CopyProof(Proof.SEALED, record=self.sealed[sick].record)
-        told = self._recorded(sick, other, now.schema_hash, held_now)
-        return self._learned(sick, other, now, held_now) if told is None else told
+        recorded = self._recorded(sick, other, now.schema_hash, held_now)
+        return self._learned(sick, other, now, held_now) if recorded is None else recorded
 
     def is_as_sealed(self, sick: Place, report: ShardReport) -> bool:
         """Tell whether a shard holds what the manifest has of another one, in all that counts."""
@@ -193,11 +193,11 @@ class Evidence(NamedTuple):
         Not what it says of another tensor's states: accumulators are never saved, and moments not always.
         """
         states = {name for name in slices if any(name[at + 1 :] in slices for at in _dots(name))}
-        told: dict[int, tuple[Mapping[Rank, int], list[str]]] = {}
+        by_index: dict[int, tuple[Mapping[Rank, int], list[str]]] = {}
         for name in slices.keys() - states:
-            told.setdefault(id(slices[name]), (slices[name], []))[1].append(name)
+            by_index.setdefault(id(slices[name]), (slices[name], []))[1].append(name)
         return all(
-            held.keys() >= {name for ranks, names in told.values() if place[0] in ranks for name in names}
+            held.keys() >= {name for ranks, names in by_index.values() if place[0] in ranks for name in names}
             for place, report in self.now.items()
             if place[1] is role and place not in self.doubted and is_sound(report)
             if (held := _all_held(report)) is not None

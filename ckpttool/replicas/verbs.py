@@ -160,15 +160,15 @@ def _donors(
     """Read of other checkpoints no more than it takes to find donors."""
     with looking_at(tree.inventory.root):
         recorded = tree.layout.slices(tree.storage, checkpoint)
-    told: dict[str | None, list[Finding]] = defaultdict(list)
+    findings: dict[str | None, list[Finding]] = defaultdict(list)
     for finding in verdict.findings:
-        told[finding.path].append(finding)
+        findings[finding.path].append(finding)
     seals = _seals(tree, checkpoint)
     stamps = {report.path: report.stamp for report in verdict.reports}
     # What was rebuilt from another file is that file by another name.
     stamps |= {path: stamps[origin] for path, origin in rebuilt_from(verdict.reports, seals).items()}
     now = _by_place(
-        replace(report, findings=tuple(told[report.path]), stamp=stamps[report.path]) for report in verdict.reports
+        replace(report, findings=tuple(findings[report.path]), stamp=stamps[report.path]) for report in verdict.reports
     )
     others: list[SavedShards] = []
     answer = find_donors(sick, now, others, recorded, order)

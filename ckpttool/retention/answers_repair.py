@@ -35,9 +35,9 @@ def table(repair: Repair) -> RenderableType:
     if repair.checkpoint is None:
         known = f"Nothing in {shown(repair.root)} is whole"
         unknown = f"It is not known which checkpoint in {shown(repair.root)} is the newest whole one"
-        said = f"{known if repair.is_sure else unknown}, so nothing tells what to write"
-        told = () if repair.is_sure else repair.refusals
-        return stack(line(said, style="bold red"), *grouped_findings(told), *pointer(told))
+        reason = f"{known if repair.is_sure else unknown}, so nothing tells what to write"
+        refusals = () if repair.is_sure else repair.refusals
+        return stack(line(reason, style="bold red"), *grouped_findings(refusals), *pointer(refusals))
     name = shown(repair.checkpoint.name)
     target = name if repair.named else f"{name}, the newest whole checkpoint"
     if not repair.fixes:

@@ -155,11 +155,11 @@ def retain(
 def _of_one_training(inventory: Inventory, prefix: str | None) -> list[Checkpoint]:
     prefixes = {checkpoint.prefix for checkpoint in inventory.checkpoints if not is_out_of_place(checkpoint)}
     known = sorted(prefixes or {checkpoint.prefix for checkpoint in inventory.checkpoints})
-    shown = ", ".join(map(repr, known)) or "none"
+    names = ", ".join(map(repr, known)) or "none"
     if prefix is None and len(known) > 1:
-        raise UsageError(f"checkpoints of several trainings lie here ({shown}): choose one with --prefix")
+        raise UsageError(f"checkpoints of several trainings lie here ({names}): choose one with --prefix")
     if prefix is not None and prefix not in known:
-        raise UsageError(f"no checkpoint has the prefix {prefix!r}; there are: {shown}")
+        raise UsageError(f"no checkpoint has the prefix {prefix!r}; there are: {names}")
     return [checkpoint for checkpoint in inventory.checkpoints if prefix in {None, checkpoint.prefix}]
 
 

@@ -99,15 +99,15 @@ def _assert_here(tree: Tree) -> None:
     Raises:
         UnsafeError: It does not.
     """
-    told = "without --apply it is said what would go, and --json names each file"
+    hint = "without --apply it is said what would go, and --json names each file"
     if tree.machines is not None:
         raise UnsafeError(
-            f"nothing is deleted by what machines wrote down of a tree: {told} with its machine; a folder that has all "
+            f"nothing is deleted by what machines wrote down of a tree: {hint} with its machine; a folder that has all "
             "ranks, on the machine itself or a shared one, can be pruned there with --apply"
         )
     if not is_local(tree.storage.root):
         raise UnsafeError(
-            f"{tree.inventory.root} is only read: ckpttool changes nothing but folders of this machine; {told}"
+            f"{tree.inventory.root} is only read: ckpttool changes nothing but folders of this machine; {hint}"
         )
 
 
@@ -138,16 +138,16 @@ def _when_quiet(
     question: TreeQuestion, order: PruneOrder, waiting: Callable[[Finding], None] | None
 ) -> tuple[Tree, float]:
     """Scan until nobody is saving, and return the tree and the seconds that are left; no longer than the order says."""
-    end, told = time.monotonic() + order.wait, None
+    end, sign_path = time.monotonic() + order.wait, None
     while True:
         tree = whole_tree(question, planned=True)
         left = max(0.0, end - time.monotonic())
         sign = next(iter(signs_of_writing(tree, grace=order.grace)), None) if left else None
         if sign is None:
             return tree, left
-        if waiting is not None and sign.path != told:
+        if waiting is not None and sign.path != sign_path:
             waiting(sign)
-        told = sign.path
+        sign_path = sign.path
         time.sleep(min(POLL_SECONDS, left))
 
 

@@ -447,9 +447,9 @@ def _meant_tree(trees: list[Located], path: str, wish: _Wish) -> Located:
         names = trainer_named(wish.config.trainer).layout_names
         own = [tree for tree in own if tree.layout.name in names] or own
     if len(own) > 1:
-        told = [f"{tree.storage.root} ({tree.layout.name})" for tree in own]
-        last = told.pop() if len(told) <= MOST_NAMED else f"{len(told) - MOST_NAMED} more"
-        named = f"{', '.join(told[:MOST_NAMED])} and {last}"
+        tree_names = [f"{tree.storage.root} ({tree.layout.name})" for tree in own]
+        last = tree_names.pop() if len(tree_names) <= MOST_NAMED else f"{len(tree_names) - MOST_NAMED} more"
+        named = f"{', '.join(tree_names[:MOST_NAMED])} and {last}"
         raise UsageError(f"{path} holds several trees: {named}; give the one that is meant")
     return own[0]
 
@@ -485,6 +485,6 @@ def _titles() -> str:
 def signs() -> tuple[str, str]:
     """Say by which folders and by which files a tree is told, the most usual first."""
     own = sorted(trainers(), key=lambda trainer: trainer.name != FIRST)
-    told = [layout.sign for trainer in own for layout in reversed(trainer.layouts)]
-    folders, files = ([sign for sign in told if sign.endswith("/") is is_folder] for is_folder in (True, False))
+    layout_signs = [layout.sign for trainer in own for layout in reversed(trainer.layouts)]
+    folders, files = ([sign for sign in layout_signs if sign.endswith("/") is is_folder] for is_folder in (True, False))
     return " or ".join(folders), " or ".join(files)

@@ -94,16 +94,16 @@ def told_trainers(advice: SpikeAdvice | StopAdvice, whose: Trainer | None) -> Sp
     """
     if advice.detour is None:
         return advice
-    told = [detour for words in words_of_all() if (detour := words.detour(advice)) is not None]
-    if whose is not None and whose.name not in {detour.trainer for detour in told}:
-        told = [replace(detour, config=(), argument=None) for detour in told]  # documents name them all
-    return replace(advice, detour=replace(advice.detour, told=tuple(told)))
+    detours = [detour for words in words_of_all() if (detour := words.detour(advice)) is not None]
+    if whose is not None and whose.name not in {detour.trainer for detour in detours}:
+        detours = [replace(detour, config=(), argument=None) for detour in detours]  # documents name them all
+    return replace(advice, detour=replace(advice.detour, told=tuple(detours)))
 
 
 def told_skip(skip: SkipBatches, whose: Trainer | None) -> TrainersSkip | None:
     """Return a skip in its trainer's setting; where nobody says whose it is, in that of the first that has one."""
     asked: Iterable[OwnWords | None] = words_of_all() if whose is None else (whose.words,)
-    return next((told for words in asked if words is not None and (told := words.skip(skip)) is not None), None)
+    return next((phrased for words in asked if words is not None and (phrased := words.skip(skip)) is not None), None)
 
 
 def trainer_of(layout: Layout) -> Trainer | None:
@@ -217,8 +217,8 @@ def meant(found: Sequence[Layout], where: str, config: RunConfig | None) -> Layo
         raise UsageError(f"{where} holds {names} side by side: say which is meant with --layout")
     trainer = trainer_named(config.trainer)
     saves_in = None if trainer.configs is None else trainer.configs.saves_in(config)
-    told = [layout for layout in found if layout.name == saves_in]
-    own = told or [layout for layout in found if layout.name in trainer.layout_names]
+    matching = [layout for layout in found if layout.name == saves_in]
+    own = matching or [layout for layout in found if layout.name in trainer.layout_names]
     if len(own) != 1:
         not_told = f"of which {config.path}, a config for {trainer.title}, tells none"
         raise UsageError(f"{where} holds {names} side by side, {not_told}: say which is meant with --layout")

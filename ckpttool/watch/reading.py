@@ -139,12 +139,12 @@ class Reading:
             return verdict.findings
         damaged = {finding.path for finding in verdict.findings if finding.severity > Severity.UNKNOWN}
         # What its machine found broken it need not look at any harder.
-        told = [
+        findings = [
             finding
             for finding in verdict.findings
             if finding.code is not Code.NOT_LOOKED_AT or finding.path not in damaged
         ]
-        return on_hosts(told, self._tree)
+        return on_hosts(findings, self._tree)
 
     def _session(self, level: Level, *, hashes: bool) -> Session:
         """Prepare to read with one worker; no other save is read beside it, but for a seal."""
@@ -183,10 +183,10 @@ class Reading:
             return health_reason(checkpoint, require=False, ignore=False), None
         stages = None if asked.tree.config is None else asked.tree.config.pipeline_stages
         question = EvidenceQuestion(threshold=asked.threshold, logs=asked.logs)
-        shown = gather(tree.inventory, question, root=tree.storage.root, stages=stages, ignore=False)
+        timeline = gather(tree.inventory, question, root=tree.storage.root, stages=stages, ignore=False)
         at = [save.key for save in tree.inventory.checkpoints].index(checkpoint.key)
-        judged = shown.inventory.checkpoints[at]
-        judgement = None if shown.report is None else shown.report.judgements[at]
+        judged = timeline.inventory.checkpoints[at]
+        judgement = None if timeline.report is None else timeline.report.judgements[at]
         norm = None if judgement is None else judgement.embedding_local_norm
         above = next((finding for finding in judged.findings if finding.code is Code.NORM_ABOVE_THRESHOLD), None)
         if above is not None:
@@ -236,13 +236,13 @@ def _is_as_it_was(tree: Tree, checkpoint: Checkpoint) -> bool:
 
 def is_cached(tree: Tree, checkpoint: Checkpoint) -> bool | None:
     """Tell whether most of a save is in memory, so that reading it says nothing of the disk; None: nobody knows."""
-    told = []
+    cached = []
     if tree.machines is not None:
         return None
     for shard in checkpoint.shards[:: 1 + len(checkpoint.shards) // PROBED]:
         if not is_local(tree.inventory.root) or shard.stamp is None:
             return None
         with suppress(OSError), open(tree.inventory.path_of(shard.path), "rb") as file:
-            told.append(was_cached(file.fileno(), 0, shard.stamp.size))
-    known = [state for state in told if state is not None]
+            cached.append(was_cached(file.fileno(), 0, shard.stamp.size))
+    known = [state for state in cached if state is not None]
     return sum(known) * 2 > len(known) if known else None

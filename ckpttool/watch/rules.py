@@ -86,7 +86,7 @@ def observe(known: Watched, seen: Sighting, rule: WatchRule, *, now: float) -> t
         there = {save.key for save in saves}
         saves += [save for save in known.saves if save.key not in there]
     known = _with_new(known, saves, before, seen)
-    told: list[Action] = []
+    actions: list[Action] = []
     judges: list[Action] = []
     by_key = {save.key: save for save in seen.saves}
     patience = patience_of(known, rule)
@@ -102,12 +102,12 @@ def observe(known: Watched, seen: Sighting, rule: WatchRule, *, now: float) -> t
             usual = next((save.good_files for save in saves[at + 1 :] if save.state is SaveState.GOOD), 0)
             saves[at], action = _next(save, by_key[save.key], rule, known, usual=usual)
         if action is not None:
-            (judges if isinstance(action, Judge) else told).append(action)
+            (judges if isinstance(action, Judge) else actions).append(action)
     known = replace(known, saves=tuple(saves))
     known, late = _overdue(known)
     known, low = _room(known, seen)
     known, silent = silent_parts(known, seen, patience)
-    return known, (*told, *late, *low, *silent, *judges)
+    return known, (*actions, *late, *low, *silent, *judges)
 
 
 def unseen(known: Watched, rule: WatchRule, why: str, *, now: float) -> tuple[Watched, tuple[WatchEvent, ...]]:

@@ -40,7 +40,7 @@ def seen_save(
     checkpoint: Checkpoint,
     wall: float,
     codes: Collection[Code] = OF_A_TREE,
-    told: Sequence[object] = (),
+    reported: Sequence[object] = (),
     beside: str = "",
 ) -> SeenSave:
     """Return what a listing shows of a save.
@@ -49,24 +49,24 @@ def seen_save(
         checkpoint: The save.
         wall: Seconds since 1970.
         codes: Findings that say that it may be under way.
-        told: What else is known of its files: where it differs, it is not the same any more.
+        reported: What else is known of its files: where it differs, it is not the same any more.
         beside: As in `SeenSave`.
     """
     stamps = ((shard.path, shard.stamp) for shard in checkpoint.shards)
     files = sorted((path, None if stamp is None else (stamp.size, stamp.token)) for path, stamp in stamps)
     against = blocking(checkpoint.findings)
-    told = [
-        *told,
+    reported = [
+        *reported,
         *sorted((finding.code.value, finding.path or "") for finding in against if finding.code in _OF_RECORDS),
     ]
-    told += [checkpoint.health.value] if checkpoint.health is Health.UNHEALTHY else []
+    reported += [checkpoint.health.value] if checkpoint.health is Health.UNHEALTHY else []
     saved = checkpoint.saved_ns
     first = min((shard.modified_ns for shard in checkpoint.shards if shard.modified_ns is not None), default=None)
     return SeenSave(
         key=key_of(checkpoint),
         name=checkpoint.name,
         step=checkpoint.step,
-        fingerprint=fingerprint((files, told) if told else files),
+        fingerprint=fingerprint((files, reported) if reported else files),
         incomplete=tuple(finding for finding in against if finding.code in codes),
         nbytes=checkpoint.nbytes,
         age=None if saved is None else max(0.0, wall - saved / 1e9),

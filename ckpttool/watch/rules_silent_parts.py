@@ -11,16 +11,16 @@ from ckpttool.watch.model import EventKind, KnownNode, Sighting, Watched, WatchE
 def silent_parts(known: Watched, seen: Sighting, patience: float) -> tuple[Watched, tuple[WatchEvent, ...]]:
     """Say once of each machine that its part is written no longer, or is not there."""
     before = {node.number: node for node in known.nodes}
-    nodes, told = [], []
+    nodes, reported = [], []
     for node_state in seen.nodes:
         node = before.get(node_state.number)
         if node is None or node.mark != node_state.mark:
             node = KnownNode(number=node_state.number, name=node_state.name, mark=node_state.mark, since=known.now)
         elif not node.told and known.now - node.since >= patience:
             node = replace(node, told=True)
-            told.append(_of_node(node, known.now))
+            reported.append(_of_node(node, known.now))
         nodes.append(node)
-    return replace(known, nodes=tuple(nodes)), tuple(told)
+    return replace(known, nodes=tuple(nodes)), tuple(reported)
 
 
 def _of_node(node: KnownNode, now: float) -> WatchEvent:

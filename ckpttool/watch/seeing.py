@@ -158,8 +158,8 @@ def sighting(tree: Tree, listed: Moves, question: WatchQuestion, known: Watched,
     behind = _left_behind(tree, silent)
     for checkpoint in ordered:
         if key_of(checkpoint) not in behind:
-            told, unlooked = _told(tree.machines, checkpoint, question.level)
-            save = seen_save(checkpoint, wall, OF_PARTS, told)
+            reported, unlooked = _told(tree.machines, checkpoint, question.level)
+            save = seen_save(checkpoint, wall, OF_PARTS, reported)
             saves.append(replace(save, incomplete=on_hosts((*save.incomplete, *unlooked), tree)))
     return Sighting(saves=tuple(saves), whole=complete and not merge.lacking, nodes=_nodes(merge))
 
@@ -226,21 +226,23 @@ def _sealed(tree: Tree, checkpoint: Checkpoint) -> tuple[str, ...]:
 
 def _told(machines: Machines, checkpoint: Checkpoint, level: Level) -> tuple[list[object], tuple[Finding, ...]]:
     """Return what the machines tell of the shards of a save, and a finding where some are not looked at yet."""
-    told: list[object] = []
+    reported: list[object] = []
     unlooked = []
     for shard in sorted(checkpoint.shards, key=lambda shard: shard.path):
         report = machines.report(shard.path)
         against = () if report is None else blocking(report.findings)
-        told.append(None if report is None else (report.level.value, sorted(finding.code.value for finding in against)))
+        reported.append(
+            None if report is None else (report.level.value, sorted(finding.code.value for finding in against))
+        )
         if report is None or (report.level < level and not against):
             unlooked.append(shard)
     if not unlooked:
-        return told, ()
+        return reported, ()
     first = unlooked[0]
     message = f"{len(unlooked)} of {len(checkpoint.shards)} shards are not read yet by the machine on which they lie"
     remedy = f"see whether ckpttool watch --part-out --level {level.word} runs there"
     ranks = tuple(sorted({shard.rank for shard in unlooked if shard.rank is not None}))
-    return told, (unknown(Code.NOT_LOOKED_AT, message, path=first.path, ranks=ranks, remedy=remedy),)
+    return reported, (unknown(Code.NOT_LOOKED_AT, message, path=first.path, ranks=ranks, remedy=remedy),)
 
 
 def on_hosts(findings: Sequence[Finding], tree: Tree) -> tuple[Finding, ...]:
@@ -259,11 +261,11 @@ def on_hosts(findings: Sequence[Finding], tree: Tree) -> tuple[Finding, ...]:
             at for rank in finding.ranks for at in of_rank.get(rank, ())
         }
         hosts = sorted({merge.seats[at].host for at in seats})
-        shown = ", ".join(hosts[:_MOST_HOSTS]) + (
+        listed = ", ".join(hosts[:_MOST_HOSTS]) + (
             f" and {len(hosts) - _MOST_HOSTS} more" if hosts[_MOST_HOSTS:] else ""
         )
         is_said = not hosts or all(host in finding.message for host in hosts)
-        named.append(finding if is_said else replace(finding, message=f"{finding.message} (on {shown})"))
+        named.append(finding if is_said else replace(finding, message=f"{finding.message} (on {listed})"))
     return tuple(named)
 
 

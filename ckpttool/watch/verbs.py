@@ -322,22 +322,22 @@ class Watch:
         root = self._tree.inventory.root if self._tree else self.question.tree.path or "."
         place = root if self._tree is None or self._tree.machines is None else self.question.tree.path or "."
         what = f"{os.path.realpath(place)}\0{event.kind.value}\0{event.subject}"
-        told = replace(
+        reported = replace(
             event,
             root=root,
             id=sha256(what.encode("utf-8", "surrogateescape")).hexdigest()[:32],
             at=self._machine.wall(),
         )
-        self._tell(told)
+        self._tell(reported)
         self.told[event.kind] += 1
         if not self.question.hook:
             return
         from ckpttool.watch.hooks import run_hook
 
-        failure = run_hook(self.question.hook, told, self.question.environment or os.environ)
+        failure = run_hook(self.question.hook, reported, self.question.environment or os.environ)
         if failure is not None:
             self.hook_failures += 1
-            self._note(f"the hook of {told.kind.value} {told.name or root} {failure}")
+            self._note(f"the hook of {reported.kind.value} {reported.name or root} {failure}")
 
     def _measure(self) -> None:
         """Write the metrics down; where they cannot be written, who reads them sees that they are old."""

@@ -55,7 +55,7 @@ def show_trees(ask: Callable[[str | None], Answered | None], paths: Iterable[str
     """
     from ckpttool.core.domain.exits import of_trees  # of one tree the answer has its own
 
-    told: list[dict[str, Document]] = []
+    results: list[dict[str, Document]] = []
     codes: list[ExitCode] = []
     for path in paths:
         try:
@@ -64,13 +64,13 @@ def show_trees(ask: Callable[[str | None], Answered | None], paths: Iterable[str
             told_path = str(error).startswith(f"{path} ")
             output.error(str(error) if told_path else f"{path}: {error}")
             codes.append(error.exit_code)
-            told.append({"path": path, "exit_code": codes[-1], "error": str(error), "result": None})
+            results.append({"path": path, "exit_code": codes[-1], "error": str(error), "result": None})
             continue
         if answer is None:
             continue
         codes.append(answer.exit_code)
         if fmt is Format.JSON:
-            told.append(
+            results.append(
                 {"path": path, "exit_code": codes[-1], "error": None, "result": texts_of(answer).document(answer)}
             )
             continue
@@ -79,5 +79,5 @@ def show_trees(ask: Callable[[str | None], Answered | None], paths: Iterable[str
     if fmt is Format.JSON:
         from ckpttool.core.render.json import pieces
 
-        output.result(*pieces({"schema": "ckpttool/trees/1", "trees": told}))
+        output.result(*pieces({"schema": "ckpttool/trees/1", "trees": results}))
     return of_trees(codes)

@@ -138,7 +138,7 @@ def _settings(parameters: Sequence[inspect.Parameter], values: Mapping[str, Any]
     """Spell the settings with which a command goes to work, defaults included, as they would be typed."""
     import shlex
 
-    said = []
+    arguments = []
     for parameter in parameters:
         info, value = get_args(parameter.annotation)[1], values[parameter.name]
         # The first name stands where a default would, as typer has it.
@@ -149,8 +149,8 @@ def _settings(parameters: Sequence[inspect.Parameter], values: Mapping[str, Any]
                 text = str(item.typed if isinstance(item, Time) else getattr(item, "value", item))
                 # No default is typed, but what it would be is known.
                 text = text.removesuffix(".0") if isinstance(item, float) else shlex.quote(text)
-                said += [word] if item is True else [word, text] if isinstance(info, OptionInfo) else [text]
-    return " ".join(said)
+                arguments += [word] if item is True else [word, text] if isinstance(info, OptionInfo) else [text]
+    return " ".join(arguments)
 
 
 def _spread(group: type) -> list[inspect.Parameter]:

@@ -82,9 +82,9 @@ def _about(param: Any, command: str) -> str:  # noqa: ANN401  as above
 
 
 def _with_default(param: Any) -> str:  # noqa: ANN401  as above
-    shown, default = param.show_default, param.default
-    if isinstance(shown, str):
-        shown, default = True, shown
+    shown_default, default = param.show_default, param.default
+    if isinstance(shown_default, str):
+        shown_default, default = True, shown_default
     text = str(param.help or "")
     if LAYOUTS in text:
         from ckpttool.trainers.registry import layout_names
@@ -92,6 +92,6 @@ def _with_default(param: Any) -> str:  # noqa: ANN401  as above
         text = text.replace(LAYOUTS, ", ".join(layout_names()))
     if param.required and param.param_type_name == "option":
         return f"{text}  [required]"
-    if not shown or default is None or default is False or callable(default):
+    if not shown_default or default is None or default is False or callable(default):
         return text
     return f"{text}  [default: {getattr(default, 'value', default)}]"

@@ -121,8 +121,8 @@ def launch(
     if config is None or output is None:
         _assert_neither(config, output)
         with progress.watched(quiet=quiet):
-            told = ckpttool.fragment(tree.question(), wanted, position, strict=job.strict)
-        raise typer.Exit(show(replace(told, view=look.view()), fmt))
+            fragment = ckpttool.fragment(tree.question(), wanted, position, strict=job.strict)
+        raise typer.Exit(show(replace(fragment, view=look.view()), fmt))
     assert_folder(output, option="--output")
     with progress.watched(quiet=quiet):
         answer = ckpttool.launch(tree.question(), wanted, position, order=job.order(config, output, look.view()))

@@ -503,8 +503,8 @@ class EngineOptions:
                 yield
             return
         own = None if sys.stdout is None else _Ours(sys.stdout)
-        shown = nullcontext() if own is None else own.let_through()
-        with redirect_stdout(cast("Any", own)), ckpttool.on_ray(address), shown, progress.watched(quiet=quiet):
+        guarded = nullcontext() if own is None else own.let_through()
+        with redirect_stdout(cast("Any", own)), ckpttool.on_ray(address), guarded, progress.watched(quiet=quiet):
             yield
 
 

@@ -167,26 +167,26 @@ def _without_batch_size(step: Step, question: DataQuestion) -> SkipBatches:
 
 
 def _past(step: Step, old: int | None, new: int, question: DataQuestion, told_by: PastSizes) -> list[BatchSegment]:
-    told = sum(segment.steps for segment in question.segments)
-    if told > step:
-        raise UsageError(f"the --segment options tell of {told} steps, but the checkpoint is at step {step}")
+    steps_given = sum(segment.steps for segment in question.segments)
+    if steps_given > step:
+        raise UsageError(f"the --segment options tell of {steps_given} steps, but the checkpoint is at step {step}")
     past = list(question.segments)
-    if told < step:
+    if steps_given < step:
         if old is None:
             why = "" if told_by.why_unrecorded is None else f" ({told_by.why_unrecorded})"
             raise UsageError(
                 f"the checkpoint does not hold its global batch size{why}, so "
-                f"{step - told} steps cannot be turned into batches of {new}: give --old-gbs"
+                f"{step - steps_given} steps cannot be turned into batches of {new}: give --old-gbs"
             )
-        past.append(BatchSegment(steps=step - told, global_batch_size=old))
+        past.append(BatchSegment(steps=step - steps_given, global_batch_size=old))
     return past
 
 
 def _assert_untold(step: Step, recorded: int, question: DataQuestion, past: PastSizes) -> None:
     """Refuse to be told what the shards record; one segment that covers it all overrules a record that is wrong."""
-    told = sum(segment.steps for segment in question.segments)
-    overrules = len(question.segments) == 1 and told == step
-    if question.segments and not overrules and told > past.unrecorded_steps:
+    steps_given = sum(segment.steps for segment in question.segments)
+    overrules = len(question.segments) == 1 and steps_given == step
+    if question.segments and not overrules and steps_given > past.unrecorded_steps:
         raise UsageError(
             f"--segment is for steps of which no shard records a batch size: step {step} counts batches of {recorded} "
             f"samples whatever was trained before, which is {step * recorded} samples; leave it out, or overrule the "

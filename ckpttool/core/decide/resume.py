@@ -61,14 +61,14 @@ def objected(inventory: Inventory, objections: Callable[[Checkpoint], Sequence[F
         inventory: The tree.
         objections: Of one checkpoint.
     """
-    told = [(checkpoint, tuple(objections(checkpoint))) for checkpoint in inventory.checkpoints]
-    if not any(found for _, found in told):
+    pairs = [(checkpoint, tuple(objections(checkpoint))) for checkpoint in inventory.checkpoints]
+    if not any(found for _, found in pairs):
         return inventory
     return replace(
         inventory,
         checkpoints=tuple(
             replace(checkpoint, findings=(*checkpoint.findings, *found)) if found else checkpoint
-            for checkpoint, found in told
+            for checkpoint, found in pairs
         ),
     )
 
@@ -117,8 +117,8 @@ def choose(
                 rejected = _newest_in_full(rejected, question, verdict_of)
                 lost, samples = lost_steps(checkpoint, course)
                 known = (*rejected, *_branches(checkpoint, candidates, rejected, course))
-                said = (*course.overlaps(checkpoint, is_named=is_named), *course.rewinds(), *_passed_over(candidates))
-                said += tuple(replace(tie, severity=Severity.NOTE) for tie in verdict.findings if tie.is_tie)
+                notes = (*course.overlaps(checkpoint, is_named=is_named), *course.rewinds(), *_passed_over(candidates))
+                notes += tuple(replace(tie, severity=Severity.NOTE) for tie in verdict.findings if tie.is_tie)
                 return ResumePoint(
                     checkpoint=checkpoint,
                     step=checkpoint.step,
@@ -129,7 +129,7 @@ def choose(
                     rejected=_in_order_of(candidates, known),
                     findings=(
                         *doubtful(checkpoint),
-                        *said,
+                        *notes,
                         *told_apart(verdict),
                         *perhaps_lost(rejected),
                         *by_config,
@@ -277,9 +277,9 @@ def _with_true_remedies(
     return [replace(reason, remedy=promise) if reason.code in _TAKEN_WITH else reason for reason in reasons]
 
 
-def _not_said(found: Iterable[Finding], said: Iterable[Finding]) -> list[Finding]:
+def _not_said(found: Iterable[Finding], reported: Iterable[Finding]) -> list[Finding]:
     """Return what is new; what the listing said comes again with a remedy that it may have lacked."""
-    known = {(finding.code, finding.path, finding.message) for finding in said}
+    known = {(finding.code, finding.path, finding.message) for finding in reported}
     return [finding for finding in found if (finding.code, finding.path, finding.message) not in known]
 
 

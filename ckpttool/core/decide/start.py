@@ -18,17 +18,17 @@ def start_findings(
         config: The path of its config; None where there is none.
         remedy: What makes it load what was chosen.
     """
-    chosen, told = plan.point.checkpoint, start.simulation
+    chosen, simulation = plan.point.checkpoint, start.simulation
     if start.takes(chosen.name):
         return ()
-    if told is None or not start.is_known:
+    if simulation is None or not start.is_known:
         say = note if start.by_script else unknown
         message = f"what {trainer} loads at a start as it stands is not known: {start.reason}"
         return (say(Code.START_UNKNOWN, message, path=config, line=start.line, remedy=remedy),)
     message = f"{start.lead}, {trainer} {start.deed(chosen)}: {start.reason}"
-    actual = told.would_resume
+    actual = simulation.would_resume
     say = suspect
-    if told.outcome is not Outcome.STOPS and _may_be_good(actual, plan):
+    if simulation.outcome is not Outcome.STOPS and _may_be_good(actual, plan):
         say = unknown
         message += f"; whether {actual} is good is not known"
     return (

@@ -142,8 +142,8 @@ else:
         __slots__ = ()
 
         def __repr__(self) -> str:
-            told = ", ".join(f"{name}={getattr(self, name)!r}" for name in self.__slots__)
-            return f"{type(self).__qualname__}({told})"
+            fields = ", ".join(f"{name}={getattr(self, name)!r}" for name in self.__slots__)
+            return f"{type(self).__qualname__}({fields})"
 
         def __eq__(self, other: object) -> bool:
             return _values(self) == _values(other) if other.__class__ is self.__class__ else NotImplemented

@@ -229,15 +229,17 @@ class JudgedStart:
 
     def takes(self, name: str) -> bool:
         """Tell whether it loads a save of this name, and goes on behind it."""
-        told = self.simulation
-        goes_on = told is not None and told.outcome in {Outcome.LOADS, Outcome.UNKNOWN}
-        return goes_on and told is not None and told.would_resume == name and not (self.data or self.lacks)
+        simulation = self.simulation
+        goes_on = simulation is not None and simulation.outcome in {Outcome.LOADS, Outcome.UNKNOWN}
+        return goes_on and simulation is not None and simulation.would_resume == name and not (self.data or self.lacks)
 
     @property
     def is_known(self) -> bool:
         """Whether it is known what it would do."""
-        told = self.simulation
-        return told is not None and not (told.outcome is Outcome.UNKNOWN and told.would_resume is None)
+        simulation = self.simulation
+        return simulation is not None and not (
+            simulation.outcome is Outcome.UNKNOWN and simulation.would_resume is None
+        )
 
     @property
     def reason(self) -> str:
@@ -254,18 +256,18 @@ class JudgedStart:
         Args:
             chosen: What it should load.
         """
-        told, instead = self.simulation, f"{at_step(chosen.step)} ({chosen.name})"
-        if told is None or not self.is_known:
+        simulation, instead = self.simulation, f"{at_step(chosen.step)} ({chosen.name})"
+        if simulation is None or not self.is_known:
             return "loads what is not known"
-        if told.outcome is Outcome.SCRATCH:
+        if simulation.outcome is Outcome.SCRATCH:
             return f"begins at step 0 and does not resume from {instead}"
-        if told.outcome is Outcome.MIXES:
+        if simulation.outcome is Outcome.MIXES:
             return f"loads parts of several saves, not {instead}"
-        if told.would_resume is None:
+        if simulation.would_resume is None:
             return f"stops and does not load {instead}"
-        then = " and stops" if told.outcome is Outcome.STOPS else ""
-        if told.would_resume != chosen.name:
-            return f"takes {told.would_resume}{then}, not {instead}"
+        then = " and stops" if simulation.outcome is Outcome.STOPS else ""
+        if simulation.would_resume != chosen.name:
+            return f"takes {simulation.would_resume}{then}, not {instead}"
         if self.data is not None:
             then = ", and its data elsewhere"
         elif self.lacks is not None and not then:

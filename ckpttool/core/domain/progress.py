@@ -22,17 +22,17 @@ class Progress:
         Args:
             checkpoints: All of a tree, or of one training in it, in any order.
         """
-        told: dict[tuple[str, int], Counter[int]] = defaultdict(Counter)
+        counts: dict[tuple[str, int], Counter[int]] = defaultdict(Counter)
         sizes: dict[str, set[int]] = defaultdict(set)
         counted: dict[str, bool] = {}
         for checkpoint in checkpoints:
             size, samples = checkpoint.scalars.global_batch_size, checkpoint.scalars.samples
             counted[checkpoint.prefix] = counted.get(checkpoint.prefix, True) and samples is not None
             if size is not None:
-                told[checkpoint.prefix, checkpoint.run][size] += 1
+                counts[checkpoint.prefix, checkpoint.run][size] += 1
                 sizes[checkpoint.prefix] |= {size} if checkpoint.label is None else set()
-        self._of_run = {key: _most(votes) for key, votes in told.items()}
-        for key, votes in told.items():
+        self._of_run = {key: _most(votes) for key, votes in counts.items()}
+        for key, votes in counts.items():
             usual = self._of_run[key]
             sizes[key[0]] |= set(votes) if usual is None else {usual}
         self._in_samples = {prefix for prefix, all_count in counted.items() if all_count or len(sizes[prefix]) > 1}

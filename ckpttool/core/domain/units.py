@@ -49,9 +49,9 @@ def _in_ranges(noun: str, numbers: Sequence[int], most: int) -> str:
             ranges[-1][1] = number
         else:
             ranges.append([number, number])
-    shown = [str(first) if first == last else f"{first}-{last}" for first, last in ranges[:most]]
+    ranges_shown = [str(first) if first == last else f"{first}-{last}" for first, last in ranges[:most]]
     more = ["…"] if len(ranges) > most else []
-    return f"{noun}s {', '.join([*shown, *more])}"
+    return f"{noun}s {', '.join([*ranges_shown, *more])}"
 
 
 def counted(number: int, noun: str, plural: str | None = None) -> str:

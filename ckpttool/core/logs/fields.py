@@ -118,7 +118,7 @@ def steps_of(source: LogSource, rows: Iterable[Row | LogProblem | LogNote | None
 
 def _metrics(source: LogSource, line: int, row: Mapping[str, str]) -> tuple[StepMetrics | None, list[LogProblem]]:
     """Return one step from texts; what is no number is a problem, and None in the step."""
-    shown = ", ".join(f"{field}={text}" for field, text in row.items()).encode()
+    row_text = ", ".join(f"{field}={text}" for field, text in row.items()).encode()
     problems: list[LogProblem] = []
     values: dict[str, float | None] = {}
     for field in ("step", *_NUMBERS):
@@ -127,10 +127,10 @@ def _metrics(source: LogSource, line: int, row: Mapping[str, str]) -> tuple[Step
         except UnreadableError as error:
             values[field] = None
             if field not in CURVES or source.curves:
-                problems.append(problem(source, line, f"{field} {error}", shown))
+                problems.append(problem(source, line, f"{field} {error}", row_text))
     step = values["step"]
     if step is None or not math.isfinite(step) or step != int(step) or step < 0:
-        return None, [*problems, problem(source, line, "the row has no step", shown)]
+        return None, [*problems, problem(source, line, "the row has no step", row_text)]
     metrics = StepMetrics(
         step=Step(int(step)),
         loss=values["loss"],

@@ -110,13 +110,13 @@ def _rows(source: LogSource) -> Iterator[Row | LogProblem | LogNote | None]:
             continue
         event, values = item.event, item.event.values
         if event.kind is GuardEventKind.STEP:
-            told = {field: values[field] for field in ALIASES if field in values}
+            row = {field: values[field] for field in ALIASES if field in values}
             if values.get("overflow") is True:  # then the loss scaler drops it, whether the guard acts or watches
-                told["skipped"] = True
-            yield item.number, {field: _text(value) for field, value in told.items()}
+                row["skipped"] = True
+            yield item.number, {field: _text(value) for field, value in row.items()}
         elif event.kind in _DROPS and values.get("dropped") is True:
-            told = {"step": event.step, "global_norm": values.get("value"), "skipped": True}
-            yield item.number, {field: _text(value) for field, value in told.items()}
+            row = {"step": event.step, "global_norm": values.get("value"), "skipped": True}
+            yield item.number, {field: _text(value) for field, value in row.items()}
         elif event.kind is GuardEventKind.STOP and values.get("stopped") is not False:
             count = values.get("count")
             count = count if isinstance(count, int) and not isinstance(count, bool) else None

@@ -70,9 +70,9 @@ class Merging:
 
     def log(self) -> TrainingLog:
         """Return all of them together."""
-        shown = [source for source in self._sources if len(source.table)]
-        metrics: Sequence[StepMetrics] = shown[0].latest() if len(shown) == 1 else ()
-        if len(shown) > 1:
+        sources = [source for source in self._sources if len(source.table)]
+        metrics: Sequence[StepMetrics] = sources[0].latest() if len(sources) == 1 else ()
+        if len(sources) > 1:
             steps: dict[Step, StepMetrics] = {}
             for place, source in enumerate(self._sources, 1):
                 self._notes += [(place, note) for note in _merge(steps, source.latest(), source.name)]
@@ -80,7 +80,7 @@ class Merging:
         return TrainingLog(
             sources=tuple(source.name for source in self._sources),
             metrics=metrics,
-            attempts=_attempts(shown),
+            attempts=_attempts(sources),
             notes=tuple(note for _, note in sorted(self._notes, key=itemgetter(0))),
             problems=tuple(self._problems),
             problem_count=self._count,

@@ -290,14 +290,14 @@ def _only_element(message: bytes) -> float | None:
     Raises:
         WireError: It holds something else than one number of its type.
     """
-    said = dict(fields(message))
-    kind = cast("int", said.get(_DTYPE, 0))
+    members = dict(fields(message))
+    kind = cast("int", members.get(_DTYPE, 0))
     dtype = _DTYPES.get(kind)
-    if said.get(_SHAPE) or dtype is None:
+    if members.get(_SHAPE) or dtype is None:
         return None
     size = struct.calcsize(dtype.content) - len(dtype.below)
-    value = said.get(_CONTENT, said.get(dtype.packed, said.get(dtype.key, 0)))
-    if isinstance(value, bytes) and _CONTENT not in said and kind not in _NOT_VARINTS:
+    value = members.get(_CONTENT, members.get(dtype.packed, members.get(dtype.key, 0)))
+    if isinstance(value, bytes) and _CONTENT not in members and kind not in _NOT_VARINTS:
         value = _one_varint(value)
     if isinstance(value, int):  # nothing stands for 0, as in every protobuf
         value = (value & (1 << 8 * size) - 1).to_bytes(size, "little")

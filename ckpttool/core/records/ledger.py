@@ -153,8 +153,8 @@ def lookup(ledger: Ledger, task: CheckTask, stamp: FileStamp, *, now: float, max
         return None
     if known.seal != _seal_of(task.seal) or not 0 <= now - known.verified_at <= max_age:
         return None
-    told = ledger.tensors.get(task.path)
-    digests = told.digests if told is not None and told.stamp == stamp else None
+    tensors = ledger.tensors.get(task.path)
+    digests = tensors.digests if tensors is not None and tensors.stamp == stamp else None
     return replace(known.report, rank=task.rank, role=task.role, level=task.level, tensor_digests=digests)
 
 
@@ -185,8 +185,8 @@ def save(place: str | None, reports: Collection[ShardReport], *, seals: Mapping[
             before = _believed(data)
             after = {path: known for path, known in {**before.shards, **news}.items() if known is not None}
             ledger = Ledger(shards=after, tensors={**before.tensors, **tensors})
-            if (before.shards or before.tensors or after or tensors) and (spelled := _spelled(ledger)) != data:
-                write(place, spelled, overwrite=True, backup=False)
+            if (before.shards or before.tensors or after or tensors) and (encoded := _spelled(ledger)) != data:
+                write(place, encoded, overwrite=True, backup=False)
 
 
 def _seal_of(seal: ShardSeal | None) -> str | None:
@@ -256,8 +256,8 @@ def _line(path: str, known: Remembered) -> dict[str, object]:
 
 def _notes(findings: Iterable[Finding]) -> list[dict[str, str]]:
     """Spell what is worth knowing of a shard; whose it is says whoever asks."""
-    told = [{name: getattr(finding, name) for name in ("code", "message", *_BESIDE)} for finding in findings]
-    return [{name: value for name, value in words.items() if value is not None} for words in told]
+    records = [{name: getattr(finding, name) for name in ("code", "message", *_BESIDE)} for finding in findings]
+    return [{name: value for name, value in words.items() if value is not None} for words in records]
 
 
 def _noted(line: JsonObject) -> Iterator[Finding]:

@@ -138,16 +138,16 @@ def spelled_tensors(known: Mapping[str, KnownTensors]) -> str:
     if not known:
         return ""
     table, kept = TensorTable(), []
-    for path, told in sorted(known.items(), key=lambda item: (-item[1].read_at, item[0]))[:_MOST_SHARDS]:
-        place = table.add(told.digests)
+    for path, known_tensors in sorted(known.items(), key=lambda item: (-item[1].read_at, item[0]))[:_MOST_SHARDS]:
+        place = table.add(known_tensors.digests)
         if table.nbytes > MOST_TENSORS_BYTES:
             break
         kept.append(
             {
                 "path": path,
-                "stamp": spelled_stamp(told.stamp),
-                "read_at": told.read_at,
-                "schema_hash": told.schema_hash,
+                "stamp": spelled_stamp(known_tensors.stamp),
+                "read_at": known_tensors.read_at,
+                "schema_hash": known_tensors.schema_hash,
                 "tensors": place,
             }
         )

@@ -42,11 +42,11 @@ def grouped_findings(
     """
     if not findings:
         return []
-    kinds, said = kinds_of(findings, view or USUAL), set[str]()
+    kinds, messages = kinds_of(findings, view or USUAL), set[str]()
     most = len(kinds) if view is not None and view.everything else MOST_FINDINGS
     parts: list[RenderableType] = [line()]
     for kind in kinds[:most]:
-        parts += kind_parts(kind, world, said, view or USUAL)
+        parts += kind_parts(kind, world, messages, view or USUAL)
     if len(kinds) > most:
         shown_by = "--format json" if view is None else "-v"
         parts.append(line(f"and {counted(len(kinds) - most, 'other kind')}: {shown_by}", style="dim"))
@@ -64,13 +64,13 @@ def kinds_of(findings: Sequence[Finding], view: View = USUAL) -> list[list[Findi
 
 
 def kind_parts(
-    kind: Sequence[Finding], world: int | None, said: set[str], view: View = USUAL, *, by: int = 0
+    kind: Sequence[Finding], world: int | None, messages: set[str], view: View = USUAL, *, by: int = 0
 ) -> Iterator[RenderableType]:
     """Show the first finding of a kind, all ranks that have it, and what to do, unless that was said just above."""
     yield Indented(_finding(kind, world, view), by)
     remedy = kind[0].remedy
-    if remedy is not None and kind[0].severity > Severity.NOTE and remedy not in said:
-        said.add(remedy)
+    if remedy is not None and kind[0].severity > Severity.NOTE and remedy not in messages:
+        messages.add(remedy)
         yield Indented(line(f"try: {shown(remedy)}"), by + 2)
 
 

@@ -130,11 +130,11 @@ def parts_document(given: PartsGiven | None) -> dict[str, Document]:
     """Spell which looks of several machines an answer rests on; nothing where this one looked."""
     if given is None:
         return {}
-    told: Document = {
+    record: Document = {
         "given": given.given,
         "of": given.of,
         "missing": list(given.missing),
         "stale": list(given.stale),
         "nodes": list(given.nodes),
     }
-    return {"parts": told}
+    return {"parts": record}

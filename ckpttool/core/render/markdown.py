@@ -56,5 +56,5 @@ def _place(reason: Reason) -> str:
 def plain(text: str) -> str:
     """Spell text so that it is shown as it is, on one line, inside a cell."""
     marked = _MARKS.sub(r"\\\g<0>", shown(text).strip())
-    spelled = "".join(_ENTITIES.get(character, character) for character in marked)
-    return _CALLS.sub(r"\g<0>&#8203;", spelled)
+    escaped = "".join(_ENTITIES.get(character, character) for character in marked)
+    return _CALLS.sub(r"\g<0>&#8203;", escaped)

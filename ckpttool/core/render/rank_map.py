@@ -225,8 +225,8 @@ def _spans(parts: _Parts, axis: _Axis, columns: int) -> Iterator[Span]:
         first, last = run[0][0], run[-1][0]
         named = axis.named(_first(first, axis.width, columns), _first(last + 1, axis.width, columns) - 1, parts.own)
         number = sum(count for _, _, count in run)
-        told = "whole" if word is None else f"{word.value} ({number})" if number else f"{word.value} as a whole"
-        yield Span(first=first, last=last, mark=Mark.GOOD if word is None else mark_of(word), title=f"{named}: {told}")
+        state = "whole" if word is None else f"{word.value} ({number})" if number else f"{word.value} as a whole"
+        yield Span(first=first, last=last, mark=Mark.GOOD if word is None else mark_of(word), title=f"{named}: {state}")
 
 
 def _cells(parts: _Parts, width: int, columns: int) -> Iterator[tuple[int, VerdictWord | None, int]]:
@@ -263,11 +263,11 @@ def _summary(parts: _Parts, axis: _Axis) -> str:
     absent = parts.expected - silent - sum(place < parts.expected for place in parts.bad)
     if absent > 0:
         words["missing"] += absent
-    told = [f"{silent} whole"] if silent or not words else []
-    told += [f"{number} {word}" for word, number in sorted(words.items())]
+    texts = [f"{silent} whole"] if silent or not words else []
+    texts += [f"{number} {word}" for word, number in sorted(words.items())]
     if parts.whole is not None:
-        told.append(f"the save as a whole {parts.whole.value}")
-    return f"{counted(silent + sum(words.values()), axis.noun)}: {', '.join(told)}"
+        texts.append(f"the save as a whole {parts.whole.value}")
+    return f"{counted(silent + sum(words.values()), axis.noun)}: {', '.join(texts)}"
 
 
 MANY_RANKS = 16
@@ -314,9 +314,9 @@ class Drawn:
                 line.append(" " * (margin + span.first - line.cell_len))
                 line.append(signs[span.mark] * (span.last - span.first + 1), style=_STYLES[span.mark])
             yield line
-        told = {span.mark for row in drawn.rows for span in row.spans}
+        marks = {span.mark for row in drawn.rows for span in row.spans}
         yield Text(
-            " " * margin + "  ".join(f"{signs[mark]} {mark.value}" for mark in Mark if mark in told), style="dim"
+            " " * margin + "  ".join(f"{signs[mark]} {mark.value}" for mark in Mark if mark in marks), style="dim"
         )
 
     def _axis(self, drawn: RankMap) -> str:

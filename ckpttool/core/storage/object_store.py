@@ -65,7 +65,7 @@ def in_our_words(place: str) -> Iterator[None]:
         raise ReplacedError("replaced since it was listed") from None
     except exceptions.BaseError as error:
         reason = reason_of(error)
-        broken = next((said for rule, said in _RULES if rule.search(reason)), None)
+        broken = next((phrase for rule, phrase in _RULES if rule.search(reason)), None)
         if broken is not None:
             raise BrokenRulesError(f"the store breaks the rules: it answers {broken}") from None
         if reason.startswith("the store answers 404"):  # the bucket

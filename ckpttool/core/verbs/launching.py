@@ -80,8 +80,8 @@ def launch(  # noqa: PLR0913  # the last two are what the machine says, where it
     written = not (order.force and _is_already(order.output, content))
     if written:
         write(order.output, content, overwrite=order.force, backup=True)
-    said = Launch(plan=plan, output=order.output, changes=edited.changes, commands=commands, folder=target.folder)
-    return replace(said, written=written, view=order.view)
+    launch_ = Launch(plan=plan, output=order.output, changes=edited.changes, commands=commands, folder=target.folder)
+    return replace(launch_, written=written, view=order.view)
 
 
 def fragment(
@@ -133,9 +133,9 @@ def _preflight_of(
 
 def _told(plan: ResumePlan, ready: Preflight, allowed: tuple[Code, ...]) -> tuple[Finding, ...]:
     """Return what is told of the plan, and what the user accepted of the config and the machine."""
-    told = allow(plan.findings, allowed)
+    findings = allow(plan.findings, allowed)
     reasons = (reason.finding for check in ready.checks for reason in check.reasons)
-    return (*(reason for reason in reasons if reason.code in allowed and reason not in told), *told)
+    return (*(reason for reason in reasons if reason.code in allowed and reason not in findings), *findings)
 
 
 def _is_already(path: str, content: bytes) -> bool:

@@ -342,8 +342,10 @@ def _launch_check(
         problem = judge.not_editable(str(edited), teller.config)
         return teller.check("launch", "the base config cannot be edited", (*findings, problem))
     trainer, skip = trainer_named(config.run.trainer), skip_of(plan.data)
-    told = None if skip is None else told_skip(skip, trainer)
-    summary = summaries.launch_summary(plan, config.run, len(edited.changes), trainer=trainer.title, told=told)
+    trainers_skip = None if skip is None else told_skip(skip, trainer)
+    summary = summaries.launch_summary(
+        plan, config.run, len(edited.changes), trainer=trainer.title, trainers_skip=trainers_skip
+    )
     return teller.check("launch", summary, findings)
 
 

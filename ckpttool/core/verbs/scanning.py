@@ -320,9 +320,9 @@ def _evidence(layout: Layout, question: TreeQuestion, inventory: Inventory, stor
         worlds.append(WorldEvidence(world_size=question.world_size, source="--world-size says so", declared=True))
     trainer = trainer_of(layout)
     output = open_storage(os.path.join(storage.root, os.pardir))
-    told = Evidence() if trainer is None else trainer.evidence(output, question.config)
+    reported = Evidence() if trainer is None else trainer.evidence(output, question.config)
     sealed = _sealed_world(layout, inventory, storage)
-    return believable(Evidence(worlds=(*worlds, *told.worlds, *sealed), weights_alone=told.weights_alone))
+    return believable(Evidence(worlds=(*worlds, *reported.worlds, *sealed), weights_alone=reported.weights_alone))
 
 
 def _sealed_world(layout: Layout, inventory: Inventory, storage: Storage) -> list[WorldEvidence]:

@@ -29,13 +29,13 @@ def scale_skip(data: DataQuestion, *, steps: int | None = None, path: str | None
     """
     if path is not None and steps is not None:
         raise UsageError("give --steps or DIR, not both")
-    told = sum(segment.steps for segment in data.segments)
+    steps_taken = sum(segment.steps for segment in data.segments)
     recorded, past, whose = None, PastSizes(), None
     if steps is None and (path is not None or not data.segments):
         steps, recorded, past, whose = _resume_point_of(path, data)
-    total = Step(told if steps is None else steps)
+    total = Step(steps_taken if steps is None else steps)
     old = recorded if recorded is not None else data.old_global_batch
-    if old is None and told < total:
+    if old is None and steps_taken < total:
         raise UsageError("give --old-gbs: the global batch size of the run that wrote the checkpoint")
     skip = plan_data(total, recorded, data, past)
     samples, new = skip.samples or 0, skip.global_batch_size or 1

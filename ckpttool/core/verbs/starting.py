@@ -97,9 +97,9 @@ def _ways(start: JudgedStart, answer: Answer, plan: ResumePlan) -> list[str]:
         launch = join(["ckpttool", "launch", plan.root, "--config", base, "--output", "NEW.yaml"])
         ways.append(f"{launch}, and start with that")
     else:
-        said = (setting for setting in plan.load.settings if not setting.is_alternative)
-        told = "; ".join(f"{where}: {text}" for where, text in fragment(said))
-        way = start.mend or f"name it ({told})"
+        settings = (setting for setting in plan.load.settings if not setting.is_alternative)
+        command = "; ".join(f"{where}: {text}" for where, text in fragment(settings))
+        way = start.mend or f"name it ({command})"
         ways.append(f"{way}, and --allow {code}" if start.mend is None else f"{way}, or --allow {code} if {_ELSEWHERE}")
     if start.by_records:
         name = plan.point.checkpoint.name

@@ -163,10 +163,10 @@ def _scalars_missing(rules: ScalarRules, reports: Sequence[ShardReport]) -> list
 def _scalars_differ(rules: ScalarRules, reports: Sequence[ShardReport]) -> list[Finding]:
     """Find files that were saved at another step than most: an older file under a newer name."""
     findings = []
-    told = [(report, dict(report.scalars)) for report in reports]
+    pairs = [(report, dict(report.scalars)) for report in reports]
     for agreed in rules.agreed:
         name = agreed.name
-        values = Counter(scalars[name] for _, scalars in told if name in scalars)
+        values = Counter(scalars[name] for _, scalars in pairs if name in scalars)
         if len(values) < 2:  # noqa: PLR2004  two differ
             continue
         # Where as many say one as say the other, any will do: the checkpoint is not whole either way.
@@ -181,7 +181,7 @@ def _scalars_differ(rules: ScalarRules, reports: Sequence[ShardReport]) -> list[
                 actual=str(value),
                 remedy="an older file under a newer name? resume from another checkpoint",
             )
-            for report, scalars in told
+            for report, scalars in pairs
             if (value := scalars.get(name)) not in {None, common}
         ]
     return findings
@@ -234,11 +234,11 @@ def missing_files(checkpoint: Checkpoint, seals: Mapping[str, ShardSeal], unlist
 
 def cut_short_files(checkpoint: Checkpoint, reports: Sequence[ShardReport]) -> Iterator[Finding]:
     """Find files that are shorter than the save's own record says, where nothing has told it yet."""
-    said = {(finding.code, finding.path) for report in reports for finding in report.findings}
-    said |= {(finding.code, finding.path) for finding in checkpoint.findings}
+    reported = {(finding.code, finding.path) for report in reports for finding in report.findings}
+    reported |= {(finding.code, finding.path) for finding in checkpoint.findings}
     stamps = {report.path: report.stamp for report in reports if report.stamp is not None}
     for finding in cut_short(checkpoint.shards, stamps):
-        if (finding.code, finding.path) not in said:
+        if (finding.code, finding.path) not in reported:
             yield finding
 
 
@@ -246,12 +246,14 @@ def under_another_name(reports: Iterable[ShardReport], seals: Mapping[str, Shard
     """Say whose file it is that is not what was sealed of its name, where it is what was sealed of another one."""
     sealed_as: dict[str, dict[tuple[str, ...], str]] = defaultdict(dict)
     for report in reports:
-        own, told = (
+        own, mismatches = (
             seals.get(report.path),
             [finding for finding in report.findings if finding.code is Code.CHECKSUM_MISMATCH],
         )
         apart = [
-            (finding.expected, finding.actual) for finding in told if own is not None and finding.expected in own.chunks
+            (finding.expected, finding.actual)
+            for finding in mismatches
+            if own is not None and finding.expected in own.chunks
         ]
         if own is None or not apart:
             continue
@@ -303,5 +305,5 @@ def changed_headers(reports: Iterable[ShardReport], seals: Mapping[str, ShardSea
 
 
 def _told(schema_hash: str | None, scalars: ScalarValues) -> str:
-    said = ", ".join(f"{name}={value}" for name, value in spelled(scalars).items())
-    return f"{schema_hash} Scalars({said})"
+    values = ", ".join(f"{name}={value}" for name, value in spelled(scalars).items())
+    return f"{schema_hash} Scalars({values})"

@@ -184,7 +184,7 @@ class Session:
         others = self._beside_part(checkpoint)
         seen = (*reports, *others)
         findings += (*cut_short_files(checkpoint, seen), *changed_headers(seen, seals))
-        compared = self._compared(checkpoint, seen, seals, told=said.told)
+        compared = self._compared(checkpoint, seen, seals, reported=said.told)
         findings += tuple(finding for finding in compared if finding.path not in sealed)
         # What was sealed before is judged by its sealer.
         judged = {
@@ -296,9 +296,9 @@ class Session:
                 self._scope.proofs.drifted(report, drifted[report.path], step)
             elif self._scope.proofs is not None and (report.path in wrong or report.copies > 1):
                 seal = seals.get(report.path)
-                told = replace(report, findings=wrong.get(report.path, ()))
+                changed = replace(report, findings=wrong.get(report.path, ()))
                 was_damaged = report.path in doubted and not self._scope.hashes
-                self._scope.proofs.take(told, None if seal is None else seal.xxh3_128, was_damaged=was_damaged)
+                self._scope.proofs.take(changed, None if seal is None else seal.xxh3_128, was_damaged=was_damaged)
 
     def _records_differ(self, checkpoint: Checkpoint) -> Iterator[Finding]:
         """Compare what the save's own digests cover besides its shards: records, which are small."""
@@ -352,17 +352,17 @@ class Session:
         seen: Sequence[ShardReport],
         seals: Mapping[str, ShardSeal],
         *,
-        told: Collection[str],
+        reported: Collection[str],
     ) -> list[Finding]:
         """Compare with siblings; where they speak against a shard, again with those alone that may testify."""
         is_complete = len({shard.rank for shard in checkpoint.shards}) >= (checkpoint.topology.world_size or 0)
-        found = compare_in_turn(seen, self._siblings(checkpoint), told, is_complete=is_complete)
+        found = compare_in_turn(seen, self._siblings(checkpoint), reported, is_complete=is_complete)
         if not any(blocking(found)):
             later = self._testifying(checkpoint, self._neighbours.later_start(checkpoint))
             alone = without_witness(seen, self._siblings(checkpoint), later, sealed=as_sealed(seen, seals))
             return [*found, *alone]
         witnesses = self._siblings(checkpoint, may_testify=True)
-        return compare_in_turn(seen, witnesses, told, is_complete=is_complete, sealed=as_sealed(seen, seals))
+        return compare_in_turn(seen, witnesses, reported, is_complete=is_complete, sealed=as_sealed(seen, seals))
 
     def _siblings(self, checkpoint: Checkpoint, *, may_testify: bool = False) -> Iterator[Sibling]:
         """Read the headers of other checkpoints, best first.

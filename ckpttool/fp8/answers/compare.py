@@ -287,9 +287,11 @@ def _advice(answer: CurvesAnswer) -> Sequence[str]:
 def _evals_parts(evals: Evals) -> list[RenderableType]:
     if evals.verdict is None:
         return [line(), line("The downstream tasks were not judged: the losses do not match", style="dim")]
-    told = f"{counted(len(evals.tasks), 'downstream task')}: {len(evals.changed)} changed, {len(evals.dropped)} dropped"
+    summary = (
+        f"{counted(len(evals.tasks), 'downstream task')}: {len(evals.changed)} changed, {len(evals.dropped)} dropped"
+    )
     moved = [task for task in evals.tasks if task.task in {*evals.changed, *evals.dropped}]
-    return [line(), line(told), *listed("Changed:", [_task(task) for task in moved])]
+    return [line(), line(summary), *listed("Changed:", [_task(task) for task in moved])]
 
 
 def _task(task: TaskChange) -> Text:

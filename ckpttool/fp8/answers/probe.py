@@ -149,11 +149,11 @@ def _headline(answer: Fp8Probe, weights: Sequence[ProbedTensor]) -> Text:
     by = " or ".join(recipe.value for recipe in answer.question.judged)
     count = Counter(row.worst.risk for row in _by_name(weights))
     worst = Risk.LOST if count[Risk.LOST] else Risk.WEAK if count[Risk.WEAK] else Risk.FINE
-    told = f"{count[Risk.LOST]} lost, {count[Risk.WEAK]} weak, {count[Risk.FINE]} fine"
-    said = f"{counted(count.total(), 'weight')} in FP8 ({answer.question.formats[0].value}, {by}): {told}"
+    risks = f"{count[Risk.LOST]} lost, {count[Risk.WEAK]} weak, {count[Risk.FINE]} fine"
+    headline = f"{counted(count.total(), 'weight')} in FP8 ({answer.question.formats[0].value}, {by}): {risks}"
     if not weights:
-        said = f"no weight of a linear layer that could be {'put into FP8' if answer.read_all else 'looked at'}"
-    return line(f"{shown(answer.checkpoint.rpartition('/')[2])}: {said}", style=_STYLE[worst] or "bold")
+        headline = f"no weight of a linear layer that could be {'put into FP8' if answer.read_all else 'looked at'}"
+    return line(f"{shown(answer.checkpoint.rpartition('/')[2])}: {headline}", style=_STYLE[worst] or "bold")
 
 
 def _about(answer: Fp8Probe) -> str:
@@ -201,11 +201,14 @@ def _weights(answer: Fp8Probe, weights: Sequence[ProbedTensor]) -> Iterator[Rend
     for row in rows[: answer.most_rows]:
         tensor, numbers = row.worst, row.worst.numbers
         first = next(_judged(tensor, answer))
-        told: list[str | Text] = [named(row.name[len(common) :]), line(tensor.risk.value, style=_STYLE[tensor.risk])]
-        told += [_kept(cast, risk) for cast, risk in zip(numbers.recipes, tensor.risks, strict=True)]
-        told += [_percent(first.lost), _gone(first.gone)]
-        told += ["–" if numbers.amax_over_rms is None else f"{numbers.amax_over_rms:.1f}", dims(numbers.shape)]
-        cells.append([*told, str(row.places)] if several else told)
+        row_cells: list[str | Text] = [
+            named(row.name[len(common) :]),
+            line(tensor.risk.value, style=_STYLE[tensor.risk]),
+        ]
+        row_cells += [_kept(cast, risk) for cast, risk in zip(numbers.recipes, tensor.risks, strict=True)]
+        row_cells += [_percent(first.lost), _gone(first.gone)]
+        row_cells += ["–" if numbers.amax_over_rms is None else f"{numbers.amax_over_rms:.1f}", dims(numbers.shape)]
+        cells.append([*row_cells, str(row.places)] if several else row_cells)
     yield Columns(headers, cells)
     yield from _left_out(answer, rows, common)
     yield line("dB that the worst channels keep (e4m3 30 at best, e5m2 24); ! weak, !! lost", style="dim")
@@ -228,8 +231,8 @@ def _by_recipe(answer: Fp8Probe, rows: Sequence[_Row]) -> Iterator[RenderableTyp
     counts = [Counter(risks) for risks in zip(*(row.worst.risks for row in rows), strict=True)]
     titles = [title.strip().lower() for title, _ in _recipes(answer)]
     if any(count[Risk.LOST] or count[Risk.WEAK] for count in counts):
-        told = (f"{title} {count[Risk.LOST]}, {count[Risk.WEAK]}" for title, count in zip(titles, counts, strict=True))
-        yield line(f"Lost, weak by recipe: {'; '.join(told)}")
+        parts = (f"{title} {count[Risk.LOST]}, {count[Risk.WEAK]}" for title, count in zip(titles, counts, strict=True))
+        yield line(f"Lost, weak by recipe: {'; '.join(parts)}")
 
 
 def _recipes(answer: Fp8Probe) -> list[tuple[str, int]]:
@@ -303,8 +306,8 @@ def _apart(answer: Fp8Probe) -> Iterator[str]:
         )
     if others:
         roles = Counter(others.values())
-        told = ", ".join(counted(roles[role], _WORDS[role]) for role in TensorRole if role in roles)
-        yield f"No FP8 in any recipe: {told}."
+        counts = ", ".join(counted(roles[role], _WORDS[role]) for role in TensorRole if role in roles)
+        yield f"No FP8 in any recipe: {counts}."
     if any(tensor.numbers.recipes for tensor in answer.tensors):
         yield "Weights are 2 of the 6 operands: activations and gradients lie in no checkpoint."
 

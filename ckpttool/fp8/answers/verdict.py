@@ -126,16 +126,16 @@ def _headline(answer: Fp8Verdict) -> str:
 
 def _cure_title(cure: Cure) -> str:
     what = "all stays in FP8" if cure.keeps_fp8 else "these products leave FP8"
-    told = {True: "shown to help", False: "shown not to help", None: "not run yet"}[cure.restores]
-    return f"The cure, as in {cure.id} ({what}; {told}):"
+    outcome = {True: "shown to help", False: "shown not to help", None: "not run yet"}[cure.restores]
+    return f"The cure, as in {cure.id} ({what}; {outcome}):"
 
 
 def _cure_lines(cure: Cure) -> list[str]:
     change = cure.change
     if change is None:
         return [f"see the folder {cure.id}, once it is planned"]
-    told = list(flags(change))
-    return [*told, *(f"file {name} of the folder {cure.id}" for name, _ in change.files)] or list(change.notes)
+    options = list(flags(change))
+    return [*options, *(f"file {name} of the folder {cure.id}" for name, _ in change.files)] or list(change.notes)
 
 
 def _counts(each: Shown) -> str:

@@ -193,8 +193,10 @@ def _plan(document: Mapping[str, Json], what: str) -> Fp8Plan:
 def _suspicion(record: Mapping[str, Json], what: str) -> Suspicion:
     onset = None
     if record.get("onset") is not None:
-        told = get_object(record, "onset", where=what)
-        step, early, late = (Step(get_int(told, key, where=what)) for key in ("step", "not_before", "not_after"))
+        onset_record = get_object(record, "onset", where=what)
+        step, early, late = (
+            Step(get_int(onset_record, key, where=what)) for key in ("step", "not_before", "not_after")
+        )
         onset = Onset(step=step, not_before=early, not_after=late)
     gap, relative, limit, tolerance = (
         get_optional_float(record, key, where=what) for key in ("gap", "relative_gap", "limit", "tolerance")

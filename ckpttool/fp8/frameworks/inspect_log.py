@@ -82,11 +82,11 @@ class OperandsSeen:
                 operand=operand,
                 computed=tuple(
                     computation
-                    for computation in told
-                    if computation is not Computed.MODIFIED or not named & told.keys()
+                    for computation in computed
+                    if computation is not Computed.MODIFIED or not named & computed.keys()
                 ),
             )
-            for (layer, gemm, operand), told in sorted(
+            for (layer, gemm, operand), computed in sorted(
                 self._seen.items(), key=lambda item: (item[0][0], list(Gemm).index(item[0][1]), item[0][2].value)
             )
         )

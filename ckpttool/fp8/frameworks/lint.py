@@ -46,7 +46,7 @@ def read_layers(path: str) -> tuple[str, ...]:
     Raises:
         UsageError: The file cannot be read, or holds none.
     """
-    told: dict[str, None] = {}
+    layers: dict[str, None] = {}
     names: dict[str, None] = {}
     for block in blocks_of(path):
         if isinstance(block, LogProblem):
@@ -55,15 +55,15 @@ def read_layers(path: str) -> tuple[str, ...]:
             continue
         for _, line in lines_with(block, _LOGGED):
             if (found := _LAYER.search(line)) is not None:
-                told[found["name"].decode("utf-8", "replace")] = None
-        if not told:
+                layers[found["name"].decode("utf-8", "replace")] = None
+        if not layers:
             lines = (line.strip() for line in block.data.splitlines())
             names.update((line.decode("utf-8", "replace"), None) for line in lines if _NAME.fullmatch(line))
-        if max(len(told), len(names)) > _MOST_LAYERS:
+        if max(len(layers), len(names)) > _MOST_LAYERS:
             raise UsageError(f"--layers {path!r} has more names than any model has layers: {_MOST_LAYERS:,}")
-    if not told and not names:
+    if not layers and not names:
         raise UsageError(f"--layers {path!r} holds no names; write one a line, or give a log of debug features")
-    return tuple(told or names)
+    return tuple(layers or names)
 
 
 def lint(read: Sequence[Fp8Settings], known: Beside) -> tuple[tuple[Finding, ...], ...]:

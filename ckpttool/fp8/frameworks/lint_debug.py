@@ -86,8 +86,8 @@ def _not_wired(view: Fp8View) -> Iterator[Problem]:
 
 def _overlap(view: Fp8View) -> Iterator[Problem]:
     names = samples() if view.beside.layers is None else view.beside.layers
-    told = list(islice(_on(view), _MOST_SECTIONS))
-    picked = {section.name: [name for name in names if section.picks(name)] for section in told}
+    active = list(islice(_on(view), _MOST_SECTIONS))
+    picked = {section.name: [name for name in names if section.picks(name)] for section in active}
     for first, other in combinations(picked, 2):
         if both := sorted(set(picked[first]).intersection(picked[other])):
             yield suspect(
@@ -110,9 +110,9 @@ def pairs(content: Mapping[str, object]) -> frozenset[tuple[str, str]]:
 
 def _gemms(content: Mapping[str, object]) -> Iterator[tuple[tuple[str, ...], Mapping[str, object]]]:
     """Yield products, and what says which of their tensors are meant."""
-    told = content.get("gemms_struct")
-    if isinstance(told, list):
-        for item in told:
+    structs = content.get("gemms_struct")
+    if isinstance(structs, list):
+        for item in structs:
             if isinstance(item, dict):
                 yield (str(item.get("gemm")),), item
     elif isinstance(content.get("gemms"), (list, str)):
@@ -121,17 +121,17 @@ def _gemms(content: Mapping[str, object]) -> Iterator[tuple[tuple[str, ...], Map
 
 def _tensors(content: Mapping[str, object]) -> Iterator[tuple[tuple[str, ...], Mapping[str, object]]]:
     """Yield tensors, and what says what is done to them."""
-    told = content.get("tensors_struct")
-    if isinstance(told, list):
-        for item in told:
+    structs = content.get("tensors_struct")
+    if isinstance(structs, list):
+        for item in structs:
             if isinstance(item, dict):
                 yield (str(item.get("tensor")),), item
     elif isinstance(content.get("tensors"), (list, str)):
         yield _words(content["tensors"]), content
 
 
-def _words(told: object) -> tuple[str, ...]:
-    return tuple(map(str, told)) if isinstance(told, list) else (str(told),)
+def _words(entry: object) -> tuple[str, ...]:
+    return tuple(map(str, entry)) if isinstance(entry, list) else (str(entry),)
 
 
 def _two_modifiers(view: Fp8View) -> Iterator[Problem]:
@@ -159,7 +159,7 @@ def _exact_names(view: Fp8View) -> Iterator[Problem]:
 def _block_format(view: Fp8View) -> Iterator[Problem]:
     for section in _on(view):
         for key, name, content in _active(section):
-            if name == FAKE and any(str(told).startswith("MXFP8E") for told in _formats(content)):
+            if name == FAKE and any(str(form).startswith("MXFP8E") for form in _formats(content)):
                 yield suspect(
                     key,
                     f"{FAKE} with a format of blocks fails when the first tensor comes: it passes a text where a type "
@@ -193,16 +193,16 @@ def _needs_delayed(view: Fp8View) -> Iterator[Problem]:
 
 
 def _unknown(view: Fp8View) -> Iterator[Problem]:
-    told = tuple(sections(view))
-    unsaid = [section for section in told if view.setting(f"{section.name}.enabled") is None]
+    names = tuple(sections(view))
+    unsaid = [section for section in names if view.setting(f"{section.name}.enabled") is None]
     for section in unsaid:
         yield _stops(section.name, f"the section {section.name!r} has no `enabled`", "write `enabled: True`")
     for entry in view.inside(""):
         if entry.value is not Nested.MAPPING:
             yield _stops(str(entry.key[0]), f"`{entry.key[0]}` is no section", "take it out")
-    if told and not unsaid and not any(section.is_on for section in told):
-        yield _stops(told[0].name, "no section is enabled", "write `enabled: True` in one")
-    for section in told:
+    if names and not unsaid and not any(section.is_on for section in names):
+        yield _stops(names[0].name, "no section is enabled", "write `enabled: True` in one")
+    for section in names:
         if section.is_on:
             yield from _unknown_layers(view, section)
             yield from _unknown_features(view, section)
@@ -281,9 +281,9 @@ def _unknown_words(key: str, name: str, content: Mapping[str, object]) -> Iterat
 def _unknown_products(key: str, name: str, content: Mapping[str, object]) -> Iterator[Problem]:
     found = list(_gemms(content))
     if isinstance(content.get("gemms"), str) and "gemms_struct" not in content:
-        told = content["gemms"]
+        names = content["gemms"]
         yield _stops(
-            f"{key}.gemms", f"`gemms: {told}` is a text, and each letter is taken for a product", f"write `[{told}]`"
+            f"{key}.gemms", f"`gemms: {names}` is a text, and each letter is taken for a product", f"write `[{names}]`"
         )
     if not found:
         yield _stops(
@@ -314,21 +314,23 @@ def _unknown_tensors(key: str, name: str, content: Mapping[str, object], form: o
                     f"known are {', '.join(sorted(_TENSORS))}, in a list",
                 )
         if name == FAKE:
-            told = inner.get("quant_format", content.get("quant_format", form))
-            if told not in _FORMATS:
+            form_name = inner.get("quant_format", content.get("quant_format", form))
+            if form_name not in _FORMATS:
                 yield _stops(
-                    key, f"{FAKE} with the format {told!r}", f"write `quant_format:`, one of {', '.join(_FORMATS[:2])}"
+                    key,
+                    f"{FAKE} with the format {form_name!r}",
+                    f"write `quant_format:`, one of {', '.join(_FORMATS[:2])}",
                 )
 
 
 def _empty(view: Fp8View) -> Iterator[Problem]:
     for section in _on(view):
-        told = [content for _, _, content in _features(section)]
+        features = [content for _, _, content in _features(section)]
         outside = [value for name, value in section.features.items() if name in _OUTSIDE]
-        is_on = any(content.get("enabled") for content in told) or any(
+        is_on = any(content.get("enabled") for content in features) or any(
             isinstance(content, dict) and content.get("enabled") for content in outside
         )
-        if not is_on and all(not content or "enabled" in content for content in told):
+        if not is_on and all(not content or "enabled" in content for content in features):
             yield suspect(
                 section.name,
                 f"{section.name!r} is enabled, and none of its features is: plain FP8 runs, in silence",

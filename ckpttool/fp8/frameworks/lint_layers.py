@@ -47,8 +47,8 @@ def _sections(view: Fp8View, word: str) -> Iterator[Setting]:
 def _unfiltered(view: Fp8View, section: Setting) -> tuple[str, list[str]] | None:
     """Return where names to leave out stand, and these; None where they are not known."""
     key = f"{dotted(section.key)}.filter_fqns"
-    told = view.raw(key)
-    names = told.split(",") if isinstance(told, str) else told if isinstance(told, list) else None
+    raw = view.raw(key)
+    names = raw.split(",") if isinstance(raw, str) else raw if isinstance(raw, list) else None
     if names is None or any(not isinstance(name, str) or UNKNOWN in name for name in names):
         return None
     return key, [name.strip() for name in names]
@@ -115,10 +115,10 @@ def _floor(view: Fp8View) -> Iterator[Problem]:
             yield _rounds_down(key, f"`recipe_name: {view.get(key)}`", "take mxfp8_cublas_rceil or mxfp8_rceil")
 
 
-def _rounds_down(key: str, said: str, remedy: str) -> Problem:
+def _rounds_down(key: str, reason: str, remedy: str) -> Problem:
     return suspect(
         key,
-        f"{said} rounds scales down, as the OCP's standard has it: the largest values of one block in six saturate, "
+        f"{reason} rounds scales down, as the OCP's standard has it: the largest values of one block in six saturate, "
         "by up to 14 %",
         remedy,
     )

@@ -34,14 +34,14 @@ def _history(view: Fp8View) -> Iterator[Problem]:
             continue
         history, algorithm = scope.number("history"), scope.word("algorithm")
         if history == 1 or algorithm == "most_recent":
-            said = "a history of 1 step" if history == 1 else "the most recent step alone"
+            used = "a history of 1 step" if history == 1 else "the most recent step alone"
             yield suspect(
                 scope.key("history", "algorithm") if history == 1 else scope.key("algorithm", "history"),
-                f"delayed scaling by {said}: after one step with small values the next one overflows",
+                f"delayed scaling by {used}: after one step with small values the next one overflows",
                 f"set `{scope.spelt('history')}` to 1024 and `{scope.spelt('algorithm')}` to max, as is Transformer "
                 "Engine's own default, or take a recipe with current scaling",
                 expected="1024, max",
-                actual=", ".join(str(told) for told in (history, algorithm) if told is not None),
+                actual=", ".join(str(setting) for setting in (history, algorithm) if setting is not None),
             )
 
 
@@ -191,17 +191,17 @@ def _infinity(view: Fp8View) -> Iterator[Problem]:
             continue
         steps = scope.number("history")
         stays = "as long as it is in the history" if steps is None else f"for {counted(int(steps), 'step')}"
-        said = f"one infinite value leaves a tensor's scale as it was {stays}"
+        effect = f"one infinite value leaves a tensor's scale as it was {stays}"
         if unchecked is not None:
             yield suspect(
                 dotted(unchecked.key),
-                f"{said}, and nothing stops the run at it: the check for NaN is off",
+                f"{effect}, and nothing stops the run at it: the check for NaN is off",
                 "leave the check on, or take a recipe with current scaling",
             )
         else:
             yield note(
                 scope.key("recipe", "history", "format"),
-                f"{said}, and nothing says so",
+                f"{effect}, and nothing says so",
                 "watch for infinite gradients; `ckpttool guard` drops such steps",
             )
 

@@ -96,9 +96,9 @@ class Megatron:
         settings, notes = [*_start(setting)], list(_stops(setting))
         remove: tuple[str, ...] = ()
         if trial.is_regrouped:
-            size, told = _regroup(setting)
+            size, new_setting = _regroup(setting)
             settings.append(("--micro-batch-size", size))
-            notes.append(told)
+            notes.append(new_setting)
         if in_bf16(trial):
             remove = _FP8
             settings.append(("--bf16", ""))
@@ -154,8 +154,8 @@ def _recipe(
 def _regroup(setting: Setting) -> tuple[str, str]:
     """Return a micro-batch size for the same samples in other groups, and what to know of it."""
     size = regrouped(setting.argument("micro_batch_size"))
-    told = [setting.argument(name) or "" for name in ("global_batch_size", "data_parallel_size")]
-    if size is None or not all(map(str.isdecimal, told)) or int(told[0]) % (int(size) * max(int(told[1]), 1)) == 0:
+    sizes = [setting.argument(name) or "" for name in ("global_batch_size", "data_parallel_size")]
+    if size is None or not all(map(str.isdecimal, sizes)) or int(sizes[0]) % (int(size) * max(int(sizes[1]), 1)) == 0:
         return size or "<half of what it was>", SAME_BATCH
     return (
         "1",

@@ -46,7 +46,7 @@ def read_arithmetic(paths: Iterable[str]) -> RunArithmetic:
         paths: Training logs and the logs of debug features; compressed ones, too.
     """
     paths = tuple(paths)
-    told = _Told()
+    reader = _Told()
     problems = []
     for path in paths:
         for block in blocks_of(path):
@@ -54,15 +54,15 @@ def read_arithmetic(paths: Iterable[str]) -> RunArithmetic:
                 problems.append(block)
             else:
                 for _, line in lines_with(block, _ANY):
-                    told.add(line)
-        told.printed = None  # the rest of it is in no other file
+                    reader.add(line)
+        reader.printed = None  # the rest of it is in no other file
     return RunArithmetic(
         sources=paths,
-        arguments=None if told.arguments is None else tuple(told.arguments.items()),
-        operands=told.operands.operands(),
-        config_missing=told.operands.config_missing,
-        recipe=told.recipe,
-        converted=told.converted,
+        arguments=None if reader.arguments is None else tuple(reader.arguments.items()),
+        operands=reader.operands.operands(),
+        config_missing=reader.operands.config_missing,
+        recipe=reader.recipe,
+        converted=reader.converted,
         problems=tuple(problems),
     )
 

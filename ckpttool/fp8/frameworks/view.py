@@ -151,7 +151,7 @@ class Fp8View(View):
                 sections.setdefault(entry.key[:-1], {})["format"] = form
             elif name == _TARGET:
                 sections.setdefault(entry.key[:-1], {})[_TARGET] = entry
-        scopes = (Scope(place=dotted(place), told=told, kind=self.kind) for place, told in sections.items())
+        scopes = (Scope(place=dotted(place), told=settings, kind=self.kind) for place, settings in sections.items())
         return tuple(scope for scope in scopes if _is_fp8(scope) and not scope.is_off)
 
     def named(self, *names: str) -> Iterator[Setting]:

@@ -359,8 +359,8 @@ class CurvesAnswer(Answered):
         """10 where the candidate leaves its baseline, 14 where that cannot be told or a log was not read."""
         if self.leaves:
             return ExitCode.DAMAGE
-        told = self.comparison.told and not any(reading.unreadable for reading in self.readings)
-        return ExitCode.OK if told else ExitCode.INCOMPLETE
+        is_compared = self.comparison.told and not any(reading.unreadable for reading in self.readings)
+        return ExitCode.OK if is_compared else ExitCode.INCOMPLETE
 
     @property
     def leaves(self) -> bool:

@@ -146,7 +146,7 @@ def at_rest(
     if scale is not None and shared is not None and scale[1].size == values.size:
         values = values * scale[1].reshape(values.shape)
     elements = elements_in(entry.shape)
-    told = TensorNumbers(
+    numbers = TensorNumbers(
         name=entry.name,
         path=task.path,
         rank=task.rank,
@@ -167,11 +167,11 @@ def at_rest(
         elements=elements,
         nans=codes.nans,
         infinities=codes.infinities,
-        absmax=told.amax or 0.0,
+        absmax=numbers.amax or 0.0,
         norm=0.0,
         denormal_only=False,
     )
-    return told, stat, findings
+    return numbers, stat, findings
 
 
 def _shared_by(entry: TensorEntry, shape: tuple[int, ...], block: tuple[int, int]) -> tuple[int, int] | None:
@@ -196,11 +196,11 @@ def _shared_by(entry: TensorEntry, shape: tuple[int, ...], block: tuple[int, int
 
 
 def _without(path: str, entry: TensorEntry, *, any_there: bool) -> tuple[Finding, ...]:
-    said, others = (damage, "others have one") if any_there else (note, "nor has any other")
+    severity, others = (damage, "others have one") if any_there else (note, "nor has any other")
     own = entry.name.rpartition(".")[2]
     names = " or ".join(f"{own}{word}" for word in SCALE_WORDS)
     message = f"{quoted(entry.name)} lies in FP8 and has no scale ({names}); {others}"
-    return (said(Code.FP8_SCALE_MISSING, message, path=path, tensor=entry.name),)
+    return (severity(Code.FP8_SCALE_MISSING, message, path=path, tensor=entry.name),)
 
 
 def _unfit(path: str, entry: TensorEntry, shape: tuple[int, ...], block: tuple[int, int]) -> tuple[Finding, ...]:

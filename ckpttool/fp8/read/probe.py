@@ -94,10 +94,10 @@ def probe_shard(  # noqa: PLR0913  what may be asked, by keyword
         codes = [entry for entry in asked if entry.dtype in AT_REST and (entry.spans or 0 in entry.shape)]
         of_scales: list[Finding] = []
         for entry in codes:
-            numbers, stat, told = at_rest(task, source, entry, scales, passed)
+            numbers, stat, finding = at_rest(task, source, entry, scales, passed)
             probed.append(numbers)
             sick += [] if stat.finite else [stat]
-            of_scales += told
+            of_scales += finding
         if question.swiglu:
             found = (gains(task, source, pair, passed) for pair in pairs(asked))
             gated = [numbers for numbers in found if numbers is not None]
@@ -186,7 +186,7 @@ class _Prober:
         elements = elements_in(entry.shape)
         amax = float(rows.max()) if elements else None
         seen = self._cast(entry, sample, amax or 0.0, (rows, columns))
-        told = TensorNumbers(
+        numbers = TensorNumbers(
             name=entry.name,
             path=task.path,
             rank=task.rank,
@@ -211,7 +211,7 @@ class _Prober:
             norm=0.0,
             denormal_only=False,
         )
-        return told, stat
+        return numbers, stat
 
     def _values(self, patterns: Array, entry: TensorEntry) -> Array:
         return magnitudes(patterns, entry.dtype, as_stored=self._question.as_stored)

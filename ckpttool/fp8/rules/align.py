@@ -29,14 +29,14 @@ def curve_of(rows: Iterable[StepMetrics], *, metric: CurveMetric = CurveMetric.L
 
     A place that is shown twice counts as the log shows it last.
     """
-    shown: dict[int, tuple[Step, float, float | None, float | None]] = {}
+    points: dict[int, tuple[Step, float, float | None, float | None]] = {}
     for row in rows:
         loss = row.loss if metric is CurveMetric.LOSS else row.validation_loss
         place = row.step if by is PairedBy.STEP else row.consumed_samples
         if loss is not None and place is not None:
-            shown[place] = (row.step, loss, row.global_norm, row.learning_rate)
-    places = sorted(shown)
-    ordered = [shown[place] for place in places]
+            points[place] = (row.step, loss, row.global_norm, row.learning_rate)
+    places = sorted(points)
+    ordered = [points[place] for place in places]
     return Curve(
         places=tuple(places),
         steps=tuple(step for step, _, _, _ in ordered),

@@ -98,7 +98,7 @@ def next_round(number: int, known: Known, verdict: Fp8Verdict, planned: Sequence
         verdict: What those showed that were run.
         planned: What earlier rounds planned.
     """
-    outcomes = {shown.id: shown.outcome for shown in verdict.experiments}
+    outcomes = {result.id: result.outcome for result in verdict.experiments}
     names = {trial.id for trial in planned}
     return tuple(trial for trial in _next(number, known, verdict, outcomes, planned) if trial.id not in names)
 

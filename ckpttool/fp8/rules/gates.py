@@ -42,7 +42,7 @@ def gate(
     experiment: Experiment,
     curve: Curve | None,
     against: Curve | None,
-    told: tuple[AsPlanned, str | None],
+    result: tuple[AsPlanned, str | None],
     *,
     window: tuple[Step, Step],
 ) -> Gate:
@@ -52,10 +52,10 @@ def gate(
         experiment: What it should be.
         curve: Its loss by step; None without a log.
         against: That of BF16, which it is held against; None without one, or where this is it.
-        told: What its logs say of its arithmetic, and in words what is wrong with it or not known.
+        result: What its logs say of its arithmetic, and in words what is wrong with it or not known.
         window: First and last step of what it is judged by.
     """
-    as_planned, reason = told
+    as_planned, reason = result
     if curve is None:
         return Gate(is_valid=False, as_planned=AsPlanned.UNKNOWN, reason="it has no log")
     wrong = (
@@ -119,10 +119,10 @@ def inside(curve: Curve, window: tuple[Step, Step]) -> range:
     return range(bisect_left(curve.steps, window[0]), bisect_right(curve.steps, window[1]))
 
 
-def worst(*told: tuple[AsPlanned, str | None]) -> tuple[AsPlanned, str | None]:
+def worst(*results: tuple[AsPlanned, str | None]) -> tuple[AsPlanned, str | None]:
     """Put together what several things say: one no is enough, and one yes outweighs what does not tell."""
     for wanted in (AsPlanned.NO, AsPlanned.YES, AsPlanned.UNKNOWN):
-        alike = [answer for answer in told if answer[0] is wanted]
+        alike = [answer for answer in results if answer[0] is wanted]
         if alike:
             return next((answer for answer in alike if answer[1] is not None), alike[0])
     return AsPlanned.UNKNOWN, None

@@ -99,6 +99,6 @@ def last_start(plan: Fp8Plan, ends: Step | None, good: Mapping[Step, str]) -> La
     step = max([step for step in later if judged is not None and step <= judged] or later)
     if judged is not None and step <= judged:
         return LastStart(step=step, path=good[step], note=None)
-    shown = "no log of the baseline is there" if ends is None else f"the baseline's log ends at step {ends}"
+    reason = "no log of the baseline is there" if ends is None else f"the baseline's log ends at step {ends}"
     once = f"it can be judged once that run is at step {step + plan.horizon}"
-    return LastStart(step=step, path=good[step], note=f"{LAST} starts from step {step}, and {shown}: {once}")
+    return LastStart(step=step, path=good[step], note=f"{LAST} starts from step {step}, and {reason}: {once}")

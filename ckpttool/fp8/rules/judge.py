@@ -145,15 +145,15 @@ def _groundwork(measured: Measured) -> _Row | None:
     return None
 
 
-def _counts(shown: Shown | None) -> bool:
-    return shown is not None and shown.gate.is_valid
+def _counts(result: Shown | None) -> bool:
+    return result is not None and result.gate.is_valid
 
 
 def _not_reproduced(measured: Measured, gap: float) -> _Row:
     plan = measured.plan
-    said = f"the gap does not come back: C is {gap:+.4g} from B, and {measured.limit:.4g} counts"
+    reason = f"the gap does not come back: C is {gap:+.4g} from B, and {measured.limit:.4g} counts"
     if plan.suspicion.kind is CurveClass.INCONCLUSIVE:
-        return _Row(kind=VerdictKind.INNOCENT, because=f"{said}: FP8 does what BF16 does")
+        return _Row(kind=VerdictKind.INNOCENT, because=f"{reason}: FP8 does what BF16 does")
     again = measured.of(REPEATED)
     if again is not None and again.gap is not None and again.gate.is_valid:
         if abs(again.gap.mean) <= (measured.limit or 0.0):
@@ -171,11 +171,11 @@ def _not_reproduced(measured: Measured, gap: float) -> _Row:
     if plan.recipe is Recipe.DELAYED and is_restart and plan.start.has_history is False:
         return _Row(
             kind=VerdictKind.STALE_SCALE,
-            because=f"{said}; the checkpoint holds no scale history, so the restart itself has dropped it",
+            because=f"{reason}; the checkpoint holds no scale history, so the restart itself has dropped it",
             cure=_cure(measured, UNCHANGED, keeps_fp8=True),
             notes=("a shorter history or current scaling keeps it from coming back",),
         )
-    return _Row(kind=VerdictKind.NOT_REPRODUCED, because=said)
+    return _Row(kind=VerdictKind.NOT_REPRODUCED, because=reason)
 
 
 def _price(cell: Cell) -> tuple[int, list[int]]:
@@ -187,7 +187,7 @@ def _culprits(measured: Measured, cells: Mapping[Cell, Shown]) -> Cell:
 
     One is blamed only where none that costs less is left that could be tried.
     """
-    well = sorted((cell for cell, shown in cells.items() if shown.outcome is Outcome.RESTORES), key=_price)
+    well = sorted((cell for cell, result in cells.items() if result.outcome is Outcome.RESTORES), key=_price)
     if well and not any(_price(cell) < _price(well[0]) for cell in _untried(measured, cells)):
         return well[0]
     takes_all = not well and len(_pairs(cells)) == len(Gemm) and _doubt(measured) is None
@@ -196,8 +196,8 @@ def _culprits(measured: Measured, cells: Mapping[Cell, Shown]) -> Cell:
 
 def _pairs(cells: Mapping[Cell, Shown]) -> list[Shown]:
     """Return what two products in BF16 did, what closes most first."""
-    pairs = [shown for cell, shown in cells.items() if len(cell) == len(Gemm) - 1]
-    return sorted(pairs, key=lambda shown: shown.recovered or 0.0, reverse=True)
+    pairs = [result for cell, result in cells.items() if len(cell) == len(Gemm) - 1]
+    return sorted(pairs, key=lambda result: result.recovered or 0.0, reverse=True)
 
 
 def _doubt(measured: Measured) -> str | None:
@@ -205,11 +205,11 @@ def _doubt(measured: Measured) -> str | None:
 
     That B is well says nothing: it is what all are held against.
     """
-    for shown in _pairs(measured.cells):
-        closes = f"{shown.id} closes {shown.recovered or 0.0:.0%} of the gap"
-        if (shown.recovered_high or 0.0) >= RESTORED:
-            return f"{closes}, and it may be {shown.recovered_high:.0%}"
-        if measured.unchanged is None or not is_settled(measured.unchanged, measured.stretches[shown.id]):
+    for pair in _pairs(measured.cells):
+        closes = f"{pair.id} closes {pair.recovered or 0.0:.0%} of the gap"
+        if (pair.recovered_high or 0.0) >= RESTORED:
+            return f"{closes}, and it may be {pair.recovered_high:.0%}"
+        if measured.unchanged is None or not is_settled(measured.unchanged, measured.stretches[pair.id]):
             return f"{closes}, and that or the gap itself still grows"
     return None
 
@@ -269,8 +269,8 @@ def _open(measured: Measured, cells: Mapping[Cell, Shown]) -> _Row:
 
 
 def _cure(measured: Measured, name: str, *, keeps_fp8: bool) -> Cure:
-    shown = measured.of(name)
-    how = None if shown is None or shown.outcome is None else shown.outcome is Outcome.RESTORES
+    result = measured.of(name)
+    how = None if result is None or result.outcome is None else result.outcome is Outcome.RESTORES
     experiment = next((run.experiment for run in measured.runs if run.experiment.trial.id == name), None)
     restores = True if name == UNCHANGED else how
     change = None if experiment is None else experiment.change
@@ -293,8 +293,8 @@ def _best_cure(measured: Measured, culprits: Cell) -> Cure | None:
 
 
 def _explains(measured: Measured, culprits: Cell) -> float | None:
-    shown = measured.cells.get(culprits)
-    return None if not culprits or shown is None or culprits == frozenset(Gemm) else shown.recovered
+    result = measured.cells.get(culprits)
+    return None if not culprits or result is None or culprits == frozenset(Gemm) else result.recovered
 
 
 def _layers(measured: Measured) -> str | None:
@@ -324,13 +324,15 @@ def _with_operands(verdict: Fp8Verdict, measured: Measured) -> Fp8Verdict:
 def _shares(measured: Measured) -> tuple[tuple[Gemm, float], ...] | None:
     """Return each product's share where all eight sets were run."""
     every = frozenset(Gemm)
-    gaps = {every - cell: 0.0 if shown.gap is None else shown.gap.mean for cell, shown in measured.cells.items()}
+    gaps = {every - cell: 0.0 if result.gap is None else result.gap.mean for cell, result in measured.cells.items()}
     return shapley(gaps) if len(gaps) == 2 ** len(Gemm) else None
 
 
 def _not_told(measured: Measured) -> Iterator[str]:
     """Say which runs count though nothing tells that they ran as planned, or that they ran at all."""
-    names = [shown.id for shown in measured.shown if shown.gate.is_valid and shown.gate.as_planned is AsPlanned.UNKNOWN]
+    names = [
+        result.id for result in measured.shown if result.gate.is_valid and result.gate.as_planned is AsPlanned.UNKNOWN
+    ]
     if names:
         yield f"nothing in their logs tells what was computed, so they are taken at their word: {', '.join(names)}"
     for alike in measured.alike:

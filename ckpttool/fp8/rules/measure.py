@@ -60,7 +60,7 @@ class Measured:
 
     def of(self, name: str) -> Shown | None:
         """Return what an experiment showed; None where it was not planned."""
-        return next((shown for shown in self.shown if shown.id == name), None)
+        return next((result for result in self.shown if result.id == name), None)
 
     def outcome(self, name: str) -> Outcome | None:
         """Return what it did to the gap; None where it counts for nothing."""
@@ -135,8 +135,8 @@ def _twins(plan: Fp8Plan, runs: Sequence[Run], gates: Sequence[Gate]) -> list[li
     for run, passed in zip(runs, gates, strict=True):
         if run.curve is not None and passed.is_valid:
             within = inside(run.curve, _window(plan, run.experiment))
-            shown = (run.curve.steps[within.start : within.stop], run.curve.losses[within.start : within.stop])
-            alike.setdefault(shown, []).append(run.experiment.trial)
+            losses = (run.curve.steps[within.start : within.stop], run.curve.losses[within.start : within.stop])
+            alike.setdefault(losses, []).append(run.experiment.trial)
     return [trials for trials in alike.values() if len(trials) > 1]
 
 
@@ -172,28 +172,28 @@ def _shown(
 ) -> Shown:
     """Put together what an experiment showed; `known` is what C did, its gap in the comparison, and what counts."""
     unchanged, gap, counts = known
-    shown = Shown(id=trial.id, gate=passed, gap=None if found is None else found.gap)
+    result = Shown(id=trial.id, gate=passed, gap=None if found is None else found.gap)
     if not passed.is_valid:
-        return shown
+        return result
     if trial.id in {REFERENCE, REGROUPED, UNCHANGED, REPEATED}:
-        return replace(shown, outcome=Outcome.REFERENCE)
+        return replace(result, outcome=Outcome.REFERENCE)
     if found is None or unchanged is None or counts is None:
-        return shown
-    return _last(shown, found, gap, counts) if trial.from_last else _closed(shown, found, unchanged, counts)
+        return result
+    return _last(result, found, gap, counts) if trial.from_last else _closed(result, found, unchanged, counts)
 
 
-def _closed(shown: Shown, found: Stretch, unchanged: Stretch, counts: float) -> Shown:
+def _closed(result: Shown, found: Stretch, unchanged: Stretch, counts: float) -> Shown:
     share = recovered(unchanged, found)
     if share is None:
         reason = f"no step of the window is in its log and in that of {UNCHANGED}"
-        return replace(shown, gate=replace(shown.gate, is_valid=False, reason=reason), gap=None)
+        return replace(result, gate=replace(result.gate, is_valid=False, reason=reason), gap=None)
     how = outcome(found.gap.mean, share, counts)
-    return replace(shown, recovered=share[0], recovered_low=share[1], recovered_high=share[2], outcome=how)
+    return replace(result, recovered=share[0], recovered_low=share[1], recovered_high=share[2], outcome=how)
 
 
-def _last(shown: Shown, found: Stretch, gap: float | None, counts: float) -> Shown:
+def _last(result: Shown, found: Stretch, gap: float | None, counts: float) -> Shown:
     how, further = recovery(found, counts)
     closed = None if not gap else 1 - found.gap.mean / gap
     share = "" if closed is None else f"{closed:.0%} of the gap is closed"
     way = "" if further is None else f"; at this rate the rest takes {further:.0f} steps"
-    return replace(shown, outcome=how, recovered=closed, note=f"{share}{way}" or None)
+    return replace(result, outcome=how, recovered=closed, note=f"{share}{way}" or None)

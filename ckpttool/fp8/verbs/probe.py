@@ -132,10 +132,10 @@ def _block(side: Side) -> tuple[int, int]:
     path = posixpath.join(folder, _CONFIG)
     try:
         data = side.tree.storage.small_file(path, limit=_CONFIG_LIMIT)
-        told = parse_object(data, what=path).get("quantization_config")
+        settings = parse_object(data, what=path).get("quantization_config")
     except (OSError, ParseError):  # there is none, or it is none of ours to judge
         return USUAL_BLOCK
-    match told:
+    match settings:
         case {"weight_block_size": [int(rows), int(columns)]} if min(rows, columns) > 0:
             return rows, columns
     return USUAL_BLOCK

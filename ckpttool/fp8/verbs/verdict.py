@@ -109,8 +109,10 @@ def _run(experiment: Experiment, plan: Fp8Plan, reader: LogReader, framework: Fr
     debug = os.path.join(plan.output, experiment.trial.id, _DEBUG)
     seen = read_arithmetic((*paths, *_below(debug)))
     has_config = experiment.change is not None and bool(experiment.change.files)
-    told = worst(framework.told(experiment, seen), operands_as_planned(experiment.trial, seen, needs_config=has_config))
-    return Run(experiment=experiment, curve=_curve(reader, paths), told=told)
+    result = worst(
+        framework.told(experiment, seen), operands_as_planned(experiment.trial, seen, needs_config=has_config)
+    )
+    return Run(experiment=experiment, curve=_curve(reader, paths), told=result)
 
 
 def _below(folder: str) -> Iterable[str]:

@@ -154,8 +154,8 @@ def _facts(answer: Capture) -> list[tuple[str, str]]:
             again += ": transient" if _is_transient(answer) else ""
             rows.append(("in place" if not of else f"rank {rank.rank} in place", again))
     environment = dict(answer.ranks[0].environment) if answer.ranks else {}
-    told = [f"{name} {environment[name]}" for name in ("torch", "python", "threads") if name in environment]
-    return [*rows, ("with", shown(", ".join(told)))] if told else rows
+    facts = [f"{name} {environment[name]}" for name in ("torch", "python", "threads") if name in environment]
+    return [*rows, ("with", shown(", ".join(facts)))] if facts else rows
 
 
 def _is_transient(answer: Capture) -> bool:

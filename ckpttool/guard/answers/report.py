@@ -111,9 +111,9 @@ def _fault_document(fault: FaultTold) -> Document:
 
 
 def _rank_document(rank: RankReport) -> Document:
-    told: dict[str, Document] = {"rank": rank.rank, "host": rank.host, "first_step": rank.first_step}
-    told |= {field: getattr(rank, field) for field in ("last_step", *(field for field, _ in _COUNTERS))}
-    return {**told, "switched_off": list(rank.switched_off), "overhead": number(rank.overhead)}
+    record: dict[str, Document] = {"rank": rank.rank, "host": rank.host, "first_step": rank.first_step}
+    record |= {field: getattr(rank, field) for field in ("last_step", *(field for field, _ in _COUNTERS))}
+    return {**record, "switched_off": list(rank.switched_off), "overhead": number(rank.overhead)}
 
 
 def _command(words: Sequence[str]) -> str:
@@ -261,14 +261,14 @@ def _failures(answer: GuardReport) -> Iterator[Text]:
 
 def prometheus(answer: GuardReport) -> str:
     """Spell the numbers for node_exporter's textfile collector."""
-    told: list[str] = []
+    lines: list[str] = []
     for field, about in _COUNTERS:
-        told += _metric(f"{field}_total", "counter", about, [(rank, getattr(rank, field)) for rank in answer.ranks])
+        lines += _metric(f"{field}_total", "counter", about, [(rank, getattr(rank, field)) for rank in answer.ranks])
     for field, about in _GAUGES:
-        told += _metric(field, "gauge", about, [(rank, getattr(rank, field)) for rank in answer.ranks])
+        lines += _metric(field, "gauge", about, [(rank, getattr(rank, field)) for rank in answer.ranks])
     about = "Whether the training ended with too many dropped updates in a row."
-    told += [*_head("stopped", "gauge", about), f"ckpttool_guard_stopped {int(answer.stopped_at is not None)}"]
-    return "\n".join(told) + "\n"
+    lines += [*_head("stopped", "gauge", about), f"ckpttool_guard_stopped {int(answer.stopped_at is not None)}"]
+    return "\n".join(lines) + "\n"
 
 
 def _metric(name: str, kind: str, about: str, values: Sequence[tuple[RankReport, float | None]]) -> list[str]:

@@ -210,9 +210,9 @@ class CaptureStore:
                 content["gradients"] = dict(named_gradients(self._model))
         return _Kept(level=level, told=spell(content), left_out=tuple(left_out for _, left_out in batches))
 
-    def _fits(self, told: Spelled) -> bool:
+    def _fits(self, encoded: Spelled) -> bool:
         """Tell whether a whole capture is within the budget, and leaves room for two checkpoints of this rank."""
-        size = sum(tensor.nbytes for tensor in told.tensors.values())
+        size = sum(tensor.nbytes for tensor in encoded.tensors.values())
         if size > self._budget.nbytes:
             return False
         states = self._optimizer.state.values() if self._optimizer is not None else ()
@@ -303,8 +303,10 @@ def _model_config(model: nn.Module) -> EventValue:
     config = getattr(model, "config", None)
     if config is None or not hasattr(config, "to_dict"):
         return None
-    told = config.to_dict()
-    return {str(key): value for key, value in told.items() if _is_plain(value)} if isinstance(told, dict) else None
+    settings = config.to_dict()
+    return (
+        {str(key): value for key, value in settings.items() if _is_plain(value)} if isinstance(settings, dict) else None
+    )
 
 
 def _is_plain(value: object) -> bool:

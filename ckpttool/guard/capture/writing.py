@@ -78,8 +78,10 @@ class ShardWriter:
         record = rank_bytes(replace(self._capture, shard=shard))
         replace_file(f"{self._path}/{record_name(self._capture.rank)}", record, overwrite=False, backup=False)
         if self._is_first:
-            told = CaptureHead(step=self._capture.step, world_size=self._capture.world_size, time=moment(time.time()))
-            replace_file(f"{self._path}/{HEAD}", head_bytes(told), overwrite=False, backup=False)
+            capture_head = CaptureHead(
+                step=self._capture.step, world_size=self._capture.world_size, time=moment(time.time())
+            )
+            replace_file(f"{self._path}/{HEAD}", head_bytes(capture_head), overwrite=False, backup=False)
 
     def _blocks(self, head: bytes, names: list[str]) -> Iterator[bytes | memoryview]:
         """Yield the file's content; one tensor at a time is copied from the device."""

@@ -88,14 +88,14 @@ def record_name(rank: int) -> str:
 
 def head_bytes(head: CaptureHead) -> bytes:
     """Spell what rank 0 says; `read_head` reads the same value back."""
-    told = {
+    document = {
         "schema": _HEAD_SCHEMA,
         "resumable": False,
         "step": head.step,
         "world_size": head.world_size,
         "time": head.time,
     }
-    return closed(json.dumps(told, indent=2).removesuffix("\n}"))
+    return closed(json.dumps(document, indent=2).removesuffix("\n}"))
 
 
 def read_head(data: bytes, *, what: str) -> CaptureHead:
@@ -114,7 +114,7 @@ def read_head(data: bytes, *, what: str) -> CaptureHead:
 
 def rank_bytes(capture: RankCapture) -> bytes:
     """Spell what one rank kept; `read_rank` reads the same value back. The order of the content is the model's."""
-    told: JsonObject = {
+    document: JsonObject = {
         "schema": _RANK_SCHEMA,
         "resumable": False,
         "rank": capture.rank,
@@ -138,7 +138,7 @@ def rank_bytes(capture: RankCapture) -> bytes:
         "data_position": capture.data_position,
         "content": capture.content,
     }
-    lines = ",\n".join(f"  {json.dumps(key)}: {json.dumps(value, allow_nan=False)}" for key, value in told.items())
+    lines = ",\n".join(f"  {json.dumps(key)}: {json.dumps(value, allow_nan=False)}" for key, value in document.items())
     return closed(f"{{\n{lines}")
 
 

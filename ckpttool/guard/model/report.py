@@ -126,7 +126,7 @@ class GuardReport(Answered):
         """10 where a person has to look: a stop, a strike, a wrong product, a capture, a last save that failed."""
         if self.needs_somebody:
             return ExitCode.DAMAGE
-        return self.reading.exit_code(shown=len(self.ranks))
+        return self.reading.exit_code(judged_count=len(self.ranks))
 
     @property
     def steps(self) -> int:

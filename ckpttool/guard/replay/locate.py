@@ -328,9 +328,9 @@ def _line_of(node: Any) -> str | None:  # noqa: ANN401  torch has no type for a 
     if node is None:
         frames = [(frame.filename, frame.lineno, frame.line) for frame in traceback.extract_stack()]
     else:
-        told = "".join(node.metadata.get("traceback_", ()))
+        trace = "".join(node.metadata.get("traceback_", ()))
         parts = re.finditer(
-            r'  File "(?P<file>[^\n]+)", line (?P<line>[0-9]+)[^\n]*\n(?: {4}(?P<source>[^\n]*))?', told
+            r'  File "(?P<file>[^\n]+)", line (?P<line>[0-9]+)[^\n]*\n(?: {4}(?P<source>[^\n]*))?', trace
         )
         frames = [(part["file"], int(part["line"]), part["source"]) for part in parts]
     own = [frame for frame in frames if not frame[0].startswith((*_OURS, "<"))]

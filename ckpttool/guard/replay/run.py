@@ -285,8 +285,8 @@ class RankRun:
             return self._made.loss(batch)
         divisor = len(self._captured.micro_batches)
         if hasattr(self._model, "training_step"):
-            told = cast("Any", self._model).training_step(batch, micro.index or 0)
-            loss = told["loss"] if isinstance(told, Mapping) else told
+            result = cast("Any", self._model).training_step(batch, micro.index or 0)
+            loss = result["loss"] if isinstance(result, Mapping) else result
             return loss / divisor
         if not isinstance(batch, Mapping):
             raise EntryDoesNotFit("the batch is no dict, as a transformers model takes it: return a ReplayTask")
@@ -294,8 +294,8 @@ class RankRun:
         counted = batch.get("num_items_in_batch")
         # Without a number of items the trainer divides by the accumulation itself.
         given = {} if counted is None else {"num_items_in_batch": counted}
-        told = self._model(**known, **given)
-        loss = told["loss"] if isinstance(told, Mapping) else told[0]  # as the trainer takes it
+        result = self._model(**known, **given)
+        loss = result["loss"] if isinstance(result, Mapping) else result[0]  # as the trainer takes it
         return loss if given else loss / divisor
 
     @contextmanager

@@ -99,14 +99,14 @@ class _Session:
         could_not = any(finding.severity > Severity.NOTE for finding in self._findings)
         reproduced = bool(replayed) and not could_not and is_reproduced(replayed, exact=self._question.exact)
         kinds = {captured.device.partition(":")[0] for captured in (result.captured for result in computed)}
-        told, why = verdict(
+        outcome, why = verdict(
             [result.captured for result in computed],
             replayed,
             same_device=kinds <= {self._device.type},
             origin=self._origin,
         )
         if not replayed or could_not:
-            told, why = NanVerdict.UNDECIDED, "it could not be computed again"
+            outcome, why = NanVerdict.UNDECIDED, "it could not be computed again"
             if replayed and is_reproduced(replayed, exact=self._question.exact):
                 why = "what was computed came out as it was, but not all of the capture is there and whole"
         if self._differences:
@@ -116,7 +116,7 @@ class _Session:
             step=self._capture.step,
             device=str(self._device),
             exact=self._question.exact,
-            verdict=told,
+            verdict=outcome,
             why=why,
             ranks=tuple(replayed),
             culprits=self._capture.culprits,

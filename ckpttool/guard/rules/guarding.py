@@ -191,14 +191,14 @@ class SpikeGuard:
         kind = GuardEventKind.SPIKE if EventKind.SPIKE in kinds else GuardEventKind.SKIP
         if not agreed.is_finite:
             kind = GuardEventKind.NONFINITE
-        told = [event.message for event in self._noticed if event.kind not in _PASSED_ON]
+        messages = [event.message for event in self._noticed if event.kind not in _PASSED_ON]
         if not self._own_is_finite:
             norm = self._row.global_norm
             is_norm = norm is not None and not math.isfinite(norm)
             # Not in the policy's words: whether its own trainer counts a NaN is no matter here.
-            told = [f"the norm is {norm}" if is_norm else "a loss is not finite"]
-        if not told:
-            told = [f"another rank {'drops it' if agreed.is_finite else 'has numbers that are not finite'}"]
+            messages = [f"the norm is {norm}" if is_norm else "a loss is not finite"]
+        if not messages:
+            messages = [f"another rank {'drops it' if agreed.is_finite else 'has numbers that are not finite'}"]
         limit = next((event.limit for event in self._noticed if event.limit is not None), None)
         return self._event(
             kind,
@@ -206,7 +206,7 @@ class SpikeGuard:
             limit=limit,
             dropped=self._acts,
             count=self.in_a_row,
-            message="; ".join(told),
+            message="; ".join(messages),
         )
 
     def _passed_on(self) -> Iterator[GuardEvent]:
@@ -228,8 +228,8 @@ class SpikeGuard:
         self._recent.append(self._settled)
         while self._recent[0] <= self._settled - _RECENT:
             self._recent.popleft()
-        told = self._alarmed is not None and self._settled - self._alarmed < _RECENT
-        if len(self._recent) > _USUAL_DROPS and not told:
+        is_recent = self._alarmed is not None and self._settled - self._alarmed < _RECENT
+        if len(self._recent) > _USUAL_DROPS and not is_recent:
             self._alarmed = self._settled
             count = len(self._recent)
             message = f"{count} of the last {_RECENT} updates were dropped: does the threshold fit this run?"

@@ -151,8 +151,8 @@ class GuardTally:
             self._forgotten.setdefault(f"step {event.step}: {_text(values, 'message')}")
         elif event.kind is GuardEventKind.GUARD_ERROR and len(self._errors) < MOST:
             part = _text(values, "part")
-            told = f"rank {rank}, step {event.step}, {part}: {_text(values, 'error')}"
-            self._errors.setdefault((rank, part), told)
+            message = f"rank {rank}, step {event.step}, {part}: {_text(values, 'error')}"
+            self._errors.setdefault((rank, part), message)
 
     def _dropped(self, event: GuardEvent) -> None:
         values, key = event.values, (event.step, event.kind)
@@ -160,8 +160,8 @@ class GuardTally:
         known = self._drops.get(key)
         if known is None and len(self._drops) == MOST:
             return
-        told = values.get("ranks")
-        ranks = {_rank(rank) for rank in told[:MOST]} if isinstance(told, list) else set()
+        dropping_ranks = values.get("ranks")
+        ranks = {_rank(rank) for rank in dropping_ranks[:MOST]} if isinstance(dropping_ranks, list) else set()
         update = DroppedUpdate(
             step=event.step,
             kind=event.kind.value,
@@ -219,7 +219,9 @@ class GuardTally:
         captures = tuple(sorted(self._captures.values(), key=lambda capture: (capture.step, capture.path)))
         # A guard that acts drops each such update: between two neighbouring steps of which both were captured is none.
         shared = (None if self._is_watching else capture.culprits for capture in captures)
-        told = zip((capture.step for capture in captures), shared, (capture.path for capture in captures), strict=True)
+        columns = zip(
+            (capture.step for capture in captures), shared, (capture.path for capture in captures), strict=True
+        )
         report = GuardReport(
             ranks=tuple(self._ranks[rank].report(rank) for rank in sorted(self._ranks)),
             world_size=self._world,
@@ -227,7 +229,7 @@ class GuardTally:
             stopped_at=max(stops, default=None),
             drops=tuple(sorted(self._drops.values(), key=lambda update: (update.step, update.kind))),
             captures=captures,
-            in_a_row=rows(told),
+            in_a_row=rows(columns),
             strikes=strikes,
             abnormal_products=abnormal,
             disagreements=disagreements,
@@ -305,6 +307,6 @@ def _number(values: Mapping[str, EventValue], key: str) -> float | None:
 
 def _place(values: Mapping[str, EventValue]) -> str:
     """Spell where a product was wrong, and what became of it, as far as it is told."""
-    told = ((key, values.get(key)) for key in ("op", "module", "phase", "host", "device", "row", "column", "fault"))
-    kept = [f"{key} {value}"[:_MOST_CHARACTERS] for key, value in told if isinstance(value, (str, int))]
+    facts = ((key, values.get(key)) for key in ("op", "module", "phase", "host", "device", "row", "column", "fault"))
+    kept = [f"{key} {value}"[:_MOST_CHARACTERS] for key, value in facts if isinstance(value, (str, int))]
     return ", ".join([*kept, "healed"] if values.get("healed") is True else kept)

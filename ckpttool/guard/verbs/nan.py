@@ -128,20 +128,20 @@ def _is_capture(storage: Storage, folder: str) -> bool:
     return HEAD in names or any(rank_of_record(name) is not None for name in names)
 
 
-def _read(storage: Storage, folder: str, shown: str, *, shards: bool) -> Capture:
+def _read(storage: Storage, folder: str, shown_path: str, *, shards: bool) -> Capture:
     """Read a capture.
 
     Args:
         storage: Where it lies.
         folder: Relative to the storage's root.
-        shown: As the user named it.
+        shown_path: As the user named it.
         shards: Whether the tensors' files are read and compared with their digests.
     """
     below = f"{folder}/" if folder else ""
     findings: list[Finding] = []
     head = _head(storage, below, findings)
     ranks = _ranks(storage, folder, below, findings)
-    name = os.path.basename(os.path.normpath(shown))
+    name = os.path.basename(os.path.normpath(shown_path))
     steps = [head.step] if head is not None else [rank.step for rank in ranks]
     step = steps[0] if steps else head_step(name) or Step(0)
     world_size = max([rank.world_size for rank in ranks] + ([head.world_size] if head is not None else [1]))
@@ -149,7 +149,7 @@ def _read(storage: Storage, folder: str, shown: str, *, shards: bool) -> Capture
     for rank in ranks:
         findings += _shard_findings(storage, below, rank, shards=shards) + _notes(rank)
     return Capture(
-        path=shown,
+        path=shown_path,
         step=step,
         world_size=world_size,
         time=None if head is None else head.time,

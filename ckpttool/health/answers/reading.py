@@ -56,11 +56,11 @@ def reading_document(reading: LogReading) -> Document:
 
 def reading_parts(reading: LogReading) -> list[RenderableType]:
     """Show where training was resumed or ended by itself, and which lines could not be read."""
-    told = []
+    texts = []
     for note in reading.notes:
         place = f"{shown(note.source)}:{note.line}" if note.line else shown(note.source)
-        told.append(line(f"{place}: {_NOTES[note.kind].format(step=note.step, before=note.previous_step)}"))
-    parts = listed("The logs themselves tell:", told)
+        texts.append(line(f"{place}: {_NOTES[note.kind].format(step=note.step, before=note.previous_step)}"))
+    parts = listed("The logs themselves tell:", texts)
     if not reading.problem_count:
         return parts
     lines = []

@@ -129,8 +129,8 @@ def _found(result: ReplayResult) -> Text | None:
         for event in noticed:
             kinds[event.kind.value] = kinds.get(event.kind.value, 0) + 1
         grave = any(event.kind in _GRAVE for event in noticed)
-        told = ", ".join(f"{count} {kind}" for kind, count in kinds.items())
-        return line(f"Noticed: {told}", style="bold red" if grave else "bold yellow")
+        counts = ", ".join(f"{count} {kind}" for kind, count in kinds.items())
+        return line(f"Noticed: {counts}", style="bold red" if grave else "bold yellow")
     if not result.steps_seen:
         return line("The logs show no step", style="bold yellow")
     return None

@@ -100,7 +100,7 @@ class ReplayAnswer(Answered):
         judged = self.result.judged
         if judged is not None and judged.first is None:
             return ExitCode.INCOMPLETE
-        return self.reading.exit_code(shown=len(self.result.events) + self.result.steps_seen)
+        return self.reading.exit_code(judged_count=len(self.result.events) + self.result.steps_seen)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,7 +119,7 @@ class CalibrationAnswer(Answered):
         """10 where the stretch is not normal, 14 where nothing can be recommended."""
         if any(threshold.alarms_too_often for threshold in self.thresholds):
             return ExitCode.DAMAGE
-        return self.reading.exit_code(shown=len(self.thresholds))
+        return self.reading.exit_code(judged_count=len(self.thresholds))
 
     @property
     def thresholds(self) -> tuple[Threshold, ...]:

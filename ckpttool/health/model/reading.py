@@ -34,6 +34,6 @@ class LogReading:
             unreadable=sum(problem.ends_the_log for problem in log.problems),
         )
 
-    def exit_code(self, *, shown: int) -> ExitCode:
-        """Return 14 if a log could not be read to its end, or shows nothing: `shown` is how much it does."""
-        return ExitCode.INCOMPLETE if self.unreadable or not shown else ExitCode.OK
+    def exit_code(self, *, judged_count: int) -> ExitCode:
+        """Return 14 if a log could not be read to its end, or shows nothing: `judged_count` is how much it does."""
+        return ExitCode.INCOMPLETE if self.unreadable or not judged_count else ExitCode.OK

@@ -86,8 +86,8 @@ def saves_of(
     timed = []
     for checkpoint, save, home in zip(inventory.checkpoints, saves, found, strict=True):
         row = None if home.known is None else shown(save, home, attempts).row
-        told = None if row is None else local_time_of(row.time)
-        timed.append(replace(save, time=written.get(checkpoint.key) if told is None else told))
+        time = None if row is None else local_time_of(row.time)
+        timed.append(replace(save, time=written.get(checkpoint.key) if time is None else time))
     return timed, found
 
 
@@ -376,7 +376,7 @@ def weigh(
 
 def _courses(logs: ReadLogs, question: EvidenceQuestion) -> Courses:
     """Return what is suspect by all that was read."""
-    told = [interval for line in logs.timelines for interval in line.intervals]
+    intervals = [interval for line in logs.timelines for interval in line.intervals]
     replayed = [line.judged for line in logs.timelines if line.judged is not None]
     strikes: tuple[SuspectInterval, ...] = ()
     if logs.detected:
@@ -386,13 +386,13 @@ def _courses(logs: ReadLogs, question: EvidenceQuestion) -> Courses:
 
     def judged(rows: Sequence[StepMetrics]) -> HealthTimeline:
         if not rows or not (question.timeline or question.spike is not None):
-            return HealthTimeline(intervals=(*told, *strikes), judged=union(replayed))
+            return HealthTimeline(intervals=(*intervals, *strikes), judged=union(replayed))
         policy = RobustZPolicy() if limit is None else SkipPolicy(threshold=limit, count_threshold=sys.maxsize)
         coverage = Coverage(policy)
         applied = _applied(rows, coverage)
         events = large_spikes(applied, coverage) if limit is None else judge(policy, applied, coverage)
         spikes = timeline(events, [row.step for row in rows]).intervals
-        return HealthTimeline(intervals=(*told, *spikes, *strikes), judged=union([*replayed, coverage.steps()]))
+        return HealthTimeline(intervals=(*intervals, *spikes, *strikes), judged=union([*replayed, coverage.steps()]))
 
     return Courses(judged(() if logs.log is None else logs.log.metrics), logs.attempts, judged, on_any=judged(()))
 
@@ -414,10 +414,10 @@ def _log_without_answer(question: EvidenceQuestion, logs: ReadLogs) -> tuple[Fin
     log = logs.log
     if log is None and question.threshold is not None:
         return (no_log(),)
-    told = bool(logs.detected or logs.timelines)
+    has_health = bool(logs.detected or logs.timelines)
     # A log that is given for nothing else tells how far the training came.
     is_alone = question.threshold is None and not question.timeline and question.spike is None
-    needs_none = question.threshold is None and not is_alone and (told or not question.timeline)
+    needs_none = question.threshold is None and not is_alone and (has_health or not question.timeline)
     if log is None or log.metrics or needs_none:
         return ()
     return (no_steps(log.sources),)

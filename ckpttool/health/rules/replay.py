@@ -192,8 +192,8 @@ def courses_of(
             return whole
         coverage = Coverage(policy)
         events = without_skipped(judge(policy, rows, coverage), {row.step for row in rows if row.skipped})
-        shown = [row.step for row in rows]
-        return timeline(events, shown, margin_minutes=margin_minutes, judged=coverage.steps())
+        steps = [row.step for row in rows]
+        return timeline(events, steps, margin_minutes=margin_minutes, judged=coverage.steps())
 
     return Courses(whole, attempts, judged, on_any=whole if policy is None else HealthTimeline(intervals=()))
 

@@ -32,7 +32,7 @@ _MOST_COURSES = 8
 
 def timeline(
     events: Iterable[HealthEvent],
-    shown: Sequence[Step] = (),
+    steps: Sequence[Step] = (),
     *,
     margin_minutes: float = 0,
     judged: JudgedSteps | None = None,
@@ -45,13 +45,13 @@ def timeline(
 
     Args:
         events: Of any number of policies.
-        shown: Steps that the logs show, ascending: only there can a spike be seen to be over.
+        steps: Steps that the logs show, ascending: only there can a spike be seen to be over.
         margin_minutes: How much earlier than its first event a strike's damage may have begun.
         judged: The steps at which a policy could have noticed a spike.
     """
     known = tuple(events)
     strikes = [_strike(event, margin_minutes) for event in known if event.kind in _STRIKES]
-    intervals = sorted((*_spikes(known, shown), *filter(None, strikes)), key=_order)
+    intervals = sorted((*_spikes(known, steps), *filter(None, strikes)), key=_order)
     return HealthTimeline(intervals=tuple(intervals), judged=judged)
 
 
@@ -186,29 +186,29 @@ def _strike(event: HealthEvent, margin_minutes: float) -> SuspectInterval | None
     )
 
 
-def _spikes(events: Sequence[HealthEvent], shown: Sequence[Step]) -> Iterator[SuspectInterval]:
+def _spikes(events: Sequence[HealthEvent], steps: Sequence[Step]) -> Iterator[SuspectInterval]:
     shifts = frozenset(event.step for event in events if event.kind is EventKind.LEVEL_SHIFT)
     group: list[HealthEvent] = []
     last = Step(0)
     for event in sorted((e for e in events if e.kind in MARKS_SPIKE and e.step is not None), key=lambda e: e.step or 0):
         step = event.step or Step(0)
         if group and step > last + SETTLED_AFTER:
-            yield _spike(group, last, shown, shifts)
+            yield _spike(group, last, steps, shifts)
             group = []
         group.append(event)
         last = step
     if group:
-        yield _spike(group, last, shown, shifts)
+        yield _spike(group, last, steps, shifts)
 
 
 def _spike(
-    group: list[HealthEvent], last: Step, shown: Sequence[Step], shifts: frozenset[Step | None]
+    group: list[HealthEvent], last: Step, steps: Sequence[Step], shifts: frozenset[Step | None]
 ) -> SuspectInterval:
     """Return the stretch of one spike. One that became the new usual has not recovered: it is only noticed no more."""
     first = group[0].step
-    after = bisect_right(shown, last)
+    after = bisect_right(steps, last)
     shifted = any(event.step in shifts for event in group)
-    recovered = shown[after] if after < len(shown) and not shifted else None
+    recovered = steps[after] if after < len(steps) and not shifted else None
     norms = [event.value for event in group if event.value is not None and math.isfinite(event.value)]
     until = "the end of the log" if recovered is None else f"step {recovered}"
     return SuspectInterval(

@@ -70,14 +70,14 @@ def replay(question: ReplayQuestion | Logs, tree: Tree | None = None) -> ReplayA
         first = list(islice(steps, 1))  # tells whose log it is; a pipe can be read only once
         steps = chain(first, steps)
         policy = policy_of(_usual_policy(question, reader.recognised), _settings(question))
-    shown = logs
+    log_pass = logs
     trace = Trace()
     detected = _detected(policy, logs)
     if detected and isinstance(policy, FeaturePolicy):
         result = logged(policy.name, policy.judge_events(detected))
         if tree is not None and STDIN not in logs.names:
-            shown = LogPass(reader, question.logs.patterns, keep=True)
-            deque(trace.watch(shown.steps()), maxlen=0)  # for the times of the saves
+            log_pass = LogPass(reader, question.logs.patterns, keep=True)
+            deque(trace.watch(log_pass.steps()), maxlen=0)  # for the times of the saves
     else:
         result = run(policy, steps, trace)
         if isinstance(policy, FeaturePolicy):
@@ -86,7 +86,7 @@ def replay(question: ReplayQuestion | Logs, tree: Tree | None = None) -> ReplayA
     line = timeline(events, trace.ascending(), margin_minutes=question.margin_minutes, judged=result.judged)
     marks = None
     if tree is not None:
-        attempts = shown.attempts()
+        attempts = log_pass.attempts()
         courses = courses_of(None if detected else policy, line, attempts, question.margin_minutes)
         marks = courses.marks(*saves_of(tree.inventory, attempts, written(tree.inventory.checkpoints)))
     answer = ReplayAnswer(
@@ -157,7 +157,7 @@ def calibrate(question: LogQuestion | Logs, *, warm_up: int | None = None) -> Ca
 
 def threshold_settings(calibration: Calibration) -> ThresholdSettings:
     """Return thresholds in the settings of the first trainer that takes such: logs alone do not tell whose they are."""
-    return next(told for words in words_of_all() if (told := words.thresholds(calibration)) is not None)
+    return next(thresholds for words in words_of_all() if (thresholds := words.thresholds(calibration)) is not None)
 
 
 def _policy_words(settings: PolicyWords) -> PolicyWords:

@@ -15,14 +15,14 @@ from ckpttool.core.verify.observation import Observation
 class RecordedEngine:
     """Gives again what was told of each shard."""
 
-    def __init__(self, told: Callable[[str], ShardReport | None], *, but: Collection[Code] = ()) -> None:
+    def __init__(self, report_of: Callable[[str], ShardReport | None], *, but: Collection[Code] = ()) -> None:
         """Take what tells of a shard, by its path.
 
         Args:
-            told: None where nobody looked at it.
+            report_of: None where nobody looked at it.
             but: What is not to be told: nobody asked how far the numbers are from those of the save before.
         """
-        self._told = told
+        self._told = report_of
         self._but = but
 
     def run(self, tasks: Sequence[CheckTask]) -> Iterator[Observation]:

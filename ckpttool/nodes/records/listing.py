@@ -47,7 +47,7 @@ def spelled_answers(answers: Answers, line_of: Mapping[str, int]) -> dict[str, o
         answers: All of it.
         line_of: The line that tells more of a file, by its path.
     """
-    shown: set[str] = set()
+    shown_classes: set[str] = set()
     folders = []
     for folder, entries in sorted(answers.entries.items()):
         rows: list[Json] = []
@@ -55,7 +55,7 @@ def spelled_answers(answers: Answers, line_of: Mapping[str, int]) -> dict[str, o
             path = f"{folder}/{name}" if folder else name
             stamp = answers.stamps.get(path)
             if kind is Kind.FILE and stamp is not None:
-                shown.add(path)
+                shown_classes.add(path)
                 own = [line_of[path]] if path in line_of else []
                 rows.append([spelled_text(name), *spelled_stamp(stamp), *own])
             else:
@@ -71,9 +71,9 @@ def spelled_answers(answers: Answers, line_of: Mapping[str, int]) -> dict[str, o
         "stamps": [
             [spelled_text(path), *spelled_stamp(stamp)]
             for path, stamp in sorted(answers.stamps.items())
-            if path not in shown
+            if path not in shown_classes
         ],
-        "looked": [[spelled_text(path), line] for path, line in sorted(line_of.items()) if path not in shown],
+        "looked": [[spelled_text(path), line] for path, line in sorted(line_of.items()) if path not in shown_classes],
         "files": files,
         "contents": [packed(content) for content in contents],
         "pieces": [

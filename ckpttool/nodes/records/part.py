@@ -84,8 +84,8 @@ def spelled_part(
     looks = [(name, list(reports)) for name, reports in saves]
     line_of = {report.path: number for number, (_, reports) in enumerate(looks) for report in reports}
     remembered = [spelled_found(item) for item in found]
-    told = {**spelled_answers(answers, line_of), **({"found": remembered} if remembered else {})}
-    body = [_line(told), *(_line(spelled_look(*look, answers)) for look in looks)]
+    record = {**spelled_answers(answers, line_of), **({"found": remembered} if remembered else {})}
+    body = [_line(record), *(_line(spelled_look(*look, answers)) for look in looks)]
     lines = [_line({"schema": SCHEMA, **_spelled_seat(seat), "version": version, "lines": len(body) + 2}), *body]
     before = b"".join(lines)
     return before + _line({"lines": len(lines) + 1, "xxh3_128": _hash(before)})
@@ -132,9 +132,9 @@ def _part(data: bytes) -> Look:
     if get_int(head, "lines", where="line 1") != len(lines):
         raise ParseError("has not as many lines as its first one says")
     seat = _seat(head)
-    told = _object(lines[1], "line 2")
-    answers, line_of = read_answers(told, len(lines) - 3)
-    found = tuple(found_of(as_object(item)) for item in as_list(told.get("found", [])))
+    record = _object(lines[1], "line 2")
+    answers, line_of = read_answers(record, len(lines) - 3)
+    found = tuple(found_of(as_object(item)) for item in as_list(record.get("found", [])))
     seen = _Told(lines[2:-1], line_of, answers)
     return Look(seat=seat, answers=answers, told=seen, found=found, line=seen.line)
 

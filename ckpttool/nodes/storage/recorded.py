@@ -56,9 +56,9 @@ class RecordedSource:
 
     __slots__ = ("_path", "_pieces", "_shown", "stamp")
 
-    def __init__(self, path: str, stamp: FileStamp, pieces: Mapping[int, bytes], shown: ShardReport | None) -> None:
+    def __init__(self, path: str, stamp: FileStamp, pieces: Mapping[int, bytes], report: ShardReport | None) -> None:
         """Take its stamp, what was read of it, and what its header told."""
-        self._path, self.stamp, self._pieces, self._shown = path, stamp, pieces, shown
+        self._path, self.stamp, self._pieces, self._shown = path, stamp, pieces, report
 
     @property
     def shown(self) -> ShardReport | None:
@@ -94,7 +94,7 @@ class RecordedStorage:
         root: str,
         answers: Answers,
         inner: str,
-        shown: Callable[[str], ShardReport | None] = lambda path: None,  # noqa: ARG005
+        report_of: Callable[[str], ShardReport | None] = lambda path: None,  # noqa: ARG005
     ) -> None:
         """Take what was answered.
 
@@ -102,12 +102,12 @@ class RecordedStorage:
             root: As it is spelled here.
             answers: About the tree.
             inner: This folder by its path relative to the tree's root; empty for the root itself.
-            shown: Tells what a look at a shard told.
+            report_of: Tells what a look at a shard told.
         """
         self.root = root
         self._answers = answers
         self._inner = inner
-        self._shown = shown
+        self._shown = report_of
         self._kinds: dict[str, dict[str, Kind]] = {}
 
     def _path(self, path: str) -> str:

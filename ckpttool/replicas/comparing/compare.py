@@ -96,7 +96,7 @@ def compare_replicas(
     agreed: dict[str, int] = {}
     is_open = False
     drifted: dict[str, SavedAt | None] = {}
-    told: set[str] = set()
+    reported: set[str] = set()
     for role, by_rank in _by_role(reports).items():
         same_file = _same_files(by_rank)
         by_path = {report.path: rank for rank, report in by_rank.items()}
@@ -131,7 +131,7 @@ def compare_replicas(
             if doubt.rank not in broken and (doubt.kind is not DoubtKind.COPIED or role in COMPARED)
         )
         trained = [other.tensors for other in witnesses if other.same_run and other.step != 0]
-        told |= {by_rank[rank].path for rank in now if any(rank in tensors for tensors in trained)}
+        reported |= {by_rank[rank].path for rank in now if any(rank in tensors for tensors in trained)}
         places: dict[tuple[Rank, str], DifferingBytes] = {}
         if known.look is not None:
             doubts = tuple(_located(doubts, by_rank, known.look, places))
@@ -149,7 +149,7 @@ def compare_replicas(
         paths = {rank: report.path for rank, report in by_rank.items()}
         findings += replica_findings(doubts, paths, places, known.name)
         drifted |= {by_rank[doubt.rank].path: doubt.since for doubt in doubts if doubt.kind is DoubtKind.DRIFTED}
-    return Compared(findings=tuple(findings), agreed=agreed, is_open=is_open, drifted=drifted, told=told)
+    return Compared(findings=tuple(findings), agreed=agreed, is_open=is_open, drifted=drifted, told=reported)
 
 
 class _Copies(NamedTuple):

@@ -230,16 +230,18 @@ class _Seen:
     def _with_copied(self, doubts: Sequence[Doubt]) -> list[Doubt]:
         """Add whose file lies under another rank's name: it is no more than that, and its only copy is not to blame."""
         same_run = {index: time for index, time in enumerate(self.times) if time in self._same_run}
-        told = {doubt.rank for doubt in doubts if doubt.kind is not DoubtKind.PARTED}
+        suspected = {doubt.rank for doubt in doubts if doubt.kind is not DoubtKind.PARTED}
         found = [
-            suspicion for suspicion in copied(self._alike, same_run, self._nearly_equal) if suspicion.rank not in told
+            suspicion
+            for suspicion in copied(self._alike, same_run, self._nearly_equal)
+            if suspicion.rank not in suspected
         ]
         moved = {doubt.rank for doubt in found}
         return [
             *(
                 suspicion
                 for suspicion in doubts
-                if suspicion.rank in told or moved.isdisjoint((suspicion.rank, *suspicion.others))
+                if suspicion.rank in suspected or moved.isdisjoint((suspicion.rank, *suspicion.others))
             ),
             *found,
         ]

@@ -151,10 +151,10 @@ def _step_ticks(scale: Scale) -> Iterator[tuple[float, str]]:
 
 def _summary(panel: Curve, scale: Scale, spikes: int) -> str:
     finite = [value for _, value in panel.points if value - value == 0]
-    told = f"{panel.title} over steps {scale.first} to {scale.last}, from {min(finite):.4g} to {max(finite):.4g}"
+    caption = f"{panel.title} over steps {scale.first} to {scale.last}, from {min(finite):.4g} to {max(finite):.4g}"
     if panel.threshold is not None:
         over = sum(not value < panel.threshold for _, value in panel.points)
-        told += f"; threshold {panel.threshold:g}, {counted(over, 'step')} at or above it"
+        caption += f"; threshold {panel.threshold:g}, {counted(over, 'step')} at or above it"
     if panel.shows_spikes:
-        told += f"; {counted(spikes, 'spike')}"
-    return told
+        caption += f"; {counted(spikes, 'spike')}"
+    return caption

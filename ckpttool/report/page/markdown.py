@@ -55,8 +55,8 @@ def _lines(report: TreeReport) -> Iterator[str]:
         yield from _block([f"{old} -> {new}" for old, new in lead.first])
     if lead.more_first:
         yield from ("", f"and {counted(lead.more_first, 'more file')}: `ckpttool resolve --json` has all")
-    for kind, told in lead.load:
-        yield from ("", f"**{_cell(kind)}**", "", *_block(told.split("\n")))
+    for kind, values in lead.load:
+        yield from ("", f"**{_cell(kind)}**", "", *_block(values.split("\n")))
     if lead.facts:
         yield from ("", "| | |", "|---|---|")
         yield from (f"| {_cell(name)} | {_cell(value)} |" for name, value in lead.facts)
@@ -88,8 +88,8 @@ def _saves(report: TreeReport) -> Iterator[str]:
 def _findings(report: TreeReport) -> Iterator[str]:
     grave = [kind for kind in content.kinds(report, MOST_FINDINGS) if kind.severity > Severity.NOTE]
     if not grave:
-        told = "Nothing is wrong with what was looked at."
-        yield from ("", told if not isinstance(report.resolution.decision, NoResumePoint) else "")
+        text = "Nothing is wrong with what was looked at."
+        yield from ("", text if not isinstance(report.resolution.decision, NoResumePoint) else "")
         return
     yield from ("", "| weight | finding | where | what | fix |", "|---|---|---|---|---|")
     told_ones = 0
@@ -105,6 +105,6 @@ def _findings(report: TreeReport) -> Iterator[str]:
         yield from ("", f"and {counted(left, 'other finding')}")
 
 
-def _cell(told: str) -> str:
+def _cell(text: str) -> str:
     """Spell text so that it is shown as it is, inside a cell, and is no longer than people read."""
-    return plain(told if len(told) <= _MOST_OF_A_CELL else f"{told[: _MOST_OF_A_CELL - 1]}…")
+    return plain(text if len(text) <= _MOST_OF_A_CELL else f"{text[: _MOST_OF_A_CELL - 1]}…")

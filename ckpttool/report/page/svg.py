@@ -91,10 +91,10 @@ class Scale:
     @staticmethod
     def over(steps: Iterable[Step], values: Iterable[float]) -> Scale | None:
         """Return the scale on which all of that can be drawn; None where nothing can."""
-        known, shown = sorted({*steps}), [value for value in values if math.isfinite(value)]
-        if len(known) < _LEAST_DRAWN or not shown:
+        known, finite = sorted({*steps}), [value for value in values if math.isfinite(value)]
+        if len(known) < _LEAST_DRAWN or not finite:
             return None
-        low, high = min(shown), max(shown)
+        low, high = min(finite), max(finite)
         logarithmic = low > 0 and high / low > _DECADES
         if logarithmic:
             low, high = math.log10(low), math.log10(high)
@@ -166,15 +166,15 @@ def _grid(scale: Scale) -> str:
 
 def _line(points: Sequence[tuple[Step, float]], scale: Scale) -> str:
     """Join the lowest and the highest value of each column; where a value is not finite the line is broken."""
-    told: list[str] = []
+    commands: list[str] = []
     down = False
     for x, value in _thinned(points, scale):
         if not math.isfinite(value):
             down = False
             continue
-        told.append(f"{'L' if down else 'M'}{_n(x * WIDE)} {_n(scale.y(value) * HIGH)}")
+        commands.append(f"{'L' if down else 'M'}{_n(x * WIDE)} {_n(scale.y(value) * HIGH)}")
         down = True
-    return "".join(told)
+    return "".join(commands)
 
 
 def _thinned(points: Sequence[tuple[Step, float]], scale: Scale) -> Iterator[tuple[float, float]]:

@@ -143,8 +143,8 @@ def _absent_ranks(save: SaveFolder, ranks: frozenset[Rank], world: int) -> Itera
 def _progress(storage: Storage, save: SaveFolder, world: int | None) -> tuple[int | None, int | None]:
     """Return the step, and what the schedule counts: by itself Accelerate lets it count each rank's batch."""
     registered = sorted(name for name in save.names if re.fullmatch(_REGISTERED, name))
-    told = [first_told(storage, (save.path(name),)) for name in registered[:4]]
-    steps = [step for count in told for key in _STEPS if (step := whole_at(count, key)) is not None and step >= 0]
+    counts = [first_told(storage, (save.path(name),)) for name in registered[:4]]
+    steps = [step for count in counts for key in _STEPS if (step := whole_at(count, key)) is not None and step >= 0]
     has_schedule = "scheduler.bin" in save.names
     updates = whole_at(first_told(storage, (save.path("scheduler.bin"),)), "last_epoch") if has_schedule else None
     if steps:

@@ -73,21 +73,23 @@ class OwnChoice:
         """Go by its config, where that says what to load; else ask the rule."""
         del plan
         config = start.config
-        told, line = Told(), None
+        outcome, line = Told(), None
         if config is not None and config.trainer == self.trainer.name:
             view = View(config.settings)
-            told = self.told(start, view)
-            line = view.line(told.key)
-        choice = told.choice or self.choose(start)
+            outcome = self.told(start, view)
+            line = view.line(outcome.key)
+        choice = outcome.choice or self.choose(start)
         if isinstance(choice, NotTold):
-            return JudgedStart(simulation=None, why=choice.why, by_script=choice.by_script, line=line, mend=told.mend)
+            return JudgedStart(
+                simulation=None, why=choice.why, by_script=choice.by_script, line=line, mend=outcome.mend
+            )
         return JudgedStart(
             simulation=self._simulation(choice, None),
-            by_records=self.by_records and told.choice is None,
+            by_records=self.by_records and outcome.choice is None,
             line=line,
-            mend=told.mend,
-            lacks=told.lacks,
-            only_in=None if told.path is None else started_in(start.inventory.root, told.path),
+            mend=outcome.mend,
+            lacks=outcome.lacks,
+            only_in=None if outcome.path is None else started_in(start.inventory.root, outcome.path),
         )
 
     def _simulation(self, choice: Choice, version: str | None) -> Simulation:

@@ -43,11 +43,11 @@ class _Row:
 
 def _tasks_here(environment: _Environment, local_index: int | None) -> int | None:
     """Read the count of this node from `2(x3),1`; None where that cannot be meant, then nobody relies on it."""
-    spelled = environment.get("SLURM_STEP_TASKS_PER_NODE", "")
+    counts = environment.get("SLURM_STEP_TASKS_PER_NODE", "")
     node = _whole_number(environment.get("SLURM_NODEID", ""))
     if node is None or local_index is None:
         return None
-    for run in spelled.split(","):
+    for run in counts.split(","):
         found = re.fullmatch(r"([0-9]{1,9})(?:\(x([0-9]{1,9})\))?", run)
         if found is None:
             return None
@@ -204,12 +204,12 @@ def _fits(row: _Row, there: _Environment) -> bool:
 
 def _process(row: _Row, there: _Environment, count: int | None) -> Process:
     index = _needed(row, there, row.index)
-    told = next((name for name in row.count if name in there), None)
-    if told is not None:
-        said = _needed(row, there, told)
-        if count not in {None, said}:
-            _refuse(row, f"{told} is {said}, not the {count} of --part")
-        count = said
+    count_name = next((name for name in row.count if name in there), None)
+    if count_name is not None:
+        needed = _needed(row, there, count_name)
+        if count not in {None, needed}:
+            _refuse(row, f"{count_name} is {needed}, not the {count} of --part")
+        count = needed
     if count is None:
         which = f"{row.launcher} tells that this is process {index} from 0 on, not of how many"
         raise UsageError(f"{which}: say --part auto/N")

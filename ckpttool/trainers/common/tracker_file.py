@@ -28,8 +28,8 @@ def whose_tracker(names: Collection[str]) -> str:
             return (
                 f"; {seen} beside {TRACKER} looks like a tree of {trainer}, but no save that ckpttool knows lies in it"
             )
-    told = [f"{name} is a tracker of {trainers}" for name, trainers in TRACKERS.items() if name in names]
-    return f"; {' and '.join(told)}, but there is no checkpoint" if told else ""
+    notes = [f"{name} is a tracker of {trainers}" for name, trainers in TRACKERS.items() if name in names]
+    return f"; {' and '.join(notes)}, but there is no checkpoint" if notes else ""
 
 
 def lacks_its_saves(names: Collection[str]) -> bool:

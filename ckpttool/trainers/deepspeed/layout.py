@@ -77,7 +77,7 @@ class DeepSpeedTags(WrittenTogether):
         """Name the folder and the tag: without one, DeepSpeed goes by `latest`."""
         from ckpttool.core.domain.load_settings import LoadSettings, Place, TrainerSetting
 
-        said = (
+        call_settings = (
             ("code:load_checkpoint(load_dir)", inventory.root),
             ("code:load_checkpoint(..., tag)", checkpoint.name),
             (f"file:{LATEST}", checkpoint.name),
@@ -89,7 +89,7 @@ class DeepSpeedTags(WrittenTogether):
                 is_path=value is inventory.root,
                 is_alternative=place.startswith("file:"),
             )
-            for place, value in said
+            for place, value in call_settings
         )
         return LoadSettings(
             trainer=TRAINER.name,

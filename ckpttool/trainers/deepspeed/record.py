@@ -147,9 +147,9 @@ def _zero_stage(settings: object) -> int | None:
 
 def _batch_size(settings: object, replicas: int | None) -> int | None:
     """Return the samples of an update: the settings are the user's as written, so they need not say it."""
-    told = count_at(settings, "train_batch_size")
-    if told is not None:
-        return told
+    batch_size = count_at(settings, "train_batch_size")
+    if batch_size is not None:
+        return batch_size
     micro = count_at(settings, "train_micro_batch_size_per_gpu")
     is_said = value_at(settings, "gradient_accumulation_steps") is not None
     accumulated = count_at(settings, "gradient_accumulation_steps") if is_said else 1

@@ -105,8 +105,8 @@ def file_names(*patterns: NamePattern) -> Callable[[str], FileNamed | None]:
         for pattern, role in compiled:
             match = pattern.fullmatch(name)
             if match is not None:
-                told = match.groupdict().get("rank")
-                rank = None if told is None else Rank(int(told or 0))
+                rank_text = match.groupdict().get("rank")
+                rank = None if rank_text is None else Rank(int(rank_text or 0))
                 if rank is not None and rank >= MAX_RANKS:
                     return None
                 return FileNamed(role, _SUFFIXES.get(name.rpartition(".")[2], FormatName.TORCH_ZIP), rank)
@@ -136,9 +136,9 @@ def list_save(storage: Storage, folder: str, named: Callable[[str], FileNamed | 
                 stores.append(look(storage, f"{folder}/{name}", sizes=sizes))
                 findings += _unfinished(stores[-1], f"{folder}/{name}")
                 continue
-            told = named(name)
-            if told is not None:
-                shard = Shard(path=f"{folder}/{name}", rank=told.rank, role=told.role, format=told.format)
+            match = named(name)
+            if match is not None:
+                shard = Shard(path=f"{folder}/{name}", rank=match.rank, role=match.role, format=match.format)
                 shards += listed_shard(storage, shard, kind, findings, sizes=sizes)
             elif is_unfinished(name):
                 findings.append(_killed(f"{folder}/{name}"))
@@ -273,8 +273,8 @@ def read_index(storage: Storage, path: str) -> WeightsIndex:
     tensors: dict[str, set[str]] = defaultdict(set)
     for tensor, file in get_object(record, "weight_map", where=path).items():
         tensors[as_str(file, where=path, key=tensor)].add(tensor)
-    told = record.get("metadata")
-    total = told.get("total_size") if isinstance(told, dict) else None
+    metadata = record.get("metadata")
+    total = metadata.get("total_size") if isinstance(metadata, dict) else None
     if isinstance(total, float) and math.isfinite(total):  # some write it as 1.0
         total = int(total)
     return WeightsIndex(tensors, total if isinstance(total, int) else None)

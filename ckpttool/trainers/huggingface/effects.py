@@ -197,13 +197,13 @@ def _may_be_short(state: State | None, was: _Split, arguments: Arguments) -> boo
     return has_ended and was.ranks == 1 and not arguments.drops_last
 
 
-def _micro_now(view: View, told: int, was: _Split, arguments: Arguments) -> int:
+def _micro_now(view: View, printed: int, was: _Split, arguments: Arguments) -> int:
     """Return the micro batch with which it will go on, in the state's unit: all devices that a rank drives."""
     if view.is_on("auto_find_batch_size"):
-        return was.micro or told
+        return was.micro or printed
     if was.micro is None or arguments.micro_batch is None or arguments.finds_batch:
-        return told
-    return told * max(1, was.micro // arguments.micro_batch)
+        return printed
+    return printed * max(1, was.micro // arguments.micro_batch)
 
 
 def _scaled(read: Consumed, was: _Split, now: _Split) -> int | None:
@@ -216,12 +216,12 @@ def _scaled(read: Consumed, was: _Split, now: _Split) -> int | None:
 def _version(storage: Storage, path: str) -> str | None:
     """Return which transformers wrote a model's config; None where none tells."""
     try:
-        told = parse_object(storage.small_file(path, limit=_MODEL_CONFIG_LIMIT), what=path, nonfinite=True).get(
+        transformers = parse_object(storage.small_file(path, limit=_MODEL_CONFIG_LIMIT), what=path, nonfinite=True).get(
             "transformers_version"
         )
     except (OSError, ParseError):  # its own check says what is wrong with it
         return None
-    return told if isinstance(told, str) else None
+    return transformers if isinstance(transformers, str) else None
 
 
 def _keeps_micro(version: str | None) -> bool | None:
@@ -299,8 +299,8 @@ def _remedy(position: GoesOn, resume: Resume) -> str | None:
     if position.why is not None and position.why.startswith(BEGINS_ANEW):
         in_config = resume.config is not None and View(resume.config.settings).is_on("ignore_data_skip")
         return REMOVE_IT if in_config else "resume with --ignore_data_skip false"
-    told = " ".join(f"{setting.place.name} {setting.value}" for setting in position.exact_with)
-    return f"resume with {told}" if told else None
+    settings = " ".join(f"{setting.place.name} {setting.value}" for setting in position.exact_with)
+    return f"resume with {settings}" if settings else None
 
 
 def _notes(resume: Resume, arguments: Arguments) -> Iterator[Finding]:
@@ -320,7 +320,7 @@ def _notes(resume: Resume, arguments: Arguments) -> Iterator[Finding]:
         yield note(Code.KEEPS_ONE_CHECKPOINT, KEEPS_ONE, path=f"{checkpoint.name}/{ARGUMENTS}", remedy=KEEP_TWO)
 
 
-def _updates(told: object) -> int | None:
+def _updates(value: object) -> int | None:
     from ckpttool.core.formats.torch.plain import whole_at
 
-    return whole_at(told, "last_epoch")
+    return whole_at(value, "last_epoch")

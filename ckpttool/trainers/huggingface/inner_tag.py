@@ -72,9 +72,9 @@ def _absent(storage: Storage, folder: str, shards: list[Shard]) -> list[Finding]
     models = [shard.path for shard in shards if shard.role is ShardRole.MODEL]
     if not models:
         return [absent(folder, "DeepSpeed's file of the model")]
-    told = first_told(storage, models)
-    data, tensor = (min(whole_at(told, f"{which}_world_size") or 1, _MOST) for which in ("dp", "mp"))
-    stage = whole_at(told, "ds_config", "zero_optimization", "stage") or 0
+    content = first_told(storage, models)
+    data, tensor = (min(whole_at(content, f"{which}_world_size") or 1, _MOST) for which in ("dp", "mp"))
+    stage = whole_at(content, "ds_config", "zero_optimization", "stage") or 0
     if stage and all("_optim_states" not in name for name in there):
         return [absent(folder, "DeepSpeed's state of the optimizer")]
     lacking = []

@@ -65,12 +65,12 @@ class HfTrainerLayout(Untracked):
 
         state, tag = f"{checkpoint.name}/{STATE}", f"{checkpoint.name}/global_step"
         own = [shard for shard in checkpoint.shards if not shard.path.startswith(tag)]
-        told = read_by_all(checkpoint.name, own)
+        paths = read_by_all(checkpoint.name, own)
         inner = [shard.path for shard in checkpoint.shards if re.fullmatch(_SHARED_IN_TAG, shard.path)]
         latest = [f"{checkpoint.name}/latest"] if len(own) < len(checkpoint.shards) else []
-        gathered = tuple(path for path in told.surely if path.endswith("/optimizer.bin"))
-        surely = [path for path in told.surely if path not in gathered]
-        return ReadByAll(surely=(state, *surely, *latest, *inner), perhaps=(*told.perhaps, *gathered))
+        gathered = tuple(path for path in paths.surely if path.endswith("/optimizer.bin"))
+        surely = [path for path in paths.surely if path not in gathered]
+        return ReadByAll(surely=(state, *surely, *latest, *inner), perhaps=(*paths.perhaps, *gathered))
 
     def load(self, inventory: Inventory, checkpoint: Checkpoint) -> LoadSettings | Refusal:
         """Name the save's folder: `True` would take the highest number, whatever is in it."""

@@ -173,11 +173,11 @@ def _losses(text: bytes) -> tuple[tuple[int, float], ...] | None:
 
 def _losses_of(entries: Iterable[bytes]) -> tuple[tuple[int, float], ...] | None:
     try:
-        told = json.loads(b"[%s]" % b",".join(entries))
+        logged = json.loads(b"[%s]" % b",".join(entries))
     except (ValueError, RecursionError):
         return None
     found: list[tuple[int, float]] = []
-    for entry in told:
+    for entry in logged:
         step, loss = entry.get("step"), entry.get("loss")
         if type(step) is int and type(loss) is float:
             found.append((step, loss))
@@ -287,12 +287,12 @@ def _arguments(source: ByteSource) -> Arguments:
     from ckpttool.core.formats.torch.plain import plain_values, value_at, whole_at
 
     try:
-        told = plain_values(source)
+        arguments = plain_values(source)
     except BrokenPickleError:
         return Arguments()
 
     def count(*path: str) -> int | None:
-        number = whole_at(told, *path)
+        number = whole_at(arguments, *path)
         return number if number is not None and number > 0 else None
 
     return Arguments(
@@ -300,9 +300,9 @@ def _arguments(source: ByteSource) -> Arguments:
         accumulation=count("gradient_accumulation_steps"),
         world=count("distributed_state", "num_processes"),
         most_saves=count("save_total_limit"),
-        finds_batch=value_at(told, "auto_find_batch_size") is True,
-        drops_last=value_at(told, "dataloader_drop_last") is True,
-        skips_data=value_at(told, "ignore_data_skip") is not True,
+        finds_batch=value_at(arguments, "auto_find_batch_size") is True,
+        drops_last=value_at(arguments, "dataloader_drop_last") is True,
+        skips_data=value_at(arguments, "ignore_data_skip") is not True,
     )
 
 

@@ -169,8 +169,8 @@ def _logged_to(state: State | None) -> int | None:
 
 
 def _step(state: State | None, number: int | None) -> Step | None:
-    told = number if state is None else state.step
-    return None if told is None else Step(told)
+    saved_step = number if state is None else state.step
+    return None if saved_step is None else Step(saved_step)
 
 
 def _source(state: State | None, number: int | None) -> StepSource:

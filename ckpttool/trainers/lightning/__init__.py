@@ -53,8 +53,8 @@ def is_version(name: str) -> bool:
 
 def step_in(name: str) -> int | None:
     """Return the step that a name tells in Lightning's own spelling, `epoch=1-step=12.ckpt`; None: none."""
-    told = re.findall(r"(?:^|[^a-z])step=([0-9]{1,18})(?![0-9])", name)
-    return int(told[0]) if len(told) == 1 else None
+    steps = re.findall(r"(?:^|[^a-z])step=([0-9]{1,18})(?![0-9])", name)
+    return int(steps[0]) if len(steps) == 1 else None
 
 
 def recognise(listing: Listing) -> bool:

@@ -82,12 +82,12 @@ def _of_logger(view: View) -> Choice | NotTold | None:
     Source: `ModelCheckpoint.__resolve_ckpt_dir`; runs of Lightning 2.6.6 with its own logger, and with others.
     """
     key = f"{fit_prefix(view)}trainer.logger"
-    told = view.get(key)
-    if told is False:
+    raw = view.get(key)
+    if raw is False:
         return None
     first = items_of(view, key)[0]
     kind = str(view.get(f"{first}.class_path") or view.get(first)).rpartition(".")[2]
-    if told in {None, True} or (kind in _LOGGERS and view.get(f"{first}.init_args.version") is None):
+    if raw in {None, True} or (kind in _LOGGERS and view.get(f"{first}.init_args.version") is None):
         why = (
             "`ckpt_path: last` looks beside the logger's files, in a new version_N without a save: it begins at step 0"
         )

@@ -121,8 +121,8 @@ def _moments(found: Iterable[Found]) -> Iterator[list[Found]]:
     """Put together what was saved at one moment, the one to load first: a whole one, and one that is named for it."""
     groups: dict[object, list[Found]] = defaultdict(list)
     for entry in found:
-        told = entry.record.step is not None
-        groups[(*entry.record.place, entry.record.content, entry.is_folder) if told else entry.name].append(entry)
+        has_step = entry.record.step is not None
+        groups[(*entry.record.place, entry.record.content, entry.is_folder) if has_step else entry.name].append(entry)
     yield from groups.values()
 
 

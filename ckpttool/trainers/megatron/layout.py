@@ -75,9 +75,9 @@ class MegatronIterations(WrittenTogether):
             parts = tuple(shard.path for shard in checkpoint.shards)
             # Without replicas each part of the model is read by those alone who wrote it.
             return ReadByAll(surely=(TRACKER,), perhaps=() if sizes.get("data") == 1 else parts)
-        told = read_by_all(checkpoint)
+        paths = read_by_all(checkpoint)
         record = f"{checkpoint.name}/{METADATA_JSON}"
-        return ReadByAll(surely=(TRACKER, record, *told.surely), perhaps=told.perhaps)
+        return ReadByAll(surely=(TRACKER, record, *paths.surely), perhaps=paths.perhaps)
 
     def pointers(self, storage: Storage, ranks: Iterable[Rank]) -> Iterator[Pointer]:
         """Read the tracker; where Megatron-Bridge goes by another file, that is not read, and nobody writes it."""

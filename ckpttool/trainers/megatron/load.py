@@ -26,24 +26,24 @@ def settings(inventory: Inventory, checkpoint: Checkpoint) -> LoadSettings | Ref
 
     Source: `_load_base_checkpoint` and `load_checkpoint` of `megatron/training/checkpointing.py`, core_r0.16.0.
     """
-    said: tuple[TrainerSetting, ...]
+    chosen_settings: tuple[TrainerSetting, ...]
     step = iteration_of(checkpoint.name)
     if step == 0:
         return Refusal(why="is of iteration 0: --ckpt-step 0 counts as not given, and a tracker that says 0 is refused")
     if step is not None and by_bridge(checkpoint):
         root = replace(_setting("argument:checkpoint.load", inventory.root), is_path=True)
-        said = (root, _setting("argument:checkpoint.ckpt_step", step))
-        return LoadSettings(trainer=TRAINER.name, path=inventory.root, settings=said, remarks=(_OF_BRIDGE,))
+        chosen_settings = (root, _setting("argument:checkpoint.ckpt_step", step))
+        return LoadSettings(trainer=TRAINER.name, path=inventory.root, settings=chosen_settings, remarks=(_OF_BRIDGE,))
     tracker = _setting(f"file:{TRACKER}", RELEASE if step is None else str(step))
     load = replace(_setting("argument:--load", inventory.root), is_path=True)
     stop = _setting("argument:--exit-on-missing-checkpoint", True)  # noqa: FBT003  its value
     if step is None:
-        said = (tracker, load, stop)
+        chosen_settings = (tracker, load, stop)
     elif mixes_saves(checkpoint):
-        said = (tracker, load, _setting("argument:--ckpt-step", step), stop)
+        chosen_settings = (tracker, load, _setting("argument:--ckpt-step", step), stop)
     else:
-        said = (load, _setting("argument:--ckpt-step", step), replace(tracker, is_alternative=True), stop)
-    return LoadSettings(trainer=TRAINER.name, path=inventory.root, settings=said, remarks=(_LOG,))
+        chosen_settings = (load, _setting("argument:--ckpt-step", step), replace(tracker, is_alternative=True), stop)
+    return LoadSettings(trainer=TRAINER.name, path=inventory.root, settings=chosen_settings, remarks=(_LOG,))
 
 
 _LOG = "Look for the log line that names the iteration: where it cannot load it may leave with exit code 0."

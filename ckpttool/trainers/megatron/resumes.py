@@ -102,11 +102,11 @@ _REORDERED_REMEDY = "keep the global batch size, or give the length of the run a
 
 def _position(resume: Resume) -> GoesOn:
     """Go on behind the samples that `args` of the save count."""
-    told = _args(resume.storage, resume.plan.point.checkpoint)
+    arguments = _args(resume.storage, resume.plan.point.checkpoint)
     read = consumed(resume.plan, resume.inventory, resume.data)
-    kind = text_at(told, "dataloader_type") or "single"
+    kind = text_at(arguments, "dataloader_type") or "single"
     exact = by_samples(resume.plan.point.step, read, why="the sampler begins behind consumed_train_samples of the save")
-    if kind == "single" and (not read.changes or whole_at(told, "train_samples") is not None):
+    if kind == "single" and (not read.changes or whole_at(arguments, "train_samples") is not None):
         return exact
     if kind == "single":
         why = "with --train-iters the index of samples is built anew for another number of them, and shuffled otherwise"
@@ -159,8 +159,8 @@ def _tracked(resume: Resume) -> Iterator[Finding]:
 
 def objections(checkpoint: Checkpoint, asked: AskedSizes) -> tuple[Finding, ...]:
     """Refuse other tensor and pipeline sizes where the loader refuses them; other data-parallel sizes it takes."""
-    told = dict(checkpoint.scalars.rest)
-    sizes = {name: int(told[name]) for name in ("world_size", "tensor", "pipeline", "data") if name in told}
+    values = dict(checkpoint.scalars.rest)
+    sizes = {name: int(values[name]) for name in ("world_size", "tensor", "pipeline", "data") if name in values}
     saved = AskedSizes(
         world=sizes.get("world_size"),
         tensor=sizes.get("tensor"),
@@ -173,7 +173,7 @@ def objections(checkpoint: Checkpoint, asked: AskedSizes) -> tuple[Finding, ...]
         refuses = (
             "the legacy format loads on no other tensor and pipeline sizes: Megatron-LM's tools/checkpoint converts it"
         )
-    elif cut and told.get("fully_reshardable") == 0:
+    elif cut and values.get("fully_reshardable") == 0:
         refuses = (
             "the distributed optimizer's state was cut for these (dp_reshardable): only what was saved with "
             "--dist-ckpt-optim-fully-reshardable loads on others"

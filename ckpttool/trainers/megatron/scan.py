@@ -186,9 +186,9 @@ def _distributed(storage: Storage, name: str, entries: Sequence[Entry], wanted: 
     if METADATA_JSON in kinds:
         try:
             text = storage.small_file(f"{name}/{METADATA_JSON}", limit=_RECORD_LIMIT)
-            said = parse_object(text, what=METADATA_JSON)
-            get_str(said, "sharded_backend", where=METADATA_JSON)  # without it the trainer stops
-            needs_common = get_optional_str(said, "common_backend", where=METADATA_JSON) == "torch"
+            metadata = parse_object(text, what=METADATA_JSON)
+            get_str(metadata, "sharded_backend", where=METADATA_JSON)  # without it the trainer stops
+            needs_common = get_optional_str(metadata, "common_backend", where=METADATA_JSON) == "torch"
         except OSError as error:
             findings.append(unreadable(f"{name}/{METADATA_JSON}", error))
         except ParseError as error:

@@ -204,9 +204,9 @@ def _streaming(data: Section, sizes: _Sizes) -> StreamingData | None:
 
 
 def _slices(data: Section, loader: Section) -> int | None:
-    said = _section(data, "parallel").get("dataset_strategy")
-    if isinstance(said, list):
-        first = said[0][0] if said and isinstance(said[0], list) and said[0] else None
+    strategy = _section(data, "parallel").get("dataset_strategy")
+    if isinstance(strategy, list):
+        first = strategy[0][0] if strategy and isinstance(strategy[0], list) and strategy[0] else None
         return _count({"first": first}, "first")
     handlers = loader.get("handler")
     packs = isinstance(handlers, list) and any(
@@ -281,8 +281,8 @@ def _prefix(data: Section) -> str | None:
 
 def _no_save_optim(data: Section) -> bool:
     """Tell whether saves are without optimizer state: by the section of 1.9, else by what the callback is told."""
-    said = _section(data, "checkpoint").get("no_save_optim")
-    return bool(said) if said is not None else not _monitor(data).get("save_optimizer", True)
+    value = _section(data, "checkpoint").get("no_save_optim")
+    return bool(value) if value is not None else not _monitor(data).get("save_optimizer", True)
 
 
 def _health_check_picks(data: Section) -> bool:

@@ -88,10 +88,10 @@ def _deduplicated(storage: Storage, checkpoint: Checkpoint) -> bool | None:
     shard = checkpoint.shards[0]
     try:
         with storage.open(shard.path) as source:
-            said = dict(read_header(source, named=shard.format).metadata).get("remove_redundancy")
+            value = dict(read_header(source, named=shard.format).metadata).get("remove_redundancy")
     except OSError as error:
         raise IncompleteError(f"{shard.path} cannot be read: {error.strerror or error}") from None
-    return None if said is None else said == "True"
+    return None if value is None else value == "True"
 
 
 def _counted(

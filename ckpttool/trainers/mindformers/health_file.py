@@ -153,8 +153,8 @@ def _book(path: str, entries: Iterable[Json]) -> HealthBook:
             actual="healthy and unhealthy",
             remedy="ckpttool health --threshold X --log LOG judges it again from the training log",
         )
-        for name, said in sorted(marks.items())
-        if {Health.HEALTHY, Health.UNHEALTHY} <= set(said)
+        for name, mark in sorted(marks.items())
+        if {Health.HEALTHY, Health.UNHEALTHY} <= set(mark)
     ]
     records = tuple(
         HealthRecord(name=name, health=worst_health(marks[name]), entries=len(marks[name])) for name in sorted(marks)

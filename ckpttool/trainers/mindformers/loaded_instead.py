@@ -283,14 +283,14 @@ def _redundancy(start: Start) -> Iterator[Finding]:
     if config is None or not config.data_parallel or not load.use_legacy_format or config.auto_trans_ckpt:
         return
     ends = "every start in data-parallel mode ends in 'the network should be compiled'"
-    said = start.deduplicated if load.load_ckpt_format == "safetensors" else None
-    if said:
+    removes = start.deduplicated if load.load_ckpt_format == "safetensors" else None
+    if removes:
         yield suspect(
             Code.REDUNDANCY_NOT_LOADABLE,
             f"the shards were saved with `remove_redundancy`, each with a part of the tensors: {ends}",
             remedy="resume from one that was saved without (`--checkpoint NAME`), and save without in this mode",
         )
-    elif said is None and config.remove_redundancy:
+    elif removes is None and config.remove_redundancy:
         yield suspect(
             Code.REDUNDANCY_NOT_LOADABLE,
             f"`remove_redundancy: True` is about shards with a part of the tensors each: {ends}",

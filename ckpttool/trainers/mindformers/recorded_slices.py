@@ -51,9 +51,9 @@ def strategy_slices(storage: Storage, checkpoint: Checkpoint) -> RecordedSlices 
     return RecordedSlices(source=f"../{STRATEGY_FOLDER}", slices=_slices(stages), is_of_save=False)
 
 
-def _are_of_one_world(saved: Collection[Rank], told: Collection[Rank]) -> bool:
+def _are_of_one_world(saved: Collection[Rank], ranks: Collection[Rank]) -> bool:
     """Tell whether so many ranks may have saved what so many ranks trained: a few shards may be lost."""
-    world = max(told, default=-1) + 1
+    world = max(ranks, default=-1) + 1
     return max(saved, default=world) < world and (2 * len(saved) > world or world - len(saved) == 1)
 
 

@@ -149,8 +149,8 @@ def _per_epoch(
         return (batches, "the training log tells") if batches > 0 else None
     prefix = plan.point.checkpoint.prefix
     own = (checkpoint for checkpoint in inventory.checkpoints if checkpoint.prefix == prefix)
-    told = {_labelled(config, checkpoint, batch) for checkpoint in own} - {0}
-    batches = told.pop() if len(told) == 1 else -1
+    sizes = {_labelled(config, checkpoint, batch) for checkpoint in own} - {0}
+    batches = sizes.pop() if len(sizes) == 1 else -1
     return (batches, "the file names tell") if batches > 0 else None
 
 
@@ -217,16 +217,16 @@ def _into_an_epoch(config: TrainConfig, plan: ResumePlan, inventory: Inventory, 
     if length is not None:
         rest = step % length[0]
         into = f"{counted(rest, 'batch', 'batches')} into an epoch of {length[0]} ({length[1]})"
-        told = f"the checkpoint is {into}, {begins}: these are trained again, and the step counts on from {step}"
-        return suspect(Code.SINK_SIZE_CHANGED, told, path=config.path, remedy=remedy) if rest else None
+        message = f"the checkpoint is {into}, {begins}: these are trained again, and the step counts on from {step}"
+        return suspect(Code.SINK_SIZE_CHANGED, message, path=config.path, remedy=remedy) if rest else None
     if saved.size is not None and saved.is_sure:
         return None
     if step % epoch:
-        told = f"the checkpoint is within epoch {epoch}, at step {step}, {begins}: its batches are trained again"
-        return suspect(Code.SINK_SIZE_CHANGED, told, path=config.path, remedy=remedy)
-    told = f"nothing tells whether step {step} ends an epoch, {begins}: if it does not, batches are trained again"
+        message = f"the checkpoint is within epoch {epoch}, at step {step}, {begins}: its batches are trained again"
+        return suspect(Code.SINK_SIZE_CHANGED, message, path=config.path, remedy=remedy)
+    message = f"nothing tells whether step {step} ends an epoch, {begins}: if it does not, batches are trained again"
     return unknown(
-        Code.SINK_SIZE_CHANGED, told, path=config.path, remedy=f"{remedy}, or --allow sink-size-changed if it does"
+        Code.SINK_SIZE_CHANGED, message, path=config.path, remedy=f"{remedy}, or --allow sink-size-changed if it does"
     )
 
 

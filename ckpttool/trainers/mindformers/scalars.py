@@ -87,13 +87,13 @@ class TrainState:
 
 def state_in(values: ScalarValues) -> TrainState:
     """Return what a file said that was asked for these scalars."""
-    told = dict(values)
+    by_name = dict(values)
     return TrainState(
-        epoch_num=_whole(told.get("epoch_num")),
-        step_num=_whole(told.get("step_num")),
-        global_step=_whole(told.get("global_step")),
-        loss_scale=told.get("loss_scale"),
-        global_batch_size=_whole(told.get("global_batch_size")),
+        epoch_num=_whole(by_name.get("epoch_num")),
+        step_num=_whole(by_name.get("step_num")),
+        global_step=_whole(by_name.get("global_step")),
+        loss_scale=by_name.get("loss_scale"),
+        global_batch_size=_whole(by_name.get("global_batch_size")),
     )
 
 
@@ -105,12 +105,12 @@ def meaning(values: ScalarValues) -> tuple[Scalars, Facts]:
 
 def state_of(scalars: Scalars) -> TrainState:
     """Return what the scalars of a checkpoint of MindFormers say by its own names."""
-    told = dict(scalars.rest)
+    by_name = dict(scalars.rest)
     return TrainState(
-        epoch_num=_whole(told.get("epoch_num")),
+        epoch_num=_whole(by_name.get("epoch_num")),
         step_num=scalars.step,
-        global_step=_whole(told.get("global_step")),
-        loss_scale=told.get("loss_scale"),
+        global_step=_whole(by_name.get("global_step")),
+        loss_scale=by_name.get("loss_scale"),
         global_batch_size=scalars.global_batch_size,
         consumed_samples=scalars.samples,
     )

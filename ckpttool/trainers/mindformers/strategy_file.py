@@ -100,8 +100,8 @@ def parse_strategy(data: bytes, *, what: str) -> StageStrategy:
     sizes = {prod(layout.devices) for layout in layouts.values() if layout is not None}
     if len(sizes) != 1 or len(set(stages)) != 1:
         raise ParseError("does not tell of one pipeline stage", where=what)
-    told = {name: layout for name, layout in layouts.items() if layout is not None}
-    return StageStrategy(stage=stages[0], ranks=sizes.pop(), layouts=told)
+    known_layouts = {name: layout for name, layout in layouts.items() if layout is not None}
+    return StageStrategy(stage=stages[0], ranks=sizes.pop(), layouts=known_layouts)
 
 
 _Told = tuple[list[int], Iterator[tuple[str, SavedLayout | None]]]

@@ -78,10 +78,12 @@ def _loader(resume: Resume) -> str | None:
     """Return the item that a data loader wrote; None where there is none."""
     path = f"{resume.plan.point.checkpoint.name}/{RECORD}"
     try:
-        told = parse_object(resume.storage.small_file(path, limit=RECORD_LIMIT), what=path).get("item_handlers")
+        item_handlers = parse_object(resume.storage.small_file(path, limit=RECORD_LIMIT), what=path).get(
+            "item_handlers"
+        )
     except (OSError, ParseError):  # which the scan has said
         return None
-    handlers = told.items() if isinstance(told, dict) else ()
+    handlers = item_handlers.items() if isinstance(item_handlers, dict) else ()
     return next((item for item, handler in handlers if isinstance(handler, str) and "grain" in handler.lower()), None)
 
 

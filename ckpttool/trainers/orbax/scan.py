@@ -136,19 +136,19 @@ def _record(storage: Storage, name: str, findings: list[Finding]) -> _Record | N
     """Read what the save says of itself; without that Orbax restores it only where it is told what is in it."""
     path = f"{name}/{RECORD}"
     try:
-        told = parse_object(storage.small_file(path, limit=RECORD_LIMIT), what=path)
+        record = parse_object(storage.small_file(path, limit=RECORD_LIMIT), what=path)
     except (FileNotFoundError, ParseError) as error:
         why = error if isinstance(error, ParseError) else "is not there"
         message = f"{why}: nothing tells which items the save has"
         findings.append(suspect(Code.METADATA_INCOMPLETE, message, path=path, remedy="bring it back from a copy"))
         return None
-    handlers, metrics = told.get("item_handlers"), told.get("metrics")
+    handlers, metrics = record.get("item_handlers"), record.get("metrics")
     items = handlers if isinstance(handlers, dict) else {"": handlers}
     return _Record(
         items={str(item): handler if isinstance(handler, str) else "" for item, handler in items.items()},
         metrics=len(metrics) if isinstance(metrics, dict) else 0,
-        began_ns=_time(told.get("init_timestamp_nsecs")),
-        committed_ns=_time(told.get("commit_timestamp_nsecs")),
+        began_ns=_time(record.get("init_timestamp_nsecs")),
+        committed_ns=_time(record.get("commit_timestamp_nsecs")),
     )
 
 

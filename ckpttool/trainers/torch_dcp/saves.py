@@ -106,24 +106,24 @@ class SaveTree:
             store = self.look(storage, name, sizes=options.sizes, most=most)
         except OSError as error:
             return unreadable(name, error)
-        told = self.reading(storage, name, store)
-        own = None if told.named is None or told.named.is_free else told.named.number
-        step = own if told.scalars.step is None else Step(told.scalars.step)
-        source = StepSource.NAME if told.scalars.step is None else StepSource.CONTENT
+        content = self.reading(storage, name, store)
+        own = None if content.named is None or content.named.is_free else content.named.number
+        step = own if content.scalars.step is None else Step(content.scalars.step)
+        source = StepSource.NAME if content.scalars.step is None else StepSource.CONTENT
         return Checkpoint(
             name=name,
-            facts=told.facts,
-            scalars=told.scalars,
+            facts=content.facts,
+            scalars=content.scalars,
             step=step,
             step_source=StepSource.UNKNOWN if step is None else source,
-            named=told.named,
+            named=content.named,
             step_remedy=NAME_REMEDY,
             shards=store.shards,
             topology=Topology(shared=True),
             format=next((shard.format for shard in store.shards), FormatName.TORCH_ZIPS),
             expected=store.expected,
             commit=store.commit,
-            content=told.content if store.commit is CommitState.COMMITTED else Content.UNKNOWN,
+            content=content.content if store.commit is CommitState.COMMITTED else Content.UNKNOWN,
             findings=store.findings,
         )
 

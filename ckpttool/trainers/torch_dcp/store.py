@@ -359,13 +359,13 @@ def _uncovered(record: str, found: DcpMetadata, counts: Mapping[str, int]) -> It
     """Find tensors of which not all is there, and names without a slice."""
     volumes: dict[tuple[int, ...], int] = {}
     for name, tensor in found.tensors.items():
-        said = _partly(name, tensor, volumes) or _without_slices(name, counts.get(name, 0), len(tensor.chunks))
-        if said is not None:
-            yield damage(Code.ENTRIES_MISSING, said, path=record, tensor=name)
+        message = _partly(name, tensor, volumes) or _without_slices(name, counts.get(name, 0), len(tensor.chunks))
+        if message is not None:
+            yield damage(Code.ENTRIES_MISSING, message, path=record, tensor=name)
     for name in found.values:
-        said = _without_slices(name, counts.get(name, 0), 1)
-        if said is not None:
-            yield damage(Code.ENTRIES_MISSING, said, path=record)
+        message = _without_slices(name, counts.get(name, 0), 1)
+        if message is not None:
+            yield damage(Code.ENTRIES_MISSING, message, path=record)
 
 
 def _partly(name: str, tensor: SplitTensor, volumes: dict[tuple[int, ...], int]) -> str | None:

@@ -57,8 +57,8 @@ def _last_model_alone(view: View) -> Iterator[Problem]:
 
 def left_out(view: View) -> list[str]:
     """Return which parts of a save it does not load."""
-    told = view.raw(LEFT_OUT)
-    names = told.split(",") if isinstance(told, str) else told if isinstance(told, list) else []
+    raw = view.raw(LEFT_OUT)
+    names = raw.split(",") if isinstance(raw, str) else raw if isinstance(raw, list) else []
     return [str(name).strip() for name in names]
 
 

@@ -90,8 +90,8 @@ def told(start: OwnStart, view: View) -> Told:
         why = "checkpoints are off, so that it begins at step 0, whatever was saved"
         mend = f"write `{name} = true` under [{SECTION}]"
         return Told(choice=(None, Outcome.SCRATCH, why), key=key, mend=mend)
-    told = _of_other_folder(start, view) or _of_other_parts(view) or _of_step(start, view)
-    return replace(told, path=_place(view))
+    outcome = _of_other_folder(start, view) or _of_other_parts(view) or _of_step(start, view)
+    return replace(outcome, path=_place(view))
 
 
 def _place(view: View) -> str | None:

@@ -104,10 +104,10 @@ def _yielded(resume: Resume, path: str) -> int | None:
     """Return how many batches of the epoch the loader's state says that it gave."""
     try:
         with resume.storage.open(path) as source:
-            told = plain_values(source)
+            state = plain_values(source)
     except (OSError, BrokenPickleError):  # which the check of the file says
         return None
-    return batches_in(told)
+    return batches_in(state)
 
 
 def objections(checkpoint: Checkpoint, asked: AskedSizes) -> tuple[Finding, ...]:

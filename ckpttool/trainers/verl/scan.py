@@ -144,15 +144,15 @@ def _confirmed(saves: Sequence[Checkpoint], counts: Mapping[str, int], tracked: 
 
     Without a tracker the lowest number is believed, unless its own count speaks against it.
     """
-    told = None if tracked is None else tracked.step or 0
-    beyond = [save for save in saves if told is None or (save.step or 0) > told]
-    if told is None and _has_several_a_step(saves, counts):
+    named_step = None if tracked is None else tracked.step or 0
+    beyond = [save for save in saves if named_step is None or (save.step or 0) > named_step]
+    if named_step is None and _has_several_a_step(saves, counts):
         counts = {}
-    if not beyond or (told is None and len(saves) <= (1 if counts else 2)):  # two numbers alone tell nothing
+    if not beyond or (named_step is None and len(saves) <= (1 if counts else 2)):  # two numbers alone tell nothing
         yield from saves
         return
     lower = [save for save in saves if save not in beyond]
-    steps = sorted({*(() if told is None else (told,)), *((save.step or 0) for save in lower)})
+    steps = sorted({*(() if named_step is None else (named_step,)), *((save.step or 0) for save in lower)})
     known = {save.step or 0: counts[save.name] for save in lower if save.name in counts}
     is_first_epoch = any(counts.get(save.name) == save.step for save in beyond)
     for save in saves:
@@ -163,11 +163,11 @@ def _confirmed(saves: Sequence[Checkpoint], counts: Mapping[str, int], tracked: 
         is_lowest = not steps and (count in {None, step} or not is_first_epoch)
         if is_lowest or (steps and _is_confirmed(step, count, steps, known)):
             steps.append(step)
-            if told is None and count is not None:
+            if named_step is None and count is not None:
                 known[step] = count
             yield save
         else:
-            yield replace(save, findings=(*save.findings, _unconfirmed(save, told, count)))
+            yield replace(save, findings=(*save.findings, _unconfirmed(save, named_step, count)))
 
 
 def _has_several_a_step(saves: Iterable[Checkpoint], counts: Mapping[str, int]) -> bool:
@@ -206,18 +206,18 @@ def _exchanged(counts: Mapping[int, int]) -> dict[int, int]:
     """
     found: dict[int, int] = {}
     for before in {0, *(step - count for step, count in counts.items() if step > count)}:
-        told = {step: before + count for step, count in counts.items()}
-        for start in told:
+        by_step = {step: before + count for step, count in counts.items()}
+        for start in by_step:
             circle = [start]
-            while (then := told.get(circle[-1], start)) not in circle:
+            while (then := by_step.get(circle[-1], start)) not in circle:
                 circle.append(then)
-            if len(circle) > 1 and told.get(circle[-1]) == start:
-                found.update((step, told[step]) for step in circle)
+            if len(circle) > 1 and by_step.get(circle[-1]) == start:
+                found.update((step, by_step[step]) for step in circle)
     return found
 
 
-def _unconfirmed(save: Checkpoint, told: int | None, count: int | None) -> Finding:
-    tracker = "no tracker confirms it" if told is None else f"the tracker says {told}"
+def _unconfirmed(save: Checkpoint, named_step: int | None, count: int | None) -> Finding:
+    tracker = "no tracker confirms it" if named_step is None else f"the tracker says {named_step}"
     batches = "" if count is None else counted(count, "batch", "batches")
     read = f", {save.name}/{DATA} counts {batches} of its epoch" if batches else ""
     message = (
@@ -325,8 +325,8 @@ def _look_at_role(storage: Storage, save: str, role: str, options: ScanOptions) 
         shards.append(_shard(storage, path, rank, KINDS[match["kind"]], options))
         findings += lost_link(storage, path, rank) if entry.kind is Kind.LOST else []
     if len(worlds) > 1:
-        told = ", ".join(map(str, sorted(worlds)))
-        message = f"files of several world sizes in one folder: {told}"
+        worlds_text = ", ".join(map(str, sorted(worlds)))
+        message = f"files of several world sizes in one folder: {worlds_text}"
         findings.append(listed_damage(Code.WORLD_SIZE_DIFFERS, message, folder, remedy=_OTHER_WORLD))
     return _RoleFolder(
         path=folder,
@@ -411,8 +411,8 @@ def _identity(storage: Storage, save: Checkpoint) -> str | None:
     """
     models = [shard for shard in save.shards if shard.role is ShardRole.MODEL]
     own = [shard for shard in save.shards if models and shard.rank == models[0].rank]
-    told = [_checksums(storage, shard.path) for shard in own]
-    return " ".join(filter(None, told)) if own and all(told) else None
+    checksums = [_checksums(storage, shard.path) for shard in own]
+    return " ".join(filter(None, checksums)) if own and all(checksums) else None
 
 
 def _checksums(storage: Storage, path: str) -> str | None:

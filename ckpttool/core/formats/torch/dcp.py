@@ -68,8 +68,8 @@ def read_dcp_metadata(data: bytes) -> DcpMetadata:
         tree = machine.run()
     if not isinstance(tree, Made) or tree.by != ALL:
         raise BrokenPickleError("it is no metadata of torch.distributed.checkpoint")
-    said = tree.held
-    declared, stored = said.get("state_dict_metadata"), said.get("storage_data")
+    root = tree.held
+    declared, stored = root.get("state_dict_metadata"), root.get("storage_data")
     if not isinstance(declared, dict) or not isinstance(stored, dict):
         raise BrokenPickleError("it does not say which slices there are")
     tensors = {
@@ -124,8 +124,8 @@ def _is_value(declared: object) -> bool:
 
 
 def _tensor(declared: object) -> SplitTensor:
-    said = declared.held if isinstance(declared, Made) and declared.by == TENSOR else {}
-    shape, parts, properties = said.get("size"), said.get("chunks"), said.get("properties")
+    fields = declared.held if isinstance(declared, Made) and declared.by == TENSOR else {}
+    shape, parts, properties = fields.get("size"), fields.get("chunks"), fields.get("properties")
     if not isinstance(parts, list):
         raise BrokenPickleError("it does not say into which parts a tensor was split")
     chunks = tuple(part if isinstance(part, Chunk) else _chunk(part) for part in parts)
@@ -135,8 +135,8 @@ def _tensor(declared: object) -> SplitTensor:
 
 
 def _chunk(made: object) -> Chunk:
-    said = made.held if isinstance(made, Made) and made.by == CHUNK else {}
-    return Chunk(numbers_in(said.get("offsets")), numbers_in(said.get("sizes")))
+    fields = made.held if isinstance(made, Made) and made.by == CHUNK else {}
+    return Chunk(numbers_in(fields.get("offsets")), numbers_in(fields.get("sizes")))
 
 
 def _slice(key: object, info: object) -> Slice:

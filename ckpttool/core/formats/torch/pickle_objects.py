@@ -135,8 +135,8 @@ def _view(name: str, args: tuple[Any, ...]) -> Tensor | None:
     if any(type(number) is not int or number < 0 for number in numbers):
         return None
     # v3 is for types that no class of storages has, and says which.
-    told = args[6] if name == "_rebuild_tensor_v3" and len(args) > 6 else None  # noqa: PLR2004
-    return Tensor(storage, told.name if isinstance(told, Global) else None, offset, tuple(shape), tuple(stride))
+    metadata = args[6] if name == "_rebuild_tensor_v3" and len(args) > 6 else None  # noqa: PLR2004
+    return Tensor(storage, metadata.name if isinstance(metadata, Global) else None, offset, tuple(shape), tuple(stride))
 
 
 def _numpy_number(args: tuple[Any, ...]) -> object:

@@ -183,9 +183,9 @@ class Ahead:
 
     def _named(self, module: bytes, name: bytes) -> Name:
         """Keep a name that was spelled out."""
-        spelled = modern(module.decode(errors="backslashreplace"), name.decode(errors="backslashreplace"))
+        qualified = modern(module.decode(errors="backslashreplace"), name.decode(errors="backslashreplace"))
         self.put()
-        return spelled
+        return qualified
 
     def _text(self) -> bytes | None:
         """Read a string, spelled out or remembered; None where it is not known what is remembered."""

@@ -286,12 +286,12 @@ class PickleReader:
 
     def _take(self, module: bytes, name: bytes) -> None:
         self._steps += _STEPS_A_NAME
-        spelled = module.decode(errors="backslashreplace"), name.decode(errors="backslashreplace")
-        plain = modern(*spelled)
+        qualified = module.decode(errors="backslashreplace"), name.decode(errors="backslashreplace")
+        plain = modern(*qualified)
         self._called_for(plain)
         self._keep()
         if plain != GETATTR:
-            self._names.take(trust(*spelled), ".".join(plain))
+            self._names.take(trust(*qualified), ".".join(plain))
 
     def _called_for(self, name: Name) -> None:
         """Take down which global was just pushed."""

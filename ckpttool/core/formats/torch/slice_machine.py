@@ -172,11 +172,11 @@ class SliceMachine(Machine):
         found = _KEYS.match(self.data, self.at)
         if found is None:
             return
-        spelled = _EACH_KEY.findall(found[0])
-        if any(length and len(text) != length[0] for length, text, _ in spelled):
+        key_texts = _EACH_KEY.findall(found[0])
+        if any(length and len(text) != length[0] for length, text, _ in key_texts):
             return  # one of the texts holds what ends a text: they were not told apart rightly
         keys: list[object] = []
-        for length, text, recall in spelled:
+        for length, text, recall in key_texts:
             if length:
                 self._numbered.append(text.decode("utf-8", "surrogatepass"))
             keys.append(self._numbered[-1] if length else self._at(recall))
@@ -195,17 +195,17 @@ class SliceMachine(Machine):
             self._known[kind] = recalls
         return True
 
-    def _size(self, spelled: bytes | None, recall: bytes | None) -> Numbers:
+    def _size(self, number_bytes: bytes | None, recall: bytes | None) -> Numbers:
         """Return a size, and remember it where it stands there for the first time."""
-        if spelled is None:
+        if number_bytes is None:
             return numbers_in(self._at(recall or b""))
-        numbers = self._sizes.get(spelled)
+        numbers = self._sizes.get(number_bytes)
         if numbers is None:
-            numbers = tuple(map(_number, _EACH_NUMBER.findall(spelled, spelled[0] == _MARK)))
-            if spelled[0] != _MARK and len(numbers) != spelled[-1] - _TUPLE1 + 1:
+            numbers = tuple(map(_number, _EACH_NUMBER.findall(number_bytes, number_bytes[0] == _MARK)))
+            if number_bytes[0] != _MARK and len(numbers) != number_bytes[-1] - _TUPLE1 + 1:
                 raise BrokenPickleError(f"at byte {self.at}: a size has more numbers than are taken")
             if len(self._sizes) < _MOST_SIZES:
-                self._sizes[spelled] = numbers
+                self._sizes[number_bytes] = numbers
         self._numbered += (numbers, None, numbers)
         return numbers
 
@@ -215,9 +215,9 @@ class SliceMachine(Machine):
             if not isinstance(found, str):
                 raise BrokenPickleError(f"at byte {self.at}: a name in it is no text")
             return found
-        said = text.decode("utf-8", "surrogatepass")
-        self._numbered.append(said)
-        return said
+        decoded = text.decode("utf-8", "surrogatepass")
+        self._numbered.append(decoded)
+        return decoded
 
     def _chunk_again(self, begin: int) -> bool:
         """Pass over all parts that follow one another, and push them."""
@@ -225,12 +225,12 @@ class SliceMachine(Machine):
         found = match(data, begin)
         passed = False
         while found is not None:
-            chunk_class, offsets, spelled, recall, sizes, other, again = found.groups()
+            chunk_class, offsets, number_bytes, recall, sizes, other, again = found.groups()
             if not self._are((chunk_class, offsets, sizes), _OF_CHUNK):
                 break
             place = len(numbered)
             numbered += (None, None)
-            chunk = Chunk(self._size(spelled, recall), self._size(other, again))
+            chunk = Chunk(self._size(number_bytes, recall), self._size(other, again))
             numbered[place] = chunk
             self._stack.append(chunk)
             passed, begin = True, found.end()
@@ -243,7 +243,7 @@ class SliceMachine(Machine):
         match = _TENSOR_AGAIN.match(self.data, begin)
         if match is None:
             return False
-        _, properties, kind, dtype, _, _, size, spelled, recall, chunks = match.groups()
+        _, properties, kind, dtype, _, _, size, number_bytes, recall, chunks = match.groups()
         if not self._are((properties, kind, size, chunks), _OF_TENSOR):
             return False
         made = Made(TENSOR, ())
@@ -252,7 +252,7 @@ class SliceMachine(Machine):
         state: dict[object, object] = {}
         self._stack += (made, state)
         self.mark()
-        self._stack += ("properties", (self._at(dtype),), "size", self._size(spelled, recall), "chunks")
+        self._stack += ("properties", (self._at(dtype),), "size", self._size(number_bytes, recall), "chunks")
         self.at = match.end()
         return True
 
@@ -263,7 +263,7 @@ class SliceMachine(Machine):
         passed = False
         while found is not None:
             (
-                index_class, fqn, name, name_length, name_text, index, offsets, spelled, recall,
+                index_class, fqn, name, name_length, name_text, index, offsets, number_bytes, recall,
                 info, path_key, path, path_length, path_text, offset_key, offset, length_key, length,
             ) = found.groups()  # fmt: skip
             if name_text is not None and len(name_text) != name_length[0]:
@@ -276,12 +276,12 @@ class SliceMachine(Machine):
             ):
                 break
             numbered += (None, None)
-            said = self._text(name, name_text)
+            name_read = self._text(name, name_text)
             if offsets is not None:
-                self._size(spelled, recall)
+                self._size(number_bytes, recall)
             numbered += (None, None)
             file = self._text(path, path_text)
-            keep(Slice(said, file, _number(offset), _number(length), False))  # noqa: FBT003  positions are a third faster
+            keep(Slice(name_read, file, _number(offset), _number(length), False))  # noqa: FBT003  positions are a third faster
             passed, begin = True, found.end()
             found = match(data, begin)
         if passed:
@@ -300,9 +300,9 @@ _MEANT = (
 _OF_CHUNK, _OF_TENSOR, _OF_SLICE, _OF_PLACED_SLICE = range(4)
 
 
-def _number(spelled: bytes) -> int:
-    found = int.from_bytes(spelled[2:] if spelled[0] == _LONG1 else spelled[1:], "little")
-    if spelled[-1] & 0x80 and spelled[0] in _SIGNED:
+def _number(number_bytes: bytes) -> int:
+    found = int.from_bytes(number_bytes[2:] if number_bytes[0] == _LONG1 else number_bytes[1:], "little")
+    if number_bytes[-1] & 0x80 and number_bytes[0] in _SIGNED:
         raise BrokenPickleError("a size or an offset in it is below zero")
     return found
 

@@ -331,8 +331,8 @@ def _check_descriptor(record: _Record, tail: bytes) -> int:
     if tail.startswith(b"PK\x07\x08" + record.head[10:22]):
         return _SHORT_DESCRIPTOR_BYTES
     # Where the record or its offset passes 4 GiB; the directory may still hold 32-bit sizes then.
-    said = (b"PK\x07\x08", record.crc32, record.packed, record.size)
-    if len(tail) == _LONG_DESCRIPTOR.size and _LONG_DESCRIPTOR.unpack(tail) == said:
+    descriptor = (b"PK\x07\x08", record.crc32, record.packed, record.size)
+    if len(tail) == _LONG_DESCRIPTOR.size and _LONG_DESCRIPTOR.unpack(tail) == descriptor:
         return _LONG_DESCRIPTOR.size
     raise _damaged(
         Code.HEADER_INVALID,

@@ -55,7 +55,7 @@ def _detour_document(advice: SpikeAdvice | StopAdvice) -> Document:
         "skip_batches": detour.skip_batches,
         "first_skipped": detour.first_skipped,
         "last_skipped": detour.last_skipped,
-        **{told.trainer: dict(told.config) if told.config else told.argument for told in detour.told},
+        **{detour_.trainer: dict(detour_.config) if detour_.config else detour_.argument for detour_ in detour.told},
         "samples_before": detour.samples_before,
         "samples_after": detour.samples_after,
     }
@@ -97,9 +97,9 @@ def _detour(advice: SpikeAdvice | StopAdvice, detour: DataDetour) -> Iterator[Ro
         yield "skip", "nothing: it stands behind the bad batches"
     else:
         yield "skip", f"{detour.skip_batches} batches, {detour.first_skipped} to {detour.last_skipped}"
-    for told in detour.told:
-        settings = told.argument or ", ".join(f"{name}: {value}" for name, value in told.config)
+    for trainers_detour in detour.told:
+        settings = trainers_detour.argument or ", ".join(f"{name}: {value}" for name, value in trainers_detour.config)
         if settings:
-            yield told.title, settings
+            yield trainers_detour.title, settings
     if detour.samples_before is not None:
         yield "consumed samples", f"{detour.samples_before} -> {detour.samples_after}"

@@ -178,6 +178,6 @@ def _words(code: ExitCode) -> str:
 def _exit(code: ExitCode) -> tuple[str, str]:
     """Return what the page on exit codes says of one: what it means, and what to do."""
     page = str(guide.page("exits"))
-    said = dict(re.findall(r"^\| ([0-9]+) \| (.*) \|$", page, re.MULTILINE))
+    meanings = dict(re.findall(r"^\| ([0-9]+) \| (.*) \|$", page, re.MULTILINE))
     to_do = dict(re.findall(r"^- \*\*([0-9]+)\*\*: (.*(?:\n  .*)*)$", page, re.MULTILINE))
-    return said[str(code.value)], " ".join(to_do[str(code.value)].split())
+    return meanings[str(code.value)], " ".join(to_do[str(code.value)].split())

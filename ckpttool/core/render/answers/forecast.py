@@ -44,7 +44,7 @@ def table(answer: Forecast) -> RenderableType:
         return stack(line(f"No checkpoint in {shown(answer.inventory.root)}", style="bold red"))
     requests, tasks = _requests(answer), sum(checkpoint.tasks for checkpoint in answer.checkpoints)
     asked = "" if requests is None else f" by {counted(requests, 'request')} or more"
-    told = (
+    headline = (
         f"Would read about {size(sum(checkpoint.nbytes for checkpoint in answer.checkpoints))}{asked}: "
         f"{counted(tasks, 'task')}"
     )
@@ -56,7 +56,7 @@ def table(answer: Forecast) -> RenderableType:
         cells = [str(checkpoint.shards), str(checkpoint.tasks), size(checkpoint.nbytes)]
         name = line(shown(checkpoint.name) + ("" if checkpoint.asked else "  (to compare with)"))
         rows.add_row(name, *cells, *([] if checkpoint.requests is None else [str(checkpoint.requests)]))
-    return stack(line(told, style="bold"), line(_LOOKS[answer.level], style="dim"), "", whole_words(rows))
+    return stack(line(headline, style="bold"), line(_LOOKS[answer.level], style="dim"), "", whole_words(rows))
 
 
 _LOOKS = {

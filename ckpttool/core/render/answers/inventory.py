@@ -285,9 +285,9 @@ def age(saved_ns: int | None, now: float) -> str | None:
 
 def _marked(checkpoint: Checkpoint) -> Text:
     """Mark one that has a file of every rank, and is not complete: what is wrong stands below the table."""
-    told = _ranks(checkpoint)
+    ranks = _ranks(checkpoint)
     has_all = len(checkpoint.ranks) == checkpoint.topology.world_size
-    return told.append(" !", style="red") if has_all and blocking(checkpoint.findings) else told
+    return ranks.append(" !", style="red") if has_all and blocking(checkpoint.findings) else ranks
 
 
 def _ranks(checkpoint: Checkpoint) -> Text:

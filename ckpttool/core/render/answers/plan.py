@@ -372,14 +372,14 @@ def rejections(title: str, rejected: Sequence[Rejection], view: View) -> list[Re
     from ckpttool.core.render.text import line
 
     parts: list[RenderableType] = [line(), line(title, style="bold")]
-    said: set[str] = set()
+    messages: set[str] = set()
     most, most_reasons = (len(rejected), None) if view.everything else (MOST_REJECTED, MOST_REASONS)
     for rejection in rejected[:most]:
         step = "unknown" if rejection.checkpoint.step is None else str(rejection.checkpoint.step)
         parts.append(line(f"  {shown(rejection.checkpoint.name)} (step {step})"))
         kinds = kinds_of(rejection.reasons, view)
         for kind in kinds[:most_reasons]:
-            parts += kind_parts(kind, rejection.checkpoint.topology.world_size, said, view, by=4)
+            parts += kind_parts(kind, rejection.checkpoint.topology.world_size, messages, view, by=4)
         if len(kinds) > len(kinds[:most_reasons]):
             parts.append(line(f"    and {counted(len(kinds) - MOST_REASONS, 'other kind')}: -v", style="dim"))
     if len(rejected) > most:

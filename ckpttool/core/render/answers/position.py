@@ -42,22 +42,22 @@ def data_document(plan: ResumePlan) -> Document:
 
 def position_document(position: DataPosition) -> Document:
     """Spell where the data go on in any trainer's currency; null where that currency does not tell."""
-    told: dict[str, Document] = dict.fromkeys(("samples", "tokens", "batches", "repeated", "lost", "where", "why"))
+    record: dict[str, Document] = dict.fromkeys(("samples", "tokens", "batches", "repeated", "lost", "where", "why"))
     match position:
         case SkipBatches():
-            told |= {"samples": position.samples, "batches": position.batches}
-            told |= {"repeated": position.repeated_samples, "lost": position.lost_samples}
+            record |= {"samples": position.samples, "batches": position.batches}
+            record |= {"repeated": position.repeated_samples, "lost": position.lost_samples}
         case GoesOn():
-            told |= {name: getattr(position, name) for name in told}
+            record |= {name: getattr(position, name) for name in record}
             if position.source is not None:
-                told["source"] = position.source.value
+                record["source"] = position.source.value
             if position.exact_with:
-                told["exact_with"] = [setting_document(setting) for setting in position.exact_with]
+                record["exact_with"] = [setting_document(setting) for setting in position.exact_with]
             if position.exact_if:
-                told["exact_if"] = list(position.exact_if)
+                record["exact_if"] = list(position.exact_if)
         case Unknown():  # pragma: no branch  mypy knows all
-            told["why"] = position.why
-    return {"kind": _kind(position), "effect": effect_of(position).value, **told}
+            record["why"] = position.why
+    return {"kind": _kind(position), "effect": effect_of(position).value, **record}
 
 
 def _kind(position: DataPosition) -> str:

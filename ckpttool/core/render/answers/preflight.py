@@ -131,8 +131,8 @@ def table(answer: Preflight | Lint) -> RenderableType:
         parts.append(line(f"\nand {counted(len(notes), 'note')}: -v", style="dim"))
     if answer.view.everything:
         for reason in (reason for check in checks for reason in check.allowed):
-            said = f"{_place(reason)}{shown(reason.finding.message)}"
-            parts.append(line(f"\nallowed {reason.finding.code.value} {said}", style="dim"))
+            message = f"{_place(reason)}{shown(reason.finding.message)}"
+            parts.append(line(f"\nallowed {reason.finding.code.value} {message}", style="dim"))
     for config in answer.fixed if isinstance(answer, Lint) else ():
         values = ", ".join(f"`{dotted(fix.key)}: {fix.value}` (line {fix.line})" for fix in config.fixes)
         parts.append(line(f"\nfixed {shown(config.path)}: {shown(values)}"))
@@ -178,10 +178,10 @@ def verdict(answer: Preflight | Lint) -> str:
         return f"NO-GO: {counted(len(kinds(blocking_reasons(answer.checks))), 'reason')} (exit {code.value})"
     if isinstance(answer, Preflight) and isinstance(answer.decision, ResumePlan):
         chosen = answer.decision.point.checkpoint
-        said = f"{shown(chosen.name)}, step {chosen.step}"
+        summary = f"{shown(chosen.name)}, step {chosen.step}"
         if any(check.name == "start" and (check.unsure or check.reasons) for check in answer.checks):
-            return f"GO: a start resumes from {said}, if it is told to load that"
-        return f"GO: a launch now resumes from {said}"
+            return f"GO: a start resumes from {summary}, if it is told to load that"
+        return f"GO: a launch now resumes from {summary}"
     return f"{counted(len(answer.checks), 'config')}: nothing that stops a launch"
 
 

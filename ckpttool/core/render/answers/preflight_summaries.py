@@ -65,14 +65,14 @@ def config_summary(findings: Iterable[Finding], silenced: Sequence[Finding] = ()
     found = tuple(findings)
     problems = len(blocking(found))
     notes = len(found) - problems
-    told = [counted(problems, "problem")] if problems else []
-    told += [counted(notes, "note")] if notes else []
+    counts = [counted(problems, "problem")] if problems else []
+    counts += [counted(notes, "note")] if notes else []
     allowed = f"; {len(silenced)} allowed by a comment" if silenced else ""
-    return (" and ".join(told) or "nothing against it") + allowed
+    return (" and ".join(counts) or "nothing against it") + allowed
 
 
 def launch_summary(
-    plan: ResumePlan, config: RunConfig, changes: int, *, trainer: str, told: TrainersSkip | None
+    plan: ResumePlan, config: RunConfig, changes: int, *, trainer: str, trainers_skip: TrainersSkip | None
 ) -> str:
     """Say what will be started, in the numbers that decide whether it fits.
 
@@ -81,7 +81,7 @@ def launch_summary(
         config: Of the run.
         changes: Settings of it that the launch changes.
         trainer: Who is started, as people call it.
-        told: The skip in its own setting; None where it has none for that.
+        trainers_skip: The skip in its own setting; None where it has none for that.
     """
     skip = skip_of(plan.data)
     facts = [f"{counted(changes, 'setting')} to change"]
@@ -90,7 +90,7 @@ def launch_summary(
     if skip is not None and skip.global_batch_size is not None:
         facts.append(f"batches of {counted(skip.global_batch_size, 'sample')}")
     again = None if skip is None else seen_twice(skip)
-    facts.append(_data_told(plan.data, trainer, told))
+    facts.append(_data_told(plan.data, trainer, trainers_skip))
     return ", ".join([*facts, *([] if again is None else [again])])
 
 
@@ -101,19 +101,23 @@ def told_summary(plan: ResumePlan, *, trainer: str) -> str:
         plan: What is resumed.
         trainer: Who is started, as people call it.
     """
-    said = (setting for setting in (*plan.load.settings, *plan.load.data) if not setting.is_alternative)
-    kinds = dict.fromkeys(where for where, _ in fragment(said))
+    settings = (setting for setting in (*plan.load.settings, *plan.load.data) if not setting.is_alternative)
+    kinds = dict.fromkeys(where for where, _ in fragment(settings))
     return f"{trainer} is told by {', '.join(kinds)}; {_data_told(plan.data, trainer, None)}"
 
 
-def _data_told(position: DataPosition, trainer: str, told: TrainersSkip | None) -> str:
+def _data_told(position: DataPosition, trainer: str, trainers_skip: TrainersSkip | None) -> str:
     match position:
         case GoesOn(unchanged=None):
             return f"its data: {_with_conditions(position)}"
         case SkipBatches(batches=0):
             return "data from its beginning"
         case SkipBatches(batches=batches):
-            return f"{counted(batches, 'batch', 'batches')} skipped" if told is None else f"{told.setting} {told.value}"
+            return (
+                f"{counted(batches, 'batch', 'batches')} skipped"
+                if trainers_skip is None
+                else f"{trainers_skip.setting} {trainers_skip.value}"
+            )
         case GoesOn(where=None):
             return f"the data counted by {trainer}"
         case GoesOn(where=where):

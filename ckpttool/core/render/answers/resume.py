@@ -17,19 +17,19 @@ if TYPE_CHECKING:
 
 def load_document(load: LoadSettings) -> Document:
     """Spell every setting with its place, and what must be done before."""
-    told: dict[str, Document] = {
+    record: dict[str, Document] = {
         "trainer": load.trainer,
         "path": load.path,
         "settings": [setting_document(setting) for setting in (*load.settings, *load.data)],
         "first": [{"do": "rename", "from": rename.source, "to": rename.target} for rename in load.first],
     }
-    return {**told, "remarks": list(load.remarks)} if load.remarks else told
+    return {**record, "remarks": list(load.remarks)} if load.remarks else record
 
 
 def setting_document(setting: TrainerSetting) -> dict[str, Document]:
     """Spell what is said at a place."""
-    said: dict[str, Document] = {"place": str(setting.place), "value": setting.value}
-    return {**said, "alternative": True} if setting.is_alternative else said
+    record: dict[str, Document] = {"place": str(setting.place), "value": setting.value}
+    return {**record, "alternative": True} if setting.is_alternative else record
 
 
 def fragment(settings: Iterable[TrainerSetting]) -> list[tuple[str, str]]:
@@ -102,12 +102,12 @@ def _calls(settings: Iterable[TrainerSetting]) -> list[str]:
             raise AssertionError(f"expected a call with a keyword, found {setting.place.name!r}")
         calls.setdefault(call["callee"], []).append(call)
         values[call["callee"], call["keyword"]] = setting.value
-    told = []
+    texts = []
     for callee, keywords in calls.items():
         others = ["..."] if all(call["others"] for call in keywords) else []
         words = [f"{call['keyword']}={values[callee, call['keyword']]!r}" for call in keywords]
-        told.append(f"{callee}({', '.join([*others, *words])})")
-    return told
+        texts.append(f"{callee}({', '.join([*others, *words])})")
+    return texts
 
 
 def _yaml_lines(settings: Iterable[TrainerSetting]) -> list[str]:

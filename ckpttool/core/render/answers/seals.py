@@ -53,12 +53,12 @@ def table(answer: Sealed) -> RenderableType:
             done = "differs from what was sealed; the old seal is kept"
         style = "bold red" if blocking(sealing.findings) else "bold yellow" if sealing.findings else "bold green"
         since = min((seal.first_seen for seal in shards), default=sealing.manifest.sealed_at)
-        said = line(f"{shown(sealing.checkpoint)}: {done}", style=style)
-        said.append(
+        headline = line(f"{shown(sealing.checkpoint)}: {done}", style=style)
+        headline.append(
             f"  ({len(shards)} shard{'s' * (len(shards) != 1)}, first seen {since}, {shown(sealing.path)})",
             style="dim",
         )
-        lines.append(said)
+        lines.append(headline)
     findings = [finding for sealing in answer.sealings for finding in sealing.findings]
     return stack(*lines, *grouped_findings(findings, world_size(answer.inventory)), *pointer(findings))
 

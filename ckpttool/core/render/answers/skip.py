@@ -34,11 +34,11 @@ def document(answer: SkipAnswer) -> Document:
 
 def table(answer: SkipAnswer) -> RenderableType:
     """Show what `scale-skip` computed."""
-    skip, told = answer.skip, answer.told
-    setting = "batches to skip" if told is None else told.setting
-    headline = line(f"{setting}: {skip.batches if told is None else told.value}", style="bold green")
-    if told is not None and told.remark is not None:
-        headline.append(f"  ({told.remark})", style="dim")
+    skip, trainers_skip = answer.skip, answer.told
+    setting = "batches to skip" if trainers_skip is None else trainers_skip.setting
+    headline = line(f"{setting}: {skip.batches if trainers_skip is None else trainers_skip.value}", style="bold green")
+    if trainers_skip is not None and trainers_skip.remark is not None:
+        headline.append(f"  ({trainers_skip.remark})", style="dim")
     old = f" of {answer.old_global_batch} samples" if answer.old_global_batch is not None else " of several sizes"
     new = f" of {skip.global_batch_size} samples" if skip.global_batch_size is not None else ""
     before, after = (counted(number, "batch", "batches") for number in (answer.steps, skip.batches))
@@ -46,7 +46,7 @@ def table(answer: SkipAnswer) -> RenderableType:
     if skip.repeated_samples:
         lines.append(f"{counted(skip.repeated_samples, 'sample')} left over: seen twice, none lost")
     if skip.sink_size is not None:
-        as_who = "" if told is None else f", {told.whole_sinks}"
+        as_who = "" if trainers_skip is None else f", {trainers_skip.whole_sinks}"
         lines.append(f"rounded down to whole sinks of {skip.sink_size} batches{as_who}")
     if answer.exact_sizes:
         lines.append(f"exact with a global batch size of {' or '.join(map(str, answer.exact_sizes))}")

@@ -83,8 +83,8 @@ def table(answer: Verification) -> RenderableType:
     for verdict in verdicts:
         if verdict.also_read:
             names, was = ", ".join(map(shown, verdict.also_read)), "was" if len(verdict.also_read) == 1 else "were"
-            told = f"{names} {was} read, too: to tell which ranks hold copies (--no-replicas spares it)"
-            parts.append(line(told, style="dim"))
+            note = f"{names} {was} read, too: to tell which ranks hold copies (--no-replicas spares it)"
+            parts.append(line(note, style="dim"))
     own = [finding for verdict in verdicts for finding in verdict.findings]
     findings = list(dict.fromkeys([*own, *inventory.findings]))
     return stack(*parts, *grouped_findings(findings, world_size(inventory), answer.view), *pointer(findings))

@@ -154,8 +154,8 @@ def judge_numbers(path: str, stats: Sequence[TensorStat]) -> Sequence[Finding]:
 def _nonfinite(path: str, stat: TensorStat) -> Finding:
     message = f"{quoted(stat.name)} holds {stat.nans} NaN and {stat.infinities} infinite values of {stat.elements}"
     if _PADDED.fullmatch(stat.name):
-        told = f"{message}: it may be the bucket's padding, which nobody writes"
-        return note(Code.NONFINITE_VALUES, told, path=path, tensor=stat.name)
+        text = f"{message}: it may be the bucket's padding, which nobody writes"
+        return note(Code.NONFINITE_VALUES, text, path=path, tensor=stat.name)
     return suspect(
         Code.NONFINITE_VALUES,
         message,

@@ -193,13 +193,13 @@ def _one_bit_off(pairs: _Pairs) -> tuple[Finding, ...]:
         known = _VALUES.get(key)
         if known is None:
             close = next((word for word in _VALUES if _one_bit_apart(word, key)), None)
-            spelled = key
+            corrected = key
         else:
             close = None if value in known else next((word for word in known if _one_bit_apart(word, value)), None)
-            spelled = value
+            corrected = value
         if close is not None:
-            message = f"The header's metadata say {quoted(spelled)}, which is one bit away from {quoted(close)}."
-            findings.append(damage(Code.HEADER_INVALID, message, expected=close, actual=spelled))
+            message = f"The header's metadata say {quoted(corrected)}, which is one bit away from {quoted(close)}."
+            findings.append(damage(Code.HEADER_INVALID, message, expected=close, actual=corrected))
     return tuple(findings)
 
 

@@ -74,8 +74,8 @@ def compare_siblings(
             for rule in (_changed_metadata, _stripped_checksums, _zero_tails):
                 findings += rule(peers)
             findings += _copied(peers, by_tensors)
-    told = {finding.path for finding in findings if finding.severity is not Severity.NOTE}
-    findings += (finding for finding in _of_another_kind(reports) if finding.path not in {*told, *sealed})
+    reported = {finding.path for finding in findings if finding.severity is not Severity.NOTE}
+    findings += (finding for finding in _of_another_kind(reports) if finding.path not in {*reported, *sealed})
     return findings
 
 
@@ -277,20 +277,20 @@ def _schema_differs(now: ShardReport, then: ShardReport, *, unchanged: int, same
 def _changed_metadata(peers: Peers) -> Iterator[Finding]:
     """Compare the free text of the headers: nothing else would show a flipped bit in it."""
     # What a ledger remembers of a shard does not hold it.
-    told = [report for report in peers.reports if not report.remembered]
-    usual, times = Counter(report.metadata_hash for report in told).most_common(1)[0] if told else (None, 0)
-    is_common = 2 * times > len(told)
+    comparable = [report for report in peers.reports if not report.remembered]
+    usual, times = Counter(report.metadata_hash for report in comparable).most_common(1)[0] if comparable else (None, 0)
+    is_common = 2 * times > len(comparable)
     then = {pair.now.path: pair.then for pair in peers.pairs}
-    for report in told:
+    for report in comparable:
         if is_common and report.metadata_hash == usual:
             continue
         sibling = then.get(report.path)
-        if sibling is None and is_common and len(told) >= MIN_PEERS:
-            sibling = next(peer for peer in told if peer.metadata_hash == usual)
+        if sibling is None and is_common and len(comparable) >= MIN_PEERS:
+            sibling = next(peer for peer in comparable if peer.metadata_hash == usual)
         if sibling is None or report.metadata_hash == sibling.metadata_hash:
             continue
         # Where each rank has a text of its own, the sibling's may be the one whose bits flipped.
-        witnesses = [*told, *(other for other, _ in peers.others(report) if other is not sibling)]
+        witnesses = [*comparable, *(other for other, _ in peers.others(report) if other is not sibling)]
         is_told = is_common or any(sample.metadata_hash == sibling.metadata_hash for sample in witnesses)
         yield Finding(
             code=Code.SCHEMA_DIFFERS,

@@ -243,9 +243,9 @@ def _by_place(sibling: Sibling) -> dict[_Place, ShardReport]:
 
 def _usual_scalars(reports: Sequence[ShardReport]) -> ScalarValues | None:
     """Return the training scalars that most of a checkpoint's shards hold; None where there is no majority."""
-    told = Counter(report.scalars for report in reports if report.schema_hash is not None)
-    usual, times = told.most_common(1)[0] if told else (None, 0)
-    return usual if 2 * times > told.total() else None
+    counts = Counter(report.scalars for report in reports if report.schema_hash is not None)
+    usual, times = counts.most_common(1)[0] if counts else (None, 0)
+    return usual if 2 * times > counts.total() else None
 
 
 def _is_sound(then: ShardReport, *, beside: ShardReport) -> bool:

@@ -294,10 +294,11 @@ def _expectation(checkpoint: Checkpoint, evidence: Evidence, roles: AbstractSet[
     elif world is not None:
         size = WorldSize(world=world, why=f"the files' names say {world}", remedy=_RESTORE)
         files = FilesByRank(size=size, roles=tuple(roles), absent=partial(_absent, checkpoint.name, size))
-    for told in evidence.worlds:
-        if told.declared and world is not None and told.world_size != world:
+    for known_world in evidence.worlds:
+        if known_world.declared and world is not None and known_world.world_size != world:
             message = (
-                f"saved by {world} ranks, to be loaded by {told.world_size} ({told.source}): MindFormers re-slices"
+                f"saved by {world} ranks, to be loaded by {known_world.world_size} ({known_world.source}): "
+                "MindFormers re-slices"
             )
             notes.append(note(Code.WORLD_SIZE_DIFFERS, message))
     return Expectation(files=files, topology=checkpoint.topology, notes=tuple(notes))

@@ -183,9 +183,9 @@ def _is_wrong_beside(save: Checkpoint, own: set[Step | None]) -> bool:
 
 def _with_wrong_step(save: Checkpoint) -> Checkpoint:
     rest = dict(save.scalars.rest)
-    told = int(rest.pop(PLANNED_STEPS))
-    wrong = other_step(told, iteration_step(save.name), f"{save.name}/common.json")
-    scalars = replace(save.scalars, step=told, rest=tuple(rest.items()))
+    planned = int(rest.pop(PLANNED_STEPS))
+    wrong = other_step(planned, iteration_step(save.name), f"{save.name}/common.json")
+    scalars = replace(save.scalars, step=planned, rest=tuple(rest.items()))
     return replace(save, scalars=scalars, findings=(*save.findings, wrong))
 
 

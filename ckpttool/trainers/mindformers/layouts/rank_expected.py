@@ -89,8 +89,8 @@ def expected_of_ranks(inventory: Inventory, evidence: Evidence) -> Expected:
 
         misplaced = misplaced_shards(inventory)
         elsewhere = ranks_found_elsewhere(inventory, misplaced)
-    shown = _Shown(waiting=_folders_without_checkpoint(inventory), elsewhere=elsewhere)
-    sized = tuple(_expected_of_run(run, inventory.runs, evidence.worlds, shown) for run in inventory.runs)
+    tree_view = _Shown(waiting=_folders_without_checkpoint(inventory), elsewhere=elsewhere)
+    sized = tuple(_expected_of_run(run, inventory.runs, evidence.worlds, tree_view) for run in inventory.runs)
     runs = tuple(run for run, _ in sized)
     sizes = {(run.prefix, run.run): size for run, size in sized}
     unproven = _unproven_shrinks(inventory, runs, evidence.worlds)
@@ -146,10 +146,10 @@ def _folders_without_checkpoint(inventory: Inventory) -> _Waiting | None:
     return _Waiting(size=size, empty=frozenset(waiting) - unlisted)
 
 
-def _own_size(run: RunSummary, runs: Sequence[RunSummary], shown: _Shown) -> WorldSize:
+def _own_size(run: RunSummary, runs: Sequence[RunSummary], tree_view: _Shown) -> WorldSize:
     """Count the ranks by what the run's own files and the empty folders show."""
-    own, waiting = run.world_size, shown.waiting
-    gathered = shown.elsewhere.get((run.prefix, run.run))
+    own, waiting = run.world_size, tree_view.waiting
+    gathered = tree_view.elsewhere.get((run.prefix, run.run))
     if gathered is not None and gathered.rank >= max(own, waiting.size.world if waiting else 0):
         folder = gathered.path.partition("/")[0]
         return _size(gathered.rank + 1, f"{folder} holds a file of rank {gathered.rank}")
@@ -165,23 +165,23 @@ def _own_size(run: RunSummary, runs: Sequence[RunSummary], shown: _Shown) -> Wor
 
 
 def _expected_of_run(
-    run: RunSummary, runs: Sequence[RunSummary], evidence: Sequence[WorldEvidence], shown: _Shown
+    run: RunSummary, runs: Sequence[RunSummary], evidence: Sequence[WorldEvidence], tree_view: _Shown
 ) -> tuple[RunSummary, WorldSize]:
     """Weigh what speaks for a larger world than the run's own files show.
 
     A run on a whole fraction of another run's ranks is a training that went on smaller or larger. Any other
     difference (3 of 4, 7 of 8, 1 of many) is a rank folder that got lost, and unknown is never good.
     """
-    for told in evidence:
-        if told.declared:
-            return replace(run, world_size=told.world_size), _size(told.world_size, told.source)
-    own = _own_size(run, runs, shown)
-    own = replace(own, confirmed=own.confirmed or any(told.world_size == own.world for told in evidence))
-    worlds = [_own_size(other, runs, shown).world for other in runs]
+    for world in evidence:
+        if world.declared:
+            return replace(run, world_size=world.world_size), _size(world.world_size, world.source)
+    own = _own_size(run, runs, tree_view)
+    own = replace(own, confirmed=own.confirmed or any(world.world_size == own.world for world in evidence))
+    worlds = [_own_size(other, runs, tree_view).world for other in runs]
     others = [_size(world, f"another run of this tree had {world}") for world in worlds]
-    others += [_size(told.world_size, told.source) for told in evidence if not told.confirms]
+    others += [_size(world.world_size, world.source) for world in evidence if not world.confirms]
     larger = [size for size in others if size.world > own.world and (size.world % own.world or own.world == 1)]
-    needed = [_size(told.world_size, told.source, _START_FEWER) for told in evidence if told.at_least]
+    needed = [_size(world.world_size, world.source, _START_FEWER) for world in evidence if world.at_least]
     size = max((own, *larger, *needed), key=lambda size: size.world)
     return replace(run, world_size=size.world), size
 
@@ -195,9 +195,9 @@ def _unproven_shrinks(
     crash is at the same rank twice: a second save of that size, also by a later run, proves that it is meant. So does
     a config that starts just this size.
     """
-    if any(told.declared for told in evidence):
+    if any(world.declared for world in evidence):
         return {}
-    meant = {told.world_size for told in evidence if told.confirms}
+    meant = {world.world_size for world in evidence if world.confirms}
     worlds = {(run.prefix, run.run): run.world_size for run in runs}
     saves: dict[tuple[str, int], set[tuple[int, str | None]]] = {}
     for checkpoint in inventory.checkpoints:
@@ -237,7 +237,7 @@ def _shrink_notes(
     others = {}
     if (newest.prefix, newest.run) not in unproven:
         others = {run.world_size: f"run {run.run} had {run.world_size}" for run in runs if run.prefix == newest.prefix}
-    others |= {told.world_size: told.source for told in evidence if not (told.declared or told.confirms)}
+    others |= {world.world_size: world.source for world in evidence if not (world.declared or world.confirms)}
     return [
         note(
             Code.WORLD_SIZE_DIFFERS,

@@ -306,13 +306,15 @@ def meta_findings(
     findings = [_meta_finding(code, severity, message, folders) for (code, severity, message), folders in seen.items()]
     if len(saved) > 1:
         newest_saved = max(saved)
-        told = {id(folder) for folders in seen.values() for folder in folders}  # what is wrong with these stands there
+        reported = {
+            id(folder) for folders in seen.values() for folder in folders
+        }  # what is wrong with these stands there
         behind = [
             folder
             for position, folders in saved.items()
             if position != newest_saved
             for folder in folders
-            if id(folder) not in told
+            if id(folder) not in reported
         ]
         message = f"these ranks' meta.json is not at {names[newest_saved]}, where others' is"
         findings += [_meta_finding(Code.META_DISAGREES, Severity.NOTE, message, behind)] if behind else []

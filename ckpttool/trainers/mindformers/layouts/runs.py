@@ -178,12 +178,12 @@ def sample_cohort(storage: Storage, cohort: Cohort, options: ScanOptions) -> dic
     Returns:
         By shape. The step is None where no shard tells it, and where shards contradict each other without a majority.
     """
-    told = {shape: _first_told(storage, cohort, shape, name) for _, shape, name in cohort.checkpoints}
+    states = {shape: _first_told(storage, cohort, shape, name) for _, shape, name in cohort.checkpoints}
     names = {shape: name for _, shape, name in cohort.checkpoints}
-    odd = _out_of_order(names, told)
+    odd = _out_of_order(names, states)
     samples = {}
     for shape, name in names.items():
-        state = told[shape]
+        state = states[shape]
         if state.step_num is not None and (shape in odd or not _fits(state, name.position)):
             state = _asked_again(storage, cohort.folders, shape, name, state)
         samples[shape] = _sample(state, name.position, options)
@@ -228,7 +228,7 @@ def _fits(state: TrainState, position: EpochStep) -> bool:
     return step is None or position.step <= step <= MAX_STEP
 
 
-def _out_of_order(names: Mapping[str, FileName], told: Mapping[str, TrainState]) -> set[str]:
+def _out_of_order(names: Mapping[str, FileName], states: Mapping[str, TrainState]) -> set[str]:
     """Find saves whose steps do not rise with their run's labels, leap, or lie behind what an earlier run reached.
 
     A training may really have saved so: after a resume labels are not in order, and a rewind goes back. So further
@@ -236,7 +236,7 @@ def _out_of_order(names: Mapping[str, FileName], told: Mapping[str, TrainState])
     """
     runs: dict[tuple[str, int], list[tuple[EpochStep, int, str]]] = {}
     for shape, name in names.items():
-        step = told[shape].step_num
+        step = states[shape].step_num
         if step is not None:
             runs.setdefault((name.prefix, name.run), []).append((name.position, step, shape))
     odd: set[str] = set()
@@ -248,7 +248,7 @@ def _out_of_order(names: Mapping[str, FileName], told: Mapping[str, TrainState])
             if (later != earlier if is_same else later <= earlier) or _leaps(before, earlier, after, later):
                 odd |= {first_name, other}
         # At another batch size steps are counted anew; and where a shard holds none, they never were.
-        far = {shape: step * (told[shape].global_batch_size or 1) for _, step, shape in saves}
+        far = {shape: step * (states[shape].global_batch_size or 1) for _, step, shape in saves}
         odd |= {shape for shape, place in far.items() if place <= reached.get(prefix, -1)}
         reached[prefix] = max(reached.get(prefix, -1), *far.values())
     return odd
@@ -266,9 +266,9 @@ def _asked_again(
     last = len(folders) - 1
     places = dict.fromkeys(place * last // (MOST_ASKED - 1) for place in (0, 4, 2, 1, 3))
     asked = [_scalars(storage, folders[place], shape, name) for place in places]
-    said = [state for state in asked if state is not None and state.step_num is not None] or [first]
-    fitting = [state for state in said if _fits(state, name.position)]
-    for votes, needed in ((said, len(said) // 2 + 1), (fitting, len(fitting) // 2 + 1)):
+    known_states = [state for state in asked if state is not None and state.step_num is not None] or [first]
+    fitting = [state for state in known_states if _fits(state, name.position)]
+    for votes, needed in ((known_states, len(known_states) // 2 + 1), (fitting, len(fitting) // 2 + 1)):
         ballot = Counter((state.epoch_num, state.step_num) for state in votes).most_common(1)
         if ballot and ballot[0][1] >= needed:
             winner = next(state for state in votes if (state.epoch_num, state.step_num) == ballot[0][0])

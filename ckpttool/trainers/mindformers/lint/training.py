@@ -29,10 +29,10 @@ def _only_strategy(view: ConfigView) -> Iterator[Problem]:
 def _run_mode(view: ConfigView) -> Iterator[Problem]:
     mode = view.get("run_mode")
     if mode is not None and mode not in _TRAINS:
-        spelled = f"`run_mode: {mode}`" if isinstance(mode, str) else "a `run_mode` that is no word"
+        text = f"`run_mode: {mode}`" if isinstance(mode, str) else "a `run_mode` that is no word"
         yield suspect(
             "run_mode",
-            f"{spelled} trains nothing, so nothing is resumed",
+            f"{text} trains nothing, so nothing is resumed",
             "write `run_mode: train`, or give the config of the training",
         )
 

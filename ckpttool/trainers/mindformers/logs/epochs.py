@@ -30,8 +30,8 @@ def logged_epoch(root: str, *, step: int, epoch: int | None) -> int | None:
     ranks = MindFormersLogs().beside(root)
     for path in reversed(ranks[0] if ranks else ()):
         for match in reversed([*POSITION.finditer(_tail(path))]):
-            told, within, size = map(int, match.groups())
-            if size and (step - 1) % size + 1 == within and told in {epoch, (step - 1) // size + 1}:
+            logged, within, size = map(int, match.groups())
+            if size and (step - 1) % size + 1 == within and logged in {epoch, (step - 1) // size + 1}:
                 return size
     return None
 

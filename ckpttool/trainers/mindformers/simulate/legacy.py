@@ -296,9 +296,9 @@ def _newest_everywhere(tree: LegacyTree, *, why: str) -> Pick:
         return Pick(
             name=name, because=f"{because}; {folders[0]} is a folder, on which it stops" if folders else because
         )
-    shown = ", ".join(f"rank {rank} {name}" for name, rank in list(names.items())[:_SHOWN])
+    shown_names = ", ".join(f"rank {rank} {name}" for name, rank in list(names.items())[:_SHOWN])
     count = "counts on from rank 0's step" if tree.quirks.steps_from_rank_0 else "counts on from its own step"
-    because = f"{why}, and these differ ({shown}) while each rank {count}"
+    because = f"{why}, and these differ ({shown_names}) while each rank {count}"
     return Pick(name=None, because=because, outcome=Outcome.MIXES)
 
 

@@ -91,10 +91,10 @@ def as_it_stands(start: OwnStart, plan: ResumePlan) -> JudgedStart:
     if view.setting(_BASE) is not None and not {_LOAD, _RESUME} <= {str(entry.key[0]) for entry in view.entries}:
         why = f"`{_BASE}` names another file, which was not read and may say what is loaded"
         return JudgedStart(simulation=None, why=why, line=view.line(_BASE))
-    told = _told(config, view)
+    settings = _told(config, view)
     try:
         _refuse_types(config, view)
-        judged = _judged(start, plan, config, told)
+        judged = _judged(start, plan, config, settings)
     except _HoldsModelError as stop:
         # A launch config that names the same folder stops there, too.
         is_alike = inside(start.inventory.root, plan.load.path) == stop.folder
@@ -104,7 +104,7 @@ def as_it_stands(start: OwnStart, plan: ResumePlan) -> JudgedStart:
     except StopsError as stop:
         judged = JudgedStart(simulation=_stopped(stop))
     line = judged.line
-    for key in (told.key, _LOAD, _RESUME):
+    for key in (settings.key, _LOAD, _RESUME):
         line = line or view.line(key)
     return replace(judged, line=line)
 
@@ -164,55 +164,57 @@ def _told(config: TrainConfig, view: ConfigView) -> _Told:
     return _Told(key=key, path=view.get(key), resumes=not no_load, why_not=why_not, switch=_NO_OPTIMIZER)
 
 
-def _judged(start: OwnStart, plan: ResumePlan, config: TrainConfig, told: _Told) -> JudgedStart:
+def _judged(start: OwnStart, plan: ResumePlan, config: TrainConfig, settings: _Told) -> JudgedStart:
     """Go through the modes.
 
     Raises:
         StopsError: It would stop.
     """
-    if told.key == _RESUME:
-        raise StopsError(told.why_not)
-    picks_healthy = not config.use_legacy_format and config.health_check_picks and told.resumes is True
-    if told.path in {None, ""}:
-        if isinstance(told.resumes, str) and told.resumes:
-            raise StopsError(f"`{_RESUME}` names a file, and `{told.key}` no folder to look for it")
+    if settings.key == _RESUME:
+        raise StopsError(settings.why_not)
+    picks_healthy = not config.use_legacy_format and config.health_check_picks and settings.resumes is True
+    if settings.path in {None, ""}:
+        if isinstance(settings.resumes, str) and settings.resumes:
+            raise StopsError(f"`{_RESUME}` names a file, and `{settings.key}` no folder to look for it")
         if not picks_healthy:
-            return JudgedStart(simulation=_simulation(None, Outcome.SCRATCH, f"`{told.key}` is empty: {_SCRATCH}"))
-    elif not isinstance(told.path, str):
-        raise StopsError(f"`{told.key}` is no text")
-    elif not told.resumes:
-        because = f"{told.why_not}: of `{told.key}: {told.path}` it {_WEIGHTS}"
+            return JudgedStart(simulation=_simulation(None, Outcome.SCRATCH, f"`{settings.key}` is empty: {_SCRATCH}"))
+    elif not isinstance(settings.path, str):
+        raise StopsError(f"`{settings.key}` is no text")
+    elif not settings.resumes:
+        because = f"{settings.why_not}: of `{settings.key}: {settings.path}` it {_WEIGHTS}"
         scratch = _simulation(None, Outcome.SCRATCH, because)
-        return JudgedStart(simulation=scratch, line=ConfigView(config.settings).line(told.switch))
-    below = inside(start.inventory.root, str(told.path)) if not picks_healthy else ""
-    if told.path and not picks_healthy and is_gone(start.inventory.root, str(told.path)):
-        tilde = ": MindFormers does not expand `~`" if str(told.path).startswith("~") else ""
-        raise StopsError(f"`{told.key}: {told.path}` does not exist{tilde}")
+        return JudgedStart(simulation=scratch, line=ConfigView(config.settings).line(settings.switch))
+    below = inside(start.inventory.root, str(settings.path)) if not picks_healthy else ""
+    if settings.path and not picks_healthy and is_gone(start.inventory.root, str(settings.path)):
+        tilde = ": MindFormers does not expand `~`" if str(settings.path).startswith("~") else ""
+        raise StopsError(f"`{settings.key}: {settings.path}` does not exist{tilde}")
     if below is None and not is_local(start.inventory.root):
-        return JudgedStart(simulation=None, why=f"`{told.key}: {told.path}` is a folder, and the tree is in no folder")
+        return JudgedStart(
+            simulation=None, why=f"`{settings.key}: {settings.path}` is a folder, and the tree is in no folder"
+        )
     if below is None:
-        because = f"`{told.key}: {told.path}` is another folder than {start.inventory.root}"
-        return JudgedStart(simulation=_simulation(str(told.path), Outcome.UNKNOWN, because))
-    simulation = _from_tree(start, config, told, below)
+        because = f"`{settings.key}: {settings.path}` is another folder than {start.inventory.root}"
+        return JudgedStart(simulation=_simulation(str(settings.path), Outcome.UNKNOWN, because))
+    simulation = _from_tree(start, config, settings, below)
     data, decides = _data(config, plan, simulation)
     return JudgedStart(
         simulation=simulation,
-        by_records=told.resumes is True and not below,
+        by_records=settings.resumes is True and not below,
         data=data,
         line=ConfigView(config.settings).line(decides),
-        only_in=None if picks_healthy else started_in(start.inventory.root, str(told.path)),
+        only_in=None if picks_healthy else started_in(start.inventory.root, str(settings.path)),
     )
 
 
-def _from_tree(start: OwnStart, config: TrainConfig, told: _Told, below: str) -> Simulation:
+def _from_tree(start: OwnStart, config: TrainConfig, settings: _Told, below: str) -> Simulation:
     kind = _kind(start.storage, below)
     if kind is None:
-        raise StopsError(f"`{told.key}: {told.path}` does not exist")
+        raise StopsError(f"`{settings.key}: {settings.path}` does not exist")
     if kind is Kind.FILE:
-        raise StopsError(f"`{told.key}: {told.path}` names a file, {_SINCE_1_9}: name the folder")
+        raise StopsError(f"`{settings.key}: {settings.path}` names a file, {_SINCE_1_9}: name the folder")
     model = _hugging_face(start.storage, below)
     if model is not None:
-        message = f"`{told.key}: {told.path}` holds {model}: a model of Hugging Face's, {_SINCE_1_9}"
+        message = f"`{settings.key}: {settings.path}` holds {model}: a model of Hugging Face's, {_SINCE_1_9}"
         raise _HoldsModelError(message, folder=below, path=f"{below}/{model}".lstrip("/"))
     is_unset = _is_null(ConfigView(config.settings), _FORMAT)  # it is compared with "ckpt" as it is
     if not config.use_legacy_format and config.load_ckpt_format == "ckpt" and not is_unset:
@@ -220,8 +222,8 @@ def _from_tree(start: OwnStart, config: TrainConfig, told: _Told, below: str) ->
             "`load_ckpt_format` is ckpt, as it is if not set, so that it looks for .ckpt files, and there is none: "
             "the newer layout needs `load_ckpt_format: safetensors`"
         )
-    if config.use_legacy_format and isinstance(told.resumes, str):
-        return _named(start, config, told.resumes, below)
+    if config.use_legacy_format and isinstance(settings.resumes, str):
+        return _named(start, config, settings.resumes, below)
     if start.inventory.layout == UNIFIED_LAYOUT and not below and config.load_ckpt_format == "safetensors":
         (save,) = start.inventory.checkpoints
         return _loaded(start, save, "hyper_param.safetensors makes it load the merged weights beside it")
@@ -314,16 +316,16 @@ def _data(config: TrainConfig, plan: ResumePlan, simulation: Simulation) -> tupl
     sizes = {due.global_batch_size, config.global_batch_size} - {None}
     if config.streaming is not None or len(sizes) > 1:  # of other sizes than the config's something else is said
         return None, ""
-    said = 1 if view.is_on(_SKIP) else view.count(_SKIP, 0)  # True counts as 1
+    skips = 1 if view.is_on(_SKIP) else view.count(_SKIP, 0)  # True counts as 1
     if isinstance(plan.data, GoesOn):
-        if not ignores and not said:
+        if not ignores and not skips:
             return None, ""
-        setting = _IGNORE if ignores else f"{_SKIP}: {said}"
+        setting = _IGNORE if ignores else f"{_SKIP}: {skips}"
         return f"`{setting}` overrules what MindFormers counts by itself", _IGNORE if ignores else _SKIP
-    batches, why, key = said, f"`{_SKIP}: {said}`", _SKIP
+    batches, why, key = skips, f"`{_SKIP}: {skips}`", _SKIP
     if ignores:
         batches, why, key = 0, f"`{_IGNORE}` is on", _IGNORE
-    elif not said:
+    elif not skips:
         legacy = plan.load.value("config:use_legacy_format") is not False
         counted = mindformers_counters(
             scalars=plan.point.checkpoint.scalars,

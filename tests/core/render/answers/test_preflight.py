@@ -56,13 +56,13 @@ def test_a_config_s_problems_are_counted(findings: list[Finding], words: str) ->
 
 
 def test_a_launch_is_told_in_the_numbers_that_decide_whether_it_fits() -> None:
-    assert summaries.launch_summary(resume_plan(), FITS, 1, trainer="Its trainer", told=SKIP) == (
+    assert summaries.launch_summary(resume_plan(), FITS, 1, trainer="Its trainer", trainers_skip=SKIP) == (
         "1 setting to change, 4 ranks, batches of 8 samples, data_skip_steps 30"
     )
     vague = resume_plan(global_batch_size=None, batches=0)
-    assert summaries.launch_summary(vague, replace(FITS, world_size=None), 2, trainer="Its trainer", told=None) == (
-        "2 settings to change, data from its beginning"
-    )
+    assert summaries.launch_summary(
+        vague, replace(FITS, world_size=None), 2, trainer="Its trainer", trainers_skip=None
+    ) == ("2 settings to change, data from its beginning")
 
 
 def test_a_disk_is_told_with_what_is_needed_and_free() -> None:
@@ -74,7 +74,7 @@ def test_data_that_the_trainer_counts_are_told_as_its_own() -> None:
     skip = skip_of(plan.data)
     assert skip is not None
     left = replace(plan, data=GoesOn(samples=240, effect=DataEffect.UNKNOWN, unchanged=skip))
-    assert summaries.launch_summary(left, FITS, 1, trainer="Its trainer", told=None).endswith(
+    assert summaries.launch_summary(left, FITS, 1, trainer="Its trainer", trainers_skip=None).endswith(
         ", the data counted by Its trainer"
     )
 
@@ -89,5 +89,5 @@ def test_nothing_to_resume_from_is_said_of_the_folder() -> None:
 
 
 def test_a_skip_that_the_trainer_has_no_setting_for_is_told_in_batches() -> None:
-    told = summaries.launch_summary(resume_plan(), FITS, 1, trainer="Its trainer", told=None)
+    told = summaries.launch_summary(resume_plan(), FITS, 1, trainer="Its trainer", trainers_skip=None)
     assert told.endswith(", 30 batches skipped")
