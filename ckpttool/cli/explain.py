@@ -63,18 +63,18 @@ def _of_answers(word: str, width: int) -> _Word | None:
     """Explain an exit code or a verdict; None: it is neither."""
     ended, verdict = _exit_code(word), _verdict(word)
     if ended is not None:
-        meant = _meant_by(ended)
-        return _Word(texts.exit_text(ended, meant, width=width), texts.exit_document(ended, meant))
+        meanings = _meant_by(ended)
+        return _Word(texts.exit_text(ended, meanings, width=width), texts.exit_document(ended, meanings))
     if verdict is not None:
         return _Word(texts.verdict_text(verdict, width=width), texts.verdict_document(verdict))
     return None
 
 
 def _find(code: str) -> Explanation:
-    found = explained(code.strip().lower().replace("_", "-"))
-    if found is None:
+    explanation = explained(code.strip().lower().replace("_", "-"))
+    if explanation is None:
         raise _no_code(code)
-    return found
+    return explanation
 
 
 def _verdict(word: str) -> Verdict | None:

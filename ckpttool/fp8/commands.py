@@ -119,11 +119,11 @@ class ProbeOptions:
 
 def _formats(text: str) -> tuple[Fp8Format, ...]:
     operand, _, words = text.partition("=")
-    known = {format_.value: format_ for format_ in Fp8Format}
+    formats = {format_.value: format_ for format_ in Fp8Format}
     named = words.split(",")
-    if operand != "weight" or not set(named) <= set(known) or len(set(named)) < len(named):
+    if operand != "weight" or not set(named) <= set(formats) or len(set(named)) < len(named):
         raise UsageError(f"--format-of takes weight=e4m3, weight=e5m2 or weight=e4m3,e5m2, not {text!r}")
-    return tuple(known[word] for word in named)
+    return tuple(formats[word] for word in named)
 
 
 @app.command(cls=Command)
@@ -159,10 +159,10 @@ def probe(
     if stats is not None:
         _assert_numbers_replaceable(stats, what)
     with progress.watched(quiet=quiet):
-        found = ckpttool.fp8_probe(what, options.question(), checkpoint=one_name(checkpoint), layout=layout)
+        answer = ckpttool.fp8_probe(what, options.question(), checkpoint=one_name(checkpoint), layout=layout)
     if stats is not None:
-        _write_numbers(stats, found)
-    raise typer.Exit(show(replace(found, most_rows=top), fmt))
+        _write_numbers(stats, answer)
+    raise typer.Exit(show(replace(answer, most_rows=top), fmt))
 
 
 def _assert_numbers_replaceable(path: str, asked: str | None) -> None:
@@ -303,8 +303,8 @@ def compare(
     Example: ckpttool fp8 compare bf16.log fp8.log --repeat bf16-again.log
     """
     with progress.busy("reading the logs", quiet=quiet):
-        found = ckpttool.fp8_compare(options.question(baseline, candidate))
-    raise typer.Exit(show(found, fmt))
+        answer = ckpttool.fp8_compare(options.question(baseline, candidate))
+    raise typer.Exit(show(answer, fmt))
 
 
 # --- lint ------------------------------------------------------------------------------------------------------------
@@ -512,8 +512,8 @@ def plan(
     Example: ckpttool fp8 plan output --baseline bf16.log --candidate fp8.log --framework te --output plan
     """
     with progress.busy("reading the logs", quiet=quiet):
-        found = ckpttool.fp8_plan(options.question(directory, runs.curves()))
-    raise typer.Exit(show(found, fmt))
+        answer = ckpttool.fp8_plan(options.question(directory, runs.curves()))
+    raise typer.Exit(show(answer, fmt))
 
 
 # --- verdict ---------------------------------------------------------------------------------------------------------
@@ -550,8 +550,8 @@ def verdict(*, output: Planned, logs: OwnLogs = None, fmt: FormatOpt = Format.TA
     Example: ckpttool fp8 verdict plan
     """
     with progress.busy("reading the logs", quiet=quiet):
-        found = ckpttool.fp8_verdict(output, _logs(logs or ()))
-    raise typer.Exit(show(found, fmt))
+        answer = ckpttool.fp8_verdict(output, _logs(logs or ()))
+    raise typer.Exit(show(answer, fmt))
 
 
 def _logs(given: Sequence[str]) -> dict[str, tuple[str, ...]]:

@@ -42,10 +42,10 @@ class Buffers:
 
     def take(self) -> None:
         """Copy them, new ones too. Where all do not fit, look now and then which of them changed since last time."""
-        looks = self._steps < _FIRST_LOOKS or self._steps % _LOOK_EVERY == 0
+        is_due = self._steps < _FIRST_LOOKS or self._steps % _LOOK_EVERY == 0
         self._steps += 1
         held = self._holds()  # in a quarter of the time of a walk over all modules
-        if looks or len(held) != len(self._held) or not all(map(is_, held, self._held)):
+        if is_due or len(held) != len(self._held) or not all(map(is_, held, self._held)):
             self._choose()
         live = [tensor for _, _, tensor in self._places]
         if live:

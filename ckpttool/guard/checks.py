@@ -95,15 +95,15 @@ class Checks:
         if self._replicas is None or self._replica_every == 0 or step % self._replica_every:
             return
         hashes = self._contain.run(Part.CHECKSUM, self._replicas.hashes)
-        found = self._replicas.compare(hashes)
-        if found is not None:
+        disagreement = self._replicas.compare(hashes)
+        if disagreement is not None:
             self._contain.emit(
                 GuardEventKind.REPLICAS_DISAGREE,
                 step=step,
-                parameters=[*found.parameters],
-                count=found.count,
-                ranks=[*found.ranks],
-                message=_disagreement(found),
+                parameters=[*disagreement.parameters],
+                count=disagreement.count,
+                ranks=[*disagreement.ranks],
+                message=_disagreement(disagreement),
             )
 
     def _begin(self, step: Step) -> None:
@@ -119,10 +119,14 @@ class Checks:
         return self._contain.run(Part.CHECKSUM, call, waits=True)
 
 
-def _disagreement(found: Disagreement) -> str:
-    names = ", ".join(found.parameters)
-    more = f" and {found.count - len(found.parameters)} more" if found.count > len(found.parameters) else ""
-    whose = f": another one on {on_ranks(found.ranks)}" if found.ranks else ""
+def _disagreement(disagreement: Disagreement) -> str:
+    names = ", ".join(disagreement.parameters)
+    more = (
+        f" and {disagreement.count - len(disagreement.parameters)} more"
+        if disagreement.count > len(disagreement.parameters)
+        else ""
+    )
+    whose = f": another one on {on_ranks(disagreement.ranks)}" if disagreement.ranks else ""
     return f"weights differ from rank to rank{whose}, in {names}{more}"
 
 

@@ -103,14 +103,14 @@ class MatmulChecksum(TorchDispatchMode):
 
     def summary(self) -> dict[str, EventValue]:
         """Return what was checked since this was asked last: for the event that tells of the end of a run."""
-        found: dict[str, EventValue] = {
+        summary: dict[str, EventValue] = {
             "products": self._products,
             "suspicions": self._suspicions,
             "wrong": self._wrong,
             "covered_flops": self._covered,
         }
         self._forget()
-        return found
+        return summary
 
     @property
     def _covered(self) -> float | None:

@@ -73,8 +73,8 @@ def inspect(*, folder: Folder, fmt: FormatOpt = Format.TABLE, quiet: Quiet = Fal
     Example: ckpttool nan inspect output/guard/captures/nan-at-00000220
     """
     with progress.busy("reading the tensors", quiet=quiet):
-        found = ckpttool.inspect_nan(folder)
-    raise typer.Exit(show(found, fmt))
+        answer = ckpttool.inspect_nan(folder)
+    raise typer.Exit(show(answer, fmt))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -65,7 +65,7 @@ _SETTERS: dict[str, Callable[[Setting], object]] = {
 
 def environment(device: torch.device) -> dict[str, Setting]:
     """Return how it is here, by name."""
-    found: dict[str, Setting] = {
+    settings: dict[str, Setting] = {
         "torch": torch.__version__,
         "python": platform.python_version(),
         "machine": platform.machine(),
@@ -91,8 +91,8 @@ def environment(device: torch.device) -> dict[str, Setting]:
     }
     for name in _LIBRARIES:
         if name in sys.modules:
-            found[name] = str(getattr(sys.modules[name], "__version__", None))
-    return found | {name: os.environ[name] for name in _VARIABLES if name in os.environ}
+            settings[name] = str(getattr(sys.modules[name], "__version__", None))
+    return settings | {name: os.environ[name] for name in _VARIABLES if name in os.environ}
 
 
 def comes_from_compiled(loss: object) -> bool:
@@ -100,12 +100,12 @@ def comes_from_compiled(loss: object) -> bool:
 
     Its own graph tells, whether the model, a part of it or a function was compiled.
     """
-    ahead, seen = deque([getattr(loss, "grad_fn", None)]), 0
-    while ahead and seen < _MOST_NODES:
+    ahead, count = deque([getattr(loss, "grad_fn", None)]), 0
+    while ahead and count < _MOST_NODES:
         node = ahead.popleft()
         if node is None:
             continue
-        seen += 1
+        count += 1
         if node.name().startswith("CompiledFunction"):
             return True
         ahead.extend(following for following, _ in node.next_functions)

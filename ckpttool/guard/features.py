@@ -93,16 +93,16 @@ class FeatureProbe:
         if failure is not None:
             raise failure
         if self.is_before_reduction:
-            found, self._seen = self._seen, {}
+            largest, self._seen = self._seen, {}
             self._own_extremes, self._extremes = self._extremes, []
         else:
             grads = {name: parameter.grad for name, parameter in self._chosen.items() if parameter.grad is not None}
-            found = dict(zip(grads, _largest(list(grads.values())), strict=True))
+            largest = dict(zip(grads, _largest(list(grads.values())), strict=True))
             scale = 1.0
-        if found:
-            values = list(found.values())
+        if largest:
+            values = list(largest.values())
             stacked = torch.stack([value.to(values[0].device, torch.float32) for value in values])
-            self._taken.append(_Taken(step=step, names=tuple(found), largest=stacked / scale))
+            self._taken.append(_Taken(step=step, names=tuple(largest), largest=stacked / scale))
 
     def forget(self) -> None:
         """Drop what was taken last: the gradients of this step overflowed, which is the loss scaler's business."""

@@ -99,15 +99,15 @@ class Losses:
 
     def read(self, norm: Tensor | float, embedding: Tensor | None = None) -> Reading:
         """Return norm, losses and the embedding's sum of squares, with one transfer from the device."""
-        known = [number for number in (norm, self._sum, self._taint, embedding) if number is not None]
-        if isinstance(norm, Tensor) and not _are_here(*(number for number in known if isinstance(number, Tensor))):
+        numbers = [number for number in (norm, self._sum, self._taint, embedding) if number is not None]
+        if isinstance(norm, Tensor) and not _are_here(*(number for number in numbers if isinstance(number, Tensor))):
             # All fit exactly: float32 holds every bfloat16 and float16, and what is float64 stays so.
             wide = torch.float32 if self._sum is None else torch.promote_types(self._sum.dtype, torch.float32)
             wide = torch.promote_types(norm.dtype, wide)
-            scalars = [torch.as_tensor(number).detach().reshape(()).to(norm.device, wide) for number in known]
+            scalars = [torch.as_tensor(number).detach().reshape(()).to(norm.device, wide) for number in numbers]
             values = torch.stack(scalars).tolist()
         else:
-            values = [float(number) for number in known]
+            values = [float(number) for number in numbers]
         squares = None if embedding is None else values.pop()
         if self._sum is None:
             return Reading(norm=values[0], loss=None, losses_finite=True, embedding=squares)

@@ -211,14 +211,14 @@ def _tolerance(product: Product, norms: _Norms) -> Tensor:
     unit, coarse, alpha = _ROUNDOFF[product.c.dtype], _coarse(product), abs(product.alpha)
     of_b = _SUM_ROUNDOFF * (norms.b + root_k * norms.s) + coarse * (norms.b + norms.s)
     flushed = alpha * root_n * root_k * _FLUSHED * (root_k + norms.a + norms.b)
-    found = (
+    tolerance = (
         unit * norms.rounded
         + root_n * _HALF_SUBNORMAL[product.c.dtype]
         + _SUM_ROUNDOFF * (root_k + root_n) * norms.c
         + alpha * norms.a * of_b
         + flushed
     )
-    return found if norms.addend is None else found + (unit + _SUM_ROUNDOFF * root_n) * norms.addend
+    return tolerance if norms.addend is None else tolerance + (unit + _SUM_ROUNDOFF * root_n) * norms.addend
 
 
 def _worst_of(product: Product, b: Tensor, batch: int, rows: Tensor) -> WrongElement | None:

@@ -48,8 +48,8 @@ class ReplicaCheck:
 
     def hashes(self) -> Tensor:
         """Return [parameters], a whole number of the bits of each."""
-        found = [_hash(parameter.detach()) for parameter in self._parameters.values()]
-        return torch.stack([number.to(found[0].device) for number in found])
+        digests = [_hash(parameter.detach()) for parameter in self._parameters.values()]
+        return torch.stack([number.to(digests[0].device) for number in digests])
 
     def compare(self, hashes: Tensor | None) -> Disagreement | None:
         """Return which weights differ; None where none do, or a rank has no hashes. Every rank must call it.
@@ -82,7 +82,7 @@ class ReplicaCheck:
         usual, holders = Counter(by_rank).most_common(1)[0]
         if 2 * holders <= len(by_rank):
             return ()
-        return tuple(self._ranks.global_rank(rank) for rank, found in enumerate(by_rank) if found != usual)
+        return tuple(self._ranks.global_rank(rank) for rank, digest in enumerate(by_rank) if digest != usual)
 
 
 def _hash(tensor: Tensor) -> Tensor:

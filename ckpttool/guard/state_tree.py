@@ -164,8 +164,8 @@ class _Speller:
         return {_SEQUENCES[type(value)]: items}
 
     def _tensor(self, value: torch.Tensor, path: str) -> JsonObject:
-        known = sys.modules.get("torch.distributed.tensor")  # where nobody loaded it, there is no DTensor
-        if known is not None and isinstance(value, known.DTensor):
+        module = sys.modules.get("torch.distributed.tensor")  # where nobody loaded it, there is no DTensor
+        if module is not None and isinstance(value, module.DTensor):
             return self._sharded(value, path)
         if type(value) not in {torch.Tensor, torch.nn.Parameter}:
             raise Unsaveable(path, _type_name(value))

@@ -346,16 +346,16 @@ class Guard:
 
     def _keep_pace(self, own: float, share: float) -> None:
         """Look at less where it takes too much for too long; what takes no other rank may differ from rank to rank."""
-        looks = self._features.is_on
-        most = MOST_SHARE_WITH_FEATURES if looks else MOST_SHARE
-        if not self._pace.is_too_slow(own, share, most) or (self._is_slow and not looks):
+        is_due = self._features.is_on
+        most = MOST_SHARE_WITH_FEATURES if is_due else MOST_SHARE
+        if not self._pace.is_too_slow(own, share, most) or (self._is_slow and not is_due):
             return
         message = f"the guard takes {share:.1%} of a step, more than {most:.0%} for a hundred steps"
-        if looks:
+        if is_due:
             message = f"{message}: {self._features.cost_too_much(message)}"
         else:
             self._is_slow = True  # said once: nothing is left to take less of
-        if self._features.is_on == looks:
+        if self._features.is_on == is_due:
             self.tell(GuardEventKind.ALARM, step=self.step, name="guard-too-slow", message=message)
 
     def _close(self, *, drops: bool, applied: bool) -> None:

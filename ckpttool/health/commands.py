@@ -91,17 +91,17 @@ def health(
 
     def ask(path: str | None) -> HealthAnswer:
         question = tree.question(config=config, sizes=judge.from_weights, path=path)
-        found = ckpttool.scan(question)
-        say_tree(found, quiet=quiet, verbose=verbose)
-        verdicts = weighed(found, quiet=quiet) if judge.from_weights else ()
+        scanned = ckpttool.scan(question)
+        say_tree(scanned, quiet=quiet, verbose=verbose)
+        verdicts = weighed(scanned, quiet=quiet) if judge.from_weights else ()
         with progress.busy("reading the logs", quiet=quiet):
-            return ckpttool.health(found, judge.question(question), verdicts)
+            return ckpttool.health(scanned, judge.question(question), verdicts)
 
     raise typer.Exit(show_each(ask, (tree.path, *(more or ())), fmt))
 
 
-def weighed(found: ckpttool.Tree, *, quiet: bool) -> list[Verdict]:
+def weighed(tree: ckpttool.Tree, *, quiet: bool) -> list[Verdict]:
     """Read every element of every shard, with a bar."""
-    question = ckpttool.CheckQuestion(level=Level.NUMERICS, name="all" if found.focus is None else None, jump=0)
+    question = ckpttool.CheckQuestion(level=Level.NUMERICS, name="all" if tree.focus is None else None, jump=0)
     with progress.watched(quiet=quiet):
-        return [event for event in ckpttool.verify(found, question) if isinstance(event, Verdict)]
+        return [event for event in ckpttool.verify(tree, question) if isinstance(event, Verdict)]

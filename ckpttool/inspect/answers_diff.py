@@ -116,14 +116,14 @@ def _headline(answer: Difference) -> Text:
     if counts:
         return line(f"of {counted(of, 'tensor')} {', '.join(counts)}", style="bold yellow")
     if answer.level is Level.STRUCTURE:
-        same, looked = of, "in type and shape; values were not compared"
+        same, compared_how = of, "in type and shape; values were not compared"
     else:
         # Single numbers are told as scalars.
-        same, looked = sum(group.equal for group in answer.groups) - answer.uncompared, "bit for bit"
+        same, compared_how = sum(group.equal for group in answer.groups) - answer.uncompared, "bit for bit"
     if answer.uncompared or not same:
         return line(f"{counted(same, 'tensor')} compared, none differs; {_rest(answer)}", style="bold yellow")
     tensors = "the one tensor is" if same == 1 else f"all {same} tensors are"
-    return line(f"{tensors} the same, {looked}", style="bold green")
+    return line(f"{tensors} the same, {compared_how}", style="bold green")
 
 
 def _rest(answer: Difference) -> str:
@@ -222,9 +222,9 @@ def _change(change: TensorChange) -> str:
     movement = change.movement
     if movement is None:
         return "other bits"
-    found, lost = movement.nonfinite
-    if found != lost:
-        return f"NaN or infinite: {found} → {lost}"
+    gained, lost = movement.nonfinite
+    if gained != lost:
+        return f"NaN or infinite: {gained} → {lost}"
     # -0.0, another NaN, a whole number beyond the digits of F64: no number shows it.
     return _MOVED if movement.relative or movement.largest else "other bits"
 

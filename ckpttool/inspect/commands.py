@@ -58,7 +58,7 @@ def inspect(
     Example: ckpttool inspect model.safetensors --tensor '*norm*' --stats
     """
     with progress.watched(quiet=quiet):
-        found = ckpttool.inspect(
+        answer = ckpttool.inspect(
             what, tree=tree, checkpoint=one_name(checkpoint), tensors=tuple(tensor or ()), stats=stats, layout=layout
         )
-    raise typer.Exit(show(replace(found, most_rows=rows.most), fmt))
+    raise typer.Exit(show(replace(answer, most_rows=rows.most), fmt))

@@ -73,10 +73,10 @@ def diff(
 
     Example: ckpttool diff 10_2 15_2 --tree output/checkpoint --level numerics
     """
-    look = level or (LevelName.CHECKSUM if exit_code else LevelName.STRUCTURE)
+    level_used = level or (LevelName.CHECKSUM if exit_code else LevelName.STRUCTURE)
     with progress.watched(quiet=quiet):
-        found = ckpttool.diff(
-            sides.a, sides.b, tree=sides.tree, checkpoint=one_name(sides.checkpoint), level=look.level,
+        answer = ckpttool.diff(
+            sides.a, sides.b, tree=sides.tree, checkpoint=one_name(sides.checkpoint), level=level_used.level,
             tensors=tuple(tensor or ()), layout=sides.layout,
         )  # fmt: skip
-    raise typer.Exit(show(replace(found, differing_is_damage=exit_code, most_rows=rows.most), fmt))
+    raise typer.Exit(show(replace(answer, differing_is_damage=exit_code, most_rows=rows.most), fmt))

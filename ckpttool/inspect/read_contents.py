@@ -133,8 +133,8 @@ def compare_shard(  # noqa: PLR0913  what may be asked, by keyword
     distances: list[Distance] = []
     findings: list[Finding] = []
     for path, entries in wanted.items():
-        look = partial(_beside, ours=source, entries=entries, numerics=numerics)
-        beside = check(others.tasks[path], look=look, passed=passed)
+        compare = partial(_beside, ours=source, entries=entries, numerics=numerics)
+        beside = check(others.tasks[path], compare=compare, passed=passed)
         compared = beside.seen(ShardDistances)
         if compared is not None:
             distances += compared.distances
@@ -161,8 +161,8 @@ def _beside(  # noqa: PLR0913  as above
     distances: list[Distance] = []
     if worst(observed.report.findings) < Severity.DAMAGE:
         both = ((entry, theirs[entry.name]) for entry in entries if entry.name in theirs)
-        found = (comparison.distance(entry, other) for entry, other in both)
-        distances += (distance for distance in found if distance is not None)
+        results = (comparison.distance(entry, other) for entry, other in both)
+        distances += (distance for distance in results if distance is not None)
     return replace(observed, header=None, records=None, added=ShardDistances(distances=tuple(distances)))
 
 
@@ -178,15 +178,15 @@ def _measured(
         TensorStat(
             name=entry.name,
             dtype=entry.dtype.value,
-            elements=found.elements,
-            nans=found.nans,
-            infinities=found.infinities,
-            absmax=found.absmax or 0.0,
-            norm=found.norm,
+            elements=measured.elements,
+            nans=measured.nans,
+            infinities=measured.infinities,
+            absmax=measured.absmax or 0.0,
+            norm=measured.norm,
             denormal_only=False,
         )
-        for entry, found in zip(opened.entries, stats, strict=True)
-        if found is not None and (found.nans or found.infinities)
+        for entry, measured in zip(opened.entries, stats, strict=True)
+        if measured is not None and (measured.nans or measured.infinities)
     ]
     return replace(opened, stats=stats), judge_numbers(opened.path, rows)
 
@@ -212,18 +212,18 @@ def _shared(schema: str, entries: tuple[TensorEntry, ...]) -> tuple[TensorEntry,
 def _of_torch(observed: Observation, opened: Opened, source: ByteSource) -> Opened:
     from ckpttool.core.formats.torch.contents import TorchContents
 
-    directory, found = held_in_torch(observed, source)
+    directory, torch_content = held_in_torch(observed, source)
     records = directory.entries if directory is not None else ()
     checked = directory is not None and directory.verifiable
-    version = "" if found.version is None else f", archive version {found.version}"
+    version = "" if torch_content.version is None else f", archive version {torch_content.version}"
     return replace(
         opened,
-        entries=found.entries,
-        values=(*read_single(source, found.entries), *found.values),
+        entries=torch_content.entries,
+        values=(*read_single(source, torch_content.entries), *torch_content.values),
         # Of what could not be read only the name says that torch wrote it.
-        producer=None if found == TorchContents() else f"torch.save{version}",
+        producer=None if torch_content == TorchContents() else f"torch.save{version}",
         checksum=("crc32-records", f"{len(records)} records") if checked else None,
-        unread=found.unread,
+        unread=torch_content.unread,
     )
 
 

@@ -89,8 +89,8 @@ class Gathering:
         self._files.append(_file(opened, self._seals.get(opened.path)))
         for entry, stats in zip(opened.entries, opened.stats, strict=False):
             if stats is not None:
-                known = self._stats.get(entry.name)
-                self._stats[entry.name] = stats if known is None else known.join(stats)
+                stat = self._stats.get(entry.name)
+                self._stats[entry.name] = stats if stat is None else stat.join(stats)
 
     def contents(
         self,

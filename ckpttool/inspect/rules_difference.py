@@ -46,12 +46,14 @@ class Distances:
         terms = (distance.squares, distance.other, distance.dot, distance.moved)
         # Sums of F64 that are beyond F64 tell no distance.
         sums = [Fraction(number) if math.isfinite(number) else Fraction(0) for number in terms]
-        known = self._sums.get(name)
-        self._sums[name] = sums if known is None else [first + other for first, other in zip(known, sums, strict=True)]
+        sums_before = self._sums.get(name)
+        self._sums[name] = (
+            sums if sums_before is None else [first + other for first, other in zip(sums_before, sums, strict=True)]
+        )
         own = (distance.largest, -1 if rank is None else -rank - 2)  # of several equal ones the lowest rank
         self._largest[name] = max(self._largest.get(name, own), own)
-        found, lost = self._nonfinite.get(name, (0, 0))
-        self._nonfinite[name] = (found + distance.found, lost + distance.lost)
+        gained, lost = self._nonfinite.get(name, (0, 0))
+        self._nonfinite[name] = (gained + distance.found, lost + distance.lost)
 
     def movements(self) -> dict[str, Movement]:
         """Return how far each tensor moved that is not the same."""
@@ -78,7 +80,7 @@ class Distances:
             distance = _relative(sums)
             if not self.equal[name] and distance is not None:
                 by_kind[kind_of(name)].append(distance)
-        return {kind: median(found) for kind, found in by_kind.items() if len(found) >= FEWEST}
+        return {kind: median(ratios) for kind, ratios in by_kind.items() if len(ratios) >= FEWEST}
 
     def groups(self) -> tuple[Group, ...]:
         """Count what is equal and what moved, by kind."""
@@ -182,8 +184,8 @@ def _what(row: TensorRow | None, other: TensorRow | None, *, same_ranks: bool) -
         # Where the worlds have other sizes, every tensor is on other ranks.
         ("ranks", same_ranks and _held(row) != _held(other)),
     )
-    found = tuple(word for word, differs in words if differs)
-    return found if len(found) == 1 else tuple(word for word in found if word != "ranks")
+    kinds = tuple(word for word, differs in words if differs)
+    return kinds if len(kinds) == 1 else tuple(word for word in kinds if word != "ranks")
 
 
 def _variants(row: TensorRow) -> set[tuple[str, Shape]]:

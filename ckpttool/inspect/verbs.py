@@ -83,12 +83,12 @@ def inspect(  # noqa: PLR0913  what may be asked, by keyword
     return contents
 
 
-def none_called(tensors: Sequence[str], known: int) -> UsageError:
+def none_called(tensors: Sequence[str], count: int) -> UsageError:
     """Say that no tensor has any of these names."""
-    meant = " or ".join(map(repr, tensors))
+    patterns = " or ".join(map(repr, tensors))
     tried = any(character in tensor for tensor in tensors for character in "*?[")
     more = "without --tensor all are shown" if tried else "a pattern such as '*norm*' finds more"
-    return UsageError(f"none of {known} tensors is called {meant}; {more}")
+    return UsageError(f"none of {count} tensors is called {patterns}; {more}")
 
 
 def contents_of(side: Side, *, tensors: Sequence[str], observed: Iterable[Observation]) -> Contents:
@@ -167,48 +167,48 @@ def _here(question: TreeQuestion) -> Tree:
     Raises:
         IncompleteError: Other machines have them.
     """
-    found = scan(question)
-    if found.machines is not None:
+    tree = scan(question)
+    if tree.machines is not None:
         raise IncompleteError(
-            f"{question.path} is what machines wrote down of {found.inventory.root}: what shards hold is not in it; "
+            f"{question.path} is what machines wrote down of {tree.inventory.root}: what shards hold is not in it; "
             "ask on the machine that has them"
         )
-    return found
+    return tree
 
 
 def _of_tree(path: str | None, name: str | None, layout: str | None, *, whole: bool) -> Side:
-    found = _here(TreeQuestion(path=path, layout=layout, sizes=True))
-    if not found.inventory.checkpoints:
-        raise NothingToResumeError(f"there is no checkpoint in {found.inventory.root}")
-    several = chosen(found, name)
-    if whole and name is None and found.focus is None:
-        ordered = newest_first(found.inventory.checkpoints)
+    tree = _here(TreeQuestion(path=path, layout=layout, sizes=True))
+    if not tree.inventory.checkpoints:
+        raise NothingToResumeError(f"there is no checkpoint in {tree.inventory.root}")
+    several = chosen(tree, name)
+    if whole and name is None and tree.focus is None:
+        ordered = newest_first(tree.inventory.checkpoints)
         complete = [checkpoint for checkpoint in ordered if not blocking(checkpoint.findings)]
-        session = session_for(found, CheckQuestion())
+        session = session_for(tree, CheckQuestion())
         is_whole = (checkpoint for checkpoint in complete if not blocking(session.verdict(checkpoint).findings))
         several = [next(is_whole, (complete or ordered)[0])]
     elif len(several) > 1:
         names = ", ".join(f"{checkpoint.prefix}-{checkpoint.name}" for checkpoint in several)
-        meant = name or path or found.inventory.root
-        raise UsageError(f"{meant} means several checkpoints ({names}): give the file of one of its shards")
-    return Side(found, several[0], None)
+        title = name or path or tree.inventory.root
+        raise UsageError(f"{title} means several checkpoints ({names}): give the file of one of its shards")
+    return Side(tree, several[0], None)
 
 
 def _of_file(path: str, layout: str | None) -> Side:
     """Find the checkpoint that a file belongs to, since that knows its rank and its seal; else take it alone."""
     try:
-        found = _here(TreeQuestion(path=path, layout=layout, sizes=True))
-        several = chosen(found, None)
+        tree = _here(TreeQuestion(path=path, layout=layout, sizes=True))
+        several = chosen(tree, None)
     except (UsageError, UnknownLayoutError):
-        found = scan(TreeQuestion(path=path, layout=LOOSE_FILE_LAYOUT, sizes=True))
-        several = chosen(found, None)
+        tree = scan(TreeQuestion(path=path, layout=LOOSE_FILE_LAYOUT, sizes=True))
+        several = chosen(tree, None)
     for checkpoint in several:
         for shard in checkpoint.shards:
-            if os.path.abspath(os.path.join(found.inventory.root, shard.path)) == os.path.abspath(path):
-                return Side(found, replace(checkpoint, shards=(shard,), findings=()), shard.path)
+            if os.path.abspath(os.path.join(tree.inventory.root, shard.path)) == os.path.abspath(path):
+                return Side(tree, replace(checkpoint, shards=(shard,), findings=()), shard.path)
     if not several:
-        raise NothingToResumeError(f"there is no checkpoint in {found.inventory.root}")
-    return Side(found, several[0], None)
+        raise NothingToResumeError(f"there is no checkpoint in {tree.inventory.root}")
+    return Side(tree, several[0], None)
 
 
 def opened(
@@ -222,7 +222,7 @@ def opened(
         stats: Read the tensors' data, too.
         is_all: Whether no more is asked of the shards, so that each is done then.
     """
-    work = partial(check, look=partial(open_shard, patterns=tuple(tensors), stats=stats))
+    work = partial(check, compare=partial(open_shard, patterns=tuple(tensors), stats=stats))
     if stats:
         engine = partial(ThreadEngine, jobs=cores(), timeout=TIMEOUT_SECONDS)
         return counted(tasks_of(side), work, lambda work: engine(work=work))

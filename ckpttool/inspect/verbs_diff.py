@@ -146,8 +146,8 @@ def _compared(
         by_file=by_file,
         by_tensor={(rank, name): path for (rank, _), names in lists.items() for name, path in names.items()},
     )
-    look = partial(compare_shard, others=counterparts, patterns=tuple(tensors), numerics=numerics)
+    compare = partial(compare_shard, others=counterparts, patterns=tuple(tensors), numerics=numerics)
     engine = partial(ThreadEngine, jobs=cores(), timeout=TIMEOUT_SECONDS)
     # What is compared with a shard is as large, near enough.
     tasks = tasks_of(ours, copies=2)
-    yield from counted(tasks, partial(check, look=look), lambda work: engine(work=work), of=2)
+    yield from counted(tasks, partial(check, compare=compare), lambda work: engine(work=work), of=2)

@@ -80,12 +80,12 @@ def told_before(question: PartQuestion) -> dict[str, ShardReport]:
     place = place_of(
         question.out, name_of(run_of(question, process), process.index + 1, process.count), root, of=process.count
     )
-    found: dict[str, ShardReport] = {}
+    reports: dict[str, ShardReport] = {}
     if place.endswith(PART_SUFFIX) and os.path.isfile(place):
-        looks = [look for _, look in read_looks(place) if isinstance(look, Look)]
-        reported = ((path, look.told(path)) for look in looks for path in look.answers.stamps)
-        found = {path: report for path, report in reported if report is not None}
-    return found
+        views = [view for _, view in read_looks(place) if isinstance(view, Look)]
+        reported = ((path, view.told(path)) for view in views for path in view.answers.stamps)
+        reports = {path: report for path, report in reported if report is not None}
+    return reports
 
 
 def parts_of_nodes(question: PartQuestion) -> Iterator[PartWritten | IncompleteError]:
@@ -180,10 +180,10 @@ def _made(
     check, share = question.check, None
     if question.seal:
         check, share = replace(check, level=max(check.level, Level.CHECKSUM)), (process.index + 1, process.count)
-    seen = look_at(located, root, check, mine=_mine(located, divided), share=share)
+    view = look_at(located, root, check, mine=_mine(located, divided), share=share)
     if read:
-        seen = replace(seen, reports=_with_read(seen, read))
-    room, unwritable = _room(root, seen)
+        view = replace(view, reports=_with_read(view, read))
+    room, unwritable = _room(root, view)
     seat = Seat(
         number=process.index + 1,
         of=process.count,
@@ -202,25 +202,27 @@ def _made(
         unwritable=unwritable,
         inode=_inode(root),
     )
-    if located is None and not seen.reports:  # nothing of a tree: what else lies here is nobody's business
-        seen = replace(seen, answers=Answers(failures=seen.answers.failures))
+    if located is None and not view.reports:  # nothing of a tree: what else lies here is nobody's business
+        view = replace(view, answers=Answers(failures=view.answers.failures))
     return Made(
         seat=seat,
-        data=_spelled(seat, seen),
+        data=_spelled(seat, view),
         resolved_from=None if located is None else located.resolved_from,
         found=located is not None,
-        words=_words(seen),
-        sealings=seen.sealings if question.seal else None,
+        words=_words(view),
+        sealings=view.sealings if question.seal else None,
     )
 
 
-def _with_read(seen: Seen, read: Mapping[str, ShardReport]) -> dict[str, ShardReport]:
+def _with_read(view: Seen, read: Mapping[str, ShardReport]) -> dict[str, ShardReport]:
     """Return what is known of each shard: of a file that is still the one that was read, what that showed."""
-    stamps = seen.answers.stamps
+    stamps = view.answers.stamps
     return {
-        path: known if known is not None and known.stamp is not None and known.stamp == stamps.get(path) else report
-        for path, report in seen.reports.items()
-        for known in (read.get(path),)
+        path: known_report
+        if known_report is not None and known_report.stamp is not None and known_report.stamp == stamps.get(path)
+        else report
+        for path, report in view.reports.items()
+        for known_report in (read.get(path),)
     }
 
 
@@ -291,11 +293,11 @@ def _divided(split: Split, process: Process, *, shared: bool) -> tuple[int, int]
     return None if here is None or here[1] == 1 else here
 
 
-def _room(root: str, seen: Seen) -> tuple[Room | None, tuple[str, ...]]:
+def _room(root: str, view: Seen) -> tuple[Room | None, tuple[str, ...]]:
     """Return what is left on the disk of a tree, and to which of the folders that were looked at nobody may write."""
     disk = LocalDisk()
     folder = disk.nearest(root)
-    inside = [f"{root}/{name}" for name in seen.answers.entries if name and "/" not in name and name != os.pardir]
+    inside = [f"{root}/{name}" for name in view.answers.entries if name and "/" not in name and name != os.pardir]
     folders = [folder, *sorted(inside)] if folder == root else [folder]
     unwritable = tuple(folder for folder in folders if not disk.is_writable(folder))
     try:
@@ -337,11 +339,11 @@ def _claims(question: PartQuestion, process: Process) -> tuple[Rank, ...] | None
     return tuple(Rank(rank) for rank in range(first, first + question.devices_per_node))
 
 
-def _spelled(seat: Seat, seen: Seen) -> bytes:
+def _spelled(seat: Seat, view: Seen) -> bytes:
     saves = defaultdict(list)
-    for path, report in sorted(seen.reports.items()):
-        saves[seen.saves.get(path, "")].append(report)
-    data = spelled_part(seat, seen.answers, sorted(saves.items()), version=__version__, found=seen.found)
+    for path, report in sorted(view.reports.items()):
+        saves[view.saves.get(path, "")].append(report)
+    data = spelled_part(seat, view.answers, sorted(saves.items()), version=__version__, damaged=view.found)
     if len(data) > MOST_PART_BYTES:
         raise UnsafeError(
             f"the part has {len(data)} bytes, and {MOST_PART_BYTES} are the most: let more processes share it"
@@ -349,6 +351,6 @@ def _spelled(seat: Seat, seen: Seen) -> bytes:
     return data
 
 
-def _words(seen: Seen) -> tuple[tuple[VerdictWord, int], ...]:
-    counts = Counter(report.word for report in seen.reports.values())
+def _words(view: Seen) -> tuple[tuple[VerdictWord, int], ...]:
+    counts = Counter(report.word for report in view.reports.values())
     return tuple((word, counts[word]) for word in VerdictWord if counts[word])

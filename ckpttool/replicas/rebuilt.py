@@ -20,11 +20,11 @@ def rebuilt_from(reports: Iterable[ShardReport], seals: Mapping[str, ShardSeal])
         reports: Of one save, with the digests of tensors.
         seals: What its manifest has of them.
     """
-    known = {(report.rank, report.role): report for report in reports if report.tensor_digests is not None}
+    by_place = {(report.rank, report.role): report for report in reports if report.tensor_digests is not None}
     origins: dict[str, str] = {}
-    for report in known.values():
+    for report in by_place.values():
         seal = seals.get(report.path)
-        donor = None if seal is None or seal.healed is None else known.get((seal.healed.rank, report.role))
+        donor = None if seal is None or seal.healed is None else by_place.get((seal.healed.rank, report.role))
         if donor is None or donor.tensor_digests != report.tensor_digests:
             continue
         origin = donor.path

@@ -135,10 +135,10 @@ def _healing(sick: Sick, now: Mapping[Place, ShardReport], evidence: Evidence, o
     believed = _believed(sick, copies, evidence)
     if isinstance(believed, str):
         return _refused(sick, believed, "a checksum of one of them from before, or more copies, would tell")
-    meant = [place for place in believed if order.donor in {None, place[0]}]
-    if not meant:
+    donors = [place for place in believed if order.donor in {None, place[0]}]
+    if not donors:
         return _refused(sick, f"rank {order.donor} differs from the other copies", "take another donor, or none")
-    chosen = min(meant, key=lambda place: (not others[place].checksum_matched, place))
+    chosen = min(donors, key=lambda place: (not others[place].checksum_matched, place))
     agrees = next((place[0] for place in believed if are_two_files(others[place], others[chosen])), None)
     donor = _donor(chosen[0], others[chosen], proofs[chosen], agrees)
     return ShardHealing(sick=sick, donor=donor, tensor=order.tensor)
@@ -259,9 +259,9 @@ def is_held_back_by(healing: Healing, point: ResumePoint | NoResumePoint) -> boo
     if isinstance(point, ResumePoint) and point.checkpoint.key == key:
         return True
     paths = {shard.sick.path for shard in healing.shards}
-    found = {finding.code for shard in healing.shards for finding in shard.sick.findings}
+    codes = {finding.code for shard in healing.shards for finding in shard.sick.findings}
     reasons = next((rejection.reasons for rejection in point.rejected if rejection.checkpoint.key == key), None)
-    return reasons is not None and all(reason.path in paths or reason.code in found for reason in reasons)
+    return reasons is not None and all(reason.path in paths or reason.code in codes for reason in reasons)
 
 
 def is_about_shards(checkpoint: Checkpoint, reasons: Sequence[Finding]) -> bool:

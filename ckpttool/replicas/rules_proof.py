@@ -79,8 +79,8 @@ class Evidence(NamedTuple):
         """Return the digests that count; None where one of them is not known."""
         if self.tensor is None:
             return _all_held(report)
-        found = {} if report.tensor_digests is None else report.tensor_digests.by_name
-        return {self.tensor: found[self.tensor]} if self.tensor in found else None
+        by_name = {} if report.tensor_digests is None else report.tensor_digests.by_name
+        return {self.tensor: by_name[self.tensor]} if self.tensor in by_name else None
 
     def of(self, sick: Place, other: Place, now: ShardReport) -> CopyProof | str:
         """Return what proves that two shards are copies, or say why nothing does."""
@@ -288,8 +288,8 @@ def _dots(name: str) -> Iterator[int]:
 
 def _all_held(report: ShardReport) -> dict[str, bytes] | None:
     """Return the digests of all tensors; None where one of them is not known."""
-    known = report.tensor_digests
-    return None if known is None or len(known) != report.tensors else known.by_name
+    tensor_digests = report.tensor_digests
+    return None if tensor_digests is None or len(tensor_digests) != report.tensors else tensor_digests.by_name
 
 
 def _is_only_outvoted(report: ShardReport) -> bool:
@@ -325,7 +325,7 @@ def _never_changed(now: Mapping[str, bytes], then: Sequence[Mapping[str, bytes]]
         (
             name
             for name, digest in now.items()
-            if len(found := {held[name] for held in then}) == 1 and {digest} != found
+            if len(values := {held[name] for held in then}) == 1 and {digest} != values
         ),
         None,
     )

@@ -93,10 +93,10 @@ def heal(question: Where = None, order: HealOrder = HealOrder()) -> Healing:
 
 def _proposal(tree: Tree, question: TreeQuestion, order: HealOrder) -> tuple[Healing, Mapping[str, ShardReport]]:
     """Say what would be done, and return what was seen of the checkpoint's shards, by path."""
-    meant = chosen(tree, order.checkpoint)
-    if not meant:
+    selected = chosen(tree, order.checkpoint)
+    if not selected:
         raise NothingToResumeError(f"there is no checkpoint in {tree.inventory.root}")
-    healing, reports = what_can_be_rebuilt(tree, tree.closer(meant[0]), order)
+    healing, reports = what_can_be_rebuilt(tree, tree.closer(selected[0]), order)
     if healing.healable:
         healing = replace(healing, fixes=_fixes(tree, healing), trash=_trash(tree, healing))
         healing = replace(healing, refusals=tuple(_against(tree, question, healing, order)))

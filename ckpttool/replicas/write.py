@@ -179,15 +179,15 @@ class Rebuilding:
         old = read_manifest(self._tree.storage, place)
         if isinstance(old, ManifestProblem):
             raise IncompleteError(f"{place.path}: {old.finding.message}; nothing was changed")
-        known = {} if old is None else old.by_path
+        sealed = {} if old is None else old.by_path
         new = {seal.path: seal for seal in seals}
         for path, seal in new.items():
-            before = known.get(path)
+            before = sealed.get(path)
             if before is not None and before.same_content(seal):
                 new[path] = replace(seal, first_seen=before.first_seen)
             elif before is not None and before.format is FormatName.MINDSPORE_CKPT:
                 raise IncompleteError(f"{path} as rebuilt is not what was sealed; nothing was changed")
-        both = {**known, **new}
+        both = {**sealed, **new}
         manifest = Manifest(
             layout=place.layout,
             checkpoint=place.checkpoint,

@@ -33,9 +33,9 @@ def document(repair: Repair) -> Document:
 def table(repair: Repair) -> RenderableType:
     """Show which records do not name the newest whole checkpoint."""
     if repair.checkpoint is None:
-        known = f"Nothing in {shown(repair.root)} is whole"
+        nothing = f"Nothing in {shown(repair.root)} is whole"
         unknown = f"It is not known which checkpoint in {shown(repair.root)} is the newest whole one"
-        reason = f"{known if repair.is_sure else unknown}, so nothing tells what to write"
+        reason = f"{nothing if repair.is_sure else unknown}, so nothing tells what to write"
         refusals = () if repair.is_sure else repair.refusals
         return stack(line(reason, style="bold red"), *grouped_findings(refusals), *pointer(refusals))
     name = shown(repair.checkpoint.name)

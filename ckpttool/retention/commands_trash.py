@@ -171,8 +171,8 @@ def empty(
 
     Example: ckpttool trash empty ./output/checkpoint --older-than 7d --apply
     """
-    found = ckpttool.empty_trash(tree.question(), older_than=older_than or 0.0, apply=apply)
-    raise typer.Exit(_told(found, fmt, quiet=quiet))
+    answer = ckpttool.empty_trash(tree.question(), older_than=older_than or 0.0, apply=apply)
+    raise typer.Exit(_told(answer, fmt, quiet=quiet))
 
 
 def _told(trash: Trash, fmt: Format, *, quiet: bool) -> ExitCode:

@@ -21,7 +21,7 @@ def elsewhere(tree: Tree, plan: RetentionPlan) -> list[Elsewhere]:
         IncompleteError: Something cannot be looked at any more.
     """
     hosts = {} if tree.machines is None else tree.machines.hosts()
-    found = []
+    places = []
     for checkpoint in reversed(plan.going):
         files: dict[Disk, list[tuple[str, int]]] = defaultdict(list)
         for path in _files(tree, paths_of(tree, checkpoint)):
@@ -34,9 +34,9 @@ def elsewhere(tree: Tree, plan: RetentionPlan) -> list[Elsewhere]:
                 paths=tuple(path for path, _ in own),
                 nbytes=ByteCount(sum(size for _, size in own)),
             )
-            found.append((entry.host or "", disk, entry))
-    found.sort(key=lambda item: item[:2])
-    return [entry for _, _, entry in found]
+            places.append((entry.host or "", disk, entry))
+    places.sort(key=lambda item: item[:2])
+    return [entry for _, _, entry in places]
 
 
 def _files(tree: Tree, paths: Sequence[str]) -> Iterator[str]:

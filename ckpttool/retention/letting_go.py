@@ -69,10 +69,10 @@ def batches_of(tree: Tree, saves: Iterable[tuple[str, Sequence[str]]]) -> tuple[
             name += "+"
         taken.add(name)
         try:
-            found = list(files_to_move(tree.storage.root, paths))
+            file_moves = list(files_to_move(tree.storage.root, paths))
         except OSError as error:
             raise IncompleteError(f"{checkpoint} changed while the plan was made ({error.strerror})") from None
-        moves = tuple(Move(path=file.path, stamp=file.stamp) for file in found if file.stamp is not None)
+        moves = tuple(Move(path=file.path, stamp=file.stamp) for file in file_moves if file.stamp is not None)
         batches.append(Batch(trash=f"{TRASH}/{name}", moves=moves))
     return tuple(batches)
 

@@ -154,25 +154,27 @@ def retain(
 
 def _of_one_training(inventory: Inventory, prefix: str | None) -> list[Checkpoint]:
     prefixes = {checkpoint.prefix for checkpoint in inventory.checkpoints if not is_out_of_place(checkpoint)}
-    known = sorted(prefixes or {checkpoint.prefix for checkpoint in inventory.checkpoints})
-    names = ", ".join(map(repr, known)) or "none"
-    if prefix is None and len(known) > 1:
+    prefixes_known = sorted(prefixes or {checkpoint.prefix for checkpoint in inventory.checkpoints})
+    names = ", ".join(map(repr, prefixes_known)) or "none"
+    if prefix is None and len(prefixes_known) > 1:
         raise UsageError(f"checkpoints of several trainings lie here ({names}): choose one with --prefix")
-    if prefix is not None and prefix not in known:
+    if prefix is not None and prefix not in prefixes_known:
         raise UsageError(f"no checkpoint has the prefix {prefix!r}; there are: {names}")
     return [checkpoint for checkpoint in inventory.checkpoints if prefix in {None, checkpoint.prefix}]
 
 
 def _named(inventory: Inventory, names: Iterable[str]) -> list[Checkpoint]:
     """Find what shall stay. A name that means nothing is an error: a slip of the pen must not cost a checkpoint."""
-    found = []
+    checkpoints = []
     for name in names:
         own = named(inventory.checkpoints, name)
         if not own:
-            known = ", ".join(checkpoint.name for checkpoint in newest_first(inventory.checkpoints)[:8])
-            raise UsageError(f"--keep {name!r} names no checkpoint in {inventory.root}; there are: {known or 'none'}")
-        found += own
-    return found
+            newest_names = ", ".join(checkpoint.name for checkpoint in newest_first(inventory.checkpoints)[:8])
+            raise UsageError(
+                f"--keep {name!r} names no checkpoint in {inventory.root}; there are: {newest_names or 'none'}"
+            )
+        checkpoints += own
+    return checkpoints
 
 
 def _candidate(checkpoint: Checkpoint, course: Course, policy: RetentionPolicy, verifier: Verifier) -> _Candidate:
@@ -332,11 +334,11 @@ def _mending(
     for half in filter(None, (group[:middle], group[middle:])):
         after = staying(half)
         if len(half) > 1:
-            found = None if differing <= after else _mending(half, staying, differing)
+            mending = None if differing <= after else _mending(half, staying, differing)
         else:
-            found = half[0] if len(after) < len(differing) else None
-        if found is not None:
-            return found
+            mending = half[0] if len(after) < len(differing) else None
+        if mending is not None:
+            return mending
     return None
 
 

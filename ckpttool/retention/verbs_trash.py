@@ -61,9 +61,9 @@ def trash(question: Where = None, *, older_than: float | None = None) -> Trash:
     """
     question = asked(question)
     tree = _tree_of(question)
-    found = _content(tree, ())
+    batches = _content(tree, ())
     since = None if older_than is None else time.time() - older_than
-    content = tuple(replace(item.listed, taken=since is not None and item.listed.since <= since) for item in found)
+    content = tuple(replace(item.listed, taken=since is not None and item.listed.since <= since) for item in batches)
     return Trash(
         root=tree.inventory.root,
         layout=tree.inventory.layout,
@@ -71,7 +71,7 @@ def trash(question: Where = None, *, older_than: float | None = None) -> Trash:
         apply=False,
         older_than=older_than,
         content=content,
-        findings=(*pending(tree), *_links(tree), *(item.unread for item in found if item.unread is not None)),
+        findings=(*pending(tree), *_links(tree), *(item.unread for item in batches if item.unread is not None)),
         resolved_from=tree.resolved_from,
     )
 
@@ -108,7 +108,7 @@ def restore(question: Where, name: str, *more: str, grace: float = 300.0) -> Tra
     }  # before a lock is written, too
     with change_of(root):  # what was begun is done then, be it this very restore
         now = [_looked_into(tree, folder) for folder in in_trash(tree) if folder.name in chosen]
-        batches = [_batch(tree, found) for found in now if found.listed.nbytes != 0]
+        batches = [_batch(tree, item) for item in now if item.listed.nbytes != 0]
         if batches:
             assert_quiet(_tree_of(question), grace=grace)
             with moving(root):
@@ -135,9 +135,9 @@ def _wrong_with(after: Tree, restored: set[tuple[str | None, str]]) -> tuple[Fin
         if restored & {(checkpoint.prefix, checkpoint.name), (None, checkpoint.name)}
     ]
     with closing(session_for(after, CheckQuestion(level=Level.STRUCTURE))) as session:
-        found = [finding for checkpoint in back for finding in session.verdict(checkpoint).findings]
+        findings = [finding for checkpoint in back for finding in session.verdict(checkpoint).findings]
     here = {shard.rank for checkpoint in after.inventory.checkpoints for shard in checkpoint.shards}
-    return tuple(_of_other_machines(finding) if _is_elsewhere(finding, here) else finding for finding in found)
+    return tuple(_of_other_machines(finding) if _is_elsewhere(finding, here) else finding for finding in findings)
 
 
 def _is_elsewhere(finding: Finding, here: Collection[Rank | None]) -> bool:
@@ -162,14 +162,14 @@ def empty_trash(question: Where = None, *, older_than: float = 0.0, apply: bool 
         LockedError: Another ckpttool changes this tree.
         WriteFailedError: Something could not be deleted; what was, is gone.
     """
-    found = replace(trash(question, older_than=older_than), action=TrashAction.EMPTY, apply=apply)
+    answer = replace(trash(question, older_than=older_than), action=TrashAction.EMPTY, apply=apply)
     if not apply:
-        return found
-    with change_of(found.root):
-        found = replace(trash(question, older_than=older_than), action=TrashAction.EMPTY, apply=True)
-        for save in found.taken:
-            moves.delete(found.root, f"{TRASH}/{save.folder}")
-    return found
+        return answer
+    with change_of(answer.root):
+        answer = replace(trash(question, older_than=older_than), action=TrashAction.EMPTY, apply=True)
+        for save in answer.taken:
+            moves.delete(answer.root, f"{TRASH}/{save.folder}")
+    return answer
 
 
 def _tree_of(question: TreeQuestion) -> Tree:
@@ -207,16 +207,16 @@ def _content(tree: Tree, begun: Sequence[str], asked_for: Collection[str] = ()) 
     folders = in_trash(tree)
     called = {folder.name: {folder.name, _unknown(folder).name} & {*asked_for} for folder in folders}
     all_told = {*asked_for} <= set().union(*called.values())
-    found = [
+    content = [
         _looked_into(tree, folder)
         if not asked_for or not all_told or called[folder.name]
         else _Found(_unknown(folder), tree, None)
         for folder in folders
     ]
-    found = [item for item in found if item.listed.nbytes != 0]
-    there = {item.listed.folder for item in found}
+    content = [item for item in content if item.listed.nbytes != 0]
+    there = {item.listed.folder for item in content}
     emptied = [folder for name in begun if name not in there and (folder := trash_folder(name)) is not None]
-    return [*found, *(_Found(_unknown(folder), tree, None) for folder in emptied)]
+    return [*content, *(_Found(_unknown(folder), tree, None) for folder in emptied)]
 
 
 def _links(tree: Tree) -> Iterator[Finding]:
@@ -278,46 +278,46 @@ def _has_files(storage: Storage, folder: str = "") -> bool:
     return any(entry.kind is not Kind.FOLDER for entry in entries) or any(_has_files(storage, entry) for entry in inner)
 
 
-def _named(root: str, found: Sequence[_Found], name: str) -> _Found:
+def _named(root: str, content: Sequence[_Found], name: str) -> _Found:
     """Return the one of those in the trash that is meant.
 
     Raises:
         UsageError: None has this name, or several have.
     """
-    meant = [item for item in found if name in {item.listed.name, item.listed.folder}]
-    if len(meant) == 1:
-        return meant[0]
-    if meant:
-        prefixes = len({match.listed.prefix for match in meant}) > 1
+    matches = [item for item in content if name in {item.listed.name, item.listed.folder}]
+    if len(matches) == 1:
+        return matches[0]
+    if matches:
+        prefixes = len({match.listed.prefix for match in matches}) > 1
         folders = ", ".join(
             f"{match.listed.folder} (prefix {match.listed.prefix})" if prefixes else match.listed.folder
-            for match in meant
+            for match in matches
         )
-        raise UsageError(f"{len(meant)} checkpoints {name} lie in the trash: name the folder of one: {folders}")
-    there = ", ".join(dict.fromkeys(item.listed.name for item in found[-8:])) or "nothing"
+        raise UsageError(f"{len(matches)} checkpoints {name} lie in the trash: name the folder of one: {folders}")
+    there = ", ".join(dict.fromkeys(item.listed.name for item in content[-8:])) or "nothing"
     raise UsageError(f"there is no checkpoint {name!r} in the trash of {root}; there is: {there}")
 
 
-def _batch(tree: Tree, found: _Found) -> Batch:
+def _batch(tree: Tree, item: _Found) -> Batch:
     """Plan every rename: what its layout counts to a checkpoint, in its order, and its seal.
 
     Raises:
         IncompleteError: It is not known what belongs to it.
         UnsafeError: A link or another disk is in the way.
     """
-    place = f"{TRASH}/{found.listed.folder}"
-    if found.unread is not None:
-        raise IncompleteError(f"{found.unread.path} {found.unread.message}; nothing was moved")
-    if found.checkpoint is None:
+    place = f"{TRASH}/{item.listed.folder}"
+    if item.unread is not None:
+        raise IncompleteError(f"{item.unread.path} {item.unread.message}; nothing was moved")
+    if item.checkpoint is None:
         raise IncompleteError(f"{place} does not hold just one checkpoint; move what you want of it back by hand")
-    paths = list(members_of(found.tree, found.checkpoint).paths)
-    seal = tree.layout.seal_place(found.checkpoint)
+    paths = list(members_of(item.tree, item.checkpoint).paths)
+    seal = tree.layout.seal_place(item.checkpoint)
     try:
         if not isinstance(seal, Refusal):
-            paths += manifests_beside(found.tree.storage, seal)
+            paths += manifests_beside(item.tree.storage, seal)
         if not isinstance(seal, Refusal) and seal.is_apart:
-            paths += [seal.path] if is_there(found.tree.storage, seal.path) else []
-            paths += birth_paths(found.tree.storage, seal)
+            paths += [seal.path] if is_there(item.tree.storage, seal.path) else []
+            paths += birth_paths(item.tree.storage, seal)
         files = list(files_to_move(f"{tree.inventory.root}/{place}", paths))
     except OSError as error:
         raise IncompleteError(f"{place} changed while it was looked at ({error.strerror}); run again") from None

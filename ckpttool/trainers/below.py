@@ -59,26 +59,26 @@ def trees_below(
             yield Below(folder, is_known=False)
             continue
         folders = [entry.name for entry in listing.entries if entry.kind is Kind.FOLDER]
-        found: list[Layout] = []
+        layouts: list[Layout] = []
         try:
-            found = recognised(listing, wanted=layout)
+            layouts = recognised(listing, wanted=layout)
         except OSError as error:
             # A folder in it that cannot be listed is told by itself: it need be no save.
             if not left or os.path.basename(error.filename or "") not in folders:
                 yield Below(folder, is_known=False)
-        if found:
+        if layouts:
             yield Below(folder, is_known=True)
         others = others_saves(listing) is not None
-        further = [name for name in folders if not _is_save(listing, name, found, others=others)]
+        further = [name for name in folders if not _is_save(listing, name, layouts, others=others)]
         for name in reversed(further) if left else ():
             path = name if folder == os.curdir else os.path.join(folder, name)
             if name != OWN_FOLDER and (hidden or name[0] != ".") and not os.path.islink(path):
                 waiting.append((path, left - 1))
 
 
-def _is_save(listing: Listing, folder: str, found: list[Layout], *, others: bool) -> bool:
+def _is_save(listing: Listing, folder: str, layouts: list[Layout], *, others: bool) -> bool:
     """Tell whether a folder is a part of what was found, or one of the saves of a trainer that is not known."""
-    if any(_is_part(listing, folder, layout) for layout in found):
+    if any(_is_part(listing, folder, layout) for layout in layouts):
         return True
     return others and others_saves(listing.alone(folder)) is not None
 

@@ -109,7 +109,7 @@ class Listing:
         return replace(self, entries=tuple(entry for entry in self.beginning(name) if entry.name == name))
 
     def _look(
-        self, kind: Kind, pattern: str, most: int | None, look: Callable[[str], Seen]
+        self, kind: Kind, pattern: str, most: int | None, read: Callable[[str], Seen]
     ) -> Iterator[tuple[str, Seen]]:
         start, end = _literal(pattern)
         fits = re.compile(pattern).fullmatch
@@ -122,11 +122,11 @@ class Listing:
         unread: OSError | None = None
         for name in names:
             try:
-                seen = look(name)
+                content = read(name)
             except OSError as error:
                 unread = unread or error
             else:
-                yield name, seen
+                yield name, content
         if unread is not None:
             raise unread
 

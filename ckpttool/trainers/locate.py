@@ -100,13 +100,13 @@ def locate_emptied(path: str | None, *, layout: str | None = None) -> Located | 
     start = DEFAULT_DIR if path is None and is_there(open_storage(DEFAULT_DIR), "") else path or "."
     for root in (shortest(start), *places_below(start)) if is_folder(start) else ():
         storage = open_storage(root)
-        found: dict[str, Layout] = {}
+        by_name: dict[str, Layout] = {}
         for folder in trash_folders(storage):
             with _withheld(root):
                 inside = list_root(open_storage(f"{root}/{TRASH}/{folder.name}"))
-                found |= {layout_.name: layout_ for layout_ in recognised(inside, wanted=layout)}
-        if found:
-            layout_found = meant(list(found.values()), f"{root}/{TRASH}", None)
+                by_name |= {layout_.name: layout_ for layout_ in recognised(inside, wanted=layout)}
+        if by_name:
+            layout_found = meant(list(by_name.values()), f"{root}/{TRASH}", None)
             took = None if path is not None and root == shortest(path) else f"{root}, of which only the trash is left"
             with _withheld(root):
                 return Located(
@@ -158,14 +158,14 @@ def _hint(folder: str) -> str:
 
         return f"; what it held lies in the trash: ckpttool trash list {quote(emptied.storage.root)}"
     try:
-        found = [below.path for below in _further_below(folder) if below.is_known and not _is_called_a_save(below.path)]
+        paths = [below.path for below in _further_below(folder) if below.is_known and not _is_called_a_save(below.path)]
     except IncompleteError:
         return ""
-    if folder in found:
+    if folder in paths:
         return " in this layout; leave --layout out to take it as it is"
-    if len(found) > 3:  # noqa: PLR2004  as many as a line holds
-        return f"; {len(found)} trees lie below it: ckpttool scan --all {folder}"
-    return f"; did you mean {' or '.join(found)}?" if found else ""
+    if len(paths) > 3:  # noqa: PLR2004  as many as a line holds
+        return f"; {len(paths)} trees lie below it: ckpttool scan --all {folder}"
+    return f"; did you mean {' or '.join(paths)}?" if paths else ""
 
 
 _LIKE_A_SAVE = re.compile(r"(?i)(?:.*[^a-z])?(?:step|iter|iteration|epoch|ckpt|checkpoint|ba)[-_=]?[0-9]+(?:[^0-9].*)?")
@@ -195,12 +195,12 @@ def _only_one_below(path: str, wish: _Wish) -> Located | None:
     if _emptied(path) is not None or _whose(list_root(open_storage(path))):
         return None
     try:
-        found = list(islice(_further_below(path, wish.layout), 2))
+        trees = list(islice(_further_below(path, wish.layout), 2))
     except IncompleteError:
         return None
-    if len(found) != 1 or not found[0].is_known or _is_called_a_save(found[0].path):
+    if len(trees) != 1 or not trees[0].is_known or _is_called_a_save(trees[0].path):
         return None
-    tree = _below(found[0].path, wish)
+    tree = _below(trees[0].path, wish)
     return None if tree is None else replace(tree, resolved_from=f"{tree.storage.root}, the only tree below {path}")
 
 
@@ -211,13 +211,17 @@ def _around_us(wish: _Wish) -> Located | None:
     """
 
     def here() -> Located | None:
-        found = _below(os.getcwd(), wish, is_named=False)
-        return found if found is None or found.resolved_from else replace(found, resolved_from="the current folder")
+        located = _below(os.getcwd(), wish, is_named=False)
+        return (
+            located
+            if located is None or located.resolved_from
+            else replace(located, resolved_from="the current folder")
+        )
 
     def around(folder: str) -> Located | None:
-        found = _around_part(folder, folder, None, wish)
-        took = "" if found is None else f"{found.storage.root}, the tree around the current folder"
-        return None if found is None else replace(found, focus=None, resolved_from=took)
+        located = _around_part(folder, folder, None, wish)
+        took = "" if located is None else f"{located.storage.root}, the tree around the current folder"
+        return None if located is None else replace(located, focus=None, resolved_from=took)
 
     further = (os.path.join(*[os.pardir] * up) for up in range(1, MOST_LEVELS_UP))
     return _first(partial(around, os.curdir), here, *(partial(around, folder) for folder in further))
@@ -232,12 +236,12 @@ def _first(*attempts: Callable[[], Located | None]) -> Located | None:
     unread = None
     for attempt in attempts:
         try:
-            found = attempt()
+            located = attempt()
         except OSError as error:
             unread = unread or error
         else:
-            if found is not None:
-                return found
+            if located is not None:
+                return located
     if unread is not None:
         raise unread
     return None
@@ -311,16 +315,16 @@ def _of_parts(path: str, wish: _Wish) -> Located:
 def _around_folder(path: str, wish: _Wish) -> Located:
     # Who names a layout may mean what lies in a save of another; else that is none of its own.
     attempts = (partial(_around_part, path, path, None, wish), partial(_below, path, wish))
-    found = _first(*(attempts if wish.layout is None else reversed(attempts)))
-    if wish.layout is None and (found is None or found.storage.root == path):
-        _refuse_save_of_others(path, by_name=found is not None and not found.layout.signs.gives_way)
-    elif wish.layout is None and found is not None and path.startswith(f"{found.storage.root}/"):
-        _refuse_save_of_others(found.storage.root, by_name=True)  # of which the path is a part
-    if found is not None:
-        if found.storage.root == path and _hold_parts(found.listing):
+    located = _first(*(attempts if wish.layout is None else reversed(attempts)))
+    if wish.layout is None and (located is None or located.storage.root == path):
+        _refuse_save_of_others(path, by_name=located is not None and not located.layout.signs.gives_way)
+    elif wish.layout is None and located is not None and path.startswith(f"{located.storage.root}/"):
+        _refuse_save_of_others(located.storage.root, by_name=True)  # of which the path is a part
+    if located is not None:
+        if located.storage.root == path and _hold_parts(located.listing):
             way = "give the folder without the parts, or move them to one of their own"
             raise UsageError(f"{path} holds a tree and parts of one, and nobody says which is meant: {way}")
-        return found
+        return located
     from ckpttool.trainers.common.loose_file import model_weights
 
     storage = open_storage(path)
@@ -420,12 +424,12 @@ def _below(path: str, wish: _Wish, *, is_named: bool = True) -> Located | None:
         try:
             storage = open_storage(root)
             listing = list_root(storage)
-            found = recognised(listing, wanted=wish.layout)
+            layouts = recognised(listing, wanted=wish.layout)
         except OSError as error:
             withheld[root] = error
             continue
-        if found:
-            layout = meant(found, root, wish.config)
+        if layouts:
+            layout = meant(layouts, root, wish.config)
             trees.append(Located(storage=storage, listing=listing, layout=layout, focus=None, resolved_from=None))
             if root is path and is_named:
                 return trees[0]

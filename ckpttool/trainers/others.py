@@ -71,8 +71,8 @@ def others_saves(listing: Listing, *, by_name: bool = False) -> str | None:
         listing: The folder's names.
         by_name: Whether a save must be called as its trainer calls it, too.
     """
-    known = (save for save in _SAVES if not (by_name and save.folder == _ANY))
-    return next((save.title for save in known if _holds_one(listing, save)), None)
+    saves = (save for save in _SAVES if not (by_name and save.folder == _ANY))
+    return next((save.title for save in saves if _holds_one(listing, save)), None)
 
 
 def without_others(listing: Listing) -> Listing:
@@ -80,7 +80,7 @@ def without_others(listing: Listing) -> Listing:
 
     Where few of many that are called alike are looked into, these speak for the rest.
     """
-    patterns = [known.folder for known in _SAVES if known.folder != _ANY and _holds_one(listing, known)]
+    patterns = [save.folder for save in _SAVES if save.folder != _ANY and _holds_one(listing, save)]
     if not patterns:
         return listing
     left = (entry for entry in listing.entries if not any(re.fullmatch(pattern, entry.name) for pattern in patterns))
@@ -96,9 +96,9 @@ def looks_like(listing: Listing) -> str | None:
     return next((title for title, pattern in _BESIDE if any(re.fullmatch(pattern, name) for name in files)), None)
 
 
-def _holds_one(listing: Listing, known: _Save) -> bool:
+def _holds_one(listing: Listing, save: _Save) -> bool:
     try:
-        return any(_all_there(known.holds, names) for _, names in listing.inside(known.folder))
+        return any(_all_there(save.holds, names) for _, names in listing.inside(save.folder))
     except OSError:  # one that cannot be listed is nobody's
         return False
 

@@ -56,12 +56,12 @@ def trees_around(folder: str, file: str | None, *, wanted: str | None = None) ->
             if not parts:
                 continue
             listing = list_root(storage)
-            known = recognised(alone, wanted=wanted) or recognised(listing, wanted=wanted)
+            layouts_here = recognised(alone, wanted=wanted) or recognised(listing, wanted=wanted)
         except OSError as error:
             unread = error
             continue
-        found = [layout for layout in known if layout.name in parts]
-        yield Around(storage, listing, found, parts, is_inside=bool(inner))
+        matching = [layout for layout in layouts_here if layout.name in parts]
+        yield Around(storage, listing, matching, parts, is_inside=bool(inner))
     if unread is not None:
         raise unread
 
@@ -81,16 +81,16 @@ def outward(folder: str) -> Iterator[tuple[str, str]]:
 
 def places_below(path: str) -> Iterator[str]:
     """Yield the folders below one in which trainings usually save, each once, however it is linked."""
-    seen = {os.path.realpath(path)}
+    visited = {os.path.realpath(path)}
     for place in dict.fromkeys(place for trainer in trainers() for place in trainer.places):
-        found = [path]
+        roots = [path]
         for part in place.split("/"):
-            inner = (os.path.join(folder, name) for folder in found for name in _called(part, folder))
-            found = [shortest(root) for root in inner if is_folder(root)]
-        for root in found:
+            inner = (os.path.join(folder, name) for folder in roots for name in _called(part, folder))
+            roots = [shortest(root) for root in inner if is_folder(root)]
+        for root in roots:
             real = os.path.realpath(root)
-            if real not in seen:
-                seen.add(real)
+            if real not in visited:
+                visited.add(real)
                 yield root
 
 

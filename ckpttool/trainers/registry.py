@@ -133,11 +133,11 @@ def read_config(content: bytes, *, path: str, devices: int | None = None) -> Run
             configs.append(reader.read(content, path=path, devices=devices))
         except CkptToolError as error:  # another reader may know what this one cannot even parse
             unread = unread or error
-    known = [config for config in configs if config is not None]
-    if len(known) == 1:
-        return known[0]
-    if known:
-        titles = " or for ".join(trainer_named(config.trainer).title for config in known)
+    readable = [config for config in configs if config is not None]
+    if len(readable) == 1:
+        return readable[0]
+    if readable:
+        titles = " or for ".join(trainer_named(config.trainer).title for config in readable)
         raise UsageError(f"{path} could be a config for {titles}: remove the settings of one of them")
     raise unread or ForeignConfigError(
         f"{path} is no training config that ckpttool knows; it reads those for {config_readers()}"
@@ -165,19 +165,23 @@ def recognised(listing: Listing, *, wanted: str | None = None) -> list[Layout]:
     """
     from ckpttool.trainers.others import without_others
 
-    found: list[LayoutSigns] = []
+    layouts_here: list[LayoutSigns] = []
     unread = None
     if wanted is None:
         listing = without_others(listing)
     for layout in sorted(layouts(), key=lambda layout: layout.gives_way):
         try:
             if wanted in {None, layout.name} and layout.recognise(listing):
-                found += [layout] if not (found and layout.gives_way) or _has_its_own(layout, listing, found) else []
+                layouts_here += (
+                    [layout]
+                    if not (layouts_here and layout.gives_way) or _has_its_own(layout, listing, layouts_here)
+                    else []
+                )
         except OSError as error:
             unread = error
-    if not found and unread is not None:
+    if not layouts_here and unread is not None:
         raise unread
-    return [signs.layout for signs in found]
+    return [signs.layout for signs in layouts_here]
 
 
 def _has_its_own(layout: LayoutSigns, listing: Listing, others: Sequence[LayoutSigns]) -> bool:
@@ -199,26 +203,26 @@ def _has_its_own(layout: LayoutSigns, listing: Listing, others: Sequence[LayoutS
     return own > 1
 
 
-def meant(found: Sequence[Layout], where: str, config: RunConfig | None) -> Layout:
+def meant(layouts_: Sequence[Layout], where: str, config: RunConfig | None) -> Layout:
     """Return the one of several layouts that is meant: neither names nor steps tell which training goes on.
 
     Args:
-        found: What a folder holds.
+        layouts_: What a folder holds.
         where: That folder, for people.
         config: Of the run that is to resume: its trainer knows in which one it saves.
 
     Raises:
         UsageError: Nobody says which.
     """
-    if len(found) == 1:
-        return found[0]
-    names = " and ".join(layout.name for layout in found)
+    if len(layouts_) == 1:
+        return layouts_[0]
+    names = " and ".join(layout.name for layout in layouts_)
     if config is None:
         raise UsageError(f"{where} holds {names} side by side: say which is meant with --layout")
     trainer = trainer_named(config.trainer)
     saves_in = None if trainer.configs is None else trainer.configs.saves_in(config)
-    matching = [layout for layout in found if layout.name == saves_in]
-    own = matching or [layout for layout in found if layout.name in trainer.layout_names]
+    matching = [layout for layout in layouts_ if layout.name == saves_in]
+    own = matching or [layout for layout in layouts_ if layout.name in trainer.layout_names]
     if len(own) != 1:
         not_told = f"of which {config.path}, a config for {trainer.title}, tells none"
         raise UsageError(f"{where} holds {names} side by side, {not_told}: say which is meant with --layout")

@@ -39,8 +39,8 @@ class ListedStorage(PassedOn):
         """
         if not self._times:
             return True
-        for known in (self._times, self._records):
-            for path, times in known.items():
+        for records in (self._times, self._records):
+            for path, times in records.items():
                 if times is None or self._now(path) != times:
                     return True
         return False
@@ -56,11 +56,11 @@ class ListedStorage(PassedOn):
         """List a folder, in no particular order."""
         now = self._now(folder)  # before: what comes meanwhile moves it once more
         self._times[folder] = None if now is None or _is_fresh(now) else now
-        found = super().entries(folder)
+        entries = super().entries(folder)
         self.unfinished |= {
-            f"{folder}/{entry.name}" if folder else entry.name for entry in found if _is_unfinished(entry.name)
+            f"{folder}/{entry.name}" if folder else entry.name for entry in entries if _is_unfinished(entry.name)
         }
-        return found
+        return entries
 
     def small_file(self, path: str, *, limit: int) -> bytes:
         """Read a whole record file."""

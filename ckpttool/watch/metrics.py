@@ -87,7 +87,7 @@ def _metrics(watch: Measured) -> Iterator[Metric]:
     """Yield what is known now. What is not known is left out: no number stands for it."""
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
-    known = watch.known
+    watched = watch.known
     tree = os.path.realpath(watch.question.tree.path or ".").encode(errors="surrogateescape").decode(errors="replace")
 
     def gauge(name: str, about: str, value: float | None) -> Metric:
@@ -101,7 +101,7 @@ def _metrics(watch: Measured) -> Iterator[Metric]:
         family.add_metric([tree], value)
         return family
 
-    good = [save for save in known.saves if save.state is SaveState.GOOD]
+    good = [save for save in watched.saves if save.state is SaveState.GOOD]
     step = good[0].step if good else None
     # A training that went back writes good ones that are older by their steps.
     written = max((save.newest_ns for save in good if save.newest_ns is not None), default=None)
@@ -109,7 +109,7 @@ def _metrics(watch: Measured) -> Iterator[Metric]:
     yield gauge("newest_good_step", "Step of the newest checkpoint that was found good.", step)
     yield gauge("newest_good_timestamp_seconds", "When a good one was written last, by the clock of the disk.", when)
     saves = GaugeMetricFamily("ckpttool_checkpoints", "Checkpoints of the tree by verdict.", labels=["tree", "verdict"])
-    words = Counter(_word(save) for save in known.saves)
+    words = Counter(_word(save) for save in watched.saves)
     for word in (*_NOT_JUDGED, *(verdict_word.value for verdict_word in VerdictWord)):
         saves.add_metric([tree, word], words[word])
     yield saves
@@ -119,7 +119,7 @@ def _metrics(watch: Measured) -> Iterator[Metric]:
     for kind in EventKind:
         events.add_metric([tree, kind.value], watch.told[kind])
     yield events
-    last = known.durations[-1] if known.durations else None
+    last = watched.durations[-1] if watched.durations else None
     yield gauge("save_seconds", "From the first file of the last good checkpoint to its last one, as seen.", last)
     yield counter("verified_bytes", "Bytes read to verify since the watch was started.", watch.verified_bytes)
     yield counter("hook_failures", "Hooks that failed since the watch was started.", watch.hook_failures)

@@ -244,5 +244,5 @@ def is_cached(tree: Tree, checkpoint: Checkpoint) -> bool | None:
             return None
         with suppress(OSError), open(tree.inventory.path_of(shard.path), "rb") as file:
             cached.append(was_cached(file.fileno(), 0, shard.stamp.size))
-    known = [state for state in cached if state is not None]
-    return sum(known) * 2 > len(known) if known else None
+    known_states = [state for state in cached if state is not None]
+    return sum(known_states) * 2 > len(known_states) if known_states else None

@@ -59,37 +59,37 @@ _MAY_CHANGE = frozenset({VerdictWord.UNREADABLE, VerdictWord.UNSTABLE})
 """Verdicts that say nothing of the files."""
 
 
-def observe(known: Watched, seen: Sighting, rule: WatchRule, *, now: float) -> tuple[Watched, tuple[Action, ...]]:
+def observe(watched: Watched, sighting: Sighting, rule: WatchRule, *, now: float) -> tuple[Watched, tuple[Action, ...]]:
     """Bring what is known up to date with a poll, and say what is to be done.
 
     Args:
-        known: Before this poll.
-        seen: By this poll.
+        watched: Before this poll.
+        sighting: By this poll.
         rule: When what is told.
         now: Seconds of the watch's clock; one that went back is taken for one that stood still.
 
     Returns:
         What is known now, what is to be told, and behind that which saves wait to be read, newest first.
     """
-    now = max(now, known.now)
-    if known.saves and not seen.saves:  # a training keeps its newest one: rather is the disk not there
-        return unseen(known, rule, "it holds no checkpoint any more", now=now)
-    moves = seen.under_way != known.under_way
+    now = max(now, watched.now)
+    if watched.saves and not sighting.saves:  # a training keeps its newest one: rather is the disk not there
+        return unseen(watched, rule, "it holds no checkpoint any more", now=now)
+    moves = sighting.under_way != watched.under_way
     # What came since the last look cannot rest for longer, though its files be older: somebody copies them.
-    passed = inf if known.last_new is None else now - known.now
-    known = replace(known, now=now, unseen_since=None, unseen_told=False, under_way=seen.under_way)
-    before = {save.key: save for save in known.saves}
+    passed = inf if watched.last_new is None else now - watched.now
+    watched = replace(watched, now=now, unseen_since=None, unseen_told=False, under_way=sighting.under_way)
+    before = {save.key: save for save in watched.saves}
     longest = 0.0 if rule.rested is None else passed
-    aged = [replace(save, age=min(save.age or 0.0, longest)) for save in seen.saves]
+    aged = [replace(save, age=min(save.age or 0.0, longest)) for save in sighting.saves]
     saves = [_seen(before.get(save.key), save, rule, now, moves=moves) for save in aged]
-    if not seen.whole:
+    if not sighting.whole:
         there = {save.key for save in saves}
-        saves += [save for save in known.saves if save.key not in there]
-    known = _with_new(known, saves, before, seen)
+        saves += [save for save in watched.saves if save.key not in there]
+    watched = _with_new(watched, saves, before, sighting)
     actions: list[Action] = []
     judges: list[Action] = []
-    by_key = {save.key: save for save in seen.saves}
-    patience = patience_of(known, rule)
+    by_key = {save.key: save for save in sighting.saves}
+    patience = patience_of(watched, rule)
     for at, save in enumerate(saves):
         if save.key not in by_key:
             continue
@@ -100,125 +100,133 @@ def observe(known: Watched, seen: Sighting, rule: WatchRule, *, now: float) -> t
             action = _once_more(save, rule, patience, now)
         else:
             usual = next((save.good_files for save in saves[at + 1 :] if save.state is SaveState.GOOD), 0)
-            saves[at], action = _next(save, by_key[save.key], rule, known, usual=usual)
+            saves[at], action = _next(save, by_key[save.key], rule, watched, usual=usual)
         if action is not None:
             (judges if isinstance(action, Judge) else actions).append(action)
-    known = replace(known, saves=tuple(saves))
-    known, late = _overdue(known)
-    known, low = _room(known, seen)
-    known, silent = silent_parts(known, seen, patience)
-    return known, (*actions, *late, *low, *silent, *judges)
+    watched = replace(watched, saves=tuple(saves))
+    watched, late = _overdue(watched)
+    watched, low = _room(watched, sighting)
+    watched, silent = silent_parts(watched, sighting, patience)
+    return watched, (*actions, *late, *low, *silent, *judges)
 
 
-def unseen(known: Watched, rule: WatchRule, why: str, *, now: float) -> tuple[Watched, tuple[WatchEvent, ...]]:
+def unseen(watched: Watched, rule: WatchRule, why: str, *, now: float) -> tuple[Watched, tuple[WatchEvent, ...]]:
     """Note that the tree cannot be seen: what is known of it stays, and that it lasts is told once.
 
     Args:
-        known: Before.
+        watched: Before.
         rule: When what is told.
         why: In words that stand alone.
         now: As in `observe`.
     """
-    now = max(now, known.now)
-    since = now if known.unseen_since is None else known.unseen_since
-    known = replace(known, now=now, unseen_since=since)
-    if not known.saves or known.unseen_told or now - since < patience_of(known, rule):
-        return known, ()
+    now = max(now, watched.now)
+    since = now if watched.unseen_since is None else watched.unseen_since
+    watched = replace(watched, now=now, unseen_since=since)
+    if not watched.saves or watched.unseen_told or now - since < patience_of(watched, rule):
+        return watched, ()
     finding = unknown(
         Code.UNREADABLE,
         f"the tree cannot be seen for {lasting(now - since)}: {why}",
         remedy="see whether its disk is mounted and answers",
     )
-    newest = known.saves[0]
+    newest = watched.saves[0]
     event = replace(_event(EventKind.UNREADABLE, newest, findings=(finding,)), name=None, step=None, word=None)
-    return replace(known, unseen_told=True), (replace(event, subject=f"tree {event.subject}"),)
+    return replace(watched, unseen_told=True), (replace(event, subject=f"tree {event.subject}"),)
 
 
-def patience_of(known: Watched, rule: WatchRule) -> float:
+def patience_of(watched: Watched, rule: WatchRule) -> float:
     """Return how many seconds a save may rest before what is missing is told."""
     if rule.patience is not None:
         return rule.patience
-    return max(LEAST_PATIENCE, TIMES_USUAL * median(known.durations) if known.durations else 0.0)
+    return max(LEAST_PATIENCE, TIMES_USUAL * median(watched.durations) if watched.durations else 0.0)
 
 
-def _seen(known: KnownSave | None, seen: SeenSave, rule: WatchRule, now: float, *, moves: bool) -> KnownSave:
+def _seen(known_save: KnownSave | None, seen_save: SeenSave, rule: WatchRule, now: float, *, moves: bool) -> KnownSave:
     """Return what is known of a save after a poll shows it.
 
     Args:
-        known: Before.
-        seen: By this poll; its age tells how long it rests already.
+        known_save: Before.
+        seen_save: By this poll; its age tells how long it rests already.
         rule: When it has come to rest.
         now: By the watch's clock.
         moves: Whether somewhere in the tree a rank still writes what it renames when it is done.
     """
-    if known is not None and known.fingerprint == seen.fingerprint:
-        if known.state is SaveState.GOOD or "" in {known.beside, seen.beside} or known.beside == seen.beside:
-            changed = now if moves and seen.incomplete else known.changed_at
-            still = min(known.still + 1, rule.settle)
-            return replace(known, still=still, changed_at=changed, beside=seen.beside or known.beside)
+    if known_save is not None and known_save.fingerprint == seen_save.fingerprint:
+        if (
+            known_save.state is SaveState.GOOD
+            or "" in {known_save.beside, seen_save.beside}
+            or known_save.beside == seen_save.beside
+        ):
+            changed = now if moves and seen_save.incomplete else known_save.changed_at
+            still = min(known_save.still + 1, rule.settle)
+            return replace(known_save, still=still, changed_at=changed, beside=seen_save.beside or known_save.beside)
         return replace(  # a record of it, which may have been half written when it was read
-            known, beside=seen.beside, state=SaveState.SAVING, changed_at=now, still=0, judged_at=None
+            known_save, beside=seen_save.beside, state=SaveState.SAVING, changed_at=now, still=0, judged_at=None
         )
-    if known is not None and known.good_as == seen.fingerprint:  # a folder could not be listed for a while
-        return replace(known, fingerprint=seen.fingerprint, state=SaveState.GOOD, judged_at=now, read_again=False)
-    at = now - (seen.age or 0.0)
-    good_ns = None if known is None else known.good_ns
-    newly = seen.written_ns is not None and good_ns is not None and seen.written_ns[0] > good_ns
-    was_told = known is None or known.state in {SaveState.GOOD, SaveState.BAD}
+    if (
+        known_save is not None and known_save.good_as == seen_save.fingerprint
+    ):  # a folder could not be listed for a while
+        return replace(
+            known_save, fingerprint=seen_save.fingerprint, state=SaveState.GOOD, judged_at=now, read_again=False
+        )
+    at = now - (seen_save.age or 0.0)
+    good_ns = None if known_save is None else known_save.good_ns
+    newly = seen_save.written_ns is not None and good_ns is not None and seen_save.written_ns[0] > good_ns
+    was_told = known_save is None or known_save.state in {SaveState.GOOD, SaveState.BAD}
     return KnownSave(
-        key=seen.key,
-        name=seen.name,
-        step=seen.step,
-        fingerprint=seen.fingerprint,
+        key=seen_save.key,
+        name=seen_save.name,
+        step=seen_save.step,
+        fingerprint=seen_save.fingerprint,
         state=SaveState.SAVING,
-        first_seen=at if known is None or was_told else known.first_seen,
+        first_seen=at if known_save is None or was_told else known_save.first_seen,
         changed_at=at,
-        was_good=known is not None and known.was_good and not newly,
-        good_as="" if known is None else known.good_as,
-        newest_ns=None if seen.written_ns is None else seen.written_ns[1],
+        was_good=known_save is not None and known_save.was_good and not newly,
+        good_as="" if known_save is None else known_save.good_as,
+        newest_ns=None if seen_save.written_ns is None else seen_save.written_ns[1],
         good_ns=good_ns,
         rewritten=newly,
-        files=seen.files,
-        good_files=0 if known is None else known.good_files,
-        beside=seen.beside,
+        files=seen_save.files,
+        good_files=0 if known_save is None else known_save.good_files,
+        beside=seen_save.beside,
     )
 
 
-def _with_new(known: Watched, saves: list[KnownSave], before: dict[str, KnownSave], seen: Sighting) -> Watched:
+def _with_new(watched: Watched, saves: list[KnownSave], before: dict[str, KnownSave], sighting: Sighting) -> Watched:
     """Note when a save came last; of those that the first poll finds, their files' times tell."""
-    if known.last_new is None:
-        ages = {save.key: save.age or 0.0 for save in seen.saves}
+    if watched.last_new is None:
+        ages = {save.key: save.age or 0.0 for save in sighting.saves}
         newest = min(ages, key=lambda key: ages[key], default=None)
-        return known if newest is None else replace(known, last_new=known.now - ages[newest], newest=newest)
+        return watched if newest is None else replace(watched, last_new=watched.now - ages[newest], newest=newest)
     new = [
         save
         for save in saves
         if save.key not in before or (before[save.key].was_good and not save.was_good)  # written once more
     ]
     if not new:
-        return known
-    intervals = (*known.intervals, known.now - known.last_new)[-USUAL:]
-    return replace(known, last_new=known.now, newest=new[0].key, intervals=intervals, overdue_told=False)
+        return watched
+    intervals = (*watched.intervals, watched.now - watched.last_new)[-USUAL:]
+    return replace(watched, last_new=watched.now, newest=new[0].key, intervals=intervals, overdue_told=False)
 
 
 def _next(
-    save: KnownSave, seen: SeenSave, rule: WatchRule, known: Watched, *, usual: int
+    save: KnownSave, seen_save: SeenSave, rule: WatchRule, watched: Watched, *, usual: int
 ) -> tuple[KnownSave, Action | None]:
     """Return how far a save is, and what is to be done about it.
 
     Args:
         save: As far as it is known.
-        seen: By this poll.
+        seen_save: By this poll.
         rule: When what is told.
-        known: What else is known, and when it is.
+        watched: What else is known, and when it is.
         usual: How many files the good save before it has. One with fewer, of which no record says that it is finished,
             may be under way, though it lacks nothing that must be there.
     """
-    unchanged = known.now - save.changed_at
+    unchanged = watched.now - save.changed_at
     rests = save.still >= rule.settle or (rule.rested is not None and unchanged >= rule.rested)
-    final = rests and unchanged >= patience_of(known, rule)
-    if not seen.incomplete:
-        if not rests or (seen.files < usual and not seen.is_committed and not final):
+    final = rests and unchanged >= patience_of(watched, rule)
+    if not seen_save.incomplete:
+        if not rests or (seen_save.files < usual and not seen_save.is_committed and not final):
             return save, None
         save = replace(save, state=SaveState.COMPLETE, told_incomplete=False)
         return save, _judge(save, rule, final=final) if final or save.judged_at is None else None
@@ -230,7 +238,7 @@ def _next(
     return replace(save, told_incomplete=True), _event(
         EventKind.SAVE_INCOMPLETE,
         save,
-        findings=(_incomplete(save, seen, known.now - save.first_seen), *seen.incomplete),
+        findings=(_incomplete(save, seen_save, watched.now - save.first_seen), *seen_save.incomplete),
     )
 
 
@@ -266,26 +274,31 @@ def _judge(save: KnownSave, rule: WatchRule, *, final: bool = False, cold: bool 
     )
 
 
-def _incomplete(save: KnownSave, seen: SeenSave, since: float) -> Finding:
-    where = f" on {on_ranks(seen.ranks)}" if seen.ranks else ""
-    why = "" if seen.ranks else f": {seen.incomplete[0].message}"
+def _incomplete(save: KnownSave, seen_save: SeenSave, since: float) -> Finding:
+    where = f" on {on_ranks(seen_save.ranks)}" if seen_save.ranks else ""
+    why = "" if seen_save.ranks else f": {seen_save.incomplete[0].message}"
     return unknown(
         Code.SAVE_INCOMPLETE,
         f"{save.name} is not whole{where} {lasting(since)} after it was seen first, and nothing of it changes any more"
         + why,
         remedy="look for a rank that hangs: its log ends first",
-        ranks=seen.ranks,
+        ranks=seen_save.ranks,
     )
 
 
-def _overdue(known: Watched) -> tuple[Watched, tuple[WatchEvent, ...]]:
+def _overdue(watched: Watched) -> tuple[Watched, tuple[WatchEvent, ...]]:
     """Say once that no save has come for much longer than usual."""
-    if known.last_new is None or len(known.intervals) < LEAST_INTERVALS or not known.saves or known.overdue_told:
-        return known, ()
-    usual, passed = median(known.intervals), known.now - known.last_new
+    if (
+        watched.last_new is None
+        or len(watched.intervals) < LEAST_INTERVALS
+        or not watched.saves
+        or watched.overdue_told
+    ):
+        return watched, ()
+    usual, passed = median(watched.intervals), watched.now - watched.last_new
     if passed <= TIMES_USUAL * usual:
-        return known, ()
-    last = next((save for save in known.saves if save.key == known.newest), known.saves[0])
+        return watched, ()
+    last = next((save for save in watched.saves if save.key == watched.newest), watched.saves[0])
     finding = suspect(
         Code.SAVE_OVERDUE,
         f"no checkpoint for {lasting(passed)} since {last.name}; usually one comes every {lasting(usual)}",
@@ -293,47 +306,47 @@ def _overdue(known: Watched) -> tuple[Watched, tuple[WatchEvent, ...]]:
     )
     event = _event(EventKind.SAVE_OVERDUE, last, findings=(finding,))
     # That a save's own files change says nothing of the next one.
-    subject = f"{known.newest} {round(known.last_new)}"
-    return replace(known, overdue_told=True), (replace(event, subject=subject),)
+    subject = f"{watched.newest} {round(watched.last_new)}"
+    return replace(watched, overdue_told=True), (replace(event, subject=subject),)
 
 
-def _room(known: Watched, seen: Sighting) -> tuple[Watched, tuple[WatchEvent, ...]]:
+def _room(watched: Watched, sighting: Sighting) -> tuple[Watched, tuple[WatchEvent, ...]]:
     """Say once that there is no room for the next save; while one is written it takes its own."""
-    sizes = {save.key: save.nbytes for save in seen.saves}
-    good = next((save for save in known.saves if save.state is SaveState.GOOD and sizes.get(save.key)), None)
-    under_way = any(save.state is SaveState.SAVING and not save.told_incomplete for save in known.saves)
-    if seen.free_bytes is None or good is None or under_way:
-        return known, ()
+    sizes = {save.key: save.nbytes for save in sighting.saves}
+    good = next((save for save in watched.saves if save.state is SaveState.GOOD and sizes.get(save.key)), None)
+    under_way = any(save.state is SaveState.SAVING and not save.told_incomplete for save in watched.saves)
+    if sighting.free_bytes is None or good is None or under_way:
+        return watched, ()
     need = sizes[good.key] or 0
-    if seen.free_bytes >= need or known.low_told:
-        return replace(known, low_told=seen.free_bytes < need), ()
+    if sighting.free_bytes >= need or watched.low_told:
+        return replace(watched, low_told=sighting.free_bytes < need), ()
     finding = suspect(
         Code.DISK_SPACE_LOW,
-        f"the next checkpoint will not fit: {in_gib(seen.free_bytes)} are free, and {good.name} has {in_gib(need)}",
+        f"the next checkpoint will not fit: {in_gib(sighting.free_bytes)} are free, and {good.name} has {in_gib(need)}",
         remedy="ckpttool prune says what may go",
     )
-    return replace(known, low_told=True), (_event(EventKind.DISK_SPACE_LOW, good, findings=(finding,)),)
+    return replace(watched, low_told=True), (_event(EventKind.DISK_SPACE_LOW, good, findings=(finding,)),)
 
 
-def judged(known: Watched, judgement: Judgement) -> tuple[Watched, tuple[WatchEvent, ...]]:
+def judged(watched: Watched, judgement: Judgement) -> tuple[Watched, tuple[WatchEvent, ...]]:
     """Take in what reading a save showed; of files that changed meanwhile it says nothing.
 
     Returns:
         What is known now, and what is to be told.
     """
     asked = judgement.asked
-    save = next((save for save in known.saves if save.key == asked.key), None)
+    save = next((save for save in watched.saves if save.key == asked.key), None)
     if save is None or save.fingerprint != asked.fingerprint:
-        return known, ()
+        return watched, ()
     if save.state is not SaveState.GOOD and save.beside != asked.beside:
-        return known, ()
+        return watched, ()
     against = blocking(judgement.findings)
-    after = replace(save, judged_at=known.now, word=judgement.word, seal_tried=asked.seal)
+    after = replace(save, judged_at=watched.now, word=judgement.word, seal_tried=asked.seal)
     kind = _kind(save, judgement, against)
     if kind is None:  # a save under way may look so, or nobody knows: it is read again
-        return _with(known, replace(after, state=SaveState.COMPLETE)), ()
+        return _with(watched, replace(after, state=SaveState.COMPLETE)), ()
     if kind in _NOT_KNOWN and save.state is SaveState.BAD:  # told already
-        return _with(known, after), ()
+        return _with(watched, after), ()
     if kind in {EventKind.GOOD, EventKind.READ_AGAIN}:
         after = replace(
             after,
@@ -346,11 +359,11 @@ def judged(known: Watched, judgement: Judgement) -> tuple[Watched, tuple[WatchEv
         )
         if not save.was_good:
             took = max(0.0, save.changed_at - save.first_seen)
-            known = replace(known, durations=(*known.durations, took)[-USUAL:])
+            watched = replace(watched, durations=(*watched.durations, took)[-USUAL:])
     else:
         after = replace(after, state=SaveState.BAD)
     event = _event(kind, after, findings=against, cached=judgement.cached, sealed=judgement.sealed)
-    return _with(known, after), (event,)
+    return _with(watched, after), (event,)
 
 
 def _kind(save: KnownSave, judgement: Judgement, against: tuple[Finding, ...]) -> EventKind | None:
@@ -376,8 +389,8 @@ def _kind(save: KnownSave, judgement: Judgement, against: tuple[Finding, ...]) -
     return EventKind.BAD if at_once else None
 
 
-def _with(known: Watched, save: KnownSave) -> Watched:
-    return replace(known, saves=tuple(save if other.key == save.key else other for other in known.saves))
+def _with(watched: Watched, save: KnownSave) -> Watched:
+    return replace(watched, saves=tuple(save if other.key == save.key else other for other in watched.saves))
 
 
 def _event(
@@ -400,29 +413,29 @@ def _event(
     )
 
 
-def left_unread(known: Watched, rule: WatchRule) -> tuple[str, ...]:
+def left_unread(watched: Watched, rule: WatchRule) -> tuple[str, ...]:
     """Say of a look that is the only one which saves it did not read, and why, a sentence each, newest first."""
     texts = []
-    for save in known.saves:
+    for save in watched.saves:
         if save.state in {SaveState.GOOD, SaveState.BAD} or save.told_incomplete:
             continue
-        unchanged, rested = known.now - save.changed_at, rule.rested or 0.0
+        unchanged, rested = watched.now - save.changed_at, rule.rested or 0.0
         if unchanged < rested:
             why = f"a file of it changed {lasting(unchanged)} ago, and it has come to rest after {lasting(rested)}"
             way = f"look again in {lasting(rested - unchanged)}, or give less with --settle and --every"
         else:
-            why = f"it is not whole yet, which is told after {lasting(patience_of(known, rule))} (--patience)"
+            why = f"it is not whole yet, which is told after {lasting(patience_of(watched, rule))} (--patience)"
             way = "look again then, or run ckpttool scan"
         texts.append(f"{save.name} was not read: {why}; {way}")
     return tuple(texts)
 
 
-def is_idle(known: Watched) -> bool:
+def is_idle(watched: Watched) -> bool:
     """Tell whether nothing waits to come to rest, so that names alone need be looked at.
 
     What was told as not whole waits no longer: a training that died left it.
     """
     return all(
         save.state in {SaveState.GOOD, SaveState.BAD} or (save.state is SaveState.SAVING and save.told_incomplete)
-        for save in known.saves
+        for save in watched.saves
     )

@@ -8,19 +8,19 @@ from ckpttool.core.domain.units import lasting
 from ckpttool.watch.model import EventKind, KnownNode, Sighting, Watched, WatchEvent
 
 
-def silent_parts(known: Watched, seen: Sighting, patience: float) -> tuple[Watched, tuple[WatchEvent, ...]]:
+def silent_parts(watched: Watched, sighting: Sighting, patience: float) -> tuple[Watched, tuple[WatchEvent, ...]]:
     """Say once of each machine that its part is written no longer, or is not there."""
-    before = {node.number: node for node in known.nodes}
+    before = {node.number: node for node in watched.nodes}
     nodes, reported = [], []
-    for node_state in seen.nodes:
+    for node_state in sighting.nodes:
         node = before.get(node_state.number)
         if node is None or node.mark != node_state.mark:
-            node = KnownNode(number=node_state.number, name=node_state.name, mark=node_state.mark, since=known.now)
-        elif not node.told and known.now - node.since >= patience:
+            node = KnownNode(number=node_state.number, name=node_state.name, mark=node_state.mark, since=watched.now)
+        elif not node.told and watched.now - node.since >= patience:
             node = replace(node, told=True)
-            reported.append(_of_node(node, known.now))
+            reported.append(_of_node(node, watched.now))
         nodes.append(node)
-    return replace(known, nodes=tuple(nodes)), tuple(reported)
+    return replace(watched, nodes=tuple(nodes)), tuple(reported)
 
 
 def _of_node(node: KnownNode, now: float) -> WatchEvent:
@@ -38,6 +38,6 @@ def _of_node(node: KnownNode, now: float) -> WatchEvent:
     return WatchEvent(kind=kind, subject=subject, name=None, step=None, findings=(finding,))
 
 
-def is_silent(known: Watched, number: int, patience: float) -> bool:
+def is_silent(watched: Watched, number: int, patience: float) -> bool:
     """Tell whether a machine's part is so old that what others took away since may still stand in it."""
-    return any(node.number == number and known.now - node.since >= patience / 2 for node in known.nodes)
+    return any(node.number == number and watched.now - node.since >= patience / 2 for node in watched.nodes)

@@ -131,20 +131,20 @@ def assert_meant(question: WatchQuestion, tree: Tree) -> None:
         raise UsageError(f"--part-out: {source} holds parts already; give the tree that this machine sees")
 
 
-def sighting(tree: Tree, listed: Moves, question: WatchQuestion, known: Watched, wall: float) -> Sighting:
+def sighting(tree: Tree, listed: Moves, question: WatchQuestion, watched: Watched, wall: float) -> Sighting:
     """Return what there is to see of a tree, but for the room on its disk.
 
     Args:
         tree: As it was listed.
         listed: Which of its files are not finished yet.
         question: Whether it is a part, how hard its shards are to be looked at, and how long patience lasts.
-        known: Which saves are good, and which machines fell silent.
+        watched: Which saves are good, and which machines fell silent.
         wall: Seconds since 1970.
     """
     ordered = newest_first(tree.inventory.checkpoints)
     complete = not tree.inventory.unlisted
     if tree.machines is None and question.part is None:
-        beside = _Beside(tree, known)
+        beside = _Beside(tree, watched)
         own = tuple(seen_save(checkpoint, wall, beside=beside.of(checkpoint)) for checkpoint in ordered)
         return Sighting(saves=own, whole=complete, under_way=_moved(tree.storage, listed.unfinished))
     merge = merge_of(tree)
@@ -153,8 +153,8 @@ def sighting(tree: Tree, listed: Moves, question: WatchQuestion, known: Watched,
         # That there are fewer than usual is for whoever sees all of them to judge: what is here is to be read.
         return Sighting(saves=tuple(replace(part, files=0) for part in parts), whole=complete)
     saves = []
-    patience = patience_of(known, question.rule)
-    silent = {node.number for node in known.nodes if is_silent(known, node.number, patience)}
+    patience = patience_of(watched, question.rule)
+    silent = {node.number for node in watched.nodes if is_silent(watched, node.number, patience)}
     behind = _left_behind(tree, silent)
     for checkpoint in ordered:
         if key_of(checkpoint) not in behind:
@@ -167,9 +167,9 @@ def sighting(tree: Tree, listed: Moves, question: WatchQuestion, known: Watched,
 class _Beside:
     """What lies in the folder of a save beside its shards, of saves that are not known to be good."""
 
-    def __init__(self, tree: Tree, known: Watched) -> None:
+    def __init__(self, tree: Tree, watched: Watched) -> None:
         self._tree = tree
-        self._good = {save.key for save in known.saves if save.state is SaveState.GOOD}
+        self._good = {save.key for save in watched.saves if save.state is SaveState.GOOD}
 
     def of(self, checkpoint: Checkpoint) -> str:
         """Return what differs where something of it moved; empty where nobody needs to know, or it has no folder."""
@@ -275,10 +275,10 @@ _MOST_HOSTS = 4
 
 def _nodes(merge: Merge) -> tuple[SeenNode, ...]:
     """Return the machines that write parts of a tree, and of those that do not, which part is not there."""
-    looked = {seat.number: seat for seat in merge.looked}
+    seats = {seat.number: seat for seat in merge.looked}
     return tuple(
         SeenNode(number=number, name=seat.name, mark=str(seat.began_ns))
-        if (seat := looked.get(number)) is not None
+        if (seat := seats.get(number)) is not None
         else SeenNode(number=number, name=f"part {number} of {merge.of}", mark="")
         for number in range(1, merge.of + 1)
     )

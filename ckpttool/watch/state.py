@@ -82,30 +82,30 @@ def state_place(root: str, environment: Mapping[str, str], *, table: str) -> str
 
 def state_bytes(state: WatchState) -> bytes:
     """Spell a state; `read_state` reads it back."""
-    known = state.watched
+    watched = state.watched
     document = {
         "schema": SCHEMA,
         "boot": state.boot,
         "seconds": float(state.seconds),
         "wall": float(state.wall),
-        "now": float(known.now),
-        "last_new": known.last_new,
-        "intervals": [*known.intervals],
-        "durations": [*known.durations],
-        "newest": None if known.newest is None else spelled(known.newest),
-        "overdue_told": known.overdue_told,
-        "low_told": known.low_told,
-        "unseen_since": known.unseen_since,
-        "unseen_told": known.unseen_told,
-        "under_way": known.under_way,
+        "now": float(watched.now),
+        "last_new": watched.last_new,
+        "intervals": [*watched.intervals],
+        "durations": [*watched.durations],
+        "newest": None if watched.newest is None else spelled(watched.newest),
+        "overdue_told": watched.overdue_told,
+        "low_told": watched.low_told,
+        "unseen_since": watched.unseen_since,
+        "unseen_told": watched.unseen_told,
+        "under_way": watched.under_way,
         "nodes": [
             {name: getattr(node, name) for name in KnownNode.__slots__} | {"name": spelled(node.name)}
-            for node in known.nodes
+            for node in watched.nodes
         ],
         "saves": [
             {name: getattr(save, name) for name in KnownSave.__slots__}
             | {"key": spelled(save.key), "name": spelled(save.name)}
-            for save in known.saves
+            for save in watched.saves
         ],
     }
     return closed(json.dumps(document)[:-1])

@@ -157,14 +157,14 @@ class Watch:
         """Look once, tell what there is to tell, and begin to read what has come to rest."""
         while not self._stopping and self._take(0):
             pass
-        seen, now = self._look(), self._now()
+        current, now = self._look(), self._now()
         self.polled_at = self._machine.wall()
         self._keep_part(moved=not self._is_idle)
-        if isinstance(seen, str):
-            self._tell_and_keep(*unseen(self.known, self._rule, seen, now=now))
+        if isinstance(current, str):
+            self._tell_and_keep(*unseen(self.known, self._rule, current, now=now))
             return
-        known, actions = observe(self.known, seen, self._rule, now=now)
-        self._tell_and_keep(known, tuple(action for action in actions if isinstance(action, WatchEvent)))
+        watched, actions = observe(self.known, current, self._rule, now=now)
+        self._tell_and_keep(watched, tuple(action for action in actions if isinstance(action, WatchEvent)))
         being_read = None if self._reading is None else self._reading.asked
         self._waiting = [
             action
@@ -232,8 +232,8 @@ class Watch:
         if tree.machines is not None:
             self._rule = replace(self._rule, again=0.0)  # whoever has the files reads them once more
         self._files = InPlace(tree, 0 if self._files is None else self._files.turn)
-        seen = sighting(tree, listed, self.question, self.known, self._machine.wall())
-        return replace(seen, free_bytes=self._free())
+        current = sighting(tree, listed, self.question, self.known, self._machine.wall())
+        return replace(current, free_bytes=self._free())
 
     def _keep_part(self, *, moved: bool = False) -> None:
         if self._part is not None:
@@ -265,15 +265,15 @@ class Watch:
         while self._reading is None and self._waiting and not self._stopping:
             asked = self._waiting.pop(0)
             tree = self._tree
-            found = (
+            checkpoints = (
                 []
                 if tree is None
                 else [checkpoint for checkpoint in tree.inventory.checkpoints if key_of(checkpoint) == asked.key]
             )
-            if tree is None or not found or (asked.early and is_cached(tree, found[0]) is not False):
+            if tree is None or not checkpoints or (asked.early and is_cached(tree, checkpoints[0]) is not False):
                 continue
             own = tree if tree.machines is not None else replace(tree, storage=open_storage(tree.inventory.root))
-            self._reading = Reading(self.question, own, found[0], asked, self._mail.put)
+            self._reading = Reading(self.question, own, checkpoints[0], asked, self._mail.put)
 
     def _take(self, seconds: float | None) -> bool:
         """Wait for what is being read to be read, and tell what it is; False where nothing came in time."""
@@ -305,7 +305,7 @@ class Watch:
 
     # What is told.
 
-    def _tell_and_keep(self, known: Watched, events: tuple[WatchEvent, ...]) -> None:
+    def _tell_and_keep(self, watched: Watched, events: tuple[WatchEvent, ...]) -> None:
         """Tell what there is to tell, and only then know that it was told: an interrupt may come at any moment."""
         for event in events:
             if self._part is not None and event.kind is not EventKind.DISK_SPACE_LOW:
@@ -313,7 +313,7 @@ class Watch:
             if self._stopping:  # the next watch tells it: a hook may take a minute
                 return
             self._announce(event)
-        self.known = known
+        self.known = watched
         self._keep()
 
     def _announce(self, event: WatchEvent) -> None:
@@ -370,8 +370,8 @@ class Watch:
         """
         if self._place is None:
             return
-        now, known = self._now(), replace(self.known, now=0.0)
-        if not always and self._kept is not None and self._kept[0] == known and now - self._kept[1] < KEEP_SECONDS:
+        now, watched = self._now(), replace(self.known, now=0.0)
+        if not always and self._kept is not None and self._kept[0] == watched and now - self._kept[1] < KEEP_SECONDS:
             return
         state = WatchState(
             watched=replace(self.known, now=max(now, self.known.now)),
@@ -387,7 +387,7 @@ class Watch:
             self._say("state", f"{error}; the watch goes on, and what it tells now the next one tells again")
             return
         self._said.pop("state", None)
-        self._kept = known, now
+        self._kept = watched, now
 
 
 @contextmanager

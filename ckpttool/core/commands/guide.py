@@ -37,12 +37,12 @@ def guide(topic: TopicArgument = None, fmt: FormatOpt = Format.TABLE) -> None:
     """
     # As a link on a page spells it, too.
     name = None if topic is None else topic.strip().lower().replace("_", "-").partition(".md")[0]
-    found = None if name is None else pages.page(name)
-    if topic is not None and found is None:
+    page_text = None if name is None else pages.page(name)
+    if topic is not None and page_text is None:
         raise unknown_word("page", topic, pages.topics(), "`ckpttool guide` lists all pages")
     if fmt is Format.JSON:
         output.result(dumps(pages.document(name)))
-    elif found is not None:
-        output.page(found)
+    elif page_text is not None:
+        output.page(page_text)
     else:
         output.result(pages.list_text(width=min(WIDTH, shutil.get_terminal_size().columns)))

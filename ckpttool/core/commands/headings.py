@@ -25,16 +25,16 @@ _EVERYWHERE = ("1, 2, 130", "ckpttool failed; a wrong command line; interrupted.
 
 def by_heading(command: Any, name: str, ctx: Any) -> dict[str, list[tuple[str, str]]]:  # noqa: ANN401  typer's own
     """Return each option and argument of a command as (`-q, --quiet`, what it does), by its `rich_help_panel`."""
-    found: dict[str, list[tuple[str, str]]] = {heading: [] for heading in HEADINGS}
+    by_title: dict[str, list[tuple[str, str]]] = {heading: [] for heading in HEADINGS}
     last: list[tuple[str, str]] = []
     for param in sorted(command.get_params(ctx), key=_place):
         if param.hidden or _word(param) in MEANS_NOTHING.get(name, ()):
             continue
         heading = param.rich_help_panel or OUTPUT
-        rows = last if heading == OUTPUT else found.setdefault(heading, [])
+        rows = last if heading == OUTPUT else by_title.setdefault(heading, [])
         rows.append((_form(param), _about(param, name)))
-    found[OUTPUT] = last
-    return {heading: rows for heading, rows in found.items() if rows}
+    by_title[OUTPUT] = last
+    return {heading: rows for heading, rows in by_title.items() if rows}
 
 
 def _place(param: Any) -> int:  # noqa: ANN401  as above
@@ -53,8 +53,8 @@ def ends(ctx: Any) -> list[tuple[str, str]]:  # noqa: ANN401  typer's own
 
 def exits_of(command: Any) -> Mapping[int, str]:  # noqa: ANN401  typer's own
     """Return what `exits` says of a command; nothing of one in a group that ends as the group does."""
-    found: Mapping[int, str] = getattr(command.callback, "exits", {})
-    return found
+    meanings: Mapping[int, str] = getattr(command.callback, "exits", {})
+    return meanings
 
 
 def _word(param: Any) -> str:  # noqa: ANN401  as above

@@ -96,9 +96,9 @@ class Command(_Helped, TyperCommand):
         """Show what there is in groups, all in the same two columns."""
         from ckpttool.core.commands.headings import by_heading
 
-        found = by_heading(self, _top(ctx), ctx)
-        longest = max((len(form) for rows in found.values() for form, _ in rows if len(form) <= _COLUMN), default=0)
-        for heading, rows in found.items():
+        by_title = by_heading(self, _top(ctx), ctx)
+        longest = max((len(form) for rows in by_title.values() for form, _ in rows if len(form) <= _COLUMN), default=0)
+        for heading, rows in by_title.items():
             with formatter.section(heading):
                 for form, text in rows:
                     _write_row(formatter, form, text, column=2 + longest + 2)
@@ -126,12 +126,12 @@ class Group(_Helped, TyperGroup):
         Raises:
             UsageError: There is none of that name; what was meant is said.
         """
-        known = self.list_commands(ctx)
-        if args[0] not in known and not ctx.resilient_parsing:
+        names = self.list_commands(ctx)
+        if args[0] not in names and not ctx.resilient_parsing:
             from difflib import get_close_matches
 
-            meant = get_close_matches(args[0].lower(), known, n=2, cutoff=0.75)
-            raise unknown_word("command", args[0], known, f"`{ctx.command_path} --help` lists them", meant or None)
+            matches = get_close_matches(args[0].lower(), names, n=2, cutoff=0.75)
+            raise unknown_word("command", args[0], names, f"`{ctx.command_path} --help` lists them", matches or None)
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ANN401  as above
@@ -176,13 +176,13 @@ def in_plain_words(error: typer.TyperException) -> str:
     word = next((opt for opt in param.opts if opt.startswith("--")), None) or str(param.metavar).strip("[]")
     if hasattr(fault, "param_type"):
         return f"{' '.join(filter(None, (word, param.metavar if word.startswith('--') else None)))} is missing"
-    found = re.fullmatch(_NO_NUMBER, error.message)
-    if found is None:  # also in typer 0.29, whose own words tell no value
+    match = re.fullmatch(_NO_NUMBER, error.message)
+    if match is None:  # also in typer 0.29, whose own words tell no value
         return f"{word}: {error.message}"
     noun = "number" if "float" in param.type.name else "whole number"
     low, high = getattr(param.type, "min", None), getattr(param.type, "max", None)
     limits = "".join(f" {side} {end}" for side, end in (("from", low), ("to", high)) if end is not None)
-    return f"{word} takes a {noun}{limits}, not {found['value']}"
+    return f"{word} takes a {noun}{limits}, not {match['value']}"
 
 
 def _too_many(fault: Any) -> str:  # noqa: ANN401  as above
@@ -207,13 +207,13 @@ def _unknown_option(word: str, ctx: Any) -> str:  # noqa: ANN401  as above
     """Say that there is no such option, and which one was meant."""
     from difflib import get_close_matches
 
-    known = [opt for param in ctx.command.get_params(ctx) for opt in (*param.opts, *param.secondary_opts)]
+    options = [opt for param in ctx.command.get_params(ctx) for opt in (*param.opts, *param.secondary_opts)]
     otherwise = next((way for words, way in _OTHERWISE.items() if word in words.split()), None)
     option = str(otherwise).partition(" ")[0]
-    if otherwise is not None and (not option.startswith("--") or option in known):
+    if otherwise is not None and (not option.startswith("--") or option in options):
         return f"there is no option {word}: {otherwise}"
-    meant = get_close_matches(word, [option for option in known if option.startswith("--")], n=2, cutoff=0.65)
-    return f"there is no option {word}" + (f": did you mean {' or '.join(meant)}?" if meant else "")
+    matches = get_close_matches(word, [option for option in options if option.startswith("--")], n=2, cutoff=0.65)
+    return f"there is no option {word}" + (f": did you mean {' or '.join(matches)}?" if matches else "")
 
 
 def _show_help(ctx: Any, _option: Any, wanted: bool) -> None:  # noqa: ANN401  as typer calls it

@@ -59,12 +59,12 @@ def duration(bare: str | None, *, to: str | None = None, least: float = 0) -> Ca
             raise typer.BadParameter(f"{text!r} is not a finite number")
         if number is None or unit is None:
             raise typer.BadParameter(f"{text!r} is no time such as 90s, 5m, 12h or 7d{without}")
-        meant = number * _SECONDS[unit] / _SECONDS[into]
-        if meant * _SECONDS[into] > _LONGEST:
+        seconds = number * _SECONDS[unit] / _SECONDS[into]
+        if seconds * _SECONDS[into] > _LONGEST:
             raise typer.BadParameter(f"{text!r} is longer than 1000 years")
-        if meant < least:
+        if seconds < least:
             raise typer.BadParameter(f"{text!r} is less than {least:g}{into}")
-        time = Time(meant)
+        time = Time(seconds)
         time.typed = text
         return time
 

@@ -59,12 +59,12 @@ def assert_replaceable(path: str, *, option: str, is_ours: Callable[[ByteSource]
 def root_of(tree: TreeQuestion) -> str | None:
     """Return the folder that is looked at; None where there is none, which the report itself then says."""
     try:
-        found = locate(tree.path, layout=tree.layout, config=tree.config)
+        located = locate(tree.path, layout=tree.layout, config=tree.config)
     except UsageError:  # several trees: nothing is changed in any
         return tree.path or os.curdir
     except CkptToolError:
         return None
-    return found.storage.root if found.layout.is_tree else None
+    return located.storage.root if located.layout.is_tree else None
 
 
 def whole(judge: Callable[[str], bool]) -> Callable[[ByteSource], bool]:

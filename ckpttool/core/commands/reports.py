@@ -97,22 +97,22 @@ def codes(texts: list[str] | None) -> tuple[Code, ...]:
 def _code(text: str) -> Code:
     from ckpttool.core.decide.preflight import NEVER_ALLOWED
 
-    known = [code.value for code in Code if code not in NEVER_ALLOWED]
-    if text in known:
+    valid_codes = [code.value for code in Code if code not in NEVER_ALLOWED]
+    if text in valid_codes:
         return Code(text)
     from difflib import get_close_matches
 
-    close = get_close_matches(text, known, n=2)
+    close = get_close_matches(text, valid_codes, n=2)
     advice = f"did you mean {' or '.join(close)}?" if close else "`ckpttool explain` lists all codes"
     raise UsageError(f"--allow {text}: no finding that can be allowed has that code; {advice}")
 
 
 def _file(text: str) -> tuple[ReportFormat, str]:
     word, _, path = text.partition("=")
-    known = [report_format.value for report_format in ReportFormat if report_format is not ReportFormat.TABLE]
-    if word not in known or not path:
+    formats = [report_format.value for report_format in ReportFormat if report_format is not ReportFormat.TABLE]
+    if word not in formats or not path:
         raise UsageError(
-            f"--report takes FORMAT=FILE with one of {', '.join(known)}, such as junit=out.xml, not {text!r}"
+            f"--report takes FORMAT=FILE with one of {', '.join(formats)}, such as junit=out.xml, not {text!r}"
         )
     if path == "-":
         raise UsageError(f"--report {text}: it takes a file; --format {word} writes to stdout")

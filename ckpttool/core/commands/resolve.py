@@ -147,12 +147,12 @@ def _print(answer: Resolution, names: Sequence[str]) -> ExitCode:
     if isinstance(answer.decision, NoResumePoint):
         output.error(f"nothing in {answer.decision.root} can be resumed from: without --print the answer says why")
         return code
-    found = dict(members(document(answer)))
-    output.result("\n".join([_value(found, name) for name in names]))
+    document_members = dict(members(document(answer)))
+    output.result("\n".join([_value(document_members, name) for name in names]))
     return code
 
 
-def _value(found: Mapping[str, Document], name: str) -> str:
+def _value(document_members: Mapping[str, Document], name: str) -> str:
     """Return the line of a field by its dotted name or its last word.
 
     Raises:
@@ -161,11 +161,11 @@ def _value(found: Mapping[str, Document], name: str) -> str:
     from ckpttool.core.render.json import one_line
 
     # A last word alone is meant where it stands but once; of what is in a list there are as many as there are.
-    alike = [place for place in found if place.endswith(f".{name}") and not re.search(r"\.[0-9]+\.", place)]
-    place = name if name in found or len(alike) != 1 else alike[0]
-    if place not in found:
-        raise unknown_word("field", name, list(found), "--format json shows them", meant=alike)
-    line = one_line(found[place])
+    alike = [place for place in document_members if place.endswith(f".{name}") and not re.search(r"\.[0-9]+\.", place)]
+    place = name if name in document_members or len(alike) != 1 else alike[0]
+    if place not in document_members:
+        raise unknown_word("field", name, list(document_members), "--format json shows them", meant=alike)
+    line = one_line(document_members[place])
     if line is None:
         raise UsageError(f"--print {place}: it is more than a line of text; --format json has it")
     return line

@@ -54,9 +54,9 @@ def scan(
         from ckpttool.core.verbs.scanning import with_note_of_others  # its help need not wait for it
 
         question = tree.question(sizes=True, path=path)
-        found = with_note_of_others(ckpttool.scan(question), question)
-        say_tree(found, quiet=quiet, verbose=look.verbose)
-        return Listing(inventory=found.inventory, now=clock(), limit=limit, view=look.view())
+        scanned = with_note_of_others(ckpttool.scan(question), question)
+        say_tree(scanned, quiet=quiet, verbose=look.verbose)
+        return Listing(inventory=scanned.inventory, now=clock(), limit=limit, view=look.view())
 
     if not below:
         raise typer.Exit(show_each(ask, (tree.path, *(more or ())), fmt))

@@ -47,6 +47,6 @@ def schema(name: NameArgument = None, fmt: FormatOpt = Format.TABLE) -> None:
         return
     noun = name.removeprefix("ckpttool/").removesuffix("/1")
     if noun not in schemas.names():
-        meant = [_OF_COMMAND[noun]] if noun in _OF_COMMAND else ()
-        raise unknown_word("document", name, schemas.names(), "`ckpttool schema` lists them", meant)
+        matches = [_OF_COMMAND[noun]] if noun in _OF_COMMAND else ()
+        raise unknown_word("document", name, schemas.names(), "`ckpttool schema` lists them", matches)
     output.result(dumps(schemas.schema(noun)))

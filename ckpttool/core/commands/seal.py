@@ -56,10 +56,10 @@ def seal(
     """
 
     def ask(path: str | None) -> Sealed:
-        found = ckpttool.scan(tree.question(sizes=True, path=path))
-        say_tree(found, quiet=quiet, verbose=verbose)
+        scanned = ckpttool.scan(tree.question(sizes=True, path=path))
+        say_tree(scanned, quiet=quiet, verbose=verbose)
         with engine.reading(quiet=quiet):
-            sealings = tuple(ckpttool.seal(found, tuple(checkpoint or ()), reseal=reseal, jobs=jobs))
-        return Sealed(inventory=found.inventory, sealings=sealings)
+            sealings = tuple(ckpttool.seal(scanned, tuple(checkpoint or ()), reseal=reseal, jobs=jobs))
+        return Sealed(inventory=scanned.inventory, sealings=sealings)
 
     raise typer.Exit(show_each(ask, (tree.path, *(more or ())), fmt))

@@ -97,10 +97,10 @@ class Settings(dict[str, Any]):
         if place is None:
             return {}
         self._place = str(place)
-        found = dict(_checked(self._place))
+        values = dict(_checked(self._place))
         if place.parent != here:  # further below, the tree in which somebody stands is meant
-            found.pop("dir", None)
-        return found
+            values.pop("dir", None)
+        return values
 
     def _is_ours(self, place: Path) -> bool:
         """Tell whether a file is there and nobody else can have written it; `prune` goes by what it says."""

@@ -125,9 +125,9 @@ SimulateMindFormers = Annotated[
 def _layout(name: str) -> str:
     from ckpttool.trainers.registry import layout_names  # who names none need not wait for all that there are
 
-    known = layout_names()
-    if name not in known:
-        raise typer.BadParameter(f"{name!r} is not one of {', '.join(map(repr, known))}.")
+    names = layout_names()
+    if name not in names:
+        raise typer.BadParameter(f"{name!r} is not one of {', '.join(map(repr, names))}.")
     return name
 
 
@@ -433,10 +433,10 @@ def _step_of_change(text: str | None) -> tuple[Step | None, int | None]:
 
 def say_tree(tree: ckpttool.Tree, *, quiet: bool, verbose: bool) -> None:
     """Say which tree is looked at: where another path was given, and with `--verbose` always."""
-    found = tree.inventory
+    inventory = tree.inventory
     health = "no health file" if tree.book.path is None else f"health file {tree.book.path}"
-    saves = counted(len(found.checkpoints), "checkpoint")
-    more = f"tree {found.root}, layout {found.layout}, {saves}, {health}"
+    saves = counted(len(inventory.checkpoints), "checkpoint")
+    more = f"tree {inventory.root}, layout {inventory.layout}, {saves}, {health}"
     output.looking_at(tree.resolved_from, quiet=quiet, more=more if verbose else None)
 
 

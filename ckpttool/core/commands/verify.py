@@ -208,8 +208,8 @@ def verify(
     with_stats: list[Verification] = []
 
     def ask(path: str | None) -> Verification:
-        found = _found(tree, path, quiet=quiet, verbose=look.verbose)
-        answer = replace(_verified(found, asked, check, engine, quiet=quiet), view=look.view())
+        scanned = _found(tree, path, quiet=quiet, verbose=look.verbose)
+        answer = replace(_verified(scanned, asked, check, engine, quiet=quiet), view=look.view())
         with_stats.extend([answer] if check.stats is not None else [])
         return answer
 
@@ -224,48 +224,48 @@ def _found(tree: TreeOptions, path: str | None, *, quiet: bool, verbose: bool) -
     question = tree.question(sizes=True, path=path)
     from ckpttool.core.verbs.scanning import with_note_of_others  # its help need not wait for it
 
-    found = with_note_of_others(ckpttool.scan(question), question)
-    say_tree(found, quiet=quiet, verbose=verbose)
-    return found
+    scanned = with_note_of_others(ckpttool.scan(question), question)
+    say_tree(scanned, quiet=quiet, verbose=verbose)
+    return scanned
 
 
 def _foreseen(
     tree: TreeOptions, asked: ckpttool.CheckQuestion, check: CheckOptions, path: str | None, *, quiet: bool
 ) -> Forecast:
-    found = _found(tree, path, quiet=quiet, verbose=False)
-    return ckpttool.forecast(found, check.today(asked, found, quiet=quiet))
+    scanned = _found(tree, path, quiet=quiet, verbose=False)
+    return ckpttool.forecast(scanned, check.today(asked, scanned, quiet=quiet))
 
 
-def _assert_watched(found: ckpttool.Tree, question: ckpttool.CheckQuestion, *, yes: bool) -> None:
+def _assert_watched(scanned: ckpttool.Tree, question: ckpttool.CheckQuestion, *, yes: bool) -> None:
     """See that somebody means it where so much leaves a store that it costs.
 
     Raises:
         UsageError: Nobody does.
     """
-    if yes or is_local(found.inventory.root) or (sys.stderr is not None and sys.stderr.isatty()):
+    if yes or is_local(scanned.inventory.root) or (sys.stderr is not None and sys.stderr.isatty()):
         return
     from ckpttool.core.verbs.verifying import bytes_to_read  # its help need not wait for it
 
-    nbytes = bytes_to_read(found, question)
+    nbytes = bytes_to_read(scanned, question)
     if nbytes > _DEAR_BYTES:
         raise UsageError(
-            f"{size(nbytes)} would leave {found.inventory.root}, and nobody watches: --yes, or --dry-run first"
+            f"{size(nbytes)} would leave {scanned.inventory.root}, and nobody watches: --yes, or --dry-run first"
         )
 
 
 def _verified(
-    found: ckpttool.Tree, asked: ckpttool.CheckQuestion, check: CheckOptions, engine: EngineOptions, *, quiet: bool
+    scanned: ckpttool.Tree, asked: ckpttool.CheckQuestion, check: CheckOptions, engine: EngineOptions, *, quiet: bool
 ) -> Verification:
     """Check what is asked for, and take the time."""
-    question = check.today(asked, found, quiet=quiet)
+    question = check.today(asked, scanned, quiet=quiet)
     if check.stats is not None:
-        _assert_stats_replaceable(check.stats, found)
-    _assert_watched(found, question, yes=check.yes)
+        _assert_stats_replaceable(check.stats, scanned)
+    _assert_watched(scanned, question, yes=check.yes)
     started = time.monotonic()
     with engine.reading(quiet=quiet):
-        verdicts = [event for event in ckpttool.verify(found, question) if isinstance(event, Verdict)]
+        verdicts = [event for event in ckpttool.verify(scanned, question) if isinstance(event, Verdict)]
     return Verification(
-        inventory=found.inventory,
+        inventory=scanned.inventory,
         verdicts=tuple(verdicts),
         level=question.level,
         seconds=time.monotonic() - started,

@@ -235,6 +235,6 @@ def stray_taken(path: str, *, title: str, instead: str, remedy: str, stops: bool
         remedy: What to do about it.
         stops: Whether it does harm even where a checkpoint is named.
     """
-    found = suspect if stops else note
+    make = suspect if stops else note
     message = f"{title} by itself would take it for the newest save, {instead}"
-    return found(Code.STRAY_TAKES_OVER, message, path=path, remedy=remedy)
+    return make(Code.STRAY_TAKES_OVER, message, path=path, remedy=remedy)

@@ -39,20 +39,20 @@ def with_drift(inventory: Inventory, drifts: Iterable[Drift]) -> Inventory:
 def _held_against(save: Checkpoint, drift: Drift, inventory: Inventory) -> Checkpoint:
     mine = (shard for shard in save.shards if (shard.rank, shard.role) == (drift.shard.rank, drift.shard.role))
     shard = next(mine, None)
-    known = {finding.path for finding in save.findings if finding.code is Code.REPLICA_DRIFTED}
-    if shard is None or shard.path in known or not _has_it(save, drift, inventory):
+    paths = {finding.path for finding in save.findings if finding.code is Code.REPLICA_DRIFTED}
+    if shard is None or shard.path in paths or not _has_it(save, drift, inventory):
         return save
     return replace(save, findings=(*save.findings, _inherited(shard, drift)))
 
 
 def _has_it(save: Checkpoint, drift: Drift, inventory: Inventory) -> bool:
-    found = drift.checkpoint
-    if not _same_run(save, found) or save.step is None or found.step is None or save.step < drift.since:
+    drifted = drift.checkpoint
+    if not _same_run(save, drifted) or save.step is None or drifted.step is None or save.step < drift.since:
         return False
-    if save.step <= found.step:
-        return not _is_after(save, found)
+    if save.step <= drifted.step:
+        return not _is_after(save, drifted)
     return not any(
-        _same_run(other, found) and other.step is not None and other.step < found.step and _is_after(other, found)
+        _same_run(other, drifted) and other.step is not None and other.step < drifted.step and _is_after(other, drifted)
         for other in inventory.checkpoints
     )
 

@@ -78,8 +78,8 @@ def _words(text: str) -> Iterator[_Word]:
     """Yield the codes of all comments; one on a line of its own speaks of the next line that is no comment."""
     waiting: list[tuple[str, int]] = []
     for number, line in enumerate(text.split("\n"), 1):
-        found = _COMMENT.search(line)
-        codes = [] if found is None else re.split(r"\s*,\s*", found["codes"] or "")
+        match = _COMMENT.search(line)
+        codes = [] if match is None else re.split(r"\s*,\s*", match["codes"] or "")
         waiting += [(code, number) for code in codes]
         if line.lstrip().startswith("#"):
             continue

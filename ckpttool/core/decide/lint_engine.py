@@ -123,12 +123,12 @@ def problems(view: _V, rules: Iterable[Rule[_V]], *, is_part: bool = False) -> I
             yield from ((rule, problem) for problem in rule.check(view))
 
 
-def findings(view: View, found: Iterable[tuple[Rule[_V], Problem]], *, path: str) -> tuple[Finding, ...]:
+def findings(view: View, rule_problems: Iterable[tuple[Rule[_V], Problem]], *, path: str) -> tuple[Finding, ...]:
     """Return what was found in a config as findings, in the order of the file and then of the words.
 
     Args:
         view: The config.
-        found: Each problem with the rule that found it.
+        rule_problems: Each problem with the rule that found it.
         path: The config, as the user gave it.
     """
     return as_the_file_has_them(
@@ -144,7 +144,7 @@ def findings(view: View, found: Iterable[tuple[Rule[_V], Problem]], *, path: str
                 line=view.line(problem.key),
             )
         )
-        for rule, problem in found
+        for rule, problem in rule_problems
     )
 
 

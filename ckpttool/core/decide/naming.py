@@ -32,8 +32,8 @@ def named(checkpoints: Iterable[Checkpoint], name: str) -> list[Checkpoint]:
     # Files of all saves may be called alike: then the folder says which save is meant.
     by_folder = (checkpoint for checkpoint in every if checkpoint.name in folders)
     by_file = (checkpoint for checkpoint in every if own in _files(checkpoint))
-    found = by_name or list(by_alias) or list(by_folder) or list(by_file)
-    return found or [checkpoint for checkpoint in every if _is_short(checkpoint, own)]
+    matches = by_name or list(by_alias) or list(by_folder) or list(by_file)
+    return matches or [checkpoint for checkpoint in every if _is_short(checkpoint, own)]
 
 
 def none_called(name: str, newest: Sequence[Checkpoint], root: str, *, also: str = "") -> UsageError:
@@ -49,9 +49,9 @@ def none_called(name: str, newest: Sequence[Checkpoint], root: str, *, also: str
     at_step = [checkpoint.name for checkpoint in newest if checkpoint.step is not None and str(checkpoint.step) == name]
     close = [LATEST] if also and name in {"newest", "last"} else (ends or at_step)[:2]
     close = [f"{close_name} (step {name})" for close_name in close] if close and close[0] in at_step else close
-    meant = f": did you mean {' or '.join(close)}? There" if close else "; there"
-    known = ", ".join(checkpoint.name for checkpoint in newest[:8]) + (", …" if len(newest) > 8 else "")  # noqa: PLR2004  a line
-    return UsageError(f"there is no checkpoint {name!r} in {root}{meant} are: {known or 'none'}{also}")
+    hint = f": did you mean {' or '.join(close)}? There" if close else "; there"
+    names = ", ".join(checkpoint.name for checkpoint in newest[:8]) + (", …" if len(newest) > 8 else "")  # noqa: PLR2004  a line
+    return UsageError(f"there is no checkpoint {name!r} in {root}{hint} are: {names or 'none'}{also}")
 
 
 def focused(checkpoints: Sequence[Checkpoint], focus: str, name: str | None) -> list[Checkpoint]:
@@ -65,13 +65,13 @@ def focused(checkpoints: Sequence[Checkpoint], focus: str, name: str | None) -> 
     Raises:
         UsageError: They mean different ones. A trainer may ignore a name beside a file, we do not.
     """
-    meant = named(checkpoints, focus)
+    matches = named(checkpoints, focus)
     if name in {None, LATEST}:
-        return meant
+        return matches
     also = list(checkpoints) if name == "all" else named(checkpoints, name or "")
-    both = [checkpoint for checkpoint in meant if checkpoint in also]
+    both = [checkpoint for checkpoint in matches if checkpoint in also]
     if not both or (name == "all" and both != also):
-        own = meant[0].name if meant else focus
+        own = matches[0].name if matches else focus
         raise UsageError(f"DIR is a part of {own}, but --checkpoint says {name}; leave one of them out")
     return both
 

@@ -36,9 +36,11 @@ def _newer_elsewhere(plan: ResumePlan, inventory: Inventory, around: Surrounding
     """Say that a newer save may be whole, of which nothing is known to be wrong but what other machines may have."""
     if around.mount.reach is Reach.SHARED:
         return None
-    seen = _seen_ranks(inventory)
-    job = _job_beyond(around, len(seen))
-    newer = [rejection.checkpoint.name for rejection in plan.point.rejected if _lacks_folders_alone(rejection, seen)]
+    seen_ranks = _seen_ranks(inventory)
+    job = _job_beyond(around, len(seen_ranks))
+    newer = [
+        rejection.checkpoint.name for rejection in plan.point.rejected if _lacks_folders_alone(rejection, seen_ranks)
+    ]
     if job is None or not newer:
         return None
     return unknown(
@@ -56,18 +58,21 @@ def whole_here_alone(checkpoint: Checkpoint, around: Surroundings) -> Finding | 
         return None
     if checkpoint.expected is not None and around.files is not RankFiles.UNCOUNTED:
         return None  # its own record names every file, wherever it was written, and all are here
-    seen = checkpoint.ranks
-    if len(seen) in around.declared or any(job.counts_ranks and job.ranks == len(seen) for job in around.jobs):
+    seen_ranks = checkpoint.ranks
+    if len(seen_ranks) in around.declared or any(
+        job.counts_ranks and job.ranks == len(seen_ranks) for job in around.jobs
+    ):
         return None
-    job = _job_beyond(around, len(seen))
+    job = _job_beyond(around, len(seen_ranks))
     if job is None:
         return None
     return unknown(
         Code.ONE_NODE_ONLY,
-        f"{job.said_by} speaks of more machines than this one, and {_ranks(seen)} lie on {_on(around.mount)}: nobody "
+        f"{job.said_by} speaks of more machines than this one, and {_ranks(seen_ranks)} lie on "
+        f"{_on(around.mount)}: nobody "
         "knows from here whether there are more",
-        actual=f"{len(seen)} ranks seen",
-        remedy=_together(around) + _if_all_here(seen),
+        actual=f"{len(seen_ranks)} ranks seen",
+        remedy=_together(around) + _if_all_here(seen_ranks),
     )
 
 
@@ -82,29 +87,32 @@ def _nothing_here(decision: NoResumePoint, inventory: Inventory, around: Surroun
 
     Else a script would take it for a word that there is nothing to resume from, and start afresh.
     """
-    seen = _seen_ranks(inventory)
-    job = _job_beyond(around, len(seen))
-    worlds = {_world(rejection) for rejection in decision.rejected if _lacks_folders_alone(rejection, seen)}
+    seen_ranks = _seen_ranks(inventory)
+    job = _job_beyond(around, len(seen_ranks))
+    worlds = {_world(rejection) for rejection in decision.rejected if _lacks_folders_alone(rejection, seen_ranks)}
     elsewhere = {
-        world for world in worlds if (_is_one_nodes(seen, world) if seen and world is not None else job is not None)
+        world
+        for world in worlds
+        if (_is_one_nodes(seen_ranks, world) if seen_ranks and world is not None else job is not None)
     }
-    if job is None and (not elsewhere or len(seen) == 1 or around.mount.reach is not Reach.LOCAL):
+    if job is None and (not elsewhere or len(seen_ranks) == 1 or around.mount.reach is not Reach.LOCAL):
         return decision  # a single rank is as likely what is left of a tree that lost the others
     if not elsewhere and inventory.checkpoints:
         return decision
-    known = [world for world in elsewhere if world is not None]
-    where = _seen(seen) if elsewhere else "no checkpoint lies here"
-    if known:
-        where = f"of {max(known)} ranks only {where}"
+    known_worlds = [world for world in elsewhere if world is not None]
+    where = _seen(seen_ranks) if elsewhere else "no checkpoint lies here"
+    if known_worlds:
+        where = f"of {max(known_worlds)} ranks only {where}"
     why = "as one machine's share would" if job is None else f"and {job.said_by} speaks of more machines"
     finding = unknown(
         Code.ONE_NODE_ONLY,
         f"{where}, on {_on(around.mount)}, {why}: nobody knows from here what others have",
-        actual=f"{len(seen)} ranks seen",
-        remedy=_together(around) + ("" if None in elsewhere else _if_all_here(seen)),
+        actual=f"{len(seen_ranks)} ranks seen",
+        remedy=_together(around) + ("" if None in elsewhere else _if_all_here(seen_ranks)),
     )
     rejected = tuple(
-        _unknown(rejection, seen) if _world(rejection) in elsewhere else rejection for rejection in decision.rejected
+        _unknown(rejection, seen_ranks) if _world(rejection) in elsewhere else rejection
+        for rejection in decision.rejected
     )
     # That restoring them would help, which `choose` may have said, is not known either.
     others = tuple(finding for finding in decision.findings if finding.code is not Code.RANKS_TO_RESTORE)
@@ -117,39 +125,39 @@ def _seen_ranks(inventory: Inventory) -> list[Rank]:
     )
 
 
-def _job_beyond(around: Surroundings, seen: int) -> Job | None:
+def _job_beyond(around: Surroundings, rank_count: int) -> Job | None:
     """Return the first launcher that speaks of more machines than one, or of more ranks than are seen here."""
-    return next((job for job in around.jobs if job.several or (job.ranks or 0) > seen), None)
+    return next((job for job in around.jobs if job.several or (job.ranks or 0) > rank_count), None)
 
 
 def _world(rejection: Rejection) -> int | None:
     return rejection.checkpoint.topology.world_size
 
 
-def _lacks_folders_alone(rejection: Rejection, seen: Sequence[Rank]) -> bool:
+def _lacks_folders_alone(rejection: Rejection, ranks: Sequence[Rank]) -> bool:
     """Tell whether nothing else stands against a checkpoint: what is damaged here is so wherever one looks from."""
     reasons = blocking(rejection.reasons)
-    is_elsewhere = all(_is_elsewhere(reason, seen) for reason in reasons)
-    return bool(reasons) and is_elsewhere and set(rejection.checkpoint.ranks) >= set(seen)
+    is_elsewhere = all(_is_elsewhere(reason, ranks) for reason in reasons)
+    return bool(reasons) and is_elsewhere and set(rejection.checkpoint.ranks) >= set(ranks)
 
 
-def _is_elsewhere(reason: Finding, seen: Collection[Rank]) -> bool:
+def _is_elsewhere(reason: Finding, ranks: Collection[Rank]) -> bool:
     """Tell whether something is missing of a rank that has nothing here, or of nobody knows whom."""
     if reason.code in {Code.RANK_MISSING, Code.SHARD_MISSING}:
-        return not reason.ranks or not set(reason.ranks).issubset(seen)
+        return not reason.ranks or not set(reason.ranks).issubset(ranks)
     return reason.code in {Code.UNCOMMITTED_SAVE, Code.METADATA_INCOMPLETE}  # the record is of one rank alone
 
 
-def _is_one_nodes(seen: Sequence[Rank], world: int) -> bool:
+def _is_one_nodes(ranks: Sequence[Rank], world: int) -> bool:
     """Tell whether ranks are what one of several equal machines has: a row that begins where such a row does."""
-    count, first, last = len(seen), seen[0], seen[-1]
+    count, first, last = len(ranks), ranks[0], ranks[-1]
     return last - first + 1 == count and world % count == 0 and first % count == 0
 
 
-def _unknown(rejection: Rejection, seen: Collection[Rank]) -> Rejection:
+def _unknown(rejection: Rejection, ranks: Collection[Rank]) -> Rejection:
     return replace(
         rejection,
-        reasons=tuple(_open(reason) if _is_elsewhere(reason, seen) else reason for reason in rejection.reasons),
+        reasons=tuple(_open(reason) if _is_elsewhere(reason, ranks) else reason for reason in rejection.reasons),
     )
 
 
@@ -180,8 +188,8 @@ def _ranks(ranks: Sequence[Rank]) -> str:
     return f"ranks {ranks[0]} to {ranks[-1]}" if len(ranks) > 1 else f"rank {ranks[0]}"
 
 
-def _if_all_here(seen: Sequence[Rank]) -> str:
+def _if_all_here(ranks: Sequence[Rank]) -> str:
     """Say what to declare where these can be all; ranks from 2 on never are."""
-    count = len(seen)
-    is_first = count > 0 and seen[-1] == count - 1
+    count = len(ranks)
+    is_first = count > 0 and ranks[-1] == count - 1
     return f"; if the training has no more ranks than these {count}, say --world-size {count}" if is_first else ""

@@ -59,12 +59,12 @@ def by_check(
         of_devices: What the trainer says of the devices that will be started.
         view: Whether ranks are told by machines, too.
     """
-    found: dict[str, list[Finding]] = {"checkpoint": [*_chosen_or_not(decision, view, strict=strict)]}
-    found |= {"health": [], "launch": []}
+    by_name: dict[str, list[Finding]] = {"checkpoint": [*_chosen_or_not(decision, view, strict=strict)]}
+    by_name |= {"health": [], "launch": []}
     for finding in (*decision.findings, *of_devices):
         if config is None or finding not in config.findings:
-            found[CHECK_OF.get(finding.code, "checkpoint")].append(finding)
-    return {name: tuple(findings) for name, findings in found.items()}
+            by_name[CHECK_OF.get(finding.code, "checkpoint")].append(finding)
+    return {name: tuple(findings) for name, findings in by_name.items()}
 
 
 def devices_unknown(decision: ResumePlan | NoResumePoint, config: RunConfig) -> tuple[Finding, ...]:
@@ -120,21 +120,21 @@ def not_editable(message: str, path: str) -> Finding:
 
 
 def _nothing(decision: NoResumePoint, view: View) -> Finding:
-    seen = len(decision.rejected)
+    rejected_count = len(decision.rejected)
     message = f"there is no checkpoint in {decision.root} that can be resumed from"
     remedy = "ckpttool resolve says for each why not; restore what is missing, or start anew"
     if not decision.rejected:
         remedy = "no checkpoint was saved there: name another folder, or start the training anew"
     remedy = decision.where_else or remedy
-    if seen:
-        message = f"none of the {seen} checkpoints in {decision.root} can be resumed from"
+    if rejected_count:
+        message = f"none of the {rejected_count} checkpoints in {decision.root} can be resumed from"
     if decision.is_named:
         message = f"{decision.rejected[0].checkpoint.name} in {decision.root} cannot be resumed from"
     for way in decision.findings:
         if way.code is Code.RANKS_TO_RESTORE:
             message, remedy = f"{message}: {told([way], view=view)}", way.remedy or remedy
     # What the config asks for is the cause where the tree has another number of ranks, whatever else is damaged.
-    for why in decision.rejected[0].reasons if seen else ():
+    for why in decision.rejected[0].reasons if rejected_count else ():
         if why.code in {Code.WORLD_SIZE_DIFFERS, Code.WORLD_SIZE_REFUSED}:
             message, remedy = f"{message}: {why.message}", why.remedy or remedy
     return damage(Code.NOTHING_TO_RESUME, message, remedy=remedy)

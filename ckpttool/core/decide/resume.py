@@ -62,13 +62,13 @@ def objected(inventory: Inventory, objections: Callable[[Checkpoint], Sequence[F
         objections: Of one checkpoint.
     """
     pairs = [(checkpoint, tuple(objections(checkpoint))) for checkpoint in inventory.checkpoints]
-    if not any(found for _, found in pairs):
+    if not any(reasons for _, reasons in pairs):
         return inventory
     return replace(
         inventory,
         checkpoints=tuple(
-            replace(checkpoint, findings=(*checkpoint.findings, *found)) if found else checkpoint
-            for checkpoint, found in pairs
+            replace(checkpoint, findings=(*checkpoint.findings, *reasons)) if reasons else checkpoint
+            for checkpoint, reasons in pairs
         ),
     )
 
@@ -116,7 +116,7 @@ def choose(
             if not reasons and checkpoint.step is not None:
                 rejected = _newest_in_full(rejected, question, verdict_of)
                 lost, samples = lost_steps(checkpoint, course)
-                known = (*rejected, *_branches(checkpoint, candidates, rejected, course))
+                all_rejected = (*rejected, *_branches(checkpoint, candidates, rejected, course))
                 notes = (*course.overlaps(checkpoint, is_named=is_named), *course.rewinds(), *_passed_over(candidates))
                 notes += tuple(replace(tie, severity=Severity.NOTE) for tie in verdict.findings if tie.is_tie)
                 return ResumePoint(
@@ -126,7 +126,7 @@ def choose(
                     verdict=verdict.word,
                     lost_steps=lost,
                     lost_samples=samples,
-                    rejected=_in_order_of(candidates, known),
+                    rejected=_in_order_of(candidates, all_rejected),
                     findings=(
                         *doubtful(checkpoint),
                         *notes,
@@ -218,8 +218,8 @@ def _newest_in_full(
 
 def _in_full(rejection: Rejection, question: ResumeQuestion, verdict_of: Callable[[Checkpoint], Verdict]) -> Rejection:
     """Add to what is against a checkpoint what its headers tell."""
-    found = _reasons_by_content(rejection.checkpoint, question, verdict_of(rejection.checkpoint))
-    return replace(rejection, reasons=(*rejection.reasons, *_not_said(found, rejection.reasons)))
+    reasons = _reasons_by_content(rejection.checkpoint, question, verdict_of(rejection.checkpoint))
+    return replace(rejection, reasons=(*rejection.reasons, *_not_said(reasons, rejection.reasons)))
 
 
 def _in_order_of(candidates: Sequence[Checkpoint], rejected: Sequence[Rejection]) -> tuple[Rejection, ...]:
@@ -277,10 +277,10 @@ def _with_true_remedies(
     return [replace(reason, remedy=promise) if reason.code in _TAKEN_WITH else reason for reason in reasons]
 
 
-def _not_said(found: Iterable[Finding], reported: Iterable[Finding]) -> list[Finding]:
+def _not_said(findings: Iterable[Finding], reported: Iterable[Finding]) -> list[Finding]:
     """Return what is new; what the listing said comes again with a remedy that it may have lacked."""
-    known = {(finding.code, finding.path, finding.message) for finding in reported}
-    return [finding for finding in found if (finding.code, finding.path, finding.message) not in known]
+    reported_keys = {(finding.code, finding.path, finding.message) for finding in reported}
+    return [finding for finding in findings if (finding.code, finding.path, finding.message) not in reported_keys]
 
 
 def _reasons_by_content(checkpoint: Checkpoint, question: ResumeQuestion, verdict: Verdict) -> list[Finding]:
@@ -317,8 +317,10 @@ def _of_prefix(inventory: Inventory, prefix: str | None) -> list[Checkpoint]:
         return list(inventory.checkpoints)
     chosen = [checkpoint for checkpoint in inventory.checkpoints if checkpoint.prefix == prefix]
     if not chosen:
-        known = sorted({checkpoint.prefix for checkpoint in inventory.checkpoints})
-        raise UsageError(f"no checkpoint has the prefix {prefix!r}; there are: {', '.join(map(repr, known)) or 'none'}")
+        prefixes = sorted({checkpoint.prefix for checkpoint in inventory.checkpoints})
+        raise UsageError(
+            f"no checkpoint has the prefix {prefix!r}; there are: {', '.join(map(repr, prefixes)) or 'none'}"
+        )
     return chosen
 
 
@@ -336,18 +338,18 @@ def _all_beyond(late: Sequence[Checkpoint], before: Step | None) -> list[Finding
 
 def _named(inventory: Inventory, name: str, prefix: str | None, before: Step | None) -> list[Checkpoint]:
     """Find the checkpoint that a name means."""
-    found = named(_of_prefix(inventory, prefix), name)
-    if not found:
+    matches = named(_of_prefix(inventory, prefix), name)
+    if not matches:
         raise none_called(name, newest_first(inventory.checkpoints), inventory.root)
-    mixed = _mixed_prefixes(found)
+    mixed = _mixed_prefixes(matches)
     if mixed is not None:
         raise UsageError(mixed.message)
-    late = next((checkpoint for checkpoint in found if _is_beyond(checkpoint, before)), None)
+    late = next((checkpoint for checkpoint in matches if _is_beyond(checkpoint, before)), None)
     if late is not None:
         raise UsageError(
             f"{late.name} is at step {late.step}, and only what is at or before step {before} was asked for"
         )
-    return newest_first(found)
+    return newest_first(matches)
 
 
 def _prefix_meant(inventory: Inventory, question: ResumeQuestion) -> tuple[str | None, tuple[Finding, ...]]:

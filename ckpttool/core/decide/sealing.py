@@ -48,11 +48,13 @@ def with_more(mine: Manifest | None, new: Manifest) -> Manifest:
 
 def _with_room(seals: Iterable[ShardSeal]) -> tuple[ShardSeal, ...]:
     """Return the seals, without digests of tensors where all of them would take more room than a manifest has."""
-    known = tuple(seals)
-    distinct = {seal.tensors for seal in known if seal.tensors is not None}
+    sealed_shards = tuple(seals)
+    distinct = {seal.tensors for seal in sealed_shards if seal.tensors is not None}
     nbytes = sum(2 * len(tensors.digests) for tensors in distinct)
     nbytes += sum(len(name) + 4 for names in {tensors.names for tensors in distinct} for name in names)
-    return known if nbytes <= MOST_TENSORS_BYTES else tuple(replace(seal, tensors=None) for seal in known)
+    return (
+        sealed_shards if nbytes <= MOST_TENSORS_BYTES else tuple(replace(seal, tensors=None) for seal in sealed_shards)
+    )
 
 
 def _seal(report: ShardReport, now: str) -> ShardSeal:

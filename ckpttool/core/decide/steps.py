@@ -73,16 +73,17 @@ def settle(inventory: Inventory) -> Inventory:
     saves = inventory.checkpoints
     steps = _steps_of_free_names(saves)
     saves = tuple(_with_step(save, steps[save.key]) if save.key in steps else save for save in saves)
-    found: dict[CheckpointKey, list[Finding]] = defaultdict(list)
+    findings_by_save: dict[CheckpointKey, list[Finding]] = defaultdict(list)
     tracked = None if inventory.tracked is None else inventory.tracked.name
     copies = tuple(_copies(saves, tracked))
     late = _out_of_order(saves, frozenset(key for key, _ in copies))
     for key, finding in (*_against_names(saves), *copies, *late, *_unconfirmed(saves)):
-        found[key].append(finding)
-    if not found and not steps:
+        findings_by_save[key].append(finding)
+    if not findings_by_save and not steps:
         return inventory
     saves = tuple(
-        replace(save, findings=(*save.findings, *found[save.key])) if save.key in found else save for save in saves
+        replace(save, findings=(*save.findings, *findings_by_save[save.key])) if save.key in findings_by_save else save
+        for save in saves
     )
     if not steps:
         return replace(inventory, checkpoints=saves)
@@ -103,12 +104,12 @@ def not_acted_on(checkpoint: Checkpoint) -> tuple[Finding, ...]:
     Args:
         checkpoint: Of a tree that was settled.
     """
-    found = [finding for finding in checkpoint.findings if finding.code in _LAW]
+    findings = [finding for finding in checkpoint.findings if finding.code in _LAW]
     if checkpoint.step is None and checkpoint.content is Content.FULL:  # weights, or a file of anybody's, may have none
-        found.append(untold(checkpoint))
+        findings.append(untold(checkpoint))
     return blocking(
         replace(finding, severity=Severity.UNKNOWN) if finding.code is Code.STEP_UNKNOWN else finding
-        for finding in found
+        for finding in findings
     )
 
 

@@ -320,9 +320,9 @@ def shorter_shards(
 
 def _sizes(checkpoint: Checkpoint) -> dict[tuple[Rank, ShardRole], tuple[Shard, ByteCount]] | None:
     """Return each rank's shard of each role with its size; None where one has several, or a size is not known."""
-    found = {
+    sizes = {
         (shard.rank, shard.role): (shard, shard.stamp.size)
         for shard in checkpoint.shards
         if shard.rank is not None and shard.stamp is not None
     }
-    return found if len(found) == len(checkpoint.shards) else None
+    return sizes if len(sizes) == len(checkpoint.shards) else None

@@ -114,20 +114,20 @@ else:
 
     def _init_of(cls: type) -> Callable[..., None]:
         """Compile `__init__`. It sets the slots through their descriptors, for the class's `__setattr__` refuses."""
-        known, parameters, lines, given = {}, [], [], _DEFAULTS[cls]
+        names_by_value, parameters, lines, given = {}, [], [], _DEFAULTS[cls]
         if len(cls.__slots__) > 1:  # of one name it makes no tuple
             _GETTERS[cls] = attrgetter(*cls.__slots__)
         for name in cls.__slots__:
-            known[f"set_{name}"] = getattr(cls, name).__set__
+            names_by_value[f"set_{name}"] = getattr(cls, name).__set__
             lines.append(f"    set_{name}(self, {name})")
             if name in given:
-                known[f"default_{name}"] = given[name]
+                names_by_value[f"default_{name}"] = given[name]
                 parameters.append(f"{name}=default_{name}")
             else:
                 parameters.append(name)
         head = f"def __init__(self, *, {', '.join(parameters)}):\n"
-        exec(head + "\n".join(lines), known)  # noqa: S102  names of fields, which a module of ours spells
-        init = known["__init__"]
+        exec(head + "\n".join(lines), names_by_value)  # noqa: S102  names of fields, which a module of ours spells
+        init = names_by_value["__init__"]
         init.__qualname__ = f"{cls.__qualname__}.__init__"
         init.__annotations__ = {**cls.__annotations__, "return": None}
         return init

@@ -82,24 +82,24 @@ def newest_first(checkpoints: Iterable[Checkpoint]) -> list[Checkpoint]:
     among the others of its run: it cannot be chosen, but whoever reads the answer must learn that it is there. So must
     he of one whose run nothing marks and whose batch size nothing tells, where others differ: it stands first.
     """
-    found = list(checkpoints)
-    progress = Progress(found)
-    known: dict[tuple[str, int], list[tuple[tuple[int, ...], Step]]] = defaultdict(list)
-    for checkpoint in found:
+    ordered = list(checkpoints)
+    progress = Progress(ordered)
+    places: dict[tuple[str, int], list[tuple[tuple[int, ...], Step]]] = defaultdict(list)
+    for checkpoint in ordered:
         if checkpoint.step is not None and checkpoint.label is not None:
-            known[checkpoint.prefix, checkpoint.run].append((checkpoint.sort_key, checkpoint.step))
+            places[checkpoint.prefix, checkpoint.run].append((checkpoint.sort_key, checkpoint.step))
 
     def age(checkpoint: Checkpoint) -> tuple[int, bool, int, bool, tuple[int, ...], str]:
         # A run that is marked has one batch size.
         place = progress.of(checkpoint) if checkpoint.label is None else checkpoint.step
         step = checkpoint.step if place is None else place
         if step is None:
-            before = [step for key, step in known[checkpoint.prefix, checkpoint.run] if key <= checkpoint.sort_key]
+            before = [step for key, step in places[checkpoint.prefix, checkpoint.run] if key <= checkpoint.sort_key]
             step = max(before, default=_BEFORE_ALL)
         is_lost = checkpoint.label is None and place is None
         return (checkpoint.run, is_lost, step, checkpoint.step is None, checkpoint.sort_key, checkpoint.format.value)
 
-    return sorted(found, key=age, reverse=True)
+    return sorted(ordered, key=age, reverse=True)
 
 
 _BEFORE_ALL = Step(-1)

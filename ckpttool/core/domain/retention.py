@@ -134,8 +134,8 @@ class RetentionPlan:
         """The checkpoints that stay and were found whole: the good ones first, then the rest, each newest first."""
         rest = [fate.checkpoint for fate in self.fates if not fate.goes and _NOT_GOOD.isdisjoint(fate.why)]
         good = self.good
-        known = {checkpoint.key for checkpoint in good}
-        return (*good, *(checkpoint for checkpoint in rest if checkpoint.key not in known))
+        good_keys = {checkpoint.key for checkpoint in good}
+        return (*good, *(checkpoint for checkpoint in rest if checkpoint.key not in good_keys))
 
 
 _NOT_GOOD = frozenset(

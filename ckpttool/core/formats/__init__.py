@@ -110,9 +110,9 @@ def read_header(source: ByteSource, *, named: FormatName, facts: ShardFacts = NO
     Raises:
         OSError: The disk did not answer.
     """
-    seen = getattr(source, "shown", None)
-    if seen is not None:
-        return shown_header(seen, named, facts)
+    report_seen = getattr(source, "shown", None)
+    if report_seen is not None:
+        return shown_header(report_seen, named, facts)
     front = source if isinstance(source, Front) else Front(source)
     size = source.stamp.size
     head = front.head()
@@ -133,7 +133,7 @@ def read_header(source: ByteSource, *, named: FormatName, facts: ShardFacts = NO
     )
 
 
-def shown_header(seen: ShardReport, named: FormatName, facts: ShardFacts) -> Header:
+def shown_header(report: ShardReport, named: FormatName, facts: ShardFacts) -> Header:
     """Return what a look at a file elsewhere told of its header: its scalars, and no tensors.
 
     Raises:
@@ -142,8 +142,8 @@ def shown_header(seen: ShardReport, named: FormatName, facts: ShardFacts) -> Hea
     if not facts.scalars:
         raise OSError(errno.ENODATA, "only its scalars were looked at where it lies")
     asked = {scalar.name for scalar in facts.scalars}
-    scalars = tuple(pair for pair in seen.scalars if pair[0] in asked)
-    return replace(unread_header(seen.format or named, bytes_read=0), scalars=scalars, schema_hash=seen.schema_hash)
+    scalars = tuple(pair for pair in report.scalars if pair[0] in asked)
+    return replace(unread_header(report.format or named, bytes_read=0), scalars=scalars, schema_hash=report.schema_hash)
 
 
 def _zeroed(source: ByteSource, named: FormatName, head: bytes) -> Header:

@@ -76,11 +76,11 @@ def _toml_lines(text: str) -> Iterator[tuple[KeyPath, int]]:
     """Yield where tables and bare keys stand, a line to each; those of quoted keys and of inner tables are not told."""
     table: KeyPath = ()
     for number, line in enumerate(text.splitlines(), start=1):
-        if found := _TABLE.fullmatch(line):
-            table = _keys(found[1])
+        if match := _TABLE.fullmatch(line):
+            table = _keys(match[1])
             yield table, number
-        elif found := _PAIR.match(line):
-            yield (*table, *_keys(found[1])), number
+        elif match := _PAIR.match(line):
+            yield (*table, *_keys(match[1])), number
 
 
 def _keys(dotted: str) -> KeyPath:

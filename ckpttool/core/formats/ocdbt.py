@@ -121,13 +121,13 @@ class _Walk:
             raise BrokenStoreError(Code.SHARD_MISSING, MANIFEST, "is not there, and nothing else tells what is")
         root = _parsed(data, MANIFEST, _MANIFEST_MAGIC, _root)
         waiting = [] if root is None else [root]
-        seen = set()
+        visited = set()
         while waiting:
             child = waiting.pop()
-            if child in seen:
+            if child in visited:
                 continue
-            seen.add(child)
-            if len(seen) > MOST_NODES:
+            visited.add(child)
+            if len(visited) > MOST_NODES:
                 raise OverLimitError(f"has more than {MOST_NODES} nodes")
             try:
                 waiting += self._below(child)
@@ -206,14 +206,14 @@ class _Body:
         shared = [0, *self.varints(count - 1)] if count else []
         lengths = self.varints(count)
         columns = [self.varints(count) for _ in range(other_columns)]
-        found: list[bytes] = []
+        texts: list[bytes] = []
         total = 0
         for common, length in zip(shared, lengths, strict=True):
-            found.append((found[-1][:common] if found else b"") + self.take(length))
-            total += len(found[-1])
+            texts.append((texts[-1][:common] if texts else b"") + self.take(length))
+            total += len(texts[-1])
             if total > MOST_TEXT:
                 raise OverLimitError(f"has a node whose names take more than {MOST_TEXT} bytes")
-        return found, columns
+        return texts, columns
 
     def files(self, base: str) -> list[tuple[str, str]]:
         """Return the files that are referred to by number: the path, and what paths begin with that are named there."""
@@ -262,14 +262,14 @@ def _unpacked(data: bytes) -> bytes:
     from zstandard import ZstdDecompressor, ZstdError  # a start needs none
 
     try:
-        found: bytes = (
+        unpacked: bytes = (
             ZstdDecompressor(max_window_size=_MOST_WINDOW).stream_reader(BytesIO(data)).read(MOST_NODE_BYTES + 1)
         )
     except ZstdError as error:
         raise ValueError(str(error)) from None
-    if len(found) > MOST_NODE_BYTES:
+    if len(unpacked) > MOST_NODE_BYTES:
         raise OverLimitError(f"has a node of more than {MOST_NODE_BYTES} bytes")
-    return found
+    return unpacked
 
 
 def _root(body: _Body) -> _Child | None:

@@ -195,17 +195,17 @@ class _Walk:
     def _pairs(self, node: yaml.MappingNode, path: KeyPath) -> int:
         import yaml
 
-        seen: dict[tuple[str, str], int] = {}
+        lines_by_key: dict[tuple[str, str], int] = {}
         total = 0
         for key, value in node.value:
             line = _line(key)
             if not isinstance(key, yaml.ScalarNode):
                 raise self._error(key, "a list or mapping cannot be a key")
             self._check_tag(key)
-            if (key.tag, key.value) in seen:
-                first = seen[key.tag, key.value]
+            if (key.tag, key.value) in lines_by_key:
+                first = lines_by_key[key.tag, key.value]
                 raise self._error(key, f"{key.value!r} was set before, on line {first}")
-            seen[key.tag, key.value] = line
+            lines_by_key[key.tag, key.value] = line
             place = (*path, key.value)
             self.lines[place] = line
             total += self.visit(value, place)

@@ -135,17 +135,17 @@ def read_single(source: ByteSource, entries: Iterable[TensorEntry]) -> tuple[tup
     Raises:
         OSError: The disk did not answer.
     """
-    found: list[tuple[str, Value]] = []
+    values: list[tuple[str, Value]] = []
     for entry in entries:
-        if len(found) == _MOST_SINGLES:
+        if len(values) == _MOST_SINGLES:
             break
         if entry.shape not in _ONE_ELEMENT or len(entry.spans) != 1 or entry.nbytes > _MOST_TEXT_BYTES:
             continue
         data = source.read(entry.spans[0][0], entry.nbytes)
         value = _single(entry.dtype, data) if len(data) == entry.nbytes else None
         if value is not None:
-            found.append((entry.name, value))
-    return tuple(found)
+            values.append((entry.name, value))
+    return tuple(values)
 
 
 def _single(dtype: DType, data: bytes) -> Value | None:

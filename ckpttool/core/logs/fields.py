@@ -66,9 +66,9 @@ def resolve_columns(source: LogSource, names: frozenset[str]) -> dict[str, str]:
     """Return field -> name for those that the log has, the user's choice before the usual names."""
     chosen = dict(source.columns or {})
     for field, aliases in ALIASES.items():
-        known = next((alias for alias in aliases if alias in names), None)
-        if known is not None:
-            chosen.setdefault(field, known)
+        alias_used = next((alias for alias in aliases if alias in names), None)
+        if alias_used is not None:
+            chosen.setdefault(field, alias_used)
     return {field: name for field, name in chosen.items() if name in names}
 
 

@@ -71,15 +71,15 @@ def event_lines(
     """
     torn: LogProblem | None = None
     for item in lines(source) if items is None else items:
-        found = item if isinstance(item, LogProblem) else _parsed(source, *item)
+        event = item if isinstance(item, LogProblem) else _parsed(source, *item)
         if torn is not None:
-            is_new = isinstance(found, EventLine) and found.event.kind is GuardEventKind.RUN
+            is_new = isinstance(event, EventLine) and event.event.kind is GuardEventKind.RUN
             yield _cut(torn) if is_new else torn
             torn = None
-        if isinstance(found, LogProblem) and found is not item:
-            torn = found
-        elif found is not None:
-            yield found
+        if isinstance(event, LogProblem) and event is not item:
+            torn = event
+        elif event is not None:
+            yield event
     if torn is not None:
         yield _cut(torn)
 
@@ -137,12 +137,12 @@ class GuardFiles:
 
     def beside(self, root: str) -> tuple[RankLogs, ...]:
         """Look in the folder itself, for some trainers save into their output folder, and in the one around it."""
-        return next((found for folder in (root, above(root)) if (found := _in(f"{folder}/{EVENTS_FOLDER}"))), ())
+        return next((files for folder in (root, above(root)) if (files := _in(f"{folder}/{EVENTS_FOLDER}"))), ())
 
     def inside(self, folder: str) -> tuple[str, ...]:
         """Look in a folder as a user may name it: the output folder, or `guard/` in it."""
-        found = _in(folder) or _in(f"{folder}/{EVENTS_FOLDER}")
-        return tuple(path for logs in found for path in logs)
+        files = _in(folder) or _in(f"{folder}/{EVENTS_FOLDER}")
+        return tuple(path for logs in files for path in logs)
 
 
 def _in(folder: str) -> tuple[RankLogs, ...]:

@@ -123,20 +123,20 @@ def _attempts(sources: Sequence[_Source]) -> tuple[LogAttempt, ...] | None:
     """Return the attempts of all logs in the order of time; None where there are more than a training can have."""
     if sum(len(source.starts) for source in sources) > _MOST_ATTEMPTS:
         return None
-    found: list[LogAttempt] = []
+    attempts: list[LogAttempt] = []
     for source in sources:
-        before = len(found)
+        before = len(attempts)
         for attempt in source.attempts():
-            place = next((place for place, known in enumerate(found[:before]) if _agree(known, attempt)), None)
+            place = next((place for place, earlier in enumerate(attempts[:before]) if _agree(earlier, attempt)), None)
             if place is None:
-                found.append(attempt)
+                attempts.append(attempt)
             else:
-                found[place] = _both(found[place], attempt)
-    times = [attempt.rows[0].time for attempt in found]
+                attempts[place] = _both(attempts[place], attempt)
+    times = [attempt.rows[0].time for attempt in attempts]
     if all(times):  # else in the order in which they were given
-        found.sort(key=lambda attempt: attempt.rows[0].time or "")
-    joined = found[:1]
-    for attempt in found[1:]:
+        attempts.sort(key=lambda attempt: attempt.rows[0].time or "")
+    joined = attempts[:1]
+    for attempt in attempts[1:]:
         if joined[-1].last < attempt.first:  # a log that was rotated, or a resume that a log need not show
             rows = (*joined[-1].rows, *attempt.rows)
             joined[-1] = LogAttempt(rows=rows, begun=joined[-1].begun, ended=attempt.ended)
@@ -167,8 +167,8 @@ def _agree(first: LogAttempt, other: LogAttempt) -> bool:
 def _both(first: LogAttempt, other: LogAttempt) -> LogAttempt:
     steps = {row.step: row for row in first.rows}
     for row in other.rows:
-        known = steps.get(row.step)
-        steps[row.step] = row if known is None else _combined(known, row)
+        row_before = steps.get(row.step)
+        steps[row.step] = row if row_before is None else _combined(row_before, row)
     rows = tuple(steps[step] for step in sorted(steps))
     return LogAttempt(rows=rows, begun=first.begun or other.begun, ended=first.ended or other.ended)
 
@@ -177,14 +177,14 @@ def _merge(steps: dict[Step, StepMetrics], own: Iterable[StepMetrics], name: str
     redone: list[Step] = []
     for metrics in own:
         step = metrics.step
-        known = steps.get(step)
-        if known is None:
+        row_before = steps.get(step)
+        if row_before is None:
             steps[step] = metrics
-        elif _same_attempt(known, metrics):
-            steps[step] = _combined(known, metrics)
+        elif _same_attempt(row_before, metrics):
+            steps[step] = _combined(row_before, metrics)
         else:
             redone.append(step)
-            if not (known.time and metrics.time) or metrics.time >= known.time:
+            if not (row_before.time and metrics.time) or metrics.time >= row_before.time:
                 steps[step] = metrics
     if not redone:
         return []

@@ -42,13 +42,13 @@ def expand_globs(patterns: Sequence[str]) -> tuple[str, ...]:
     Raises:
         UsageError: A pattern matches no file.
     """
-    found: dict[str, None] = {}
+    paths: dict[str, None] = {}
     for pattern in patterns:
         names = [pattern] if pattern == STDIN or os.path.exists(pattern) else glob.glob(pattern, recursive=True)
         if not names:
             raise UsageError(f"no log matches {pattern!r}")
-        found.update(dict.fromkeys(sorted(names, key=_natural)))
-    return tuple(found)
+        paths.update(dict.fromkeys(sorted(names, key=_natural)))
+    return tuple(paths)
 
 
 class LogReader:
@@ -89,16 +89,16 @@ class LogReader:
         """
         names: dict[str, None] = {}
         for pattern in patterns:
-            found = self._inside(pattern) if is_folder(pattern) else expand_globs([pattern])
-            names.update(dict.fromkeys(found))
+            paths = self._inside(pattern) if is_folder(pattern) else expand_globs([pattern])
+            names.update(dict.fromkeys(paths))
         return tuple(names)
 
     def _inside(self, folder: str) -> tuple[str, ...]:
-        found = next((logs for places in self._places if (logs := places.inside(folder))), ())
-        if not found:
-            known = " and no ".join(name for places in self._places for name in places.names)
-            raise UsageError(f"{folder} holds no {known}; name the logs in it")
-        return found
+        logs_inside = next((logs for places in self._places if (logs := places.inside(folder))), ())
+        if not logs_inside:
+            names = " and no ".join(name for places in self._places for name in places.names)
+            raise UsageError(f"{folder} holds no {names}; name the logs in it")
+        return logs_inside
 
     def read(self, path: str, *, stdin: BinaryIO | None = None) -> Iterator[LogItem]:
         """Yield what one log shows, in its order and in bounded memory; gzip is unpacked on the way.

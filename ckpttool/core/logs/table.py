@@ -59,8 +59,8 @@ class StepTable(Sequence[StepMetrics]):
         if isinstance(place, slice):
             return Rows(self, range(len(self))[place])
         place = range(len(self))[place]  # from the end, too
-        known = {name: value for name, column in self._columns if (value := column.get(place)) is not None}
-        return StepMetrics(step=self._steps[place], **known)  # type: ignore[arg-type]  # fields differ in type
+        values = {name: value for name, column in self._columns if (value := column.get(place)) is not None}
+        return StepMetrics(step=self._steps[place], **values)  # type: ignore[arg-type]  # fields differ in type
 
 
 class Rows(Sequence[StepMetrics]):

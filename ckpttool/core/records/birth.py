@@ -79,51 +79,51 @@ def recorded(storage: Storage, place: SealPlace, shards: Collection[Shard]) -> R
         place: As the layout gives it.
         shards: Those that the save has.
     """
-    found = read_manifest(storage, place)
-    if isinstance(found, ManifestProblem):
+    manifest = read_manifest(storage, place)
+    if isinstance(manifest, ManifestProblem):
         born = with_births(None, storage, place, shards)
-        return replace(born, problems=(found, *born.problems))
-    return with_births(found, storage, place, shards)
+        return replace(born, problems=(manifest, *born.problems))
+    return with_births(manifest, storage, place, shards)
 
 
 def recorded_shard(storage: Storage, place: SealPlace, rank: Rank, path: str) -> ShardSeal | None:
     """Return what is recorded of one rank's shard; None where nothing is that can be believed."""
     certificate = None if place.births is None else birth_path(place.births, rank)
-    for found in (read_manifest(storage, place), certificate and _birth(storage, place, certificate)):
-        if isinstance(found, Manifest) and (seal := found.by_path.get(path)) is not None:
+    for record in (read_manifest(storage, place), certificate and _birth(storage, place, certificate)):
+        if isinstance(record, Manifest) and (seal := record.by_path.get(path)) is not None:
             return seal
     return None
 
 
 def recorded_world(storage: Storage, place: SealPlace, shards: Sequence[Shard]) -> int | None:
     """Return of how many ranks a save is by its manifest, else by a certificate of its first shards; None: unknown."""
-    found = read_manifest(storage, place)
-    if found is None and place.births is not None and is_there(storage, BIRTH_FOLDER):
+    manifest = read_manifest(storage, place)
+    if manifest is None and place.births is not None and is_there(storage, BIRTH_FOLDER):
         ranks = (shard.rank for shard in shards[:_ASKED] if shard.rank is not None)
         births = (_birth(storage, place, birth_path(place.births, rank)) for rank in ranks)
-        found = next((birth for birth in births if isinstance(birth, Manifest)), None)
-    return found.world_size if isinstance(found, Manifest) else None
+        manifest = next((birth for birth in births if isinstance(birth, Manifest)), None)
+    return manifest.world_size if isinstance(manifest, Manifest) else None
 
 
 def with_births(manifest: Manifest | None, storage: Storage, place: SealPlace, shards: Collection[Shard]) -> Recorded:
     """Add to a manifest, or to none, what certificates tell of shards of which it has no entry."""
     begin = place.births
-    known = {} if manifest is None else manifest.by_path
-    ranks = sorted({shard.rank for shard in shards if shard.rank is not None and shard.path not in known})
+    sealed = {} if manifest is None else manifest.by_path
+    ranks = sorted({shard.rank for shard in shards if shard.rank is not None and shard.path not in sealed})
     if begin is None or not ranks or not is_there(storage, BIRTH_FOLDER):
         return Recorded(manifest=manifest)
 
     def read(path: str) -> Manifest | ManifestProblem | None:
         return _birth(storage, place, path)
 
-    found = list(map_waiting(read, [birth_path(begin, rank) for rank in ranks]))
-    births = [birth for birth in found if isinstance(birth, Manifest)]
+    read_births = list(map_waiting(read, [birth_path(begin, rank) for rank in ranks]))
+    births = [birth for birth in read_births if isinstance(birth, Manifest)]
     if any((birth.world_size or 0) > len({shard.rank for shard in shards}) for birth in births):
         with suppress(OSError):  # a shard that is gone may have left its certificate
             asked = {birth_path(begin, shard.rank) for shard in shards if shard.rank is not None}
-            found += map_waiting(read, [path for path in birth_paths(storage, place) if path not in asked])
-    births = [birth for birth in found if isinstance(birth, Manifest)]
-    problems = tuple(birth for birth in found if isinstance(birth, ManifestProblem))
+            read_births += map_waiting(read, [path for path in birth_paths(storage, place) if path not in asked])
+    births = [birth for birth in read_births if isinstance(birth, Manifest)]
+    problems = tuple(birth for birth in read_births if isinstance(birth, ManifestProblem))
     return Recorded(manifest=_merged(manifest, births), problems=problems)
 
 

@@ -58,23 +58,23 @@ def kept(place: str | None) -> Mapping[str, FoundDamaged]:
     return {} if place is None else _believed(_content(place))
 
 
-def found_before(known: FoundDamaged, now: FileStamp) -> Finding | None:
+def found_before(damaged: FoundDamaged, now: FileStamp) -> Finding | None:
     """Say again what was found of a file; None where it was written since.
 
     Of one that only was renamed, linked or given other rights nobody knows: a copy into it may have set its time back.
     """
-    if known.stamp != now:
+    if damaged.stamp != now:
         return None
-    if known.drifted:
-        message = f"found at {moment(known.found_at)}, and the file was not written since: {known.message}"
-        return suspect(Code.REPLICA_DRIFTED, message, path=known.path)
-    is_same = known.stamp.changed_ns == now.changed_ns
+    if damaged.drifted:
+        message = f"found at {moment(damaged.found_at)}, and the file was not written since: {damaged.message}"
+        return suspect(Code.REPLICA_DRIFTED, message, path=damaged.path)
+    is_same = damaged.stamp.changed_ns == now.changed_ns
     since = "and the file is unchanged since" if is_same else "and its content was not read since it was touched"
     return Finding(
         code=Code.FOUND_DAMAGED,
         severity=Severity.DAMAGE if is_same else Severity.UNKNOWN,
-        message=f"found damaged at {moment(known.found_at)}, {since}: {known.message}",
-        path=known.path,
+        message=f"found damaged at {moment(damaged.found_at)}, {since}: {damaged.message}",
+        path=damaged.path,
         remedy="resume from another checkpoint; ckpttool verify --level checksum looks again",
     )
 
@@ -143,7 +143,9 @@ class Proofs:
         with suppress(LockedError, UnsafeError, WriteFailedError, NotDurableError):
             ensure_folder(str(Path(place).parent), mode=0o700)
             with locked(place, timeout=5.0):
-                after = {path: known for path, known in {**kept(place), **self._news}.items() if known is not None}
+                after = {
+                    path: damaged for path, damaged in {**kept(place), **self._news}.items() if damaged is not None
+                }
                 write(place, _spelled(after), overwrite=True, backup=False)
         self._news = {}
 
@@ -161,24 +163,24 @@ def _content(place: str) -> bytes:
 def _spelled(files: Mapping[str, FoundDamaged]) -> bytes:
     from ckpttool.core.records.hashed_json import closed
 
-    newest = sorted(files.values(), key=lambda known: (-known.found_at, known.path))[:_MOST_FILES]
+    newest = sorted(files.values(), key=lambda damaged: (-damaged.found_at, damaged.path))[:_MOST_FILES]
     lines = ",\n".join(
-        f"    {json.dumps(spelled_found(known))}" for known in sorted(newest, key=lambda known: known.path)
+        f"    {json.dumps(spelled_found(damaged))}" for damaged in sorted(newest, key=lambda damaged: damaged.path)
     )
     return closed(f'{{\n  "schema": "{SCHEMA}",\n  "files": [\n{lines}\n  ]')
 
 
-def spelled_found(known: FoundDamaged) -> dict[str, object]:
+def spelled_found(damaged: FoundDamaged) -> dict[str, object]:
     """Spell what was found of a file; `found_of` reads it back."""
     from ckpttool.core.records.hashed_json import spelled_stamp
 
     return {
-        "path": known.path,
-        "stamp": spelled_stamp(known.stamp),
-        "found_at": known.found_at,
-        "seal": known.seal,
-        "message": known.message,
-        **({"drifted": True, "since": known.since} if known.drifted else {}),
+        "path": damaged.path,
+        "stamp": spelled_stamp(damaged.stamp),
+        "found_at": damaged.found_at,
+        "seal": damaged.seal,
+        "message": damaged.message,
+        **({"drifted": True, "since": damaged.since} if damaged.drifted else {}),
     }
 
 
@@ -195,7 +197,7 @@ def _believed(data: bytes) -> Mapping[str, FoundDamaged]:
         files = [found_of(as_object(value)) for value in get_list(record, "files")]
     except (ValueError, OverflowError):  # a ParseError is one
         return {}
-    return {known.path: known for known in files}
+    return {damaged.path: damaged for damaged in files}
 
 
 def found_of(line: JsonObject) -> FoundDamaged:

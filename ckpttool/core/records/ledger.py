@@ -145,17 +145,17 @@ def lookup(ledger: Ledger, task: CheckTask, stamp: FileStamp, *, now: float, max
         now: Unix seconds.
         max_age: Seconds that an earlier verification counts.
     """
-    known = ledger.shards.get(task.path)
-    if known is None or task.level is not Level.CHECKSUM or task.hashes:
+    remembered = ledger.shards.get(task.path)
+    if remembered is None or task.level is not Level.CHECKSUM or task.hashes:
         return None
     # A copy in place may have set the mtime back (rsync --inplace -t), but never the ctime.
-    if (known.stamp, known.stamp.changed_ns) != (stamp, stamp.changed_ns):
+    if (remembered.stamp, remembered.stamp.changed_ns) != (stamp, stamp.changed_ns):
         return None
-    if known.seal != _seal_of(task.seal) or not 0 <= now - known.verified_at <= max_age:
+    if remembered.seal != _seal_of(task.seal) or not 0 <= now - remembered.verified_at <= max_age:
         return None
     tensors = ledger.tensors.get(task.path)
     digests = tensors.digests if tensors is not None and tensors.stamp == stamp else None
-    return replace(known.report, rank=task.rank, role=task.role, level=task.level, tensor_digests=digests)
+    return replace(remembered.report, rank=task.rank, role=task.role, level=task.level, tensor_digests=digests)
 
 
 def save(place: str | None, reports: Collection[ShardReport], *, seals: Mapping[str, ShardSeal], began: float) -> None:
@@ -175,7 +175,9 @@ def save(place: str | None, reports: Collection[ShardReport], *, seals: Mapping[
         for report in reports
         if not report.remembered and (report.findings or report.level.reads_content)
     }
-    tensors = {report.path: known for report in reports if (known := _known_tensors(report, began)) is not None}
+    tensors = {
+        report.path: known_tensors for report in reports if (known_tensors := _known_tensors(report, began)) is not None
+    }
     if place is None or not (news or tensors):
         return
     with suppress(LockedError, UnsafeError, WriteFailedError, NotDurableError):
@@ -183,7 +185,9 @@ def save(place: str | None, reports: Collection[ShardReport], *, seals: Mapping[
         with locked(place, timeout=PATIENCE_SECONDS):
             data = _content(place)
             before = _believed(data)
-            after = {path: known for path, known in {**before.shards, **news}.items() if known is not None}
+            after = {
+                path: remembered for path, remembered in {**before.shards, **news}.items() if remembered is not None
+            }
             ledger = Ledger(shards=after, tensors={**before.tensors, **tensors})
             if (before.shards or before.tensors or after or tensors) and (encoded := _spelled(ledger)) != data:
                 write(place, encoded, overwrite=True, backup=False)
@@ -233,17 +237,17 @@ def _is_utf8(path: str) -> bool:
 
 def _spelled(ledger: Ledger) -> bytes:
     newest = sorted(ledger.shards.items(), key=lambda item: (-item[1].verified_at, item[0]))[:MOST_SHARDS]
-    lines = ",\n".join(f"    {json.dumps(_line(path, known))}" for path, known in sorted(newest))
+    lines = ",\n".join(f"    {json.dumps(_line(path, remembered))}" for path, remembered in sorted(newest))
     return closed(f'{{\n  "schema": "{SCHEMA}",\n  "shards": [\n{lines}\n  ]{spelled_tensors(ledger.tensors)}')
 
 
-def _line(path: str, known: Remembered) -> dict[str, object]:
-    report = known.report
+def _line(path: str, remembered: Remembered) -> dict[str, object]:
+    report = remembered.report
     return {
         "path": path,
-        "stamp": spelled_stamp(known.stamp),
-        "verified_at": known.verified_at,
-        "seal": known.seal,
+        "stamp": spelled_stamp(remembered.stamp),
+        "verified_at": remembered.verified_at,
+        "seal": remembered.seal,
         "format": report.format,
         "scalars": spelled(report.scalars),
         "schema_hash": report.schema_hash,
@@ -335,14 +339,14 @@ class Memory:
 
     def tensors(self, path: str) -> tuple[str | None, TensorDigests] | None:
         """Return schema hash and digests of a file that was read before and has not changed since; None: not known."""
-        known = self._ledger.tensors.get(path)
+        tensors = self._ledger.tensors.get(path)
         try:
-            stamp = None if known is None else self._storage.stamp(path)
+            stamp = None if tensors is None else self._storage.stamp(path)
         except OSError:
             return None
-        if known is None or (known.stamp, known.stamp.changed_ns) != (stamp, stamp.changed_ns if stamp else None):
+        if tensors is None or (tensors.stamp, tensors.stamp.changed_ns) != (stamp, stamp.changed_ns if stamp else None):
             return None
-        return known.schema_hash, known.digests
+        return tensors.schema_hash, tensors.digests
 
     def remember(self, reports: Iterable[ShardReport], seals: Mapping[str, ShardSeal]) -> None:
         """Keep what was verified; what turned out bad is forgotten. `save` brings the last of it to the disk."""

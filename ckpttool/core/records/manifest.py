@@ -190,9 +190,9 @@ def _agreed(manifests: list[_Owned], place: SealPlace) -> Manifest:
     first: dict[str, tuple[ShardSeal, str]] = {}
     disputed: dict[str, Finding] = {}
     for seal, whose in sorted(claims, key=lambda claim: (claim[0].first_seen, claim[1])):
-        known, by = first.setdefault(seal.path, (seal, whose))
-        if not known.same_content(seal):
-            disputed.setdefault(seal.path, _unequal(known, by, seal, whose, place))
+        first_seal, by = first.setdefault(seal.path, (seal, whose))
+        if not first_seal.same_content(seal):
+            disputed.setdefault(seal.path, _unequal(first_seal, by, seal, whose, place))
     joined = _joined(
         claims, [manifest for _, _, manifest in manifests], tuple(disputed[path] for path in sorted(disputed))
     )
@@ -219,9 +219,9 @@ def _joined(claims: list[tuple[ShardSeal, str]], manifests: list[Manifest], disp
     """Return all that several manifests of one save say, of each file what was seen first."""
     seals: dict[str, ShardSeal] = {}
     for seal, _ in sorted(claims, key=lambda claim: claim[0].first_seen):
-        known = seals.setdefault(seal.path, seal)
-        if known is not seal and known.same_content(seal):
-            seals[seal.path] = known.with_more(seal)
+        joined = seals.setdefault(seal.path, seal)
+        if joined is not seal and joined.same_content(seal):
+            seals[seal.path] = joined.with_more(seal)
     worlds = {manifest.world_size for manifest in manifests} - {None}
     return replace(
         max(manifests, key=lambda manifest: manifest.sealed_at),
@@ -357,9 +357,9 @@ def _healed(record: JsonObject, where: str) -> Healed:
 def _one_of(words: type[Enum], record: JsonObject, key: str, where: str) -> str:
     """Return one of an enumeration's words."""
     text = get_str(record, key, where=where)
-    known = [word.value for word in words]
-    if text not in known:
-        raise ParseError(f"expected one of {', '.join(known)}, found {text!a:.80}", where=where, key=key)
+    values = [word.value for word in words]
+    if text not in values:
+        raise ParseError(f"expected one of {', '.join(values)}, found {text!a:.80}", where=where, key=key)
     return text
 
 

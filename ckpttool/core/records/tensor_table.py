@@ -133,12 +133,12 @@ class KnownTensors:
     digests: TensorDigests
 
 
-def spelled_tensors(known: Mapping[str, KnownTensors]) -> str:
+def spelled_tensors(tensors: Mapping[str, KnownTensors]) -> str:
     """Spell what is known of tensors, what was read last first, as far as there is room for it."""
-    if not known:
+    if not tensors:
         return ""
     table, kept = TensorTable(), []
-    for path, known_tensors in sorted(known.items(), key=lambda item: (-item[1].read_at, item[0]))[:_MOST_SHARDS]:
+    for path, known_tensors in sorted(tensors.items(), key=lambda item: (-item[1].read_at, item[0]))[:_MOST_SHARDS]:
         place = table.add(known_tensors.digests)
         if table.nbytes > MOST_TENSORS_BYTES:
             break

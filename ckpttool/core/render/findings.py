@@ -77,15 +77,15 @@ def parsed(page: str) -> tuple[Explanation, ...]:
     Raises:
         ValueError: An entry is not like the others or explains no code, or a code has none.
     """
-    found: dict[Code, Explanation] = {}
+    by_code: dict[Code, Explanation] = {}
     for group, heading, blocks in _entries(page):
         explanation = _explanation(group, heading, blocks)
-        if explanation.code in found:
+        if explanation.code in by_code:
             _fail(heading, f"{explanation.code.value} is explained twice")
-        found[explanation.code] = explanation
-    if missing := [code.value for code in Code if code not in found]:
+        by_code[explanation.code] = explanation
+    if missing := [code.value for code in Code if code not in by_code]:
         _fail(_Block(page.count("\n"), ()), f"the page ends without a heading for {', '.join(missing)}")
-    return tuple(found.values())
+    return tuple(by_code.values())
 
 
 def _entries(page: str) -> Iterator[tuple[str, _Block, list[_Block]]]:

@@ -72,12 +72,12 @@ def list_text(*, width: int) -> str:
 def document(topic: str | None) -> Document:
     """`ckpttool/guide/1`. One page, or all without their text."""
     asked = pages() if topic is None else (page_of(topic),)
-    found = [
+    entries = [
         {"name": name, "about": pages()[name], "markdown": None if topic is None else _read(name)}
         for name in asked
         if name is not None
     ]
-    return {"schema": "ckpttool/guide/1", "pages": [*found]}
+    return {"schema": "ckpttool/guide/1", "pages": [*entries]}
 
 
 def _commands() -> dict[str, str]:

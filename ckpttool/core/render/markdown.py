@@ -35,16 +35,16 @@ def _lines(answer: Preflight | Lint) -> Iterator[str]:
     yield from (f"## ckpttool {command}: {plain(verdict(answer))}", "", "| | check | what was seen |", "|---|---|---|")
     for check in answer.checks:
         yield f"| {plain(word(check)[0])} | {plain(check.name)} | {plain(check.summary)} |"
-    found = kinds([reason for check in answer.checks for reason in check.reasons])
-    if found:
+    groups = kinds([reason for check in answer.checks for reason in check.reasons])
+    if groups:
         yield from ("", "| weight | finding | what | fix |", "|---|---|---|---|")
-    for kind in found[:MOST_ROWS]:
+    for kind in groups[:MOST_ROWS]:
         first = kind[0].finding
         what = told([reason.finding for reason in kind], ranks_of(answer), answer.view)
         cells = (first.severity.word, first.code.value, f"{_place(kind[0])}{what}", first.remedy or "")
         yield f"| {' | '.join(map(plain, cells))} |"
-    if len(found) > MOST_ROWS:
-        yield from ("", f"and {counted(len(found) - MOST_ROWS, 'other kind')}")
+    if len(groups) > MOST_ROWS:
+        yield from ("", f"and {counted(len(groups) - MOST_ROWS, 'other kind')}")
 
 
 def _place(reason: Reason) -> str:

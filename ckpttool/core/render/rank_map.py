@@ -147,10 +147,10 @@ class _Axis:
         for finding in findings:
             if finding.severity is Severity.NOTE:
                 continue
-            word, meant = word_of(finding), self._meant(finding, checkpoint)
-            for place in meant:
+            word, is_selected = word_of(finding), self._meant(finding, checkpoint)
+            for place in is_selected:
                 bad[place] = _worse(bad.get(place), word)
-            whole = whole if meant else _worse(whole, word)
+            whole = whole if is_selected else _worse(whole, word)
         if self.by_rank:
             world = checkpoint.topology.world_size or 0
             return _Parts(there=checkpoint.ranks, bad=bad, expected=world, whole=whole, own={})
@@ -184,21 +184,21 @@ def _axis(saves: Sequence[tuple[Checkpoint, Sequence[Finding]]]) -> _Axis:
         # What one save lacks another has: that says whose it is.
         places: dict[str, int] = {
             inner(shard.path, checkpoint): shard.rank
-            for checkpoint, _ in (saves if any(f.path and not f.ranks for _, found in saves for f in found) else ())
+            for checkpoint, _ in (saves if any(f.path and not f.ranks for _, names in saves for f in names) else ())
             for shard in checkpoint.shards
             if shard.rank is not None
         }
         return _Axis(noun="rank", width=max([*worlds, *(last + 1 for last in lasts)], default=0), places=places)
-    found: list[set[str]] = []
+    names_of_saves: list[set[str]] = []
     for checkpoint, findings in saves:
         missing = (finding.path for finding in findings if finding.path and word_of(finding) is VerdictWord.MISSING)
         paths = (*(shard.path for shard in checkpoint.shards), *(checkpoint.expected or ()), *missing)
-        found.append({inner(path, checkpoint) for path in paths})
-    of_saves = Counter(name for names in found for name in names)
+        names_of_saves.append({inner(path, checkpoint) for path in paths})
+    of_saves = Counter(name for names in names_of_saves for name in names)
     names = sorted(name for name, number in of_saves.items() if number > 1)
     places = {name: place for place, name in enumerate(names)}
     # What no other save has stands beside what no other has of those: its name may be new at each save.
-    own = [sorted(name for name in names if of_saves[name] == 1) for names in found]
+    own = [sorted(name for name in names if of_saves[name] == 1) for names in names_of_saves]
     places |= {name: len(names) + at for those in own for at, name in enumerate(those)}
     width = len(names) + max(map(len, own), default=0)
     return _Axis(noun="file", width=width, places=places, names=names, by_rank=False)
@@ -210,8 +210,8 @@ def inner(path: str, checkpoint: Checkpoint) -> str:
     return "/".join([*(folder for folder in folders if folder != checkpoint.name), name])
 
 
-def _worse(known: VerdictWord | None, word: VerdictWord) -> VerdictWord:
-    return word if known is None or _BEST_FIRST[word] > _BEST_FIRST[known] else known
+def _worse(first: VerdictWord | None, word: VerdictWord) -> VerdictWord:
+    return word if first is None or _BEST_FIRST[word] > _BEST_FIRST[first] else first
 
 
 def _spans(parts: _Parts, axis: _Axis, columns: int) -> Iterator[Span]:

@@ -27,15 +27,15 @@ def schema(name: str) -> dict[str, Document]:
 
 def list_text() -> str:
     """Name every document, and what it tells."""
-    found = names()
-    width = max(map(len, found)) + 2
-    return "\n".join(f"{name:{width}}{_read(name)['description']}" for name in found)
+    entries = names()
+    width = max(map(len, entries)) + 2
+    return "\n".join(f"{name:{width}}{_read(name)['description']}" for name in entries)
 
 
 def list_document() -> Document:
     """`ckpttool/schemas/1`: every document, and what it tells."""
-    found = [{"name": name, "about": _read(name)["description"]} for name in names()]
-    return {"schema": "ckpttool/schemas/1", "schemas": [*found]}
+    entries = [{"name": name, "about": _read(name)["description"]} for name in names()]
+    return {"schema": "ckpttool/schemas/1", "schemas": [*entries]}
 
 
 def _read(name: str) -> dict[str, Document]:

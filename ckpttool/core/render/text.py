@@ -224,9 +224,9 @@ class _Rows:
                     plain += cell
                 else:
                     text = _text(cell)
-                    look = text.style if number else self._table.header_style or ""
+                    style = text.style if number else self._table.header_style or ""
                     yield Segment(plain)
-                    yield from Segment.apply_style(text.render(console), console.get_style(look))
+                    yield from Segment.apply_style(text.render(console), console.get_style(style))
                     plain = ""
                 plain += "" if is_right[index] else blanks
             yield Segment(f"{plain}\n")

@@ -137,20 +137,20 @@ class Editor:
             self._edits.append((first, first, True, f"{entry}{self._line_end(first)}{indent}"))
             return
         own = self._text[neighbour.start : neighbour.end].rstrip()
-        found = _BREAKS.search(self._text, neighbour.start + len(own))
-        if found is None:
+        match = _BREAKS.search(self._text, neighbour.start + len(own))
+        if match is None:
             position = len(self._text)
             self._edits.append((position, position, True, f"{self._line_end(first)}{indent}{entry}"))
         else:
-            self._edits.append((found.end(), found.end(), True, f"{indent}{entry}{found.group()}"))
+            self._edits.append((match.end(), match.end(), True, f"{indent}{entry}{match.group()}"))
 
     def _line_start(self, position: int) -> int:
         ends = [match.end() for match in _BREAKS.finditer(self._text, 0, position)]
         return ends[-1] if ends else int(self._text.startswith("\ufeff"))
 
     def _line_end(self, position: int) -> str:
-        found = _BREAKS.search(self._text, position) or _BREAKS.search(self._text)
-        return found.group() if found else "\n"
+        match = _BREAKS.search(self._text, position) or _BREAKS.search(self._text)
+        return match.group() if match else "\n"
 
 
 def with_values(text: str, wanted: Dict[KeyPath, str]) -> tuple[str, frozenset[KeyPath]]:

@@ -54,7 +54,7 @@ def mount_of(path: str, table: str) -> Mount:
         kind, _, place = path.partition("://")
         return Mount(kind=kind, source=place.partition("/")[0], reach=Reach.SHARED)
     wanted = os.path.realpath(path)
-    best, found = "", Mount(kind="", source="", reach=Reach.UNKNOWN)
+    best, mount = "", Mount(kind="", source="", reach=Reach.UNKNOWN)
     for line in table.splitlines():
         before, _, after = line.partition(" - ")
         fields, system = before.split(" "), after.split(" ")
@@ -62,8 +62,8 @@ def mount_of(path: str, table: str) -> Mount:
             continue
         point = _unescaped(fields[4])
         if len(point) >= len(best) and (wanted == point or wanted.startswith(point.rstrip("/") + "/")):
-            best, found = point, Mount(kind=system[0], source=_unescaped(system[1]), reach=_reach(system[0]))
-    return found
+            best, mount = point, Mount(kind=system[0], source=_unescaped(system[1]), reach=_reach(system[0]))
+    return mount
 
 
 def _reach(kind: str) -> Reach:
@@ -75,7 +75,7 @@ def _reach(kind: str) -> Reach:
 
 def _unescaped(field: str) -> str:
     """Spaces, tabs, new lines and backslashes stand in octal."""
-    return _ESCAPE.sub(lambda found: chr(int(found[1], 8)), field)
+    return _ESCAPE.sub(lambda match: chr(int(match[1], 8)), field)
 
 
 def disk_identity(path: str, *, table: str, boot: str) -> str:

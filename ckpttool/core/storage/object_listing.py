@@ -72,12 +72,12 @@ class ObjectListing:
                 beside = self._folders.get(parent, {name: None})
                 if name in beside and beside[name] is None:
                     self._list(path)
-            found = self._folders.get(path)
-            if found is None and self._folders.get(parent, {}).get(name) is not None:
+            names = self._folders.get(path)
+            if names is None and self._folders.get(parent, {}).get(name) is not None:
                 raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), self._spelled(path))
-            if found is None:
+            if names is None:
                 raise self._missing(path)
-            return found
+            return names
 
     def look(self, path: str, *, lies_in_a_tree: bool) -> FileStamp | None:
         """Return the stamp of an object, None for a folder.
@@ -100,10 +100,10 @@ class ObjectListing:
                 return None
             if not self._is_known(parent):
                 self._list_names(parent)
-            found = self._folders.get(parent, {})
-            if name not in found:
+            names = self._folders.get(parent, {})
+            if name not in names:
                 raise self._missing(path)
-            return found[name]
+            return names[name]
 
     def _missing(self, path: str) -> FileNotFoundError:
         return FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), self._spelled(path))
@@ -137,23 +137,23 @@ class ObjectListing:
             self._list_names(path)
 
     def _list_all(self, path: str, most: int | None) -> bool:
-        found: dict[str, _Folder] = {}
+        folders: dict[str, _Folder] = {}
         count, start = 0, f"{path}/" if path else ""
         with in_our_words(self._spelled(path)):
             pages = iter(self._store.list(path or None, chunk_size=1000))
             while (page := within(LISTING_SECONDS, lambda: next(pages, None), _WHAT)) is not None:
                 for meta in page:
                     if meta["path"] == path:  # what some tools leave to show that there is a folder
-                        found.setdefault(path, {})
+                        folders.setdefault(path, {})
                     elif meta["path"].startswith(start):
-                        self._add(found, path, meta)
+                        self._add(folders, path, meta)
                 count += len(page)
                 if most is not None and count > most:
                     return False
-        if not found:
+        if not folders:
             self._assert_store(path)
-        self._mind_empty(found)
-        self._folders |= found
+        self._mind_empty(folders)
+        self._folders |= folders
         self._whole.add(path)
         return True
 
@@ -178,11 +178,11 @@ class ObjectListing:
             "a proxy's page?"
         )
 
-    def _add(self, found: dict[str, _Folder], top: str, meta: ObjectMeta) -> None:
+    def _add(self, folders: dict[str, _Folder], top: str, meta: ObjectMeta) -> None:
         parent, _, name = meta["path"].rpartition("/")
-        if parent not in found:
-            _make(found, top, parent)
-        folder = found[parent]
+        if parent not in folders:
+            _make(folders, top, parent)
+        folder = folders[parent]
         if name not in folder:
             folder[name] = stamp_of(meta)
         elif folder[name] is not None:  # else what lies in it shows that it is a folder
@@ -191,9 +191,9 @@ class ObjectListing:
     def _twice(self, key: str) -> OSError:
         return OSError(f"the store lists {self._spelled(key)} twice: nothing that it says can be relied on")
 
-    def _mind_empty(self, found: dict[str, _Folder]) -> None:
+    def _mind_empty(self, folders: dict[str, _Folder]) -> None:
         """Tell an empty object from what only shows that there is a folder, of which a store lists the same."""
-        for path, folder in list(found.items()):
+        for path, folder in list(folders.items()):
             empty = (name for name, stamp in folder.items() if stamp is not None and not stamp.size)
             doubtful = [name for name in empty if "." not in name]
             if not doubtful:
@@ -202,7 +202,7 @@ class ObjectListing:
                 prefixes = self._names(path)["common_prefixes"]
             for name in {prefix.rpartition("/")[2] for prefix in prefixes}.intersection(doubtful):
                 folder[name] = None
-                found[f"{path}/{name}" if path else name] = {}
+                folders[f"{path}/{name}" if path else name] = {}
 
     def _names(self, path: str) -> ListResult[Sequence[ObjectMeta]]:
         work = partial(self._store.list_with_delimiter, path or None)
@@ -212,28 +212,28 @@ class ObjectListing:
         """List what lies in a folder, and nothing that lies deeper."""
         with in_our_words(self._spelled(path)):
             listed = self._names(path)
-        found: _Folder = {}
+        names: _Folder = {}
         for meta in listed["objects"]:
             name = meta["path"].rpartition("/")[2]
             if meta["path"] == path:
                 continue
-            if name in found:
+            if name in names:
                 raise self._twice(meta["path"])
-            found[name] = stamp_of(meta)
-        found |= dict.fromkeys(prefix.rpartition("/")[2] for prefix in listed["common_prefixes"])
-        if not found and not listed["objects"]:
+            names[name] = stamp_of(meta)
+        names |= dict.fromkeys(prefix.rpartition("/")[2] for prefix in listed["common_prefixes"])
+        if not names and not listed["objects"]:
             self._assert_store(path)
-        if found or not path or listed["objects"]:
-            self._folders[path] = found
+        if names or not path or listed["objects"]:
+            self._folders[path] = names
 
 
-def _make(found: dict[str, _Folder], top: str, folder: str) -> None:
+def _make(folders: dict[str, _Folder], top: str, folder: str) -> None:
     """Show a folder, and those in which it lies, up to the topmost."""
-    found[folder] = {}
+    folders[folder] = {}
     while folder != top:
         outer, _, name = folder.rpartition("/")
-        is_new = outer not in found
-        found.setdefault(outer, {})[name] = None
+        is_new = outer not in folders
+        folders.setdefault(outer, {})[name] = None
         if not is_new:
             return
         folder = outer

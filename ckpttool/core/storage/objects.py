@@ -68,8 +68,8 @@ class ObjectStorage:
 
     def entries(self, folder: str) -> list[Entry]:
         """List a folder, in no particular order."""
-        found = self._bucket.folder(self._key(folder))
-        return [Entry(name, Kind.FOLDER if stamp is None else Kind.FILE) for name, stamp in found.items()]
+        names = self._bucket.folder(self._key(folder))
+        return [Entry(name, Kind.FOLDER if stamp is None else Kind.FILE) for name, stamp in names.items()]
 
     def kind(self, path: str) -> Kind:
         """Tell what lies at a path."""
@@ -185,13 +185,13 @@ class ObjectSource:
 
 def _near_together(ranges: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
     """Return ranges in order, those as one between which less lies than a request costs."""
-    found: list[tuple[int, int]] = []
+    merged: list[tuple[int, int]] = []
     for begin, end in sorted(ranges):
-        if found and begin - found[-1][1] <= _LATER_READS:
-            found[-1] = (found[-1][0], max(end, found[-1][1]))
+        if merged and begin - merged[-1][1] <= _LATER_READS:
+            merged[-1] = (merged[-1][0], max(end, merged[-1][1]))
         else:
-            found.append((begin, end))
-    return found
+            merged.append((begin, end))
+    return merged
 
 
 class _Stream:
@@ -359,12 +359,12 @@ _OPENING = threading.Lock()
 
 def _bucket_of(url: str) -> _Bucket:
     with _OPENING:
-        found = _BUCKETS.get(url)
-        if found is None:
+        bucket = _BUCKETS.get(url)
+        if bucket is None:
             if url not in _STORES:
                 _STORES[url] = opened_store(url)
-            found = _BUCKETS[url] = _Bucket(url, _STORES[url])
-        return found
+            bucket = _BUCKETS[url] = _Bucket(url, _STORES[url])
+        return bucket
 
 
 def forget(root: str) -> None:

@@ -225,8 +225,8 @@ def blockers(tree: Tree, paths: Iterable[str]) -> list[Finding]:
     Raises:
         IncompleteError: Something is not there any more.
     """
-    found = (file.blocker for file in files_to_move(tree.storage.root, paths) if file.blocker is not None)
-    return _unsafe(tree, found, "change the tree that the link leads to, or the other disk's own, by hand")
+    blockers_found = (file.blocker for file in files_to_move(tree.storage.root, paths) if file.blocker is not None)
+    return _unsafe(tree, blockers_found, "change the tree that the link leads to, or the other disk's own, by hand")
 
 
 def in_the_way(tree: Tree, paths: Iterable[str]) -> list[Finding]:
@@ -236,8 +236,10 @@ def in_the_way(tree: Tree, paths: Iterable[str]) -> list[Finding]:
         IncompleteError: A folder is not there any more.
     """
     there = [path for path in paths if os.path.lexists(f"{tree.inventory.root}/{path.rpartition('/')[0]}")]
-    found = files_not_to_replace(tree.storage.root, there)
-    return _unsafe(tree, found, "put a file or a folder in its place, or change what the link leads to by hand")
+    blockers_found = files_not_to_replace(tree.storage.root, there)
+    return _unsafe(
+        tree, blockers_found, "put a file or a folder in its place, or change what the link leads to by hand"
+    )
 
 
 def unwritable(tree: Tree, fixes: Iterable[PointerFix]) -> list[Finding]:
@@ -246,18 +248,18 @@ def unwritable(tree: Tree, fixes: Iterable[PointerFix]) -> list[Finding]:
     Raises:
         IncompleteError: A folder is not there any more.
     """
-    found = files_not_to_replace(tree.storage.root, [fix.path for fix in fixes])
-    return _unsafe(tree, found, "put a file in its place, or change what the link leads to by hand")
+    blockers_found = files_not_to_replace(tree.storage.root, [fix.path for fix in fixes])
+    return _unsafe(tree, blockers_found, "put a file in its place, or change what the link leads to by hand")
 
 
 def _unsafe(tree: Tree, blockers: Iterator[str], remedy: str) -> list[Finding]:
     """Look at the disk for what is in the way, and say each once."""
     try:
-        found = dict.fromkeys(blockers)
+        paths = dict.fromkeys(blockers)
     except OSError as error:
         raise _changed(error.filename or tree.inventory.root) from None
     code = Code.NOT_A_REGULAR_FILE
-    return [unsafe(code, message, remedy=remedy) for message in found]
+    return [unsafe(code, message, remedy=remedy) for message in paths]
 
 
 def unreadable(pointers: Iterable[Pointer]) -> list[Finding]:

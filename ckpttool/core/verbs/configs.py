@@ -49,10 +49,10 @@ def read_base(path: str, allowed: tuple[Code, ...], *, devices: int | None = Non
         CkptToolError: It cannot be used at all.
     """
     run = read_config(read_bytes(path), path=path, devices=devices)
-    found = part(_lint(run), run.text, path=path)
+    parts = part(_lint(run), run.text, path=path)
     if starts and trainer_named(run.trainer).launch is not None:  # of others such a setting may end the start itself
         allowed = (*allowed, *_OF_LATER_SAVES)
-    return BaseConfig(run=run, findings=judge.allow(found.findings, allowed), silenced=found.silenced)
+    return BaseConfig(run=run, findings=judge.allow(parts.findings, allowed), silenced=parts.silenced)
 
 
 def read_or_check(
@@ -113,16 +113,16 @@ def lint_config(
 
 
 def _in_folder(folder: str, allowed: tuple[Code, ...], foreign: dict[str, None]) -> dict[str, Check]:
-    found: dict[str, Check] = {}
+    checks_by_name: dict[str, Check] = {}
     others: dict[str, None] = {}
-    for path in _yaml_files(folder, found):
+    for path in _yaml_files(folder, checks_by_name):
         checks = _unless_foreign(path, allowed, others)
         if any(_trains_nothing(check) for check in checks.values()):
             others[path] = None  # a folder's configs for inference are nothing to start
         else:
-            found |= checks
+            checks_by_name |= checks
     foreign |= others
-    if not found:
+    if not checks_by_name:
         beside = f", but {counted(len(others), 'other YAML file')}" if others else ""
         finding = damage(
             Code.CONFIG_UNUSABLE,
@@ -130,13 +130,13 @@ def _in_folder(folder: str, allowed: tuple[Code, ...], foreign: dict[str, None])
             path=folder,
             remedy=f"name a folder with some, or files; {config_readers()}'s are known",
         )
-        found[folder] = Check(
+        checks_by_name[folder] = Check(
             name=folder,
             summary="no training config",
             reasons=(Reason(finding=finding, file=folder),),
             stopped=ExitCode.USAGE,
         )
-    return found
+    return checks_by_name
 
 
 def _trains_nothing(check: Check) -> bool:

@@ -40,10 +40,10 @@ def explain(code: Code | str | None = None) -> Explained:
     """
     if code is None:
         return Explained(code=None, explanations=tuple(explanations()))
-    found = explained(code.value if isinstance(code, Code) else code)
-    if found is None:
+    explanation = explained(code.value if isinstance(code, Code) else code)
+    if explanation is None:
         raise UsageError(f"there is no finding {code!r}; ckpttool.Code lists all")
-    return Explained(code=found.code, explanations=(found,))
+    return Explained(code=explanation.code, explanations=(explanation,))
 
 
 def names_by_title() -> dict[str, str]:

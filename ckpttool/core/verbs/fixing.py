@@ -35,8 +35,8 @@ def fix_config(answer: Lint, *, allowed: Iterable[Code] = (), apply: bool = Fals
     from ckpttool.core.write.files import replace
 
     accepted = frozenset(allowed)
-    found = [_fixed(check.name, accepted) for check in answer.checks if check.stopped is None]
-    changed = tuple(fix for fix in found if fix.fixes)
+    fixes = [_fixed(check.name, accepted) for check in answer.checks if check.stopped is None]
+    changed = tuple(fix for fix in fixes if fix.fixes)
     for fix in changed if apply else ():
         replace(fix.path, fix.after.encode("utf-8"), overwrite=True, backup=False)
     return changed

@@ -96,18 +96,20 @@ def _told_by_hand(
     """Judge a start for which `launch` writes no config: its user tells the trainer what to load."""
     decision, inventory, teller = answer.decision, answer.tree.inventory, _teller(question, answer)
     plan = decision if isinstance(decision, ResumePlan) else None
-    found = judge.by_check(decision, config, strict=question.strict, view=question.view)
-    launch = _launch_by_hand(teller, answer, plan, found["launch"])
+    checks_by_name = judge.by_check(decision, config, strict=question.strict, view=question.view)
+    launch = _launch_by_hand(teller, answer, plan, checks_by_name["launch"])
     coming = NextSaves(folder=inventory.root, inside=(), count=1, stays=None)
-    known = answer.tree.is_in_folder
-    need = _disk_needs(coming, answer, plan, disk) if known else None
+    is_readable = answer.tree.is_in_folder
+    need = _disk_needs(coming, answer, plan, disk) if is_readable else None
     checks = (
         *before,
-        teller.check("checkpoint", summaries.checkpoint_summary(decision), found["checkpoint"], _nothing(decision)),
-        _health_check(teller, inventory, plan, found["health"]),
+        teller.check(
+            "checkpoint", summaries.checkpoint_summary(decision), checks_by_name["checkpoint"], _nothing(decision)
+        ),
+        _health_check(teller, inventory, plan, checks_by_name["health"]),
         launch,
         _start_check(teller, answer, judged_start(answer)),
-        _disk_check(teller, need) if known or plan is None else _NO_DISK,
+        _disk_check(teller, need) if is_readable or plan is None else _NO_DISK,
     )
     return _answered(question, answer, checks, need)
 
@@ -234,13 +236,17 @@ def judged(question: PreflightQuestion, config: BaseConfig, answer: Answer, disk
         edited = _edited(target, config, plan)
         if question.devices is not None:
             of_devices = target.other_devices(config.run, question.devices)
-    found = judge.by_check(decision, config.run, strict=question.strict, of_devices=of_devices, view=question.view)
+    checks_by_name = judge.by_check(
+        decision, config.run, strict=question.strict, of_devices=of_devices, view=question.view
+    )
     need = _disk_needs(target.next_saves(config.run, answer.tree.inventory), answer, plan, disk)
     checks = (
         config_check(config.run.path, config),
-        teller.check("checkpoint", summaries.checkpoint_summary(decision), found["checkpoint"], _nothing(decision)),
-        _health_check(teller, answer.tree.inventory, plan, found["health"]),
-        _launch_check(teller, config, plan, edited, found["launch"]),
+        teller.check(
+            "checkpoint", summaries.checkpoint_summary(decision), checks_by_name["checkpoint"], _nothing(decision)
+        ),
+        _health_check(teller, answer.tree.inventory, plan, checks_by_name["health"]),
+        _launch_check(teller, config, plan, edited, checks_by_name["launch"]),
         _disk_check(teller, need),
     )
     return Judged(answer=_answered(question, answer, checks, need), plan=plan, edited=edited)
@@ -354,9 +360,9 @@ def _start_check(teller: _Teller, answer: Answer, start: JudgedStart | None) -> 
     plan = answer.decision
     if start is None or not isinstance(plan, ResumePlan):
         return Check(name="start", summary="nothing was chosen", skipped=True)
-    found, config = against_start(start, answer, plan), answer.question.config
-    silenced = () if config is None else allowed_in(config.text, found)
-    left = [finding for finding in found if finding not in silenced]
+    findings, config = against_start(start, answer, plan), answer.question.config
+    silenced = () if config is None else allowed_in(config.text, findings)
+    left = [finding for finding in findings if finding not in silenced]
     if start.lead == LAUNCHED:  # its lines are of a file that is not there
         left = [replace(finding, line=None) for finding in left]
     check = teller.check("start", summaries.start_summary(start, plan), left)

@@ -44,7 +44,7 @@ def with_found_damaged(
     inventory: Inventory,
     storage: Storage,
     seal_place: Callable[[Checkpoint], SealPlace | None],
-    known: Mapping[str, FoundDamaged],
+    damaged: Mapping[str, FoundDamaged],
     now: Callable[[str], FileStamp],
 ) -> Inventory:
     """Attach to checkpoints what an earlier look at their content found, where the files are still the same.
@@ -53,10 +53,10 @@ def with_found_damaged(
         inventory: As it was assessed.
         storage: The tree's.
         seal_place: Tells where a checkpoint's seal is kept.
-        known: What was found, by path.
+        damaged: What was found, by path.
         now: Tells a file's stamp where it was found, by its path.
     """
-    if not known:
+    if not damaged:
         return inventory
     from ckpttool.core.decide.drift import Drift, with_drift
     from ckpttool.core.records.birth import recorded
@@ -83,14 +83,14 @@ def with_found_damaged(
         return tuple(shard.rank for shard in checkpoint.shards if shard.path == path and shard.rank is not None)
 
     def judged(checkpoint: Checkpoint) -> Checkpoint:
-        files = [known[path] for path in sorted({shard.path for shard in checkpoint.shards} & known.keys())]
+        files = [damaged[path] for path in sorted({shard.path for shard in checkpoint.shards} & damaged.keys())]
         findings = said(checkpoint, files) if files else []
         drifts.extend(
             Drift(checkpoint=checkpoint, shard=shard, since=since)
             for finding in findings
             if finding.code is Code.REPLICA_DRIFTED
             for shard in checkpoint.shards
-            if shard.path == finding.path and (since := known[shard.path].since) is not None
+            if shard.path == finding.path and (since := damaged[shard.path].since) is not None
         )
         return replace(checkpoint, findings=(*checkpoint.findings, *findings)) if findings else checkpoint
 

@@ -148,8 +148,8 @@ def resolve(
     verdicts: dict[tuple[CheckpointKey, tuple[Finding, ...]], Verdict] = {}
 
     def verdict_of(checkpoint: Checkpoint) -> Verdict:
-        known = checkpoint.key, checkpoint.findings
-        return verdicts.get(known) or verdicts.setdefault(known, session.verdict(checkpoint))
+        key = checkpoint.key, checkpoint.findings
+        return verdicts.get(key) or verdicts.setdefault(key, session.verdict(checkpoint))
 
     def pick(inventory: Inventory) -> ResumePoint | NoResumePoint:
         return choose(_against(inventory, tree, refusals, choice.sizes), choice, verdict_of)
@@ -179,8 +179,10 @@ def resolve(
     )
     rules = NOTHING_CHOSEN if isinstance(decision, NoResumePoint) else CHOSEN
     decision = replace(decision, findings=tuple(finding for rule in rules for finding in rule(context)))
-    seen = verdicts if choice.evidence is Level.STRUCTURE else {}
-    return Answer(decision=_from_here(decision, tree, question, node), tree=tree, question=question, verdicts=seen)
+    verdicts_used = verdicts if choice.evidence is Level.STRUCTURE else {}
+    return Answer(
+        decision=_from_here(decision, tree, question, node), tree=tree, question=question, verdicts=verdicts_used
+    )
 
 
 class Context(NamedTuple):

@@ -170,12 +170,12 @@ def scans_without(question: TreeQuestion) -> Callable[[Collection[str]], Invento
     """
     from ckpttool.core.storage.hidden import HiddenStorage
 
-    found = _located(question)
-    storage = HiddenStorage(found.storage)
+    located = _located(question)
+    storage = HiddenStorage(located.storage)
 
     def scan_without(hidden: Collection[str]) -> Inventory:
         storage.hidden = frozenset(hidden)
-        return scanned(replace(found, storage=storage, listing=list_root(storage)), question).inventory
+        return scanned(replace(located, storage=storage, listing=list_root(storage)), question).inventory
 
     return scan_without
 
@@ -201,9 +201,9 @@ def scanned(located: Located, question: TreeQuestion) -> Tree:
         assessed = replace(assessed, findings=in_order((*assessed.findings, *halfway))) if halfway else assessed
         assessed = with_healed(assessed, located.storage, lambda checkpoint: seal_place_of(layout, checkpoint))
     if located.machines is None:
-        known, now = found_damaged(assessed.root), located.storage.stamp
+        damaged, now = found_damaged(assessed.root), located.storage.stamp
         assessed = with_found_damaged(
-            assessed, located.storage, lambda checkpoint: seal_place_of(layout, checkpoint), known, now
+            assessed, located.storage, lambda checkpoint: seal_place_of(layout, checkpoint), damaged, now
         )
     else:
         assessed = located.machines.assessed(located, assessed, question)
@@ -285,10 +285,10 @@ def with_note_of_others(tree: Tree, question: TreeQuestion) -> Tree:
         return tree  # nobody speaks of other machines
     from ckpttool.core.decide.one_node import whole_here_alone
 
-    found = whole_here_alone(newest_first(tree.inventory.checkpoints)[0], surroundings(tree, question, jobs))
-    if found is None:
+    notes = whole_here_alone(newest_first(tree.inventory.checkpoints)[0], surroundings(tree, question, jobs))
+    if notes is None:
         return tree
-    note = replace(found, severity=Severity.NOTE)
+    note = replace(notes, severity=Severity.NOTE)
     return replace(tree, inventory=replace(tree.inventory, findings=in_order((*tree.inventory.findings, note))))
 
 

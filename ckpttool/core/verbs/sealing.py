@@ -62,10 +62,10 @@ def seal(
         WriteFailedError: Nothing was changed.
         NotDurableError: A manifest is in place, but the disk did not confirm it.
     """
-    found = tree_of(tree)
+    read_tree = tree_of(tree)
     return Running(
-        _sealed(found, name, reseal=reseal, jobs=jobs),
-        lambda sealings: Sealed(inventory=found.inventory, sealings=tuple(sealings)),
+        _sealed(read_tree, name, reseal=reseal, jobs=jobs),
+        lambda sealings: Sealed(inventory=read_tree.inventory, sealings=tuple(sealings)),
     )
 
 
@@ -79,15 +79,15 @@ def _sealed(
         )
     if not in_store:
         assert_changeable(tree.storage.root)
-    meant = chosen(tree, name)
+    selected = chosen(tree, name)
     refusals = {
         checkpoint.key: place
-        for checkpoint in meant
+        for checkpoint in selected
         if isinstance(place := tree.layout.seal_place(checkpoint), Refusal)
     }
     with closing(session_for(tree, with_fields(TO_SEAL, name=name, jobs=jobs))) as session:
-        for checkpoint in meant:
-            if checkpoint.key in refusals and len(refusals) < len(meant):  # nothing else is kept from its seal
+        for checkpoint in selected:
+            if checkpoint.key in refusals and len(refusals) < len(selected):  # nothing else is kept from its seal
                 why = f"{checkpoint.name} {refusals[checkpoint.key].why}"
                 yield not_sealed(checkpoint, None, (unknown(Code.CANNOT_ANSWER, why),))
                 continue

@@ -60,8 +60,8 @@ def with_start(answer: Answer) -> ResumePlan | NoResumePoint:
         if start.simulation is None and answer.question.config is None and not start.by_script:
             by_itself = trainer.simulator.pick(own, None)
             start = JudgedStart(simulation=by_itself, lead="by itself", by_records=True)
-    found = against_start(start, answer, plan) if start.is_known else ()
-    notes = (replace(finding, severity=Severity.NOTE) for finding in found)
+    objections = against_start(start, answer, plan) if start.is_known else ()
+    notes = (replace(finding, severity=Severity.NOTE) for finding in objections)
     return replace(plan, findings=(*plan.findings, *notes))
 
 

@@ -283,11 +283,11 @@ def verify(
     Raises:
         UsageError: The checkpoint that was named is not there.
     """
-    found, started = tree_of(tree), time.monotonic()
+    tree_, started = tree_of(tree), time.monotonic()
     return Running(
-        _verified(found, question),
+        _verified(tree_, question),
         lambda events: Verification(
-            inventory=found.inventory,
+            inventory=tree_.inventory,
             verdicts=tuple(event for event in events if isinstance(event, Verdict)),
             level=question.level,
             seconds=time.monotonic() - started,
@@ -315,12 +315,12 @@ def chosen(tree: Tree, name: str | tuple[str, ...] | None) -> Sequence[Checkpoin
     """
     ordered = newest_first(tree.inventory.checkpoints)
     if isinstance(name, tuple):
-        meant = {
+        selected = {
             checkpoint.key
             for checkpoint_name in name or (None,)
             for checkpoint in _meant(tree, ordered, checkpoint_name)
         }
-        return [checkpoint for checkpoint in ordered if checkpoint.key in meant]
+        return [checkpoint for checkpoint in ordered if checkpoint.key in selected]
     return _meant(tree, ordered, name)
 
 
@@ -329,10 +329,10 @@ def _meant(tree: Tree, ordered: Sequence[Checkpoint], name: str | None) -> Seque
         return ordered
     if not ordered or (name in {None, LATEST} and tree.focus is None):
         return latest(ordered)
-    found = named(ordered, name or "") if tree.focus is None else focused(ordered, tree.focus, name)
-    if not found:
+    matches = named(ordered, name or "") if tree.focus is None else focused(ordered, tree.focus, name)
+    if not matches:
         raise none_called(name or tree.focus or "", ordered, tree.inventory.root, also="; or latest, or all")
-    return found
+    return matches
 
 
 def _shards_to_judge(tree: Tree, question: CheckQuestion) -> int:
@@ -357,11 +357,11 @@ def forecast(tree: Tree | Where = None, question: CheckQuestion = CheckQuestion(
     """
     from ckpttool.core.domain.forecast import CheckpointForecast, Forecast
 
-    found = tree_of(tree)
-    asked = {checkpoint.key for checkpoint in chosen(found, question.name)}
+    tree_ = tree_of(tree)
+    asked = {checkpoint.key for checkpoint in chosen(tree_, question.name)}
     forecasts = []
-    for checkpoint in newest_first(_read(found, question)):
-        tasks = _tasks(found, checkpoint, question)
+    for checkpoint in newest_first(_read(tree_, question)):
+        tasks = _tasks(tree_, checkpoint, question)
         forecasts.append(
             CheckpointForecast(
                 name=checkpoint.name,
@@ -369,10 +369,10 @@ def forecast(tree: Tree | Where = None, question: CheckQuestion = CheckQuestion(
                 shards=len({task.path for task in tasks}),
                 tasks=len(tasks),
                 nbytes=ByteCount(sum(task.cost for task in tasks)),
-                requests=_requests(tasks) if is_object_store(found.inventory.root) else None,
+                requests=_requests(tasks) if is_object_store(tree_.inventory.root) else None,
             )
         )
-    return Forecast(inventory=found.inventory, level=question.level, checkpoints=tuple(forecasts))
+    return Forecast(inventory=tree_.inventory, level=question.level, checkpoints=tuple(forecasts))
 
 
 def _requests(tasks: Sequence[CheckTask]) -> int:

@@ -34,7 +34,7 @@ def check(
     task: CheckTask,
     *,
     storage: Storage | None = None,
-    look: Look | None = None,
+    compare: Look | None = None,
     passed: Callable[[int], None] | None = None,
 ) -> Observation:
     """Look at one shard, or at a part of it.
@@ -42,10 +42,10 @@ def check(
     Args:
         task: What to look at.
         storage: Where to read; None opens the task's own root, as a process elsewhere would.
-        look: What to do with it; None: what the task's level says.
+        compare: What to do with it; None: what the task's level says.
         passed: Told after each block of content how many bytes it had.
     """
-    storage, looking = storage or open_storage(task.root), partial(look or _observed, passed=passed)
+    storage, looking = storage or open_storage(task.root), partial(compare or _observed, passed=passed)
     observed = _attempt(task, storage, looking)
     for _ in range(TRIES - 1):
         if all(finding.code is not Code.CHANGED_WHILE_READING for finding in observed.report.findings):
@@ -65,10 +65,10 @@ def guarded(task: CheckTask, work: Callable[[CheckTask], Observation] = check) -
         return failed(task, message)
 
 
-def _attempt(task: CheckTask, storage: Storage, look: Look) -> Observation:
+def _attempt(task: CheckTask, storage: Storage, compare: Look) -> Observation:
     try:
         with storage.open(task.path) as source:
-            observed = look(task, source)
+            observed = compare(task, source)
         after = storage.stamp(task.path)
     except FileNotFoundError:
         message = "was there when the folder was listed and is gone now: somebody prunes or renames"

@@ -122,15 +122,15 @@ def copies_of(neighbours: Neighbours, reading: Reading) -> Copies | None:
 
 def with_copies(reports: Iterable[ShardReport], said: FromCopies) -> list[ShardReport]:
     """Return the reports with how many copies agree; of one without a checksum these tell what it would."""
-    known = list(reports)
-    proven = {(report.role, report.tensor_digests) for report in known if report.checksum_matched}
-    for index, report in enumerate(known):
+    all_reports = list(reports)
+    proven = {(report.role, report.tensor_digests) for report in all_reports if report.checksum_matched}
+    for index, report in enumerate(all_reports):
         copies = said.agreed.get(report.path, 1)
         if copies > 1:
             is_matched = (report.role, report.tensor_digests) in proven
             findings = tuple(_said_by_copies(finding, copies) for finding in report.findings)
-            known[index] = replace(report, copies=copies, copy_matched=is_matched, findings=findings)
-    return known
+            all_reports[index] = replace(report, copies=copies, copy_matched=is_matched, findings=findings)
+    return all_reports
 
 
 def _said_by_copies(finding: Finding, copies: int) -> Finding:

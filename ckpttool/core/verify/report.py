@@ -223,10 +223,10 @@ def missing_files(checkpoint: Checkpoint, seals: Mapping[str, ShardSeal], unlist
         seals: What its manifest recorded, by path.
         unlisted: Folders that could not be listed: what is in there is unknown, not missing.
     """
-    known = {shard.path for shard in checkpoint.shards}
-    known |= {finding.path for finding in checkpoint.findings if finding.path is not None}
+    known_paths = {shard.path for shard in checkpoint.shards}
+    known_paths |= {finding.path for finding in checkpoint.findings if finding.path is not None}
     closed = tuple(f"{folder}/" for folder in unlisted)
-    for path in sorted(seals.keys() - known):
+    for path in sorted(seals.keys() - known_paths):
         if not path.startswith(closed):
             message = f"the manifest recorded this file on {seals[path].first_seen}, and it is not there"
             yield damage(Code.SHARD_MISSING, message, path=path)

@@ -158,23 +158,27 @@ class Session:
         reports = [*in_order(reports)]  # they came as they were finished
         if self._scope.level is Level.NUMERICS:
             yield from self._read_before(checkpoint, reports, followed_by=followed_by)
-        known, witnesses = seals, reports
+        seals_known, witnesses = seals, reports
         # What a manifest proves is what was sealed, whatever its siblings hold.
         sealed = {report.path for report in reports if report.path in seals and report.checksum_matched}
         if self._scope.hashes:
-            known = self._seals(checkpoint)[0]
-            sealed = {report.path for report in reports if report.path in known and _holds(report, known[report.path])}
+            seals_known = self._seals(checkpoint)[0]
+            sealed = {
+                report.path
+                for report in reports
+                if report.path in seals_known and _holds(report, seals_known[report.path])
+            }
             witnesses = [
                 replace(report, checksum_matched=True) if report.path in sealed else report for report in reports
             ]
-        healed = {path for path in sealed if _is_as_healed_alone(known[path])}
+        healed = {path for path in sealed if _is_as_healed_alone(seals_known[path])}
         sealed -= healed
         said = FromCopies()
         if self._copies is not None:
             witnesses = [
                 replace(sample, checksum_matched=False) if sample.path in healed else sample for sample in witnesses
             ]
-            seen_shards = SeenShards(witnesses, known, sealed, healed)
+            seen_shards = SeenShards(witnesses, seals_known, sealed, healed)
             said = yield from self._copies.compare(checkpoint, seen_shards, followed_by=followed_by)
             reports = with_copies(reports, said)
             self._keep_doubts(said, checkpoint, reports, seals)
@@ -182,13 +186,15 @@ class Session:
         findings += tuple(under_another_name(reports, seals))
         findings += tuple(self._records_differ(checkpoint))
         others = self._beside_part(checkpoint)
-        seen = (*reports, *others)
-        findings += (*cut_short_files(checkpoint, seen), *changed_headers(seen, seals))
-        compared = self._compared(checkpoint, seen, seals, reported=said.told)
+        all_reports = (*reports, *others)
+        findings += (*cut_short_files(checkpoint, all_reports), *changed_headers(all_reports, seals))
+        compared = self._compared(checkpoint, all_reports, seals, reported=said.told)
         findings += tuple(finding for finding in compared if finding.path not in sealed)
         # What was sealed before is judged by its sealer.
         judged = {
-            report.path for report in reports if says_itself(report) or (self._scope.hashes and report.path in known)
+            report.path
+            for report in reports
+            if says_itself(report) or (self._scope.hashes and report.path in seals_known)
         }
         judged |= {finding.path for finding in blocking(said.findings) if finding.path is not None}
         left = tuple(f for f in checkpoint.findings if f.code not in FOUND_EARLIER or f.path not in judged)
@@ -223,11 +229,11 @@ class Session:
             return {}, ()
         from ckpttool.core.records.birth import recorded
 
-        found = recorded(self._storage, place, checkpoint.shards)
+        manifest = recorded(self._storage, place, checkpoint.shards)
         # Headers alone verify nothing, with a manifest or without: it is no reason to reject a checkpoint there.
         at_most = Severity.NOTE if self._scope.level is Level.STRUCTURE else Severity.UNKNOWN
-        findings = tuple(replace(finding, severity=at_most) for finding in found.findings)
-        return found.seals, (*findings, *found.disputed)
+        findings = tuple(replace(finding, severity=at_most) for finding in manifest.findings)
+        return manifest.seals, (*findings, *manifest.disputed)
 
     def _in_part(self, path: str) -> bool:
         return in_bucket(path, self._scope.bucket)
@@ -246,8 +252,8 @@ class Session:
         if not self._scope.level.reads_content:
             yield from [report for report in self._headers_of(checkpoint) if self._in_part(report.path)]
         elif self._read_ahead is not None and self._read_ahead[0] == checkpoint.key:
-            known, self._read_ahead = self._read_ahead[1], None
-            yield from known
+            read_ahead, self._read_ahead = self._read_ahead[1], None
+            yield from read_ahead
         elif self._copies is not None and checkpoint.key in self._copies.ahead:
             yield from self._copies.ahead.pop(checkpoint.key)
         else:
@@ -271,16 +277,16 @@ class Session:
     def _recorded_tensors(self, other: Checkpoint) -> Tensors:
         """Return what its manifest, or the ledger, has of the tensors of another checkpoint."""
         seals, memory = self._seals(other)[0], self._scope.memory
-        known: dict[Place, HeldTensors] = {}
+        tensors: dict[Place, HeldTensors] = {}
         for shard in other.shards:
             seal = seals.get(shard.path)
             if seal is not None and seal.healed is not None:
                 continue
             if seal is not None and seal.tensors is not None:
-                known[shard.rank, shard.role] = seal.schema_hash, seal.tensors
+                tensors[shard.rank, shard.role] = seal.schema_hash, seal.tensors
             elif memory is not None and (held := memory.tensors(shard.path)) is not None:
-                known[shard.rank, shard.role] = held
-        return known
+                tensors[shard.rank, shard.role] = held
+        return tensors
 
     def _keep_doubts(
         self, said: FromCopies, checkpoint: Checkpoint, reports: Iterable[ShardReport], seals: Mapping[str, ShardSeal]
@@ -302,7 +308,7 @@ class Session:
 
     def _records_differ(self, checkpoint: Checkpoint) -> Iterator[Finding]:
         """Compare what the save's own digests cover besides its shards: records, which are small."""
-        known = {shard.path for shard in checkpoint.shards}
+        paths = {shard.path for shard in checkpoint.shards}
         if not self._scope.level.reads_content or checkpoint.digests == ():
             return
         from hashlib import sha256
@@ -310,7 +316,7 @@ class Session:
         from ckpttool.core.verify.checks.checksum import differing_sha256
 
         for path, expected in checkpoint.digests:
-            if path in known or not self._in_part(path):
+            if path in paths or not self._in_part(path):
                 continue
             try:
                 content = self._storage.small_file(path, limit=RECORD_LIMIT)
@@ -330,11 +336,11 @@ class Session:
         hashes = scope.hashes or scope.digests
         tasks = plan_checks(self._inventory.root, chosen, scope.level, seals=seals, hashes=hashes)
         doubted = _found_damaged(checkpoint)
-        known = self._remembered([task for task in tasks if task.path not in doubted])
-        yield from known.values()
-        left = [task for task in tasks if task.path not in known]
+        remembered = self._remembered([task for task in tasks if task.path not in doubted])
+        yield from remembered.values()
+        left = [task for task in tasks if task.path not in remembered]
         if scope.meter is not None:
-            scope.meter.remembered(task for task in tasks if task.path in known)
+            scope.meter.remembered(task for task in tasks if task.path in remembered)
             scope.meter.plan(left)
         yield from reports_of(left, self._engines.tasks)
 
@@ -343,26 +349,26 @@ class Session:
         if memory is None:
             return {}
         first_parts = {task.path: task for task in reversed(tasks)}
-        known = {path: memory.recall(task) for path, task in first_parts.items()}
-        return {path: report for path, report in sorted(known.items()) if report is not None}
+        remembered = {path: memory.recall(task) for path, task in first_parts.items()}
+        return {path: report for path, report in sorted(remembered.items()) if report is not None}
 
     def _compared(
         self,
         checkpoint: Checkpoint,
-        seen: Sequence[ShardReport],
+        reports: Sequence[ShardReport],
         seals: Mapping[str, ShardSeal],
         *,
         reported: Collection[str],
     ) -> list[Finding]:
         """Compare with siblings; where they speak against a shard, again with those alone that may testify."""
         is_complete = len({shard.rank for shard in checkpoint.shards}) >= (checkpoint.topology.world_size or 0)
-        found = compare_in_turn(seen, self._siblings(checkpoint), reported, is_complete=is_complete)
-        if not any(blocking(found)):
+        findings = compare_in_turn(reports, self._siblings(checkpoint), reported, is_complete=is_complete)
+        if not any(blocking(findings)):
             later = self._testifying(checkpoint, self._neighbours.later_start(checkpoint))
-            alone = without_witness(seen, self._siblings(checkpoint), later, sealed=as_sealed(seen, seals))
-            return [*found, *alone]
+            alone = without_witness(reports, self._siblings(checkpoint), later, sealed=as_sealed(reports, seals))
+            return [*findings, *alone]
         witnesses = self._siblings(checkpoint, may_testify=True)
-        return compare_in_turn(seen, witnesses, reported, is_complete=is_complete, sealed=as_sealed(seen, seals))
+        return compare_in_turn(reports, witnesses, reported, is_complete=is_complete, sealed=as_sealed(reports, seals))
 
     def _siblings(self, checkpoint: Checkpoint, *, may_testify: bool = False) -> Iterator[Sibling]:
         """Read the headers of other checkpoints, best first.

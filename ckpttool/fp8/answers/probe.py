@@ -158,8 +158,8 @@ def _headline(answer: Fp8Probe, weights: Sequence[ProbedTensor]) -> Text:
 
 def _about(answer: Fp8Probe) -> str:
     step = "" if answer.step is None else f", step {answer.step}"
-    seen = [tensor.numbers for tensor in answer.tensors if tensor.numbers.recipes]
-    cast, of = sum(numbers.sampled for numbers in seen), sum(numbers.elements for numbers in seen)
+    measured = [tensor.numbers for tensor in answer.tensors if tensor.numbers.recipes]
+    cast, of = sum(numbers.sampled for numbers in measured), sum(numbers.elements for numbers in measured)
     sample = f"; {cast:,} of {of:,} elements were cast, all were read" if cast < of else ""
     return f"{answer.inventory.root}{step}{sample or ('; every element was cast' if of else '')}"
 

@@ -46,13 +46,13 @@ def read_arguments(text: str) -> tuple[Setting, ...]:
 
     In a script with branches nobody knows which of two that differ is meant: that is a value that is not known.
     """
-    found: dict[str, Setting] = {}
+    settings: dict[str, Setting] = {}
     for setting in _in_order(_COMMENT.sub("", text)):
         name = str(setting.key[-1])
-        before = found.get(name)
+        before = settings.get(name)
         is_open = before is not None and before.value != setting.value and _BRANCH.search(text) is not None
-        found[name] = Setting(key=setting.key, value=UNKNOWN, line=setting.line) if is_open else setting
-    return tuple(found.values())
+        settings[name] = Setting(key=setting.key, value=UNKNOWN, line=setting.line) if is_open else setting
+    return tuple(settings.values())
 
 
 def has_arguments(text: str) -> bool:

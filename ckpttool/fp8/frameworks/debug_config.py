@@ -93,12 +93,12 @@ def _compiled(pattern: str) -> re.Pattern[str] | None:
 
 def _by_number(asked: object, layer: str) -> bool | None:
     """Tell whether a layer's number is asked for; a name with none, or with several, stops the run."""
-    found = _NUMBER.findall(layer)
-    if len(found) != 1:
+    numbers = _NUMBER.findall(layer)
+    if len(numbers) != 1:
         return None
     if (isinstance(asked, str) and asked.lower() == "all") or (isinstance(asked, list) and "all" in asked):
         return True
-    return any(_holds(item, int(found[0])) for item in asked) if isinstance(asked, list) else None
+    return any(_holds(item, int(numbers[0])) for item in asked) if isinstance(asked, list) else None
 
 
 def _holds(asked: object, number: int) -> bool:

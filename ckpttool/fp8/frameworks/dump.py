@@ -23,7 +23,7 @@ _LINE = re.compile(rb"(?:.{0,200}?\W)??(\w{1,47}) (\.{1,47})(?: (.*?))?\s*", re.
 
 def argument(line: bytes) -> tuple[str, str] | None:
     """Return a printed setting and its value; None where a line is none."""
-    found = _LINE.fullmatch(line)
-    if found is None or len(found[1]) + len(found[2]) != _WIDTH:
+    match = _LINE.fullmatch(line)
+    if match is None or len(match[1]) + len(match[2]) != _WIDTH:
         return None
-    return found[1].decode("utf-8", "replace"), (found[3] or b"").decode("utf-8", "replace")
+    return match[1].decode("utf-8", "replace"), (match[3] or b"").decode("utf-8", "replace")

@@ -73,7 +73,7 @@ class Framework(Protocol):
         """Return what makes the experiment of the candidate's start, or why that cannot be expressed."""
         ...
 
-    def told(self, experiment: Experiment, seen: RunArithmetic) -> tuple[AsPlanned, str | None]:
+    def told(self, experiment: Experiment, arithmetic: RunArithmetic) -> tuple[AsPlanned, str | None]:
         """Tell by what the framework itself logs whether an experiment ran as planned."""
         ...
 
@@ -130,24 +130,24 @@ def no_delayed(trial: Trial, setting: Setting, title: str) -> str | None:
     return f"{title} scales by {setting.recipe.value} here: there is no history" if setting.recipe else None
 
 
-def printed_otherwise(seen: RunArithmetic, wanted: Mapping[str, str]) -> str | None:
+def printed_otherwise(arithmetic: RunArithmetic, wanted: Mapping[str, str]) -> str | None:
     """Say what a log prints otherwise than it was planned; None where nothing is.
 
     Args:
-        seen: What it printed; what it did not print is passed over.
+        arithmetic: What it printed; what it did not print is passed over.
         wanted: Value by argument; what is still to be filled in stands in angle brackets.
     """
     for name, value in wanted.items():
-        found = seen.argument(name)
-        if found is not None and not value.startswith("<") and not _same(found, value):
-            return f"its log prints {name} = {found}, and {value} was planned"
+        printed = arithmetic.argument(name)
+        if printed is not None and not value.startswith("<") and not _same(printed, value):
+            return f"its log prints {name} = {printed}, and {value} was planned"
     return None
 
 
-def _same(found: str, value: str) -> bool:
-    if found.rstrip("/") == value.rstrip("/"):
+def _same(printed: str, value: str) -> bool:
+    if printed.rstrip("/") == value.rstrip("/"):
         return True
     try:
-        return float(found) == float(value)
+        return float(printed) == float(value)
     except ValueError:
         return False

@@ -56,19 +56,19 @@ class OperandsSeen:
     def add(self, line: bytes) -> None:
         """Look at a line that may tell something."""
         computed = None
-        if found := _PLAN.fullmatch(line):
-            computed = _WORDS.get(found["word"].lower())
-        elif found := _FEATURE.fullmatch(line):
-            computed = _FEATURES.get(found["feature"])
+        if match := _PLAN.fullmatch(line):
+            computed = _WORDS.get(match["word"].lower())
+        elif match := _FEATURE.fullmatch(line):
+            computed = _FEATURES.get(match["feature"])
         elif missing := _NOT_FOUND.fullmatch(line):
             self.config_missing = missing["path"].decode("utf-8", "replace")
             return
-        if found is None or computed is None:
+        if match is None or computed is None:
             return
         key = (
-            found["layer"].decode("utf-8", "replace"),
-            Gemm(found["gemm"].decode()),
-            Operand(found["operand"].decode()),
+            match["layer"].decode("utf-8", "replace"),
+            Gemm(match["gemm"].decode()),
+            Operand(match["operand"].decode()),
         )
         self._seen.setdefault(key, {})[computed] = None
 
@@ -133,37 +133,37 @@ def read_statistics(paths: Iterable[str]) -> tuple[tuple[TensorStatistic, ...], 
                 problems.append(block)
                 continue
             for _, line in lines_with(block, _ITERATION):
-                if found := _STATISTIC.fullmatch(line):
-                    step = int(found["step"])
-                    sums.setdefault(_measured(found), _Sum(step, step)).add(step, float(found["value"]))
+                if match := _STATISTIC.fullmatch(line):
+                    step = int(match["step"])
+                    sums.setdefault(_measured(match), _Sum(step, step)).add(step, float(match["value"]))
     return tuple(_statistic(measured, sums[measured]) for measured in sorted(sums)), tuple(problems)
 
 
-def _measured(found: re.Match[bytes]) -> _Measured:
-    name = found["name"].decode()
+def _measured(match: re.Match[bytes]) -> _Measured:
+    name = match["name"].decode()
     recipe = _RECIPE.fullmatch(name)
     return _Measured(
-        layer=found["layer"].decode("utf-8", "replace"),
-        tensor=found["tensor"].decode(),
+        layer=match["layer"].decode("utf-8", "replace"),
+        tensor=match["tensor"].decode(),
         name=recipe[2] if recipe else name,
         recipe=recipe[1] if recipe else "",
-        columnwise=found["columnwise"] is not None,
+        columnwise=match["columnwise"] is not None,
     )
 
 
-def _statistic(measured: _Measured, seen: _Sum) -> TensorStatistic:
+def _statistic(measured: _Measured, total: _Sum) -> TensorStatistic:
     return TensorStatistic(
         layer=measured.layer,
         tensor=measured.tensor,
         name=measured.name,
         recipe=measured.recipe or None,
         columnwise=measured.columnwise,
-        count=seen.count,
-        mean=seen.total / seen.count if seen.count else math.nan,
-        largest=seen.largest if seen.count else math.nan,
-        nonfinite=seen.nonfinite,
-        first_step=seen.first,
-        last_step=seen.last,
+        count=total.count,
+        mean=total.total / total.count if total.count else math.nan,
+        largest=total.largest if total.count else math.nan,
+        nonfinite=total.nonfinite,
+        first_step=total.first,
+        last_step=total.last,
     )
 
 
@@ -171,24 +171,24 @@ _NUMBERED = re.compile(r"(?:^|\.)(?P<inside>[A-Za-z_]+)\.(?P<number>[0-9]{1,6})\
 
 
 def layers_of(
-    measured: Iterable[TensorStatistic], seen: RunArithmetic, first_layer: int
+    measured: Iterable[TensorStatistic], arithmetic: RunArithmetic, first_layer: int
 ) -> tuple[tuple[int, ...], str]:
     """Return the numbers of layers, those first of which most becomes zero, and what stands before them in names.
 
     Args:
         measured: Statistics of tensors.
-        seen: What else the logs of the run say.
+        arithmetic: What else the logs of the run say.
         first_layer: The number of the first layer, where only their count is known.
     """
     worst: dict[int, float] = {}
     inside = "layers"
     names = [(each.layer, each.mean if each.name.startswith("underflows") else 0.0) for each in measured]
-    for layer, share in (*names, *((operand.layer, 0.0) for operand in seen.operands)):
-        found = _NUMBERED.search(layer)
-        if found is not None:
-            inside, number = found["inside"], int(found["number"])
+    for layer, share in (*names, *((operand.layer, 0.0) for operand in arithmetic.operands)):
+        match = _NUMBERED.search(layer)
+        if match is not None:
+            inside, number = match["inside"], int(match["number"])
             worst[number] = max(worst.get(number, 0.0), share)
-    count = seen.argument("num_layers")
+    count = arithmetic.argument("num_layers")
     if not worst and count is not None and count.isdecimal():
         worst = dict.fromkeys(range(first_layer, first_layer + int(count)), 0.0)
     return tuple(sorted(worst, key=lambda number: (-worst[number], number))), inside

@@ -34,10 +34,10 @@ def version(text: str, option: str = "--te-version") -> Version:
     Raises:
         UsageError: It is none.
     """
-    found = _VERSION.fullmatch(text.strip())
-    if found is None:
+    match = _VERSION.fullmatch(text.strip())
+    if match is None:
         raise UsageError(f"{option} {text!r} is no version; write it as 2.13")
-    return tuple(map(int, found[1].split(".")))
+    return tuple(map(int, match[1].split(".")))
 
 
 def read_layers(path: str) -> tuple[str, ...]:
@@ -54,8 +54,8 @@ def read_layers(path: str) -> tuple[str, ...]:
                 raise UsageError(f"--layers {path!r} {block.reason}")
             continue
         for _, line in lines_with(block, _LOGGED):
-            if (found := _LAYER.search(line)) is not None:
-                layers[found["name"].decode("utf-8", "replace")] = None
+            if (match := _LAYER.search(line)) is not None:
+                layers[match["name"].decode("utf-8", "replace")] = None
         if not layers:
             lines = (line.strip() for line in block.data.splitlines())
             names.update((line.decode("utf-8", "replace"), None) for line in lines if _NAME.fullmatch(line))
@@ -66,29 +66,29 @@ def read_layers(path: str) -> tuple[str, ...]:
     return tuple(layers or names)
 
 
-def lint(read: Sequence[Fp8Settings], known: Beside) -> tuple[tuple[Finding, ...], ...]:
+def lint(read: Sequence[Fp8Settings], extras: Beside) -> tuple[tuple[Finding, ...], ...]:
     """Judge settings by every rule.
 
     Args:
         read: Of all files that were given: some rules look at what stands beside each.
-        known: What else is known; what the files tell of each other is added.
+        extras: What else is known; what the files tell of each other is added.
 
     Returns:
         The findings about each, in the order of the file.
     """
-    views = [Fp8View(settings, known) for settings in read]
+    views = [Fp8View(settings, extras) for settings in read]
     recipes = [frozenset(scope.recipe for scope in view.scopes if scope.recipe is not None) for view in views]
-    found = []
+    reported = []
     for number, settings in enumerate(read):
         others = [place for place in range(len(read)) if place != number]
         beside = replace(
-            known,
+            extras,
             recipes=frozenset[Recipe]().union(*(recipes[place] for place in others)),
             flags=any(read[place].kind in {Fp8Input.DUMP, Fp8Input.ARGUMENTS} for place in others),
         )
         view = Fp8View(settings, beside)
-        found.append(findings(view, problems(view, _rules(settings.kind)), path=settings.settings.path))
-    return tuple(found)
+        reported.append(findings(view, problems(view, _rules(settings.kind)), path=settings.settings.path))
+    return tuple(reported)
 
 
 def is_without(read: Fp8Settings) -> bool:

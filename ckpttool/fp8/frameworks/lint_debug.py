@@ -101,11 +101,11 @@ def _overlap(view: Fp8View) -> Iterator[Problem]:
 
 def pairs(content: Mapping[str, object]) -> frozenset[tuple[str, str]]:
     """Return the products and tensors that a feature is for."""
-    found = set()
+    products = set()
     for gemms, inner in _gemms(content):
         for tensors, _ in _tensors(inner):
-            found |= {(gemm, tensor) for gemm in gemms for tensor in tensors}
-    return frozenset(found)
+            products |= {(gemm, tensor) for gemm in gemms for tensor in tensors}
+    return frozenset(products)
 
 
 def _gemms(content: Mapping[str, object]) -> Iterator[tuple[tuple[str, ...], Mapping[str, object]]]:
@@ -136,11 +136,11 @@ def _words(entry: object) -> tuple[str, ...]:
 
 def _two_modifiers(view: Fp8View) -> Iterator[Problem]:
     for section in _on(view):
-        found = {name: (key, pairs(content)) for key, name, content in _active(section)}
-        if FAKE in found and CURRENT in found and (both := sorted(found[FAKE][1] & found[CURRENT][1])):
+        targets = {name: (key, pairs(content)) for key, name, content in _active(section)}
+        if FAKE in targets and CURRENT in targets and (both := sorted(targets[FAKE][1] & targets[CURRENT][1])):
             gemm, tensor = both[0]
             yield suspect(
-                found[CURRENT][0],
+                targets[CURRENT][0],
                 f"{FAKE} and {CURRENT} both change the {tensor} of {gemm}: the run stops with an AssertionError",
                 "let one of them do it",
             )
@@ -170,11 +170,11 @@ def _block_format(view: Fp8View) -> Iterator[Problem]:
 
 def _formats(content: Mapping[str, object]) -> list[object]:
     """Return every format that is named, at any depth."""
-    found = [content["quant_format"]] if "quant_format" in content else []
+    formats = [content["quant_format"]] if "quant_format" in content else []
     for value in content.values():
         for item in value if isinstance(value, list) else ():
-            found += _formats(item) if isinstance(item, dict) else ()
-    return found
+            formats += _formats(item) if isinstance(item, dict) else ()
+    return formats
 
 
 def _needs_delayed(view: Fp8View) -> Iterator[Problem]:
@@ -239,10 +239,10 @@ def _unknown_layers(view: Fp8View, section: Section) -> Iterator[Problem]:
 def _unknown_features(view: Fp8View, section: Section) -> Iterator[Problem]:
     for name in section.features:
         if name != NAMESPACE and name not in _OUTSIDE:
-            meant = f" (it belongs under `{NAMESPACE}:`)" if name in _FEATURES else ""
+            hint = f" (it belongs under `{NAMESPACE}:`)" if name in _FEATURES else ""
             yield _stops(
                 f"{section.name}.{name}",
-                f"there is no namespace and no feature {name!r}{meant}",
+                f"there is no namespace and no feature {name!r}{hint}",
                 f"write `{NAMESPACE}:`",
             )
     for key, name, content in _features(section):
@@ -279,17 +279,17 @@ def _unknown_words(key: str, name: str, content: Mapping[str, object]) -> Iterat
 
 
 def _unknown_products(key: str, name: str, content: Mapping[str, object]) -> Iterator[Problem]:
-    found = list(_gemms(content))
+    known_gemms = list(_gemms(content))
     if isinstance(content.get("gemms"), str) and "gemms_struct" not in content:
         names = content["gemms"]
         yield _stops(
             f"{key}.gemms", f"`gemms: {names}` is a text, and each letter is taken for a product", f"write `[{names}]`"
         )
-    if not found:
+    if not known_gemms:
         yield _stops(
             key, f"{name} does not say which products", "write `gemms: [fprop, dgrad, wgrad]`, or some of them"
         )
-    for gemms, inner in found:
+    for gemms, inner in known_gemms:
         for gemm in gemms:
             if gemm not in _GEMMS:
                 yield _stops(
@@ -300,12 +300,12 @@ def _unknown_products(key: str, name: str, content: Mapping[str, object]) -> Ite
 
 
 def _unknown_tensors(key: str, name: str, content: Mapping[str, object], form: object) -> Iterator[Problem]:
-    found = list(_tensors(content))
-    if not found:
+    known_tensors = list(_tensors(content))
+    if not known_tensors:
         yield _stops(
             key, f"{name} does not say which tensors", "write `tensors: [activation, weight, gradient]`, or some"
         )
-    for tensors, inner in found:
+    for tensors, inner in known_tensors:
         for tensor in tensors:
             if tensor not in _TENSORS:
                 yield suspect(

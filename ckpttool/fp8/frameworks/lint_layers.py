@@ -57,10 +57,10 @@ def _unfiltered(view: Fp8View, section: Setting) -> tuple[str, list[str]] | None
 def _output_layer(view: Fp8View) -> Iterator[Problem]:
     for word in _CONVERTED:
         for section in _sections(view, word):
-            found = _unfiltered(view, section)
-            if found is not None and not any(output in name for name in found[1] for output in _OUTPUT):
+            unfiltered = _unfiltered(view, section)
+            if unfiltered is not None and not any(output in name for name in unfiltered[1] for output in _OUTPUT):
                 yield note(
-                    found[0],
+                    unfiltered[0],
                     "the output layer is computed in FP8: published recipes keep it in higher precision",
                     'add "output" to `filter_fqns`',
                 )

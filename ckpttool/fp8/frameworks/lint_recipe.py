@@ -105,10 +105,10 @@ def _not_taken(view: Fp8View, scope: Scope) -> Iterator[Problem]:
     """Find words that the recipe's own class passes over without a sound."""
     if scope.named_class != "DelayedScaling":
         return
-    known = _DELAYED_TAKES if view.beside.engine_from(2) else _DELAYED_TAKES | _BEFORE_2
+    accepted = _DELAYED_TAKES if view.beside.engine_from(2) else _DELAYED_TAKES | _BEFORE_2
     for setting in view.inside(scope.place):
         name = str(setting.key[-1])
-        if name not in known and not name.startswith("_"):
+        if name not in accepted and not name.startswith("_"):
             yield suspect(
                 f"{scope.place}.{name}".lstrip("."),
                 f"`{name}` is no setting of DelayedScaling, which passes over words that it does not know",

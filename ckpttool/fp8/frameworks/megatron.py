@@ -114,17 +114,17 @@ class Megatron:
             return _products(trial, setting, tuple(settings), tuple(notes))
         return Change(remove=remove, set=tuple(settings), notes=tuple(notes))
 
-    def told(self, experiment: Experiment, seen: RunArithmetic) -> tuple[AsPlanned, str | None]:
+    def told(self, experiment: Experiment, arithmetic: RunArithmetic) -> tuple[AsPlanned, str | None]:
         """Tell by the arguments that it printed."""
         trial, change = experiment.trial, experiment.change
-        if seen.arguments is None or change is None:
+        if arithmetic.arguments is None or change is None:
             return AsPlanned.UNKNOWN, "its log prints no arguments"
-        is_off = seen.argument("fp8") in {None, "None"}
+        is_off = arithmetic.argument("fp8") in {None, "None"}
         if in_bf16(trial) != is_off:
-            return AsPlanned.NO, f"its log prints fp8 = {seen.argument('fp8')}"
+            return AsPlanned.NO, f"its log prints fp8 = {arithmetic.argument('fp8')}"
         named = {flag.lstrip("-").replace("-", "_"): value for flag, value in change.set if flag in _CHECKED}
-        left_on = [flag for flag in trial.without if seen.argument(_EXTRAS[flag]) not in {None, *_OFF}]
-        otherwise = printed_otherwise(seen, named)
+        left_on = [flag for flag in trial.without if arithmetic.argument(_EXTRAS[flag]) not in {None, *_OFF}]
+        otherwise = printed_otherwise(arithmetic, named)
         if otherwise is not None or left_on:
             return AsPlanned.NO, otherwise or f"its log prints that {left_on[0]} is still on"
         if trial.products.changed and not in_bf16(trial):

@@ -84,8 +84,8 @@ class _Told:
             self.printed = {}
         elif self.printed is not None and (setting := dump.argument(line)):
             self.printed[setting[0]] = setting[1]
-        elif found := _RECIPE.fullmatch(line):
-            self.recipe = found["recipe"].decode()
+        elif match := _RECIPE.fullmatch(line):
+            self.recipe = match["recipe"].decode()
         elif _TENSORWISE in line:
             self.recipe = "tensorwise"
         elif any(words in line for words in _CONVERTED):

@@ -60,9 +60,9 @@ class Torchao:
             notes.append(f"switch off: {', '.join(trial.without or EXTRAS)}")
         return Change(notes=tuple(notes))
 
-    def told(self, experiment: Experiment, seen: RunArithmetic) -> tuple[AsPlanned, str | None]:
+    def told(self, experiment: Experiment, arithmetic: RunArithmetic) -> tuple[AsPlanned, str | None]:
         """It logs nothing of the kind."""
-        del experiment, seen
+        del experiment, arithmetic
         return AsPlanned.UNKNOWN, None
 
 

@@ -165,9 +165,9 @@ class TransformerEngine:
             notes=tuple(notes),
         )
 
-    def told(self, experiment: Experiment, seen: RunArithmetic) -> tuple[AsPlanned, str | None]:
+    def told(self, experiment: Experiment, arithmetic: RunArithmetic) -> tuple[AsPlanned, str | None]:
         """The debug features' log alone tells, and that is read for all frameworks."""
-        del experiment, seen
+        del experiment, arithmetic
         return AsPlanned.UNKNOWN, None
 
 

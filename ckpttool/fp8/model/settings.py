@@ -89,9 +89,11 @@ class RunArithmetic:
         asked = None if layers is None else frozenset(layers)
         return frozenset(
             computed
-            for seen in self.operands
-            if seen.gemm is gemm and seen.operand is operand and (asked is None or seen.layer in asked)
-            for computed in seen.computed
+            for operand_seen in self.operands
+            if operand_seen.gemm is gemm
+            and operand_seen.operand is operand
+            and (asked is None or operand_seen.layer in asked)
+            for computed in operand_seen.computed
         )
 
 

@@ -89,9 +89,9 @@ class ScalesAtRest:
                     path = self._elsewhere[scale]
                     other = opened.enter_context(open_storage(self._task.root).open(path))
                     held = opened_shard(replace(self._task, path=path), other)[1].entries
-                    found = [entry for entry in held if entry.name == scale]
-                    if found:
-                        return found[0], _values(other, found[0])
+                    matches = [entry for entry in held if entry.name == scale]
+                    if matches:
+                        return matches[0], _values(other, matches[0])
         return None
 
 
@@ -99,12 +99,12 @@ def _values(source: ByteSource, entry: TensorEntry) -> Array:
     np: Any = numpy()
     if entry.dtype is DType.F8_E8M0:
         raw = np.frombuffer(b"".join(map(bytes, pieces(source, entry))), np.uint8).astype(np.int64)
-        found: Array = np.where(raw == _E8M0_NAN, np.nan, np.exp2(raw - float(_E8M0_BIAS)))
+        values: Array = np.where(raw == _E8M0_NAN, np.nan, np.exp2(raw - float(_E8M0_BIAS)))
     elif entry.dtype in NUMBERS:
-        found = np.concatenate([np.empty(0), *(doubles(entry.dtype, piece) for piece in pieces(source, entry))])
+        values = np.concatenate([np.empty(0), *(doubles(entry.dtype, piece) for piece in pieces(source, entry))])
     else:  # a type that is no scale's is a scale that is no number
-        found = np.full(elements_in(entry.shape), np.nan)
-    return found
+        values = np.full(elements_in(entry.shape), np.nan)
+    return values
 
 
 def at_rest(

@@ -36,7 +36,9 @@ def read_evals(path: str) -> tuple[TaskScore, ...]:
         why = getattr(error, "strerror", None) or error
         raise UsageError(f"--evals: {path} cannot be read: {why}") from None
     inside = {*_members(document.get("group_subtasks"))}
-    scores = [score for task, found in sorted(results.items()) if task not in inside and (score := _score(task, found))]
+    scores = [
+        score for task, scores in sorted(results.items()) if task not in inside and (score := _score(task, scores))
+    ]
     if not scores:
         raise UsageError(f"--evals: {path} has no task with a score that ckpttool knows ({', '.join(_METRICS)})")
     return tuple(scores)
@@ -48,16 +50,16 @@ def _members(groups: Json) -> Iterator[str]:
         yield from (member for member in members if isinstance(member, str)) if isinstance(members, list) else ()
 
 
-def _score(task: str, found: Json) -> TaskScore | None:
+def _score(task: str, raw: Json) -> TaskScore | None:
     """Return a task's score by the first metric that it has, of whatever filter."""
-    if not isinstance(found, dict):
+    if not isinstance(raw, dict):
         return None
     for metric in _METRICS:
-        for key, value in sorted(found.items()):
+        for key, value in sorted(raw.items()):
             name, comma, filtered = key.partition(",")
             score = _number(value)
             if name == metric and comma and score is not None:
-                error = _number(found.get(f"{metric}_stderr,{filtered}"))
+                error = _number(raw.get(f"{metric}_stderr,{filtered}"))
                 return TaskScore(task=task, metric=key, value=score, error=error)
     return None
 

@@ -75,8 +75,8 @@ def cast(values: Array, format_: Fp8Format, *, scale: Array | float = 1.0) -> Ar
         scaled = np.multiply(values, np.asarray(scale, np.float32), dtype=np.float32)
         rounded = np.clip(scaled, -limits.largest, limits.largest)
         round_in_place(rounded, format_, np.empty_like(rounded))
-        found: Array = np.copysign(rounded, scaled)
-    return found
+        cast_values: Array = np.copysign(rounded, scaled)
+    return cast_values
 
 
 def scales(amax: Array, format_: Fp8Format, recipe: Recipe) -> Array:
@@ -98,16 +98,16 @@ def scales(amax: Array, format_: Fp8Format, recipe: Recipe) -> Array:
     amax = np.where(usable, amax, np.float32(1))
     with np.errstate(over="ignore", under="ignore", divide="ignore"):
         if recipe is Recipe.MXFP8_FLOOR:
-            found = _power(limits.exponent - (np.frexp(amax)[1] - 1))
+            powers = _power(limits.exponent - (np.frexp(amax)[1] - 1))
         elif recipe is Recipe.MXFP8:
             least = np.maximum(amax * np.float32(1 / limits.largest), np.finfo(np.float32).smallest_subnormal)
             fraction, exponent = np.frexp(least)
-            found = _power(-np.where(fraction > np.float32(0.5), exponent, exponent - 1))
+            powers = _power(-np.where(fraction > np.float32(0.5), exponent, exponent - 1))
         else:
-            found = np.minimum(np.float32(limits.largest) / amax, np.finfo(np.float32).max)
+            powers = np.minimum(np.float32(limits.largest) / amax, np.finfo(np.float32).max)
             if recipe in {Recipe.ROWWISE, Recipe.BLOCKWISE}:
-                found = (found.view(np.uint32) & np.uint32(_EXPONENT_BITS)).view(np.float32)
-    result: Array = np.where(usable, found, np.float32(1)).astype(np.float32)
+                powers = (powers.view(np.uint32) & np.uint32(_EXPONENT_BITS)).view(np.float32)
+    result: Array = np.where(usable, powers, np.float32(1)).astype(np.float32)
     return result
 
 

@@ -49,7 +49,7 @@ def largest_codes(
     np: Any = numpy()
     matrix, layout = matrix_of(entry.name, entry.shape), FLOATS[entry.dtype]
     height, width = block
-    found = np.zeros((-(-matrix.rows // height), -(-matrix.columns // width)), np.uint8)
+    largest = np.zeros((-(-matrix.rows // height), -(-matrix.columns // width)), np.uint8)
     nans = infinities = begin = 0
     for data in data_of(source, entry, matrix.columns, buffer):
         codes = np.bitwise_and(np.frombuffer(data, np.uint8), np.uint8(layout.magnitude_mask))
@@ -65,12 +65,12 @@ def largest_codes(
             blocks = (
                 blocks.max(axis=1, keepdims=True) if len(across) == 1 else np.maximum.reduceat(blocks, across, axis=1)
             )
-            there = found[row // height :, column // width :][: blocks.shape[0], : blocks.shape[1]]
+            there = largest[row // height :, column // width :][: blocks.shape[0], : blocks.shape[1]]
             np.maximum(there, blocks, out=there)
         begin += len(codes)
         if passed is not None:
             passed(len(data))
-    return Codes(found, nans, infinities)
+    return Codes(largest, nans, infinities)
 
 
 def _starts(begin: int, length: int, size: int) -> list[int]:

@@ -123,8 +123,8 @@ class Scales:
             return self._of_tensor
         if self._recipe is Recipe.ROWWISE:
             first = tile.place[0] * SIDE
-            found: Array = self._of_rows[first : first + SIDE].reshape(SIDE, 1, 1)
-            return found
+            scale: Array = self._of_rows[first : first + SIDE].reshape(SIDE, 1, 1)
+            return scale
         if self._recipe in _GROUPED:
             parts = tile.values.reshape(SIDE, -1, _GROUP)
             return scales(parts.max(axis=2, keepdims=True), self._format, self._recipe)
@@ -198,7 +198,9 @@ class CastSums:
     def numbers(self, *, scale: float | None, whole: bool, gone: Lines | None, faint: Lines | None) -> CastNumbers:
         """Return what came together."""
         nonzero, lost = sum(self._nonzero), sum(self._lost)
-        runs = [found for runs in (self._row_runs, self._column_runs) if (found := runs.percentile()) is not None]
+        runs = [
+            percentile for runs in (self._row_runs, self._column_runs) if (percentile := runs.percentile()) is not None
+        ]
         lengths = math.sqrt(self._signal * self._cast)
         return CastNumbers(
             recipe=self.recipe,
@@ -236,8 +238,8 @@ def _ratios(signal: Array, error: Array, factor: float, runs: slice) -> Array:
     there = signal > 0
     signal, error = signal[there].astype(np.float64), error[there] * factor
     with np.errstate(divide="ignore"):
-        found: Array = np.minimum(10 * np.log10(signal / error), NO_ERROR_DB)
-    return found
+        ratios: Array = np.minimum(10 * np.log10(signal / error), NO_ERROR_DB)
+    return ratios
 
 
 def lines(row_max: Array, column_max: Array, scale: float, format_: Fp8Format) -> tuple[Lines, Lines]:

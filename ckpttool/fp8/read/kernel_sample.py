@@ -234,15 +234,15 @@ def magnitudes(patterns: Array, dtype: DType, *, as_stored: bool) -> Array:
     """Return the F32 values of patterns without a sign; of those of 32 bits and more what BF16 makes of them."""
     np: Any = numpy()
     if dtype is DType.BF16:
-        found = np.left_shift(patterns, 16, dtype=np.uint32).view(np.float32)
+        values = np.left_shift(patterns, 16, dtype=np.uint32).view(np.float32)
     elif dtype is DType.F16:
-        found = patterns.view("<f2").astype(np.float32)
+        values = patterns.view("<f2").astype(np.float32)
     else:
-        found = np.minimum(patterns.view(f"<f{patterns.itemsize}"), np.finfo(np.float32).max).astype(np.float32)
+        values = np.minimum(patterns.view(f"<f{patterns.itemsize}"), np.finfo(np.float32).max).astype(np.float32)
         if not as_stored:
-            bits = found.view(np.uint32)
+            bits = values.view(np.uint32)
             odd = (bits >> 16) & 1
             bits = np.minimum((bits + (0x7FFF + odd)) & 0xFFFF0000, 0x7F7F0000)  # nothing becomes infinite
-            found = bits.astype(np.uint32).view(np.float32)
-    result: Array = found
+            values = bits.astype(np.uint32).view(np.float32)
+    result: Array = values
     return result

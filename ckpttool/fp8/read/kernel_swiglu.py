@@ -53,20 +53,20 @@ class Gated(NamedTuple):
 
 def pairs(entries: Sequence[TensorEntry]) -> Iterator[Gated]:
     """Find gate and up weights among the tensors of a file."""
-    known = {entry.name: entry for entry in entries if entry.dtype in FLOATING and entry.spans}
-    for name, entry in known.items():
+    by_name = {entry.name: entry for entry in entries if entry.dtype in FLOATING and entry.spans}
+    for name, entry in by_name.items():
         rows = matrix_of(name, entry.shape).rows
         words = re.split(r"([./])", name)
         for gate, up in _PAIRS.items():
-            other = known.get("".join(up if word == gate else word for word in words)) if gate in words else None
+            other = by_name.get("".join(up if word == gate else word for word in words)) if gate in words else None
             if other is not None and other.shape == entry.shape and len(entry.shape) > 1:
                 yield Gated(name, _Half(entry, 0, rows), _Half(other, 0, rows))
-        if _FUSED in words and _is_fused(entry, known, words):
+        if _FUSED in words and _is_fused(entry, by_name, words):
             yield Gated(name, _Half(entry, 0, rows // 2), _Half(entry, rows // 2, rows))
 
 
-def _is_fused(entry: TensorEntry, known: Mapping[str, TensorEntry], words: Sequence[str]) -> bool:
-    behind = known.get("".join(_BEHIND if word == _FUSED else word for word in words))
+def _is_fused(entry: TensorEntry, by_name: Mapping[str, TensorEntry], words: Sequence[str]) -> bool:
+    behind = by_name.get("".join(_BEHIND if word == _FUSED else word for word in words))
     return behind is not None and len(entry.shape) == len(behind.shape) == 2 and entry.shape[0] == 2 * behind.shape[1]  # noqa: PLR2004  halves of a matrix
 
 
@@ -81,13 +81,13 @@ def gains(
     np: Any = numpy()
     columns = matrix_of(gated.name, gated.gate.entry.shape).columns
     step = max(1, _BAND // columns)
-    found = []
+    lengths_by_piece = []
     for at in range(0, gated.gate.last - gated.gate.first, step):
         gate, up = (_values(source, half, at, step, passed) for half in (gated.gate, gated.up))
         with np.errstate(invalid="ignore", over="ignore"):
             both = ((gate, up), (gate, gate), (up, up))
-            found.append([np.einsum("ij,ij->i", gate, other) for gate, other in both])
-    dot, of_gate, of_up = (np.concatenate(column).astype(np.float64) for column in zip(*found, strict=True))
+            lengths_by_piece.append([np.einsum("ij,ij->i", gate, other) for gate, other in both])
+    dot, of_gate, of_up = (np.concatenate(column).astype(np.float64) for column in zip(*lengths_by_piece, strict=True))
     lengths = np.sqrt(of_gate * of_up)
     there = np.isfinite(lengths) & (lengths > 0)
     if not there.any():
@@ -119,8 +119,8 @@ def _values(source: ByteSource, half: _Half, at: int, rows: int, passed: Callabl
     if passed is not None:
         passed(len(raw))
     if entry.dtype is DType.BF16:
-        found = np.left_shift(np.frombuffer(raw, "<u2"), 16, dtype=np.uint32).view(np.float32)
+        decoded = np.left_shift(np.frombuffer(raw, "<u2"), 16, dtype=np.uint32).view(np.float32)
     else:
-        found = np.frombuffer(raw, f"<f{entry.dtype.bits // 8}").astype(np.float32)
-    values: Array = found.reshape(-1, columns)
+        decoded = np.frombuffer(raw, f"<f{entry.dtype.bits // 8}").astype(np.float32)
+    values: Array = decoded.reshape(-1, columns)
     return values

@@ -99,8 +99,8 @@ def probe_shard(  # noqa: PLR0913  what may be asked, by keyword
             sick += [] if stat.finite else [stat]
             of_scales += finding
         if question.swiglu:
-            found = (gains(task, source, pair, passed) for pair in pairs(asked))
-            gated = [numbers for numbers in found if numbers is not None]
+            pair_gains = (gains(task, source, pair, passed) for pair in pairs(asked))
+            gated = [numbers for numbers in pair_gains if numbers is not None]
         left = sum(entry.dtype not in _WHOLE_NUMBERS for entry in asked) - len(readable) - len(codes) + opened.unread
         packed = report.format is FormatName.OCDBT
         findings = [
@@ -185,7 +185,7 @@ class _Prober:
         rows, columns = (self._values(maxima, entry) for maxima in (sample.row_max, sample.column_max))
         elements = elements_in(entry.shape)
         amax = float(rows.max()) if elements else None
-        seen = self._cast(entry, sample, amax or 0.0, (rows, columns))
+        results = self._cast(entry, sample, amax or 0.0, (rows, columns))
         numbers = TensorNumbers(
             name=entry.name,
             path=task.path,
@@ -193,13 +193,13 @@ class _Prober:
             dtype=entry.dtype.value,
             shape=entry.shape,
             elements=elements,
-            sampled=min(seen.elements, elements),
+            sampled=min(results.elements, elements),
             amax=amax,
             nonfinite=sample.nans + sample.infinities,
-            amax_over_rms=None if not seen.rms or amax is None else amax / seen.rms,
-            bits=None if not seen.least or not amax else math.log2(amax / seen.least),
+            amax_over_rms=None if not results.rms or amax is None else amax / results.rms,
+            bits=None if not results.least or not amax else math.log2(amax / results.least),
             live=_live(rows, columns) if sample.matrix.is_matrix else None,
-            recipes=seen.casts,
+            recipes=results.casts,
         )
         stat = TensorStat(
             name=entry.name,
@@ -231,21 +231,21 @@ class _Prober:
             )
             for recipe, format_ in asked
         ]
-        seen = _Seen()
+        results = _Seen()
         wide = question.exact
         if not wide and len(sample.tiles):
             wide = amax > 2.0**WIDE_BITS * _least(self._values(sample.tiles, entry))
         for place, patterns in self._tiles(entry, sample):
             tile = Tile(self._values(patterns, entry) * power, place, matrix, wide=wide)
-            seen.add(tile, float(power))
+            results.add(tile, float(power))
             if tile.nonzero:
                 for cast_sums, scale in sums:
                     cast_sums.add(tile, scale.of(tile), self._work)
-        seen.casts = tuple(
+        results.casts = tuple(
             _told(each, of.get(each.recipe, amax), largest if matrix.is_matrix else None, whole=whole)
             for each, _ in sums
         )
-        return seen
+        return results
 
     def _tiles(self, entry: TensorEntry, sample: Sample) -> Iterator[tuple[tuple[int, int], Array]]:
         if self._question.exact and len(sample.places) < math.prod(sample.matrix.tiles):

@@ -220,13 +220,13 @@ def _norm_gap(baseline: Curve, candidate: Curve, since: Step, seed: int) -> Gap 
 
 def objections(baseline: Curve, candidate: Curve, terms: Terms) -> tuple[Finding, ...]:
     """Return why two runs cannot be compared, however far apart they are."""
-    found = []
+    problems = []
     rates = other_rates(baseline, candidate)
     if rates is not None:
         message = (
             f"the learning rate is another one at {rates[0]} of {counted(rates[1], 'pair')}: that alone moves a loss"
         )
-        found.append(unknown(Code.FP8_LR_DIFFERS, message))
+        problems.append(unknown(Code.FP8_LR_DIFFERS, message))
     own, other = (interval(curve.steps) for curve in (baseline, candidate))
     by_place = interval(baseline.places) == interval(candidate.places)
     if terms.metric is CurveMetric.LOSS and own is not None and other is not None and own != other and not by_place:
@@ -234,8 +234,8 @@ def objections(baseline: Curve, candidate: Curve, terms: Terms) -> tuple[Finding
             f"the baseline logs every {counted(own, 'step')}, the candidate every {counted(other, 'step')}: "
             "a line may be the mean since the last one"
         )
-        found.append(unknown(Code.FP8_INTERVAL_DIFFERS, message))
-    return tuple(found)
+        problems.append(unknown(Code.FP8_INTERVAL_DIFFERS, message))
+    return tuple(problems)
 
 
 def _is_same(first: Curve, two: Curve) -> bool:

@@ -72,40 +72,40 @@ def name_of(gemms: Iterable[Gemm]) -> str:
     return f"E4{''.join(sorted(letters, key='fdw'.index))}"
 
 
-def first_round(known: Known) -> tuple[Trial, ...]:
+def first_round(facts: Known) -> tuple[Trial, ...]:
     """Return what needs to know nothing but the two curves."""
-    if known.kind is CurveClass.INCONCLUSIVE:
+    if facts.kind is CurveClass.INCONCLUSIVE:
         return (_REFERENCE, _REGROUPED, _UNCHANGED)
-    is_early = known.kind is CurveClass.EARLY
+    is_early = facts.kind is CurveClass.EARLY
     return (
         _REFERENCE,
         _REGROUPED,
         _UNCHANGED,
-        *((_FRESH,) if known.may_be_delayed else ()),
-        *((_without_extras(EXTRAS, 1, known.extras),) if is_early else ()),
+        *((_FRESH,) if facts.may_be_delayed else ()),
+        *((_without_extras(EXTRAS, 1, facts.extras),) if is_early else ()),
         _FROM_LAST,
-        *((_FAKE,) if known.may_be_delayed else ()),
+        *((_FAKE,) if facts.may_be_delayed else ()),
         *(_in_bf16(frozenset({gemm}), 1) for gemm in Gemm),
     )
 
 
-def next_round(number: int, known: Known, verdict: Fp8Verdict, planned: Sequence[Trial]) -> tuple[Trial, ...]:
+def next_round(number: int, facts: Known, verdict: Fp8Verdict, planned: Sequence[Trial]) -> tuple[Trial, ...]:
     """Return what tells more than is known by now, and was not planned before; none: there is nothing.
 
     Args:
         number: Of this round.
-        known: What decides which experiments there are.
+        facts: What decides which experiments there are.
         verdict: What those showed that were run.
         planned: What earlier rounds planned.
     """
     outcomes = {result.id: result.outcome for result in verdict.experiments}
     names = {trial.id for trial in planned}
-    return tuple(trial for trial in _next(number, known, verdict, outcomes, planned) if trial.id not in names)
+    return tuple(trial for trial in _next(number, facts, verdict, outcomes, planned) if trial.id not in names)
 
 
 def _next(
     number: int,
-    known: Known,
+    facts: Known,
     verdict: Fp8Verdict,
     outcomes: dict[str, Outcome | None],
     planned: Sequence[Trial],
@@ -117,24 +117,24 @@ def _next(
         yield from _halves(number, planned, outcomes)
     elif kind in {VerdictKind.CULPRIT, VerdictKind.FORMAT, VerdictKind.UNDECIDED} and outcomes.get(UNCHANGED):
         if not culprits:
-            yield from _who(number, known)
-        elif known.may_be_delayed and kind is not VerdictKind.FORMAT:
+            yield from _who(number, facts)
+        elif facts.may_be_delayed and kind is not VerdictKind.FORMAT:
             yield _current(culprits, number)
-        yield from _other_recipes(number, known, verdict)
+        yield from _other_recipes(number, facts, verdict)
         if culprits:
-            yield from _layers(number, known, culprits, planned, outcomes)
+            yield from _layers(number, facts, culprits, planned, outcomes)
         if culprits and len(verdict.operands) != 1:
             yield from _operands(number, culprits, restored=outcomes.get(FAKE) is Outcome.RESTORES)
     elif kind is VerdictKind.STALE_SCALE:
-        yield from _other_recipes(number, known, verdict)
+        yield from _other_recipes(number, facts, verdict)
 
 
-def _who(number: int, known: Known) -> Iterator[Trial]:
+def _who(number: int, facts: Known) -> Iterator[Trial]:
     """Yield what may name somebody: of what was planned before nothing is planned again."""
-    if known.kind is CurveClass.INCONCLUSIVE:  # its first round only asked whether there is anything at all
-        yield from (replace(trial, round=number) for trial in first_round(replace(known, kind=CurveClass.LATE)))
+    if facts.kind is CurveClass.INCONCLUSIVE:  # its first round only asked whether there is anything at all
+        yield from (replace(trial, round=number) for trial in first_round(replace(facts, kind=CurveClass.LATE)))
         return
-    yield _without_extras(EXTRAS, number, known.extras)
+    yield _without_extras(EXTRAS, number, facts.extras)
     yield from (_in_bf16(frozenset(pair), number) for pair in combinations(Gemm, 2))
 
 
@@ -260,10 +260,10 @@ def _current(culprits: frozenset[Gemm], number: int) -> Trial:
     )
 
 
-def _other_recipes(number: int, known: Known, verdict: Fp8Verdict) -> Iterator[Trial]:
+def _other_recipes(number: int, facts: Known, verdict: Fp8Verdict) -> Iterator[Trial]:
     """Yield the recipes that the candidate does not use; one scale a tensor is no cure where the format is to blame."""
-    for recipe in known.recipes:
-        if recipe is known.recipe or (recipe is Recipe.TENSORWISE and verdict.kind is VerdictKind.FORMAT):
+    for recipe in facts.recipes:
+        if recipe is facts.recipe or (recipe is Recipe.TENSORWISE and verdict.kind is VerdictKind.FORMAT):
             continue
         yield Trial(
             id=f"E6-{recipe.value}",
@@ -277,10 +277,10 @@ def _other_recipes(number: int, known: Known, verdict: Fp8Verdict) -> Iterator[T
 
 
 def _layers(
-    number: int, known: Known, culprits: frozenset[Gemm], planned: Sequence[Trial], outcomes: dict[str, Outcome | None]
+    number: int, facts: Known, culprits: frozenset[Gemm], planned: Sequence[Trial], outcomes: dict[str, Outcome | None]
 ) -> Iterator[Trial]:
     """Cut the layers into four, or the part of them that was found guilty last."""
-    name, layers = "E7", known.layers
+    name, layers = "E7", facts.layers
     guilty = [trial for trial in planned if trial.layers and outcomes.get(trial.id) is Outcome.RESTORES]
     if guilty:
         least = max(guilty, key=lambda trial: len(trial.id))
@@ -294,7 +294,7 @@ def _layers(
             round=number,
             title=f"{named} in BF16 in layers {', '.join(map(str, sorted(part)))} alone",
             products=Products.fp8_but(Arithmetic.BF16, culprits),
-            layers=pattern_of(part, known.layers_in),
+            layers=pattern_of(part, facts.layers_in),
             if_guilty="These layers do the damage.",
             if_innocent="These layers alone are not to blame.",
         )

@@ -128,17 +128,20 @@ def worst(*results: tuple[AsPlanned, str | None]) -> tuple[AsPlanned, str | None
     return AsPlanned.UNKNOWN, None
 
 
-def operands_as_planned(trial: Trial, seen: RunArithmetic, *, needs_config: bool) -> tuple[AsPlanned, str | None]:
+def operands_as_planned(trial: Trial, arithmetic: RunArithmetic, *, needs_config: bool) -> tuple[AsPlanned, str | None]:
     """Tell by what a log says of each layer's operands whether a run computed what its experiment says.
 
     Args:
         trial: What was planned.
-        seen: What the logs say.
+        arithmetic: What the logs say.
         needs_config: Whether the change is made by a config of debug features.
     """
-    if needs_config and seen.config_missing is not None:
-        return AsPlanned.NO, f"its debug config {seen.config_missing} was not found, so it ran as the candidate does"
-    layers = by_layer(seen.operands)
+    if needs_config and arithmetic.config_missing is not None:
+        return (
+            AsPlanned.NO,
+            f"its debug config {arithmetic.config_missing} was not found, so it ran as the candidate does",
+        )
+    layers = by_layer(arithmetic.operands)
     in_fp8 = [layer for layer, of in layers.items() if any(operand.computed != (Computed.HIGH,) for operand in of)]
     if not layers:
         return AsPlanned.UNKNOWN, "its logs do not say what each operand did"
@@ -151,9 +154,9 @@ def operands_as_planned(trial: Trial, seen: RunArithmetic, *, needs_config: bool
         for operand in layers[layer]:
             allowed = _expected(trial, operand.gemm, operand.operand) if is_meant else _ALLOWED[Arithmetic.FP8]
             if not allowed.issuperset(operand.computed):
-                found = next(computed for computed in operand.computed if computed not in allowed)
+                deviation = next(computed for computed in operand.computed if computed not in allowed)
                 return AsPlanned.NO, (
-                    f"in {layer} the {operand.operand.value} of {operand.gemm.value} is {_WORDS[found]}, "
+                    f"in {layer} the {operand.operand.value} of {operand.gemm.value} is {_WORDS[deviation]}, "
                     f"and {_WORDS[min(allowed, key=lambda computed: computed.value)]} was planned"
                 )
     if trial.layers is not None and not any(re.search(trial.layers, layer) for layer in layers):

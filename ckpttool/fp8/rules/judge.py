@@ -217,8 +217,8 @@ def _doubt(measured: Measured) -> str | None:
 def _untried(measured: Measured, cells: Mapping[Cell, Shown]) -> list[Cell]:
     """Return the sets that were planned, can be expressed here and have not been seen yet."""
     planned = [run.experiment for run in measured.runs if run.experiment.change is not None]
-    found = [cell for experiment in planned if (cell := cell_of(experiment.trial)) is not None]
-    return [cell for cell in found if cell not in cells]
+    tried = [cell for experiment in planned if (cell := cell_of(experiment.trial)) is not None]
+    return [cell for cell in tried if cell not in cells]
 
 
 def _named(measured: Measured, culprits: Cell) -> _Row:
@@ -298,12 +298,12 @@ def _explains(measured: Measured, culprits: Cell) -> float | None:
 
 
 def _layers(measured: Measured) -> str | None:
-    found = [
+    trials = [
         run.experiment.trial
         for run in measured.runs
         if run.experiment.trial.layers is not None and measured.outcome(run.experiment.trial.id) is Outcome.RESTORES
     ]
-    return max(found, key=lambda trial: len(trial.id)).layers if found else None
+    return max(trials, key=lambda trial: len(trial.id)).layers if trials else None
 
 
 def _with_operands(verdict: Fp8Verdict, measured: Measured) -> Fp8Verdict:

@@ -64,8 +64,8 @@ class Measured:
 
     def outcome(self, name: str) -> Outcome | None:
         """Return what it did to the gap; None where it counts for nothing."""
-        found = self.of(name)
-        return None if found is None else found.outcome
+        result = self.of(name)
+        return None if result is None else result.outcome
 
     @property
     def cells(self) -> Mapping[Cell, Shown]:
@@ -107,21 +107,21 @@ def measure(plan: Fp8Plan, runs: Sequence[Run], baseline: Curve | None) -> Measu
         else stretch(other, run.curve, _window(plan, run.experiment))
         for run, other, passed in zip(runs, against, gates, strict=True)
     ]
-    by_id = {run.experiment.trial.id: found for run, found in zip(runs, stretches, strict=True)}
+    by_id = {run.experiment.trial.id: own_stretch for run, own_stretch in zip(runs, stretches, strict=True)}
     regrouped, unchanged = by_id.get(REGROUPED), by_id.get(UNCHANGED)
     floor = None if regrouped is None else floor_of(regrouped.gap)
     tolerance = plan.suspicion.tolerance or 0.0
     counts = None if floor is None or unchanged is None else limit(floor, unchanged.gap, tolerance)
-    known = (unchanged, plan.suspicion.gap, counts)
+    thresholds = (unchanged, plan.suspicion.gap, counts)
     return Measured(
         plan=plan,
         runs=tuple(runs),
         shown=tuple(
-            _shown(run.experiment.trial, passed, found, known)
-            for run, passed, found in zip(runs, gates, stretches, strict=True)
+            _shown(run.experiment.trial, passed, own_stretch, thresholds)
+            for run, passed, own_stretch in zip(runs, gates, stretches, strict=True)
         ),
         baseline=None if baseline is None or reference is None else stretch(baseline, reference, plan.window),
-        stretches={name: found for name, found in by_id.items() if found is not None},
+        stretches={name: own_stretch for name, own_stretch in by_id.items() if own_stretch is not None},
         unchanged=unchanged,
         floor=floor,
         limit=counts,
@@ -168,32 +168,32 @@ def _gate(plan: Fp8Plan, run: Run, against: Curve | None) -> Gate:
 
 
 def _shown(
-    trial: Trial, passed: Gate, found: Stretch | None, known: tuple[Stretch | None, float | None, float | None]
+    trial: Trial, passed: Gate, part: Stretch | None, reference: tuple[Stretch | None, float | None, float | None]
 ) -> Shown:
-    """Put together what an experiment showed; `known` is what C did, its gap in the comparison, and what counts."""
-    unchanged, gap, counts = known
-    result = Shown(id=trial.id, gate=passed, gap=None if found is None else found.gap)
+    """Put together what an experiment showed; `reference` is what C did, its gap in the comparison, and what counts."""
+    unchanged, gap, counts = reference
+    result = Shown(id=trial.id, gate=passed, gap=None if part is None else part.gap)
     if not passed.is_valid:
         return result
     if trial.id in {REFERENCE, REGROUPED, UNCHANGED, REPEATED}:
         return replace(result, outcome=Outcome.REFERENCE)
-    if found is None or unchanged is None or counts is None:
+    if part is None or unchanged is None or counts is None:
         return result
-    return _last(result, found, gap, counts) if trial.from_last else _closed(result, found, unchanged, counts)
+    return _last(result, part, gap, counts) if trial.from_last else _closed(result, part, unchanged, counts)
 
 
-def _closed(result: Shown, found: Stretch, unchanged: Stretch, counts: float) -> Shown:
-    share = recovered(unchanged, found)
+def _closed(result: Shown, part: Stretch, unchanged: Stretch, counts: float) -> Shown:
+    share = recovered(unchanged, part)
     if share is None:
         reason = f"no step of the window is in its log and in that of {UNCHANGED}"
         return replace(result, gate=replace(result.gate, is_valid=False, reason=reason), gap=None)
-    how = outcome(found.gap.mean, share, counts)
+    how = outcome(part.gap.mean, share, counts)
     return replace(result, recovered=share[0], recovered_low=share[1], recovered_high=share[2], outcome=how)
 
 
-def _last(result: Shown, found: Stretch, gap: float | None, counts: float) -> Shown:
-    how, further = recovery(found, counts)
-    closed = None if not gap else 1 - found.gap.mean / gap
+def _last(result: Shown, part: Stretch, gap: float | None, counts: float) -> Shown:
+    how, further = recovery(part, counts)
+    closed = None if not gap else 1 - part.gap.mean / gap
     share = "" if closed is None else f"{closed:.0%} of the gap is closed"
     way = "" if further is None else f"; at this rate the rest takes {further:.0f} steps"
     return replace(result, outcome=how, recovered=closed, note=f"{share}{way}" or None)

@@ -90,8 +90,8 @@ def role_of(name: str, shape: Sequence[int]) -> TensorRole:
 
 def layer_of(name: str) -> str | None:
     """Return the beginning of a name that says which layer it belongs to; None: no numbered one."""
-    found = _LAYER.match(name)
-    return None if found is None else found[0]
+    match = _LAYER.match(name)
+    return None if match is None else match[0]
 
 
 def risk_of(cast: CastNumbers, tensor: TensorNumbers, role: TensorRole) -> Risk:
@@ -141,8 +141,8 @@ def judged(tensor: TensorNumbers, question: ProbeQuestion) -> ProbedTensor:
 
 def ranked(tensors: Iterable[TensorNumbers], question: ProbeQuestion) -> tuple[ProbedTensor, ...]:
     """Judge tensors, and put the worst first: by risk, then by what their channels keep, then by name."""
-    found = [judged(tensor, question) for tensor in tensors]
-    return tuple(sorted(found, key=lambda tensor: (-_GRAVITY[tensor.risk], *_order(tensor, question))))
+    tensors_judged = [judged(tensor, question) for tensor in tensors]
+    return tuple(sorted(tensors_judged, key=lambda tensor: (-_GRAVITY[tensor.risk], *_order(tensor, question))))
 
 
 def _order(tensor: ProbedTensor, question: ProbeQuestion) -> tuple[object, ...]:

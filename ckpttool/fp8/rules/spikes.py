@@ -158,12 +158,12 @@ def are_ordinary(spikes: Iterable[Spike]) -> bool:
 
 def spiked(pairs: Pairs, runs: Iterable[tuple[Curve, Sequence[Span]]]) -> set[int]:
     """Return which pairs, from 0, lie in a spike of a run; none where that were over half: nothing would be left."""
-    found: set[int] = set()
+    places: set[int] = set()
     for curve, spans in runs:
         for span in spans:
             first, last = curve.places[span.first], curve.places[span.last]
-            found.update(range(bisect_left(pairs.places, first), bisect_left(pairs.places, last + 1)))
-    return found if 2 * len(found) <= len(pairs.places) else set()
+            places.update(range(bisect_left(pairs.places, first), bisect_left(pairs.places, last + 1)))
+    return places if 2 * len(places) <= len(pairs.places) else set()
 
 
 def calmed(values: Sequence[float], spiked: Collection[int]) -> list[float]:

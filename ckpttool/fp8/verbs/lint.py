@@ -48,7 +48,7 @@ def fp8_lint(
     """
     if isinstance(paths, (str, os.PathLike)):
         paths = (os.fspath(paths),)
-    known = Beside(
+    extras = Beside(
         engine=None if te_version is None else version(te_version),
         layers=None if layers is None else read_layers(layers),
     )
@@ -59,13 +59,13 @@ def fp8_lint(
         except CkptToolError as error:
             read[path] = error
     usable = {path: settings for path, settings in read.items() if isinstance(settings, Fp8Settings)}
-    found = dict(zip(usable, lint(tuple(usable.values()), known), strict=True))
+    problems = dict(zip(usable, lint(tuple(usable.values()), extras), strict=True))
     checks = []
     for path, settings in read.items():
         if isinstance(settings, CkptToolError):
             checks.append(replace(unusable(path, settings, remedy=_remedy(path, settings)), name=path))
             continue
-        parted = part(found[path], settings.text, path=path)
+        parted = part(problems[path], settings.text, path=path)
         findings = judge.allow(parted.findings, allowed)
         checks.append(
             Check(

@@ -110,7 +110,7 @@ def _first(question: PlanQuestion, framework: Framework) -> Fp8Plan | NoPlan:
     why = nothing_to_learn(comparison)
     if why is not None:
         return NoPlan(reason=why, suspicion=suspicion)
-    known = _candidate(question, framework, runs.logs[1], baseline.steps)
+    facts = _candidate(question, framework, runs.logs[1], baseline.steps)
     start = _start(question, question.curves, comparison)
     onset = comparison.onset
     limit = comparison.limit or 0.0
@@ -129,7 +129,7 @@ def _first(question: PlanQuestion, framework: Framework) -> Fp8Plan | NoPlan:
         framework=question.framework,
         framework_version=question.framework_version,
         engine_version=question.engine_version,
-        recipe=known.recipe,
+        recipe=facts.recipe,
         suspicion=suspicion,
         start=start,
         horizon=steps,
@@ -139,13 +139,13 @@ def _first(question: PlanQuestion, framework: Framework) -> Fp8Plan | NoPlan:
         candidate=tuple(map(os.path.abspath, runs.logs[1].sources)),
         columns=question.curves.columns,
         experiments=(),
-        extras=framework.extras(_arguments(known.seen)),
-        layers=known.layers,
-        layers_in=known.layers_in,
+        extras=framework.extras(_arguments(facts.seen)),
+        layers=facts.layers,
+        layers_in=facts.layers_in,
         output=os.path.abspath(question.output),
-        notes=tuple(_notes(comparison, known, start)),
+        notes=tuple(_notes(comparison, facts, start)),
     )
-    return _with(plan, first_round(Known.of(plan, framework.recipes)), question, framework, known)
+    return _with(plan, first_round(Known.of(plan, framework.recipes)), question, framework, facts)
 
 
 def _further(old: Fp8Plan, question: PlanQuestion, framework: Framework) -> Fp8Plan | NoPlan:
@@ -164,17 +164,17 @@ def _further(old: Fp8Plan, question: PlanQuestion, framework: Framework) -> Fp8P
         framework_version=question.framework_version or plan.framework_version,
         engine_version=question.engine_version or plan.engine_version,
     )
-    seen = read_arithmetic([path for path in (*plan.candidate, *question.stats) if os.path.exists(path)])
+    arithmetic = read_arithmetic([path for path in (*plan.candidate, *question.stats) if os.path.exists(path)])
     old_run = baseline_of(plan)
-    known = _Candidate(
-        seen=seen,
+    candidate = _Candidate(
+        seen=arithmetic,
         recipe=plan.recipe,
         seconds=None,
         layers=plan.layers,
         layers_in=plan.layers_in,
         baseline_ends=old_run.steps[-1] if old_run is not None and old_run.steps else None,
     )
-    return _with(replace(plan, round=question.round), trials, question, framework, known)
+    return _with(replace(plan, round=question.round), trials, question, framework, candidate)
 
 
 def _start(question: PlanQuestion, curves: CurvesQuestion, comparison: Comparison) -> StartPoint:
@@ -222,15 +222,15 @@ def _has_history(root: str, name: str) -> bool | None:
 
 def _candidate(question: PlanQuestion, framework: Framework, log: TrainingLog, baseline: Sequence[Step]) -> _Candidate:
     """Read what the candidate's own logs tell of its settings, its pace and its layers."""
-    seen = read_arithmetic((*log.sources, *question.stats))
-    printed = seen.argument("fp8_recipe") or seen.recipe
-    known = {recipe.value: recipe for recipe in Recipe}
+    arithmetic = read_arithmetic((*log.sources, *question.stats))
+    printed = arithmetic.argument("fp8_recipe") or arithmetic.recipe
+    recipes = {recipe.value: recipe for recipe in Recipe}
     attempts = log.attempts
     measured, _ = read_statistics(question.stats)
-    layers, inside = layers_of(measured, seen, framework.first_layer)
+    layers, inside = layers_of(measured, arithmetic, framework.first_layer)
     return _Candidate(
-        seen=seen,
-        recipe=question.recipe or known.get(printed or ""),
+        seen=arithmetic,
+        recipe=question.recipe or recipes.get(printed or ""),
         seconds=pace_of(attempts[-1].rows if attempts else log.metrics),
         layers=layers,
         layers_in=inside,
@@ -238,30 +238,30 @@ def _candidate(question: PlanQuestion, framework: Framework, log: TrainingLog, b
     )
 
 
-def _arguments(seen: RunArithmetic) -> Mapping[str, str] | None:
-    return None if seen.arguments is None else dict(seen.arguments)
+def _arguments(arithmetic: RunArithmetic) -> Mapping[str, str] | None:
+    return None if arithmetic.arguments is None else dict(arithmetic.arguments)
 
 
-def _notes(comparison: Comparison, known: _Candidate, start: StartPoint) -> list[str]:
+def _notes(comparison: Comparison, candidate: _Candidate, start: StartPoint) -> list[str]:
     notes = list(comparison.notes)
-    if known.recipe is None:
+    if candidate.recipe is None:
         notes.append("the candidate's recipe is not known (--recipe): what only a delayed scale needs is planned, too")
     if start.evidence is Evidence.TRUSTED:
         notes.append(f"the checkpoint of step {start.step} is taken on trust: nothing of it was looked at")
         onset = comparison.onset
         if onset is not None and start.step > onset.not_before:
             notes.append(f"the gap may have begun at step {onset.not_before}: that checkpoint may have it already")
-    if not known.layers:
+    if not candidate.layers:
         notes.append("how many layers there are is not known (--stats, or a log that prints its arguments): no layers")
     return notes
 
 
 def _with(
-    plan: Fp8Plan, trials: Sequence[Trial], question: PlanQuestion, framework: Framework, known: _Candidate
+    plan: Fp8Plan, trials: Sequence[Trial], question: PlanQuestion, framework: Framework, candidate: _Candidate
 ) -> Fp8Plan:
     """Add trials, each as its framework expresses it."""
-    last = _last_of(question, plan, known.baseline_ends) if any(trial.from_last for trial in trials) else None
-    made = tuple(_experiment(trial, plan, question, (framework, known, last)) for trial in trials)
+    last = _last_of(question, plan, candidate.baseline_ends) if any(trial.from_last for trial in trials) else None
+    made = tuple(_experiment(trial, plan, question, (framework, candidate, last)) for trial in trials)
     more = (last.note,) if isinstance(last, LastStart) and last.note is not None else ()
     return replace(plan, experiments=(*plan.experiments, *made), notes=(*plan.notes, *more))
 
@@ -270,12 +270,14 @@ def _last_of(question: PlanQuestion, plan: Fp8Plan, ends: Step | None) -> LastSt
     """Find where BF16 is tried on the candidate's own weights, or say why not; the baseline's log ends at `ends`."""
     tree = TreeQuestion(path=question.tree or plan.start.path)
     try:
-        found = [resolve(tree, ResumeQuestion(before=step)).decision for step in (None, last_judged(plan, ends))]
+        decisions = [resolve(tree, ResumeQuestion(before=step)).decision for step in (None, last_judged(plan, ends))]
     except CkptToolError as error:
         why = "name the folder of its checkpoints (DIR)" if isinstance(error, UnknownLayoutError) else f"{error}"
         return f"the candidate's last checkpoint is not known: {why}"
     good = {
-        decision.point.step: os.path.abspath(decision.root) for decision in found if isinstance(decision, ResumePlan)
+        decision.point.step: os.path.abspath(decision.root)
+        for decision in decisions
+        if isinstance(decision, ResumePlan)
     }
     return last_start(plan, ends, good)
 
@@ -283,7 +285,7 @@ def _last_of(question: PlanQuestion, plan: Fp8Plan, ends: Step | None) -> LastSt
 def _experiment(
     trial: Trial, plan: Fp8Plan, question: PlanQuestion, whose: tuple[Framework, _Candidate, LastStart | str | None]
 ) -> Experiment:
-    framework, known, last = whose
+    framework, candidate, last = whose
     other = last if trial.from_last and isinstance(last, LastStart) else None
     first = plan.start.step if other is None else other.step
     setting = Setting(
@@ -294,8 +296,8 @@ def _experiment(
         recipe=plan.recipe,
         framework_version=_numbers(question.framework_version, "--framework-version"),
         engine_version=_numbers(question.engine_version, "--te-version"),
-        arguments=_arguments(known.seen),
-        in_e5m2=known.seen.argument("fp8") != "e4m3",
+        arguments=_arguments(candidate.seen),
+        in_e5m2=candidate.seen.argument("fp8") != "e4m3",
     )
     change = framework.change(trial, setting)
     if trial.from_last and isinstance(last, str):
@@ -303,8 +305,8 @@ def _experiment(
     elif other is not None and other.note is not None and isinstance(change, Change):
         change = replace(change, notes=(*change.notes, other.note))
     hours = None
-    if known.seconds is not None and question.devices is not None:
-        hours = round(known.seconds * plan.horizon * question.devices / _SECONDS_PER_HOUR, 3)
+    if candidate.seconds is not None and question.devices is not None:
+        hours = round(candidate.seconds * plan.horizon * question.devices / _SECONDS_PER_HOUR, 3)
     return Experiment(
         trial=trial,
         change=None if isinstance(change, str) else change,

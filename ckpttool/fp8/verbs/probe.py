@@ -76,17 +76,17 @@ def fp8_probe(
         if numbers is not None:
             tensors += numbers.tensors
             gated += numbers.gated
-    found, gates = ranked(tensors, question), most_amplifying(gated)
+    tensors_ranked, gates = ranked(tensors, question), most_amplifying(gated)
     reported = collect(side.checkpoint, reports, Level.STRUCTURE).findings
-    findings = (*completed(reported, side.checkpoint), *scattered(found))
+    findings = (*completed(reported, side.checkpoint), *scattered(tensors_ranked))
     return Fp8Probe(
         inventory=side.tree.inventory,
         checkpoint=side.checkpoint.name if side.file is None else side.file,
         step=side.checkpoint.step,
         question=question,
         read_all=all(finding.severity is not Severity.UNKNOWN for finding in findings),
-        tensors=found,
-        layers=layers_of(found),
+        tensors=tensors_ranked,
+        layers=layers_of(tensors_ranked),
         gated=gates,
         history=tuple(
             sorted(probe_pass.checkpoint.step for probe_pass in history if probe_pass.checkpoint.step is not None)
@@ -95,9 +95,9 @@ def fp8_probe(
     )
 
 
-def _run(tasks: list[CheckTask], look: Look) -> Iterator[Observation]:
+def _run(tasks: list[CheckTask], view: Look) -> Iterator[Observation]:
     engine = partial(ThreadEngine, jobs=cores(), timeout=TIMEOUT_SECONDS)
-    return counted(tasks, partial(check, look=look), lambda work: engine(work=work))
+    return counted(tasks, partial(check, compare=view), lambda work: engine(work=work))
 
 
 def _history(side: Side, question: ProbeQuestion) -> list[Side]:

@@ -82,14 +82,14 @@ def baseline_of(plan: Fp8Plan) -> Curve | None:
 
 def with_logs(plan: Fp8Plan, logs: Mapping[str, tuple[str, ...]]) -> Fp8Plan:
     """Return a plan with the logs of its experiments: those that are named, else what lies in their folders."""
-    found = (
+    experiments = (
         replace(
             experiment,
             logs=logs.get(experiment.trial.id) or tuple(_lying(os.path.join(plan.output, experiment.trial.id))),
         )
         for experiment in plan.experiments
     )
-    return replace(plan, experiments=tuple(found))
+    return replace(plan, experiments=tuple(experiments))
 
 
 def _lying(folder: str) -> Iterable[str]:
@@ -107,10 +107,11 @@ def _run(experiment: Experiment, plan: Fp8Plan, reader: LogReader, framework: Fr
         return Run(experiment=experiment, curve=None, told=(AsPlanned.UNKNOWN, None))
     paths = reader.expand(experiment.logs)
     debug = os.path.join(plan.output, experiment.trial.id, _DEBUG)
-    seen = read_arithmetic((*paths, *_below(debug)))
+    arithmetic = read_arithmetic((*paths, *_below(debug)))
     has_config = experiment.change is not None and bool(experiment.change.files)
     result = worst(
-        framework.told(experiment, seen), operands_as_planned(experiment.trial, seen, needs_config=has_config)
+        framework.told(experiment, arithmetic),
+        operands_as_planned(experiment.trial, arithmetic, needs_config=has_config),
     )
     return Run(experiment=experiment, curve=_curve(reader, paths), told=result)
 

@@ -148,14 +148,14 @@ def _headline(answer: GuardReport) -> Text:
         text = f"The training stopped at step {answer.stopped_at}: too many updates in a row were dropped"
         return line(text, style="bold red")
     grave = [
-        counted(len(found), noun, plural)
-        for found, noun, plural in (
+        counted(len(count), noun, plural)
+        for count, noun, plural in (
             (answer.abnormal_products, "wrong matrix product", None),
             (answer.strikes, "strike", None),
             (answer.disagreements, "disagreement of replicas", "disagreements of replicas"),
             (answer.captures, "capture", None),
         )
-        if found
+        if count
     ]
     if len(answer.in_a_row) == 1 and answer.in_a_row[0].count == len(answer.captures):
         grave[-1] += " in a row"

@@ -174,16 +174,16 @@ def callable_parts(model: nn.Module) -> list[nn.Module]:
     module, as accelerate does, autocast is entered in that: only parts of it can tell. A hook inside of a compiled
     module would have it compiled once more.
     """
-    found: list[nn.Module] = []
+    parts: list[nn.Module] = []
     ahead = deque([model])
-    while ahead and len(found) < _MOST_HOOKED:
+    while ahead and len(parts) < _MOST_HOOKED:
         module = ahead.popleft()
         is_wrapper = hasattr(module, "_orig_mod")
         if is_wrapper or "forward" not in vars(module):
-            found.append(module)
+            parts.append(module)
         if not is_wrapper and getattr(module, "_compiled_call_impl", None) is None:
             ahead.extend(module.children())
-    return found
+    return parts
 
 
 def autocast_now() -> tuple[tuple[str, str], ...]:

@@ -47,11 +47,11 @@ class ShardWriter:
         """
         thread = threading.Thread(target=self._run, name="ckpttool-capture", daemon=True)
         thread.start()
-        seen, since = -1, time.monotonic()
+        progress, since = -1, time.monotonic()
         while thread.is_alive():
             thread.join(_WAIT if self._progress else _WAIT / 10)
-            if self._progress != seen:
-                seen, since = self._progress, time.monotonic()
+            if self._progress != progress:
+                progress, since = self._progress, time.monotonic()
             elif time.monotonic() - since > io_timeout:
                 self._given_up = True
                 raise TimeoutError(f"{self._path}: the disk took nothing for {io_timeout:g} s")

@@ -230,18 +230,18 @@ def _whole_record(data: bytes, schema: str, what: str) -> JsonObject:
     if not is_whole(data):
         raise ParseError("torn or edited: it does not match its own hash", where=what)
     record = parse_object(data, what=what, limit=RECORD_LIMIT, most_memory=OWN_MEMORY)
-    found = get_str(record, "schema", where=what)
-    if found != schema:
-        raise ParseError(f"expected {schema}, found {found!a:.80}", where=what, key="schema")
+    own_schema = get_str(record, "schema", where=what)
+    if own_schema != schema:
+        raise ParseError(f"expected {schema}, found {own_schema!a:.80}", where=what, key="schema")
     return record
 
 
 def _world_size(record: JsonObject, least: int, what: str) -> int:
     """Return it; whoever reads a capture counts its ranks one by one."""
-    found = get_int(record, "world_size", minimum=least, where=what)
-    if found > MAX_RANKS:
-        raise ParseError(f"expected at most {MAX_RANKS}, found {found!a:.40}", where=what, key="world_size")
-    return found
+    world_size = get_int(record, "world_size", minimum=least, where=what)
+    if world_size > MAX_RANKS:
+        raise ParseError(f"expected at most {MAX_RANKS}, found {world_size!a:.40}", where=what, key="world_size")
+    return world_size
 
 
 def _level(record: JsonObject, what: str) -> CaptureLevel:

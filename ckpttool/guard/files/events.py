@@ -110,7 +110,7 @@ class EventFile:
             return
         with self._changed:
             self._told += 1
-            seen = self._told
+            reported = self._told
             try:
                 now = values.get("time") or self._now()
                 line = _line({"kind": kind.value, "step": int(step), **values, "time": now} | {"kind": kind.value})
@@ -130,7 +130,7 @@ class EventFile:
             elif len(self._waiting) == 1:
                 self._changed.notify_all()  # somebody has to look at the clock now
             if kind in _DURABLE:
-                self._wait(seen)
+                self._wait(reported)
 
     def flush(self) -> bool:
         """Wait until everything told is written, or the disk was waited for too long; tell which."""

@@ -219,18 +219,18 @@ class Locator(TorchDispatchMode):
     def origin(self, wrong: Iterable[Tensor]) -> Event | None:
         """Walk back from tensors that are not finite to the earliest event that nothing before explains."""
         ahead = [self._by_storage[_storage(tensor)] for tensor in wrong if _storage(tensor) in self._by_storage]
-        seen: set[int] = set()
-        found: list[Event] = []
+        visited: set[int] = set()
+        events: list[Event] = []
         while ahead:
             number = ahead.pop()
-            if number in seen:
+            if number in visited:
                 continue
-            seen.add(number)
+            visited.add(number)
             event = self.events[number]
             if all(self.events[parent].on_purpose for parent in event.parents):
-                found.append(event)
+                events.append(event)
             ahead += [parent for parent in event.parents if not self.events[parent].on_purpose]
-        return min(found, key=lambda event: event.number, default=None)
+        return min(events, key=lambda event: event.number, default=None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -251,7 +251,7 @@ def far_off(kind: OriginKind, tensors: Iterable[tuple[str, Tensor]]) -> FarOff |
     A trained weight has none: a flipped bit of its exponent makes 1e37 of 0.1. The largest hundredth of a tensor is not
     counted among the others, so that a second such element does not hide the first.
     """
-    found: FarOff | None = None
+    far_off_value: FarOff | None = None
     for name, tensor in tensors:
         if tensor.numel() < _FEW or not (tensor.is_floating_point() or tensor.is_complex()):
             continue
@@ -263,11 +263,11 @@ def far_off(kind: OriginKind, tensors: Iterable[tuple[str, Tensor]]) -> FarOff |
             continue
         others = sizes.sort().values[: -max(1, sizes.numel() // 100)]
         rms = max(others.square().mean().sqrt().item(), _LEAST_RMS)
-        if largest > _BEYOND * rms and (found is None or largest / rms > found.times_rms):
+        if largest > _BEYOND * rms and (far_off_value is None or largest / rms > far_off_value.times_rms):
             value = largest if flat.is_complex() else float(flat[place].item())
             shape = tuple(tensor.shape)
-            found = FarOff(kind=kind, name=name, shape=shape, value=value, times_rms=largest / rms)
-    return found
+            far_off_value = FarOff(kind=kind, name=name, shape=shape, value=value, times_rms=largest / rms)
+    return far_off_value
 
 
 def named_tensors(value: object, path: str) -> Iterator[tuple[str, Tensor]]:

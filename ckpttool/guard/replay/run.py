@@ -96,9 +96,9 @@ class Content:
         stored = open_tensors(path)
         below = {name.removeprefix(_IN_SAVES): value for name, value in stored.items() if name.startswith(_IN_SAVES)}
         wanted = [name for name, _ in self._captured.weights]
-        known = below if (wanted[0] in below if wanted else below) else stored
+        weights = below if (wanted[0] in below if wanted else below) else stored
         # A save has buffers, moments and more beside them.
-        self.parameters = {name: value for name, value in known.items() if not wanted or name in wanted}
+        self.parameters = {name: value for name, value in weights.items() if not wanted or name in wanted}
 
     def join(self, others: Sequence[Content]) -> None:
         """Put sharded weights together from all ranks.
@@ -182,16 +182,16 @@ class RankRun:
             held = [gradient._values() if gradient.is_sparse else gradient for _, gradient in self.gradients]  # noqa: SLF001  a copy would lie elsewhere than what was looked at
             wrong += [gradient for gradient in held if not bool(torch.isfinite(gradient).all())]
             if wrong:
-                found = locator.origin(wrong[:1]) or locator.origin(wrong)
-                if found is None:
+                event = locator.origin(wrong[:1]) or locator.origin(wrong)
+                if event is None:
                     return None
-                return self._overflowing_weight(number, found) or self._origin(number, found)
+                return self._overflowing_weight(number, event) or self._origin(number, event)
         far = self._far_off()
         return None if far is None else self._far_off_origin(far)
 
-    def _overflowing_weight(self, number: int, found: Event) -> Origin | None:
+    def _overflowing_weight(self, number: int, event: Event) -> Origin | None:
         """Return the weight that made an operation overflow: its own square is no float32 any more."""
-        if found.kind is not OriginKind.OP:
+        if event.kind is not OriginKind.OP:
             return None
         far = far_off(OriginKind.PARAMETER, self._model.named_parameters())
         if far is None or abs(far.value) < _SQUARE_OVERFLOWS:
@@ -290,11 +290,11 @@ class RankRun:
             return loss / divisor
         if not isinstance(batch, Mapping):
             raise EntryDoesNotFit("the batch is no dict, as a transformers model takes it: return a ReplayTask")
-        known = {key: value for key, value in batch.items() if key != "num_items_in_batch"}
+        inputs = {key: value for key, value in batch.items() if key != "num_items_in_batch"}
         counted = batch.get("num_items_in_batch")
         # Without a number of items the trainer divides by the accumulation itself.
         given = {} if counted is None else {"num_items_in_batch": counted}
-        result = self._model(**known, **given)
+        result = self._model(**inputs, **given)
         loss = result["loss"] if isinstance(result, Mapping) else result[0]  # as the trainer takes it
         return loss if given else loss / divisor
 

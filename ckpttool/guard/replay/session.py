@@ -235,13 +235,13 @@ class _Session:
 
 
 def _asked(capture: Capture, question: NanQuestion) -> tuple[RankCapture, ...]:
-    known = {int(rank.rank): rank for rank in capture.ranks}
+    by_rank = {int(rank.rank): rank for rank in capture.ranks}
     for rank in question.ranks:
-        if rank not in known and rank >= capture.world_size:
+        if rank not in by_rank and rank >= capture.world_size:
             raise UsageError(f"there is no rank {rank}: {capture.path} is of {capture.world_size}")
     damaged = {rank for finding in capture.findings if finding.severity > Severity.NOTE for rank in finding.ranks}
-    wanted = sorted(set(question.ranks) or known)
-    return tuple(known[rank] for rank in wanted if rank in known and Rank(rank) not in damaged)
+    wanted = sorted(set(question.ranks) or by_rank)
+    return tuple(by_rank[rank] for rank in wanted if rank in by_rank and Rank(rank) not in damaged)
 
 
 def _device(word: str | None, ranks: Sequence[RankCapture]) -> torch.device:
@@ -280,7 +280,7 @@ def _entry(text: str) -> Callable[[RankCapture], object]:
     if here not in sys.path:
         sys.path.insert(0, here)
     try:
-        found = getattr(importlib.import_module(module), name, None)
+        entry = getattr(importlib.import_module(module), name, None)
     except ImportError as error:
         raise UsageError(f"{module} cannot be imported ({error}); its folder belongs into PYTHONPATH") from None
     except SystemExit:
@@ -290,9 +290,9 @@ def _entry(text: str) -> Callable[[RankCapture], object]:
         ) from None
     except Exception as error:  # noqa: BLE001  the user's own code may raise anything
         raise UsageError(f"{module} cannot be imported ({type(error).__name__}: {error})") from None
-    if not callable(found):
+    if not callable(entry):
         raise UsageError(f"{module} has no function {name}")
-    function: Callable[[RankCapture], object] = found
+    function: Callable[[RankCapture], object] = entry
     return function
 
 

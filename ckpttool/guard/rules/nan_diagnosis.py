@@ -62,15 +62,15 @@ def rows(captures: Iterable[tuple[Step, object, str]]) -> tuple[CaptureRow, ...]
     Args:
         captures: By step; each with what it shares with others of its row, and its path.
     """
-    found: list[CaptureRow] = []
+    capture_rows: list[CaptureRow] = []
     before: object = None
     for step, shared, path in captures:
-        if found and shared is not None and shared == before and step == found[-1].last + 1:
-            found[-1] = replace(found[-1], last=step)
+        if capture_rows and shared is not None and shared == before and step == capture_rows[-1].last + 1:
+            capture_rows[-1] = replace(capture_rows[-1], last=step)
         else:
-            found.append(CaptureRow(first=step, last=step, path=path))
+            capture_rows.append(CaptureRow(first=step, last=step, path=path))
         before = shared
-    return tuple(row for row in found if row.count > 1)
+    return tuple(row for row in capture_rows if row.count > 1)
 
 
 def _bad_loss(rank: RankCapture) -> str:
@@ -108,9 +108,11 @@ def compared(
         own: This run's gradients of this rank alone.
         reduced: The mean over all ranks of this run, where all were run; None where some were not.
     """
-    known = [batch.loss for batch in captured.micro_batches]
+    losses_before = [batch.loss for batch in captured.micro_batches]
     differ = tuple(
-        number for number, (then, now) in enumerate(zip(known, losses, strict=True)) if then and not _same(then, now)
+        number
+        for number, (then, now) in enumerate(zip(losses_before, losses, strict=True))
+        if then and not _same(then, now)
     )
     then, here = _to_compare(captured, own, reduced)
     wrong = [name for name, gradient in then.items() if _is_other(gradient, here.get(name))]
@@ -123,9 +125,9 @@ def compared(
     compares_norms = bool(then) and then.keys() == here.keys()
     return RankReplay(
         rank=captured.rank,
-        losses_equal=sum(1 for loss in known if loss is not None) - len(differ),
-        losses=sum(1 for loss in known if loss is not None),
-        micro_batches=len(known),
+        losses_equal=sum(1 for loss in losses_before if loss is not None) - len(differ),
+        losses=sum(1 for loss in losses_before if loss is not None),
+        micro_batches=len(losses_before),
         gradients_equal=sum(
             then[name].xxh3_128 == gradient.xxh3_128 for name, gradient in here.items() if name in then
         ),
@@ -155,10 +157,10 @@ def _to_compare(
     else:
         then, here = (captured.rerun.gradients if captured.rerun is not None else ()), own
     # Of a sharded parameter a rank kept its part, and a run has all of it: those cannot be compared.
-    known, now = {gradient.name: gradient for gradient in then}, {gradient.name: gradient for gradient in here}
-    sharded = {name for name, gradient in known.items() if name in now and gradient.shape != now[name].shape}
+    by_name, now = {gradient.name: gradient for gradient in then}, {gradient.name: gradient for gradient in here}
+    sharded = {name for name, gradient in by_name.items() if name in now and gradient.shape != now[name].shape}
     return (
-        {name: gradient for name, gradient in known.items() if name not in sharded},
+        {name: gradient for name, gradient in by_name.items() if name not in sharded},
         {name: gradient for name, gradient in now.items() if name not in sharded},
     )
 

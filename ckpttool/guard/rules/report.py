@@ -157,8 +157,8 @@ class GuardTally:
     def _dropped(self, event: GuardEvent) -> None:
         values, key = event.values, (event.step, event.kind)
         self._is_watching |= values.get("dropped") is False
-        known = self._drops.get(key)
-        if known is None and len(self._drops) == MOST:
+        drop = self._drops.get(key)
+        if drop is None and len(self._drops) == MOST:
             return
         dropping_ranks = values.get("ranks")
         ranks = {_rank(rank) for rank in dropping_ranks[:MOST]} if isinstance(dropping_ranks, list) else set()
@@ -170,19 +170,19 @@ class GuardTally:
             message=_text(values, "message"),
         )
         # The one that says why, before one that only drops with the others.
-        if known is None or (known.message.startswith(_ELSEWHERE) and not update.message.startswith(_ELSEWHERE)):
-            self._drops[key] = replace(update, ranks=update.ranks or (() if known is None else known.ranks))
+        if drop is None or (drop.message.startswith(_ELSEWHERE) and not update.message.startswith(_ELSEWHERE)):
+            self._drops[key] = replace(update, ranks=update.ranks or (() if drop is None else drop.ranks))
 
     def _captured(self, event: GuardEvent, rank: Rank) -> None:
         values, path = event.values, _text(event.values, "path")
-        known = self._captures.get(path)
-        if known is None:
+        capture = self._captures.get(path)
+        if capture is None:
             if len(self._captures) == MOST:
                 return
-            known = CaptureTold(step=event.step, path=path, here=self._here(path), verdict=None, culprits=())
-        verdict = known.verdict or ("transient" if values.get("verdict") == "transient" else None)
+            capture = CaptureTold(step=event.step, path=path, here=self._here(path), verdict=None, culprits=())
+        verdict = capture.verdict or ("transient" if values.get("verdict") == "transient" else None)
         own = {rank} if values.get("culprit") is True else set()
-        self._captures[path] = replace(known, verdict=verdict, culprits=tuple(sorted({*known.culprits, *own})))
+        self._captures[path] = replace(capture, verdict=verdict, culprits=tuple(sorted({*capture.culprits, *own})))
 
     def _here(self, path: str) -> str:
         above, _, name = path.rpartition("/")

@@ -61,8 +61,8 @@ def inspect_nan(path: str) -> Capture | Captures:
     Raises:
         UnknownLayoutError: There is no capture.
     """
-    found = _inspected(path)
-    return found if isinstance(found, Captures) else replace(found, has_stopped=_has_stopped(path))
+    answer = _inspected(path)
+    return answer if isinstance(answer, Captures) else replace(answer, has_stopped=_has_stopped(path))
 
 
 def _inspected(path: str) -> Capture | Captures:
@@ -89,20 +89,20 @@ def replay_nan(question: NanQuestion) -> NanReplay:
         UsageError: There is no such entry, rank or device.
         IncompleteError: torch is not installed, or it took longer than it may.
     """
-    found = _inspected(question.path)
-    if isinstance(found, Captures):
-        if len(found.captures) > 1:
+    answer = _inspected(question.path)
+    if isinstance(answer, Captures):
+        if len(answer.captures) > 1:
             raise UsageError(
-                f"{question.path} holds {len(found.captures)} captures: name one, {found.captures[0].path}"
+                f"{question.path} holds {len(answer.captures)} captures: name one, {answer.captures[0].path}"
             )
-        found = _read(open_storage(found.captures[0].path), "", found.captures[0].path, shards=True)
+        answer = _read(open_storage(answer.captures[0].path), "", answer.captures[0].path, shards=True)
     from importlib.util import find_spec
 
     if find_spec("torch") is None:
         raise IncompleteError("a replay needs torch and the training's own code: run it in the training's environment")
     from ckpttool.guard.replay.session import replay
 
-    return replay(found, question)
+    return replay(answer, question)
 
 
 def _no_capture(path: str) -> UnknownLayoutError:
@@ -171,7 +171,7 @@ def _head(storage: Storage, below: str, findings: list[Finding]) -> CaptureHead 
 
 
 def _ranks(storage: Storage, folder: str, below: str, findings: list[Finding]) -> list[RankCapture]:
-    found = []
+    captures = []
     numbers = sorted(
         rank
         for entry in storage.entries(folder)
@@ -180,10 +180,10 @@ def _ranks(storage: Storage, folder: str, below: str, findings: list[Finding]) -
     for rank in numbers:
         path = f"{below}{record_name(rank)}"
         try:
-            found.append(read_rank(storage.small_file(path, limit=RECORD_LIMIT), rank, what=path))
+            captures.append(read_rank(storage.small_file(path, limit=RECORD_LIMIT), rank, what=path))
         except (OSError, ParseError) as error:
             findings.append(_damaged(path, error, rank))
-    return found
+    return captures
 
 
 def _missing(ranks: Sequence[RankCapture], world_size: int) -> list[Finding]:
@@ -242,9 +242,9 @@ def _digest(storage: Storage, path: str) -> str:
 
 
 def _notes(rank: RankCapture) -> list[Finding]:
-    found = []
+    notes = []
     if any(batch.changed for batch in rank.micro_batches):
-        found.append(
+        notes.append(
             note(
                 Code.INPUTS_MUTATED,
                 f"rank {rank.rank}'s batch was changed in place during the step: kept is not what its forward got",
@@ -254,7 +254,7 @@ def _notes(rank: RankCapture) -> list[Finding]:
         )
     left_out = next((batch.left_out for batch in rank.micro_batches if batch.left_out is not None), None)
     if left_out is not None:
-        found.append(
+        notes.append(
             note(
                 Code.CAPTURE_INCOMPLETE,
                 f"rank {rank.rank}'s batch could not be kept: {left_out.path or 'it'} is {left_out.reason}",
@@ -262,7 +262,7 @@ def _notes(rank: RankCapture) -> list[Finding]:
                 remedy=left_out.remedy,
             )
         )
-    return found
+    return notes
 
 
 def _damaged(path: str, error: Exception, rank: Rank | None = None) -> Finding:

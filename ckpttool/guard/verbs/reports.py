@@ -60,12 +60,12 @@ def guard_report(events: str | os.PathLike[str] | Sequence[str]) -> GuardReport:
 def _files(pattern: str) -> tuple[str, ...]:
     if not is_folder(pattern):
         return expand_globs([pattern])
-    found = GuardFiles().inside(pattern)
-    if not found:
+    files = GuardFiles().inside(pattern)
+    if not files:
         raise UsageError(
             f"{pattern} holds no {GuardFiles.names[0]}: a guard writes it into the training's output folder"
         )
-    return found
+    return files
 
 
 def _captures_beside(name: str) -> str | None:

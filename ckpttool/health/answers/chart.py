@@ -155,8 +155,8 @@ def _furthest(points: Iterable[tuple[Step, float]], column: Callable[[Step], int
     furthest: dict[int, float] = {}
     for step, value in points:
         index = column(step)
-        known = furthest.get(index, value)
-        furthest[index] = value if math.isnan(value) or abs(value) > abs(known) else known
+        furthest_value = furthest.get(index, value)
+        furthest[index] = value if math.isnan(value) or abs(value) > abs(furthest_value) else furthest_value
     return furthest
 
 

@@ -110,8 +110,8 @@ def table(answer: ReplayAnswer) -> RenderableType:
 
 def _headlines(result: ReplayResult) -> list[Text]:
     """Say beside what was noticed that no step was judged: this is why the exit code is 14."""
-    found = _found(result)
-    headlines = [] if found is None else [found]
+    summary = _found(result)
+    headlines = [] if summary is None else [summary]
     if result.steps_seen and result.judged is not None and result.judged.first is None:
         headlines.append(line(f"Not judged: {result.judged.why}", style="bold yellow"))
     return headlines or [line("Nothing to notice", style="bold green")]

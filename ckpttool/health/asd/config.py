@@ -37,18 +37,20 @@ def defaults(dialect: AsdDialect) -> AsdConfig:
     return AsdConfig(grad_sample_interval=dialect.sample_interval)
 
 
-def dialect_of(word: str | None, known: Sequence[AsdDialect]) -> AsdDialect:
+def dialect_of(word: str | None, dialects: Sequence[AsdDialect]) -> AsdDialect:
     """Return the dialect of that name; the first one where none is given.
 
     Raises:
         UsageError: There is none.
     """
     if word is None:
-        return known[0]
-    found = next((dialect for dialect in known if dialect.name == word.lower().replace("_", "-")), None)
-    if found is None:
-        raise UsageError(f"--dialect: there is no {word!r}; there are {', '.join(dialect.name for dialect in known)}")
-    return found
+        return dialects[0]
+    match = next((dialect for dialect in dialects if dialect.name == word.lower().replace("_", "-")), None)
+    if match is None:
+        raise UsageError(
+            f"--dialect: there is no {word!r}; there are {', '.join(dialect.name for dialect in dialects)}"
+        )
+    return match
 
 
 def config_in_force(text: str | None, dialect: AsdDialect) -> AsdConfig:

@@ -87,12 +87,12 @@ class FeaturePolicy:
         Args:
             events: In the order of time, each once.
         """
-        known = tuple(events)
-        logged_runs = any(event.kind is AsdKind.CHECKSUM_ON for event in known)
+        all_events = tuple(events)
+        logged_runs = any(event.kind is AsdKind.CHECKSUM_ON for event in all_events)
         config = replace(self.config, with_checksum=self.config.with_checksum and not logged_runs)
         count = StrikeBook(dialect=self.dialect, config=config)
         struck: set[tuple[Rank | None, LocalTime | None]] = set()
-        for event in known:
+        for event in all_events:
             if event.kind is AsdKind.EVENT and event.time is not None:
                 abnormal = Abnormal(
                     time=event.time, step=event.step, rank=event.rank, value=event.value, name=event.name
@@ -105,10 +105,10 @@ class FeaturePolicy:
             if event.kind is AsdKind.CHECKSUM_OFF:
                 count.forget()
             if event.kind is not AsdKind.STRIKE or (event.rank, event.time) not in struck:
-                yield replace(_logged(event), since_time=self._group_since(event, known))
+                yield replace(_logged(event), since_time=self._group_since(event, all_events))
         yield from count.advance(None)
 
-    def _group_since(self, strike: AsdEvent, known: tuple[AsdEvent, ...]) -> LocalTime | None:
+    def _group_since(self, strike: AsdEvent, events_left: tuple[AsdEvent, ...]) -> LocalTime | None:
         """Return the first event of a logged strike's group: as it is listed, else the first one in its window."""
         listed = strike.group_since is not None or strike.group_since_step is not None
         if strike.kind is not AsdKind.STRIKE or listed or strike.time is None:
@@ -116,7 +116,7 @@ class FeaturePolicy:
         begin = strike.time - self.config.strikes_window * MINUTE
         times = [
             event.time
-            for event in known
+            for event in events_left
             if event.kind is AsdKind.EVENT
             and event.time is not None
             and begin <= event.time <= strike.time

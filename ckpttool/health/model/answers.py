@@ -124,8 +124,8 @@ class CalibrationAnswer(Answered):
     @property
     def thresholds(self) -> tuple[Threshold, ...]:
         """The thresholds that are recommended."""
-        found = (self.calibration.global_norm, self.calibration.embedding_local_norm)
-        return tuple(threshold for threshold in found if isinstance(threshold, Threshold))
+        found_thresholds = (self.calibration.global_norm, self.calibration.embedding_local_norm)
+        return tuple(threshold for threshold in found_thresholds if isinstance(threshold, Threshold))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -199,11 +199,13 @@ def without_relayed(events: Iterable[AsdEvent]) -> tuple[AsdEvent, ...]:
     Rank 0 repeats the other ranks' lines in its own log, so the logs of all ranks hold many events twice. One
     without a time cannot be told from its repetition and is kept only where its line says something new.
     """
-    seen: dict[tuple[object, ...], AsdEvent] = {}
+    first_by_key: dict[tuple[object, ...], AsdEvent] = {}
     for event in events:
         key = (event.kind, event.rank, event.time, event.step, event.name, event.backward)
-        seen.setdefault(key, event)
-    return tuple(sorted(seen.values(), key=lambda event: (event.time is None, event.time or 0.0, event.step or 0)))
+        first_by_key.setdefault(key, event)
+    return tuple(
+        sorted(first_by_key.values(), key=lambda event: (event.time is None, event.time or 0.0, event.step or 0))
+    )
 
 
 def _event(
@@ -213,17 +215,17 @@ def _event(
     match = pattern[2].search(line)
     if match is None:
         return problem(source, number, "a detector's line of an unknown form", text)
-    found = match.groupdict()
-    rank, step, backward = (_int(found.get(key)) for key in ("rank", "step", "backward"))
+    groups = match.groupdict()
+    rank, step, backward = (_int(groups.get(key)) for key in ("rank", "step", "backward"))
     return AsdEvent(
         kind=pattern[1],
-        time=_time(found.get("time"), line),
+        time=_time(groups.get("time"), line),
         rank=None if rank is None else Rank(rank),
-        name=found.get("name") or "",
-        value=_float(found.get("value")),
+        name=groups.get("name") or "",
+        value=_float(groups.get("value")),
         backward=backward,
         step=None if step is None else Step(step),
-        group_since_step=min(map(Step, _ints(found.get("steps") or "")), default=None),
+        group_since_step=min(map(Step, _ints(groups.get("steps") or "")), default=None),
         source=source.name,
         line=number,
     )

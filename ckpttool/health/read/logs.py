@@ -17,12 +17,12 @@ from ckpttool.health.model.reading import LogReading
 
 def written(checkpoints: Iterable[Checkpoint]) -> dict[CheckpointKey, LocalTime]:
     """Return when the last of each checkpoint's files was written, on the clock that this machine's logs show."""
-    found: dict[CheckpointKey, LocalTime] = {}
+    times: dict[CheckpointKey, LocalTime] = {}
     for checkpoint in checkpoints:
         if checkpoint.saved_ns is not None:
             with suppress(ValueError, OverflowError):  # a file's time may be in no year of the calendar
-                found[checkpoint.key] = local_time(checkpoint.saved_ns / 1e9)
-    return found
+                times[checkpoint.key] = local_time(checkpoint.saved_ns / 1e9)
+    return times
 
 
 class LogPass:
@@ -65,8 +65,8 @@ class LogPass:
         if STDIN in self.names:
             return False  # it can be read only once
         firsts = [self._first(name) for name in self.names]
-        known = [step for step in firsts if step is not None]
-        return len(set(known)) < len(known)
+        known_firsts = [step for step in firsts if step is not None]
+        return len(set(known_firsts)) < len(known_firsts)
 
     def _first(self, name: str) -> int | None:
         items = self._reader.read(name)

@@ -87,10 +87,10 @@ def with_drift(report: HealthReport, inventory: Inventory) -> HealthReport:
 
 
 def _drifted(judgement: HealthJudgement, checkpoint: Checkpoint) -> HealthJudgement:
-    found = [finding for finding in checkpoint.findings if finding.code is Code.REPLICA_DRIFTED]
-    if not found or judgement.health is Health.UNHEALTHY:
+    drifted = [finding for finding in checkpoint.findings if finding.code is Code.REPLICA_DRIFTED]
+    if not drifted or judgement.health is Health.UNHEALTHY:
         return judgement
-    ranks = tuple(sorted({rank for finding in found for rank in finding.ranks}))
+    ranks = tuple(sorted({rank for finding in drifted for rank in finding.ranks}))
     note = f"what it holds of {on_ranks(ranks)} drifted from its replicas: ckpttool verify says since when"
     return replace(judgement, health=Health.UNHEALTHY, source="replicas", note=note)
 
@@ -119,12 +119,12 @@ def newest(report: HealthReport, inventory: Inventory) -> HealthJudgement | None
 
 def other_findings(inventory: Inventory, log: TrainingLog | None, verdicts: Sequence[Verdict]) -> tuple[Finding, ...]:
     """Return what hinders the judgement: records, lines of logs and shards that could not be read."""
-    found = [finding for finding in inventory.findings if finding.code.value.startswith("health-")]
+    findings = [finding for finding in inventory.findings if finding.code.value.startswith("health-")]
     if log is not None:
-        found += log_findings(log.problems, log.problem_count)
+        findings += log_findings(log.problems, log.problem_count)
     for verdict in verdicts:
-        found += unread(verdict)
-    return tuple(found)
+        findings += unread(verdict)
+    return tuple(findings)
 
 
 def embedding_norms(metrics: Iterable[StepMetrics]) -> tuple[tuple[Step, float], ...]:

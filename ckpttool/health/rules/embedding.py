@@ -22,9 +22,9 @@ def judge_checkpoints(
     Where nobody tells the pipeline stages, there is one where there is but one rank; more the files do not tell.
     """
     sizes = {checkpoint.topology.world_size for checkpoint in inventory.checkpoints}
-    known = 1 if pipeline_stages is None and sizes == {1} else pipeline_stages
+    stages = 1 if pipeline_stages is None and sizes == {1} else pipeline_stages
     saves = [saved(checkpoint) for checkpoint in inventory.checkpoints]
-    return judge_health(saves, () if log is None else log.attempts, threshold=threshold, pipeline_stages=known)
+    return judge_health(saves, () if log is None else log.attempts, threshold=threshold, pipeline_stages=stages)
 
 
 def judge_health(
@@ -58,14 +58,14 @@ def judge_health(
 
 def _judge(
     save: SavedCheckpoint,
-    seen: Shown,
+    logged_line: Shown,
     threshold: float | None,
     pipeline_stages: int | None,
     *,
     logged: bool,
 ) -> HealthJudgement:
     health, source, note = _by_record(save, pipeline_stages)
-    norm = seen.embedding_local_norm
+    norm = logged_line.embedding_local_norm
     if norm == 0 and not save.records_measured_health:
         note = "the log shows norm 0: no tensor matched the embedding, so nothing was measured"
         health = worst_health((health, Health.UNKNOWN))
@@ -75,7 +75,7 @@ def _judge(
         health, note = (Health.HEALTHY if healthy else Health.UNHEALTHY), None
     elif threshold is not None:
         what = "does not show the embedding's norm at its step" if logged else "is not there"
-        if seen.doubt:
+        if logged_line.doubt:
             what = "shows its step, but perhaps of another start of the training that did it too"
         note = f"the log {what}, so the threshold could not be applied{f'; {note}' if note else ''}"
     return HealthJudgement(

@@ -82,13 +82,13 @@ def saves_of(
         written: When each checkpoint's files were written, on the clock of the logs.
     """
     saves = [saved(checkpoint) for checkpoint in inventory.checkpoints]
-    found = homes(saves, attempts)
+    homes_found = homes(saves, attempts)
     timed = []
-    for checkpoint, save, home in zip(inventory.checkpoints, saves, found, strict=True):
+    for checkpoint, save, home in zip(inventory.checkpoints, saves, homes_found, strict=True):
         row = None if home.known is None else shown(save, home, attempts).row
         time = None if row is None else local_time_of(row.time)
         timed.append(replace(save, time=written.get(checkpoint.key) if time is None else time))
-    return timed, found
+    return timed, homes_found
 
 
 def large_spikes(metrics: Iterable[StepMetrics], coverage: Coverage | None = None) -> Iterator[HealthEvent]:
@@ -297,15 +297,15 @@ class Evidence:
 
     def findings(self, chosen: Checkpoint | None) -> tuple[Finding, ...]:
         """Say what in the logs cannot be read, where they and the record disagree, and what could not be judged."""
-        found: list[Finding] = []
+        findings: list[Finding] = []
         if self.log is not None:
             gravest_first = sorted(self.log.problems, key=lambda problem: not problem.ends_the_log)
-            found += log_findings(gravest_first[:3], self.log.problem_count)
-        if not any(finding.severity is Severity.UNKNOWN for finding in found):
-            found += self.without_answer
+            findings += log_findings(gravest_first[:3], self.log.problem_count)
+        if not any(finding.severity is Severity.UNKNOWN for finding in findings):
+            findings += self.without_answer
         if self.report is not None:
-            found += (replace(finding, severity=Severity.NOTE) for finding in self.report.findings)
-        return (*found, *(() if chosen is None else self._of(chosen)))
+            findings += (replace(finding, severity=Severity.NOTE) for finding in self.report.findings)
+        return (*findings, *(() if chosen is None else self._of(chosen)))
 
     def _of(self, chosen: Checkpoint) -> Iterator[Finding]:
         """Say what hindered the judgement of the chosen one, and how far the training came after it."""
@@ -331,8 +331,8 @@ class Evidence:
 
 
 def _steps(point: ResumePoint | NoResumePoint) -> list[Step]:
-    known = point.step if isinstance(point, ResumePoint) else None
-    return [] if known is None else [known]
+    known_step = point.step if isinstance(point, ResumePoint) else None
+    return [] if known_step is None else [known_step]
 
 
 def weigh(

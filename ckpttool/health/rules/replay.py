@@ -211,18 +211,18 @@ def advise(wish: SpikeQuestion, policy: Policy, answer: ReplayAnswer, trace: Tra
         UsageError: There is none, or no checkpoints are told.
         IncompleteError: Whether there is one cannot be known.
     """
-    known = _checkpoints(wish, answer, trace)
+    checkpoints = _checkpoints(wish, answer, trace)
     stop = None
     if answer.result.stopped_at is not None and isinstance(policy, SkipPolicy):
         stop = Stop(step=answer.result.stopped_at, count=policy.count_threshold)
     elif wish.around is None:
         stop = ended_in_skips(answer.reading.notes, trace.newest, trace.skipped_at_end)
     if stop is not None:
-        good = [mark.step for mark in known if mark.step is not None]
+        good = [mark.step for mark in checkpoints if mark.step is not None]
         return advise_after_stop(stop.step, good, count=stop.count, clock=trace.clock, skipped=stop.skipped)
     threshold = policy.threshold if isinstance(policy, SkipPolicy) else None
     spike = spike_to_pass(answer.timeline, wish.around, answer.reading, threshold, sorted(trace.skipped))
-    good = [mark.step for mark in known if mark.state is not MarkState.SUSPECT and mark.step is not None]
+    good = [mark.step for mark in checkpoints if mark.state is not MarkState.SUSPECT and mark.step is not None]
     spike = replace(spike, loss=loss_after(spike, trace.losses()))
     return advise_spike(spike, good, newest=trace.newest, clock=trace.clock)
 

@@ -79,12 +79,12 @@ def homes(saves: Sequence[SavedCheckpoint], attempts: Sequence[LogAttempt] | Non
         _Span(attempt=attempt, stride=stride or finest, finest=finest)
         for attempt, stride in zip(attempts, strides, strict=True)
     ]
-    found: dict[tuple[str, int], Home] = {}
+    by_save: dict[tuple[str, int], Home] = {}
     for prefix in {prefix for prefix, _ in by_run}:
         runs = sorted(run for save, run in by_run if save == prefix)
         laid = _laid([sorted(set(by_run[prefix, run])) for run in runs], spans)
-        found.update({(prefix, run): home for run, home in zip(runs, laid, strict=True)})
-    return tuple(_home(save, spans, found) for save in saves)
+        by_save.update({(prefix, run): home for run, home in zip(runs, laid, strict=True)})
+    return tuple(_home(save, spans, by_save) for save in saves)
 
 
 def shown(save: SavedCheckpoint, home: Home, attempts: Sequence[LogAttempt] | None) -> Shown:
@@ -111,14 +111,14 @@ def course(attempts: Sequence[LogAttempt], place: int) -> list[StepMetrics]:
     return [row for part, end in zip(parts, ends, strict=True) for row in part.rows[: _place(part.rows, Step(end))]]
 
 
-def _home(save: SavedCheckpoint, spans: Sequence[_Span], found: dict[tuple[str, int], Home]) -> Home:
+def _home(save: SavedCheckpoint, spans: Sequence[_Span], by_save: dict[tuple[str, int], Home]) -> Home:
     if save.step is None:
         return _NOWHERE
     step = save.step
     showing = tuple(place for place, span in enumerate(spans) if span.first <= step <= span.last)
     if save.run is None:
         return Home(attempts=showing, sure=True)
-    home = found[save.prefix, save.run]
+    home = by_save[save.prefix, save.run]
     return home if home.attempts and home.sure else Home(attempts=home.attempts, sure=not showing)
 
 

@@ -49,9 +49,9 @@ def timeline(
         margin_minutes: How much earlier than its first event a strike's damage may have begun.
         judged: The steps at which a policy could have noticed a spike.
     """
-    known = tuple(events)
-    strikes = [_strike(event, margin_minutes) for event in known if event.kind in _STRIKES]
-    intervals = sorted((*_spikes(known, steps), *filter(None, strikes)), key=_order)
+    all_events = tuple(events)
+    strikes = [_strike(event, margin_minutes) for event in all_events if event.kind in _STRIKES]
+    intervals = sorted((*_spikes(all_events, steps), *filter(None, strikes)), key=_order)
     return HealthTimeline(intervals=tuple(intervals), judged=judged)
 
 

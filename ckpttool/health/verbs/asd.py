@@ -17,9 +17,9 @@ def check_asd(text: str, dialect: str | None = None) -> AsdAnswer:
     Raises:
         UsageError: There is no such dialect, or it has no such string.
     """
-    known = _with_variable(dialect)
-    prefix = f"{known.variable}="
-    return _answer(text.removeprefix(prefix), check_asd_config(text.removeprefix(prefix), known))
+    dialect_known = _with_variable(dialect)
+    prefix = f"{dialect_known.variable}="
+    return _answer(text.removeprefix(prefix), check_asd_config(text.removeprefix(prefix), dialect_known))
 
 
 def emit_asd(config: AsdConfig, dialect: str | None = None) -> AsdAnswer:
@@ -28,12 +28,12 @@ def emit_asd(config: AsdConfig, dialect: str | None = None) -> AsdAnswer:
     Raises:
         UsageError: There is no such dialect, or a number that its parser refuses.
     """
-    known = _with_variable(dialect)
+    dialect_known = _with_variable(dialect)
     try:
-        text = emit_asd_config(config, known)
+        text = emit_asd_config(config, dialect_known)
     except ValueError as error:
         raise UsageError(str(error)) from None
-    check = check_asd_config(text, known)
+    check = check_asd_config(text, dialect_known)
     # What the parser always does is no news to whoever writes a new string.
     return _answer(text, replace(check, findings=tuple(finding for finding in check.findings if finding.severity)))
 
@@ -51,8 +51,8 @@ def _with_variable(word: str | None) -> AsdDialect:
     every = asd_dialects()
     dialect = dialect_of(word, every)
     if dialect.variable is None:
-        known = ", ".join(other.name for other in every if other.variable is not None)
-        raise UsageError(f"{dialect.name} reads no such string; those that do: {known}")
+        names = ", ".join(other.name for other in every if other.variable is not None)
+        raise UsageError(f"{dialect.name} reads no such string; those that do: {names}")
     return dialect
 
 

@@ -27,10 +27,10 @@ class RecordedEngine:
 
     def run(self, tasks: Sequence[CheckTask]) -> Iterator[Observation]:
         """Yield one observation a task, in the order of the tasks; of one file that is shared out, but one."""
-        seen = set()
+        visited = set()
         for task in tasks:
-            again = task.path in seen
-            seen.add(task.path)
+            again = task.path in visited
+            visited.add(task.path)
             yield self._observed(task, again=again)
 
     def _observed(self, task: CheckTask, *, again: bool) -> Observation:

@@ -17,55 +17,55 @@ from ckpttool.trainers.located import Located
 
 
 def without_half_gone(
-    located: Located, looks: MergedLooks, inventory: Inventory, options: ScanOptions
+    located: Located, views: MergedLooks, inventory: Inventory, options: ScanOptions
 ) -> tuple[Located, Inventory]:
     """Return a tree as it is without those saves: what is left of one may look whole on fewer ranks, and is none.
 
     Args:
         located: The tree.
-        looks: What its machines saw. What is left of such saves is taken out of it.
+        views: What its machines saw. What is left of such saves is taken out of it.
         inventory: As scanned.
         options: With which it was scanned.
     """
-    halves = list(_halves(located, looks, inventory))
+    halves = list(_halves(located, views, inventory))
     if not halves:
         return located, inventory
     for save, _ in halves:
-        looks.forget(_paths(located, save))
+        views.forget(_paths(located, save))
     storage = open_storage(located.storage.root)
     located = replace(located, storage=storage, listing=list_root(storage))
     left = located.layout.scan(storage, located.listing, options)
-    findings = in_order((*left.findings, *(_half_gone(looks, save, folders) for save, folders in halves)))
+    findings = in_order((*left.findings, *(_half_gone(views, save, folders) for save, folders in halves)))
     return located, replace(left, findings=findings)
 
 
-def _halves(located: Located, looks: MergedLooks, inventory: Inventory) -> Iterator[tuple[Checkpoint, list[str]]]:
+def _halves(located: Located, views: MergedLooks, inventory: Inventory) -> Iterator[tuple[Checkpoint, list[str]]]:
     """Yield each save of which files lie in a trash and nowhere else, and the folders of that."""
     trash: dict[str, list[str]] = {}
-    for folder in looks.trashed:
+    for folder in views.trashed:
         trash.setdefault(trashed_name(folder), []).append(folder)
     for save in inventory.checkpoints:
-        folders = [folder for folder in trash.get(save.name, ()) if _is_of(located, looks, save, folder)]
+        folders = [folder for folder in trash.get(save.name, ()) if _is_of(located, views, save, folder)]
         if folders:
             yield save, folders
 
 
-def _is_of(located: Located, looks: MergedLooks, save: Checkpoint, folder: str) -> bool:
+def _is_of(located: Located, views: MergedLooks, save: Checkpoint, folder: str) -> bool:
     """Tell whether what lies in a folder of a trash is of a save: other trainings, or formats, may share its name.
 
     What was saved anew under the name of one that went is another one, and younger than its trash.
     """
-    trashed, stamps = trash_folder(folder), looks.answers.stamps
+    trashed, stamps = trash_folder(folder), views.answers.stamps
     saved_ns = max((stamps[shard.path].modified_ns or 0 for shard in save.shards if shard.path in stamps), default=0)
     if trashed is None or saved_ns > trashed.since * 1e9:
         return False
     inside = tuple(f"{path}/" for path in _paths(located, save))
-    if any(path.startswith(inside) for path in looks.trashed[folder]):
+    if any(path.startswith(inside) for path in views.trashed[folder]):
         return True
     storage = open_storage(f"{located.storage.root}/{TRASH}/{folder}")
     with suppress(OSError):  # what cannot be read there is told by no name
-        found = located.layout.scan(storage, list_root(storage), ScanOptions())
-        return save.key in {checkpoint.key for checkpoint in found.checkpoints}
+        inventory = located.layout.scan(storage, list_root(storage), ScanOptions())
+        return save.key in {checkpoint.key for checkpoint in inventory.checkpoints}
     return False
 
 
@@ -74,10 +74,10 @@ def _paths(located: Located, save: Checkpoint) -> tuple[str, ...]:
     return tuple(shard.path for shard in save.shards) if isinstance(members, Refusal) else members.paths
 
 
-def _half_gone(looks: MergedLooks, save: Checkpoint, folders: list[str]) -> Finding:
-    seats = looks.merge.seats
-    gone = {seats[at].host for folder in folders for at in looks.listing(f"{TRASH}/{folder}")}
-    left = {seats[at].host for shard in save.shards for at in looks.merge.held.get(shard.path, ())}
+def _half_gone(views: MergedLooks, save: Checkpoint, folders: list[str]) -> Finding:
+    seats = views.merge.seats
+    gone = {seats[at].host for folder in folders for at in views.listing(f"{TRASH}/{folder}")}
+    left = {seats[at].host for shard in save.shards for at in views.merge.held.get(shard.path, ())}
     return note(
         Code.HALF_GONE,
         f"{_named(gone)} moved its files to the trash, and {_named(left)} did not: what is left counts for nothing",

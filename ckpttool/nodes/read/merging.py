@@ -24,25 +24,25 @@ from ckpttool.nodes.storage.recorded import DIFFERENT, ENTRIES, FILE, Answers, F
 class MergedLooks:
     """A tree as several machines saw it."""
 
-    def __init__(self, merge: Merge, answers: Answers, looks: Sequence[Look]) -> None:
+    def __init__(self, merge: Merge, answers: Answers, views: Sequence[Look]) -> None:
         """Take the looks in the order of the merge's seats."""
         self.merge = merge
         self.answers = answers
-        self._looks = looks
+        self._looks = views
 
     def listing(self, folder: str) -> list[int]:
         """Return which of the merge's seats, by their place in it, have a folder and could list it."""
-        return [at for at, look in enumerate(self._looks) if folder in look.answers.entries]
+        return [at for at, view in enumerate(self._looks) if folder in view.answers.entries]
 
     @cached_property
     def trashed(self) -> dict[str, list[str]]:
         """What lies in the machines' trash, and nowhere in its place: where it was, by the folder that it lies in."""
-        found: defaultdict[str, list[str]] = defaultdict(list)
+        by_folder: defaultdict[str, list[str]] = defaultdict(list)
         for path in self.merge.held:
             folder, _, place = path.removeprefix(f"{TRASH}/").partition("/")
             if path.startswith(f"{TRASH}/") and place not in self.merge.held:
-                found[folder].append(place)
-        return dict(found)
+                by_folder[folder].append(place)
+        return dict(by_folder)
 
     def forget(self, paths: Iterable[str]) -> None:
         """Answer from now on as if nobody had seen some files or folders; who has what is still known."""
@@ -69,18 +69,18 @@ class MergedLooks:
         Of several copies one that was found damaged counts, whichever is shown here.
         """
         return {
-            known.path: (known, look.answers.stamps[known.path])
-            for look in self._looks
-            for known in look.found
-            if known.path in look.answers.stamps
+            damaged.path: (damaged, view.answers.stamps[damaged.path])
+            for view in self._looks
+            for damaged in view.found
+            if damaged.path in view.answers.stamps
         }
 
 
-def merge(looks: Iterable[Look], *, source: str, unread: Sequence[tuple[str, str]], root: str | None) -> MergedLooks:
+def merge(views: Iterable[Look], *, source: str, unread: Sequence[tuple[str, str]], root: str | None) -> MergedLooks:
     """Put looks together.
 
     Args:
-        looks: In any order; not none.
+        views: In any order; not none.
         source: How they were given, for people.
         unread: What was given and cannot be read, with why.
         root: What the tree is called where the looks call it differently; None: they shall not.
@@ -88,31 +88,31 @@ def merge(looks: Iterable[Look], *, source: str, unread: Sequence[tuple[str, str
     Raises:
         UsageError: They are of different trees, or of looks that were divided differently.
     """
-    ordered = sorted(looks, key=_order)
+    ordered = sorted(views, key=_order)
     kept, left_out = _of_newest_run(ordered)
-    hosts = {look.seat.root: look.seat.host for look in reversed(kept) if "" in look.answers.entries}
-    roots = sorted(hosts or {look.seat.root for look in kept})
+    hosts = {view.seat.root: view.seat.host for view in reversed(kept) if "" in view.answers.entries}
+    roots = sorted(hosts or {view.seat.root for view in kept})
     if root is None and len(roots) > 1:
         named = " and ".join(f"{hosts[folder]} at {folder}" if folder in hosts else folder for folder in roots[:2])
         raise UsageError(
             f"{source}: the parts are of different folders ({named}): let ckpttool part look at the tree's own folder "
             "on every machine; where these are one tree by several names, give --root PATH"
         )
-    totals = sorted({look.seat.of for look in kept})
+    totals = sorted({view.seat.of for view in kept})
     if len(totals) > 1:
         raise UsageError(f"{source}: some parts are of {totals[0]}, others of {totals[1]}: give those of one run")
     blind = {}
     seeing = []
-    for look in kept:
-        failure = look.answers.failures.get((ENTRIES, ""))
+    for view in kept:
+        failure = view.answers.failures.get((ENTRIES, ""))
         if failure is not None:
-            blind[look.seat.number] = failure[1]
+            blind[view.seat.number] = failure[1]
         else:
-            seeing.append(look)
-    numbers = {look.seat.number for look in kept}
+            seeing.append(view)
+    numbers = {view.seat.number for view in kept}
     held: defaultdict[str, list[int]] = defaultdict(list)
-    for at, look in enumerate(seeing):
-        for path in look.answers.stamps:
+    for at, view in enumerate(seeing):
+        for path in view.answers.stamps:
             held[path].append(at)
     copies = _copies(seeing, {path for path, places in held.items() if len(places) > 1})
     answers = _answers(seeing, copies)
@@ -120,77 +120,77 @@ def merge(looks: Iterable[Look], *, source: str, unread: Sequence[tuple[str, str
         source=source,
         root=root or roots[0],
         of=totals[0],
-        seats=tuple(look.seat for look in seeing),
-        looked=tuple(look.seat for look in kept),
+        seats=tuple(view.seat for view in seeing),
+        looked=tuple(view.seat for view in kept),
         missing=tuple(number for number in range(1, totals[0] + 1) if number not in numbers),
         blind={number: errno.errorcode.get(code, str(code)) for number, code in blind.items()},
         unread=tuple(sorted(unread)),
         left_out=left_out,
         held={path: tuple(places) for path, places in held.items()},
         copies=copies,
-        divided=tuple(look.answers.divided for look in seeing),
+        divided=tuple(view.answers.divided for view in seeing),
         different=frozenset(path for (_, path), failure in answers.failures.items() if failure == DIFFERENT),
     )
     return MergedLooks(merged, answers, seeing)
 
 
-def _order(look: Look) -> tuple[object, ...]:
-    seat = look.seat
+def _order(view: Look) -> tuple[object, ...]:
+    seat = view.seat
     return seat.number, seat.of, seat.run, seat.host, seat.began_ns, seat.ended_ns, seat.disk, seat.root, seat.level
 
 
-def _of_newest_run(looks: Sequence[Look]) -> tuple[list[Look], tuple[Seat, ...]]:
+def _of_newest_run(views: Sequence[Look]) -> tuple[list[Look], tuple[Seat, ...]]:
     """Leave out what is of an older run than the newest, and of one number in one place all but the newest."""
-    newest = max(looks, key=lambda look: (look.seat.began_ns, look.seat.run)).seat.run
-    own = [look for look in looks if look.seat.run == newest]
+    newest = max(views, key=lambda view: (view.seat.began_ns, view.seat.run)).seat.run
+    own = [view for view in views if view.seat.run == newest]
     own = own if newest else _without_a_break(own)
     last: dict[tuple[object, ...], Look] = {}
-    for look in own:
-        place = (look.seat.number, look.seat.of, look.seat.host, look.seat.disk, look.seat.root)
+    for view in own:
+        place = (view.seat.number, view.seat.of, view.seat.host, view.seat.disk, view.seat.root)
         before = last.get(place)
-        if before is None or before.seat.began_ns <= look.seat.began_ns:
-            last[place] = look
-    chosen = {id(look) for look in last.values()}
-    kept = [look for look in own if id(look) in chosen]
-    seats = {look.seat for look in kept}  # one that was given twice is left out, and not worth a word
-    return kept, tuple(look.seat for look in looks if id(look) not in chosen and look.seat not in seats)
+        if before is None or before.seat.began_ns <= view.seat.began_ns:
+            last[place] = view
+    chosen = {id(view) for view in last.values()}
+    kept = [view for view in own if id(view) in chosen]
+    seats = {view.seat for view in kept}  # one that was given twice is left out, and not worth a word
+    return kept, tuple(view.seat for view in views if id(view) not in chosen and view.seat not in seats)
 
 
-def _without_a_break(looks: Sequence[Look]) -> list[Look]:
+def _without_a_break(views: Sequence[Look]) -> list[Look]:
     """Keep of looks without a name those that belong to the newest: each begins soon after an earlier one ended."""
     kept: list[Look] = []
     ended = None
-    for look in sorted(looks, key=lambda look: look.seat.began_ns):
-        if ended is not None and look.seat.began_ns > ended + BREAK_NS:
+    for view in sorted(views, key=lambda view: view.seat.began_ns):
+        if ended is not None and view.seat.began_ns > ended + BREAK_NS:
             kept = []
-        kept.append(look)
-        ended = max(ended or 0, look.seat.ended_ns)
-    chosen = {id(look) for look in kept}
-    return [look for look in looks if id(look) in chosen]
+        kept.append(view)
+        ended = max(ended or 0, view.seat.ended_ns)
+    chosen = {id(view) for view in kept}
+    return [view for view in views if id(view) in chosen]
 
 
-def _copies(looks: Sequence[Look], paths: Collection[str]) -> dict[str, tuple[Copy, ...]]:
+def _copies(views: Sequence[Look], paths: Collection[str]) -> dict[str, tuple[Copy, ...]]:
     """Return the looks at files of which there are several, but for those that saw on one disk what another one did.
 
     Args:
-        looks: By number.
+        views: By number.
         paths: Which files have several.
     """
-    found: defaultdict[str, list[tuple[Copy, bytes | None]]] = defaultdict(list)
-    for look in looks:
+    copies: defaultdict[str, list[tuple[Copy, bytes | None]]] = defaultdict(list)
+    for view in views:
         by_line: defaultdict[bytes | None, list[str]] = defaultdict(list)
-        for path in look.answers.stamps:
+        for path in view.answers.stamps:
             if path in paths:
-                by_line[look.line(path)].append(path)
+                by_line[view.line(path)].append(path)
         for line, own in by_line.items():  # one after the other: a look keeps but a few of them in mind
             for path in own:
-                stamp, known = look.answers.stamps[path], found[path]
-                alike = [seen for seen in known if seen[0].seat.disk == look.seat.disk and seen[0].stamp == stamp]
+                stamp, earlier = view.answers.stamps[path], copies[path]
+                alike = [copy for copy in earlier if copy[0].seat.disk == view.seat.disk and copy[0].stamp == stamp]
                 if line is None or all(line != other for _, other in alike):
-                    report = look.told(path)
+                    report = view.told(path)
                     if all(copy.report != report for copy, _ in alike):
-                        known.append((Copy(seat=look.seat, stamp=stamp, report=report), line))
-    return {path: tuple(copy for copy, _ in known) for path, known in found.items()}
+                        earlier.append((Copy(seat=view.seat, stamp=stamp, report=report), line))
+    return {path: tuple(copy for copy, _ in path_copies) for path, path_copies in copies.items()}
 
 
 def _chosen(copies: Sequence[Copy]) -> Copy:
@@ -209,44 +209,44 @@ def _chosen(copies: Sequence[Copy]) -> Copy:
     )
 
 
-def _answers(looks: Sequence[Look], copies: dict[str, tuple[Copy, ...]]) -> Answers:
+def _answers(views: Sequence[Look], copies: dict[str, tuple[Copy, ...]]) -> Answers:
     together = Answers()
     failed: dict[tuple[str, str], Failure] = {}
-    for look in looks:
-        answers = look.answers
+    for view in views:
+        answers = view.answers
         together.stamps.update(answers.stamps)
         together.pieces.update(answers.pieces)
         for asked, failure in sorted(answers.failures.items()):
             failed[asked] = min(failed.get(asked, failure), failure)
     for path, several in copies.items():
         together.stamps[path] = _chosen(several).stamp
-    together.entries.update(_listed(looks))
-    _join_records(looks, together, failed)
+    together.entries.update(_listed(views))
+    _join_records(views, together, failed)
     together.failures.update(failed)
     return together
 
 
-def _listed(looks: Sequence[Look]) -> dict[str, tuple[Entry, ...]]:
+def _listed(views: Sequence[Look]) -> dict[str, tuple[Entry, ...]]:
     listed: defaultdict[str, dict[str, Kind]] = defaultdict(dict)
-    for look in looks:
-        for folder, entries in look.answers.entries.items():
-            known = listed[folder]
+    for view in views:
+        for folder, entries in view.answers.entries.items():
+            names = listed[folder]
             for name, kind in entries:
-                known[name] = kind if name not in known else _either(known[name], kind)
-    return {folder: tuple(sorted(starmap(Entry, known.items()))) for folder, known in listed.items()}
+                names[name] = kind if name not in names else _either(names[name], kind)
+    return {folder: tuple(sorted(starmap(Entry, names.items()))) for folder, names in listed.items()}
 
 
-def _join_records(looks: Sequence[Look], together: Answers, failed: dict[tuple[str, str], Failure]) -> None:
+def _join_records(views: Sequence[Look], together: Answers, failed: dict[tuple[str, str], Failure]) -> None:
     """Take the records that all who have them have alike; the others tell nothing, but for manifests, which join."""
     contents: defaultdict[str, set[bytes]] = defaultdict(set)
-    for look in looks:
-        for path, content in look.answers.files.items():
+    for view in views:
+        for path, content in view.answers.files.items():
             contents[path].add(content)
             if is_manifest(path):
-                together.by_host[path] = (*together.by_host.get(path, ()), (look.seat.host, content))
-    for path, found in contents.items():
-        if len(found) == 1:
-            (together.files[path],) = found
+                together.by_host[path] = (*together.by_host.get(path, ()), (view.seat.host, content))
+    for path, copies in contents.items():
+        if len(copies) == 1:
+            (together.files[path],) = copies
         elif path not in together.by_host:  # whoever reads manifests joins them
             failed[FILE, path] = DIFFERENT
 

@@ -87,17 +87,17 @@ def tree_of_parts(path: str, root: str | None) -> tuple[MergedLooks, Storage]:
         UsageError: They are of different trees.
         IncompleteError: None of them can be read.
     """
-    looks: list[Look] = []
+    views: list[Look] = []
     unread: list[tuple[str, str]] = []
-    for name, look in read_looks(path):
-        if isinstance(look, Look):
-            looks.append(look)
+    for name, view in read_looks(path):
+        if isinstance(view, Look):
+            views.append(view)
         else:
-            unread.append((name, look))
-    if not looks:
+            unread.append((name, view))
+    if not views:
         named = "; ".join(f"{name}: {why}" for name, why in unread[:3])
         raise IncompleteError(f"{path} holds no part that can be read ({named or 'it is empty'})")
-    merged = merge(looks, source=path, unread=unread, root=root)
+    merged = merge(views, source=path, unread=unread, root=root)
     return merged, storage_of(merged)
 
 
@@ -126,28 +126,28 @@ def locate_parts(path: str, *, layout: str | None, config: RunConfig | None, roo
         UsageError: They saw several, and nobody says which is meant.
         IncompleteError: Not all of them were asked.
     """
-    looks, storage = tree_of_parts(path, root)
-    merge = looks.merge
-    listing, found = Listing(entries=()), []
+    views, storage = tree_of_parts(path, root)
+    merge = views.merge
+    listing, layouts = Listing(entries=()), []
     try:
         listing = list_root(storage)
-        found = recognised(listing, wanted=layout)
+        layouts = recognised(listing, wanted=layout)
     except (FileNotFoundError, NotADirectoryError):
         pass
     except OSError as error:
         raise IncompleteError(f"{merge.root} cannot be read there: {error.strerror or error}") from None
-    if not found:
-        seen = f"{path}: no machine that looked has checkpoints that ckpttool knows in {merge.root}"
+    if not layouts:
+        message = f"{path}: no machine that looked has checkpoints that ckpttool knows in {merge.root}"
         if merge.missing or merge.blind:
-            raise IncompleteError(f"{seen}; but not all have answered: {merge.lacking}")
-        raise UnknownLayoutError(seen)
+            raise IncompleteError(f"{message}; but not all have answered: {merge.lacking}")
+        raise UnknownLayoutError(message)
     took = f"{merge.root}, as {counted(len(merge.seats), 'machine')} saw it"
-    meant_one = meant(found, merge.root, config)
+    meant_one = meant(layouts, merge.root, config)
     return Located(
         storage=storage,
         listing=listing,
         layout=meant_one,
         focus=None,
         resolved_from=took,
-        machines=MachinesOfParts(looks),
+        machines=MachinesOfParts(views),
     )

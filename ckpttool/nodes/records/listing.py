@@ -87,12 +87,12 @@ def spelled_answers(answers: Answers, line_of: Mapping[str, int]) -> dict[str, o
     }
 
 
-def read_answers(record: JsonObject, looks: int) -> tuple[Answers, dict[str, int]]:
+def read_answers(record: JsonObject, view_count: int) -> tuple[Answers, dict[str, int]]:
     """Return what a storage answered, and the line that tells more of a file, by its path.
 
     Args:
         record: As `spelled_answers` gives it.
-        looks: Lines that there are.
+        view_count: Lines that there are.
 
     Raises:
         ParseError: It is spelled otherwise.
@@ -110,7 +110,7 @@ def read_answers(record: JsonObject, looks: int) -> tuple[Answers, dict[str, int
     for value in get_list(record, "looked"):
         name, line = as_list(value)
         line_of[path_of(name)] = as_int(line)
-    if any(line >= looks for line in line_of.values()):
+    if any(line >= view_count for line in line_of.values()):
         raise ParseError("names a line that is not there")
     _read_contents(record, answers)
     for value in as_list(record.get("divided", [])):

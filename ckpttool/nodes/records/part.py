@@ -70,7 +70,7 @@ def spelled_part(
     saves: Iterable[tuple[str, Sequence[ShardReport]]],
     *,
     version: str,
-    found: Iterable[FoundDamaged] = (),
+    damaged: Iterable[FoundDamaged] = (),
 ) -> bytes:
     """Return a part as its file holds it.
 
@@ -79,13 +79,13 @@ def spelled_part(
         answers: What the storage there answered.
         saves: What was seen of the shards of each save, by its name; each shard once.
         version: Of the ckpttool that looked.
-        found: What earlier looks there found damaged.
+        damaged: What earlier looks there found damaged.
     """
-    looks = [(name, list(reports)) for name, reports in saves]
-    line_of = {report.path: number for number, (_, reports) in enumerate(looks) for report in reports}
-    remembered = [spelled_found(item) for item in found]
+    views = [(name, list(reports)) for name, reports in saves]
+    line_of = {report.path: number for number, (_, reports) in enumerate(views) for report in reports}
+    remembered = [spelled_found(item) for item in damaged]
     record = {**spelled_answers(answers, line_of), **({"found": remembered} if remembered else {})}
-    body = [_line(record), *(_line(spelled_look(*look, answers)) for look in looks)]
+    body = [_line(record), *(_line(spelled_look(*view, answers)) for view in views)]
     lines = [_line({"schema": SCHEMA, **_spelled_seat(seat), "version": version, "lines": len(body) + 2}), *body]
     before = b"".join(lines)
     return before + _line({"lines": len(lines) + 1, "xxh3_128": _hash(before)})
@@ -98,7 +98,7 @@ def read_parts(data: bytes, *, name: str) -> Iterator[tuple[str, Look | str]]:
         data: The whole file.
         name: What it is called.
     """
-    begins = [found.start() for found in re.finditer(rb"^" + re.escape(_FOREIGN), data, re.MULTILINE)]
+    begins = [match.start() for match in re.finditer(rb"^" + re.escape(_FOREIGN), data, re.MULTILINE)]
     if not begins or data[: begins[0]].strip():
         is_packed = data.startswith(b"\x1f\x8b")
         yield name, "is compressed: gunzip it first" if is_packed else "begins with no part's first line"
@@ -134,9 +134,9 @@ def _part(data: bytes) -> Look:
     seat = _seat(head)
     record = _object(lines[1], "line 2")
     answers, line_of = read_answers(record, len(lines) - 3)
-    found = tuple(found_of(as_object(item)) for item in as_list(record.get("found", [])))
-    seen = _Told(lines[2:-1], line_of, answers)
-    return Look(seat=seat, answers=answers, told=seen, found=found, line=seen.line)
+    damaged = tuple(found_of(as_object(item)) for item in as_list(record.get("found", [])))
+    reports = _Told(lines[2:-1], line_of, answers)
+    return Look(seat=seat, answers=answers, told=reports, found=damaged, line=reports.line)
 
 
 def is_part(path: str) -> bool:

@@ -73,13 +73,13 @@ def read_look(record: JsonObject, answers: Answers) -> dict[str, ShardReport]:
     """
     same, names = get_object(record, "same"), [as_str(name) for name in get_list(record, "columns")]
     tensors = _tensor_rows(record)
-    found = {}
+    reports = {}
     for value in get_list(record, "rows"):
         row = as_list(value)
         fields = same | dict(zip(names, row, strict=True))
         report = _report(fields, answers, tensors)
-        found[report.path] = report
-    return found
+        reports[report.path] = report
+    return reports
 
 
 def _report(fields: JsonObject, answers: Answers, tensors: Sequence[TensorDigests]) -> ShardReport:

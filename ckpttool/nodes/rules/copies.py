@@ -32,22 +32,22 @@ def differing(path: str, copies: Iterable[Copy]) -> Iterator[Finding]:
 
 def _one_export(groups: Iterable[Sequence[Copy]]) -> list[list[Copy]]:
     """Put together what two addresses show of one shared disk: files of the same size, time and inode."""
-    found: list[list[Copy]] = []
+    exports: list[list[Copy]] = []
     for group in groups:
         first = group[0]
         same = next(
             (
                 other
-                for other in found
+                for other in exports
                 if first.seat.shared and other[0].seat.shared and {c.stamp for c in other} == {c.stamp for c in group}
             ),
             None,
         )
         if same is None:
-            found.append(list(group))
+            exports.append(list(group))
         else:
             same.extend(group)
-    return found
+    return exports
 
 
 def _of_one_disk(path: str, copies: Sequence[Copy]) -> Iterator[Finding]:

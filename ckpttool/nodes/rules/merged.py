@@ -152,35 +152,35 @@ class _Judge:
 
     def _ranks_of(self, checkpoint: Checkpoint) -> dict[int, frozenset[int]]:
         """Return the ranks of which a seat has files of a save, for each that has any."""
-        found: dict[int, set[int]] = {}
+        ranks_of_path: dict[int, set[int]] = {}
         for shard in checkpoint.shards:
             if shard.rank is not None:
                 for at in self._merge.held.get(shard.path, ()):
-                    found.setdefault(at, set()).add(shard.rank)
-        return {at: frozenset(ranks) for at, ranks in found.items()}
+                    ranks_of_path.setdefault(at, set()).add(shard.rank)
+        return {at: frozenset(ranks) for at, ranks in ranks_of_path.items()}
 
     def of_tree(self, checkpoints: Sequence[Checkpoint]) -> list[Finding]:
         """Return what is to be said of the whole."""
-        merge, found = self._merge, []
+        merge, findings = self._merge, []
         if self._unseen:
             lacking = _part_missing(None, merge, self._unseen)
             is_known = bool(checkpoints) and all(map(self._is_complete, checkpoints))
-            found.append(replace(lacking, severity=Severity.NOTE) if is_known else lacking)
+            findings.append(replace(lacking, severity=Severity.NOTE) if is_known else lacking)
         if self._divided and not (checkpoints and all(map(self._is_complete, checkpoints))):
-            found.append(_of_share(None, self._divided))
+            findings.append(_of_share(None, self._divided))
         if self._apart:
             different = _of_apart(None, next(iter(self._apart.values())))
             is_known = bool(checkpoints) and all(map(self._is_complete, checkpoints))
-            found.append(replace(different, severity=Severity.NOTE) if is_known else different)
+            findings.append(replace(different, severity=Severity.NOTE) if is_known else different)
         for name, why in merge.unread:
             message = f"is no part that can be read ({why}): what it held is not in the answer"
             remedy = "run ckpttool part again on its machine, or remove it if it is of another look"
-            found.append(unknown(Code.PART_MISSING, message, path=name, remedy=remedy))
-        found.extend(_long_before(merge.seats))
+            findings.append(unknown(Code.PART_MISSING, message, path=name, remedy=remedy))
+        findings.extend(_long_before(merge.seats))
         for seat in merge.left_out:
             message = f"{seat.name} is of an older look or another run than the newest, and was left out"
-            found.append(note(Code.PART_STALE, message, remedy="remove it from what is given"))
-        return found
+            findings.append(note(Code.PART_STALE, message, remedy="remove it from what is given"))
+        return findings
 
 
 def _long_before(seats: Sequence[Seat]) -> Iterator[Finding]:
@@ -270,12 +270,12 @@ def _seen_apart(merge: Merge) -> dict[str, tuple[Seat, ...]]:
             disks.setdefault(None if seat.shared else seat.disk, []).append((seat, folders))
     apart: dict[str, tuple[Seat, ...]] = {}
     for group in disks.values():
-        first, known = group[0]
+        first, first_folders = group[0]
         elsewhere = next((seat for seat, _ in group if _is_another_folder(first, seat)), None)
         if elsewhere is not None:
             apart.setdefault("", (first, elsewhere))
         for folder in sorted({folder for _, folders in group for folder in folders}):
-            other = next((seat for seat, folders in group if folders.get(folder) != known.get(folder)), None)
+            other = next((seat for seat, folders in group if folders.get(folder) != first_folders.get(folder)), None)
             if other is not None:
                 apart.setdefault(folder, (first, other))
     return apart

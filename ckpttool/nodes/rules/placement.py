@@ -39,9 +39,9 @@ def with_placement(plan: ResumePlan, merge: Merge, read: ReadByAll, others: Sequ
         Home(host=seat.host, root=seat.absolute or seat.root, shared=seat.shared, claims=seat.claims, files=own)
         for seat, own in zip(merge.seats, files, strict=True)
     ]
-    found = placement_of(plan.point.checkpoint, homes)
+    placement = placement_of(plan.point.checkpoint, homes)
     lacking = not_everywhere(read, merge) or stale_copies(plan.point.checkpoint, others, merge)
-    return replace(plan, placement=found.placed, findings=(*lacking, *found.findings, *plan.findings))
+    return replace(plan, placement=placement.placed, findings=(*lacking, *placement.findings, *plan.findings))
 
 
 def not_everywhere(read: ReadByAll, merge: Merge) -> tuple[Finding, ...]:
@@ -54,13 +54,13 @@ def not_everywhere(read: ReadByAll, merge: Merge) -> tuple[Finding, ...]:
     for disk in disks:
         lacks = [tuple(path for path in paths if not disk.has(path, merge)) for paths in (surely, read.perhaps)]
         by_lack[lacks[0], lacks[1]].append(disk)
-    found = [_lacking(*lack, own, disks, merge) for lack, own in by_lack.items() if any(lack)]
+    findings = [_lacking(*lack, own, disks, merge) for lack, own in by_lack.items() if any(lack)]
     unseen = sorted({*merge.missing, *(number for number, why in merge.blind.items() if why != "ENOENT")})
     if unseen and not any(disk.shared for disk in disks):
         message = f"{merge.lacking}: whether {surely[0]}, which every machine reads, is there, too, nobody knows"
         remedy = f"run on that machine: ckpttool part --part {unseen[0]}/{merge.of}, and give its file, too"
-        found.append(unknown(Code.PART_MISSING, message, path=surely[0], remedy=remedy))
-    return tuple(found)
+        findings.append(unknown(Code.PART_MISSING, message, path=surely[0], remedy=remedy))
+    return tuple(findings)
 
 
 def stale_copies(chosen: Checkpoint, others: Sequence[Checkpoint], merge: Merge) -> tuple[Finding, ...]:
@@ -195,14 +195,14 @@ def _placed(starts: Mapping[Rank, Sequence[Home]]) -> tuple[Placed, ...]:
 
 def _claimed_badly(starts: Mapping[Rank, Sequence[Home]]) -> list[Finding]:
     """Say which ranks nobody starts, and which several machines would."""
-    found = []
+    findings = []
     unclaimed = [rank for rank, homes in starts.items() if not homes]
     if unclaimed:
         message = (
             f"no machine says that {on_ranks(unclaimed)} will start there: nobody knows whether the files lie right"
         )
         remedy = "say --ranks A-B or --devices-per-node D to ckpttool part on every machine"
-        found.append(note(Code.SHARD_ELSEWHERE, message, remedy=remedy, ranks=tuple(unclaimed)))
+        findings.append(note(Code.SHARD_ELSEWHERE, message, remedy=remedy, ranks=tuple(unclaimed)))
     twice: defaultdict[tuple[str, ...], list[Rank]] = defaultdict(list)
     for rank, homes in starts.items():
         if len(_hosts(homes)) > 1:
@@ -210,15 +210,15 @@ def _claimed_badly(starts: Mapping[Rank, Sequence[Home]]) -> list[Finding]:
     for hosts, ranks in sorted(twice.items()):
         message = f"{' and '.join(hosts)} each say that {on_ranks(ranks)} will start there"
         remedy = "a rank starts once: give every machine ranks of its own with --ranks A-B"
-        found.append(suspect(Code.SHARD_ELSEWHERE, message, remedy=remedy, ranks=tuple(ranks)))
-    return found
+        findings.append(suspect(Code.SHARD_ELSEWHERE, message, remedy=remedy, ranks=tuple(ranks)))
+    return findings
 
 
 def _elsewhere(
     shards: Mapping[Rank, Sequence[Shard]], starts: Mapping[Rank, Sequence[Home]], homes: Sequence[Home]
 ) -> list[Finding]:
     """Name each rank whose files lie on another machine alone, and the command that brings them."""
-    found = []
+    moves = []
     for rank, claimers in starts.items():
         if len(_hosts(claimers)) != 1:
             continue
@@ -232,7 +232,7 @@ def _elsewhere(
             by_host.setdefault(holders[0].host, holders[0])
         for host, paths in lacking.items():
             home, here = by_host[host], claimers[0]
-            found.append(
+            moves.append(
                 damage(
                     Code.SHARD_ELSEWHERE,
                     f"rank {rank} will start on {here.host}, which has no file of it: that lies on {host}",
@@ -243,7 +243,7 @@ def _elsewhere(
                     ranks=(rank,),
                 )
             )
-    return found
+    return moves
 
 
 def _rsync(source: Home | _Disk, target: Home | _Disk, paths: Sequence[str]) -> str:

@@ -46,32 +46,32 @@ class NotingStorage:
         """List a folder."""
         path = self._path(folder)
         with self._noting(ENTRIES, path):
-            found = self._storage.entries(folder)
-        self._answers.entries[path] = tuple(sorted(found, key=lambda entry: entry.name))
-        return found
+            entries = self._storage.entries(folder)
+        self._answers.entries[path] = tuple(sorted(entries, key=lambda entry: entry.name))
+        return entries
 
     def kind(self, path: str) -> Kind:
         """Tell what lies at a path."""
         inner = self._path(path)
         with self._noting(KIND, inner):
-            found = self._storage.kind(path)
-        if inner.startswith("..") and found is Kind.FILE:  # of what lies above nobody lists all
+            kind = self._storage.kind(path)
+        if inner.startswith("..") and kind is Kind.FILE:  # of what lies above nobody lists all
             self.stamp(path)
-        return found
+        return kind
 
     def stamp(self, path: str) -> FileStamp:
         """Return a file's stamp."""
         inner = self._path(path)
         with self._noting(STAMP, inner):
-            found = self._answers.stamps[inner] = self._storage.stamp(path)
-        return found
+            stamp = self._answers.stamps[inner] = self._storage.stamp(path)
+        return stamp
 
     def small_file(self, path: str, *, limit: int) -> bytes:
         """Read a whole record file."""
         inner = self._path(path)
         with self._noting(FILE, inner):
-            found = self._answers.files[inner] = self._storage.small_file(path, limit=limit)
-        return found
+            content = self._answers.files[inner] = self._storage.small_file(path, limit=limit)
+        return content
 
     @contextmanager
     def open(self, path: str) -> Iterator[ByteSource]:

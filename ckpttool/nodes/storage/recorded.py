@@ -125,13 +125,13 @@ class RecordedStorage:
         """List a folder."""
         path = self._path(folder)
         self._fail(ENTRIES, path)
-        found = self._answers.entries.get(path)
-        if found is None:
+        entries = self._answers.entries.get(path)
+        if entries is None:
             kind = self._kind(path)
             if kind is Kind.FOLDER:
                 raise not_recorded(path)
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), path)
-        return list(found)
+        return list(entries)
 
     def kind(self, path: str) -> Kind:
         """Tell what lies at a path."""
@@ -166,9 +166,9 @@ class RecordedStorage:
     def stamp(self, path: str) -> FileStamp:
         """Return a file's stamp as it was when it was looked at."""
         path = self._path(path)
-        found = self._answers.stamps.get(path)
-        if found is not None:
-            return found
+        stamp = self._answers.stamps.get(path)
+        if stamp is not None:
+            return stamp
         self._fail(STAMP, path)
         if self._kind(path) is Kind.LOST:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
@@ -179,16 +179,16 @@ class RecordedStorage:
     def small_file(self, path: str, *, limit: int) -> bytes:
         """Read a whole record file."""
         path = self._path(path)
-        found = self._answers.files.get(path)
-        if found is None:
+        content = self._answers.files.get(path)
+        if content is None:
             self._fail(FILE, path)
             self._assert_file(path)
             if self.stamp(path).size > limit:
                 raise OverLimitError(errno.EFBIG, f"more than {limit} bytes", path)
             raise not_recorded(path)
-        if len(found) > limit:
+        if len(content) > limit:
             raise OverLimitError(errno.EFBIG, f"more than {limit} bytes", path)
-        return found
+        return content
 
     def of_each(self, path: str) -> tuple[tuple[str, bytes], ...]:
         """Return what each machine has there."""
@@ -250,7 +250,7 @@ DIFFERENT: Failure = (RecordsDifferError.__name__, errno.EBADMSG)
 
 def failure_of(error: OSError) -> Failure:
     """Spell an error so that it can be raised again elsewhere."""
-    kind = next((name for name, known in _CLASSES.items() if isinstance(error, known)), OSError.__name__)
+    kind = next((name for name, error_class in _CLASSES.items() if isinstance(error, error_class)), OSError.__name__)
     return kind, error.errno or errno.EIO
 
 

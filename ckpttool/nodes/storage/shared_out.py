@@ -38,8 +38,8 @@ def by_folder(sign: str, index: int, count: int) -> Mine:
         if folder:
             return Divided(entries, None)
         numbered = [(entry, pattern.fullmatch(entry.name)) for entry in entries]
-        own = [entry for entry, found in numbered if found is None or int(found[1]) % count == index]
-        return Divided(own, sorted(entry.name for entry, found in numbered if found is not None))
+        own = [entry for entry, match in numbered if match is None or int(match[1]) % count == index]
+        return Divided(own, sorted(entry.name for entry, match in numbered if match is not None))
 
     return mine
 
@@ -85,12 +85,12 @@ class SharedOut(PassedOn):
 
     def entries(self, folder: str) -> list[Entry]:
         """List a folder, without what others look at."""
-        found = self._storage.entries(folder)
+        entries = self._storage.entries(folder)
         path = normpath(f"{self._inner or '.'}/{folder}")
         if path == ".." or path.startswith("../"):
-            return found
+            return entries
         inner = "" if path == "." else path
-        divided = self._mine(inner, found)
+        divided = self._mine(inner, entries)
         if divided.names is not None:
             from xxhash import xxh3_64_hexdigest
 

@@ -128,14 +128,16 @@ def look_at(
         take_back("noted", root)
     _forget_foreign(answers, root)
     _forget_much(answers, reports, by_scalars=by_scalars)
-    found = _found_damaged(root, answers)
-    return Seen(answers=answers, reports=reports, saves=saves, sealings=tuple(sealings), found=found)
+    damaged = _found_damaged(root, answers)
+    return Seen(answers=answers, reports=reports, saves=saves, sealings=tuple(sealings), found=damaged)
 
 
 def _found_damaged(root: str, answers: Answers) -> tuple[FoundDamaged, ...]:
     """Return what is remembered of the files that lie here; of those that were written since, nothing."""
-    known = found_damaged(root)
-    return tuple(known[path] for path in sorted(known) if answers.stamps.get(path) == known[path].stamp)
+    known_damaged = found_damaged(root)
+    return tuple(
+        known_damaged[path] for path in sorted(known_damaged) if answers.stamps.get(path) == known_damaged[path].stamp
+    )
 
 
 def _walk(storage: Storage, root: str) -> set[str]:
@@ -210,7 +212,7 @@ def _contents(
     tree: Tree, question: CheckQuestion, share: tuple[int, int] | None, sealings: list[Sealing]
 ) -> dict[str, ShardReport]:
     """Look at the saves that were asked for as hard as was asked for, and seal what was read where that was, too."""
-    found: dict[str, ShardReport] = {}
+    reports: dict[str, ShardReport] = {}
     read: dict[str, ShardReport] = {}
     for name in _names_here(tree, question):
         for event in verify(tree, replace(question, name=name, replicas=False, digests=share is not None)):
@@ -223,10 +225,10 @@ def _contents(
                 except CkptToolError as error:
                     sealings.append(not_sealed_for(save, error))
             if isinstance(event, Verdict):  # in which numbers are compared with those of the save before
-                found |= {report.path: by_itself(report, read.get(report.path, report)) for report in event.reports}
+                reports |= {report.path: by_itself(report, read.get(report.path, report)) for report in event.reports}
             else:
                 read[event.path] = event
-    return found
+    return reports
 
 
 def by_itself(report: ShardReport, read: ShardReport) -> ShardReport:

@@ -90,14 +90,14 @@ def columns(alike: Sequence[Alike], recorded: RecordedSlices | None) -> Iterator
         slices = None if recorded is None else recorded.slices.get(name)
         if slices is None and _all_differ(places[name]):
             continue
-        found: dict[int | None, Column] = defaultdict(dict)
+        by_slice: dict[int | None, Column] = defaultdict(dict)
         for holders, begin in places[name]:
             end = begin + TENSOR_DIGEST_BYTES
             for group in holders:
                 then = tuple([None if digests is None else digests[begin:end] for digests in group.thens])
-                column = found[None if slices is None else slices.get(group.ranks[0])]
+                column = by_slice[None if slices is None else slices.get(group.ranks[0])]
                 column.setdefault(then, {}).setdefault(group.now[begin:end], []).append(group)
-        for number, column in found.items():
+        for number, column in by_slice.items():
             yield name, number, column
 
 
@@ -108,8 +108,8 @@ def _all_differ(places: Sequence[tuple[Sequence[Alike], int]]) -> bool:
         return False
     for index in range(-1, len(every[0][0].thens)):
         digests = [(group.thens[index] if index >= 0 else group.now, begin) for group, begin in every]
-        known = [all_of[begin : begin + TENSOR_DIGEST_BYTES] for all_of, begin in digests if all_of is not None]
-        if len(set(known)) < len(known):
+        known_digests = [all_of[begin : begin + TENSOR_DIGEST_BYTES] for all_of, begin in digests if all_of is not None]
+        if len(set(known_digests)) < len(known_digests):
             return False
     for group, _ in every:
         group.agreed = 1
@@ -149,10 +149,10 @@ class Family:
         """Return what proves that those who share a history and a value are replicas; None where nothing does."""
         if self.is_recorded:
             return Proof.RECORDED
-        known = {then for then in history if then is not None}
-        if len(known) > 1:
+        digests = {then for then in history if then is not None}
+        if len(digests) > 1:
             return Proof.LEARNED
-        return Proof.ONCE if known and value not in known else None
+        return Proof.ONCE if digests and value not in digests else None
 
     def usual_then(self, index: int) -> bytes | None:
         """Return what most of them held at another checkpoint; None where nobody knows."""

@@ -83,14 +83,14 @@ _NOTHING = Known()
 
 
 def compare_replicas(
-    reports: Sequence[ShardReport], others: Sequence[SavedTensors], known: Known = _NOTHING
+    reports: Sequence[ShardReport], others: Sequence[SavedTensors], context: Known = _NOTHING
 ) -> Compared:
     """Find shards that differ from their replicas, and such as lie under another rank's name.
 
     Args:
         reports: Of the checkpoint; those without digests say nothing.
         others: Other checkpoints of the training, nearest first; may be empty.
-        known: What else is known.
+        context: What else is known.
     """
     findings: list[Finding] = []
     agreed: dict[str, int] = {}
@@ -100,7 +100,7 @@ def compare_replicas(
     for role, by_rank in _by_role(reports).items():
         same_file = _same_files(by_rank)
         by_path = {report.path: rank for rank, report in by_rank.items()}
-        for path, origin in known.rebuilt.items():
+        for path, origin in context.rebuilt.items():
             if path in by_path and origin is not None and origin in by_path:
                 rank = by_path[origin]
                 same_file.setdefault(by_path[path], same_file.get(rank, rank))
@@ -110,7 +110,7 @@ def compare_replicas(
             if report.tensor_digests is not None and rank not in same_file
         }
         witnesses = [_witness(other, role, by_rank) for other in others]
-        recorded = believed(known.recorded, now)
+        recorded = believed(context.recorded, now)
         judged = judge_replicas(now, witnesses, recorded)
         is_open |= judged.is_open or any(doubt.kind is DoubtKind.COPIED for doubt in judged.doubts)
         agreed |= {by_rank[rank].path: judged.agreed[same_file.get(rank, rank)] for rank in by_rank}
@@ -126,28 +126,28 @@ def compare_replicas(
                 _of_every_rank(judged.doubts, same_file),
                 sound=sound,
                 unsound=unsound,
-                sealed={rank for rank in sound if by_rank[rank].path in known.sealed},
+                sealed={rank for rank in sound if by_rank[rank].path in context.sealed},
             )
             if doubt.rank not in broken and (doubt.kind is not DoubtKind.COPIED or role in COMPARED)
         )
         trained = [other.tensors for other in witnesses if other.same_run and other.step != 0]
         reported |= {by_rank[rank].path for rank in now if any(rank in tensors for tensors in trained)}
         places: dict[tuple[Rank, str], DifferingBytes] = {}
-        if known.look is not None:
-            doubts = tuple(_located(doubts, by_rank, known.look, places))
+        if context.look is not None:
+            doubts = tuple(_located(doubts, by_rank, context.look, places))
         held = [_of_role(other.shards, role) for other in others if other.step != 0] if doubts else []
         copies = _Copies(recorded, held, now.keys() - {doubt.rank for doubt in judged.doubts})
-        everybody = {*by_rank, *known.ranks}
+        everybody = {*by_rank, *context.ranks}
         doubts = tuple(
             replace(
                 doubt,
                 unheard=copies.unheard(doubt, everybody, broken),
-                is_of_rebuilt=any(by_rank[rank].path in known.rebuilt for rank in (doubt.rank, *doubt.others)),
+                is_of_rebuilt=any(by_rank[rank].path in context.rebuilt for rank in (doubt.rank, *doubt.others)),
             )
             for doubt in doubts
         )
         paths = {rank: report.path for rank, report in by_rank.items()}
-        findings += replica_findings(doubts, paths, places, known.name)
+        findings += replica_findings(doubts, paths, places, context.name)
         drifted |= {by_rank[doubt.rank].path: doubt.since for doubt in doubts if doubt.kind is DoubtKind.DRIFTED}
     return Compared(findings=tuple(findings), agreed=agreed, is_open=is_open, drifted=drifted, told=reported)
 
@@ -201,11 +201,11 @@ def _of(name: str, held: TensorDigests) -> bytes | None:
 def _by_role(reports: Iterable[ShardReport]) -> dict[ShardRole, dict[Rank, ShardReport]]:
     """Return the files that each rank has one of, and of which the digests are known."""
     times = Counter((report.rank, report.role) for report in reports)
-    found: dict[ShardRole, dict[Rank, ShardReport]] = defaultdict(dict)
+    by_role: dict[ShardRole, dict[Rank, ShardReport]] = defaultdict(dict)
     for report in reports:
         if report.rank is not None and times[report.rank, report.role] == 1 and report.tensor_digests is not None:
-            found[report.role][report.rank] = report
-    return found
+            by_role[report.role][report.rank] = report
+    return by_role
 
 
 def _same_files(by_rank: Mapping[Rank, ShardReport]) -> dict[Rank, Rank]:
@@ -233,27 +233,27 @@ def _of_every_rank(doubts: Iterable[Doubt], same_file: Mapping[Rank, Rank]) -> t
 
 def _witness(other: SavedTensors, role: ShardRole, now: Mapping[Rank, ShardReport]) -> Witness:
     """Return what it held where a rank's tensors had the same names, types and shapes."""
-    known = ((rank, report, other.shards.get((rank, role))) for rank, report in now.items())
+    triples = ((rank, report, other.shards.get((rank, role))) for rank, report in now.items())
     return Witness(
         name=other.name,
         step=other.step,
         older=other.older,
         same_run=other.same_run,
-        tensors={rank: then[1] for rank, report, then in known if then is not None and then[0] == report.schema_hash},
+        tensors={rank: then[1] for rank, report, then in triples if then is not None and then[0] == report.schema_hash},
     )
 
 
 def _located(
     doubts: Iterable[Doubt],
     by_rank: Mapping[Rank, ShardReport],
-    look: Look,
+    compare_bytes: Look,
     places: dict[tuple[Rank, str], DifferingBytes],
 ) -> Iterator[Doubt]:
     """Note where the first tensor of each doubt differs; one that is equal has a wrong digest in some manifest."""
     for doubt in doubts:
         tensors = doubt.tensors
         while tensors and doubt.kind is not DoubtKind.COPIED:
-            place = look(by_rank[doubt.rank], by_rank[doubt.others[0]], tensors[0])
+            place = compare_bytes(by_rank[doubt.rank], by_rank[doubt.others[0]], tensors[0])
             if place is not None and place.bits != 0:
                 places[doubt.rank, tensors[0]] = place
             if place is None or place.bits != 0:

@@ -64,13 +64,13 @@ def _was_alone(
     group: Alike, like: Sequence[Alike], times: Mapping[int, int], nearly_equal: Callable[[Alike, Alike, int], bool]
 ) -> bool:
     """Tell whether nobody else held about the same at any other checkpoint; what has copies is judged by them."""
-    known = [index for index in times if group.thens[index] is not None]
+    indices = [index for index in times if group.thens[index] is not None]
     return (
-        bool(known)
+        bool(indices)
         and len(group.ranks) == 1
         and not any(
             other is not group and other.thens[index] is not None and nearly_equal(group, other, times[index])
-            for index in known
+            for index in indices
             for other in like
         )
     )
@@ -81,17 +81,17 @@ def _has_left_its_copy(member: Alike, group: Sequence[Alike], like: Sequence[Ali
 
     Of two that differ nobody knows which is wrong; these others tell.
     """
-    known = [index for index in times if member.thens[index] is not None]
+    indices = [index for index in times if member.thens[index] is not None]
     stay = [other for other in group if len(other.ranks) > 1]
-    if not known or not stay or len(member.ranks) > 1:
+    if not indices or not stay or len(member.ranks) > 1:
         return False
-    equal = [other for other in like if all(other.thens[index] == member.thens[index] for index in known)]
+    equal = [other for other in like if all(other.thens[index] == member.thens[index] for index in indices)]
     copies = [other for other in equal if other is not member]
     return (
         len(copies) == 1
         and copies[0] not in group
         and len(copies[0].ranks) == 1
-        and any(all(other.thens[index] not in {None, member.thens[index]} for index in known) for other in stay)
+        and any(all(other.thens[index] not in {None, member.thens[index]} for index in indices) for other in stay)
     )
 
 
@@ -105,5 +105,7 @@ def _is_lone_pair(group: Sequence[Alike], like: Sequence[Alike]) -> bool:
 
 
 def _were_slices(like: Sequence[Alike], index: int) -> bool:
-    known = [group for group in like if group.thens[index] is not None]
-    return are_slices(sum(len(group.ranks) for group in known), len({group.thens[index] for group in known}))
+    known_groups = [group for group in like if group.thens[index] is not None]
+    return are_slices(
+        sum(len(group.ranks) for group in known_groups), len({group.thens[index] for group in known_groups})
+    )

@@ -98,12 +98,12 @@ class Replicas:
 
     @staticmethod
     def _following(
-        unread: Sequence[Checkpoint], compared: Compared, known: int, asked: Collection[CheckpointKey]
+        unread: Sequence[Checkpoint], compared: Compared, known_count: int, asked: Collection[CheckpointKey]
     ) -> Checkpoint | None:
         """Return which other checkpoint is to be read next; None where it would cost more than it may tell."""
-        if known >= MOST_OTHERS or not unread:
+        if known_count >= MOST_OTHERS or not unread:
             return None
-        if not known or (known == 1 and compared.findings):
+        if not known_count or (known_count == 1 and compared.findings):
             return unread[0]
         if not compared.is_open:
             return None

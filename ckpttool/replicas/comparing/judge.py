@@ -35,11 +35,11 @@ def judge_replicas(
     """
     others = [other for other in others if other.step != 0]  # before the first update much is equal that is no replica
     alike = all_alike(now, others, recorded)
-    seen = _Seen(alike, others)
+    comparison = _Seen(alike, others)
     for name, number, column in columns(alike, recorded):
         for family in families(column, is_recorded=number is not None):
-            seen.look_at(name, family)
-    return seen.judgement()
+            comparison.look_at(name, family)
+    return comparison.judgement()
 
 
 class _Row(NamedTuple):
@@ -191,19 +191,22 @@ class _Seen:
             then: What it should have held at each other checkpoint.
             own: What it held.
         """
-        known = [(time, a, b) for time, a, b in zip(self.times, then, own, strict=True) if None not in {a, b}]
-        equal, unequal = tuple(time for time, a, b in known if a == b), tuple(time for time, a, b in known if a != b)
+        known_times = [(time, a, b) for time, a, b in zip(self.times, then, own, strict=True) if None not in {a, b}]
+        equal, unequal = (
+            tuple(time for time, a, b in known_times if a == b),
+            tuple(time for time, a, b in known_times if a != b),
+        )
         proof = row.proof
         # A tensor that nobody has trained yet is equal in other slices, too; but then all that is trained differs.
         if proof is None and row.like is not None and odd.is_twin_of(row.like) and self._nearly_equal(odd, row.like, 0):
             proof = Proof.LEARNED if len(set(odd.thens)) > 1 else Proof.ONCE
-        if proof is None or (known and not equal):
+        if proof is None or (known_times and not equal):
             return
         row = row._replace(proof=proof, equal=equal, unequal=unequal)
-        changes = {a for _, a, b in known if a == b}
+        changes = {a for _, a, b in known_times if a == b}
         if proof is not Proof.RECORDED and not (len(changes) > 1 and _is_drift(row)):
             # Between two starts of a training ranks may have changed places.
-            in_run = {a for time, a, b in known if a == b and time in self._same_run}
+            in_run = {a for time, a, b in known_times if a == b and time in self._same_run}
             if len(in_run) <= 1:
                 row = row._replace(proof=Proof.ONCE)
             is_weak = len(changes) == 1 and bool(unequal)
@@ -231,19 +234,19 @@ class _Seen:
         """Add whose file lies under another rank's name: it is no more than that, and its only copy is not to blame."""
         same_run = {index: time for index, time in enumerate(self.times) if time in self._same_run}
         suspected = {doubt.rank for doubt in doubts if doubt.kind is not DoubtKind.PARTED}
-        found = [
+        copied_files = [
             suspicion
             for suspicion in copied(self._alike, same_run, self._nearly_equal)
             if suspicion.rank not in suspected
         ]
-        moved = {doubt.rank for doubt in found}
+        moved = {doubt.rank for doubt in copied_files}
         return [
             *(
                 suspicion
                 for suspicion in doubts
                 if suspicion.rank in suspected or moved.isdisjoint((suspicion.rank, *suspicion.others))
             ),
-            *found,
+            *copied_files,
         ]
 
     def _settled(self) -> dict[Alike, list[_Row]]:

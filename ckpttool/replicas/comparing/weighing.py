@@ -40,12 +40,12 @@ def weighed(doubts: Sequence[Doubt], holders: Mapping[str, int], ranks: int) -> 
     have_changed_places = sum(doubt.copy_of is not None for doubt in doubts) > 1
     many = sum(doubt.kind is DoubtKind.STALE and doubt.as_of is None for doubt in doubts)
     is_rearranged = have_changed_places or (many > _PAIR and many * _MOST_STALE > ranks)
-    known = {doubt.rank for doubt in doubts if doubt.as_of is not None or doubt.copy_of is not None}
+    explained = {doubt.rank for doubt in doubts if doubt.as_of is not None or doubt.copy_of is not None}
     for doubt in doubts:
         is_moved = is_rearranged and (doubt.kind is DoubtKind.STALE or doubt.copy_of is not None)
         if doubt.kind in _OF_FILES and doubt.as_of is None and (is_moved or _are_in(doubt.tensors, systematic)):
             yield replace(doubt, kind=DoubtKind.PARTED)
-        elif doubt.rank in known or not known.intersection(doubt.others) or _is_outvoted(doubt):
+        elif doubt.rank in explained or not explained.intersection(doubt.others) or _is_outvoted(doubt):
             yield doubt
 
 

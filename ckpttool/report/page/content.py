@@ -194,11 +194,11 @@ def saves(report: TreeReport) -> list[Save]:
         checkpoint.key: judgement.health
         for checkpoint, judgement in zip(inventory.checkpoints, report.health.report.judgements, strict=True)
     }
-    found = []
+    rows = []
     for verdict in report.verification.verdicts:
         checkpoint = by_key[verdict.key]
         health, word = judged[verdict.key], verdict.word
-        found.append(
+        rows.append(
             Save(
                 checkpoint=checkpoint,
                 name=shown(checkpoint.name),
@@ -214,7 +214,7 @@ def saves(report: TreeReport) -> list[Save]:
                 findings=verdict.findings,
             )
         )
-    return found
+    return rows
 
 
 def _rejected(report: TreeReport) -> Sequence[Rejection]:
@@ -321,11 +321,11 @@ def found(report: TreeReport) -> list[Found]:
         places.append((decision.point.checkpoint.name, decision.point.findings))
     places += [("the tree", report.verification.inventory.findings), ("the resume", decision.findings)]
     places.append(("the health", report.health.report.findings))
-    known: dict[Finding, Found] = {}
+    by_finding: dict[Finding, Found] = {}
     for name, findings in places:
         for finding in findings:
-            known.setdefault(finding, Found(finding=finding, save=shown(name)))
-    return list(known.values())
+            by_finding.setdefault(finding, Found(finding=finding, save=shown(name)))
+    return list(by_finding.values())
 
 
 _LOOKED = {

@@ -113,9 +113,9 @@ def _chart(panel: Curve, report: TreeReport, saves: Sequence[Save]) -> _Chart | 
     scale = Scale.over([step for step, _ in panel.points], [*(value for _, value in panel.points), *limits])
     if scale is None:
         return None
-    known = dict(panel.points)
+    values = dict(panel.points)
     events = report.spikes if panel.shows_spikes else ()
-    spikes = [(event.step, known[event.step]) for event in events if event.step is not None and event.step in known]
+    spikes = [(event.step, values[event.step]) for event in events if event.step is not None and event.step in values]
     summary = _summary(panel, scale, len(spikes))
     limit = None if panel.threshold is None else (scale.y(panel.threshold), f"{panel.threshold:g}")
     ticks = [(scale.y(value), f"{value:,.10g}") for value in scale.ticks()]

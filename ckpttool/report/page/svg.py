@@ -91,15 +91,17 @@ class Scale:
     @staticmethod
     def over(steps: Iterable[Step], values: Iterable[float]) -> Scale | None:
         """Return the scale on which all of that can be drawn; None where nothing can."""
-        known, finite = sorted({*steps}), [value for value in values if math.isfinite(value)]
-        if len(known) < _LEAST_DRAWN or not finite:
+        steps_sorted, finite = sorted({*steps}), [value for value in values if math.isfinite(value)]
+        if len(steps_sorted) < _LEAST_DRAWN or not finite:
             return None
         low, high = min(finite), max(finite)
         logarithmic = low > 0 and high / low > _DECADES
         if logarithmic:
             low, high = math.log10(low), math.log10(high)
         margin = (high - low) * 0.06 or max(abs(high), 1.0) * 0.1
-        return Scale(first=known[0], last=known[-1], low=low - margin, high=high + margin, logarithmic=logarithmic)
+        return Scale(
+            first=steps_sorted[0], last=steps_sorted[-1], low=low - margin, high=high + margin, logarithmic=logarithmic
+        )
 
     def x(self, step: Step) -> float:
         """Return how far right a step lies, from 0 to 1."""

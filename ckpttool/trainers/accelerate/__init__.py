@@ -26,8 +26,8 @@ LOADER = r"dl_state_dict(?:_[0-9]{1,9})?\.bin"
 
 def first_number(name: str) -> int | None:
     """Return what Accelerate orders entries by; None where it stops with an IndexError."""
-    found = re.search("[0-9]+", name)
-    return None if found is None else int(found[0][:18])
+    match = re.search("[0-9]+", name)
+    return None if match is None else int(match[0][:18])
 
 
 def folder_of(name: str, shards: Iterable[Shard] = ()) -> str:

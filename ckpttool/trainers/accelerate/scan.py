@@ -61,8 +61,10 @@ def scan_saves(storage: Storage, listing: Listing, options: ScanOptions) -> Inve
     entries = storage.entries(FOLDER) if listing.has(FOLDER) else []
     numbered = [entry.name for entry in entries if entry.kind is Kind.FOLDER and re.fullmatch(NUMBERED, entry.name)]
     folders = sorted((*map(folder_of, numbered), *_called_freely(listing)))
-    found = list(map_waiting(lambda folder: _scan_save(storage, folder, options), folders))
-    checkpoints = sorted(_with_peers(found), key=lambda save: (save.step is not None, save.step or 0, save.name))
+    scanned_saves = list(map_waiting(lambda folder: _scan_save(storage, folder, options), folders))
+    checkpoints = sorted(
+        _with_peers(scanned_saves), key=lambda save: (save.step is not None, save.step or 0, save.name)
+    )
     strays = sorted(f"{FOLDER}/{entry.name}" for entry in entries if entry.name not in numbered) if numbered else []
     return Inventory(
         root=storage.root,
@@ -154,13 +156,13 @@ def _progress(storage: Storage, save: SaveFolder, world: int | None) -> tuple[in
     return updates // world, updates
 
 
-def _with_peers(found: Sequence[_Scanned]) -> Iterator[Checkpoint]:
+def _with_peers(scanned_saves: Sequence[_Scanned]) -> Iterator[Checkpoint]:
     """Doubt a save that lacks what others have: nothing else tells that it should have it."""
-    worlds = [scanned.checkpoint.topology.world_size for scanned in found]
+    worlds = [scanned.checkpoint.topology.world_size for scanned in scanned_saves]
     most = max((world for world in worlds if world is not None), default=0)
-    times = Counter(kind for scanned in found for kind in scanned.kinds)
-    usual = {kind for kind, count in times.items() if 2 * count > len(found)}
-    for scanned in found:
+    times = Counter(kind for scanned in scanned_saves for kind in scanned.kinds)
+    usual = {kind for kind, count in times.items() if 2 * count > len(scanned_saves)}
+    for scanned in scanned_saves:
         doubts = [*_fewer_ranks(scanned, most), *_fewer_files(scanned, usual)]
         checkpoint = scanned.checkpoint
         yield replace(checkpoint, findings=(*checkpoint.findings, *doubts)) if doubts else checkpoint

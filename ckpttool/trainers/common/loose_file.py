@@ -108,8 +108,8 @@ class LooseFile:
     def scan(self, storage: Storage, listing: Listing, options: ScanOptions) -> Inventory:
         """Look at each file's header."""
         names = [entry.name for entry in listing.entries]
-        looked = {name: self._look(storage, name) for name in names}
-        fmt, values = looked[names[0]]
+        seen_files = {name: self._look(storage, name) for name in names}
+        fmt, values = seen_files[names[0]]
         rules, scalars, facts = self._meaning(values)
         step = None if scalars.step is None else Step(scalars.step)
         checkpoint = Checkpoint(
@@ -120,7 +120,9 @@ class LooseFile:
             step=step,
             step_source=StepSource.UNKNOWN if step is None else StepSource.CONTENT,
             shards=tuple(
-                Shard(path=name, rank=None, role=ShardRole.UNIFIED, format=looked[name][0], stamp=storage.stamp(name))
+                Shard(
+                    path=name, rank=None, role=ShardRole.UNIFIED, format=seen_files[name][0], stamp=storage.stamp(name)
+                )
                 for name in names
             ),
             topology=Topology(),
@@ -194,16 +196,18 @@ class LooseFile:
         """Tell the format: by content, since a `.ckpt` is as often torch's; else by name."""
         with storage.open(name) as source:
             head = source.read(0, HEAD_BYTES)
-            found = next(
+            format_name = next(
                 (shard_format.name for shard_format in FORMATS if head.strip(b"\0") and shard_format.recognise(head)),
                 None,
             )
             named = SHARD_SUFFIXES[name.rpartition(".")[2]]
-            if found is None or found in TORCH_FORMATS:
-                is_chain = found is FormatName.TORCH_ZIP and named is FormatName.TORCH_ZIPS
-                return named if found is None or is_chain else found, ()
+            if format_name is None or format_name in TORCH_FORMATS:
+                is_chain = format_name is FormatName.TORCH_ZIP and named is FormatName.TORCH_ZIPS
+                return named if format_name is None or is_chain else format_name, ()
             asked = {scalar.name: scalar for own in self._scalars for scalar in own.rules.asked}
-            return found, read_header(source, named=found, facts=ShardFacts(scalars=tuple(asked.values()))).scalars
+            return format_name, read_header(
+                source, named=format_name, facts=ShardFacts(scalars=tuple(asked.values()))
+            ).scalars
 
 
 def _whole(name: str) -> str:

@@ -23,8 +23,8 @@ def inside(root: str, path: str) -> str | None:
     if not is_local(root):
         below = f"{path.rstrip('/')}/".removeprefix(f"{root.rstrip('/')}/")
         return None if below == f"{path.rstrip('/')}/" else below.rstrip("/")
-    found = _found(root, path)
-    return None if found is None else found[0]
+    place = _found(root, path)
+    return None if place is None else place[0]
 
 
 def started_in(root: str, path: str) -> str | None:
@@ -34,8 +34,8 @@ def started_in(root: str, path: str) -> str | None:
         root: The tree, as it was opened.
         path: As a config has it.
     """
-    found = _found(root, path) if is_local(root) else None
-    return None if found is None else found[1]
+    place = _found(root, path) if is_local(root) else None
+    return None if place is None else place[1]
 
 
 def _found(root: str, path: str) -> tuple[str, str | None] | None:

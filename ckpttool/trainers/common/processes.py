@@ -48,10 +48,10 @@ def _tasks_here(environment: _Environment, local_index: int | None) -> int | Non
     if node is None or local_index is None:
         return None
     for run in counts.split(","):
-        found = re.fullmatch(r"([0-9]{1,9})(?:\(x([0-9]{1,9})\))?", run)
-        if found is None:
+        match = re.fullmatch(r"([0-9]{1,9})(?:\(x([0-9]{1,9})\))?", run)
+        if match is None:
             return None
-        count, nodes = int(found[1]), int(found[2] or 1)
+        count, nodes = int(match[1]), int(match[2] or 1)
         if node < nodes:
             return count if local_index < count else None
         node -= nodes

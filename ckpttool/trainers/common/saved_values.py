@@ -27,8 +27,8 @@ def first_told(storage: Storage, paths: Iterable[str]) -> object:
 
 def count_at(values: object, *path: str) -> int | None:
     """Return what was counted; None where there is no such number, or none that a training can have reached."""
-    found = whole_at(values, *path)
-    return found if found is not None and 0 <= found < 10**STEP_DIGITS else None
+    value = whole_at(values, *path)
+    return value if value is not None and 0 <= value < 10**STEP_DIGITS else None
 
 
 def other_step(name: str, step: int) -> Finding:

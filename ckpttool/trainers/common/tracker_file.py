@@ -23,10 +23,11 @@ _OTHERS = {"Megatron-LM": r"iter_[0-9]{7,18}", "verl": r"global_step_[0-9]{1,18}
 def whose_tracker(names: Collection[str]) -> str:
     """Say whose checkpoints a folder seems to hold that has a tracker, but no save that is known; else nothing."""
     for trainer, pattern in _OTHERS.items() if TRACKER in names else ():
-        seen = next((name for name in names if re.fullmatch(pattern, name)), None)
-        if seen is not None:
+        save_name = next((name for name in names if re.fullmatch(pattern, name)), None)
+        if save_name is not None:
             return (
-                f"; {seen} beside {TRACKER} looks like a tree of {trainer}, but no save that ckpttool knows lies in it"
+                f"; {save_name} beside {TRACKER} looks like a tree of {trainer}, but no save that ckpttool knows "
+                "lies in it"
             )
     notes = [f"{name} is a tracker of {trainers}" for name, trainers in TRACKERS.items() if name in names]
     return f"; {' and '.join(notes)}, but there is no checkpoint" if notes else ""

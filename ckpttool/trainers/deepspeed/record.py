@@ -75,17 +75,17 @@ class TagRecord:
         beyond_slices = file.slice is not None and self.slices is not None and file.slice >= self.slices
         return beyond_slices or bool(self.replicas and (file.replica or 0) >= self.replicas)
 
-    def are_weights_shared_out(self, seen: Seen) -> bool:
+    def are_weights_shared_out(self, view: Seen) -> bool:
         """Tell whether each data-parallel rank has a part of the weights."""
-        return seen.weights_by_replica if self.zero_stage is None else self.zero_stage >= _WEIGHTS_FROM
+        return view.weights_by_replica if self.zero_stage is None else self.zero_stage >= _WEIGHTS_FROM
 
-    def is_optimizer_shared_out(self, seen: Seen) -> bool | None:
+    def is_optimizer_shared_out(self, view: Seen) -> bool | None:
         """Tell whether each data-parallel rank has a part of the optimizer's state; None where nothing does."""
-        if self.zero_stage is None and not (self.holds_optimizer or seen.optimizer or seen.weights_by_replica):
+        if self.zero_stage is None and not (self.holds_optimizer or view.optimizer or view.weights_by_replica):
             return None
         # Without ZeRO there are such parts, too, where the optimizer is one of those for bf16.
-        by_zero = (self.zero_stage or 0) >= _OPTIMIZER_FROM or self.are_weights_shared_out(seen)
-        return by_zero or (seen.optimizer and not self.holds_optimizer)
+        by_zero = (self.zero_stage or 0) >= _OPTIMIZER_FROM or self.are_weights_shared_out(view)
+        return by_zero or (view.optimizer and not self.holds_optimizer)
 
     def rank(self, file: StatesFile) -> Rank | None:
         """Return whose file it is: of those that share one, the first rank's; None where its name does not tell.
@@ -98,22 +98,22 @@ class TagRecord:
         stage, within = divmod(file.slice, tensor)
         return Rank((stage * self.replicas + (file.replica or 0)) * tensor + within)
 
-    def has_optimizer(self, seen: Seen) -> bool:
+    def has_optimizer(self, view: Seen) -> bool:
         """Tell whether the save holds the optimizer's state: a training without one saves none."""
-        return self.holds_optimizer or bool(self.is_optimizer_shared_out(seen))
+        return self.holds_optimizer or bool(self.is_optimizer_shared_out(view))
 
-    def files(self, seen: Seen) -> list[str] | None:
+    def files(self, view: Seen) -> list[str] | None:
         """Return the names of all files that the save must have; None where that is not known."""
-        shares_optimizer = self.is_optimizer_shared_out(seen)
+        shares_optimizer = self.is_optimizer_shared_out(view)
         if self.world_size is None or shares_optimizer is None:
             return None
         slices, replicas = range(self.slices or 0), range(self.replicas or 0)
-        if self.are_weights_shared_out(seen):
+        if self.are_weights_shared_out(view):
             names = [model_file(mp, dp) for mp in slices for dp in replicas]
         else:
             names = [model_file(mp) for mp in slices]
         if shares_optimizer:
-            names += [optimizer_file(mp, dp, is_bf16=seen.is_bf16) for mp in slices for dp in replicas]
+            names += [optimizer_file(mp, dp, is_bf16=view.is_bf16) for mp in slices for dp in replicas]
         return names
 
 

@@ -101,10 +101,10 @@ def _without_save(pointer: Pointer) -> tuple[Outcome, str]:
 
 def _with(start: OwnStart, named: Checkpoint) -> tuple[Outcome, str]:
     because = "and never falls back to an older one"
-    found = blocking(start.checked(named).findings)
-    if not found:
+    findings = blocking(start.checked(named).findings)
+    if not findings:
         return Outcome.LOADS, because
-    damage = max(found, key=lambda finding: finding.severity)
+    damage = max(findings, key=lambda finding: finding.severity)
     then = "the ranks that need it stop with an error, the others load and wait for them"
     return Outcome.STOPS, f"{because}; {then} ({said(damage, named)})"
 

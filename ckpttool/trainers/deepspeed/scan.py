@@ -68,8 +68,8 @@ def scan_tags(storage: Storage, listing: Listing, options: ScanOptions) -> Inven
     )
     checkpoints = in_order_of_progress(checkpoint for checkpoint in scanned if checkpoint is not None)
     names = {checkpoint.name: checkpoint for checkpoint in checkpoints}
-    known = {LATEST, LATEST_UNIVERSAL, OWN_FOLDER, *WRITTEN_BESIDE, *names}
-    strays = [entry.name for entry in listing.entries if entry.name not in known]
+    known_names = {LATEST, LATEST_UNIVERSAL, OWN_FOLDER, *WRITTEN_BESIDE, *names}
+    strays = [entry.name for entry in listing.entries if entry.name not in known_names]
     trouble = "is missing" if pointer is None else pointer.trouble
     findings = [stray(name) for name in strays]
     if trouble is not None or tag not in names:
@@ -122,8 +122,8 @@ def _scan_tag(storage: Storage, name: str, options: ScanOptions, *, is_latest: b
         findings.append(other_step(name, step))
     if not files and not findings:
         findings.append(listed_damage(Code.SHARD_MISSING, "no file of a save in this folder", name))
-    seen = _seen(files)
-    expected = None if record is None else record.files(seen)
+    view = _seen(files)
+    expected = None if record is None else record.files(view)
     shards = _shards(storage, files, record, findings, options)
     kept = {f"{name}/{MANIFEST_NAME}", *(file.path for file in files)}
     findings += [stray(path) for entry in entries if (path := f"{name}/{entry.name}") not in kept]
@@ -140,7 +140,7 @@ def _scan_tag(storage: Storage, name: str, options: ScanOptions, *, is_latest: b
         facts=() if record is None else (("optimizer_step", record.updates),),
         expected=None if expected is None else tuple(f"{name}/{file}" for file in expected),
         commit=CommitState.UNRECORDED,
-        content=Content.FULL if record is not None and record.has_optimizer(seen) else Content.UNKNOWN,
+        content=Content.FULL if record is not None and record.has_optimizer(view) else Content.UNKNOWN,
         findings=tuple(findings),
     )
 

@@ -281,7 +281,7 @@ def read_index(storage: Storage, path: str) -> WeightsIndex:
 
 
 def _against_parts(storage: Storage, checkpoint: Checkpoint, path: str, index: WeightsIndex) -> Iterator[Finding]:
-    known = {finding.path for finding in checkpoint.findings if finding.code is Code.SHARD_MISSING}
+    missing_paths = {finding.path for finding in checkpoint.findings if finding.code is Code.SHARD_MISSING}
     there = {shard.path: shard for shard in checkpoint.shards}
     folder, nbytes, all_seen = path.rpartition("/")[0], 0, True
     for name, tensors in sorted(index.tensors.items()):
@@ -292,7 +292,7 @@ def _against_parts(storage: Storage, checkpoint: Checkpoint, path: str, index: W
                 Code.UNSAFE_NAME, f"names {name!r}, which is no part of weights; it is not followed", path=path
             )
         elif shard is None:
-            if part not in known:
+            if part not in missing_paths:
                 yield absent(part, "a part of the weights that the index names")
         elif shard.format is FormatName.SAFETENSORS:
             with storage.open(part) as source:

@@ -38,13 +38,13 @@ def saves_called_otherwise(listing: Listing, *, every: bool = False) -> list[str
         listing: Of their folder, or of it no more than one entry.
         every: Look into all folders, not only into a few.
     """
-    found: list[str] = []
+    save_names: list[str] = []
     with suppress(OSError):  # one that cannot be listed is told by nothing
         looked_into = listing.inside(most=None) if every else listing.inside()
-        found += [name for name, names in looked_into if _is_whole_save(names)]
-        if found and any(re.fullmatch(SAVE, name) for name in listing.names_in("")):
+        save_names += [name for name, names in looked_into if _is_whole_save(names)]
+        if save_names and any(re.fullmatch(SAVE, name) for name in listing.names_in("")):
             return []
-    return found
+    return save_names
 
 
 def _is_whole_save(names: frozenset[str]) -> bool:

@@ -88,8 +88,8 @@ class State(NamedTuple):
         if self.epoch is None or not _LEAST_EPOCH < self.epoch < math.inf or self.lacks_length:
             return None
         for step, epoch in ((self.step, self.epoch), self.logged or (0, 0.0)):
-            if accumulation is not None and (found := _epochs(step, epoch, accumulation)) is not None:
-                return found
+            if accumulation is not None and (epochs := _epochs(step, epoch, accumulation)) is not None:
+                return epochs
         steps = round(self.step / self.epoch)
         return Epochs(steps=steps, batches=steps if accumulation == 1 else None) if steps else None
 
@@ -176,12 +176,12 @@ def _losses_of(entries: Iterable[bytes]) -> tuple[tuple[int, float], ...] | None
         logged = json.loads(b"[%s]" % b",".join(entries))
     except (ValueError, RecursionError):
         return None
-    found: list[tuple[int, float]] = []
+    losses: list[tuple[int, float]] = []
     for entry in logged:
         step, loss = entry.get("step"), entry.get("loss")
         if type(step) is int and type(loss) is float:
-            found.append((step, loss))
-    return tuple(found)
+            losses.append((step, loss))
+    return tuple(losses)
 
 
 class Log(NamedTuple):
@@ -202,10 +202,10 @@ class Log(NamedTuple):
         with self.storage.open(self.path) as source:
             for at in range(self.begin, end, _PIECE):
                 whole, brace, text = (text + source.read(at, min(_PIECE, end - at))).rpartition(b"}")
-                found = _losses_of(entry[0] for entry in _ENTRY.finditer(whole + brace))
-                if found is None or len(text) > _PIECE:  # no entry is that long
+                losses = _losses_of(entry[0] for entry in _ENTRY.finditer(whole + brace))
+                if losses is None or len(text) > _PIECE:  # no entry is that long
                     return
-                yield from found
+                yield from losses
 
 
 def logs_contradict(log: Log, later: Log, *, until: int) -> bool:

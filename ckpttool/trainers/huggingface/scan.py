@@ -95,11 +95,11 @@ def scan_saves(storage: Storage, listing: Listing, options: ScanOptions) -> Inve
     names = [name for name in listing.folders("checkpoint-") if re.fullmatch(SAVE, name)]
     names += [] if names else saves_called_otherwise(listing, every=True)
     arguments_of = ArgumentsReader(storage)
-    found = list(map_waiting(lambda name: _scan_save(storage, name, arguments_of, options), names))
-    found = _of_two_runs(found)
-    newest = max(found, key=lambda scanned: scanned.checkpoint.step or 0, default=None)
+    scanned_saves = list(map_waiting(lambda name: _scan_save(storage, name, arguments_of, options), names))
+    scanned_saves = _of_two_runs(scanned_saves)
+    newest = max(scanned_saves, key=lambda scanned: scanned.checkpoint.step or 0, default=None)
     best = None if newest is None or newest.best is None else newest.best.rstrip("/").rpartition("/")[2]
-    checkpoints = tracked_by(sorted(_with_peers(found), key=lambda save: (save.step or 0, save.name)), best)
+    checkpoints = tracked_by(sorted(_with_peers(scanned_saves), key=lambda save: (save.step or 0, save.name)), best)
     own = set(names)
     strays = [entry.name for entry in listing.entries if "checkpoint" in entry.name and entry.name not in own]
     return Inventory(
@@ -179,16 +179,16 @@ def _source(state: State | None, number: int | None) -> StepSource:
     return StepSource.UNKNOWN if number is None else StepSource.NAME
 
 
-def _of_two_runs(found: list[_Scanned]) -> list[_Scanned]:
+def _of_two_runs(scanned_saves: list[_Scanned]) -> list[_Scanned]:
     """Doubt all saves if the logs of two contradict each other: no run that resumes changes what it logged before."""
     logged = sorted(
-        (scanned for scanned in found if scanned.logged_to is not None),
+        (scanned for scanned in scanned_saves if scanned.logged_to is not None),
         key=lambda scanned: scanned.checkpoint.step or 0,
     )
     pairs = (*pairwise(logged), *((logged[0], scanned) for scanned in logged[2:]))
     apart = next((pair for pair in pairs if _contradict(*pair)), None) or _apart_later(logged)
     if apart is None:
-        return found
+        return scanned_saves
     first, two = (scanned.checkpoint.name for scanned in apart)
     message = (
         f"the logs in {first} and {two} contradict each other: two runs saved here, and nothing says which is meant"
@@ -204,7 +204,7 @@ def _of_two_runs(found: list[_Scanned]) -> list[_Scanned]:
                 ),
             )
         )
-        for scanned in found
+        for scanned in scanned_saves
     ]
 
 
@@ -343,10 +343,10 @@ def _absent_ranks(save: SaveFolder, world: int | None) -> Iterator[Finding]:
         )
 
 
-def _with_peers(found: Sequence[_Scanned]) -> Iterator[Checkpoint]:
+def _with_peers(scanned_saves: Sequence[_Scanned]) -> Iterator[Checkpoint]:
     """Doubt a save of fewer ranks than another had, unless its steps an epoch say that there were fewer."""
-    most = max(found, key=lambda scanned: scanned.checkpoint.topology.world_size or 0, default=None)
-    for scanned in found:
+    most = max(scanned_saves, key=lambda scanned: scanned.checkpoint.topology.world_size or 0, default=None)
+    for scanned in scanned_saves:
         world = scanned.checkpoint.topology.world_size
         if most is None or scanned.confirmed or world is None or world == most.checkpoint.topology.world_size:
             yield scanned.checkpoint

@@ -101,8 +101,8 @@ def cut(source: ByteSource, path: str) -> tuple[Finding, ...]:
 
     if archive_begin(source, source.stamp.size)[0] == 0 or not source.read(0, len(_ZIP)).startswith(_ZIP):
         return ()
-    found = (finding for finding in read_zip_directory(source).findings if finding.severity >= Severity.DAMAGE)
-    return tuple(helped(replace(finding, path=path)) for finding in found)
+    findings = (finding for finding in read_zip_directory(source).findings if finding.severity >= Severity.DAMAGE)
+    return tuple(helped(replace(finding, path=path)) for finding in findings)
 
 
 def is_torn(storage: Storage, name: str) -> bool:

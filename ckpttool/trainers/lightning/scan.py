@@ -51,14 +51,14 @@ def scan_saves(storage: Storage, listing: Listing, options: ScanOptions) -> Inve
     """
     saves = [entry for entry in listing.entries if is_save(entry.name) and not _is_lost_last(entry)]
     cut_off = marked_unfinished(listing, (entry.name for entry in saves))
-    found = list(map_waiting(lambda entry: _found(storage, entry, options), saves))
-    found = [
+    entries = list(map_waiting(lambda entry: _found(storage, entry, options), saves))
+    entries = [
         replace(entry, is_cut_off=True, findings=(*entry.findings, not_finished(entry.name)))
         if entry.name in cut_off
         else entry
-        for entry in found
+        for entry in entries
     ]
-    checkpoints = sorted(map(_checkpoint, _moments(found)), key=_age)
+    checkpoints = sorted(map(_checkpoint, _moments(entries)), key=_age)
     others = (entry.name for entry in listing.entries if not is_save(entry.name) and entry.name != OWN_FOLDER)
     strays = tuple(name for name in others if not (cut_off and name.endswith(UNFINISHED_MARK)))
     return Inventory(
@@ -89,8 +89,8 @@ def _found(storage: Storage, entry: Entry, options: ScanOptions) -> Found:
         return _found_folder(storage, entry.name, options)
     try:
         with storage.open(entry.name) as source:
-            record, found = read_record(source, sharded=False), cut(source, entry.name)
-            return Found(name=entry.name, record=record, stamp=source.stamp, findings=found)
+            record, findings = read_record(source, sharded=False), cut(source, entry.name)
+            return Found(name=entry.name, record=record, stamp=source.stamp, findings=findings)
     except OSError as error:
         return Found(name=entry.name, record=Record(), stamp=None, findings=(unreadable(entry.name, error),))
 
@@ -117,18 +117,18 @@ def _found_folder(storage: Storage, name: str, options: ScanOptions) -> Found:
     return Found(name=name, record=record, stamp=stamp, store=store, is_folder=True, findings=tuple(findings))
 
 
-def _moments(found: Iterable[Found]) -> Iterator[list[Found]]:
+def _moments(entries: Iterable[Found]) -> Iterator[list[Found]]:
     """Put together what was saved at one moment, the one to load first: a whole one, and one that is named for it."""
     groups: dict[object, list[Found]] = defaultdict(list)
-    for entry in found:
+    for entry in entries:
         has_step = entry.record.step is not None
         groups[(*entry.record.place, entry.record.content, entry.is_folder) if has_step else entry.name].append(entry)
     yield from groups.values()
 
 
-def _is_torn(found: Found) -> bool:
+def _is_torn(entry: Found) -> bool:
     """Tell whether a file cannot be the one to load; of a folder its own check tells."""
-    return not found.is_folder and bool(found.findings)
+    return not entry.is_folder and bool(entry.findings)
 
 
 def _rank(name: str) -> tuple[bool, bool, bool, str]:
@@ -162,35 +162,35 @@ def _checkpoint(group: list[Found]) -> Checkpoint:
     )
 
 
-def _shards(found: Found) -> tuple[Shard, ...]:
-    if not found.is_folder:
-        own = Shard(path=found.name, rank=None, role=ShardRole.FULL, format=FormatName.TORCH_ZIP, stamp=found.stamp)
+def _shards(entry: Found) -> tuple[Shard, ...]:
+    if not entry.is_folder:
+        own = Shard(path=entry.name, rank=None, role=ShardRole.FULL, format=FormatName.TORCH_ZIP, stamp=entry.stamp)
         return (own,)
-    shards = () if found.store is None else found.store.shards
-    if found.stamp is None:
+    shards = () if entry.store is None else entry.store.shards
+    if entry.stamp is None:
         return shards
-    meta = f"{found.name}/{META}"
-    state = Shard(path=meta, rank=None, role=ShardRole.STATE, format=FormatName.TORCH_ZIP, stamp=found.stamp)
+    meta = f"{entry.name}/{META}"
+    state = Shard(path=meta, rank=None, role=ShardRole.STATE, format=FormatName.TORCH_ZIP, stamp=entry.stamp)
     return (*shards, state)
 
 
-def _expected(found: Found) -> tuple[str, ...] | None:
-    if not found.is_folder:
-        return (found.name,)
-    if found.store is None or found.store.expected is None:
+def _expected(entry: Found) -> tuple[str, ...] | None:
+    if not entry.is_folder:
+        return (entry.name,)
+    if entry.store is None or entry.store.expected is None:
         return None
-    return (*found.store.expected, f"{found.name}/{META}")
+    return (*entry.store.expected, f"{entry.name}/{META}")
 
 
-def _commit(found: Found) -> CommitState:
+def _commit(entry: Found) -> CommitState:
     """Tell by the records of a folder; nothing tells of a file, which may be cut off under its last name."""
-    if found.is_cut_off:
+    if entry.is_cut_off:
         return CommitState.UNCOMMITTED
-    if not found.is_folder:
+    if not entry.is_folder:
         return CommitState.UNRECORDED
-    if found.store is None or (found.stamp is None and found.findings):
+    if entry.store is None or (entry.stamp is None and entry.findings):
         return CommitState.UNKNOWN
-    return CommitState.UNCOMMITTED if found.stamp is None else found.store.commit
+    return CommitState.UNCOMMITTED if entry.stamp is None else entry.store.commit
 
 
 def _age(checkpoint: Checkpoint) -> tuple[bool, int, str]:

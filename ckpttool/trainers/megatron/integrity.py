@@ -25,16 +25,16 @@ def with_digests(storage: Storage, checkpoint: Checkpoint) -> Checkpoint:
     """Return a save with the digests that lie in its folder; one that is torn verifies nothing, and damages nothing."""
     path = f"{checkpoint.name}/{INTEGRITY}"
     try:
-        digests, found = _digests(storage.small_file(path, limit=_LIMIT), path)
+        digests, findings = _digests(storage.small_file(path, limit=_LIMIT), path)
     except FileNotFoundError:
         return checkpoint
     except (OSError, ParseError) as error:
         why = (isinstance(error, OSError) and error.strerror) or error
         message = f"the digests of the save cannot be read ({why}): nothing is compared with them"
-        digests, found = {}, (note(Code.META_UNREADABLE, message, path=path),)
-    found = tuple(finding for finding in found if finding not in checkpoint.findings)
+        digests, findings = {}, (note(Code.META_UNREADABLE, message, path=path),)
+    findings = tuple(finding for finding in findings if finding not in checkpoint.findings)
     own = tuple(sorted((f"{checkpoint.name}/{name}", digest) for name, digest in digests.items()))
-    return replace(checkpoint, digests=own, findings=(*checkpoint.findings, *found))
+    return replace(checkpoint, digests=own, findings=(*checkpoint.findings, *findings))
 
 
 def _digests(content: bytes, path: str) -> tuple[dict[str, str], tuple[Finding, ...]]:

@@ -72,10 +72,10 @@ def _without_save(pointer: Pointer) -> tuple[Outcome, str]:
 
 def _with(start: OwnStart, named: Checkpoint) -> tuple[Outcome, str]:
     because = "the tracker names it, and it never falls back to an older one"
-    found = blocking(start.checked(named).findings)
-    if not found:
+    findings = blocking(start.checked(named).findings)
+    if not findings:
         return Outcome.LOADS, because
-    damage = max(found, key=lambda finding: finding.severity)
+    damage = max(findings, key=lambda finding: finding.severity)
     is_legacy = any(shard.path.endswith(f"/{MODEL}") for shard in named.shards)
     then = (
         "the ranks whose file cannot be read leave with exit code 0, and the others hang"

@@ -101,8 +101,8 @@ def scan_saves(storage: Storage, listing: Listing, options: ScanOptions) -> Inve
 
     checkpoints = in_order_of_progress(map_waiting(scanned, saves))
     tracked = _tracked(storage, pointer, checkpoints)
-    known = {TRACKER, OWN_FOLDER, *WRITTEN_BESIDE, *saves}
-    strays = tuple(entry.name for entry in listing.entries if entry.name not in known)
+    known_names = {TRACKER, OWN_FOLDER, *WRITTEN_BESIDE, *saves}
+    strays = tuple(entry.name for entry in listing.entries if entry.name not in known_names)
     trouble = () if pointer.name in saves or listing.has(BRIDGE_TRACKER) else (_tracker_disagrees(pointer),)
     return Inventory(
         root=storage.root,

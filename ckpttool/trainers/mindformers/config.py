@@ -271,8 +271,8 @@ def _text(value: object) -> str | None:
 def _monitor(data: Section) -> Section:
     callbacks = data.get("callbacks")
     entries = callbacks if isinstance(callbacks, list) else []
-    found = (item for item in entries if isinstance(item, dict) and item.get("type") == "CheckpointMonitor")
-    return next(found, {})
+    monitors = (item for item in entries if isinstance(item, dict) and item.get("type") == "CheckpointMonitor")
+    return next(monitors, {})
 
 
 def _prefix(data: Section) -> str | None:

@@ -115,10 +115,10 @@ def _whole_entries(text: str) -> Iterator[Json]:
     place = text.find("[") + 1
     if text[:place].strip() != "[":
         return
-    while (found := next_object.match(text, place)) is not None:
+    while (match := next_object.match(text, place)) is not None:
         try:
-            _, place = decoder.raw_decode(text, found.end() - 1)
-            yield parse_json(text[found.end() - 1 : place].encode(), what="entry")
+            _, place = decoder.raw_decode(text, match.end() - 1)
+            yield parse_json(text[match.end() - 1 : place].encode(), what="entry")
         except (ValueError, RecursionError):
             return
 

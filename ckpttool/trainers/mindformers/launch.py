@@ -183,8 +183,8 @@ def _editable(editor: Editor, section: str) -> Mapping:
     """Return where to write."""
     if not section:
         return editor.top
-    found = editor.top.entries.get(section)
-    value: Value | None = found[1] if found else None
+    entry = editor.top.entries.get(section)
+    value: Value | None = entry[1] if entry else None
     if value is not None and value.mapping is not None and not editor.shared(value):
         return value.mapping
     raise UsageError(f"`{section}:` in the base config comes from an alias or a merge: write the section out first")

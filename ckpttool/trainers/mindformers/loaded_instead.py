@@ -198,7 +198,7 @@ def _reslices_ckpt(start: Start) -> bool:
 def _ckpt_files(inventory: Inventory) -> Iterator[str]:
     """Yield everything in the ranks' folders that ends in `.ckpt`, whatever it is."""
     paths = (shard.path for checkpoint in inventory.checkpoints for shard in checkpoint.shards)
-    breakpoints = (found.path for found in inventory.findings if found.code is Code.BREAKPOINT_FILE)
+    breakpoints = (finding.path for finding in inventory.findings if finding.code is Code.BREAKPOINT_FILE)
     for path in (*paths, *inventory.strays, *breakpoints):
         if path is not None and path.endswith(".ckpt"):
             yield path

@@ -97,16 +97,16 @@ def _is_of(output: Storage, path: str, storage: Storage, checkpoint: Checkpoint,
 
 def _slices(stages: Iterable[_Stage]) -> dict[str, Mapping[Rank, int]]:
     """Return each tensor's slices by rank, each numbered by the first rank that holds it, so that stages differ."""
-    found: dict[str, Mapping[Rank, int]] = {}
+    slices: dict[str, Mapping[Rank, int]] = {}
     for stage in stages:
-        known: dict[SavedLayout, Mapping[Rank, int]] = {}
+        by_layout: dict[SavedLayout, Mapping[Rank, int]] = {}
         for name, layout in stage.strategy.layouts.items():
-            if layout not in known and len(known) < MOST_ARRANGEMENTS:
-                known[layout] = _numbered(stage, layout)
-            if layout in known:
-                others = found.get(name)
-                found[name] = known[layout] if others is None else {**others, **known[layout]}
-    return found
+            if layout not in by_layout and len(by_layout) < MOST_ARRANGEMENTS:
+                by_layout[layout] = _numbered(stage, layout)
+            if layout in by_layout:
+                others = slices.get(name)
+                slices[name] = by_layout[layout] if others is None else {**others, **by_layout[layout]}
+    return slices
 
 
 def _numbered(stage: _Stage, layout: SavedLayout) -> dict[Rank, int]:

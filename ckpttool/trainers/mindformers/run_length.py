@@ -91,10 +91,10 @@ def run_length(
         data_size / sink_size * epochs, in floating point, and the counter counts sinks; without, the epoch that was
         begun is trained again in whole, less what the data skip takes from its first.
     """
-    found = _per_epoch(config, plan, inventory, logged)
-    if found is None or config.epochs is None:
+    epoch_steps = _per_epoch(config, plan, inventory, logged)
+    if epoch_steps is None or config.epochs is None:
         return None
-    per_epoch, source = found
+    per_epoch, source = epoch_steps
     begun = _begun(config, plan, per_epoch)
     skipped, total = _skipped(plan), config.epochs * per_epoch
     if config.sink_mode and config.sink_size is not None:

@@ -64,5 +64,5 @@ def strategy_files(output: Storage) -> dict[Rank, str]:
         names = sorted(entry.name for entry in output.entries(STRATEGY_FOLDER))
     except OSError:  # most trees have none, and what cannot be read is no evidence
         return {}
-    found = ((re.fullmatch(_STRATEGY, name), name) for name in names)
-    return {Rank(int(match["rank"])): f"{STRATEGY_FOLDER}/{name}" for match, name in found if match}
+    matches = ((re.fullmatch(_STRATEGY, name), name) for name in names)
+    return {Rank(int(match["rank"])): f"{STRATEGY_FOLDER}/{name}" for match, name in matches if match}

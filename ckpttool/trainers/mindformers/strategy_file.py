@@ -93,8 +93,8 @@ def parse_strategy(data: bytes, *, what: str) -> StageStrategy:
         ParseError: It is none, or tells of no parameter.
     """
     try:
-        stages, found = (_of_json if what.endswith(".json") else _of_protobuf)(data, what)
-        layouts = dict(found)
+        stages, stages_layouts = (_of_json if what.endswith(".json") else _of_protobuf)(data, what)
+        layouts = dict(stages_layouts)
     except WireError as error:
         raise ParseError(str(error), where=what) from None
     sizes = {prod(layout.devices) for layout in layouts.values() if layout is not None}

@@ -77,10 +77,12 @@ def scan_saves(storage: Storage, listing: Listing, options: ScanOptions) -> Inve
 
 def _of_trainings(saves: Iterable[Checkpoint]) -> list[Checkpoint]:
     """Leave out what has the prefix of no save with a record: a folder that only ends in a number."""
-    found = list(saves)
-    bare = {save.name for save in found if any(finding.code is Code.METADATA_INCOMPLETE for finding in save.findings)}
-    prefixes = {save.prefix for save in found if save.name not in bare}
-    return in_order_of_progress(save for save in found if not prefixes or save.prefix in prefixes)
+    kept_saves = list(saves)
+    bare = {
+        save.name for save in kept_saves if any(finding.code is Code.METADATA_INCOMPLETE for finding in save.findings)
+    }
+    prefixes = {save.prefix for save in kept_saves if save.name not in bare}
+    return in_order_of_progress(save for save in kept_saves if not prefixes or save.prefix in prefixes)
 
 
 def _unfinished(name: str) -> Finding:

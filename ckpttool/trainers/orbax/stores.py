@@ -61,12 +61,14 @@ def _followed(storage: Storage, checkpoint: Checkpoint, folder: str) -> Checkpoi
         return replace(checkpoint, findings=(*checkpoint.findings, unreadable(folder, error)))
     own = {shard.path: shard for shard in checkpoint.shards if shard.path.startswith(f"{folder}/")}
     needed = {f"{folder}/{path}": least for path, least in store.least.items() if not leads_out(path)}
-    found = [_needed(storage, own, path, least) for path, least in sorted(needed.items())]
+    shards = [_needed(storage, own, path, least) for path, least in sorted(needed.items())]
     beside = (shard for shard in checkpoint.shards if shard.path not in own or shard.role is ShardRole.INDEX)
     return replace(
         checkpoint,
-        shards=tuple(sorted((*beside, *(shard for shard in found if shard is not None)), key=lambda shard: shard.path)),
-        findings=(*checkpoint.findings, *_against(storage, folder, store, needed, found)),
+        shards=tuple(
+            sorted((*beside, *(shard for shard in shards if shard is not None)), key=lambda shard: shard.path)
+        ),
+        findings=(*checkpoint.findings, *_against(storage, folder, store, needed, shards)),
     )
 
 
@@ -83,10 +85,10 @@ def _needed(storage: Storage, own: dict[str, Shard], path: str, least: int) -> S
 
 
 def _against(
-    storage: Storage, folder: str, store: Store, needed: dict[str, int], found: list[Shard | None]
+    storage: Storage, folder: str, store: Store, needed: dict[str, int], shards: list[Shard | None]
 ) -> Iterator[Finding]:
     """Say what is missing, broken, or not to be believed."""
-    there = {shard.path for shard in found if shard is not None}
+    there = {shard.path for shard in shards if shard is not None}
     for path in sorted(path for path in store.least if leads_out(path))[:1]:
         message = f"names {quoted(path)}, which leads out of the save; it is not followed"
         yield unsafe(Code.UNSAFE_NAME, message, path=folder)

@@ -62,11 +62,11 @@ class TorchDcpLayout(FoldersOfSlices):
         """Read each save's names, its record, and the counters that this leads to."""
         from ckpttool.trainers.torch_dcp.saves import SaveTree
 
-        found = SaveTree(layout=TRAINER.name, reading=_told, is_save=_saves).scan(storage, listing, options)
+        inventory = SaveTree(layout=TRAINER.name, reading=_told, is_save=_saves).scan(storage, listing, options)
         if not lacks_its_saves({entry.name for entry in listing.entries}):
-            return found
-        saves = tuple(replace(save, findings=(*save.findings, _renamed(save.name))) for save in found.checkpoints)
-        return replace(found, checkpoints=saves)
+            return inventory
+        saves = tuple(replace(save, findings=(*save.findings, _renamed(save.name))) for save in inventory.checkpoints)
+        return replace(inventory, checkpoints=saves)
 
     def load(self, inventory: Inventory, checkpoint: Checkpoint) -> LoadSettings | Refusal:
         """Name the folder, as the application must: nothing chooses for it."""

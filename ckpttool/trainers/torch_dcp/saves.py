@@ -78,15 +78,15 @@ class SaveTree:
         names = sorted(self.is_save(listing))
         newest = frozenset(nlargest(_NEWEST, names, key=numbers_in))
         cut_off = marked_unfinished(listing, names)
-        found = list(map_waiting(partial(self._checkpoint, storage, options, newest), names))
-        found = [_cut_off(save) if isinstance(save, Checkpoint) and save.name in cut_off else save for save in found]
+        saves = list(map_waiting(partial(self._checkpoint, storage, options, newest), names))
+        saves = [_cut_off(save) if isinstance(save, Checkpoint) and save.name in cut_off else save for save in saves]
         checkpoints = sorted(
-            (save for save in found if isinstance(save, Checkpoint)),
+            (save for save in saves if isinstance(save, Checkpoint)),
             key=lambda save: (save.step is not None, save.step or 0, save.name),
         )
-        withheld = tuple(save for save in found if isinstance(save, Finding))
-        known = {OWN_FOLDER, *names}
-        others = (entry.name for entry in listing.entries if entry.name not in known)
+        withheld = tuple(save for save in saves if isinstance(save, Finding))
+        known_names = {OWN_FOLDER, *names}
+        others = (entry.name for entry in listing.entries if entry.name not in known_names)
         strays = tuple(name for name in others if name.removesuffix(UNFINISHED_MARK) not in cut_off)
         return Inventory(
             root=storage.root,

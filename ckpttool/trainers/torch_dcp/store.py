@@ -83,13 +83,13 @@ def look(storage: Storage, folder: str, *, sizes: bool = False, most: int = AT_A
         return DcpStore(
             shards=shards, expected=None, commit=CommitState.UNCOMMITTED, findings=unfinished, metadata=None
         )
-    found, findings = _records(storage, folder, files, most)
-    if found is None:
+    metadata, findings = _records(storage, folder, files, most)
+    if metadata is None:
         # What a larger record names is told by a closer look; until then what is there is believed to be all.
         expected = None if findings else tuple(shard.path for shard in shards)
         commit = CommitState.UNKNOWN if findings else CommitState.COMMITTED
         return DcpStore(shards=shards, expected=expected, commit=commit, findings=findings, metadata=None)
-    return _compared(storage, folder, shards, found, findings)
+    return _compared(storage, folder, shards, metadata, findings)
 
 
 def look_closer(storage: Storage, checkpoint: Checkpoint, *folders: str) -> Checkpoint:
@@ -110,7 +110,7 @@ def look_closer(storage: Storage, checkpoint: Checkpoint, *folders: str) -> Chec
             continue
         stamps = {shard.path: shard.stamp for shard in checkpoint.shards}
         store = look(storage, folder, most=_most_ever())
-        known = set(checkpoint.findings)
+        known_findings = set(checkpoint.findings)
         own = {shard.path: replace(shard, stamp=stamps.get(shard.path)) for shard in store.shards}
         beside = (shard for shard in checkpoint.shards if not shard.path.startswith(_below(folder, "__")))
         missing = (_missing(path) for path in store.expected or () if path not in own)
@@ -119,7 +119,7 @@ def look_closer(storage: Storage, checkpoint: Checkpoint, *folders: str) -> Chec
             shards=tuple(sorted((*beside, *own.values()), key=lambda shard: (shard.rank or 0, shard.path))),
             findings=(
                 *checkpoint.findings,
-                *(finding for finding in (*store.findings, *missing) if finding not in known),
+                *(finding for finding in (*store.findings, *missing) if finding not in known_findings),
             ),
         )
     return checkpoint
@@ -216,8 +216,8 @@ def _merged(parts: Sequence[DcpMetadata]) -> dict[str, SplitTensor]:
     tensors: dict[str, SplitTensor] = {}
     for part in parts:
         for name, tensor in part.tensors.items():
-            known = tensors.get(name)
-            own = () if known is None else known.chunks
+            tensor_before = tensors.get(name)
+            own = () if tensor_before is None else tensor_before.chunks
             tensors[name] = tensor._replace(chunks=tuple(dict.fromkeys((*own, *tensor.chunks))))
     return tensors
 
@@ -248,26 +248,26 @@ def _torn(path: str, why: str) -> Finding:
 
 
 def _compared(
-    storage: Storage, folder: str, shards: Iterable[Shard], found: DcpMetadata, earlier: Iterable[Finding]
+    storage: Storage, folder: str, shards: Iterable[Shard], metadata: DcpMetadata, earlier: Iterable[Finding]
 ) -> DcpStore:
     """Hold the record against itself and against the names that are there."""
     record = _below(folder, METADATA)
-    findings = [*earlier, *_unsafe(record, found)]
-    files = _Files(found.slices)
+    findings = [*earlier, *_unsafe(record, metadata)]
+    files = _Files(metadata.slices)
     escaping = sorted(path for path in files.ends if leads_out(path))
     if escaping:
         message = f"names {quoted(escaping[0])}, which leads out of the folder; it is not followed"
         findings.append(unsafe(Code.UNSAFE_NAME, message, path=record))
     ends = {path: end for path, end in files.ends.items() if not leads_out(path)}
     odd: dict[str, list[Slice]] = {path: [] for path in sorted(files.odd & ends.keys())}
-    for slice_ in found.slices if odd else ():
+    for slice_ in metadata.slices if odd else ():
         if slice_.path in odd:
             odd[slice_.path].append(slice_)
     findings += islice((gap for path, slices in odd.items() for gap in _gaps(record, path, slices)), MAX_FINDINGS)
-    findings += islice(_uncovered(record, found, files.slices), MAX_FINDINGS)
+    findings += islice(_uncovered(record, metadata, files.slices), MAX_FINDINGS)
     changed = files.changed & ends.keys()
     findings += [_not_looked_into(_below(folder, path), _TRANSFORMED) for path in sorted(changed)]
-    if _is_raw(found):
+    if _is_raw(metadata):
         remedy = "check it where torch is installed: torch.distributed.checkpoint.load reads it"
         left = sorted(ends.keys() - changed)
         findings += [_not_looked_into(_below(folder, path), _RAW, remedy=remedy) for path in left]
@@ -286,7 +286,7 @@ def _compared(
         expected=tuple(expected),
         commit=CommitState.COMMITTED,
         findings=tuple(findings),
-        metadata=found,
+        metadata=metadata,
     )
 
 
@@ -313,10 +313,10 @@ class _Files:
         """How many each tensor or value has."""
 
 
-def _unsafe(record: str, found: DcpMetadata) -> Iterator[Finding]:
+def _unsafe(record: str, metadata: DcpMetadata) -> Iterator[Finding]:
     from ckpttool.core.formats.torch.pickle_names import Trust, trust
 
-    runs = [f"{module}.{name}" for module, name in found.calls if trust(module, name) is Trust.RUNS]
+    runs = [f"{module}.{name}" for module, name in metadata.calls if trust(module, name) is Trust.RUNS]
     if runs:
         message = f"would run code when it is loaded: it calls for {', '.join(map(quoted, runs[:3]))}"
         yield unsafe(Code.UNSAFE_PICKLE, message, path=record, remedy="load nothing of this save")
@@ -332,10 +332,10 @@ def _not_looked_into(path: str, message: str, *, remedy: str | None = None) -> F
     )
 
 
-def _is_raw(found: DcpMetadata) -> bool:
+def _is_raw(metadata: DcpMetadata) -> bool:
     """Tell by one slice whether it is as long as the tensor's data: then no archive of `torch.save` is around it."""
-    for slice_ in found.slices:
-        tensor = found.tensors.get(slice_.name)
+    for slice_ in metadata.slices:
+        tensor = metadata.tensors.get(slice_.name)
         digits = None if tensor is None or tensor.dtype is None else re.search("[0-9]+", tensor.dtype)
         if tensor is not None and digits is not None and slice_.length:
             return any(slice_.length * 8 == prod(sizes) * int(digits[0]) for _, sizes in tensor.chunks)
@@ -355,14 +355,14 @@ def _gaps(record: str, path: str, slices: Iterable[Slice]) -> Iterator[Finding]:
             )
 
 
-def _uncovered(record: str, found: DcpMetadata, counts: Mapping[str, int]) -> Iterator[Finding]:
+def _uncovered(record: str, metadata: DcpMetadata, counts: Mapping[str, int]) -> Iterator[Finding]:
     """Find tensors of which not all is there, and names without a slice."""
     volumes: dict[tuple[int, ...], int] = {}
-    for name, tensor in found.tensors.items():
+    for name, tensor in metadata.tensors.items():
         message = _partly(name, tensor, volumes) or _without_slices(name, counts.get(name, 0), len(tensor.chunks))
         if message is not None:
             yield damage(Code.ENTRIES_MISSING, message, path=record, tensor=name)
-    for name in found.values:
+    for name in metadata.values:
         message = _without_slices(name, counts.get(name, 0), 1)
         if message is not None:
             yield damage(Code.ENTRIES_MISSING, message, path=record)
@@ -408,16 +408,16 @@ def values_of(storage: Storage, folder: str, slices: Mapping[str, Slice]) -> dic
     """
     from ckpttool.core.formats.torch.plain import plain_values
 
-    found: dict[str, object] = {}
+    values: dict[str, object] = {}
     for name, content in sorted(slices.items()):
         if leads_out(content.path):
             continue
         try:
             with storage.open(_below(folder, content.path)) as source:
-                found[name] = plain_values(source, content.offset, content.offset + content.length)
+                values[name] = plain_values(source, content.offset, content.offset + content.length)
         except (OSError, BrokenPickleError):  # the check of every file, later, says which and why
             continue
-    return found
+    return values
 
 
 def value_slices(store: DcpStore) -> dict[str, Slice]:

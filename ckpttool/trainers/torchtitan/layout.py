@@ -43,11 +43,11 @@ class TorchtitanLayout(FoldersOfSlices):
         from ckpttool.trainers.torchtitan.own_choice import strays_taken
 
         tree = SaveTree(layout=TRAINER.name, reading=_told, is_save=_saves, look=look_at_either)
-        found = tree.scan(storage, listing, options)
+        inventory = tree.scan(storage, listing, options)
         taken = tuple(strays_taken(listing))
         paths = {finding.path for finding in taken}
-        beside = (finding for finding in found.findings if finding.path not in paths)
-        return replace(found, findings=in_order((*taken, *beside)))
+        beside = (finding for finding in inventory.findings if finding.path not in paths)
+        return replace(inventory, findings=in_order((*taken, *beside)))
 
     def load(self, inventory: Inventory, checkpoint: Checkpoint) -> LoadSettings | Refusal:
         """Name the step, of the folder that the config names already; weights alone by their path."""

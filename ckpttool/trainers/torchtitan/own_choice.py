@@ -61,15 +61,15 @@ def strays_taken(listing: Listing) -> Iterator[Finding]:
         listing: Of the tree's root.
     """
     try:
-        found = sorted(_numbered(listing))
+        numbered = sorted(_numbered(listing))
     except OSError:  # what it holds is not known
         return
-    if not found:
+    if not numbered:
         return
-    highest, plain = found[-1][0], {name for number, name in found if name == f"step-{number}"}
+    highest, plain = numbered[-1][0], {name for number, name in numbered if name == f"step-{number}"}
     if f"step-{highest}" in plain:
         return
-    for number, name in found:
+    for number, name in numbered:
         if number == highest:
             yield stray_taken(
                 name,
@@ -145,12 +145,12 @@ def _of_step(start: OwnStart, view: View) -> Told:
 def choose(start: OwnStart) -> Choice:
     """Take the highest number, with `--checkpoint.load_step -1`, as it is by default."""
     try:
-        found = list(_numbered(list_root(start.storage)))
+        numbered = list(_numbered(list_root(start.storage)))
     except OSError as error:
         return None, Outcome.UNKNOWN, f"a folder cannot be listed here ({error.strerror or error})"
-    if not found:
+    if not numbered:
         return None, Outcome.SCRATCH, "no step-N holds a record that its save was finished, so it begins from scratch"
-    number, told_by = max(found)
+    number, told_by = max(numbered)
     name = f"step-{number}"
     save = start.inventory.named(name)
     if save is None:

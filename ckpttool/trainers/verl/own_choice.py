@@ -40,10 +40,10 @@ def choose(start: OwnStart) -> Choice:
 
 def _stop(start: OwnStart, save: Checkpoint) -> str | None:
     """Say why it stops at a save; None where it loads it."""
-    found = (
+    findings = (
         finding for finding in start.checked(save).findings if finding.code is not Code.STEP_DISAGREES
     )  # it asks for no step
-    against, world = blocking(found), save.topology.world_size
+    against, world = blocking(findings), save.topology.world_size
     if against:
         return said(against[0], save)
     if start.world_size in {None, world}:

@@ -113,15 +113,15 @@ def scan_saves(storage: Storage, listing: Listing, options: ScanOptions) -> Inve
     """
     saves = (name for name in listing.folders() if step_of(name) is not None)
     names = sorted(saves, key=lambda name: (step_of(name) or 0, name))
-    looked = list(map_waiting(lambda name: _look(storage, name, options), names))
+    looked_at = list(map_waiting(lambda name: _look(storage, name, options), names))
     tracked, trouble = _tracker(storage, set(names))
-    emptied = _emptied(looked, tracked)
-    seen = [save for save in looked if save.name not in emptied]
-    checkpoints = [_checkpoint(save, seen) for save in seen]
+    emptied = _emptied(looked_at, tracked)
+    seen_saves = [save for save in looked_at if save.name not in emptied]
+    checkpoints = [_checkpoint(save, seen_saves) for save in seen_saves]
     counts = _batches(storage, checkpoints)
     checkpoints = _with_identities(storage, checkpoints, counts)
-    known = {TRACKER, OWN_FOLDER, *names}
-    strays = tuple(entry.name for entry in listing.entries if entry.name not in known)
+    known_names = {TRACKER, OWN_FOLDER, *names}
+    strays = tuple(entry.name for entry in listing.entries if entry.name not in known_names)
     if tracked is not None:  # times tell whether what it does not cover was saved before it or after
         checkpoints = [
             stamped(storage, save) if (save.step or 0) > (tracked.step or 0) else save for save in checkpoints
@@ -153,7 +153,7 @@ def _confirmed(saves: Sequence[Checkpoint], counts: Mapping[str, int], tracked: 
         return
     lower = [save for save in saves if save not in beyond]
     steps = sorted({*(() if named_step is None else (named_step,)), *((save.step or 0) for save in lower)})
-    known = {save.step or 0: counts[save.name] for save in lower if save.name in counts}
+    count_by_step = {save.step or 0: counts[save.name] for save in lower if save.name in counts}
     is_first_epoch = any(counts.get(save.name) == save.step for save in beyond)
     for save in saves:
         step, count = save.step or 0, counts.get(save.name)
@@ -161,10 +161,10 @@ def _confirmed(saves: Sequence[Checkpoint], counts: Mapping[str, int], tracked: 
             yield save
             continue
         is_lowest = not steps and (count in {None, step} or not is_first_epoch)
-        if is_lowest or (steps and _is_confirmed(step, count, steps, known)):
+        if is_lowest or (steps and _is_confirmed(step, count, steps, count_by_step)):
             steps.append(step)
             if named_step is None and count is not None:
-                known[step] = count
+                count_by_step[step] = count
             yield save
         else:
             yield replace(save, findings=(*save.findings, _unconfirmed(save, named_step, count)))
@@ -204,7 +204,7 @@ def _exchanged(counts: Mapping[int, int]) -> dict[int, int]:
     Args:
         counts: Batches of its epoch that each save read, by the step in its name.
     """
-    found: dict[int, int] = {}
+    swaps: dict[int, int] = {}
     for before in {0, *(step - count for step, count in counts.items() if step > count)}:
         by_step = {step: before + count for step, count in counts.items()}
         for start in by_step:
@@ -212,8 +212,8 @@ def _exchanged(counts: Mapping[int, int]) -> dict[int, int]:
             while (then := by_step.get(circle[-1], start)) not in circle:
                 circle.append(then)
             if len(circle) > 1 and by_step.get(circle[-1]) == start:
-                found.update((step, by_step[step]) for step in circle)
-    return found
+                swaps.update((step, by_step[step]) for step in circle)
+    return swaps
 
 
 def _unconfirmed(save: Checkpoint, named_step: int | None, count: int | None) -> Finding:
@@ -277,17 +277,17 @@ def _look(storage: Storage, name: str, options: ScanOptions) -> _Save:
         entries = {entry.name: entry.kind for entry in storage.entries(name)}
     except OSError as error:
         return _Save(name=name, roles=(), data=(), findings=(unreadable(name, error),))
-    found = [OWN_ROLE] if holds_a_model(entries) else []
-    found += [role for role in sorted(entries) if _is_role(storage, name, role, entries[role])]
+    roles = [OWN_ROLE] if holds_a_model(entries) else []
+    roles += [role for role in sorted(entries) if _is_role(storage, name, role, entries[role])]
     data = [
         _shard(storage, f"{name}/{data_file}", None, ShardRole.STATE, options)
         for data_file in sorted(filter(is_data, entries))
     ]
     # What lies beside a model's files goes with them: its config and its tokenizer.
-    strays = [] if OWN_ROLE in found else sorted(entries.keys() - {*found, *filter(is_data, entries), MANIFEST_NAME})
+    strays = [] if OWN_ROLE in roles else sorted(entries.keys() - {*roles, *filter(is_data, entries), MANIFEST_NAME})
     return _Save(
         name=name,
-        roles=tuple(_look_at_role(storage, name, role, options) for role in found),
+        roles=tuple(_look_at_role(storage, name, role, options) for role in roles),
         data=tuple(data),
         findings=tuple(stray(f"{name}/{stray_name}") for stray_name in strays),
     )

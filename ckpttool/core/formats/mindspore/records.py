@@ -129,9 +129,9 @@ class RecordReader:
             raise bad(Code.HEADER_INVALID, "its lengths contradict each other")
         if kind == _MAP_TENSOR:
             return Record(tag, None, (), at, end)
-        known = self._known.get(length)
-        if known is not None and buffer.startswith(known[0], at):
-            return Record(tag, known[1], known[2], at + len(known[0]), end)
+        parts = self._known.get(length)
+        if parts is not None and buffer.startswith(parts[0], at):
+            return Record(tag, parts[1], parts[2], at + len(parts[0]), end)
         type_, dims, begin = _tensor_head(buffer, at, end)
         if len(self._known) < _MAX_KNOWN:
             self._known[length] = (buffer[at:begin], type_, dims)

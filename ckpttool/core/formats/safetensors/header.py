@@ -85,7 +85,7 @@ class Scanner:
         Yields:
             A key, and what `usual` matched; if it did not, the caller consumes the value before the next key.
         """
-        seen: set[str] = set()
+        names: set[str] = set()
         self._expect("{")
         if self._take("}"):
             return
@@ -96,11 +96,11 @@ class Scanner:
             else:
                 key = match[1]
                 self._at = match.end()
-            if key in seen:
+            if key in names:
                 raise InvalidHeaderError(f"the key {quoted(key)} stands twice in one object")
-            if len(seen) == MAX_KEYS:
+            if len(names) == MAX_KEYS:
                 raise TooManyKeysError(f"an object has more than {MAX_KEYS} keys")
-            seen.add(key)
+            names.add(key)
             if match is None:
                 self._expect(":")
             yield key, match
@@ -268,8 +268,8 @@ def metadata_in(text: str) -> tuple[tuple[str, str], ...] | None:
     Raises:
         InvalidHeaderError: It is no header.
     """
-    found = _scan(text, [])
-    return None if found is None else tuple(found)
+    entry = _scan(text, [])
+    return None if entry is None else tuple(entry)
 
 
 def with_metadata(text: str, metadata: Sequence[tuple[str, str]] | None) -> bytes:

@@ -62,30 +62,30 @@ class Safetensors:
             )
             return unread_header(self.name, finding, bytes_read=bytes_read)
         try:
-            known, digits = _parse(source.block, data_begin, facts.scalars)
+            parsed, digits = _parse(source.block, data_begin, facts.scalars)
         except UnicodeDecodeError as error:
             finding = damage(Code.HEADER_INVALID, f"The header is no UTF-8: {error.reason} at its byte {error.start}.")
             return unread_header(self.name, finding, bytes_read=bytes_read)
-        metadata = known.text.metadata
+        metadata = parsed.text.metadata
         if digits is not None:
             metadata = tuple((key, digits if key == CHECKSUM_KEY else value) for key, value in metadata)
-        return _checked(source, known, metadata, bytes_read)
+        return _checked(source, parsed, metadata, bytes_read)
 
 
-def _checked(source: Front, known: ParsedHeader, metadata: tuple[tuple[str, str], ...], bytes_read: int) -> Header:
+def _checked(source: Front, header: ParsedHeader, metadata: tuple[tuple[str, str], ...], bytes_read: int) -> Header:
     """Add to what the header says what the rest of the file says."""
-    text = known.text
+    text = header.text
     checksum, findings = _checksum(metadata, source.stamp.size)
     findings = [*text.findings, *findings]
     if text.schema_hash is not None:
-        findings += _wrong_size(source.stamp.size, known.data_begin + text.data_bytes)
-    if not (text.findings or known.is_canonical):
+        findings += _wrong_size(source.stamp.size, header.data_begin + text.data_bytes)
+    if not (text.findings or header.is_canonical):
         findings.append(_NOT_CANONICAL)
     reading = ScalarReading(scalars=(), findings=(), bytes_read=0)
     if text.schema_hash is not None:
-        if known.last_page is not None and known.scalars.last_read >= known.last_page[0]:
-            source.keep(known.last_page)
-        reading = read_scalars(source, known.scalars)
+        if header.last_page is not None and header.scalars.last_read >= header.last_page[0]:
+            source.keep(header.last_page)
+        reading = read_scalars(source, header.scalars)
     return Header(
         format=FormatName.SAFETENSORS,
         entries=text.entries,
@@ -95,7 +95,7 @@ def _checked(source: Front, known: ParsedHeader, metadata: tuple[tuple[str, str]
         findings=(*findings, *reading.findings),
         bytes_read=bytes_read + reading.bytes_read,
         schema_hash=text.schema_hash,
-        last_page=known.last_page,
+        last_page=header.last_page,
     )
 
 
@@ -202,17 +202,17 @@ def _parse(block: bytearray, end: int, asked: tuple[AskedScalar, ...]) -> tuple[
     """
     digits = re.compile(_CRC_DIGITS).match(block, LENGTH_BYTES, end)
     hole = (end, end) if digits is None else digits.span(1)
-    known = _MEMORY.get(block, end, hole)
-    if known is None:
+    header = _MEMORY.get(block, end, hole)
+    if header is None:
         if end > _MEMORY.limit:  # it could not stay beside another
             _MEMORY.clear()
-        known = _parsed(block, end, asked)
-        if not known.text.findings:
-            _MEMORY.put(block, end, hole, known)
-    elif known.asked != asked:
-        known = replace(known, asked=asked, scalars=plan_scalars(known.text.entries, asked))
-        _MEMORY.put(block, end, hole, known)
-    return known, None if digits is None else digits[1].decode()
+        header = _parsed(block, end, asked)
+        if not header.text.findings:
+            _MEMORY.put(block, end, hole, header)
+    elif header.asked != asked:
+        header = replace(header, asked=asked, scalars=plan_scalars(header.text.entries, asked))
+        _MEMORY.put(block, end, hole, header)
+    return header, None if digits is None else digits[1].decode()
 
 
 def _parsed(block: bytearray, end: int, asked: tuple[AskedScalar, ...]) -> ParsedHeader:
@@ -265,14 +265,14 @@ class HeaderMemory:
             end: Where it ends.
             hole: Part of it that makes no difference.
         """
-        known = self._last
-        if known is None or not _are_equal(known[0], block, end, hole):
-            known = self._held.get(_fingerprint(block, end, hole))
+        header = self._last
+        if header is None or not _are_equal(header[0], block, end, hole):
+            header = self._held.get(_fingerprint(block, end, hole))
             # The fingerprint only finds; the bytes themselves decide.
-            if known is None or not _are_equal(known[0], block, end, hole):
+            if header is None or not _are_equal(header[0], block, end, hole):
                 return None
-            self._last = known
-        return known[1]
+            self._last = header
+        return header[1]
 
     def put(self, block: bytearray, end: int, hole: tuple[int, int], parsed: ParsedHeader) -> None:
         """Keep what a header parsed to, and forget the oldest where that is too much."""
@@ -287,10 +287,10 @@ class HeaderMemory:
                 self._forget(next(iter(self._held)))
 
     def _forget(self, fingerprint: int) -> None:
-        known = self._held.pop(fingerprint, None)
-        if known is not None:
-            self._bytes -= len(known[0][0]) + len(known[0][1])
-            if known is self._last:
+        header = self._held.pop(fingerprint, None)
+        if header is not None:
+            self._bytes -= len(header[0][0]) + len(header[0][1])
+            if header is self._last:
                 self._last = None
 
     def clear(self) -> None:
@@ -301,8 +301,8 @@ class HeaderMemory:
             self._bytes = 0
 
 
-def _are_equal(known: _Bytes, block: bytearray, end: int, hole: tuple[int, int]) -> bool:
-    before, behind = known
+def _are_equal(cached: _Bytes, block: bytearray, end: int, hole: tuple[int, int]) -> bool:
+    before, behind = cached
     return (
         (len(before), len(behind)) == (hole[0], end - hole[1])
         # Not slices, which would be copies, nor memoryviews, which are compared element by element.

@@ -105,11 +105,11 @@ def slice_names(storage: Storage, path: str) -> dict[int, str]:
     folder, _, name = path.rpartition("/")
     record = f"{folder}/.metadata" if folder else ".metadata"
     try:
-        found = read_dcp_metadata(storage.small_file(record, limit=MOST_METADATA_BYTES))
+        metadata = read_dcp_metadata(storage.small_file(record, limit=MOST_METADATA_BYTES))
     except (OSError, BrokenPickleError):
         return {}
     parts: dict[str, list[Slice]] = defaultdict(list)
-    for slice_ in sorted(found.slices):
+    for slice_ in sorted(metadata.slices):
         parts[slice_.name].append(slice_)
     names: dict[int, str] = {}
     for fqn, slices in parts.items():

@@ -334,9 +334,9 @@ class PickleReader:
     def _mark(self) -> None:
         """Pass over a MARK; it may begin the tuple that names a tensor's storage."""
         with suppress(OddError):
-            found = self._ahead().storage()
+            storage = self._ahead().storage()
             if len(self._names.storages) < MOST_STORAGES:
-                self._names.storages.setdefault(found.key, found)
+                self._names.storages.setdefault(storage.key, storage)
         self._at += 1
         self._below = self._top = _NO_TEXT
 

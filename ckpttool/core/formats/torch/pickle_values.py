@@ -93,9 +93,9 @@ class Machine:
         end = self.at + length
         if not 0 <= length <= len(self.data) - self.at:
             raise BrokenPickleError(f"at byte {self.at}: {length} bytes are announced, and the pickle ends before")
-        found = self.data[self.at : end]
+        piece = self.data[self.at : end]
         self.at = end
-        return found
+        return piece
 
     def number(self, width: int, *, signed: bool = False) -> int:
         """Return the next bytes as a number."""
@@ -108,9 +108,9 @@ class Machine:
     def line(self, codec: str = "utf-8") -> str:
         """Return the rest of the line."""
         end = self.data.index(b"\n", self.at, self.at + _MOST_LINE)
-        found = self.data[self.at : end]
+        line = self.data[self.at : end]
         self.at = end + 1
-        return found.decode(codec, "surrogateescape" if codec == "utf-8" else "strict")
+        return line.decode(codec, "surrogateescape" if codec == "utf-8" else "strict")
 
     # What opcodes do.
 
@@ -129,9 +129,9 @@ class Machine:
     def since_mark(self) -> list[Any]:
         """Take all values since the last mark off the stack."""
         begin = self._marks.pop()
-        found = self._stack[begin:]
+        values = self._stack[begin:]
         del self._stack[begin:]
-        return found
+        return values
 
     def drop(self) -> None:
         """Throw the last value away, or a mark."""
@@ -146,9 +146,9 @@ class Machine:
 
     def pack(self, count: int) -> None:
         """Put the last values together."""
-        found = tuple(self._stack[len(self._stack) - count :])
+        items = tuple(self._stack[len(self._stack) - count :])
         del self._stack[len(self._stack) - count :]
-        self.push(found)
+        self.push(items)
 
     def recall(self, place: int) -> None:
         """Put a remembered value on the stack."""
@@ -222,12 +222,12 @@ class Machine:
 
     def stored(self, ident: object) -> None:
         """Push what torch keeps outside the pickle."""
-        found: object = None
+        storage: object = None
         if isinstance(ident, tuple) and len(ident) >= 5 and ident[0] == "storage":  # noqa: PLR2004  its key, kind, size
             kind = ident[1].name.rpartition(".")[2] if isinstance(ident[1], Global) else ""
             if isinstance(ident[2], str) and type(ident[4]) is int and ident[4] >= 0:
-                found = Stored(ident[2], kind, ident[4])
-        self.push(found)
+                storage = Stored(ident[2], kind, ident[4])
+        self.push(storage)
 
 
 def _line_number(machine: Machine) -> None:

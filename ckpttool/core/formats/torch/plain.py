@@ -64,8 +64,8 @@ def _main_record(archive: FilePart) -> tuple[int, int]:
 
 
 def _legacy_or_plain(data: bytes) -> object:
-    found = read_values(data)
-    return read_values(data, behind=_BEFORE_LEGACY) if found == _LEGACY_MAGIC else found
+    values = read_values(data)
+    return read_values(data, behind=_BEFORE_LEGACY) if values == _LEGACY_MAGIC else values
 
 
 def _grown(source: FilePart, read: Callable[[bytes], object]) -> object:

@@ -152,12 +152,12 @@ class SliceMachine(Machine):
     def named(self, module: object, name: object) -> None:
         """Push a name."""
         super().named(module, name)
-        found = self._stack[-1]
-        if found != GETATTR:  # what is asked of it counts
-            self.calls.add(found)
-        passing = {CHUNK: self._chunk_again, TENSOR: self._tensor_again, INDEX: self._slice_again}.get(found)
+        top = self._stack[-1]
+        if top != GETATTR:  # what is asked of it counts
+            self.calls.add(top)
+        passing = {CHUNK: self._chunk_again, TENSOR: self._tensor_again, INDEX: self._slice_again}.get(top)
         if passing is not None:
-            self._passing[id(found)] = found, passing
+            self._passing[id(top)] = top, passing
 
     def call(self, by: object, args: tuple[Any, ...]) -> None:
         """Note a call. The member of an enumeration, as Python up to 3.11.3 writes it, counts as a dotted name."""
@@ -169,10 +169,10 @@ class SliceMachine(Machine):
 
     def _keys_again(self) -> None:
         """Pass over the keys that lead to a tensor in what was saved, which stand behind its name."""
-        found = _KEYS.match(self.data, self.at)
-        if found is None:
+        match = _KEYS.match(self.data, self.at)
+        if match is None:
             return
-        key_texts = _EACH_KEY.findall(found[0])
+        key_texts = _EACH_KEY.findall(match[0])
         if any(length and len(text) != length[0] for length, text, _ in key_texts):
             return  # one of the texts holds what ends a text: they were not told apart rightly
         keys: list[object] = []
@@ -182,7 +182,7 @@ class SliceMachine(Machine):
             keys.append(self._numbered[-1] if length else self._at(recall))
         self._numbered.append(tuple(keys))
         self._stack.append(self._numbered[-1])
-        self.at = found.end()
+        self.at = match.end()
 
     def _at(self, recall: bytes) -> Any:  # noqa: ANN401  whatever the pickle put there
         return self._numbered[recall[1] if len(recall) == 2 else int.from_bytes(recall[1:], "little")]  # noqa: PLR2004
@@ -190,7 +190,7 @@ class SliceMachine(Machine):
     def _are(self, recalls: tuple[bytes, ...], kind: int) -> bool:
         """Tell whether what is recalled is what is meant: for all slices but the first it was looked at before."""
         if self._known[kind] != recalls:
-            if any(self._at(recall) != meant for recall, meant in zip(recalls, _MEANT[kind], strict=True)):
+            if any(self._at(recall) != expected for recall, expected in zip(recalls, _MEANT[kind], strict=True)):
                 return False
             self._known[kind] = recalls
         return True
@@ -211,10 +211,10 @@ class SliceMachine(Machine):
 
     def _text(self, recall: bytes | None, text: bytes | None) -> str:
         if text is None:
-            found = self._at(recall or b"")
-            if not isinstance(found, str):
+            recalled = self._at(recall or b"")
+            if not isinstance(recalled, str):
                 raise BrokenPickleError(f"at byte {self.at}: a name in it is no text")
-            return found
+            return recalled
         decoded = text.decode("utf-8", "surrogatepass")
         self._numbered.append(decoded)
         return decoded
@@ -222,10 +222,10 @@ class SliceMachine(Machine):
     def _chunk_again(self, begin: int) -> bool:
         """Pass over all parts that follow one another, and push them."""
         data, numbered, match = self.data, self._numbered, _CHUNK_AGAIN.match
-        found = match(data, begin)
+        matched = match(data, begin)
         passed = False
-        while found is not None:
-            chunk_class, offsets, number_bytes, recall, sizes, other, again = found.groups()
+        while matched is not None:
+            chunk_class, offsets, number_bytes, recall, sizes, other, again = matched.groups()
             if not self._are((chunk_class, offsets, sizes), _OF_CHUNK):
                 break
             place = len(numbered)
@@ -233,8 +233,8 @@ class SliceMachine(Machine):
             chunk = Chunk(self._size(number_bytes, recall), self._size(other, again))
             numbered[place] = chunk
             self._stack.append(chunk)
-            passed, begin = True, found.end()
-            found = match(data, begin)
+            passed, begin = True, matched.end()
+            matched = match(data, begin)
         if passed:
             self.at = begin
         return passed
@@ -259,13 +259,13 @@ class SliceMachine(Machine):
     def _slice_again(self, begin: int) -> bool:
         """Pass over all slices that follow one another, and keep them."""
         data, numbered, match, keep = self.data, self._numbered, _SLICE_AGAIN.match, self.slices.append
-        found = match(data, begin)
+        matched = match(data, begin)
         passed = False
-        while found is not None:
+        while matched is not None:
             (
                 index_class, fqn, name, name_length, name_text, index, offsets, number_bytes, recall,
                 info, path_key, path, path_length, path_text, offset_key, offset, length_key, length,
-            ) = found.groups()  # fmt: skip
+            ) = matched.groups()  # fmt: skip
             if name_text is not None and len(name_text) != name_length[0]:
                 break
             if path_text is not None and len(path_text) != path_length[0]:
@@ -282,8 +282,8 @@ class SliceMachine(Machine):
             numbered += (None, None)
             file = self._text(path, path_text)
             keep(Slice(name_read, file, _number(offset), _number(length), False))  # noqa: FBT003  positions are a third faster
-            passed, begin = True, found.end()
-            found = match(data, begin)
+            passed, begin = True, matched.end()
+            matched = match(data, begin)
         if passed:
             self.at = begin
         return passed
@@ -301,10 +301,10 @@ _OF_CHUNK, _OF_TENSOR, _OF_SLICE, _OF_PLACED_SLICE = range(4)
 
 
 def _number(number_bytes: bytes) -> int:
-    found = int.from_bytes(number_bytes[2:] if number_bytes[0] == _LONG1 else number_bytes[1:], "little")
+    number = int.from_bytes(number_bytes[2:] if number_bytes[0] == _LONG1 else number_bytes[1:], "little")
     if number_bytes[-1] & 0x80 and number_bytes[0] in _SIGNED:
         raise BrokenPickleError("a size or an offset in it is below zero")
-    return found
+    return number
 
 
 _LONG1, _MEMOIZE = b"\x8a\x94"

@@ -135,5 +135,5 @@ def archive_begin(source: ByteSource, end: int) -> tuple[int | None, int]:
     if len(tail) == _END64.size + _LOCATOR.size + _END.size and tail.startswith(b"PK\x06\x06"):
         *_, length, begin = _END64.unpack_from(tail)
         before = len(tail)
-    found = end - before - length - begin
-    return found if 0 <= found < end else None, len(tail)
+    begin_at = end - before - length - begin
+    return begin_at if 0 <= begin_at < end else None, len(tail)

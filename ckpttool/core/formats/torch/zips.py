@@ -49,11 +49,11 @@ def read_zips(source: ByteSource, *, thoroughly: bool) -> ZipDirectory:
     entries: list[ZipEntry] = []
     for begin, end in spans:
         part = FilePart(source, begin, end)
-        found = read_zip_directory(part)
-        pickled, pickle_bytes = look_at_pickles(part, found.entries)
-        nbytes += found.bytes_read + pickle_bytes
-        findings += [_placed(finding, begin) for finding in (*found.findings, *pickled)]
-        entries += [_in_slice(entry, begin) for entry in found.entries]
+        directory = read_zip_directory(part)
+        pickled, pickle_bytes = look_at_pickles(part, directory.entries)
+        nbytes += directory.bytes_read + pickle_bytes
+        findings += [_placed(finding, begin) for finding in (*directory.findings, *pickled)]
+        entries += [_in_slice(entry, begin) for entry in directory.entries]
         if len(findings) >= MAX_FINDINGS:
             break
     grave = worst(findings) > Severity.SUSPECT
@@ -82,11 +82,11 @@ def zips_contents(source: ByteSource, records: Iterable[ZipEntry], names: Mappin
     values: list[tuple[str, Value]] = []
     unread = 0
     for begin, own_records in sorted(slices.items()):
-        found = torch_contents(FilePart(source, begin, source.stamp.size), own_records)
+        contents = torch_contents(FilePart(source, begin, source.stamp.size), own_records)
         name = names.get(begin, f"slice at byte {begin}")
-        entries += [_as_part_of(entry, name, begin) for entry in found.entries]
-        values += [(_joined(name, path), value) for path, value in found.values]
-        unread += found.unread
+        entries += [_as_part_of(entry, name, begin) for entry in contents.entries]
+        values += [(_joined(name, path), value) for path, value in contents.values]
+        unread += contents.unread
     return TorchContents(entries=tuple(entries), values=tuple(values), unread=unread)
 
 

@@ -175,13 +175,13 @@ _MOST_SHORT = 3
 
 def _short(answer: Listing) -> list[str]:
     """Say which shards of the saves shown may be cut off, as far as sizes alone tell."""
-    found = [
+    short = [
         f"maybe cut off: {shown(shard.path)} has {nbytes} bytes, that rank's of {shown(other.name)} has {usual}"
         for _, other, shard, nbytes, usual in shorter_shards(newest_first(answer.inventory.checkpoints))
     ]
-    rest = len(found) - _MOST_SHORT
+    rest = len(short) - _MOST_SHORT
     more = [f"and {counted(rest, 'other shard')} {'is' if rest == 1 else 'are'} shorter, too"] if rest > 0 else []
-    return [*found[:_MOST_SHORT], *more]
+    return [*short[:_MOST_SHORT], *more]
 
 
 class _Column(NamedTuple):

@@ -50,8 +50,8 @@ def yaml(answer: Resolution) -> str:
     """Spell the settings as YAML to paste, and what else a reader of the config wants to know as comments."""
     plan = answer.decision
     if isinstance(plan, NoResumePoint):
-        known = "nothing" if plan.is_sure else "not known what"
-        return f"# {known} to resume from in {shown(plan.root)}: ckpttool resolve says why"
+        reason = "nothing" if plan.is_sure else "not known what"
+        return f"# {reason} to resume from in {shown(plan.root)}: ckpttool resolve says why"
     checkpoint = plan.point.checkpoint
     remarks = [f"ckpttool: resume from {checkpoint.name}, {at_step(checkpoint.step)}", lost(plan)]
     remarks += [f"{name}: {value}" for name, value in beside_settings(plan)]
@@ -331,12 +331,12 @@ def lost(plan: ResumePlan) -> str:
     """Say how many steps are done again."""
     lost, rejected = plan.point.lost_steps, plan.point.rejected
     if plan.point.may_lose_more:
-        known = (
+        cost = (
             f"At least {counted(lost, 'step')} to be done again"
             if lost
             else "How many steps are to be done again is not known"
         )
-        return f"{known}: something newer does not tell its step."
+        return f"{cost}: something newer does not tell its step."
     if not lost:  # what was trained since the newest save, no save can tell
         on_course = [
             rejection

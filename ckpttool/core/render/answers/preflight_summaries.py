@@ -30,8 +30,8 @@ def checkpoint_summary(decision: ResumePlan | NoResumePoint) -> str:
     if isinstance(decision, NoResumePoint):
         if seen_in_part(decision.findings):
             return f"unknown from this machine alone: {decision.root}"
-        known = "nothing to resume from" if decision.is_sure else "not known what to resume from"
-        return f"{known} in {decision.root}"
+        result = "nothing to resume from" if decision.is_sure else "not known what to resume from"
+        return f"{result} in {decision.root}"
     point = decision.point
     ranks = point.checkpoint.topology.world_size
     on = "whole" if ranks is None else f"whole {on_all(ranks)}"
@@ -53,8 +53,8 @@ def health_summary(checkpoint: Checkpoint, recorded: Health, *, torn: bool = Fal
     """
     nothing = "what is recorded cannot be read" if torn else "nothing is recorded"
     if checkpoint.health is recorded:
-        known = recorded is not Health.UNKNOWN
-        return f"{recorded.value}, as it was recorded" if known else f"unknown: {nothing}"
+        is_known = recorded is not Health.UNKNOWN
+        return f"{recorded.value}, as it was recorded" if is_known else f"unknown: {nothing}"
     if recorded is Health.UNKNOWN:
         return f"{checkpoint.health.value}, by the log; {nothing}"
     return f"{checkpoint.health.value}, by the log; {recorded.value} is recorded"
@@ -62,9 +62,9 @@ def health_summary(checkpoint: Checkpoint, recorded: Health, *, torn: bool = Fal
 
 def config_summary(findings: Iterable[Finding], silenced: Sequence[Finding] = ()) -> str:
     """Count what is wrong with a config, and what its own comments allow."""
-    found = tuple(findings)
-    problems = len(blocking(found))
-    notes = len(found) - problems
+    listed = tuple(findings)
+    problems = len(blocking(listed))
+    notes = len(listed) - problems
     counts = [counted(problems, "problem")] if problems else []
     counts += [counted(notes, "note")] if notes else []
     allowed = f"; {len(silenced)} allowed by a comment" if silenced else ""

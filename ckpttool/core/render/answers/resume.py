@@ -153,10 +153,10 @@ class _Section(dict[str, "str | _Section"]):
     """Keys of a config, each with its value as YAML, or with the section that it heads."""
 
     def within(self, name: str) -> _Section:
-        found = self.setdefault(name, _Section())
-        if isinstance(found, str):
+        subsection = self.setdefault(name, _Section())
+        if isinstance(subsection, str):
             raise TypeError(f"{name} is a setting and a section")
-        return found
+        return subsection
 
     def lines(self, indent: str = "") -> Iterator[str]:
         for key, value in self.items():

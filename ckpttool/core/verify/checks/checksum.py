@@ -140,9 +140,9 @@ def _embedded(observed: Observation, content: PassResult, checksum: Checksum) ->
 def _records(observed: Observation, content: PassResult) -> Iterator[Finding]:
     recorded = {record.begin: record for record in observed.records.entries} if observed.records else {}
     names: dict[int, str] | None = None
-    for seen in content.entries:
-        record = recorded.get(seen.entry.spans[0][0])
-        if record is None or seen.crc32 == record.crc32:
+    for entry in content.entries:
+        record = recorded.get(entry.entry.spans[0][0])
+        if record is None or entry.crc32 == record.crc32:
             continue
         begin = _slice_begin(observed, record.name)
         if begin is not None and names is None:
@@ -150,7 +150,7 @@ def _records(observed: Observation, content: PassResult) -> Iterator[Finding]:
         tensor = None if begin is None else (names or {}).get(begin)
         where = quoted(record.name) if tensor is None else f"{quoted(tensor)}, in the slice at byte {begin},"
         what = f"the CRC32 of zip record {where}" if tensor is None else f"the CRC32 of {where}"
-        yield replace(_mismatch(observed, what, record.crc32, seen.crc32), tensor=tensor)
+        yield replace(_mismatch(observed, what, record.crc32, entry.crc32), tensor=tensor)
 
 
 def _slice_begin(observed: Observation, name: str) -> int | None:
@@ -212,10 +212,10 @@ def differing_sha256(path: str, expected: str, actual: str | None) -> tuple[Find
 
 
 def _mismatch(observed: Observation, what: str, expected: int | None, actual: int | None) -> Finding:
-    found = f", computed {actual:08x}" if actual is not None else ""
+    computed = f", computed {actual:08x}" if actual is not None else ""
     return damage(
         Code.CHECKSUM_MISMATCH,
-        f"{what} does not agree (recorded {expected or 0:08x}{found}): the content changed after it was saved",
+        f"{what} does not agree (recorded {expected or 0:08x}{computed}): the content changed after it was saved",
         path=observed.task.path,
         expected=f"{expected or 0:08x}",
         actual=None if actual is None else f"{actual:08x}",

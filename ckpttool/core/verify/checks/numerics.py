@@ -133,10 +133,10 @@ def stats_of(content: PassResult) -> StatColumns:
     absmax: list[float] = []
     norms: list[float] = []
     odd: dict[int, Oddity] = {}
-    for seen in content.entries:
-        if seen.numeric is None:
+    for entry in content.entries:
+        if entry.numeric is None:
             continue
-        numbers = seen.numeric.stats(seen.entry.name)
+        numbers = entry.numeric.stats(entry.entry.name)
         if not numbers.finite or numbers.denormal_only:
             odd[len(kinds)] = (numbers.nans, numbers.infinities, numbers.denormal_only)
         kinds.append((numbers.name, numbers.dtype, numbers.elements))

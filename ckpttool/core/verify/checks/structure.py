@@ -190,12 +190,12 @@ def _text_hash(pairs: _Pairs) -> str:
 def _one_bit_off(pairs: _Pairs) -> tuple[Finding, ...]:
     findings = []
     for key, value in pairs:
-        known = _VALUES.get(key)
-        if known is None:
+        values = _VALUES.get(key)
+        if values is None:
             close = next((word for word in _VALUES if _one_bit_apart(word, key)), None)
             corrected = key
         else:
-            close = None if value in known else next((word for word in known if _one_bit_apart(word, value)), None)
+            close = None if value in values else next((word for word in values if _one_bit_apart(word, value)), None)
             corrected = value
         if close is not None:
             message = f"The header's metadata say {quoted(corrected)}, which is one bit away from {quoted(close)}."

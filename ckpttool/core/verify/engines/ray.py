@@ -267,8 +267,8 @@ def _of_this_tree(observed: Observation, host: str) -> Observation:
         return observed
     if stamp == here or here != task.listed:  # somebody writes it, which its look tells
         return observed
-    seen = "does not see it" if stamp is None else "sees another file in its place"
-    return failed(task, f"{host} {seen}: --engine ray reads disks that all nodes share; of others: ckpttool part")
+    problem = "does not see it" if stamp is None else "sees another file in its place"
+    return failed(task, f"{host} {problem}: --engine ray reads disks that all nodes share; of others: ckpttool part")
 
 
 def look(version: str, tasks: Packed, timeout: float) -> tuple[str, str, list[int], Packed | None]:
@@ -289,10 +289,10 @@ def look(version: str, tasks: Packed, timeout: float) -> tuple[str, str, list[in
         observed = list(ThreadEngine(jobs=1, timeout=timeout, work=_work).run(batch))
     place_of = {(task.path, task.part): place for place, task in enumerate(batch)}
     places = [place_of[observation.task.path, observation.task.part] for observation in observed]
-    seen = packed(observed)
-    for fields in (seen.shared, seen.own):
+    columns = packed(observed)
+    for fields in (columns.shared, columns.own):
         fields.pop("task", None)
-    return host, __version__, places, seen
+    return host, __version__, places, columns
 
 
 def _work(task: CheckTask) -> Observation:

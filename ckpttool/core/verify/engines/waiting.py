@@ -195,19 +195,21 @@ class OnceEngine:
         """Yield one observation a task: those that are known first."""
         left = []
         for task in tasks:
-            known = self._kept.seen.get(task)
-            if known is None or not self._is_same(known):
+            observation = self._kept.seen.get(task)
+            if observation is None or not self._is_same(observation):
                 left.append(task)
             else:
                 self._done(task)
-                yield known
+                yield observation
         for observed in self._engine.run(left) if left else ():
             if self._kept.takes:
                 self._kept.seen[observed.task] = observed
             yield observed
 
-    def _is_same(self, known: Observation) -> bool:
+    def _is_same(self, observation: Observation) -> bool:
         try:
-            return known.report.stamp is not None and self._stamp(known.task.path) == known.report.stamp
+            return (
+                observation.report.stamp is not None and self._stamp(observation.task.path) == observation.report.stamp
+            )
         except OSError:
             return False

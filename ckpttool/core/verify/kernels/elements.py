@@ -70,15 +70,15 @@ def doubles(dtype: DType, data: memoryview) -> Array:
     """
     np: Any = numpy()
     if dtype in _EIGHT_BITS:
-        found = _table(dtype)[np.frombuffer(data, np.uint8)]
+        values = _table(dtype)[np.frombuffer(data, np.uint8)]
     else:
         if dtype is DType.BF16:
             narrow = np.left_shift(np.frombuffer(data, "<u2"), 16, dtype=np.uint32).view(np.float32)
         else:
             narrow = np.frombuffer(data, _NATIVE[dtype])
         with np.errstate(invalid="ignore"):  # of NaN that signal
-            found = narrow.astype(np.float64)
-    result: Array = found
+            values = narrow.astype(np.float64)
+    result: Array = values
     return result
 
 
@@ -132,13 +132,13 @@ class Measure:
                 ends += (float(values.min()), float(values.max()))
             if self._passed is not None:
                 self._passed(len(data))
-        seen = None if fold is None else fold.partial().stats(entry.name)
+        measured = None if fold is None else fold.partial().stats(entry.name)
         return ElementStats(
             elements=elements,
-            nans=0 if seen is None else seen.nans,
-            infinities=0 if seen is None else seen.infinities,
+            nans=0 if measured is None else measured.nans,
+            infinities=0 if measured is None else measured.infinities,
             zeros=zeros,
             least=min(ends, default=None),
             greatest=max(ends, default=None),
-            norm=squares**0.5 if seen is None else seen.norm,
+            norm=squares**0.5 if measured is None else measured.norm,
         )

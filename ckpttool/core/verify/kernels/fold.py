@@ -136,8 +136,8 @@ class NumericFold:
         bits: Array = self._np.frombuffer(data, dtype=self._unsigned)
         if not bits.flags.aligned:
             bits = self._aligned(bits)
-        seen, layout = self._seen, self._layout
-        seen.elements += len(bits)
+        counts, layout = self._seen, self._layout
+        counts.elements += len(bits)
         highest_of = self._np.maximum.reduce  # `bits.max()` spends longer on its way to the same place
         highest = max(
             int(highest_of(bits.view(self._signed))) & layout.magnitude_mask,
@@ -146,8 +146,8 @@ class NumericFold:
         if highest > layout.largest_finite:
             self._measure_sick(bits)
         elif highest:
-            seen.absmax_bits = max(seen.absmax_bits, highest)
-            seen.squares += self._squares(bits, layout.value(highest))
+            counts.absmax_bits = max(counts.absmax_bits, highest)
+            counts.squares += self._squares(bits, layout.value(highest))
 
     def _aligned(self, bits: Array) -> Array:
         """Copy elements to where they start at a whole word; numpy is slow on others."""
@@ -157,16 +157,16 @@ class NumericFold:
 
     def _measure_sick(self, bits: Array) -> None:
         """Count NaN and infinities, and look at the other elements without them. Slow, and rare."""
-        np, layout, seen = self._np, self._layout, self._seen
+        np, layout, counts = self._np, self._layout, self._seen
         for begin in range(0, len(bits), EXACT_ELEMENTS):
             magnitudes = bits[begin : begin + EXACT_ELEMENTS] & bits.dtype.type(layout.magnitude_mask)
             finite = magnitudes[magnitudes <= layout.largest_finite]
             infinities = 0 if layout.infinity is None else int(np.count_nonzero(magnitudes == layout.infinity))
-            seen.infinities += infinities
-            seen.nans += len(magnitudes) - len(finite) - infinities
+            counts.infinities += infinities
+            counts.nans += len(magnitudes) - len(finite) - infinities
             highest = int(finite.max()) if len(finite) else 0
-            seen.absmax_bits = max(seen.absmax_bits, highest)
-            seen.squares += self._exact_squares(finite, layout.value(highest))
+            counts.absmax_bits = max(counts.absmax_bits, highest)
+            counts.squares += self._exact_squares(finite, layout.value(highest))
 
     def _squares(self, bits: Array, absmax: float) -> int:
         """Return the sum of squares, in units, of finite elements of which `absmax` is the largest."""

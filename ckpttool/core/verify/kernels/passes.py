@@ -115,11 +115,11 @@ class PassResult:
             ValueError: A tensor was not seen whole, or CRC32s were not asked for.
         """
         parts = []
-        for seen in self.entries:
-            if seen.crc32 is None or not seen.whole:
-                raise ValueError(f"{seen.entry.name}: no CRC32 of the whole tensor")
-            name, nbytes = seen.entry.name, seen.entry.nbytes
-            parts.append(EntryBytes(name=name, crc32=seen.crc32, nbytes=nbytes, integer=seen.integer))
+        for entry in self.entries:
+            if entry.crc32 is None or not entry.whole:
+                raise ValueError(f"{entry.entry.name}: no CRC32 of the whole tensor")
+            name, nbytes = entry.entry.name, entry.entry.nbytes
+            parts.append(EntryBytes(name=name, crc32=entry.crc32, nbytes=nbytes, integer=entry.integer))
         return entries_crc(parts)
 
 
@@ -142,17 +142,19 @@ def join_passes(parts: Sequence[PassResult]) -> PassResult:
             raise ValueError(f"parts do not join: one ends at {before.end}, the next begins at {after.begin}")
     if len(ordered) == 1 and not any(before.entry == after.entry for before, after in pairwise(ordered[0].entries)):
         return ordered[0]
-    seen: dict[TensorEntry, EntryDigest] = {}
+    digests: dict[TensorEntry, EntryDigest] = {}
     for digest in (digest for part in ordered for digest in part.entries):
-        known = seen.get(digest.entry)
+        digest_before = digests.get(digest.entry)
         # An entry without bytes is in every part.
-        seen[digest.entry] = digest if known is None or not digest.entry.nbytes else known.join(digest)
+        digests[digest.entry] = (
+            digest if digest_before is None or not digest.entry.nbytes else digest_before.join(digest)
+        )
     return PassResult(
         begin=ordered[0].begin,
         end=ordered[-1].end,
         chunks=tuple(chunk for part in ordered for chunk in part.chunks),
         xxh128=ordered[0].xxh128 if len(ordered) == 1 else None,
         sha256=ordered[0].sha256 if len(ordered) == 1 else None,
-        entries=tuple(sorted(seen.values(), key=lambda digest: file_order(digest.entry))),
+        entries=tuple(sorted(digests.values(), key=lambda digest: file_order(digest.entry))),
         tensors=join_tensors(tensors) if (tensors := [part.tensors for part in ordered if part.tensors]) else None,
     )

@@ -67,17 +67,17 @@ def _is_text(name: str) -> bool:
     return not any("\ud800" <= character <= "\udfff" for character in name)
 
 
-def join_tensors(seen: Sequence[TensorsSeen]) -> TensorsSeen:
+def join_tensors(parts: Sequence[TensorsSeen]) -> TensorsSeen:
     """Return what passes over consecutive parts of a file tell together; a tensor with a gap stays unknown."""
-    whole = [pair for seen_part in seen for pair in seen_part.whole]
-    known: dict[str, TensorPart] = {}
-    for part in sorted((part for seen_part in seen for part in seen_part.parts), key=lambda part: part.begin):
-        before = known.get(part.name)
+    whole = [pair for seen_part in parts for pair in seen_part.whole]
+    by_name: dict[str, TensorPart] = {}
+    for part in sorted((part for seen_part in parts for part in seen_part.parts), key=lambda part: part.begin):
+        before = by_name.get(part.name)
         if before is not None and (before.end, before.nbytes) == (part.begin, part.nbytes):
-            known[part.name] = _joined(before, part)
+            by_name[part.name] = _joined(before, part)
         elif not part.begin:
-            known[part.name] = part
-    whole += [(part.name, _digest(part.nbytes, part.pieces)) for part in known.values() if part.end == part.nbytes]
+            by_name[part.name] = part
+    whole += [(part.name, _digest(part.nbytes, part.pieces)) for part in by_name.values() if part.end == part.nbytes]
     return TensorsSeen(whole=tuple(whole))
 
 

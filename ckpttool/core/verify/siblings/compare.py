@@ -37,12 +37,12 @@ def compare_in_turn(
     """As `compare_siblings`: with a second sibling only where the first leaves something open, and so on."""
     if not any(report.role in COMPARED and report.schema_hash is not None for report in reports):
         return []
-    known: list[Sibling] = []
-    findings = compare_siblings(reports, known, by_tensors, is_complete=is_complete, sealed=sealed)
+    compared: list[Sibling] = []
+    findings = compare_siblings(reports, compared, by_tensors, is_complete=is_complete, sealed=sealed)
     for sibling in siblings:
-        known.append(sibling)
-        findings = compare_siblings(reports, known, by_tensors, is_complete=is_complete, sealed=sealed)
-        if not findings and are_all_paired(reports, known):
+        compared.append(sibling)
+        findings = compare_siblings(reports, compared, by_tensors, is_complete=is_complete, sealed=sealed)
+        if not findings and are_all_paired(reports, compared):
             break
     return findings
 
@@ -159,15 +159,15 @@ def without_witness(
         alone = [report for report in alone if report.path not in paired]
         if not alone:
             return
-    known: dict[str, list[Pair]] = defaultdict(list)
+    pairs_by_path: dict[str, list[Pair]] = defaultdict(list)
     for sibling in later:
         for pair in Peers(alone, [sibling]).pairs:
-            known[pair.now.path].append(pair)
-        alone = [report for report in alone if _are_all_different(report, known[report.path])]
+            pairs_by_path[pair.now.path].append(pair)
+        alone = [report for report in alone if _are_all_different(report, pairs_by_path[report.path])]
         if not alone:
             return
     for report in alone:
-        if len(pairs := known[report.path]) > 1:
+        if len(pairs := pairs_by_path[report.path]) > 1:
             yield _tied(_schema_differs(report, pairs[-1].then, unchanged=0, same_run=False), pairs[-1])
 
 
@@ -395,10 +395,10 @@ class _Step:
 def _steps(peers: Peers) -> list[_Step]:
     steps = []
     schemas = {report.path: report.schema_hash for report in peers.reports}
-    for sibling, known in peers.by_sibling():
+    for sibling, past_reports in peers.by_sibling():
         pages = {
             place: then.tail_hash
-            for place, then in known.items()
+            for place, then in past_reports.items()
             # The end of a `.ckpt` holds names, too: one with other names tells nothing of what follows them.
             if then.tail_hash is not None
             and (then.format is not FormatName.MINDSPORE_CKPT or then.schema_hash == schemas[place])
@@ -407,7 +407,7 @@ def _steps(peers: Peers) -> list[_Step]:
         for report in peers.reports:
             if report.path in pages:
                 everyone[report.schema_hash][pages[report.path]] += 1
-        zeros = frozenset(pages[place] for place, then in known.items() if then.zero_tail and place in pages)
+        zeros = frozenset(pages[place] for place, then in past_reports.items() if then.zero_tail and place in pages)
         steps.append(_Step(same_run=sibling.same_run, pages=pages, everyone=everyone, zeros=zeros))
     return steps
 
@@ -417,7 +417,7 @@ def _copies(group: Sequence[ShardReport], steps: Sequence[_Step]) -> Iterator[Fi
     # Who is known at most steps says most about the others.
     group = sorted(group, key=lambda report: -sum(report.path in step.pages for step in steps))
     family = _families(group, steps)
-    found: dict[str, Finding] = {}
+    by_path: dict[str, Finding] = {}
     for index, step in enumerate(steps):
         then = _GroupAtStep(group, step, family)
         for report in then.odd_ones() if step.same_run else ():
@@ -432,9 +432,9 @@ def _copies(group: Sequence[ShardReport], steps: Sequence[_Step]) -> Iterator[Fi
                 # The step may be the damaged one. A second step must know the two as different.
                 times = sum({report.path, like.path} <= step.pages.keys() for step in steps)
                 severity = Severity.NOTE if times == 1 else Severity.SUSPECT
-            known = found.get(report.path)
-            if known is None or known.severity < severity:
-                found[report.path] = Finding(
+            finding = by_path.get(report.path)
+            if finding is None or finding.severity < severity:
+                by_path[report.path] = Finding(
                     code=Code.SCHEMA_DIFFERS,
                     severity=severity,
                     message=f"ends like {like.path}, and at another step these two ranks differ: "
@@ -442,7 +442,7 @@ def _copies(group: Sequence[ShardReport], steps: Sequence[_Step]) -> Iterator[Fi
                     path=report.path,
                     remedy=OWN_FILE,
                 )
-    yield from found.values()
+    yield from by_path.values()
 
 
 def _are_equal(report: ShardReport, other: ShardReport, step: _Step) -> bool:

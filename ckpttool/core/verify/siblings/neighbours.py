@@ -190,16 +190,18 @@ class Peers:
             self.alike[pair.then.schema_hash].append(pair)
 
     def _pair(self, report: ShardReport) -> Pair | None:
-        for sibling, known in self._known:
-            then = known.get(_place(report))
+        for sibling, past_reports in self._known:
+            then = past_reports.get(_place(report))
             if then is not None and _is_sound(then, beside=report):
                 return Pair(now=report, then=then, sibling=sibling)
         return None
 
     def by_sibling(self) -> Iterator[tuple[Sibling, dict[str, ShardReport]]]:
         """Return each sibling with its shards of the same ranks, by the path of ours."""
-        for sibling, known in self._known:
-            pairs = ((report, known[_place(report)]) for report in self.reports if _place(report) in known)
+        for sibling, past_reports in self._known:
+            pairs = (
+                (report, past_reports[_place(report)]) for report in self.reports if _place(report) in past_reports
+            )
             yield sibling, {report.path: then for report, then in pairs if _is_sound(then, beside=report)}
 
     def is_outvoted(self, pair: Pair) -> bool:
@@ -212,13 +214,17 @@ class Peers:
 
     def others(self, report: ShardReport) -> Iterator[tuple[ShardReport, Sibling]]:
         """Return the same rank's shards of all siblings."""
-        return ((known[_place(report)], sibling) for sibling, known in self._known if _place(report) in known)
+        return (
+            (past_reports[_place(report)], sibling)
+            for sibling, past_reports in self._known
+            if _place(report) in past_reports
+        )
 
 
 def are_all_paired(reports: Sequence[ShardReport], siblings: Sequence[Sibling]) -> bool:
     """Tell whether some sibling holds the same rank as every shard that could be parsed."""
-    known = {place for sibling in siblings for place in _by_place(sibling)}
-    return all(_place(report) in known for report in reports if report.schema_hash is not None)
+    places = {place for sibling in siblings for place in _by_place(sibling)}
+    return all(_place(report) in places for report in reports if report.schema_hash is not None)
 
 
 def lacks(scalars: ScalarValues, others: ScalarValues) -> bool:

@@ -230,12 +230,12 @@ def parse_slices(data: bytes, *, what: str, most_memory: int = MOST_MEMORY) -> R
     return RecordedSlices(source=what, slices={name: _shared(slices, alike) for name, slices in held.items()})
 
 
-def _shared(slices: dict[Rank, int], known: dict[tuple[tuple[Rank, int], ...], dict[Rank, int]]) -> Mapping[Rank, int]:
+def _shared(slices: dict[Rank, int], shared: dict[tuple[tuple[Rank, int], ...], dict[Rank, int]]) -> Mapping[Rank, int]:
     """Return an equal mapping, in memory once, with its slices counted from 0: thousands of tensors lie alike."""
     numbers: dict[int, int] = {}
     for rank in sorted(slices):
         slices[rank] = numbers.setdefault(slices[rank], len(numbers))
-    return known.setdefault(tuple(sorted(slices.items())), slices)
+    return shared.setdefault(tuple(sorted(slices.items())), slices)
 
 
 def read_metadata(
@@ -273,8 +273,8 @@ def withheld(path: str, error: OSError) -> Finding:
 
 def expected_of_iterations(inventory: Inventory, evidence: Evidence) -> Expected:
     """Say for every save which files it must have: by its record, else each role that the tree knows on each rank."""
-    seen = {shard.role for checkpoint in inventory.checkpoints for shard in checkpoint.shards}
-    roles = {ShardRole.MODEL} if evidence.weights_alone else {ShardRole.MODEL, *seen}
+    present_roles = {shard.role for checkpoint in inventory.checkpoints for shard in checkpoint.shards}
+    roles = {ShardRole.MODEL} if evidence.weights_alone else {ShardRole.MODEL, *present_roles}
     return Expected(
         checkpoints=tuple(_expectation(checkpoint, evidence, roles) for checkpoint in inventory.checkpoints),
         runs=inventory.runs,

@@ -76,8 +76,8 @@ def scan_iterations(storage: Storage, listing: Listing, folders: Sequence[str], 
         options: What to take beyond the names.
     """
     checkpoints = _same_prefix(list(map_waiting(lambda name: _scan_iteration(storage, name, options), folders)))
-    known = {TRACKER, OWN_FOLDER, *folders}
-    strays = [entry.name for entry in listing.entries if entry.name not in known]
+    known_names = {TRACKER, OWN_FOLDER, *folders}
+    strays = [entry.name for entry in listing.entries if entry.name not in known_names]
     checkpoints = in_order_of_progress(_of_one_trainer(checkpoints))
     tracked, trouble = _tracker(storage, listing, {checkpoint.name for checkpoint in checkpoints})
     checkpoints = _with_times(storage, checkpoints, tracked)
@@ -107,8 +107,8 @@ def _with_times(storage: Storage, checkpoints: list[Checkpoint], tracked: str | 
 
 def _same_prefix(checkpoints: list[Checkpoint]) -> list[Checkpoint]:
     """Give a folder without a shard, which cannot tell its prefix, the one that most others have."""
-    known = Counter(checkpoint.prefix for checkpoint in checkpoints if checkpoint.shards)
-    usual = known.most_common(1)[0][0] if known else ""
+    prefixes = Counter(checkpoint.prefix for checkpoint in checkpoints if checkpoint.shards)
+    usual = prefixes.most_common(1)[0][0] if prefixes else ""
     return [checkpoint if checkpoint.shards else replace(checkpoint, prefix=usual) for checkpoint in checkpoints]
 
 

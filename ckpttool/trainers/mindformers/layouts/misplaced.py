@@ -95,8 +95,8 @@ def misplaced_shards(inventory: Inventory) -> dict[str, Misplaced]:
     MindFormers writes numbers without leading zeros, and no suffix for the first run.
     """
     nothing = frozenset(inventory.mere_names)
-    found = (_misplaced(path) for path in inventory.strays if path not in nothing)
-    return {file.target: file for file in found if file is not None}
+    misplaced_files = (_misplaced(path) for path in inventory.strays if path not in nothing)
+    return {file.target: file for file in misplaced_files if file is not None}
 
 
 def ranks_found_elsewhere(inventory: Inventory, misplaced: Mapping[str, Misplaced]) -> dict[tuple[str, int], Misplaced]:

@@ -197,7 +197,7 @@ def _unproven_shrinks(
     """
     if any(world.declared for world in evidence):
         return {}
-    meant = {world.world_size for world in evidence if world.confirms}
+    confirmed = {world.world_size for world in evidence if world.confirms}
     worlds = {(run.prefix, run.run): run.world_size for run in runs}
     saves: dict[tuple[str, int], set[tuple[int, str | None]]] = {}
     for checkpoint in inventory.checkpoints:
@@ -211,7 +211,7 @@ def _unproven_shrinks(
             if other.prefix == run.prefix and other.run < run.run and other.world_size > run.world_size
         ]
         since = [save for save in saves[run.prefix, run.world_size] if larger and save[0] > larger[-1]]
-        if len(since) == 1 and run.world_size not in meant:
+        if len(since) == 1 and run.world_size not in confirmed:
             unproven[run.prefix, run.run] = (_unproven(run, worlds[run.prefix, larger[-1]]),)
     return unproven
 

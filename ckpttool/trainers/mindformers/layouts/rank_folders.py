@@ -67,12 +67,12 @@ def list_rank_folders(storage: Storage, listing: Listing, *, sizes: bool) -> tup
         else:
             ranks.append(rank)
     ranks.sort()
-    known: dict[str, tuple[str, ...]] = {}
-    return list(map_waiting(partial(_list_one, storage, known, sizes=sizes), ranks)), strays
+    by_shape: dict[str, tuple[str, ...]] = {}
+    return list(map_waiting(partial(_list_one, storage, by_shape, sizes=sizes), ranks)), strays
 
 
-def _list_one(storage: Storage, known: dict[str, tuple[str, ...]], rank: int, *, sizes: bool) -> RankFolder:
-    """List one rank's folder. Ranks with the same shapes share one tuple of them, which `known` keeps."""
+def _list_one(storage: Storage, by_shape: dict[str, tuple[str, ...]], rank: int, *, sizes: bool) -> RankFolder:
+    """List one rank's folder. Ranks with the same shapes share one tuple of them, which `by_shape` keeps."""
     folder, token = f"rank_{rank}", f"_rank_{rank}"
     try:
         entries = storage.entries(folder)
@@ -81,13 +81,13 @@ def _list_one(storage: Storage, known: dict[str, tuple[str, ...]], rank: int, *,
     files = [name for name, kind in entries if kind is _FILE]
     files.sort()
     alike = "/".join(files).replace(token, _RANK_TOKEN)
-    shapes = known.get(alike) if len(files) == len(entries) else None
+    shapes = by_shape.get(alike) if len(files) == len(entries) else None
     findings: list[Finding] = []
     if shapes is None:
         shapes, findings = _shapes_of(storage, folder, token, entries)
-        shapes = known.setdefault("/".join(shapes), shapes)
+        shapes = by_shape.setdefault("/".join(shapes), shapes)
         if len(files) == len(entries) and _is_cut_alike(alike):
-            known[alike] = shapes
+            by_shape[alike] = shapes
     meta = None
     if "meta.json" in files or any(name == "meta.json" and kind is _LOST for name, kind in entries):
         meta, trouble = _read_meta(storage, folder)

@@ -264,12 +264,12 @@ def file_findings(cohorts: Iterable[Cohort], root_strays: Iterable[str]) -> tupl
         if name != OWN_FOLDER:
             paths.append(name)
             findings.append(_stray_in_root(name))
-    seen: dict[str, list[RankFolder]] = defaultdict(list)
+    folders_by_text: dict[str, list[RankFolder]] = defaultdict(list)
     for cohort in cohorts:
         for shape in cohort.folders[0].shapes:
             if parse_shape(shape).kind in _KINDS:
-                seen[shape] += cohort.folders
-    for shape, folders in seen.items():
+                folders_by_text[shape] += cohort.folders
+    for shape, folders in folders_by_text.items():
         folders.sort(key=lambda folder: folder.rank)
         kind = parse_shape(shape).kind
         code, why = _KINDS[kind]
@@ -287,7 +287,7 @@ def meta_findings(
     alignments: Sequence[Mapping[str, Mapping[int, int]]],
 ) -> list[Finding]:
     """Compare every meta.json with the shards beside it. All of these are notes: the shards are the truth."""
-    seen: dict[tuple[Code, Severity, str], list[RankFolder]] = defaultdict(list)
+    folders_by_finding: dict[tuple[Code, Severity, str], list[RankFolder]] = defaultdict(list)
     saved: dict[EpochStep, list[RankFolder]] = defaultdict(list)
     names: dict[EpochStep, str] = {}
     for cohort, sampled, alignment in zip(cohorts, samples, alignments, strict=True):
@@ -302,12 +302,15 @@ def meta_findings(
                 file = shape_of(folders[0].name_of(record.file), f"_rank_{folders[0].rank}")
                 names.setdefault(record.position, _label(parse_shape(file), record.position, alignment))
             if trouble is not None:
-                seen[trouble] += folders
-    findings = [_meta_finding(code, severity, message, folders) for (code, severity, message), folders in seen.items()]
+                folders_by_finding[trouble] += folders
+    findings = [
+        _meta_finding(code, severity, message, folders)
+        for (code, severity, message), folders in folders_by_finding.items()
+    ]
     if len(saved) > 1:
         newest_saved = max(saved)
         reported = {
-            id(folder) for folders in seen.values() for folder in folders
+            id(folder) for folders in folders_by_finding.values() for folder in folders
         }  # what is wrong with these stands there
         behind = [
             folder

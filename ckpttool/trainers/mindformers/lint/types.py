@@ -127,8 +127,8 @@ def _bools(view: ConfigView) -> Iterator[Problem]:
         value = view.get(key)
         if not isinstance(value, bool | None):
             # A word in quotes that is no other than this one; of any other text nobody knows what was meant.
-            meant = value.capitalize() if isinstance(value, str) else None
-            fix = meant if meant in {"True", "False"} else None
+            suggestion = value.capitalize() if isinstance(value, str) else None
+            fix = suggestion if suggestion in {"True", "False"} else None
             remedy = "write True or False, without quotes; any text counts as True"
             yield _wrong(view, key, "True or False", remedy, fix=fix)
 
@@ -190,10 +190,10 @@ def _none_as_text(view: ConfigView) -> Iterator[Problem]:
 
 
 def _unknown_keys(view: ConfigView) -> Iterator[Problem]:
-    for section, known in KNOWN_KEYS.items():
+    for section, known_keys in KNOWN_KEYS.items():
         if section == "moe_config" and view.get("use_legacy") is False:
             continue  # not looked at then
-        names = known.split()
+        names = known_keys.split()
         for entry in view.inside(section):
             name = str(entry.key[-1])
             if name in names or name in TOP_ONLY:  # where one of the top stands in a section, another rule says so

@@ -31,16 +31,16 @@ class MindFormersLogs:
         output = above(root)
         for folder in (output, above(output)):
             for name, find in (("log", _rank_logs), ("msrun_log", _worker_logs)):
-                found = find(os.path.join(folder, name))
-                if found:
-                    return found
+                paths = find(os.path.join(folder, name))
+                if paths:
+                    return paths
         return ()
 
     def inside(self, folder: str) -> tuple[str, ...]:
         """Look in a folder as a user may name it: `log/`, `log/rank_N/` or `msrun_log/`."""
         for find in (_rank_logs, _worker_logs):
-            if found := find(folder):
-                return tuple(path for logs in found for path in logs)
+            if paths := find(folder):
+                return tuple(path for logs in paths for path in logs)
         return _info_logs(folder)
 
 

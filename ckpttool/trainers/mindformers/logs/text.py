@@ -145,12 +145,12 @@ class _Reader:
         ]
         for match, metrics in zip(matches, steps, strict=True):
             position = match.start()
-            known = (
+            parse = (
                 partial(self._odd_step, block, match)
                 if metrics is None
                 else partial(self._open, metrics, block, position)
             )
-            calls.append((position, known))
+            calls.append((position, parse))
         calls.sort(key=itemgetter(0))
         for _, call in calls:
             yield from call()
@@ -165,14 +165,14 @@ class _Reader:
         epochs, steps, sizes, losses, overflows, norms = zip(*[match.groups() for match in matches], strict=True)
         if self._source.curves:
             losses = tuple(
-                found[1] if (found := _LM_LOSS.search(match[0])) else loss
+                loss_match[1] if (loss_match := _LM_LOSS.search(match[0])) else loss
                 for match, loss in zip(matches, losses, strict=True)
             )
         begins = {pair: self._begin(*pair) for pair in set(zip(epochs, sizes, strict=True))}
         if None in begins.values():
-            known = [begins[epoch, size] is not None for epoch, size in zip(epochs, sizes, strict=True)]
-            usual = iter(self._decode(data, list(compress(matches, known))))
-            return [next(usual) if is_usual else None for is_usual in known]
+            has_begin = [begins[epoch, size] is not None for epoch, size in zip(epochs, sizes, strict=True)]
+            usual = iter(self._decode(data, list(compress(matches, has_begin))))
+            return [next(usual) if is_usual else None for is_usual in has_begin]
         offsets: Iterable[int] = repeat(begins[epochs[0], sizes[0]] or 0)
         if len(begins) > 1:
             offsets = [begins[pair] or 0 for pair in zip(epochs, sizes, strict=True)]
@@ -231,9 +231,9 @@ class _Reader:
         values: list[float | None] = []
         own = self._source.curves and _LM_LOSS.search(line) is not None
         for field, pattern in (("loss", _LM_LOSS if own else _LOSS), ("global_norm", _NORM)):
-            found = pattern.search(line)
+            step_match = pattern.search(line)
             try:
-                values.append(number(found[1]) if found else None)
+                values.append(number(step_match[1]) if step_match else None)
             except UnreadableError as error:
                 values.append(None)
                 yield self._problem(block, start, f"{field} {error}")

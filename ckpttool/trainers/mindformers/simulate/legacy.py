@@ -339,8 +339,8 @@ def _first_regular(tree: LegacyTree, count: int) -> str | None:
 
 
 def _newest_name(tree: LegacyTree, rank: int, fmt: str, *, of: int) -> str | None:
-    found = _newest(tree, rank, fmt, of=of)
-    return None if found is None else found.name
+    newest = _newest(tree, rank, fmt, of=of)
+    return None if newest is None else newest.name
 
 
 def _newest(tree: LegacyTree, rank: int, fmt: str, *, of: int) -> SeenEntry | None:

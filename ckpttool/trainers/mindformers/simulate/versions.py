@@ -86,6 +86,6 @@ def quirks_of(version: str) -> Quirks:
     match = _VERSION.fullmatch(version)
     quirks = _SERIES.get(match[1]) if match else None
     if quirks is None:
-        known = ", ".join(KNOWN_VERSIONS)
-        raise UsageError(f"no MindFormers {version!r} is known to simulate; take one of {known}")
+        names = ", ".join(KNOWN_VERSIONS)
+        raise UsageError(f"no MindFormers {version!r} is known to simulate; take one of {names}")
     return quirks
