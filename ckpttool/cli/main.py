@@ -158,10 +158,10 @@ class _Group(Group):
 
 def _is_json_asked(words: Sequence[str]) -> bool:
     """Tell whether a command line, which need not be one that can be read, asks for JSON."""
-    own = list(words[: words.index("--")] if "--" in words else words)
-    forms = [word.removeprefix("--format=") for word in own if word.startswith("--format=")]
-    forms += [form for word, form in pairwise(own) if word == "--format"]
-    return "--json" in own or (forms or [os.environ.get("CKPTTOOL_FORMAT", "")])[-1] == "json"
+    before_dashes = list(words[: words.index("--")] if "--" in words else words)
+    forms = [word.removeprefix("--format=") for word in before_dashes if word.startswith("--format=")]
+    forms += [form for word, form in pairwise(before_dashes) if word == "--format"]
+    return "--json" in before_dashes or (forms or [os.environ.get("CKPTTOOL_FORMAT", "")])[-1] == "json"
 
 
 def _print_error_document(code: int) -> None:

@@ -44,8 +44,8 @@ class Buffers:
         """Copy them, new ones too. Where all do not fit, look now and then which of them changed since last time."""
         is_due = self._steps < _FIRST_LOOKS or self._steps % _LOOK_EVERY == 0
         self._steps += 1
-        held = self._holds()  # in a quarter of the time of a walk over all modules
-        if is_due or len(held) != len(self._held) or not all(map(is_, held, self._held)):
+        parts_held = self._holds()  # in a quarter of the time of a walk over all modules
+        if is_due or len(parts_held) != len(self._held) or not all(map(is_, parts_held, self._held)):
             self._choose()
         live = [tensor for _, _, tensor in self._places]
         if live:
@@ -72,7 +72,7 @@ class Buffers:
         return list(chain.from_iterable([holder.values() for holder in self._holders]))
 
     def _choose(self) -> None:
-        self._holders = [held for module in self._model.modules() for held in (module._modules, module._buffers)]  # noqa: SLF001  as below, without its time
+        self._holders = [tensors for module in self._model.modules() for tensors in (module._modules, module._buffers)]  # noqa: SLF001  as below, without its time
         self._held = self._holds()
         buffers = [
             (module, name, tensor)
@@ -83,8 +83,8 @@ class Buffers:
         if sum(tensor.nbytes for _, _, tensor in buffers) > self._most_bytes:
             self._note_changes(buffers)
             chosen = list(self._fitting(buffers))
-        kept = {id(tensor) for _, _, tensor in chosen}
-        self.left_out = tuple(name for name, tensor in self._model.named_buffers() if id(tensor) not in kept)
+        chosen_ids = {id(tensor) for _, _, tensor in chosen}
+        self.left_out = tuple(name for name, tensor in self._model.named_buffers() if id(tensor) not in chosen_ids)
         if [id(tensor) for _, _, tensor in chosen] != [id(tensor) for _, _, tensor in self._places]:
             self._places = chosen
             self._copies = [torch.empty_like(tensor, requires_grad=False) for _, _, tensor in chosen]
@@ -98,19 +98,19 @@ class Buffers:
                 self._digests[module, name] = digest
 
     def _fitting(self, buffers: list[tuple[nn.Module, str, Tensor]]) -> Iterator[tuple[nn.Module, str, Tensor]]:
-        left = self._most_bytes
+        nbytes = self._most_bytes
         for module, name, tensor in sorted(
             buffers, key=lambda buffer: (buffer[:2] not in self._changing, buffer[2].nbytes)
         ):
-            left -= tensor.nbytes
-            if left < 0:
+            nbytes -= tensor.nbytes
+            if nbytes < 0:
                 return
             yield module, name, tensor
 
 
-def _equal_bits(left: Tensor, right: Tensor) -> bool:
+def _equal_bits(first: Tensor, right: Tensor) -> bool:
     """Compare bits: a NaN is equal to itself, and zero is not minus zero."""
-    return left.shape == right.shape and torch.equal(_as_bytes(left), _as_bytes(right))
+    return first.shape == right.shape and torch.equal(_as_bytes(first), _as_bytes(right))
 
 
 def _as_bytes(tensor: Tensor) -> Tensor:

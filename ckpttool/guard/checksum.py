@@ -229,7 +229,7 @@ def _phase() -> str:
     return "forward" if current_node() is None else "backward"
 
 
-def _same_bits(left: Tensor, right: Tensor) -> bool:
+def _same_bits(first: Tensor, right: Tensor) -> bool:
     """Compare bits: a NaN is equal to itself."""
-    whole = torch.int32 if left.itemsize == torch.int32.itemsize else torch.int16
-    return torch.equal(left.view(whole), right.view(whole))
+    integer = torch.int32 if first.itemsize == torch.int32.itemsize else torch.int16
+    return torch.equal(first.view(integer), right.view(integer))

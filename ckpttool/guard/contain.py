@@ -81,14 +81,14 @@ class Containment:
         """
         if not always and not self.is_on(part):
             return None
-        begun = perf_counter()
+        start = perf_counter()
         try:
             return call()
         except Exception as error:  # noqa: BLE001  whatever it is, the training must not end by it
             self._failed(part, error)
             return None
         finally:
-            self.seconds += 0.0 if waits else perf_counter() - begun
+            self.seconds += 0.0 if waits else perf_counter() - start
 
     def switch_off(self, part: Part, reason: str) -> None:
         """Switch a part off on this rank alone: one that takes no other rank."""
@@ -119,8 +119,8 @@ class Containment:
     def _switch_off(self, part: Part, reason: str) -> None:
         self._off.add(part)
         self.is_off |= part.is_essential
-        name, whole = part.name.lower(), part.is_essential
-        self.emit(GuardEventKind.GUARD_OFF, step=self.step, part=name, whole_guard=whole, message=reason)
+        name, is_essential = part.name.lower(), part.is_essential
+        self.emit(GuardEventKind.GUARD_OFF, step=self.step, part=name, whole_guard=is_essential, message=reason)
 
     def _failed(self, part: Part, error: Exception) -> None:
         if part in self._pending:  # of the micro-batches of a step, one is enough
@@ -139,15 +139,15 @@ class Pace:
         self._last: float | None = None
         self._too_slow = 0
 
-    def share(self, own: float) -> float | None:
+    def share(self, own_seconds: float) -> float | None:
         """Return the guard's share of the time since it was asked last; None at the first time."""
         now = perf_counter()
         last, self._last = self._last, now
-        return None if last is None else own / max(now - last, own, 1e-9)
+        return None if last is None else own_seconds / max(now - last, own_seconds, 1e-9)
 
-    def is_too_slow(self, own: float, share: float, most: float) -> bool:
+    def is_too_slow(self, own_seconds: float, share: float, most: float) -> bool:
         """Tell whether the share was above the most that is allowed in a hundred steps in a row, once in a hundred."""
-        self._too_slow = self._too_slow + 1 if share > most and own > UNNOTICED else 0
+        self._too_slow = self._too_slow + 1 if share > most and own_seconds > UNNOTICED else 0
         if self._too_slow < SLOW_STEPS:
             return False
         self._too_slow = 0

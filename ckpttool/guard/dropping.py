@@ -41,8 +41,10 @@ class Updated:
             updated = {
                 id(parameter): parameter for group in self._optimizer.param_groups for parameter in group["params"]
             }
-            own = {id(parameter): parameter for parameter in self._model.parameters() if id(parameter) in updated}
-            self._groups, self._ordered = groups, list({**own, **updated}.values())
+            parameters = {
+                id(parameter): parameter for parameter in self._model.parameters() if id(parameter) in updated
+            }
+            self._groups, self._ordered = groups, list({**parameters, **updated}.values())
         return self._ordered
 
     def drop(self) -> bool:

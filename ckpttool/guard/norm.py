@@ -61,8 +61,8 @@ def _norm(gradients: Sequence[Tensor]) -> Tensor:
 
 def full(norm: Tensor) -> Tensor:
     """Put a norm together that is spread over ranks; any other is returned as it is."""
-    whole: Tensor = norm.full_tensor() if is_sharded(norm) else norm  # type: ignore[attr-defined]  # a DTensor has it
-    return whole
+    full_norm: Tensor = norm.full_tensor() if is_sharded(norm) else norm  # type: ignore[attr-defined]  # a DTensor has it
+    return full_norm
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,8 +146,8 @@ class EmbeddingNorm:
 
 def sum_of_squares(gradient: Tensor, scale: Tensor | float | None = None) -> Tensor:
     """Return the sum of squares of a gradient, which `scale` multiplied, in float32."""
-    held = gradient.detach()
-    held = held.coalesce().values() if held.is_sparse else held
-    norm = full(torch.linalg.vector_norm(held, dtype=torch.float32))
+    values = gradient.detach()
+    values = values.coalesce().values() if values.is_sparse else values
+    norm = full(torch.linalg.vector_norm(values, dtype=torch.float32))
     norm = norm if scale is None else norm / scale
     return norm * norm

@@ -115,9 +115,9 @@ class Objects:
         """
         self._assert_same(tree)
         model = unwrapped(self.model)
-        own = model.state_dict()
+        current = model.state_dict()
         try:
-            model.load_state_dict({name: _like(value, own.get(name)) for name, value in tree["model"].items()})
+            model.load_state_dict({name: _like(value, current.get(name)) for name, value in tree["model"].items()})
         except RuntimeError as error:
             raise UsageError(f"the model is not the one that was saved: {error}") from None
         self._load_optimizer(tree)
@@ -204,7 +204,7 @@ def _copied(value: object, parameter: Tensor) -> object:
     return value.clone() if isinstance(value, Tensor) else value
 
 
-def _like(value: object, own: object) -> object:
+def _like(value: object, current: object) -> object:
     """Put a shard back where it was; any other value is returned as it is.
 
     Raises:
@@ -214,19 +214,19 @@ def _like(value: object, own: object) -> object:
         return value
     from torch.distributed.tensor import DTensor, Shard
 
-    if not (is_sharded(own) if isinstance(own, Tensor) else False):
+    if not (is_sharded(current) if isinstance(current, Tensor) else False):
         raise _other_shards(value, "is not sharded here")
-    own = cast("DTensor", own)
-    mesh = own.device_mesh
+    current = cast("DTensor", current)
+    mesh = current.device_mesh
     placements = tuple(
-        f"shard:{placement.dim}" if isinstance(placement, Shard) else "replicate" for placement in own.placements
+        f"shard:{placement.dim}" if isinstance(placement, Shard) else "replicate" for placement in current.placements
     )
     here = (tuple(mesh.mesh.shape), tuple(mesh.mesh_dim_names or ()), placements)
     if here != (value.mesh_shape, value.mesh_names, value.placements):
         raise _other_shards(value, f"is cut as {here[2]} over {here[0]} here")
-    local = value.local.to(own.to_local().device, copy=True)
+    local = value.local.to(current.to_local().device, copy=True)
     shape, stride = torch.Size(value.shape), value.stride
-    return DTensor.from_local(local, mesh, own.placements, run_check=False, shape=shape, stride=stride)
+    return DTensor.from_local(local, mesh, current.placements, run_check=False, shape=shape, stride=stride)
 
 
 def _other_shards(value: Sharded, here: str) -> UsageError:

@@ -18,33 +18,33 @@ _DEVICES = ("cuda", "npu", "xpu")
 
 def states(*, devices: bool = True) -> States:
     """Return all of them, as `state_tree.spell` takes them; to ask those of devices is to wait for these."""
-    kept: States = {"torch": torch.get_rng_state(), "python": random.getstate()}
+    saved: States = {"torch": torch.get_rng_state(), "python": random.getstate()}
     for name, module in _accelerators() if devices else ():
         if module.is_initialized():
-            kept[name] = module.get_rng_state_all()
+            saved[name] = module.get_rng_state_all()
     numpy = sys.modules.get("numpy")
     if numpy is not None:
-        kept["numpy"] = numpy.random.get_state()
-    return kept
+        saved["numpy"] = numpy.random.get_state()
+    return saved
 
 
-def restore(kept: Mapping[str, object]) -> None:
+def restore(saved: Mapping[str, object]) -> None:
     """Put back what `states` returned; what is not in it stays as it is.
 
     Raises:
         ValueError, TypeError, RuntimeError: It is no such state; what came before it was put back.
     """
-    if "torch" in kept:
-        torch.set_rng_state(cast("torch.Tensor", kept["torch"]))
-    if "python" in kept:
-        random.setstate(cast("tuple[object, ...]", kept["python"]))
+    if "torch" in saved:
+        torch.set_rng_state(cast("torch.Tensor", saved["torch"]))
+    if "python" in saved:
+        random.setstate(cast("tuple[object, ...]", saved["python"]))
     for name, module in _accelerators():
-        for device, state in enumerate(cast("list[torch.Tensor]", kept.get(name, []))[: module.device_count()]):
+        for device, state in enumerate(cast("list[torch.Tensor]", saved.get(name, []))[: module.device_count()]):
             module.set_rng_state(state, device)
-    if "numpy" in kept:
+    if "numpy" in saved:
         import numpy as np
 
-        np.random.set_state(cast("tuple[str, np.ndarray, int, int, float]", kept["numpy"]))  # noqa: NPY002  the global one
+        np.random.set_state(cast("tuple[str, np.ndarray, int, int, float]", saved["numpy"]))  # noqa: NPY002  the global one
 
 
 def _accelerators() -> Iterator[tuple[str, Any]]:

@@ -57,10 +57,10 @@ class ReplicaCheck:
         Args:
             hashes: Of this rank; None where they could not be made.
         """
-        own = torch.zeros(len(self._parameters), dtype=torch.int64) if hashes is None else hashes
-        failed = torch.tensor([hashes is None], dtype=torch.int64, device=own.device)
+        own_hashes = torch.zeros(len(self._parameters), dtype=torch.int64) if hashes is None else hashes
+        failed = torch.tensor([hashes is None], dtype=torch.int64, device=own_hashes.device)
         # What is inverted is ordered the other way: the largest of these is the smallest of those.
-        *maxima, any_failed = self._ranks.largest(torch.cat([own, ~own, failed]))
+        *maxima, any_failed = self._ranks.largest(torch.cat([own_hashes, ~own_hashes, failed]))
         count = len(self._parameters)
         differing = [
             index
@@ -73,7 +73,7 @@ class ReplicaCheck:
         return Disagreement(
             parameters=tuple(names[index] for index in differing[:_MOST_NAMES]),
             count=len(differing),
-            ranks=self._odd_ones([int(own[index]) for index in differing[:_MOST_NAMES]]),
+            ranks=self._odd_ones([int(own_hashes[index]) for index in differing[:_MOST_NAMES]]),
         )
 
     def _odd_ones(self, hashes: list[int]) -> tuple[int, ...]:

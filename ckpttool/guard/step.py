@@ -165,9 +165,9 @@ class Guard:
         """
         parameters = self._updated.current()
         if self._updated.only_model_clips:
-            whole = cast("Tensor", cast("Any", self.model).clip_grad_norm_(max_norm))
-            self._clip(self._decide(whole), whole.clamp(max=max_norm))
-            return whole
+            global_norm = cast("Tensor", cast("Any", self.model).clip_grad_norm_(max_norm))
+            self._clip(self._decide(global_norm), global_norm.clamp(max=max_norm))
+            return global_norm
         norm = None if self._contain.is_off else self._norm(parameters, instead=True)
         limit = self._decide(norm)
         if norm is None:
@@ -187,10 +187,10 @@ class Guard:
             UsageError: The norm is no number.
         """
         try:
-            whole = full(norm) if isinstance(norm, Tensor) else torch.tensor(norm, device=self._updated.device)
+            full_norm = full(norm) if isinstance(norm, Tensor) else torch.tensor(norm, device=self._updated.device)
         except (TypeError, ValueError, RuntimeError):
             raise UsageError(f"a norm is a number or a tensor of one, not {norm!r}") from None
-        self._clip(self._decide(whole), whole)
+        self._clip(self._decide(full_norm), full_norm)
         return self.applied
 
     def _clip(self, most: float | None, norm: Tensor) -> None:
@@ -330,11 +330,11 @@ class Guard:
         if self._scaling.scaler is not None:
             values["overflow"] = agreed.is_overflow
         values |= self._checks.told()
-        own, self._contain.seconds = self._contain.seconds, 0.0
-        share = self._pace.share(own)
+        own_seconds, self._contain.seconds = self._contain.seconds, 0.0
+        share = self._pace.share(own_seconds)
         if share is not None:
             values["overhead"] = round(share, 4)
-            self._keep_pace(own, share)
+            self._keep_pace(own_seconds, share)
         self.tell(GuardEventKind.STEP, step=self.step, **values)
         for event in decided.decision.events:
             if event.kind is GuardEventKind.NONFINITE and culprits:
@@ -344,11 +344,11 @@ class Guard:
             self.tell(GuardEventKind.REPLICAS_DISAGREE, step=self.step, message="the norm differs from rank to rank")
         self._norms_agreed = not agreed.norms_differ  # told once, until they agree again
 
-    def _keep_pace(self, own: float, share: float) -> None:
+    def _keep_pace(self, own_seconds: float, share: float) -> None:
         """Look at less where it takes too much for too long; what takes no other rank may differ from rank to rank."""
         is_due = self._features.is_on
         most = MOST_SHARE_WITH_FEATURES if is_due else MOST_SHARE
-        if not self._pace.is_too_slow(own, share, most) or (self._is_slow and not is_due):
+        if not self._pace.is_too_slow(own_seconds, share, most) or (self._is_slow and not is_due):
             return
         message = f"the guard takes {share:.1%} of a step, more than {most:.0%} for a hundred steps"
         if is_due:

@@ -190,9 +190,9 @@ def named(name: str) -> str:
 
 def _held(row: TensorRow, ranks: Sequence[Rank]) -> str:
     """Say which ranks hold it, and where it is another than on most."""
-    held = "shared" if not row.ranks else f"all {len(ranks)}" if row.ranks == tuple(ranks) else _places(row.ranks)
+    placement = "shared" if not row.ranks else f"all {len(ranks)}" if row.ranks == tuple(ranks) else _places(row.ranks)
     others = (f"{dtype} {dims(shape)} on {_places(on, noun=True)}" for dtype, shape, on in row.others)
-    return ", but ".join((held, *others))
+    return ", but ".join((placement, *others))
 
 
 def _places(ranks: Sequence[Rank], *, noun: bool = False) -> str:
@@ -220,11 +220,11 @@ def _numbers(stats: ElementStats | None) -> Iterator[str | Text]:
     yield share(stats.zeros, stats.elements)
 
 
-def share(part: int, whole: int) -> str:
+def share(part: int, total: int) -> str:
     """Spell a share in percent; never 0 % of something, nor all of less than that."""
-    if part in {0, whole}:
-        return "–" if not whole else "0%" if not part else "100%"
-    return f"{min(max(100 * part / whole, 0.1), 99.9):.1f}%"
+    if part in {0, total}:
+        return "–" if not total else "0%" if not part else "100%"
+    return f"{min(max(100 * part / total, 0.1), 99.9):.1f}%"
 
 
 def _scalars(answer: Contents) -> list[RenderableType]:

@@ -70,8 +70,8 @@ def _tensor(change: TensorChange) -> Document:
     }
 
 
-def _held_document(held: _Held) -> Document:
-    return [{"dtype": dtype, "shape": list(shape), "ranks": list(ranks)} for dtype, shape, ranks in held]
+def _held_document(variants: _Held) -> Document:
+    return [{"dtype": dtype, "shape": list(shape), "ranks": list(ranks)} for dtype, shape, ranks in variants]
 
 
 def _movement(movement: Movement) -> Document:
@@ -232,12 +232,12 @@ def _change(change: TensorChange) -> str:
 _MOVED = "moved"
 
 
-def _forms(held: _Held) -> str:
-    return " and ".join(dict.fromkeys(f"{dtype} {dims(shape)}" for dtype, shape, _ in held))
+def _forms(variants: _Held) -> str:
+    return " and ".join(dict.fromkeys(f"{dtype} {dims(shape)}" for dtype, shape, _ in variants))
 
 
-def _places(held: _Held) -> str:
-    forms = (f"{dtype} {dims(shape)}{' on ' + on_ranks(ranks) if ranks else ''}" for dtype, shape, ranks in held)
+def _places(variants: _Held) -> str:
+    forms = (f"{dtype} {dims(shape)}{' on ' + on_ranks(ranks) if ranks else ''}" for dtype, shape, ranks in variants)
     return ", ".join(forms)
 
 

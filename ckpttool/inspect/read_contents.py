@@ -200,9 +200,11 @@ def _shared(schema: str, entries: tuple[TensorEntry, ...]) -> tuple[TensorEntry,
 
     Where they lie in the file may be another's; who wants to read them opens the file again.
     """
-    kept = _KEPT.get(schema, ())
-    if len(kept) == len(entries) and all(ours.name == theirs.name for ours, theirs in zip(kept, entries, strict=True)):
-        return kept
+    shared = _KEPT.get(schema, ())
+    if len(shared) == len(entries) and all(
+        ours.name == theirs.name for ours, theirs in zip(shared, entries, strict=True)
+    ):
+        return shared
     if len(_KEPT) >= _MOST_KEPT:
         _KEPT.clear()
     _KEPT[schema] = entries

@@ -128,9 +128,9 @@ class Gathering:
         holders = [sorted(ranks) for _, ranks in sorted(self._holders.items())]
         for index, schema in enumerate(sorted(self._holders)):
             for entry in self._entries[schema]:
-                held = variants[entry.name][entry.dtype.value, entry.shape, _bytes_of(entry)]
-                if index not in held:  # a torch file may have two tensors under one name
-                    held.append(index)
+                indices_here = variants[entry.name][entry.dtype.value, entry.shape, _bytes_of(entry)]
+                if index not in indices_here:  # a torch file may have two tensors under one name
+                    indices_here.append(index)
         shared: dict[tuple[int, ...], tuple[tuple[Rank, ...], int]] = {}
 
         def held_by(indices: Iterable[int]) -> tuple[tuple[Rank, ...], int]:

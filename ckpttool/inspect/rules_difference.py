@@ -50,8 +50,8 @@ class Distances:
         self._sums[name] = (
             sums if sums_before is None else [first + other for first, other in zip(sums_before, sums, strict=True)]
         )
-        own = (distance.largest, -1 if rank is None else -rank - 2)  # of several equal ones the lowest rank
-        self._largest[name] = max(self._largest.get(name, own), own)
+        largest = (distance.largest, -1 if rank is None else -rank - 2)  # of several equal ones the lowest rank
+        self._largest[name] = max(self._largest.get(name, largest), largest)
         gained, lost = self._nonfinite.get(name, (0, 0))
         self._nonfinite[name] = (gained + distance.found, lost + distance.lost)
 

@@ -111,7 +111,7 @@ def side_of(
     checkpoint: str | None = None,
     layout: str | None = None,
     tree: str | None = None,
-    whole: bool = False,
+    is_intact: bool = False,
 ) -> Side:
     """Find what a word of a command line means.
 
@@ -120,7 +120,7 @@ def side_of(
         checkpoint: A checkpoint of the tree that is found.
         layout: Look for this layout alone.
         tree: Where names are looked up.
-        whole: Of a tree without a name take the newest checkpoint that is whole as far as headers tell, if there is
+        is_intact: Of a tree without a name take the newest checkpoint that is whole as far as headers tell, if there is
             one; else the newest of which the listing misses nothing; else the newest.
 
     Raises:
@@ -130,17 +130,17 @@ def side_of(
         IncompleteError: The tree's folder cannot be read.
     """
     if path is None:
-        return _of_tree(tree, checkpoint, layout, whole=whole)
+        return _of_tree(tree, checkpoint, layout, is_intact=is_intact)
     kind = _kind(path)
     if kind is Kind.FILE and checkpoint is None:
         return _of_file(path, layout)
     if kind is None:
         folder, colon, name = path.rpartition(":")
         if colon and is_folder(folder):
-            return _of_tree(folder, name, layout, whole=whole)
+            return _of_tree(folder, name, layout, is_intact=is_intact)
         if checkpoint is None and not os.path.dirname(path):
             return _of_name(path, tree, layout)
-    return _of_tree(path, checkpoint, layout, whole=whole)
+    return _of_tree(path, checkpoint, layout, is_intact=is_intact)
 
 
 def _kind(path: str) -> Kind | None:
@@ -154,7 +154,7 @@ def _kind(path: str) -> Kind | None:
 
 def _of_name(name: str, tree: str | None, layout: str | None) -> Side:
     try:
-        return _of_tree(tree, name, layout, whole=False)
+        return _of_tree(tree, name, layout, is_intact=False)
     except UnknownLayoutError as error:
         raise UnknownLayoutError(
             f"there is no file or folder {name!r}, and no tree with such a checkpoint: {error}"
@@ -176,12 +176,12 @@ def _here(question: TreeQuestion) -> Tree:
     return tree
 
 
-def _of_tree(path: str | None, name: str | None, layout: str | None, *, whole: bool) -> Side:
+def _of_tree(path: str | None, name: str | None, layout: str | None, *, is_intact: bool) -> Side:
     tree = _here(TreeQuestion(path=path, layout=layout, sizes=True))
     if not tree.inventory.checkpoints:
         raise NothingToResumeError(f"there is no checkpoint in {tree.inventory.root}")
     several = chosen(tree, name)
-    if whole and name is None and tree.focus is None:
+    if is_intact and name is None and tree.focus is None:
         ordered = newest_first(tree.inventory.checkpoints)
         complete = [checkpoint for checkpoint in ordered if not blocking(checkpoint.findings)]
         session = session_for(tree, CheckQuestion())

@@ -53,7 +53,7 @@ def diff(  # noqa: PLR0913  what may be asked, by keyword
         NothingToResumeError: A tree has no checkpoint.
         IncompleteError: A tree's folder cannot be read.
     """
-    sides = [side_of(side, checkpoint=checkpoint, layout=layout, tree=tree, whole=True) for side in (a, b)]
+    sides = [side_of(side, checkpoint=checkpoint, layout=layout, tree=tree, is_intact=True) for side in (a, b)]
     ours, theirs = _alike(a, b, *sides)
     lists: dict[_Held, dict[str, str]] = {}
     values = level is not Level.STRUCTURE
@@ -116,7 +116,7 @@ def _held(side: Side, shard_rank: Rank | None, role: ShardRole) -> _Held:
 def _shared_places(side: Side) -> set[_Held]:
     """Return which ranks and roles have several files, so that a tensor may lie in any."""
     count = Counter(_held(side, shard.rank, shard.role) for shard in side.checkpoint.shards)
-    return {held for held, files in count.items() if files > 1}
+    return {shard_key for shard_key, files in count.items() if files > 1}
 
 
 def _listed(
@@ -124,9 +124,9 @@ def _listed(
 ) -> Iterator[Observation]:
     """Take down on the way which file of several holds which tensor."""
     for shard in observed:
-        held, contents = (shard.task.rank, shard.task.role), shard.seen(Opened)
-        if contents is not None and held in shared:
-            names = lists.setdefault(held, {})
+        shard_key, contents = (shard.task.rank, shard.task.role), shard.seen(Opened)
+        if contents is not None and shard_key in shared:
+            names = lists.setdefault(shard_key, {})
             names.update((entry.name, shard.task.path) for entry in contents.entries)
         yield shard
 
@@ -137,9 +137,9 @@ def _compared(
     """Compare the values of every file of A with those of B."""
     others = {_held(theirs, shard.rank, shard.role): shard.path for shard in theirs.checkpoint.shards}
     by_file = {
-        shard.path: others[held]
+        shard.path: others[shard_key]
         for shard in ours.checkpoint.shards
-        if (held := _held(ours, shard.rank, shard.role)) in others and held not in lists
+        if (shard_key := _held(ours, shard.rank, shard.role)) in others and shard_key not in lists
     }
     counterparts = Counterparts(
         tasks={task.path: task for task in tasks_of(theirs)},

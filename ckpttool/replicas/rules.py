@@ -90,8 +90,8 @@ def find_donors(
     doubted = {shard.place for shard in sick}
     sound = {place: report for place, report in now.items() if place not in doubted}
     sealed = {shard.place: shard.sealed for shard in sick if shard.sealed is not None}
-    held = {role: _digests(sound, role) for role in {shard.role for shard in sick}}
-    recorded = recorded if all(believed(recorded, digests) for digests in held.values()) else None
+    digests_by_role = {role: _digests(sound, role) for role in {shard.role for shard in sick}}
+    recorded = recorded if all(believed(recorded, digests) for digests in digests_by_role.values()) else None
     evidence = Evidence(others, recorded, order.tensor, now, doubted, {}, sealed, {})
     return tuple(_healing(shard, sound, evidence, order) for shard in sick)
 

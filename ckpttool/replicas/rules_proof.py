@@ -152,8 +152,8 @@ class Evidence(NamedTuple):
             return None
         slices = self.recorded.slices
         for name in sorted(slices) if self.tensor is None else tensors:
-            held = slices.get(name, {})
-            if held.get(sick[0]) != held.get(other[0]):
+            digests = slices.get(name, {})
+            if digests.get(sick[0]) != digests.get(other[0]):
                 return f"rank {other[0]} holds another slice of {name} by {self.recorded.source}"
         untold = {name for name in tensors if not {sick[0], other[0]} <= slices.get(name, {}).keys()}
         if not self.recorded.is_of_save:
@@ -170,19 +170,19 @@ class Evidence(NamedTuple):
     def _borne_out(self, role: ShardRole, schema: str | None, slices: Mapping[str, Mapping[Rank, int]]) -> _BorneOut:
         """Tell what the whole shards of a kind show of a record."""
         if (role, schema) not in self.borne_out:
-            whole = [
-                (tuple(ranks.get(place[0]) for ranks in slices.values()), report, held)
+            candidates = [
+                (tuple(ranks.get(place[0]) for ranks in slices.values()), report, digests)
                 for place, report in self.now.items()
                 if place[1] is role and place not in self.doubted and is_sound(report)
-                if report.schema_hash == schema and (held := self.held(report)) is not None
+                if report.schema_hash == schema and (digests := self.held(report)) is not None
             ]
             firsts: dict[tuple[int | None, ...], tuple[ShardReport, Mapping[str, bytes]]] = {}
-            for slots, report, held in whole:
-                firsts.setdefault(slots, (report, held))
-            is_shown = any(are_two_files(report, firsts[slots][0]) for slots, report, _ in whole)
-            is_shown = is_shown and all(held == firsts[slots][1] for slots, _, held in whole)
+            for slots, report, digests in candidates:
+                firsts.setdefault(slots, (report, digests))
+            is_shown = any(are_two_files(report, firsts[slots][0]) for slots, report, _ in candidates)
+            is_shown = is_shown and all(digests == firsts[slots][1] for slots, _, digests in candidates)
             is_shown = is_shown and self._hold_what_is_told(role, slices)
-            every = [set(held.items()) for _, _, held in whole]
+            every = [set(digests.items()) for _, _, digests in candidates]
             shared = {name for name, _ in set.intersection(*every)} if len(every) > 1 else set()
             self.borne_out[role, schema] = _BorneOut(is_shown, frozenset(shared))
         return self.borne_out[role, schema]
@@ -197,10 +197,10 @@ class Evidence(NamedTuple):
         for name in slices.keys() - states:
             by_index.setdefault(id(slices[name]), (slices[name], []))[1].append(name)
         return all(
-            held.keys() >= {name for ranks, names in by_index.values() if place[0] in ranks for name in names}
+            digests.keys() >= {name for ranks, names in by_index.values() if place[0] in ranks for name in names}
             for place, report in self.now.items()
             if place[1] is role and place not in self.doubted and is_sound(report)
-            if (held := _all_held(report)) is not None
+            if (digests := _all_held(report)) is not None
         )
 
     def _learned(self, sick: Place, other: Place, now: ShardReport, held_now: Mapping[str, bytes]) -> CopyProof | str:
@@ -217,16 +217,16 @@ class Evidence(NamedTuple):
             elif is_alike:
                 (equal if saved.same_run else elsewhere).append(_Equal(saved, ours.held))
         if len(equal) < MIN_WITNESSES:
-            kept = [
+            steady = [
                 equal_save
                 for equal_save in (*equal, *elsewhere)
                 if self._is_steady(equal_save.saved, other[1], now.schema_hash)
             ]
-            if equal and equal[0] in kept and self._rest_agrees(sick, now, equal[0].saved.shards[other]):
+            if equal and equal[0] in steady and self._rest_agrees(sick, now, equal[0].saved.shards[other]):
                 return CopyProof(Proof.LEARNED, witnesses=(equal[0].saved.name,), rest_agrees=True)
-            if not equal or equal[0] not in kept or len(kept) < MIN_WITNESSES:
+            if not equal or equal[0] not in steady or len(steady) < MIN_WITNESSES:
                 return f"rank {other[0]} was equal at {counted(len(equal), 'other checkpoint')} of the run"
-            equal = kept
+            equal = steady
         if (still := _never_changed(held_now, [equal_save.held for equal_save in equal])) is not None:
             return f"{still} did not change where rank {other[0]} was equal, and has changed since"
         return CopyProof(Proof.LEARNED, witnesses=tuple(equal_save.saved.name for equal_save in equal))
@@ -234,8 +234,8 @@ class Evidence(NamedTuple):
     def _sound(self, saved: SavedShards, place: Place) -> _Held | None:
         """Return what a shard held at another checkpoint; None where that is not known, or in doubt."""
         report = saved.shards.get(place)
-        held = None if report is None or not is_sound(report) else self.held(report)
-        return None if report is None or held is None else _Held(report.schema_hash, held)
+        digests = None if report is None or not is_sound(report) else self.held(report)
+        return None if report is None or digests is None else _Held(report.schema_hash, digests)
 
     def _is_steady(self, saved: SavedShards, role: ShardRole, schema: str | None) -> bool:
         """Tell whether those who held the same of a tensor at another checkpoint, and no others, do so now.
@@ -263,15 +263,15 @@ class Evidence(NamedTuple):
 
         Only where most ranks are whole: those who hold another slice are then among them, and would show.
         """
-        own = self.now.get(sick)
+        sick_report = self.now.get(sick)
         doubted = sum(place[1] is sick[1] for place in self.doubted)
-        whole = sum(
+        sound_count = sum(
             place[1] is sick[1] and report.schema_hash == now.schema_hash and place not in self.doubted
             for place, report in self.now.items()
         )
-        if own is None or own.schema_hash != now.schema_hash or doubted >= whole:
+        if sick_report is None or sick_report.schema_hash != now.schema_hash or doubted >= sound_count:
             return False
-        ours, theirs, before = map(_all_held, (own, now, then))
+        ours, theirs, before = map(_all_held, (sick_report, now, then))
         if ours is None or theirs is None or before is None:
             return False
         differing = sum(ours[name] != theirs[name] for name in theirs)
@@ -325,7 +325,7 @@ def _never_changed(now: Mapping[str, bytes], then: Sequence[Mapping[str, bytes]]
         (
             name
             for name, digest in now.items()
-            if len(values := {held[name] for held in then}) == 1 and {digest} != values
+            if len(values := {digests[name] for digests in then}) == 1 and {digest} != values
         ),
         None,
     )

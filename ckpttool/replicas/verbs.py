@@ -269,12 +269,12 @@ def _fixes(tree: Tree, healing: Healing) -> tuple[PointerFix, ...]:
     """Find the trainer's records that are to name the checkpoint: it will be the newest whole one."""
     if not healing.is_mended:
         return ()
-    whole = with_shards(healing)
+    sharded = with_shards(healing)
     question = ResumeQuestion(ignore_health=True)
     session = session_for(tree, CheckQuestion())
     point = choose(tree.inventory, question, session.verdict)
     if not is_held_back_by(healing, point):
         return ()
     with looking_at(tree.inventory.root):
-        pointers = tuple(tree.layout.pointers(tree.storage, whole.ranks))
-    return tuple(repairs(pointers, whole, tree.layout.pointing_to))
+        pointers = tuple(tree.layout.pointers(tree.storage, sharded.ranks))
+    return tuple(repairs(pointers, sharded, tree.layout.pointing_to))

@@ -62,8 +62,13 @@ def _advice(
         return None
     if _cost(tree, checkpoint) <= CHEAP_BYTES:
         sized = scan(replace(question, sizes=True))
-        own = next((candidate for candidate in sized.inventory.checkpoints if candidate.key == checkpoint.key), None)
-        if own is None or not what_can_be_rebuilt(sized, sized.closer(own), HealOrder())[0].is_mended:
+        sized_checkpoint = next(
+            (candidate for candidate in sized.inventory.checkpoints if candidate.key == checkpoint.key), None
+        )
+        if (
+            sized_checkpoint is None
+            or not what_can_be_rebuilt(sized, sized.closer(sized_checkpoint), HealOrder())[0].is_mended
+        ):
             return None
         return heal_advice(point, checkpoint, root=root, is_proven=True)
     verdict = Verdict(
@@ -108,7 +113,7 @@ def _may_all_have_copies(tree: Tree, other: Checkpoint, sick: Sequence[Sick]) ->
         else {Rank(report.rank + sign * 2**power) for power in range(13) for sign in (-1, 1)}
         for report in sick[:_MOST_ASKED]
     }
-    wanted = {(rank, role) for (own, role), ranks in near.items() for rank in (own, *ranks)}
+    wanted = {(rank, role) for (own_rank, role), ranks in near.items() for rank in (own_rank, *ranks)}
     shards = tuple(shard for shard in other.shards if (shard.rank, shard.role) in wanted)
     tasks = plan_checks(tree.inventory.root, replace(other, shards=shards), Level.STRUCTURE)
     reports = {
@@ -117,8 +122,8 @@ def _may_all_have_copies(tree: Tree, other: Checkpoint, sick: Sequence[Sick]) ->
         if report.tail_hash is not None
     }
     doubted = {report.place for report in sick}
-    whole = {(rank, role): like for (rank, role), like in reports.items() if (rank, role) not in doubted}
+    sound = {(rank, role): like for (rank, role), like in reports.items() if (rank, role) not in doubted}
     return all(
-        own in reports and any(whole.get((rank, own[1])) == reports[own] for rank in ranks)
-        for own, ranks in near.items()
+        own_rank in reports and any(sound.get((rank, own_rank[1])) == reports[own_rank] for rank in ranks)
+        for own_rank, ranks in near.items()
     )

@@ -137,8 +137,8 @@ class Rebuilding:
         """Note that a file lies ready."""
         put = Put(path=path, temporary=ready.temporary, stamp=ready.stamp)
         if shard is not None and not shard.sick.is_missing:
-            kept = f"{self._healing.trash}/{path}"
-            put = replace(put, replaces=self._tree.storage.stamp(path), kept=kept)
+            retained = f"{self._healing.trash}/{path}"
+            put = replace(put, replaces=self._tree.storage.stamp(path), kept=retained)
         self._puts.append(put)
 
     def _read_back(self, shard: ShardHealing, ready: Ready, given: ShardReport) -> ShardReport:
@@ -213,18 +213,18 @@ def _content(storage: Storage, shard: ShardHealing, donor: Donor) -> list[Piece]
         if header.format is not FormatName.SAFETENSORS:
             return [Extent(donor.path, 0, size)]
         text, begin = _head(source)
-    own = _own_header(storage, shard.sick, header.entries, begin, shard.metadata)
-    return [own or with_metadata(text, shard.metadata), Extent(donor.path, begin, size)]
+    sick_header = _own_header(storage, shard.sick, header.entries, begin, shard.metadata)
+    return [sick_header or with_metadata(text, shard.metadata), Extent(donor.path, begin, size)]
 
 
 def _one_tensor(storage: Storage, shard: ShardHealing, donor: Donor, entries: tuple[TensorEntry, ...]) -> list[Piece]:
     """Take one tensor from the donor, and all else from the file itself."""
     with storage.open(shard.sick.path) as source:
         size = source.stamp.size
-        own = {entry.name: entry for entry in read_header(source, named=FormatName.SAFETENSORS).entries}
+        sick_entries = {entry.name: entry for entry in read_header(source, named=FormatName.SAFETENSORS).entries}
     name = shard.tensor or ""
     theirs = next((entry for entry in entries if entry.name == name), None)
-    ours = own.get(name)
+    ours = sick_entries.get(name)
     if ours is None or theirs is None or (ours.dtype, ours.shape) != (theirs.dtype, theirs.shape):
         raise IncompleteError(f"{shard.sick.path} has no such tensor {name!r} as the donor has; nothing was changed")
     if [end - begin for begin, end in ours.spans] != [end - begin for begin, end in theirs.spans]:
@@ -333,9 +333,9 @@ def own_metadata(
     for other in kin:
         paths = {shard.rank: shard.path for shard in other.shards if shard.role is sick.role}
         if sick.rank in paths and donor.rank in paths:
-            own, theirs = _metadata(storage, paths[sick.rank]), _metadata(storage, paths[donor.rank])
-            if own is not None and theirs is not None:
-                return metadata_of(now or (), own, theirs)
+            ours, theirs = _metadata(storage, paths[sick.rank]), _metadata(storage, paths[donor.rank])
+            if ours is not None and theirs is not None:
+                return metadata_of(now or (), ours, theirs)
     return now
 
 

@@ -85,9 +85,9 @@ def survey(
         raise UsageError("--log -: a report reads its logs twice, and draws them; give a file")
     began = time.monotonic()
     question = replace(question, tree=replace(question.tree, sizes=True))
-    with read_once() as kept:
+    with read_once() as session:
         answer = resolve(question.tree, question.choice, question.data)
-        kept.takes = False  # all that two of these ask for was read by now
+        session.takes = False  # all that two of these ask for was read by now
         tree, level = answer.tree, question.choice.evidence
         # Of one shard alone no other checkpoint is read to compare it with; of all every one is read in any case.
         alone = tree.focus is not None

@@ -96,11 +96,11 @@ def _elsewhere(places: Sequence[Elsewhere]) -> Iterator[Text]:
     for place in places:
         hosts.setdefault(place.host, []).append(place)
     order = sorted(hosts.items(), key=lambda item: (-sum(place.nbytes for place in item[1]), item[0] or ""))
-    for host, own in order[:MOST_HOSTS]:
-        files = counted(sum(len(place.paths) for place in own), "file")
+    for host, seats in order[:MOST_HOSTS]:
+        files = counted(sum(len(place.paths) for place in seats), "file")
         where = "where it lies" if host is None else f"on {shown(host)}"
-        names = _named_few([*dict.fromkeys(place.checkpoint for place in own)])
-        yield line(f"{where}: {files}, {size(ByteCount(sum(place.nbytes for place in own)))}: {names}")
+        names = _named_few([*dict.fromkeys(place.checkpoint for place in seats)])
+        yield line(f"{where}: {files}, {size(ByteCount(sum(place.nbytes for place in seats)))}: {names}")
     if len(order) > MOST_HOSTS:
         yield line(f"and {len(order) - MOST_HOSTS} more machines: --format json", style="dim")
 
@@ -125,8 +125,8 @@ def _headline(pruning: Pruning) -> Text:
     what = f"{going} of {fates} checkpoints, {size(pruning.freed)}"
     if pruning.refusals:
         return line(f"Refused: {what} could go, but nothing was changed", style="bold red")
-    gone = ("deleted" if not pruning.order.trash_days else "moved to the trash") if pruning.applied else "would go"
-    return line(f"{what}: {gone}; {_stay(fates - going)}", style="bold green")
+    action = ("deleted" if not pruning.order.trash_days else "moved to the trash") if pruning.applied else "would go"
+    return line(f"{what}: {action}; {_stay(fates - going)}", style="bold green")
 
 
 def _stay(number: int) -> str:
@@ -175,13 +175,13 @@ _MOST_NAMED = 3
 def _outcome(pruning: Pruning) -> list[Text]:
     days = pruning.order.trash_days
     old = [entry.name for entry in pruning.trash if entry.goes]
-    kept = [entry.name for entry in pruning.trash if not entry.goes]
+    retained = [entry.name for entry in pruning.trash if not entry.goes]
     lines = []
     if old:
         verb = "deleted" if pruning.applied else "to be deleted"
         lines.append(line(f"In the trash, {len(old)} from before: {verb}"))
-    if kept:
-        lines.append(line(f"In the trash, {len(kept)} from before: kept until {days:g} days old"))
+    if retained:
+        lines.append(line(f"In the trash, {len(retained)} from before: kept until {days:g} days old"))
     if pruning.applied and pruning.plan.going and days:
         lines.append(line(f"In the trash for {days:g} days; to undo:"))
         lines.append(line(_undo(pruning), no_wrap=True))

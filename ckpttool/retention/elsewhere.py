@@ -27,12 +27,12 @@ def elsewhere(tree: Tree, plan: RetentionPlan) -> list[Elsewhere]:
         for path in _files(tree, paths_of(tree, checkpoint)):
             for disk, size in _sizes(tree, path).items():
                 files[disk].append((path, size))
-        for disk, own in files.items():
+        for disk, disk_files in files.items():
             entry = Elsewhere(
                 checkpoint=checkpoint.name,
                 host=hosts.get(disk),
-                paths=tuple(path for path, _ in own),
-                nbytes=ByteCount(sum(size for _, size in own)),
+                paths=tuple(path for path, _ in disk_files),
+                nbytes=ByteCount(sum(size for _, size in disk_files)),
             )
             places.append((entry.host or "", disk, entry))
     places.sort(key=lambda item: item[:2])

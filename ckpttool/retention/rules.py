@@ -45,7 +45,7 @@ class Verifier(Protocol):
         """Judge it by all its bytes; None where headers are enough."""
         ...
 
-    def is_whole_in(self, left: Inventory, checkpoint: Checkpoint) -> bool:
+    def is_whole_in(self, remaining: Inventory, checkpoint: Checkpoint) -> bool:
         """Judge it by headers as it would be judged if no other checkpoints were there than these."""
         ...
 
@@ -127,18 +127,18 @@ def retain(
         UsageError: A name or prefix is not there, or several trainings lie here and none was chosen.
         IncompleteError: The tree changed since its inventory was made.
     """
-    own = newest_first(_of_one_training(inventory, policy.prefix))
-    kept = _named(inventory, policy.keep)
+    checkpoints = newest_first(_of_one_training(inventory, policy.prefix))
+    by_name = _named(inventory, policy.keep)
     course = Course(inventory)
-    candidates = [_candidate(checkpoint, course, policy, verifier) for checkpoint in own]
+    candidates = [_candidate(checkpoint, course, policy, verifier) for checkpoint in checkpoints]
     _keep_last(candidates, policy, verifier)
     _keep_healthy(candidates, policy, verifier)
     _keep_every(candidates, policy, verifier)
     staying = {candidate.checkpoint.key for candidate in candidates if candidate.stays is not None}
-    left = {key: why for key, why in left_by_name(own).items() if key not in staying}
-    refused = {**left, **refused}
+    abandoned = {key: why for key, why in left_by_name(checkpoints).items() if key not in staying}
+    refused = {**abandoned, **refused}
     for candidate in candidates:
-        _keep_what_is_not_ours(candidate, kept, refused.get(candidate.checkpoint.key))
+        _keep_what_is_not_ours(candidate, by_name, refused.get(candidate.checkpoint.key))
     others = [checkpoint for checkpoint in inventory.checkpoints if policy.prefix not in {None, checkpoint.prefix}]
     _keep_evidence(candidates, inventory, without, verifier)
     return RetentionPlan(
@@ -147,7 +147,7 @@ def retain(
         policy=policy,
         fates=(
             *(_fate(candidate, policy) for candidate in candidates),
-            *(_other(checkpoint, named=checkpoint in kept) for checkpoint in newest_first(others)),
+            *(_other(checkpoint, named=checkpoint in by_name) for checkpoint in newest_first(others)),
         ),
     )
 
@@ -167,13 +167,13 @@ def _named(inventory: Inventory, names: Iterable[str]) -> list[Checkpoint]:
     """Find what shall stay. A name that means nothing is an error: a slip of the pen must not cost a checkpoint."""
     checkpoints = []
     for name in names:
-        own = named(inventory.checkpoints, name)
-        if not own:
+        matches = named(inventory.checkpoints, name)
+        if not matches:
             newest_names = ", ".join(checkpoint.name for checkpoint in newest_first(inventory.checkpoints)[:8])
             raise UsageError(
                 f"--keep {name!r} names no checkpoint in {inventory.root}; there are: {newest_names or 'none'}"
             )
-        checkpoints += own
+        checkpoints += matches
     return checkpoints
 
 
@@ -200,12 +200,12 @@ def _candidate(checkpoint: Checkpoint, course: Course, policy: RetentionPolicy, 
     elif checkpoint.renames:
         candidate.keep(Why.NEEDS_RENAMES, "ranks disagree about its name, so what belongs to it is a guess")
     else:
-        left = course.abandoned(checkpoint) is not None
-        if left and not policy.drop_abandoned:
+        is_abandoned = course.abandoned(checkpoint) is not None
+        if is_abandoned and not policy.drop_abandoned:
             by_number = course.inventory.tracked is not None
             when = " once enough on the course are numbered higher" if by_number else ""
             candidate.keep(Why.ABANDONED, f"a branch that the training left; --drop-abandoned lets it go{when}")
-        on_course = not left and course.done_again(checkpoint) is None
+        on_course = not is_abandoned and course.done_again(checkpoint) is None
         resumable = checkpoint.content is not Content.WEIGHTS_ONLY
         candidate.good = on_course and resumable and checkpoint.health is not Health.UNHEALTHY
         candidate.strong = verifier.has_checksums(checkpoint)
@@ -293,15 +293,15 @@ def _keep_evidence(
     before = _judgements(inventory)
     looked_at = {_key(candidate.checkpoint): candidate for candidate in candidates if candidate.word is not None}
 
-    def differing(gone: Sequence[_Candidate]) -> frozenset[_Key]:
+    def differing(removed: Sequence[_Candidate]) -> frozenset[_Key]:
         """Name what stays and is judged differently."""
-        left = without([judged_before.checkpoint for judged_before in gone])
-        now = _judgements(left)
-        away = {_key(judged_before.checkpoint) for judged_before in gone}
+        remaining = without([judged_before.checkpoint for judged_before in removed])
+        now = _judgements(remaining)
+        away = {_key(judged_before.checkpoint) for judged_before in removed}
         changed = {key for key, judgement in before.items() if key not in away and now.get(key) != judgement}
-        for checkpoint in left.checkpoints:
+        for checkpoint in remaining.checkpoints:
             last = looked_at.get(_key(checkpoint))
-            if last is not None and verifier.is_whole_in(left, checkpoint) != last.whole:
+            if last is not None and verifier.is_whole_in(remaining, checkpoint) != last.whole:
                 changed.add(_key(checkpoint))
         return frozenset(changed)
 

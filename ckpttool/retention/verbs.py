@@ -141,14 +141,14 @@ def _when_quiet(
     end, sign_path = time.monotonic() + order.wait, None
     while True:
         tree = whole_tree(question, planned=True)
-        left = max(0.0, end - time.monotonic())
-        sign = next(iter(signs_of_writing(tree, grace=order.grace)), None) if left else None
+        remaining = max(0.0, end - time.monotonic())
+        sign = next(iter(signs_of_writing(tree, grace=order.grace)), None) if remaining else None
         if sign is None:
-            return tree, left
+            return tree, remaining
         if waiting is not None and sign.path != sign_path:
             waiting(sign)
         sign_path = sign.path
-        time.sleep(min(POLL_SECONDS, left))
+        time.sleep(min(POLL_SECONDS, remaining))
 
 
 def _proposal(
@@ -157,8 +157,8 @@ def _proposal(
     """Say what would be done, and what speaks against doing it."""
     scan_without = scans_without(replace(question, sizes=True))
 
-    def without(gone: Sequence[Checkpoint]) -> Inventory:
-        return scan_without([path for checkpoint in gone for path in members_of(tree, checkpoint).paths])
+    def without(removed: Sequence[Checkpoint]) -> Inventory:
+        return scan_without([path for checkpoint in removed for path in members_of(tree, checkpoint).paths])
 
     with closing(_Verifier(tree, order)) as verifier:
         plan = retain(tree.inventory, policy, verifier, without, not_moved(tree))
@@ -194,8 +194,8 @@ def _not_seen(tree: Tree, plan: RetentionPlan) -> list[Finding]:
     """Say what machines may have that nobody asked, or not in time: that no good save is seen proves nothing then."""
     if tree.machines is None:
         return []
-    own = () if plan.good else (finding for save in tree.inventory.checkpoints for finding in save.findings)
-    return [*blocking(tree.inventory.findings), *(finding for finding in own if may_be_elsewhere([finding]))]
+    findings = () if plan.good else (finding for save in tree.inventory.checkpoints for finding in save.findings)
+    return [*blocking(tree.inventory.findings), *(finding for finding in findings if may_be_elsewhere([finding]))]
 
 
 def _pointers(tree: Tree, plan: RetentionPlan) -> list[Pointer]:
@@ -229,10 +229,10 @@ class _Verifier:
         self._verdicts[checkpoint.key] = verdict = self._headers.verdict(checkpoint)
         return verdict
 
-    def is_whole_in(self, left: Inventory, checkpoint: Checkpoint) -> bool:
-        if self._left is None or self._left[0] is not left:
-            tree = replace(self._tree, inventory=left)
-            self._left = left, session_for(tree, CheckQuestion(level=Level.STRUCTURE))
+    def is_whole_in(self, remaining: Inventory, checkpoint: Checkpoint) -> bool:
+        if self._left is None or self._left[0] is not remaining:
+            tree = replace(self._tree, inventory=remaining)
+            self._left = remaining, session_for(tree, CheckQuestion(level=Level.STRUCTURE))
         session = self._left[1]
         asked = checkpoint.key, *session.compared_with(checkpoint)
         if asked == (checkpoint.key, *self._headers.compared_with(checkpoint)):

@@ -101,8 +101,8 @@ def restore(question: Where, name: str, *more: str, grace: float = 300.0) -> Tra
     question = asked(question)
     tree = _tree_of(question)
     root = tree.inventory.root
-    begun = [batch.trash.rpartition("/")[2] for batch in read_journal(tree.storage)]
-    before = _content(tree, begun, (name, *more))
+    begun_folders = [batch.trash.rpartition("/")[2] for batch in read_journal(tree.storage)]
+    before = _content(tree, begun_folders, (name, *more))
     chosen = {
         _named(root, before, requested).listed.folder for requested in (name, *more)
     }  # before a lock is written, too
@@ -195,12 +195,12 @@ class _Found(NamedTuple):
     """Which folder in it cannot be listed: what that holds is not known."""
 
 
-def _content(tree: Tree, begun: Sequence[str], asked_for: Collection[str] = ()) -> list[_Found]:
+def _content(tree: Tree, begun_folders: Sequence[str], asked_for: Collection[str] = ()) -> list[_Found]:
     """Look into every folder of the trash that is not empty, and name those that a restore had emptied already.
 
     Args:
         tree: What was moved away was once in it.
-        begun: Folders that an interrupted restore was emptying.
+        begun_folders: Folders that an interrupted restore was emptying.
         asked_for: Where the folders' own names tell which of them these are, no other is looked into: it may be one of
             thousands, with a file for each of as many ranks.
     """
@@ -215,7 +215,7 @@ def _content(tree: Tree, begun: Sequence[str], asked_for: Collection[str] = ()) 
     ]
     content = [item for item in content if item.listed.nbytes != 0]
     there = {item.listed.folder for item in content}
-    emptied = [folder for name in begun if name not in there and (folder := trash_folder(name)) is not None]
+    emptied = [folder for name in begun_folders if name not in there and (folder := trash_folder(name)) is not None]
     return [*content, *(_Found(_unknown(folder), tree, None) for folder in emptied)]
 
 
@@ -244,11 +244,11 @@ def _looked_into(tree: Tree, folder: TrashFolder) -> _Found:
     try:
         entries = storage.entries("")
         folders = [entry.name for entry in entries if entry.kind is Kind.FOLDER]
-        held = len(entries) - len(folders)
+        entry_count = len(entries) - len(folders)
         for name in folders:
             path = f"{place}/{name}"
-            held += sum(f"{name}/{entry.name}" != BIRTH_FOLDER for entry in storage.entries(name))
-        is_empty = not (held and _has_files(storage))
+            entry_count += sum(f"{name}/{entry.name}" != BIRTH_FOLDER for entry in storage.entries(name))
+        is_empty = not (entry_count and _has_files(storage))
         inventory = tree.layout.scan(storage, list_root(storage), ScanOptions(sizes=True))
     except OSError as error:
         return _Found(listed, tree, None, unreadable(path, error))

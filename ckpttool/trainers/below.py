@@ -49,7 +49,7 @@ def trees_below(
         return
     waiting, listed = [(root, levels)], 0
     while waiting:
-        folder, left = waiting.pop()
+        folder, depth_left = waiting.pop()
         if listed == most:
             raise IncompleteError(f"there are more than {most} folders below {root}: ask about some of them")
         listed += 1
@@ -64,16 +64,16 @@ def trees_below(
             layouts = recognised(listing, wanted=layout)
         except OSError as error:
             # A folder in it that cannot be listed is told by itself: it need be no save.
-            if not left or os.path.basename(error.filename or "") not in folders:
+            if not depth_left or os.path.basename(error.filename or "") not in folders:
                 yield Below(folder, is_known=False)
         if layouts:
             yield Below(folder, is_known=True)
         others = others_saves(listing) is not None
         further = [name for name in folders if not _is_save(listing, name, layouts, others=others)]
-        for name in reversed(further) if left else ():
+        for name in reversed(further) if depth_left else ():
             path = name if folder == os.curdir else os.path.join(folder, name)
             if name != OWN_FOLDER and (hidden or name[0] != ".") and not os.path.islink(path):
-                waiting.append((path, left - 1))
+                waiting.append((path, depth_left - 1))
 
 
 def _is_save(listing: Listing, folder: str, layouts: list[Layout], *, others: bool) -> bool:

@@ -114,10 +114,10 @@ class Listing:
         start, end = _literal(pattern)
         fits = re.compile(pattern).fullmatch
         of_kind = (entry.name for entry in self.beginning(start) if entry.kind is kind)
-        own = (name for name in of_kind if name.endswith(end) and fits(name) and name != OWN_FOLDER)
-        names: Iterable[str] = own
+        own_names = (name for name in of_kind if name.endswith(end) and fits(name) and name != OWN_FOLDER)
+        names: Iterable[str] = own_names
         if most is not None:
-            all_names = list(own)
+            all_names = list(own_names)
             names = nlargest(most, all_names[:: 1 + len(all_names) // _MOST_SORTED], numbers_in)
         unread: OSError | None = None
         for name in names:

@@ -446,16 +446,18 @@ def _below(path: str, wish: _Wish, *, is_named: bool = True) -> Located | None:
 
 def _meant_tree(trees: list[Located], path: str, wish: _Wish) -> Located:
     """Return the one of several trees below a folder that is meant: a training's own, before what was made of it."""
-    own = [tree for index, tree in enumerate(trees) if not any(_is_of_same(tree, other) for other in trees[:index])]
-    if len(own) > 1 and wish.config is not None:
+    own_trees = [
+        tree for index, tree in enumerate(trees) if not any(_is_of_same(tree, other) for other in trees[:index])
+    ]
+    if len(own_trees) > 1 and wish.config is not None:
         names = trainer_named(wish.config.trainer).layout_names
-        own = [tree for tree in own if tree.layout.name in names] or own
-    if len(own) > 1:
-        tree_names = [f"{tree.storage.root} ({tree.layout.name})" for tree in own]
+        own_trees = [tree for tree in own_trees if tree.layout.name in names] or own_trees
+    if len(own_trees) > 1:
+        tree_names = [f"{tree.storage.root} ({tree.layout.name})" for tree in own_trees]
         last = tree_names.pop() if len(tree_names) <= MOST_NAMED else f"{len(tree_names) - MOST_NAMED} more"
         named = f"{', '.join(tree_names[:MOST_NAMED])} and {last}"
         raise UsageError(f"{path} holds several trees: {named}; give the one that is meant")
-    return own[0]
+    return own_trees[0]
 
 
 def _is_of_same(tree: Located, other: Located) -> bool:

@@ -83,8 +83,10 @@ def without_others(listing: Listing) -> Listing:
     patterns = [save.folder for save in _SAVES if save.folder != _ANY and _holds_one(listing, save)]
     if not patterns:
         return listing
-    left = (entry for entry in listing.entries if not any(re.fullmatch(pattern, entry.name) for pattern in patterns))
-    return replace(listing, entries=tuple(left))
+    remaining = (
+        entry for entry in listing.entries if not any(re.fullmatch(pattern, entry.name) for pattern in patterns)
+    )
+    return replace(listing, entries=tuple(remaining))
 
 
 def looks_like(listing: Listing) -> str | None:

@@ -70,12 +70,12 @@ def outward(folder: str) -> Iterator[tuple[str, str]]:
     """Yield the folders around a folder, the nearest first, each with the path from it to that folder."""
     root, inner = folder, ""
     for _ in range(DEEPEST_PART):
-        parent, own = os.path.split(root)
-        if own in {"", os.curdir, os.pardir}:  # the path does not say the folder's own name
-            parent, own = os.path.split(os.path.abspath(root))
-        if not own or is_local(parent) != is_local(folder):
+        parent, name = os.path.split(root)
+        if name in {"", os.curdir, os.pardir}:  # the path does not say the folder's own name
+            parent, name = os.path.split(os.path.abspath(root))
+        if not name or is_local(parent) != is_local(folder):
             return
-        root, inner = parent or os.curdir, f"{own}/{inner}" if inner else own
+        root, inner = parent or os.curdir, f"{name}/{inner}" if inner else name
         yield root, inner
 
 

@@ -194,13 +194,13 @@ def _has_its_own(layout: LayoutSigns, listing: Listing, others: Sequence[LayoutS
     """
     from ckpttool.core.storage.base import Kind
 
-    own = 0
+    sign_count = 0
     for entry in listing.entries:
         if entry.kind is Kind.FOLDER and layout.part(listing, entry.name, None) is not None:
             if any(other.part(listing, entry.name, None) is not None for other in others):
                 return False
-            own += 1
-    return own > 1
+            sign_count += 1
+    return sign_count > 1
 
 
 def meant(layouts_: Sequence[Layout], where: str, config: RunConfig | None) -> Layout:
@@ -222,8 +222,8 @@ def meant(layouts_: Sequence[Layout], where: str, config: RunConfig | None) -> L
     trainer = trainer_named(config.trainer)
     saves_in = None if trainer.configs is None else trainer.configs.saves_in(config)
     matching = [layout for layout in layouts_ if layout.name == saves_in]
-    own = matching or [layout for layout in layouts_ if layout.name in trainer.layout_names]
-    if len(own) != 1:
+    matching_trainer = matching or [layout for layout in layouts_ if layout.name in trainer.layout_names]
+    if len(matching_trainer) != 1:
         not_told = f"of which {config.path}, a config for {trainer.title}, tells none"
         raise UsageError(f"{where} holds {names} side by side, {not_told}: say which is meant with --layout")
-    return own[0]
+    return matching_trainer[0]

@@ -26,7 +26,7 @@ def run_hook(words: tuple[str, ...], event: WatchEvent, environment: Mapping[str
         event: On its stdin, as one line of JSON; of its names nothing is ever a part of the command.
         environment: What it inherits.
     """
-    own = {
+    variables = {
         "CKPTTOOL_EVENT": event.kind.value,
         "CKPTTOOL_CHECKPOINT": event.name or "",
         "CKPTTOOL_STEP": "" if event.step is None else str(event.step),
@@ -35,7 +35,7 @@ def run_hook(words: tuple[str, ...], event: WatchEvent, environment: Mapping[str
     }
     try:
         process = subprocess.Popen(  # noqa: S603  what the user wrote, by its words
-            words, stdin=subprocess.PIPE, stdout=2, env={**environment, **own}, start_new_session=True
+            words, stdin=subprocess.PIPE, stdout=2, env={**environment, **variables}, start_new_session=True
         )
     except (OSError, ValueError) as error:  # ValueError: a NUL in a name
         return f"cannot be started: {error}"

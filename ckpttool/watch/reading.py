@@ -109,14 +109,14 @@ class Reading:
         # What a save is that was not good yet is read once, for the verdict and for the seal.
         at_once = asked.seal and asked.fresh and level.reads_content
         with watched(Pace(self._question.max_rate)), closing(self._session(level, hashes=at_once)) as session:
-            own = tree.closer(checkpoint) if at_once else checkpoint
-            verdict = self._verdict(session, own)
+            with_records = tree.closer(checkpoint) if at_once else checkpoint
+            verdict = self._verdict(session, with_records)
             if verdict is None or not _is_as_it_was(tree, checkpoint):
                 return None, 0 if verdict is None else verdict.bytes_read  # the next poll sees what became of it
             findings, nbytes, sealed = self._findings(verdict), verdict.bytes_read, False
             more: tuple[Finding, ...] = ()
             if asked.seal and not blocking(findings):
-                sealed, more = self._seal(session, own, verdict) if at_once else self._seal_apart(own)
+                sealed, more = self._seal(session, with_records, verdict) if at_once else self._seal_apart(with_records)
         # Of a part, the watch of all parts tells what the training thinks of its health.
         ill, norm = (None, None) if self._question.part is not None else self._health()
         more = more if ill is None else (ill, *more)
@@ -162,10 +162,10 @@ class Reading:
         """Read a save; None where nobody wants it any more."""
         for event in session.events(checkpoint):
             if isinstance(event, Verdict):
-                own = {
+                reports = {
                     report.path: by_itself(report, self.reports.get(report.path, report)) for report in event.reports
                 }
-                self.reports = own
+                self.reports = reports
                 return event
             self.reports = {**self.reports, event.path: event}  # whoever looks at it meanwhile sees a whole one
             if self._left:
@@ -199,9 +199,9 @@ class Reading:
     def _seal_apart(self, checkpoint: Checkpoint) -> tuple[bool, tuple[Finding, ...]]:
         """Read it as the sealer does, for what was read so far has no digests, and seal it."""
         with closing(self._session(Level.CHECKSUM, hashes=True)) as session:
-            own = self._tree.closer(checkpoint)
-            verdict = self._verdict(session, own)
-            return (False, ()) if verdict is None else self._seal(session, own, verdict)
+            with_records = self._tree.closer(checkpoint)
+            verdict = self._verdict(session, with_records)
+            return (False, ()) if verdict is None else self._seal(session, with_records, verdict)
 
     def _seal(self, session: Session, checkpoint: Checkpoint, verdict: Verdict) -> tuple[bool, tuple[Finding, ...]]:
         """Record what it is, and return whether that is done and what it differs from."""

@@ -145,8 +145,8 @@ def sighting(tree: Tree, listed: Moves, question: WatchQuestion, watched: Watche
     complete = not tree.inventory.unlisted
     if tree.machines is None and question.part is None:
         beside = _Beside(tree, watched)
-        own = tuple(seen_save(checkpoint, wall, beside=beside.of(checkpoint)) for checkpoint in ordered)
-        return Sighting(saves=own, whole=complete, under_way=_moved(tree.storage, listed.unfinished))
+        seen_saves = tuple(seen_save(checkpoint, wall, beside=beside.of(checkpoint)) for checkpoint in ordered)
+        return Sighting(saves=seen_saves, whole=complete, under_way=_moved(tree.storage, listed.unfinished))
     merge = merge_of(tree)
     if tree.machines is None or merge is None:
         parts = (seen_save(checkpoint, wall, OF_FILES, _sealed(tree, checkpoint)) for checkpoint in ordered)
@@ -186,14 +186,14 @@ class _Beside:
 
         The folder itself may be a link: to another disk, or to everything that this machine has.
         """
-        storage, waiting, left = self._tree.storage, [folder], MOST_BESIDE
-        while waiting and left:
+        storage, waiting, budget = self._tree.storage, [folder], MOST_BESIDE
+        while waiting and budget:
             inner = waiting.pop()
             try:
-                entries = sorted(storage.entries(inner))[:left]
+                entries = sorted(storage.entries(inner))[:budget]
             except OSError:  # it goes away
                 continue
-            left -= len(entries)
+            budget -= len(entries)
             for name, kind in entries:
                 path = f"{inner}/{name}"
                 if kind is Kind.FOLDER:
@@ -220,8 +220,8 @@ def _sealed(tree: Tree, checkpoint: Checkpoint) -> tuple[str, ...]:
 
     place = tree.seal_place(checkpoint)
     manifest = None if place is None else read_manifest(tree.storage, place)
-    own = {shard.path for shard in checkpoint.shards}
-    return tuple(seal.path for seal in manifest.shards if seal.path in own) if isinstance(manifest, Manifest) else ()
+    paths = {shard.path for shard in checkpoint.shards}
+    return tuple(seal.path for seal in manifest.shards if seal.path in paths) if isinstance(manifest, Manifest) else ()
 
 
 def _told(machines: Machines, checkpoint: Checkpoint, level: Level) -> tuple[list[object], tuple[Finding, ...]]:

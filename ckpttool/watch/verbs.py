@@ -150,8 +150,8 @@ class Watch:
                 for text in left_unread(self.known, self._rule) if self._part is None else ():
                     self._note(text)
                 return
-            while (left := until - self._machine.seconds()) > 0 and not self._stopping:
-                self._take(left)
+            while (remaining := until - self._machine.seconds()) > 0 and not self._stopping:
+                self._take(remaining)
 
     def poll(self) -> None:
         """Look once, tell what there is to tell, and begin to read what has come to rest."""
@@ -272,8 +272,10 @@ class Watch:
             )
             if tree is None or not checkpoints or (asked.early and is_cached(tree, checkpoints[0]) is not False):
                 continue
-            own = tree if tree.machines is not None else replace(tree, storage=open_storage(tree.inventory.root))
-            self._reading = Reading(self.question, own, checkpoints[0], asked, self._mail.put)
+            reading_tree = (
+                tree if tree.machines is not None else replace(tree, storage=open_storage(tree.inventory.root))
+            )
+            self._reading = Reading(self.question, reading_tree, checkpoints[0], asked, self._mail.put)
 
     def _take(self, seconds: float | None) -> bool:
         """Wait for what is being read to be read, and tell what it is; False where nothing came in time."""
@@ -397,9 +399,9 @@ def _alone(place: str, root: str) -> Iterator[None]:
     Raises:
         LockedError: Somebody watches that tree.
     """
-    with ExitStack() as held:
+    with ExitStack() as stack:
         try:
-            held.enter_context(locked(place, timeout=0))
+            stack.enter_context(locked(place, timeout=0))
         except LockedError:
             why = "is watched already, by this user on this machine: one watch is enough"
             raise LockedError(f"{root} {why}") from None

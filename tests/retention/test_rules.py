@@ -59,8 +59,8 @@ class Verifier:
             return verdict
         return replace(verdict, findings=(finding(Code.SCHEMA_DIFFERS, Severity.UNKNOWN),))
 
-    def is_whole_in(self, left: Inventory, checkpoint: Checkpoint) -> bool:
-        there = {one.name for one in left.checkpoints}
+    def is_whole_in(self, remaining: Inventory, checkpoint: Checkpoint) -> bool:
+        there = {one.name for one in remaining.checkpoints}
         return checkpoint.name not in self.damaged and self.needs.get(checkpoint.name) in {None, *there}
 
     def has_checksums(self, checkpoint: Checkpoint) -> bool:

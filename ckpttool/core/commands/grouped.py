@@ -90,9 +90,9 @@ def grouped(command: Callable[..., None]) -> Callable[..., None]:
             parameters += _spread(groups[parameter.name])
         else:
             parameters.append(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY))
-    own = {parameter.name for parameter in parameters}
-    extra = (CommonOptions, PlanOptions) if "apply" in own else (CommonOptions,)
-    common = [parameter for group in extra for parameter in _spread(group) if parameter.name not in own]
+    group_names = {parameter.name for parameter in parameters}
+    extra = (CommonOptions, PlanOptions) if "apply" in group_names else (CommonOptions,)
+    common = [parameter for group in extra for parameter in _spread(group) if parameter.name not in group_names]
     parameters = [_with_a_word(parameter) for parameter in (*parameters, *common)]
 
     @wraps(command)

@@ -64,17 +64,17 @@ class Command(_Helped, TyperCommand):
         """
         if ctx.resilient_parsing:  # a shell asks what can follow: an option without its value would hide DIR
             return super().parse_args(ctx, args[:-1] if args and args[-1].startswith("-") else args)
-        own = args[: args.index("--") if "--" in args else None]
-        settings = Settings(ctx, with_file="--no-config" not in own)
+        before_dashes = args[: args.index("--") if "--" in args else None]
+        settings = Settings(ctx, with_file="--no-config" not in before_dashes)
         ctx.default_map = settings
         try:
-            left: list[str] = super().parse_args(ctx, args)
+            remaining: list[str] = super().parse_args(ctx, args)
         except typer.BadParameter as error:
             param: Any = error.param
             if param is None or param.name not in settings.places:
                 raise
             raise UsageError(f"{settings.places[param.name]}: {in_plain_words(error).rstrip('.')}") from None
-        typed = {word.partition("=")[0] for word in own}
+        typed = {word.partition("=")[0] for word in before_dashes}
         for param in self.params:
             names = [word for word in param.opts if word in typed]
             if len(names) > 1 and not (param.multiple or getattr(param, "is_flag", False)):
@@ -82,7 +82,7 @@ class Command(_Helped, TyperCommand):
             value = ctx.params.get(str(param.name))
             if param.name not in _MAY_BE_EMPTY and "" in (value if isinstance(value, (list, tuple)) else [value]):
                 raise typer.BadParameter("it is empty: is a shell variable not set?", ctx=ctx, param=param)
-        return left
+        return remaining
 
     def invoke(self, ctx: Any) -> Any:  # noqa: ANN401  as above
         """Say which file is not obeyed; with `--verbose`, where it was said what was not on the command line."""
@@ -109,16 +109,16 @@ class Group(_Helped, TyperGroup):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:  # noqa: ANN401  as above
         """Hand on to the command what is common to all: `ckpttool -q scan` is `ckpttool scan -q`."""
-        own: list[str] = []
+        group_args: list[str] = []
         common: list[str] = []
         rest = list(args)
         while rest and rest[0].startswith("-") and rest[0] != "--":
             word = rest.pop(0)
-            (common if _OF_EVERY_COMMAND.fullmatch(word) else own).append(word)
+            (common if _OF_EVERY_COMMAND.fullmatch(word) else group_args).append(word)
             if word == "--format" and rest:
                 common.append(rest.pop(0))
-        left: list[str] = super().parse_args(ctx, [*own, *rest[:1], *(common if rest else ()), *rest[1:]])
-        return left
+        remaining: list[str] = super().parse_args(ctx, [*group_args, *rest[:1], *(common if rest else ()), *rest[1:]])
+        return remaining
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:  # noqa: ANN401  as above
         """Find the command.

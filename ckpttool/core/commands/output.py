@@ -162,10 +162,10 @@ def _write_whole(stream: TextIO, pieces: Iterable[str]) -> None:
     stream.flush()
     encode = getincrementalencoder(stream.encoding or "utf-8")(stream.errors or "strict").encode
     for chunk in _chunks(pieces):
-        left = memoryview(encode(chunk))
-        while left:
+        remaining = memoryview(encode(chunk))
+        while remaining:
             # None is a stream that does not wait, and is full.
-            left = left[stream.buffer.write(left) or _full() :]
+            remaining = remaining[stream.buffer.write(remaining) or _full() :]
     stream.buffer.flush()
 
 

@@ -68,9 +68,9 @@ def _until_now(meter: Meter) -> str:
     if not meter.shards_total:
         return ""
     them = "them" if meter.shards_kept == meter.shards_done else f"{meter.shards_kept} of these"
-    kept = f"; the ledger keeps {them}" if meter.shards_kept else ""
+    retained = f"; the ledger keeps {them}" if meter.shards_kept else ""
     shards = counted(meter.shards_total, "shard")
-    return f"after {meter.shards_done} of {shards}, {size(meter.bytes_done)}{kept}"
+    return f"after {meter.shards_done} of {shards}, {size(meter.bytes_done)}{retained}"
 
 
 def _heartbeat(meter: Meter, wait: Callable[[float], bool]) -> None:
@@ -80,10 +80,11 @@ def _heartbeat(meter: Meter, wait: Callable[[float], bool]) -> None:
         if not meter.shards_total:
             continue
         rate = meter.bytes_done / (time.monotonic() - began)
-        left = (meter.bytes_total - meter.bytes_done) / rate if rate else None
+        seconds = (meter.bytes_total - meter.bytes_done) / rate if rate else None
         output.note(
             f"{size(meter.bytes_done)} of {size(meter.bytes_total)} read, {meter.shards_done} of "
-            f"{counted(meter.shards_total, 'shard')}; {size(int(rate))}/s" + ("" if left is None else _about(left))
+            f"{counted(meter.shards_total, 'shard')}; {size(int(rate))}/s"
+            + ("" if seconds is None else _about(seconds))
         )
 
 

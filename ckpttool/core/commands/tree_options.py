@@ -502,9 +502,9 @@ class EngineOptions:
             with progress.watched(quiet=quiet):
                 yield
             return
-        own = None if sys.stdout is None else _Ours(sys.stdout)
-        guarded = nullcontext() if own is None else own.let_through()
-        with redirect_stdout(cast("Any", own)), ckpttool.on_ray(address), guarded, progress.watched(quiet=quiet):
+        stream = None if sys.stdout is None else _Ours(sys.stdout)
+        guarded = nullcontext() if stream is None else stream.let_through()
+        with redirect_stdout(cast("Any", stream)), ckpttool.on_ray(address), guarded, progress.watched(quiet=quiet):
             yield
 
 

@@ -58,9 +58,9 @@ def left_behind(
         naming: Of the tree's layout.
     """
     going = tuple(going)
-    gone = {shard.path for checkpoint in going for shard in checkpoint.shards}
-    gone |= {checkpoint.name for checkpoint in going}
-    stale = [pointer for pointer in pointers if pointer.target in gone]
+    leaving = {shard.path for checkpoint in going for shard in checkpoint.shards}
+    leaving |= {checkpoint.name for checkpoint in going}
+    stale = [pointer for pointer in pointers if pointer.target in leaving]
     best: dict[str, PointerText] = {}
     for checkpoint in staying:
         if all(pointer.path in best for pointer in stale):

@@ -194,7 +194,7 @@ def _assert_untold(step: Step, recorded: int, question: DataQuestion, past: Past
         )
 
 
-def _in_own_batches(own: int | None, question: DataQuestion, past: PastSizes) -> Step | None:
+def _in_own_batches(own_size: int | None, question: DataQuestion, past: PastSizes) -> Step | None:
     """Return the step of the change of data as the checkpoint's own step would count it.
 
     A trainer scales a step down to a whole one at each change of the batch size, so that is done here, too.
@@ -203,17 +203,17 @@ def _in_own_batches(own: int | None, question: DataQuestion, past: PastSizes) ->
     if not step:
         return step
     if batch is not None:
-        if own is None or question.segments:
+        if own_size is None or question.segments:
             raise UsageError(
                 f"--dataset-changed-at {step}:{batch} needs to know how many samples a batch of the checkpoint has: "
                 "give --old-gbs, or beside --segment the step alone"
             )
-        return Step(step * batch // own)
-    others = [size for size in past.batch_sizes if size != own]
-    if own is not None and others:
-        ways = " or ".join(f"--dataset-changed-at {step}:{size}" for size in (*others, own))
+        return Step(step * batch // own_size)
+    others = [size for size in past.batch_sizes if size != own_size]
+    if own_size is not None and others:
+        ways = " or ".join(f"--dataset-changed-at {step}:{size}" for size in (*others, own_size))
         raise UsageError(
-            f"the checkpoint counts batches of {own} samples, and runs before it batches of "
+            f"the checkpoint counts batches of {own_size} samples, and runs before it batches of "
             f"{', '.join(map(str, others))}, so step {step} can mean several places: give {ways}"
         )
     return step
@@ -229,13 +229,13 @@ def _checked(step: Step, changed_at: Step | None) -> int:
 
 def _since(past: Sequence[BatchSegment], changed_at: int) -> list[BatchSegment]:
     """Drop the first `changed_at` steps: their data set is gone."""
-    left = changed_at
-    kept = []
+    remaining = changed_at
+    segments = []
     for segment in past:
-        dropped = min(left, segment.steps)
-        left -= dropped
-        kept.append(replace(segment, steps=segment.steps - dropped))
-    return kept
+        dropped = min(remaining, segment.steps)
+        remaining -= dropped
+        segments.append(replace(segment, steps=segment.steps - dropped))
+    return segments
 
 
 def exact_batches_near(samples: int, global_batch: int, *, sink_size: int | None = None) -> tuple[int, ...]:

@@ -51,10 +51,10 @@ def part(findings: Sequence[Finding], text: str, *, path: str) -> Allowed:
     by_place = _places(words)
     silenced = _silenced(findings, by_place)
     used = {_place(finding) for finding in silenced}
-    left = [finding for finding in findings if finding not in silenced]
+    remaining = [finding for finding in findings if finding not in silenced]
     used |= {place for place in by_place if place[0] in _OF_A_START}
-    left += (_unused(word, path) for word in words if (word.code, word.line) not in used)
-    return Allowed(findings=tuple(sorted(left, key=lambda finding: finding.line or 0)), silenced=silenced)
+    remaining += (_unused(word, path) for word in words if (word.code, word.line) not in used)
+    return Allowed(findings=tuple(sorted(remaining, key=lambda finding: finding.line or 0)), silenced=silenced)
 
 
 def allowed_in(text: str, findings: Sequence[Finding]) -> tuple[Finding, ...]:

@@ -80,9 +80,11 @@ class Course:
             place = self.progress.of_run(later)
             earlier = [run for run in self.inventory.runs if run.prefix == later.prefix and run.run < later.run]
             ahead = [
-                (run, own[1], place[1])
+                (run, run_progress[1], place[1])
                 for run in earlier
-                if place is not None and (own := self.progress.of_run(run)) is not None and own[1] > place[1]
+                if place is not None
+                and (run_progress := self.progress.of_run(run)) is not None
+                and run_progress[1] > place[1]
             ]
             if ahead:
                 run, last, own_last = ahead[-1]

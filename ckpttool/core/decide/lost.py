@@ -101,9 +101,9 @@ def _pairs(chosen: Checkpoint, course: Course) -> Iterator[tuple[Checkpoint, Che
         yield chosen, furthest
     elif first_of_run is not furthest:
         yield first_of_run, furthest
-    own = [save for save in ordered if save.run == chosen.run]
-    if own[0] is not chosen:
-        yield own[0], chosen
+    own_saves = [save for save in ordered if save.run == chosen.run]
+    if own_saves[0] is not chosen:
+        yield own_saves[0], chosen
 
 
 def beyond_limits(point: ResumePoint, question: ResumeQuestion) -> tuple[Finding, ...]:

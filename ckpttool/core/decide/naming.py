@@ -24,16 +24,16 @@ def named(checkpoints: Iterable[Checkpoint], name: str) -> list[Checkpoint]:
         name: What a table calls it, another name of it, its bare number where it is called by its step, or a shard's
             file name, with or without folders before it and the extension behind.
     """
-    *folders, own = name.rstrip("/").split("/")
+    *folders, last_part = name.rstrip("/").split("/")
     every = list(checkpoints)
     # What is spelled out goes first: a lone file may be called like another one without its extension.
-    by_name = [checkpoint for checkpoint in every if checkpoint.name == own]
-    by_alias = (checkpoint for checkpoint in every if own in checkpoint.aliases)
+    by_name = [checkpoint for checkpoint in every if checkpoint.name == last_part]
+    by_alias = (checkpoint for checkpoint in every if last_part in checkpoint.aliases)
     # Files of all saves may be called alike: then the folder says which save is meant.
     by_folder = (checkpoint for checkpoint in every if checkpoint.name in folders)
-    by_file = (checkpoint for checkpoint in every if own in _files(checkpoint))
+    by_file = (checkpoint for checkpoint in every if last_part in _files(checkpoint))
     matches = by_name or list(by_alias) or list(by_folder) or list(by_file)
-    return matches or [checkpoint for checkpoint in every if _is_short(checkpoint, own)]
+    return matches or [checkpoint for checkpoint in every if _is_short(checkpoint, last_part)]
 
 
 def none_called(name: str, newest: Sequence[Checkpoint], root: str, *, also: str = "") -> UsageError:
@@ -71,8 +71,8 @@ def focused(checkpoints: Sequence[Checkpoint], focus: str, name: str | None) -> 
     also = list(checkpoints) if name == "all" else named(checkpoints, name or "")
     both = [checkpoint for checkpoint in matches if checkpoint in also]
     if not both or (name == "all" and both != also):
-        own = matches[0].name if matches else focus
-        raise UsageError(f"DIR is a part of {own}, but --checkpoint says {name}; leave one of them out")
+        target = matches[0].name if matches else focus
+        raise UsageError(f"DIR is a part of {target}, but --checkpoint says {name}; leave one of them out")
     return both
 
 

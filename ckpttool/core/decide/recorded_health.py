@@ -44,9 +44,9 @@ def attach_health(inventory: Inventory, book: HealthBook, names: Sequence[str | 
         if name is None:
             checkpoints.append(checkpoint)
             continue
-        own = {shard.path.rpartition("/")[2] for shard in checkpoint.shards} & others if others else set()
-        attached |= own
-        marks = [recorded[recorded_name] for recorded_name in sorted({name, *own} & recorded.keys())]
+        names_here = {shard.path.rpartition("/")[2] for shard in checkpoint.shards} & others if others else set()
+        attached |= names_here
+        marks = [recorded[recorded_name] for recorded_name in sorted({name, *names_here} & recorded.keys())]
         checkpoints.append(replace(checkpoint, health=worst_health(marks) if marks else Health.UNKNOWN))
     ghosts = sorted(others - attached)
     if ghosts and None not in names:

@@ -152,12 +152,12 @@ def _nothing(
     opened = not question.evidence.reads_content
     if rejected and opened:
         rejected = [_in_full(rejected[0], question, verdict_of), *rejected[1:]]
-    left = _only_left(rejected, inventory, question, verdict_of)
+    remaining = _only_left(rejected, inventory, question, verdict_of)
     return NoResumePoint(
         root=inventory.root,
         evidence=question.evidence,
         rejected=tuple(rejected),
-        findings=(*ranks_to_restore(rejected, opened=opened), *left, *findings),
+        findings=(*ranks_to_restore(rejected, opened=opened), *remaining, *findings),
         is_named=question.name not in {None, LATEST},
     )
 
@@ -358,13 +358,13 @@ def _prefix_meant(inventory: Inventory, question: ResumeQuestion) -> tuple[str |
     named = question.saves_as
     if question.prefix is not None or named is None or len(prefixes) == 1 or named not in prefixes:
         return question.prefix, ()
-    kept = note(
+    mixed_note = note(
         Code.RUN_MIXED,
         f"checkpoints of several trainings lie here ({', '.join(prefixes)}); the config saves as {named}, so "
         "that one is meant",
         remedy=f"choose another with --prefix {next(prefix for prefix in prefixes if prefix != named)}",
     )
-    return named, (kept,)
+    return named, (mixed_note,)
 
 
 def _trainings(candidates: Iterable[Checkpoint]) -> list[str]:
@@ -556,10 +556,10 @@ def _as_old_as(twin: Checkpoint, checkpoint: Checkpoint, sure: AbstractSet[Rank]
 
     A rank that counts one run less has each of them under the name of the run before; so it misses the last one.
     """
-    own, later = _times(checkpoint, sure), _times(twin, sure)
-    if not own or not later or min(later) - max(own) < CLEARLY_NS:  # times do not tell the two saves apart
+    own_times, later = _times(checkpoint, sure), _times(twin, sure)
+    if not own_times or not later or min(later) - max(own_times) < CLEARLY_NS:  # times do not tell the two saves apart
         return
-    middle = (max(own) + min(later)) // 2
+    middle = (max(own_times) + min(later)) // 2
     for shard in checkpoint.shards:
         if shard.rank not in sure and shard.modified_ns is not None and shard.modified_ns > middle:
             yield shard

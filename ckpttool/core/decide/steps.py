@@ -131,22 +131,22 @@ def left_by_name(saves: Sequence[Checkpoint]) -> dict[CheckpointKey, str]:
     numbered = [save for save in saves if save.named is not None and save.named.number is not None]
     stems = Counter(save.named.stem for save in numbered if save.named is not None).most_common(2)
     usual = stems[0][0] if stems and stems[0][1] > sum(count for _, count in stems[1:]) else None
-    left: dict[CheckpointKey, str] = {}
+    reasons: dict[CheckpointKey, str] = {}
     for save in saves:
         is_free = save.named is not None and save.named.is_free
         if save.named is None or not is_free:
             if any(finding.code is Code.STEP_DISAGREES for finding in save.findings):
-                left[save.key] = "is named for another step than it holds"
+                reasons[save.key] = "is named for another step than it holds"
         elif usual is not None and (save.named.number is None or save.named.stem != usual):
-            left[save.key] = "is not named as the other checkpoints are, so a person may have put it there"
+            reasons[save.key] = "is not named as the other checkpoints are, so a person may have put it there"
     counted = [save for save in numbered if save.named is not None and save.named.counts_saves]
     furthest: Checkpoint | None = None
     for save in sorted((finding for finding in counted if finding.step is not None), key=_number):
         if furthest is None or (save.step or 0) >= (furthest.step or 0):
             furthest = save
         else:
-            left[save.key] = f"is numbered after {furthest.name}, which holds a later step"
-    return left
+            reasons[save.key] = f"is numbered after {furthest.name}, which holds a later step"
+    return reasons
 
 
 def is_out_of_place(checkpoint: Checkpoint) -> bool:
@@ -194,8 +194,8 @@ def latest(newest_first: Sequence[Checkpoint]) -> Sequence[Checkpoint]:
     Args:
         newest_first: All of a tree that was settled.
     """
-    own = [save for save in newest_first if not is_out_of_place(save) and not _is_anything(save)]
-    return (own or newest_first)[:1]
+    candidates = [save for save in newest_first if not is_out_of_place(save) and not _is_anything(save)]
+    return (candidates or newest_first)[:1]
 
 
 def _is_anything(save: Checkpoint) -> bool:
@@ -346,8 +346,8 @@ def _original(group: Sequence[Checkpoint], saves: Iterable[Checkpoint], tracked:
     if misfits[0][0] == misfits[1][0]:
         names = {name for count, name in misfits if count == misfits[0][0]}
         best = [save for save in group if save.name in names]
-        own = [save for save in best if save.name == tracked] or [save for save in best if not not_acted_on(save)]
-        return own[0] if len(own) == 1 else None
+        preferred = [save for save in best if save.name == tracked] or [save for save in best if not not_acted_on(save)]
+        return preferred[0] if len(preferred) == 1 else None
     return next(save for save in group if save.name == misfits[0][1])
 
 

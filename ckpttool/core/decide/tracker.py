@@ -59,12 +59,12 @@ class TrackedCourse:
         for name, when in self._when.items():
             if places[name] == place and when is _When.UNKNOWN:  # of two that are as far the tracker names the last
                 self._when[name] = _When.BEFORE
-        whole = [
+        complete = [
             checkpoint
             for checkpoint in beyond
             if checkpoint.name not in torn and self._when[checkpoint.name] is not _When.AFTER
         ]
-        self._are_several = len(whole) > 1
+        self._are_several = len(complete) > 1
 
     def left(self, checkpoint: Checkpoint) -> str | None:
         """Say why the training left a checkpoint; None where it did not, or nothing tells."""
@@ -78,16 +78,16 @@ class TrackedCourse:
     def findings(self, inventory: Inventory) -> list[Finding]:
         """Say in a note what is further than the tracker."""
         beyond = [checkpoint for checkpoint in inventory.checkpoints if checkpoint.name in self._when]
-        left = [checkpoint.name for checkpoint in beyond if self.left(checkpoint) is not None]
-        cut = [checkpoint.name for checkpoint in beyond if checkpoint.name not in left]
+        abandoned = [checkpoint.name for checkpoint in beyond if self.left(checkpoint) is not None]
+        cut = [checkpoint.name for checkpoint in beyond if checkpoint.name not in abandoned]
         findings = []
-        if left:
-            many = f"{len(left)} iterations" if len(left) > 1 else left[0]
+        if abandoned:
+            many = f"{len(abandoned)} iterations" if len(abandoned) > 1 else abandoned[0]
             message = (
                 f"the tracker is at {self._told}, behind {many}: the training was rewound, "
-                f"and {'they are' if len(left) > 1 else 'it is'} an abandoned branch"
+                f"and {'they are' if len(abandoned) > 1 else 'it is'} an abandoned branch"
             )
-            findings.append(note(Code.RUN_REWOUND, message, path=left[0]))
+            findings.append(note(Code.RUN_REWOUND, message, path=abandoned[0]))
         if cut:
             many = f"{len(cut)} iterations beyond it were saved" if len(cut) > 1 else f"{cut[0]} was saved"
             them = "them" if len(cut) > 1 else "it"

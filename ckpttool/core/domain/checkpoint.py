@@ -287,8 +287,8 @@ class Listing(Answered):
     @property
     def exit_code(self) -> ExitCode:
         """Damage is what the listing alone shows: a missing rank, a file that is none."""
-        own = (finding for checkpoint in self.inventory.checkpoints for finding in checkpoint.findings)
-        return of_findings([*self.inventory.findings, *own])
+        findings = (finding for checkpoint in self.inventory.checkpoints for finding in checkpoint.findings)
+        return of_findings([*self.inventory.findings, *findings])
 
 
 def shorter_shards(

@@ -38,15 +38,17 @@ else:
         shared = _Ordered if order else _Frozen
 
         def make(plain: type) -> type:
-            own, bases = vars(plain), [base for base in plain.__bases__ if base is not object]
-            fields = [name for name, kind in own.get("__annotations__", {}).items() if not kind.startswith("ClassVar")]
+            namespace, bases = vars(plain), [base for base in plain.__bases__ if base is not object]
+            fields = [
+                name for name, kind in namespace.get("__annotations__", {}).items() if not kind.startswith("ClassVar")
+            ]
             names = tuple(dict.fromkeys([*(name for base in bases for name in base.__slots__), *fields]))
             left_out = {"__dict__", "__weakref__", *fields}
-            kept = {name: value for name, value in own.items() if name not in left_out}
+            members = {name: value for name, value in namespace.items() if name not in left_out}
             made = {"__slots__": names, "__init__": _Init(), "__dataclass_fields__": _Fields(plain)}
-            cls = type(plain)(plain.__name__, (*bases, shared), {**kept, **made})
+            cls = type(plain)(plain.__name__, (*bases, shared), {**members, **made})
             inherited = {name: value for base in bases for name, value in _DEFAULTS.get(base, {}).items()}
-            _DEFAULTS[cls] = {**inherited, **{name: own[name] for name in fields if name in own}}
+            _DEFAULTS[cls] = {**inherited, **{name: namespace[name] for name in fields if name in namespace}}
             return cls
 
         return make
@@ -218,23 +220,23 @@ def packed(values: Sequence[object]) -> Packed:
     """Return at least one value, all of one class of frozen values, by their fields; `unpacked` makes them anew."""
     kind = type(values[0])
     shared: dict[str, object] = {}
-    own: dict[str, Sequence[object] | Packed] = {}
+    columns: dict[str, Sequence[object] | Packed] = {}
     for name in kind.__slots__:  # type: ignore[attr-defined]  # each frozen class has them
         column = list(map(attrgetter(name), values))
         first = column[0]
         if all(value is first for value in column):
             shared[name] = first
         elif is_frozen(type(first)) and all(type(value) is type(first) for value in column):
-            own[name] = packed(column)
+            columns[name] = packed(column)
         else:
-            own[name] = column
-    return Packed(kind, len(values), shared, own)
+            columns[name] = column
+    return Packed(kind, len(values), shared, columns)
 
 
 def unpacked(values: Packed) -> list[Any]:
     """Return the values that `packed` was given."""
-    own = {name: unpacked(column) if isinstance(column, Packed) else column for name, column in values.own.items()}
-    return many(values.kind, values.times, **own, **{name: repeat(value) for name, value in values.shared.items()})
+    columns = {name: unpacked(column) if isinstance(column, Packed) else column for name, column in values.own.items()}
+    return many(values.kind, values.times, **columns, **{name: repeat(value) for name, value in values.shared.items()})
 
 
 def is_frozen(kind: object) -> bool:

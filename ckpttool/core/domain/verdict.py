@@ -281,5 +281,5 @@ class Verification(Answered):
         """The safest code over all checkpoints; where there is none, nothing was proven."""
         if not self.verdicts:
             return ExitCode.NOTHING_TO_RESUME
-        own = (finding for verdict in self.verdicts for finding in verdict.findings)
-        return of_findings([*self.inventory.findings, *own])
+        findings = (finding for verdict in self.verdicts for finding in verdict.findings)
+        return of_findings([*self.inventory.findings, *findings])

@@ -50,15 +50,15 @@ class Front:
         """
         self._source = source
         self.stamp: FileStamp = source.stamp
-        self._kept = kept = _KEPT
-        kept.files = self._file = kept.files + 1
-        self.block: bytearray = kept.block
+        self._kept = front = _KEPT
+        front.files = self._file = front.files + 1
+        self.block: bytearray = front.block
         """What was read, and behind that whatever other files left there."""
         self.length = 0
         """How many bytes of the file the block holds."""
         self._page = b""
         self._page_begin = 0
-        expected, kept.expected = kept.expected, HEAD_BYTES
+        expected, front.expected = front.expected, HEAD_BYTES
         self.extend(min(expected, self.stamp.size))
 
     def head(self) -> bytes:

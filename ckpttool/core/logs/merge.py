@@ -173,9 +173,9 @@ def _both(first: LogAttempt, other: LogAttempt) -> LogAttempt:
     return LogAttempt(rows=rows, begun=first.begun or other.begun, ended=first.ended or other.ended)
 
 
-def _merge(steps: dict[Step, StepMetrics], own: Iterable[StepMetrics], name: str) -> list[LogNote]:
+def _merge(steps: dict[Step, StepMetrics], rows: Iterable[StepMetrics], name: str) -> list[LogNote]:
     redone: list[Step] = []
-    for metrics in own:
+    for metrics in rows:
         step = metrics.step
         row_before = steps.get(step)
         if row_before is None:

@@ -77,8 +77,8 @@ class SealPlace:
 
 def is_manifest(path: str) -> bool:
     """Tell whether a path in a tree is one of a manifest, as every `SealPlace` spells it; not of a certificate."""
-    own = path.startswith(f"{OWN_FOLDER}/") and path.endswith(".manifest.json")
-    return own or path.startswith(f"{SEALS_BESIDE}/") or path.rpartition("/")[2] == MANIFEST_NAME
+    is_manifest_path = path.startswith(f"{OWN_FOLDER}/") and path.endswith(".manifest.json")
+    return is_manifest_path or path.startswith(f"{SEALS_BESIDE}/") or path.rpartition("/")[2] == MANIFEST_NAME
 
 
 def births_begin(prefix: str, name: str) -> str:

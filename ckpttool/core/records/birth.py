@@ -67,8 +67,8 @@ def birth_paths(storage: Storage, place: SealPlace) -> list[str]:
         names = [entry.name for entry in storage.entries(BIRTH_FOLDER)]
     except (FileNotFoundError, NotADirectoryError):
         return []
-    own = re.compile(re.escape(begin) + r"[0-9]{1,9}\.json").fullmatch
-    return sorted(f"{BIRTH_FOLDER}/{name}" for name in names if own(name))
+    is_birth = re.compile(re.escape(begin) + r"[0-9]{1,9}\.json").fullmatch
+    return sorted(f"{BIRTH_FOLDER}/{name}" for name in names if is_birth(name))
 
 
 def recorded(storage: Storage, place: SealPlace, shards: Collection[Shard]) -> Recorded:
@@ -128,8 +128,8 @@ def with_births(manifest: Manifest | None, storage: Storage, place: SealPlace, s
 
 
 def _birth(storage: Storage, place: SealPlace, path: str) -> Manifest | ManifestProblem | None:
-    own = SealPlace(path=path, layout=place.layout, checkpoint=place.checkpoint, prefix=place.prefix)
-    return read_alone(storage, own)
+    seal_place = SealPlace(path=path, layout=place.layout, checkpoint=place.checkpoint, prefix=place.prefix)
+    return read_alone(storage, seal_place)
 
 
 def _merged(manifest: Manifest | None, births: list[Manifest]) -> Manifest | None:

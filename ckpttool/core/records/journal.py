@@ -134,8 +134,8 @@ def _believed(data: bytes, kind: _Kind) -> tuple[JsonObject, ...]:
 
 
 def _put(record: JsonObject) -> Put:
-    kept = get_optional_str(record, "kept", where=HEAL_JOURNAL)
-    if kept is not None and not kept.startswith(f"{TRASH}/"):
+    retained = get_optional_str(record, "kept", where=HEAL_JOURNAL)
+    if retained is not None and not retained.startswith(f"{TRASH}/"):
         raise ParseError("it names another trash folder than ours")
     replaces = record.get("replaces")
     return Put(
@@ -143,7 +143,7 @@ def _put(record: JsonObject) -> Put:
         temporary=_path(get_str(record, "temporary", where=HEAL_JOURNAL)),
         stamp=_stamp(record.get("file")),
         replaces=None if replaces is None else _stamp(replaces),
-        kept=None if kept is None else _path(kept),
+        kept=None if retained is None else _path(retained),
     )
 
 

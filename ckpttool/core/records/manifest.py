@@ -160,8 +160,8 @@ def manifests_beside(storage: Storage, place: SealPlace) -> list[str]:
         names = sorted(entry.name for entry in storage.entries(place.beside))
     except (FileNotFoundError, NotADirectoryError):
         return []
-    own = [f"{place.beside}/{name}" for name in names if name_of.fullmatch(name)]
-    return own[-MOST_BESIDE:] if name_of is _BESIDE else own
+    paths = [f"{place.beside}/{name}" for name in names if name_of.fullmatch(name)]
+    return paths[-MOST_BESIDE:] if name_of is _BESIDE else paths
 
 
 def _read_each(storage: Storage, place: SealPlace, path: str) -> list[tuple[str, Manifest | ManifestProblem | None]]:
@@ -180,12 +180,14 @@ _Owned: TypeAlias = tuple[str, str, Manifest]
 
 def _agreed(manifests: list[_Owned], place: SealPlace) -> Manifest:
     """Join what several manifests say on disks, and say where they do not agree."""
-    own = {(owner, seal.path) for owner, path, manifest in manifests if path == place.path for seal in manifest.shards}
+    own_seals = {
+        (owner, seal.path) for owner, path, manifest in manifests if path == place.path for seal in manifest.shards
+    }
     claims = [
         (seal, owner or path)
         for owner, path, manifest in manifests
         for seal in manifest.shards
-        if path == place.path or (owner, seal.path) not in own
+        if path == place.path or (owner, seal.path) not in own_seals
     ]
     first: dict[str, tuple[ShardSeal, str]] = {}
     disputed: dict[str, Finding] = {}

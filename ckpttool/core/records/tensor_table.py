@@ -137,12 +137,12 @@ def spelled_tensors(tensors: Mapping[str, KnownTensors]) -> str:
     """Spell what is known of tensors, what was read last first, as far as there is room for it."""
     if not tensors:
         return ""
-    table, kept = TensorTable(), []
+    table, retained = TensorTable(), []
     for path, known_tensors in sorted(tensors.items(), key=lambda item: (-item[1].read_at, item[0]))[:_MOST_SHARDS]:
         place = table.add(known_tensors.digests)
         if table.nbytes > MOST_TENSORS_BYTES:
             break
-        kept.append(
+        retained.append(
             {
                 "path": path,
                 "stamp": spelled_stamp(known_tensors.stamp),
@@ -151,8 +151,8 @@ def spelled_tensors(tensors: Mapping[str, KnownTensors]) -> str:
                 "tensors": place,
             }
         )
-    lines = ",\n".join(f"    {json.dumps(line)}" for line in sorted(kept, key=lambda line: str(line["path"])))
-    return f',\n  "read": [\n{lines}\n  ]{table.member()}' if kept else ""
+    lines = ",\n".join(f"    {json.dumps(line)}" for line in sorted(retained, key=lambda line: str(line["path"])))
+    return f',\n  "read": [\n{lines}\n  ]{table.member()}' if retained else ""
 
 
 def read_tensors(record: JsonObject) -> dict[str, KnownTensors]:

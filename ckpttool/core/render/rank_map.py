@@ -143,21 +143,21 @@ class _Axis:
 
     def parts(self, checkpoint: Checkpoint, findings: Iterable[Finding]) -> _Parts:
         bad: dict[int, VerdictWord] = {}
-        whole: VerdictWord | None = None
+        worst_word: VerdictWord | None = None
         for finding in findings:
             if finding.severity is Severity.NOTE:
                 continue
             word, is_selected = word_of(finding), self._meant(finding, checkpoint)
             for place in is_selected:
                 bad[place] = _worse(bad.get(place), word)
-            whole = whole if is_selected else _worse(whole, word)
+            worst_word = worst_word if is_selected else _worse(worst_word, word)
         if self.by_rank:
             world = checkpoint.topology.world_size or 0
-            return _Parts(there=checkpoint.ranks, bad=bad, expected=world, whole=whole, own={})
+            return _Parts(there=checkpoint.ranks, bad=bad, expected=world, whole=worst_word, own={})
         names = {inner(shard.path, checkpoint) for shard in checkpoint.shards}
         there = sorted(self.places[name] for name in names)
-        own = {place: name for name in names if (place := self.places[name]) >= len(self.names)}
-        return _Parts(there=there, bad=bad, expected=0, whole=whole, own=own)
+        extra_names = {place: name for name in names if (place := self.places[name]) >= len(self.names)}
+        return _Parts(there=there, bad=bad, expected=0, whole=worst_word, own=extra_names)
 
     def _meant(self, finding: Finding, checkpoint: Checkpoint) -> Sequence[int]:
         """Return the places that a finding is about; none where it is about the save as a whole."""
@@ -166,11 +166,11 @@ class _Axis:
         place = None if finding.path is None else self.places.get(inner(finding.path, checkpoint))
         return () if place is None else (place,)
 
-    def named(self, first: int, last: int, own: Mapping[int, str]) -> str:
+    def named(self, first: int, last: int, extra_names: Mapping[int, str]) -> str:
         if self.by_rank:
             return f"rank {first}" if first == last else f"ranks {first} to {last}"
         ends = [
-            self.names[place] if place < len(self.names) else own.get(place, f"file {place + 1}")
+            self.names[place] if place < len(self.names) else extra_names.get(place, f"file {place + 1}")
             for place in (first, last)
         ]
         return ends[0] if first == last else " to ".join(ends)
@@ -198,9 +198,9 @@ def _axis(saves: Sequence[tuple[Checkpoint, Sequence[Finding]]]) -> _Axis:
     names = sorted(name for name, number in of_saves.items() if number > 1)
     places = {name: place for place, name in enumerate(names)}
     # What no other save has stands beside what no other has of those: its name may be new at each save.
-    own = [sorted(name for name in names if of_saves[name] == 1) for names in names_of_saves]
-    places |= {name: len(names) + at for those in own for at, name in enumerate(those)}
-    width = len(names) + max(map(len, own), default=0)
+    extra_names = [sorted(name for name in names if of_saves[name] == 1) for names in names_of_saves]
+    places |= {name: len(names) + at for those in extra_names for at, name in enumerate(those)}
+    width = len(names) + max(map(len, extra_names), default=0)
     return _Axis(noun="file", width=width, places=places, names=names, by_rank=False)
 
 

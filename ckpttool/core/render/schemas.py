@@ -21,8 +21,8 @@ def names() -> tuple[str, ...]:
 def schema(name: str) -> dict[str, Document]:
     """Return the schema of one of these documents, whole in itself."""
     parts: dict[str, Document] = {}
-    whole = _put_together(_read(name), parts)
-    return {**whole, "$defs": dict(sorted(parts.items()))}
+    document = _put_together(_read(name), parts)
+    return {**document, "$defs": dict(sorted(parts.items()))}
 
 
 def list_text() -> str:

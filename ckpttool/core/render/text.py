@@ -140,9 +140,9 @@ def _unbroken(part: RenderableType) -> RenderableType:
         return part
     if not part.no_wrap:
         return _Words(part)
-    whole = part.copy()
-    whole.overflow = part.overflow or "ignore"  # a picture is cropped, and says so
-    return whole
+    piece = part.copy()
+    piece.overflow = part.overflow or "ignore"  # a picture is cropped, and says so
+    return piece
 
 
 def whole_words(table: Table) -> RenderableType:
@@ -168,18 +168,18 @@ class Columns:
             max(map(_width, (header.strip(), *column)))
             for (header, _), *column in zip(self._headers, *self._rows, strict=True)
         ]
-        kept = sorted(range(len(widths)), key=lambda at: self._headers[at][1])
-        while self._headers[kept[-1]][1] and sum(widths[at] + _GAP for at in kept) - _GAP > options.max_width:
-            kept.pop()
+        order = sorted(range(len(widths)), key=lambda at: self._headers[at][1])
+        while self._headers[order[-1]][1] and sum(widths[at] + _GAP for at in order) - _GAP > options.max_width:
+            order.pop()
         table = columns()
-        for at in sorted(kept):
+        for at in sorted(order):
             header = self._headers[at][0]
             table.add_column(header.strip(), justify="right" if header.startswith(" ") else "left")
         for row in self._rows:
-            table.add_row(*(row[at] for at in sorted(kept)))
+            table.add_row(*(row[at] for at in sorted(order)))
         # What still does not fit sticks out.
         yield from console.render(_Rows(table), options.update(width=UNLIMITED))
-        lost = [header.strip() for at, (header, _) in enumerate(self._headers) if at not in kept]
+        lost = [header.strip() for at, (header, _) in enumerate(self._headers) if at not in order]
         if lost:
             yield from console.render(no_room(lost))
 
@@ -209,12 +209,12 @@ class _Rows:
 
         cells = [[_plain(cell) for cell in (column.header, *column.cells)] for column in self._table.columns]
         widths = [max(map(_width, column)) for column in cells]
-        _, right, _, left = self._table.padding
-        if sum(widths) + (right + left) * (len(widths) - 1) > options.max_width:
+        _, right, _, right_padding = self._table.padding
+        if sum(widths) + (right + right_padding) * (len(widths) - 1) > options.max_width:
             yield _with_whole_words(self._table)
             return
         is_right = [column.justify == "right" for column in self._table.columns]
-        gap = " " * (right + left)
+        gap = " " * (right + right_padding)
         for number, row in enumerate(zip(*cells, strict=True)):
             plain = ""
             for index, cell in enumerate(row):

@@ -136,8 +136,8 @@ class Editor:
         if neighbour is None or neighbour.kind in {"mapping", "list"}:
             self._edits.append((first, first, True, f"{entry}{self._line_end(first)}{indent}"))
             return
-        own = self._text[neighbour.start : neighbour.end].rstrip()
-        match = _BREAKS.search(self._text, neighbour.start + len(own))
+        line = self._text[neighbour.start : neighbour.end].rstrip()
+        match = _BREAKS.search(self._text, neighbour.start + len(line))
         if match is None:
             position = len(self._text)
             self._edits.append((position, position, True, f"{self._line_end(first)}{indent}{entry}"))

@@ -155,9 +155,9 @@ class ObjectSource:
         end = min(offset + length, self.stamp.size)
         if offset >= end:
             return b""
-        for begin, held in ((0, self._head), *self._pages.items()):
-            if begin <= offset and end <= begin + len(held):
-                return held[offset - begin : end - begin]
+        for begin, buffered in ((0, self._head), *self._pages.items()):
+            if begin <= offset and end <= begin + len(buffered):
+                return buffered[offset - begin : end - begin]
         if not self._head and offset < FIRST_READ:
             self._head = self._ask(0, max(end, FIRST_READ))
             return self._head[offset:end]
@@ -337,15 +337,15 @@ class _Bucket(ObjectListing):
         with self._minding_rules(key):
             answer = self._store.get(key, options={**conditions(stamp), "range": (begin, end)})
             assert_as_listed(answer, stamp)
-        pieces, left = iter(answer.stream(min_chunk_size=_STREAM)), end - begin
-        while left:
+        pieces, remaining = iter(answer.stream(min_chunk_size=_STREAM)), end - begin
+        while remaining:
             try:
                 piece = memoryview(next(pieces, b""))
             except (BaseError, OSError) as error:
                 raise _BrokenOffError(reason_of(error)) from None
             if not piece:
-                raise _BrokenOffError(f"the store ended {left} bytes early")
-            left -= len(piece)
+                raise _BrokenOffError(f"the store ended {remaining} bytes early")
+            remaining -= len(piece)
             yield piece
 
 

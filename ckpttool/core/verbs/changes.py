@@ -99,9 +99,9 @@ def change_of(root: str, *, timeout: float = 0.0) -> Iterator[None]:
         LockedError: Another ckpttool changes this tree.
         IncompleteError: What was interrupted cannot be undone without a person.
     """
-    own = f"{root}/{OWN_FOLDER}"
-    ensure_folder(own)
-    with locked(f"{own}/prune", timeout=timeout):
+    own_folder = f"{root}/{OWN_FOLDER}"
+    ensure_folder(own_folder)
+    with locked(f"{own_folder}/prune", timeout=timeout):
         _undo_interrupted(root)
         yield
 
@@ -175,8 +175,8 @@ def seen_in_part(tree: Tree, question: TreeQuestion, checkpoint: Checkpoint) -> 
 
 def _unfinished(tree: Tree) -> Iterator[str]:
     """Find temporary files among what the scan told apart, whether it knew them or took them for strays."""
-    own = (finding for checkpoint in tree.inventory.checkpoints for finding in checkpoint.findings)
-    for finding in (*tree.inventory.findings, *own):
+    findings = (finding for checkpoint in tree.inventory.checkpoints for finding in checkpoint.findings)
+    for finding in (*tree.inventory.findings, *findings):
         name = (finding.path or "").rpartition("/")[2]
         unfinished = finding.code is Code.IN_PROGRESS or (
             finding.code is Code.STRAY_FILE and tree.layout.is_unfinished(name)

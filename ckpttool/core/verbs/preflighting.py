@@ -158,8 +158,8 @@ def _answered(question: PreflightQuestion, answer: Answer, checks: tuple[Check, 
     )
 
 
-def _cut_short(question: PreflightQuestion, checks: list[Check], left: Sequence[str]) -> Preflight:
-    skipped = [Check(name=name, summary="not looked at", skipped=True) for name in left]
+def _cut_short(question: PreflightQuestion, checks: list[Check], remaining: Sequence[str]) -> Preflight:
+    skipped = [Check(name=name, summary="not looked at", skipped=True) for name in remaining]
     return Preflight(config=question.config, root=None, checks=(*checks, *skipped), view=question.view)
 
 
@@ -362,10 +362,10 @@ def _start_check(teller: _Teller, answer: Answer, start: JudgedStart | None) -> 
         return Check(name="start", summary="nothing was chosen", skipped=True)
     findings, config = against_start(start, answer, plan), answer.question.config
     silenced = () if config is None else allowed_in(config.text, findings)
-    left = [finding for finding in findings if finding not in silenced]
+    remaining = [finding for finding in findings if finding not in silenced]
     if start.lead == LAUNCHED:  # its lines are of a file that is not there
-        left = [replace(finding, line=None) for finding in left]
-    check = teller.check("start", summaries.start_summary(start, plan), left)
+        remaining = [replace(finding, line=None) for finding in remaining]
+    check = teller.check("start", summaries.start_summary(start, plan), remaining)
     allowed = tuple(Reason(finding=finding, file=finding.path) for finding in silenced)
     return replace(check, allowed=allowed, unsure=not start.is_known)
 

@@ -305,8 +305,8 @@ def _with_effect(tree: Tree, sizes: AskedSizes) -> Tree:
         return tree
     if not any(trainer.objections(checkpoint, sizes) for checkpoint in inventory.checkpoints):
         return tree
-    left = tuple(finding for finding in inventory.findings if finding.code is not Code.WORLD_SIZE_DIFFERS)
-    return replace(tree, inventory=replace(inventory, findings=left))
+    findings = tuple(finding for finding in inventory.findings if finding.code is not Code.WORLD_SIZE_DIFFERS)
+    return replace(tree, inventory=replace(inventory, findings=findings))
 
 
 def _timed(tree: Tree, point: ResumePoint, reports: Iterable[ShardReport], evidence: LogEvidence | None) -> ResumePoint:

@@ -91,12 +91,12 @@ def _sealed(
                 why = f"{checkpoint.name} {refusals[checkpoint.key].why}"
                 yield not_sealed(checkpoint, None, (unknown(Code.CANNOT_ANSWER, why),))
                 continue
-            own = tree.closer(checkpoint)  # its records may tell that not all which lies there is its own
-            verdict = session.verdict(own)
+            sealed = tree.closer(checkpoint)  # its records may tell that not all which lies there is its own
+            verdict = session.verdict(sealed)
             if name == checkpoint.name:  # who names one says which of two runs is meant
-                own = with_fields(own, findings=_but_of_runs(own.findings))
+                sealed = with_fields(sealed, findings=_but_of_runs(sealed.findings))
                 verdict = with_fields(verdict, findings=_but_of_runs(verdict.findings))
-            yield seal_read(tree, session, own, verdict, reseal=reseal)
+            yield seal_read(tree, session, sealed, verdict, reseal=reseal)
 
 
 def _but_of_runs(findings: tuple[Finding, ...]) -> tuple[Finding, ...]:

@@ -54,11 +54,11 @@ def with_start(answer: Answer) -> ResumePlan | NoResumePoint:
         return plan
     if trainer.simulator is None:
         return plan
-    session, own = own_start(answer)
+    session, start_ = own_start(answer)
     with closing(session):
-        start = trainer.simulator.as_it_stands(own, plan)
+        start = trainer.simulator.as_it_stands(start_, plan)
         if start.simulation is None and answer.question.config is None and not start.by_script:
-            by_itself = trainer.simulator.pick(own, None)
+            by_itself = trainer.simulator.pick(start_, None)
             start = JudgedStart(simulation=by_itself, lead="by itself", by_records=True)
     objections = against_start(start, answer, plan) if start.is_known else ()
     notes = (replace(finding, severity=Severity.NOTE) for finding in objections)

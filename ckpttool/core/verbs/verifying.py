@@ -92,10 +92,10 @@ _KEPT: ContextVar[Kept | None] = ContextVar("kept", default=None)
 @contextmanager
 def read_once() -> Iterator[Kept]:
     """Let what is read inside, while the keeper takes it, not be read again for what is asked later inside."""
-    kept = Kept()
-    token = _KEPT.set(kept)
+    results = Kept()
+    token = _KEPT.set(results)
     try:
-        yield kept
+        yield results
     finally:
         _KEPT.reset(token)
 
@@ -184,10 +184,10 @@ def session_for(tree: Tree, question: CheckQuestion) -> Session:
     counts = meter is not None and not question.level.reads_content
     headers = header_engine(question, meter if counts else None)
     tasks = content_engine(question, meter) if question.level.reads_content else headers
-    kept = _KEPT.get()
-    if kept is not None and question.level.reads_content:
+    results = _KEPT.get()
+    if results is not None and question.level.reads_content:
         done = (lambda _: None) if meter is None else meter.done
-        tasks = OnceEngine(tasks, kept, stamp=tree.storage.stamp, done=done)
+        tasks = OnceEngine(tasks, results, stamp=tree.storage.stamp, done=done)
     engines = Engines(tasks=tasks, headers=headers)
     records = SaveRecords(seal_place=tree.seal_place, closer=tree.closer, slices=tree.slices)
     return Session(tree.storage, tree.inventory, scope, engines, records)

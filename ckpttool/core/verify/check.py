@@ -119,17 +119,20 @@ def _with_tensors(observed: Observation, source: ByteSource) -> tuple[Observatio
     """Add which records of a file that torch wrote are tensors, and say of how many the numbers cannot be looked at."""
     from ckpttool.core.verify.checks.structure import held_in_torch
 
-    records, held = held_in_torch(observed, source)
+    records, contents = held_in_torch(observed, source)
     if observed.header is None or records is None:  # a file without a record has nothing to look at
         return observed, ()
     spans = {record.as_entry().spans for record in records.entries}
-    own: dict[tuple[tuple[int, int], ...], TensorEntry] = {}
-    for entry in held.entries:
+    by_spans: dict[tuple[tuple[int, int], ...], TensorEntry] = {}
+    for entry in contents.entries:
         if entry.spans in spans:
-            own.setdefault(entry.spans, entry)
-    left = sum(bool(entry.nbytes or not entry.spans) and entry.spans not in own for entry in held.entries) + held.unread
-    header = replace(observed.header, entries=tuple(own.values()))
-    return replace(observed, header=header), (_without_numbers(observed.task.path, left),) if left else ()
+            by_spans.setdefault(entry.spans, entry)
+    remaining = (
+        sum(bool(entry.nbytes or not entry.spans) and entry.spans not in by_spans for entry in contents.entries)
+        + contents.unread
+    )
+    header = replace(observed.header, entries=tuple(by_spans.values()))
+    return replace(observed, header=header), (_without_numbers(observed.task.path, remaining),) if remaining else ()
 
 
 def _without_numbers(path: str, tensors: int) -> Finding:

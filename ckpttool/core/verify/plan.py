@@ -75,16 +75,16 @@ def plan_checks(
             listed=shard.stamp,
         )
         for shard in checkpoint.shards
-        for part, cost in _parts(shard, level, whole=hashes or shard.path in digests)
+        for part, cost in _parts(shard, level, in_full=hashes or shard.path in digests)
     )
 
 
-def _parts(shard: Shard, level: Level, *, whole: bool) -> Iterator[tuple[tuple[int, int] | None, int]]:
+def _parts(shard: Shard, level: Level, *, in_full: bool) -> Iterator[tuple[tuple[int, int] | None, int]]:
     """Yield the parts in which a shard is read, None for all of it, each with its cost."""
     size = shard.stamp.size if shard.stamp is not None else 0
     if not level.reads_content:
         yield None, HEADER_COST
-    elif whole or size <= PART_BYTES:
+    elif in_full or size <= PART_BYTES:
         yield None, size
     else:
         for begin in range(0, size, PART_BYTES):

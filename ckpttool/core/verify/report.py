@@ -246,24 +246,24 @@ def under_another_name(reports: Iterable[ShardReport], seals: Mapping[str, Shard
     """Say whose file it is that is not what was sealed of its name, where it is what was sealed of another one."""
     sealed_as: dict[str, dict[tuple[str, ...], str]] = defaultdict(dict)
     for report in reports:
-        own, mismatches = (
+        own_seal, mismatches = (
             seals.get(report.path),
             [finding for finding in report.findings if finding.code is Code.CHECKSUM_MISMATCH],
         )
         apart = [
             (finding.expected, finding.actual)
             for finding in mismatches
-            if own is not None and finding.expected in own.chunks
+            if own_seal is not None and finding.expected in own_seal.chunks
         ]
-        if own is None or not apart:
+        if own_seal is None or not apart:
             continue
         for path, seal in () if sealed_as else sorted(seals.items()):
             for chunk in seal.chunks:
                 sealed_as[chunk].setdefault(seal.chunks, path)
         for chunks, path in sealed_as.get(apart[0][1] or "", {}).items():
             # Of what differs the first places are told alone.
-            differing = [(mine, other) for mine, other in zip(own.chunks, chunks, strict=False) if mine != other]
-            if seals[path].size == own.size and differing[: len(apart)] == apart:
+            differing = [(mine, other) for mine, other in zip(own_seal.chunks, chunks, strict=False) if mine != other]
+            if seals[path].size == own_seal.size and differing[: len(apart)] == apart:
                 message = f"is what was sealed of {path} on {seals[path].first_seen}: a copy under another name"
                 yield damage(Code.SCHEMA_DIFFERS, message, path=report.path, remedy=OWN_FILE)
                 break

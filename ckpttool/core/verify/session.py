@@ -197,8 +197,8 @@ class Session:
             if says_itself(report) or (self._scope.hashes and report.path in seals_known)
         }
         judged |= {finding.path for finding in blocking(said.findings) if finding.path is not None}
-        left = tuple(f for f in checkpoint.findings if f.code not in FOUND_EARLIER or f.path not in judged)
-        verdict = collect(replace(checkpoint, findings=left), reports, self._scope.level, beside=others)
+        remaining = tuple(f for f in checkpoint.findings if f.code not in FOUND_EARLIER or f.path not in judged)
+        verdict = collect(replace(checkpoint, findings=remaining), reports, self._scope.level, beside=others)
         yield replace(
             verdict,
             findings=completed(verdict.findings + findings, checkpoint),
@@ -217,9 +217,9 @@ class Session:
 
     def close(self) -> None:
         """Bring what is to be remembered to the disk."""
-        for kept in (self._scope.memory, self._scope.proofs):
-            if kept is not None:
-                kept.save()
+        for store in (self._scope.memory, self._scope.proofs):
+            if store is not None:
+                store.save()
 
     def _seals(self, checkpoint: Checkpoint) -> tuple[dict[str, ShardSeal], tuple[Finding, ...]]:
         """Read what is recorded of the checkpoint; what is torn or newer than we are counts as none, and is said."""
@@ -284,8 +284,8 @@ class Session:
                 continue
             if seal is not None and seal.tensors is not None:
                 tensors[shard.rank, shard.role] = seal.schema_hash, seal.tensors
-            elif memory is not None and (held := memory.tensors(shard.path)) is not None:
-                tensors[shard.rank, shard.role] = held
+            elif memory is not None and (known_tensors := memory.tensors(shard.path)) is not None:
+                tensors[shard.rank, shard.role] = known_tensors
         return tensors
 
     def _keep_doubts(
@@ -338,11 +338,11 @@ class Session:
         doubted = _found_damaged(checkpoint)
         remembered = self._remembered([task for task in tasks if task.path not in doubted])
         yield from remembered.values()
-        left = [task for task in tasks if task.path not in remembered]
+        remaining = [task for task in tasks if task.path not in remembered]
         if scope.meter is not None:
             scope.meter.remembered(task for task in tasks if task.path in remembered)
-            scope.meter.plan(left)
-        yield from reports_of(left, self._engines.tasks)
+            scope.meter.plan(remaining)
+        yield from reports_of(remaining, self._engines.tasks)
 
     def _remembered(self, tasks: Sequence[CheckTask]) -> dict[str, ShardReport]:
         memory = self._scope.memory
@@ -430,7 +430,7 @@ class Session:
             now[report.rank, report.role].append(index)
         places = {(shard.rank, shard.role) for shard in self._in_scope(checkpoint)}
         changes: dict[int, Sequence[Finding]] = {}
-        kept = []
+        unread = []
         # Of a part of the shards another one is wanted in its own turn.
         keeps = self._scope.bucket is None and followed_by is not None and followed_by.key == before.key
         tensors: dict[Place, HeldTensors] = {}
@@ -440,9 +440,9 @@ class Session:
             for index in now[report.rank, report.role]:
                 changes[index] = compare_numbers(reports[index].path, reports[index].stats, report.stats, jump=jump)
             if keeps:
-                kept.append(report)
+                unread.append(report)
             yield report
-        self._read_ahead = (before.key, kept) if keeps else None
+        self._read_ahead = (before.key, unread) if keeps else None
         if self._copies is not None:
             self._copies.keep(before, tensors)
         for index, findings in changes.items():

@@ -305,8 +305,8 @@ def open_temporary(folder_fd: int, mode: int) -> tuple[str, int]:
     raise FileExistsError(errno.EEXIST, "every temporary name is taken")
 
 
-def _keep(folder_fd: int, name: str, kept: str) -> None:
-    """Make `kept` the file that `name` is now; neither name is missing at any moment."""
+def _keep(folder_fd: int, name: str, retained: str) -> None:
+    """Make `retained` the file that `name` is now; neither name is missing at any moment."""
     temporary = f".ckpttool-{secrets.token_hex(8)}.tmp"
     try:
         os.link(name, temporary, src_dir_fd=folder_fd, dst_dir_fd=folder_fd, follow_symlinks=False)
@@ -315,7 +315,7 @@ def _keep(folder_fd: int, name: str, kept: str) -> None:
             raise
         temporary = _copy(folder_fd, name)
     try:
-        os.replace(temporary, kept, src_dir_fd=folder_fd, dst_dir_fd=folder_fd)
+        os.replace(temporary, retained, src_dir_fd=folder_fd, dst_dir_fd=folder_fd)
     finally:
         # rename(2) does nothing, successfully, where both names are links to one file already.
         with suppress(OSError):

@@ -13,7 +13,7 @@ from ckpttool.core.errors import NotDurableError, UnsafeError, WriteFailedError
 from ckpttool.core.write.files import close, ensure_folder, replace
 
 
-def foreign(path: str, own: Collection[str]) -> tuple[str, ...]:
+def foreign(path: str, expected: Collection[str]) -> tuple[str, ...]:
     """Return what lies in a folder besides files of these names; nothing where there is no folder.
 
     Raises:
@@ -23,7 +23,7 @@ def foreign(path: str, own: Collection[str]) -> tuple[str, ...]:
     try:
         if not stat.S_ISDIR(os.lstat(path).st_mode):
             raise UnsafeError(f"{path!r} is no folder")
-        return tuple(sorted(name for name in os.listdir(path) if name not in own))
+        return tuple(sorted(name for name in os.listdir(path) if name not in expected))
     except FileNotFoundError:
         return ()
     except OSError as error:
@@ -74,9 +74,9 @@ def place(path: str, files: Mapping[str, bytes], *, instead_of: Iterable[str] = 
     parent, name = os.path.split(path)
     new = os.path.join(parent, f".{name}.{secrets.token_hex(8)}.tmp")
     old = f"{new}.old"
-    left = foreign(path, {*instead_of})
-    if left:
-        raise UnsafeError(f"{path!r} holds {left[0]!r}, too: it is not replaced")
+    remaining = foreign(path, {*instead_of})
+    if remaining:
+        raise UnsafeError(f"{path!r} holds {remaining[0]!r}, too: it is not replaced")
     try:
         ensure_folder(new)
         for file, content in files.items():

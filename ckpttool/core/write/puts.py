@@ -123,13 +123,13 @@ def _put(root_fd: int, put: Put) -> None:
         os.fsync(folder_fd)
 
 
-def _keep(root_fd: int, folder_fd: int, name: str, kept: str) -> None:
+def _keep(root_fd: int, folder_fd: int, name: str, retained: str) -> None:
     """Give a file a second name, where it stays when the first is another's; where there are no links, rename it."""
-    folder, _, last = kept.rpartition("/")
+    folder, _, last = retained.rpartition("/")
     for depth in range(1, folder.count("/") + 2):
-        parent, _, own = "/".join(folder.split("/")[:depth]).rpartition("/")
+        parent, _, base = "/".join(folder.split("/")[:depth]).rpartition("/")
         with entered(root_fd, parent) as parent_fd, suppress(FileExistsError):
-            os.mkdir(own, dir_fd=parent_fd)
+            os.mkdir(base, dir_fd=parent_fd)
             os.fsync(parent_fd)
     with entered(root_fd, folder) as kept_fd:
         try:

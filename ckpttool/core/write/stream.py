@@ -60,9 +60,9 @@ class FileDigest:
     def streamed(self) -> Streamed:
         """Return what was fed."""
         last = [self._chunk.hexdigest()] if self._size % CHUNK_BYTES else []
-        whole = self._whole.hexdigest()
+        digest = self._whole.hexdigest()
         chunks = (*self._chunks, *last)
-        return Streamed(size=ByteCount(self._size), xxh3_128=whole, chunks=chunks)
+        return Streamed(size=ByteCount(self._size), xxh3_128=digest, chunks=chunks)
 
 
 def stream(path: str, blocks: Iterable[Block], *, size: ByteCount, temporary: str) -> Streamed:

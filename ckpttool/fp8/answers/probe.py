@@ -252,16 +252,16 @@ _MARK = {Risk.FINE: "", Risk.WEAK: "!", Risk.LOST: "!!"}
 def _kept(cast: CastNumbers, risk: Risk) -> Text:
     from ckpttool.core.render.text import line
 
-    kept = _decibels(cast.channel_snr_db)
-    return line(_MARK[risk] + ("–" if kept is None else f"{kept:.1f}"), style=_STYLE[risk])
+    ratio = _decibels(cast.channel_snr_db)
+    return line(_MARK[risk] + ("–" if ratio is None else f"{ratio:.1f}"), style=_STYLE[risk])
 
 
 def _percent(share: float | None) -> str:
     return "–" if share is None else "0%" if not share else f"{max(100 * share, 0.01):.2f}%"
 
 
-def _gone(gone: Lines | None) -> str:
-    return "–" if gone is None else "0" if not (gone.rows or gone.columns) else f"{gone.rows}+{gone.columns}"
+def _gone(lost: Lines | None) -> str:
+    return "–" if lost is None else "0" if not (lost.rows or lost.columns) else f"{lost.rows}+{lost.columns}"
 
 
 def _states(answer: Fp8Probe, states: Sequence[ProbedTensor]) -> Iterator[RenderableType]:

@@ -111,21 +111,21 @@ def read_settings(path: str) -> Fp8Settings:
 
 def _printed(path: str) -> tuple[Setting, ...] | None:
     """Return the arguments that were printed last; None where none were, or not to their end."""
-    whole: dict[str, Setting] | None = None
-    begun: dict[str, Setting] | None = None
+    complete: dict[str, Setting] | None = None
+    partial: dict[str, Setting] | None = None
     for block in blocks_of(path):
         if isinstance(block, LogProblem):
-            if block.ends_the_log and whole is None:
+            if block.ends_the_log and complete is None:
                 raise ConfigError(f"{path!r} {block.reason}")
             continue
         for number, line in lines_with(block, _PRINTED):
             if dump.ENDS in line:
-                whole, begun = begun or whole, None
+                complete, partial = partial or complete, None
             elif dump.BEGINS in line:
-                begun = {}
-            elif begun is not None and (argument := dump.argument(line)):
-                begun[argument[0]] = Setting(key=(argument[0],), value=value_of(argument[1]), line=number)
-    return None if whole is None else tuple(whole.values())
+                partial = {}
+            elif partial is not None and (argument := dump.argument(line)):
+                partial[argument[0]] = Setting(key=(argument[0],), value=value_of(argument[1]), line=number)
+    return None if complete is None else tuple(complete.values())
 
 
 def _parsed(content: bytes, path: str) -> Document:

@@ -166,5 +166,5 @@ class Fp8View(View):
 
 def _is_fp8(scope: Scope) -> bool:
     """Tell whether a section's words can be meant: some of them others have, too."""
-    own = {name for name, setting in scope.told.items() if name != _TARGET and setting.key[-1] not in GENERAL}
-    return bool(own) or scope.named_class in _CLASSES
+    names = {name for name, setting in scope.told.items() if name != _TARGET and setting.key[-1] not in GENERAL}
+    return bool(names) or scope.named_class in _CLASSES

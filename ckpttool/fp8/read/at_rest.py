@@ -88,8 +88,8 @@ class ScalesAtRest:
                 with ExitStack() as opened:
                     path = self._elsewhere[scale]
                     other = opened.enter_context(open_storage(self._task.root).open(path))
-                    held = opened_shard(replace(self._task, path=path), other)[1].entries
-                    matches = [entry for entry in held if entry.name == scale]
+                    entries = opened_shard(replace(self._task, path=path), other)[1].entries
+                    matches = [entry for entry in entries if entry.name == scale]
                     if matches:
                         return matches[0], _values(other, matches[0])
         return None
@@ -197,8 +197,8 @@ def _shared_by(entry: TensorEntry, shape: tuple[int, ...], block: tuple[int, int
 
 def _without(path: str, entry: TensorEntry, *, any_there: bool) -> tuple[Finding, ...]:
     severity, others = (damage, "others have one") if any_there else (note, "nor has any other")
-    own = entry.name.rpartition(".")[2]
-    names = " or ".join(f"{own}{word}" for word in SCALE_WORDS)
+    base = entry.name.rpartition(".")[2]
+    names = " or ".join(f"{base}{word}" for word in SCALE_WORDS)
     message = f"{quoted(entry.name)} lies in FP8 and has no scale ({names}); {others}"
     return (severity(Code.FP8_SCALE_MISSING, message, path=path, tensor=entry.name),)
 

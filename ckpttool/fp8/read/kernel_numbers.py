@@ -195,7 +195,9 @@ class CastSums:
         self._product += float(product) * factor
         self._cast += float(cast) * factor
 
-    def numbers(self, *, scale: float | None, whole: bool, gone: Lines | None, faint: Lines | None) -> CastNumbers:
+    def numbers(
+        self, *, scale: float | None, is_exact: bool, lines_lost: Lines | None, faint: Lines | None
+    ) -> CastNumbers:
         """Return what came together."""
         nonzero, lost = sum(self._nonzero), sum(self._lost)
         runs = [
@@ -207,13 +209,13 @@ class CastSums:
             format=self.format,
             scale=scale,
             channel_snr_db=min(runs, default=None),
-            gone=gone,
+            gone=lines_lost,
             faint=faint,
             underflow=self._underflow / nonzero if nonzero else None,
             subnormal=self._subnormal / nonzero if nonzero else None,
             saturated=self._saturated / nonzero if nonzero else None,
             lost=lost / nonzero if nonzero else None,
-            lost_error=None if whole or not nonzero else self._standard_error(lost / nonzero, nonzero),
+            lost_error=None if is_exact or not nonzero else self._standard_error(lost / nonzero, nonzero),
             snr_db=_decibels(self._signal, self._error) if nonzero else None,
             cosine=self._product / lengths if lengths else None,
         )

@@ -182,9 +182,9 @@ def rows_of(entry: TensorEntry, first: int, last: int) -> TensorEntry:
     begin, end = first * matrix.columns, min(last * matrix.columns, elements)
     spans, at = [], 0
     for start, stop in entry.spans:
-        left, right = max(begin * width, at), min(end * width, at + stop - start)
-        if left < right:
-            spans.append((start + left - at, start + right - at))
+        begin_at, right = max(begin * width, at), min(end * width, at + stop - start)
+        if begin_at < right:
+            spans.append((start + begin_at - at, start + right - at))
         at += stop - start
     shape = (last - first, matrix.columns) if matrix.is_matrix else (end - begin,)
     return replace(entry, shape=shape, spans=tuple(spans))
@@ -209,10 +209,10 @@ def parts_of(patterns: Array, begin: int, columns: int) -> Iterator[tuple[int, i
         at = min(columns - column, len(patterns))
         yield row, column, patterns[:at].reshape(1, -1)
         row += 1
-    whole = (len(patterns) - at) // columns
-    if whole:
-        yield row, 0, patterns[at : at + whole * columns].reshape(whole, columns)
-        row, at = row + whole, at + whole * columns
+    full_rows = (len(patterns) - at) // columns
+    if full_rows:
+        yield row, 0, patterns[at : at + full_rows * columns].reshape(full_rows, columns)
+        row, at = row + full_rows, at + full_rows * columns
     if at < len(patterns):
         yield row, 0, patterns[at:].reshape(1, -1)
 
@@ -222,10 +222,10 @@ def _keep(tiles: Array, wanted: dict[int, list[tuple[int, int]]], part: Array, r
     height, width = part.shape
     for down in range(row // SIDE, (row + height - 1) // SIDE + 1):
         first, last = max(row, down * SIDE), min(row + height, (down + 1) * SIDE)
-        for left, at in wanted.get(down, ()):
-            begin, end = max(column, left), min(column + width, left + SIDE)
+        for offset, at in wanted.get(down, ()):
+            begin, end = max(column, offset), min(column + width, offset + SIDE)
             if begin < end:
-                tiles[at, first - down * SIDE : last - down * SIDE, begin - left : end - left] = part[
+                tiles[at, first - down * SIDE : last - down * SIDE, begin - offset : end - offset] = part[
                     first - row : last - row, begin - column : end - column
                 ]
 

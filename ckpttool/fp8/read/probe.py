@@ -101,12 +101,14 @@ def probe_shard(  # noqa: PLR0913  what may be asked, by keyword
         if question.swiglu:
             pair_gains = (gains(task, source, pair, passed) for pair in pairs(asked))
             gated = [numbers for numbers in pair_gains if numbers is not None]
-        left = sum(entry.dtype not in _WHOLE_NUMBERS for entry in asked) - len(readable) - len(codes) + opened.unread
+        remaining = (
+            sum(entry.dtype not in _WHOLE_NUMBERS for entry in asked) - len(readable) - len(codes) + opened.unread
+        )
         packed = report.format is FormatName.OCDBT
         findings = [
             *_capped(of_scales),
             *judge_numbers(task.path, sick),
-            *([_not_seen(task.path, left)] if left or packed else []),
+            *([_not_seen(task.path, remaining)] if remaining or packed else []),
         ]
     report = replace(report, findings=(*report.findings, *findings))
     return replace(
@@ -154,9 +156,9 @@ _WHOLE_NUMBERS = frozenset(
 """What is put into FP8 by nobody."""
 
 
-def _not_seen(path: str, left: int) -> Finding:
+def _not_seen(path: str, remaining: int) -> Finding:
     """Say that tensors were asked for and not looked at."""
-    what = counted(left, "tensor") if left else "what lies in it"
+    what = counted(remaining, "tensor") if remaining else "what lies in it"
     return unknown(
         Code.UNSUPPORTED_FORMAT,
         f"{what} could not be looked at: packed, scattered, or of a type whose numbers ckpttool does not read",
@@ -220,7 +222,7 @@ class _Prober:
         """Cast a tensor's tiles by every recipe."""
         np: Any = numpy()
         question, matrix, earlier = self._question, sample.matrix, self._earlier.get(entry.name, amax)
-        whole = question.exact or len(sample.places) == math.prod(matrix.tiles)
+        is_exact = question.exact or len(sample.places) == math.prod(matrix.tiles)
         power = np.ldexp(np.float32(1), min(-math.frexp(amax)[1], 127)) if amax else np.float32(1)
         of = {Recipe.DELAYED: earlier}
         asked = [(recipe, format_) for recipe in question.shown for format_ in question.formats]
@@ -242,7 +244,7 @@ class _Prober:
                 for cast_sums, scale in sums:
                     cast_sums.add(tile, scale.of(tile), self._work)
         results.casts = tuple(
-            _told(each, of.get(each.recipe, amax), largest if matrix.is_matrix else None, whole=whole)
+            _told(each, of.get(each.recipe, amax), largest if matrix.is_matrix else None, is_exact=is_exact)
             for each, _ in sums
         )
         return results
@@ -288,12 +290,12 @@ def _live(rows: Array, columns: Array) -> Lines:
     return Lines(rows=int(np.count_nonzero(rows)), columns=int(np.count_nonzero(columns)))
 
 
-def _told(sums: CastSums, amax: float, largest: tuple[Array, Array] | None, *, whole: bool) -> CastNumbers:
+def _told(sums: CastSums, amax: float, largest: tuple[Array, Array] | None, *, is_exact: bool) -> CastNumbers:
     """Return a recipe's numbers, with what the largest magnitudes of all rows and columns tell where one scale is."""
     np: Any = numpy()
-    scale = gone = faint = None
+    scale = lines_lost = faint = None
     if sums.recipe in ONE_SCALE:
         scale = float(scales(np.float32(amax), sums.format, sums.recipe))
         if largest is not None:
-            gone, faint = lines(*largest, scale, sums.format)
-    return sums.numbers(scale=scale, whole=whole, gone=gone, faint=faint)
+            lines_lost, faint = lines(*largest, scale, sums.format)
+    return sums.numbers(scale=scale, is_exact=is_exact, lines_lost=lines_lost, faint=faint)

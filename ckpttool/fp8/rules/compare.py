@@ -185,8 +185,8 @@ def _effect(gap: Gap, floor: Floor) -> Effect:
 
 def _repeat(baseline: Curve, repeat: Curve, far: Apart, terms: Terms) -> tuple[Sequence[float], bool]:
     """Return how far a repeat is from the baseline, and whether it saw the same data in the same order."""
-    own = apart(baseline, repeat, metric=terms.metric, together=far.together)
-    return own.differences, terms.metric is CurveMetric.VALIDATION or is_paired(own)
+    spread = apart(baseline, repeat, metric=terms.metric, together=far.together)
+    return spread.differences, terms.metric is CurveMetric.VALIDATION or is_paired(spread)
 
 
 def is_paired(far: Apart) -> bool:
@@ -197,7 +197,7 @@ def is_paired(far: Apart) -> bool:
 def _ends(baseline: Curve, candidate: Curve) -> Ends:
     both = common(baseline, candidate)
     return Ends(
-        lost=sum(is_number(baseline.losses[own]) and not is_number(candidate.losses[other]) for own, other in both),
+        lost=sum(is_number(baseline.losses[place]) and not is_number(candidate.losses[other]) for place, other in both),
         last=bool(candidate.losses) and not is_number(candidate.losses[-1]),
         lost_baseline=sum(not is_number(loss) for loss in baseline.losses),
         last_baseline=bool(baseline.losses) and not is_number(baseline.losses[-1]),
@@ -208,9 +208,9 @@ def _norm_gap(baseline: Curve, candidate: Curve, since: Step, seed: int) -> Gap 
     """Return how far the logarithms of the gradient norms are apart at the end."""
     ratios = [
         math.log(two / norm)
-        for own, other in common(baseline, candidate)
-        if baseline.steps[own] >= since
-        and (norm := baseline.norms[own])
+        for place, other in common(baseline, candidate)
+        if baseline.steps[place] >= since
+        and (norm := baseline.norms[place])
         and (two := candidate.norms[other])
         and 0 < norm < math.inf
         and 0 < two < math.inf
@@ -227,11 +227,11 @@ def objections(baseline: Curve, candidate: Curve, terms: Terms) -> tuple[Finding
             f"the learning rate is another one at {rates[0]} of {counted(rates[1], 'pair')}: that alone moves a loss"
         )
         problems.append(unknown(Code.FP8_LR_DIFFERS, message))
-    own, other = (interval(curve.steps) for curve in (baseline, candidate))
+    first, other = (interval(curve.steps) for curve in (baseline, candidate))
     by_place = interval(baseline.places) == interval(candidate.places)
-    if terms.metric is CurveMetric.LOSS and own is not None and other is not None and own != other and not by_place:
+    if terms.metric is CurveMetric.LOSS and first is not None and other is not None and first != other and not by_place:
         message = (
-            f"the baseline logs every {counted(own, 'step')}, the candidate every {counted(other, 'step')}: "
+            f"the baseline logs every {counted(first, 'step')}, the candidate every {counted(other, 'step')}: "
             "a line may be the mean since the last one"
         )
         problems.append(unknown(Code.FP8_INTERVAL_DIFFERS, message))
@@ -241,7 +241,7 @@ def objections(baseline: Curve, candidate: Curve, terms: Terms) -> tuple[Finding
 def _is_same(first: Curve, two: Curve) -> bool:
     """Tell whether two runs show the same losses to the last digit: chance moves no two runs alike."""
     both = common(first, two)
-    return len(both) >= _LEAST_SAME and all(first.losses[own] == two.losses[other] for own, other in both)
+    return len(both) >= _LEAST_SAME and all(first.losses[place] == two.losses[other] for place, other in both)
 
 
 def _same(baseline: Curve, candidate: Curve, repeats: Sequence[Curve]) -> Iterator[str]:
@@ -289,12 +289,12 @@ def apart(
         together: Neighbouring pairs for which one value is to stand; None for as few as keep the number of them low.
     """
     pairs = align(baseline, candidate)
-    own, other = ((curve, _spikes(curve, pairs, metric)) for curve in (baseline, candidate))
-    out = spiked(pairs, (own, other))
-    kept = [place for place in range(len(pairs.places)) if place not in out][-_MOST_PAIRS:]
+    baseline_side, other = ((curve, _spikes(curve, pairs, metric)) for curve in (baseline, candidate))
+    out = spiked(pairs, (baseline_side, other))
+    places = [place for place in range(len(pairs.places)) if place not in out][-_MOST_PAIRS:]
     rho = None
-    if metric is CurveMetric.LOSS and kept:
-        rho = pairing([pairs.baseline[place] for place in kept], [pairs.candidate[place] for place in kept])
+    if metric is CurveMetric.LOSS and places:
+        rho = pairing([pairs.baseline[place] for place in places], [pairs.candidate[place] for place in places])
     together = together or math.ceil(len(pairs.places) / _MOST_PAIRS) or 1
     differences = [two - loss for loss, two in zip(pairs.baseline, pairs.candidate, strict=True)]
     groups = _groups(len(pairs.places), together)
@@ -304,7 +304,7 @@ def apart(
         baseline=_averaged(calmed(pairs.baseline, out), groups),
         differences=_averaged(calmed(differences, out), groups),
         pairs=len(pairs.places) if groups else 0,
-        spikes=told(own, other, by_step=_by_step(baseline)),
+        spikes=told(baseline_side, other, by_step=_by_step(baseline)),
         pairing=rho,
         together=together,
     )

@@ -281,9 +281,9 @@ def _best_cure(measured: Measured, culprits: Cell) -> Cure | None:
     """Return what was shown to help and keeps FP8, the least change first; else BF16 for the culprits."""
     for run in sorted(measured.runs, key=lambda run: run.experiment.trial.recipe is not None):
         trial = run.experiment.trial
-        whole = trial.layers is None and trial.operand is None
+        is_whole_model = trial.layers is None and trial.operand is None
         is_cure = trial.recipe is not None or Arithmetic.CURRENT in {trial.products.of(gemm) for gemm in Gemm}
-        if whole and is_cure and measured.outcome(trial.id) is Outcome.RESTORES:
+        if is_whole_model and is_cure and measured.outcome(trial.id) is Outcome.RESTORES:
             return _cure(measured, trial.id, keeps_fp8=True)
     if not culprits:
         return None

@@ -74,13 +74,13 @@ def resampled_means(
     before = [0.0]
     for value in values:
         before.append(before[-1] + value)
-    whole, rest = divmod(count, block)
+    full, rest = divmod(count, block)
     blocks = list(map(sub, before[block:], before))
     rests = list(map(sub, before[rest:], before))
-    length = whole + bool(rest)
+    length = full + bool(rest)
     places = _drawn(seed, starts, resamples * length)
     return [
-        (math.fsum(map(blocks.__getitem__, places[at : at + whole])) + (rests[places[at + whole]] if rest else 0.0))
+        (math.fsum(map(blocks.__getitem__, places[at : at + full])) + (rests[places[at + full]] if rest else 0.0))
         / count
         for at in range(0, resamples * length, length)
     ]

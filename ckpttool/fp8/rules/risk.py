@@ -103,10 +103,10 @@ def risk_of(cast: CastNumbers, tensor: TensorNumbers, role: TensorRole) -> Risk:
     if role in _STATES:
         return Risk.LOST if cast.lost >= LOST_STATE else Risk.WEAK if cast.lost >= WEAK_STATE else Risk.FINE
     below = GAUSSIAN_DB[cast.format] - cast.channel_snr_db
-    gone, faint = (_shares(lines, tensor) for lines in (cast.gone, cast.faint))
-    if below >= LOST_DB or gone >= LOST_LINES:
+    lost, faint = (_shares(lines, tensor) for lines in (cast.gone, cast.faint))
+    if below >= LOST_DB or lost >= LOST_LINES:
         return Risk.LOST
-    weak = (below >= WEAK_DB, gone > 0, faint >= LOST_LINES, (cast.saturated or 0) >= WEAK_SATURATED)
+    weak = (below >= WEAK_DB, lost > 0, faint >= LOST_LINES, (cast.saturated or 0) >= WEAK_SATURATED)
     return Risk.WEAK if any(weak) else Risk.FINE
 
 
@@ -147,12 +147,12 @@ def ranked(tensors: Iterable[TensorNumbers], question: ProbeQuestion) -> tuple[P
 
 def _order(tensor: ProbedTensor, question: ProbeQuestion) -> tuple[object, ...]:
     numbers = tensor.numbers
-    kept = [
+    ratios = [
         cast.channel_snr_db
         for cast in numbers.recipes
         if cast.recipe in question.judged and cast.format is question.formats[0] and cast.channel_snr_db is not None
     ]
-    return min(kept, default=float("inf")), as_counted(numbers.name), as_counted(numbers.path)
+    return min(ratios, default=float("inf")), as_counted(numbers.name), as_counted(numbers.path)
 
 
 def layers_of(tensors: Sequence[ProbedTensor]) -> tuple[LayerRisk, ...]:
@@ -183,10 +183,10 @@ def scattered(tensors: Iterable[ProbedTensor]) -> tuple[Finding, ...]:
         name, shape = tensor.whole_name, tensor.numbers.shape
         flat = re.split(r"[./]", name)[-1] in _FLAT and len(shape) < _MATRIX
         names[name] = names.get(name, True) and (flat or (shape == (0,) and role_of(name, (0, 0)) is TensorRole.LINEAR))
-    left = counted(sum(names.values()), "weight")
+    count = counted(sum(names.values()), "weight")
     if not any(names.values()):
         return ()
-    message = f"{left} could not be looked at: the trainer cut them into flat pieces, and no rows or columns are left"
+    message = f"{count} could not be looked at: the trainer cut them into flat pieces, and no rows or columns are left"
     return (unknown(Code.UNSUPPORTED_FORMAT, message),)
 
 

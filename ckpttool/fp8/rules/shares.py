@@ -45,7 +45,7 @@ def stretch(reference: Curve, curve: Curve, window: tuple[Step, Step], *, seed: 
     pairs = align(reference, curve)
     first, last = bisect_left(pairs.steps, window[0]), bisect_right(pairs.steps, window[1])
     values = tuple(
-        own - other for other, own in zip(pairs.baseline[first:last], pairs.candidate[first:last], strict=True)
+        value - other for other, value in zip(pairs.baseline[first:last], pairs.candidate[first:last], strict=True)
     )
     return Stretch(values=values, steps=pairs.steps[first:last], gap=gap_of(values, seed=seed)) if values else None
 
@@ -70,23 +70,25 @@ def recovered(unchanged: Stretch, other: Stretch, *, seed: int = SEED) -> Share 
     The same blocks are drawn for both: what moves them alike is no uncertainty of their ratio.
     """
     common = {step: place for place, step in enumerate(unchanged.steps)}
-    whole = [unchanged.values[common[step]] for step in other.steps if step in common]
-    left = [value for value, step in zip(other.values, other.steps, strict=True) if step in common]
-    if not whole:
+    base_values = [unchanged.values[common[step]] for step in other.steps if step in common]
+    values = [value for value, step in zip(other.values, other.steps, strict=True) if step in common]
+    if not base_values:
         return None
-    block = max(block_of(whole), block_of(left))
+    block = max(block_of(base_values), block_of(values))
     shares = [
         _closed(gap, two)
         for gap, two in zip(
-            resampled_means(left, block=block, seed=seed), resampled_means(whole, block=block, seed=seed), strict=True
+            resampled_means(values, block=block, seed=seed),
+            resampled_means(base_values, block=block, seed=seed),
+            strict=True,
         )
     ]
     low, high = percentiles(shares)
     return _closed(other.gap.mean, unchanged.gap.mean), low, high
 
 
-def _closed(left: float, whole: float) -> float:
-    return 1 - left / whole if whole else 0.0
+def _closed(remainder: float, total: float) -> float:
+    return 1 - remainder / total if total else 0.0
 
 
 def outcome(gap: float, share: Share, counts: float) -> Outcome:
@@ -105,20 +107,20 @@ def outcome(gap: float, share: Share, counts: float) -> Outcome:
     return Outcome.WORSE if high < -_PART else Outcome.NO
 
 
-def recovery(left: Stretch, counts: float) -> tuple[Outcome, float | None]:
+def recovery(remainder: Stretch, counts: float) -> tuple[Outcome, float | None]:
     """Tell whether a run from bad weights finds back, and after how many further steps at this rate it would.
 
     Args:
-        left: Its distance to the baseline in the window.
+        remainder: Its distance to the baseline in the window.
         counts: The least gap that counts.
     """
-    if abs(left.gap.mean) <= counts:
+    if abs(remainder.gap.mean) <= counts:
         return Outcome.RECOVERED, None
-    if len(left.values) < _PARTS:
+    if len(remainder.values) < _PARTS:
         return Outcome.STUCK, None
-    means, places = _means(left.values), _means(left.steps)
+    means, places = _means(remainder.values), _means(remainder.steps)
     slope, error = _slope(places, means)
-    towards = -slope if left.gap.mean > 0 else slope
+    towards = -slope if remainder.gap.mean > 0 else slope
     if towards - _STUDENT * error <= 0:
         return Outcome.STUCK, None
     return Outcome.RECOVERING, abs(means[-1]) / towards
@@ -131,12 +133,16 @@ def is_settled(unchanged: Stretch, other: Stretch) -> bool:
         unchanged: The candidate's distance to BF16 in the window.
         other: That of an experiment.
     """
-    whole = dict(zip(unchanged.steps, unchanged.values, strict=True))
-    common = [(step, whole[step], left) for step, left in zip(other.steps, other.values, strict=True) if step in whole]
+    base_values = dict(zip(unchanged.steps, unchanged.values, strict=True))
+    common = [
+        (step, base_values[step], value)
+        for step, value in zip(other.steps, other.values, strict=True)
+        if step in base_values
+    ]
     if len(common) < _PARTS:
         return False
     places, gaps, lefts = (_means(values) for values in zip(*common, strict=True))
-    shares = [_closed(left, gap) for gap, left in zip(gaps, lefts, strict=True)]
+    shares = [_closed(remainder, gap) for gap, remainder in zip(gaps, lefts, strict=True)]
     parts_of_gap = [gap / unchanged.gap.mean for gap in gaps]
     return not (_rises(places, parts_of_gap, by=_GROWING) or _rises(places, shares, by=_RISING))
 

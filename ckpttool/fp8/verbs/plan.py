@@ -332,10 +332,10 @@ def _write(plan: Fp8Plan, old: Fp8Plan | None) -> None:
         for experiment in plan.experiments:
             name = experiment.trial.id
             folder = os.path.join(output, name)
-            own = files_of(before[name], old).keys() if name in before and old is not None else ()
-            if name in before and (experiment.trial.round < plan.round or foreign(folder, own)):
+            names = files_of(before[name], old).keys() if name in before and old is not None else ()
+            if name in before and (experiment.trial.round < plan.round or foreign(folder, names)):
                 continue
             texts = files_of(experiment, plan)
-            place(folder, {file: text.encode() for file, text in texts.items()}, instead_of=own)
+            place(folder, {file: text.encode() for file, text in texts.items()}, instead_of=names)
         text = dumps(plan_document(plan))
         write_files.replace(os.path.join(output, NAME), text.encode(), overwrite=True, backup=False)

@@ -52,7 +52,7 @@ def fp8_probe(
         NothingToResumeError: The tree has no checkpoint.
         IncompleteError: The tree's folder cannot be read.
     """
-    side = side_of(path, checkpoint=checkpoint, layout=layout, whole=True)
+    side = side_of(path, checkpoint=checkpoint, layout=layout, is_intact=True)
     wanted = partial(is_wanted, optimizer=question.optimizer)
     history = _history(side, question) if Recipe.DELAYED in question.recipes else []
     passes = [side, *history] if history or Recipe.DELAYED in question.recipes else []
@@ -102,28 +102,35 @@ def _run(tasks: list[CheckTask], view: Look) -> Iterator[Observation]:
 
 def _history(side: Side, question: ProbeQuestion) -> list[Side]:
     """Return the earlier checkpoints of the same training on which a delayed scale looks back."""
-    own, back = side.checkpoint, question.history
-    if back is None or own.step is None or side.file is not None:
+    newest, back = side.checkpoint, question.history
+    if back is None or newest.step is None or side.file is not None:
         return []
-    first = own.step - back
+    first = newest.step - back
     return [
         side._replace(checkpoint=checkpoint)
         for checkpoint in side.tree.inventory.checkpoints
-        if _is_between(checkpoint, first, own.step) and checkpoint.prefix == own.prefix
+        if _is_between(checkpoint, first, newest.step) and checkpoint.prefix == newest.prefix
     ]
 
 
 def _is_between(checkpoint: Checkpoint, first: int, end: Step) -> bool:
-    whole = worst(checkpoint.findings) < Severity.DAMAGE
-    return whole and checkpoint.step is not None and first <= checkpoint.step < end
+    is_intact = worst(checkpoint.findings) < Severity.DAMAGE
+    return is_intact and checkpoint.step is not None and first <= checkpoint.step < end
 
 
 def _scales(side: Side) -> dict[str, str]:
     """Return in which file of the save each scale of a weight in FP8 lies, where all ranks share several files."""
     if len(side.checkpoint.shards) == 1 or any(shard.rank is not None for shard in side.checkpoint.shards):
         return {}
-    held = (contents for outcome in opened(side, is_all=False) if (contents := outcome.seen(Opened)) is not None)
-    return {entry.name: shard.path for shard in held for entry in shard.entries if entry.name.endswith(SCALE_WORDS)}
+    contents_opened = (
+        contents for outcome in opened(side, is_all=False) if (contents := outcome.seen(Opened)) is not None
+    )
+    return {
+        entry.name: shard.path
+        for shard in contents_opened
+        for entry in shard.entries
+        if entry.name.endswith(SCALE_WORDS)
+    }
 
 
 def _block(side: Side) -> tuple[int, int]:

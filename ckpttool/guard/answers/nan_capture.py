@@ -143,11 +143,14 @@ def _facts(answer: Capture) -> list[tuple[str, str]]:
         of = f"rank {rank.rank}: " if answer.world_size > 1 else ""
         losses = ", ".join(f"{batch.loss.value:g}" for batch in rank.micro_batches if batch.loss is not None)
         has_batches = any(batch.left_out is None for batch in rank.micro_batches)
-        held = "batches, chance" if has_batches else "no batches"
-        held = f"weights, {held}" if rank.level is CaptureLevel.FULL else f"{held}; no weights"
+        contents = "batches, chance" if has_batches else "no batches"
+        contents = f"weights, {contents}" if rank.level is CaptureLevel.FULL else f"{contents}; no weights"
         rows += [
             ("losses" if not of else f"rank {rank.rank} losses", losses or "none told"),
-            ("kept" if not of else f"rank {rank.rank} kept", f"{held}: {size(rank.shard.size)}, {shown(rank.device)}"),
+            (
+                "kept" if not of else f"rank {rank.rank} kept",
+                f"{contents}: {size(rank.shard.size)}, {shown(rank.device)}",
+            ),
         ]
         if rank.rerun is not None:
             again = "finite" if rank.rerun.is_finite else "not finite again"

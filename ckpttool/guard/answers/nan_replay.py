@@ -130,12 +130,12 @@ def _origin_rows(answer: NanReplay, origin: Origin) -> list[tuple[str, str]]:
     where = f"rank {origin.rank}, " if len(answer.ranks) > 1 else ""
     where += f"micro-batch {origin.micro_batch + 1}, " if several else ""
     if origin.value is not None and origin.times_rms is not None:
-        held = f"{origin.value:.3g}, {origin.times_rms:.2g} times the root mean square of its other elements"
+        values = f"{origin.value:.3g}, {origin.times_rms:.2g} times the root mean square of its other elements"
     else:
-        held = f"{counted(origin.nan, 'NaN', 'NaN')}, {counted(origin.inf, 'infinity', 'infinities')}"
+        values = f"{counted(origin.nan, 'NaN', 'NaN')}, {counted(origin.inf, 'infinity', 'infinities')}"
     shape = "×".join(map(str, origin.shape)) or "scalar"
     noun = "operation" if origin.kind is OriginKind.OP else origin.kind.value
-    rows = [(noun, f"{shown(origin.op)} ({where}{origin.phase})"), ("tensor", f"{shape}: {held}")]
+    rows = [(noun, f"{shown(origin.op)} ({where}{origin.phase})"), ("tensor", f"{shape}: {values}")]
     rows += [("module", shown(origin.module))] if origin.module else []
     return [*rows, *([("line", shown(origin.line))] if origin.line is not None else [])]
 

@@ -184,15 +184,15 @@ def _by_rank(answer: GuardReport) -> list[RenderableType]:
     for rank in answer.ranks:
         rows.setdefault((*(getattr(rank, field) for _, field in _COLUMNS), rank.last_step), []).append(rank.rank)
     # A column of nothing but 0 says nothing; the first three are what was asked.
-    kept = [place for place, _ in enumerate(_COLUMNS) if place < 3 or any(row[place] for row in rows)]  # noqa: PLR2004
+    used_columns = [place for place, _ in enumerate(_COLUMNS) if place < 3 or any(row[place] for row in rows)]  # noqa: PLR2004
     drawn = columns()
     drawn.add_column("RANKS", no_wrap=True)
-    for place in kept:
+    for place in used_columns:
         drawn.add_column(_COLUMNS[place][0], justify="right", no_wrap=True)
     drawn.add_column("LAST STEP", justify="right", no_wrap=True)
     for row, ranks in list(rows.items())[:_MOST_ROWS]:
         last = "" if row[-1] is None else str(row[-1])
-        drawn.add_row(on_ranks(ranks).partition(" ")[2], *(str(row[place]) for place in kept), last)
+        drawn.add_row(on_ranks(ranks).partition(" ")[2], *(str(row[place]) for place in used_columns), last)
     parts: list[RenderableType] = [whole_words(drawn)]
     if len(rows) > _MOST_ROWS:
         parts.append(line(f"and {len(rows) - _MOST_ROWS} more: --format json", style="dim"))

@@ -60,13 +60,13 @@ def unscale(model: nn.Module, scale: float | None) -> None:
 
 @contextmanager
 def _set_aside(model: nn.Module) -> Iterator[None]:
-    kept = [(parameter, parameter.grad) for parameter in model.parameters()]
-    for parameter, _ in kept:
+    gradients = [(parameter, parameter.grad) for parameter in model.parameters()]
+    for parameter, _ in gradients:
         parameter.grad = None
     try:
         yield
     finally:
-        for parameter, gradient in kept:
+        for parameter, gradient in gradients:
             parameter.grad = gradient
 
 

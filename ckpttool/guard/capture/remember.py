@@ -53,8 +53,8 @@ class Remembered:
 
     def nbytes(self, *, on_host: bool) -> int:
         """Return the bytes of its tensors that are in the host's memory, or in that of an accelerator."""
-        held = tensors_in(self.batch)
-        return sum(_nbytes(tensor) for tensor in held if (tensor.device.type == "cpu") is on_host)
+        tensors = tensors_in(self.batch)
+        return sum(_nbytes(tensor) for tensor in tensors if (tensor.device.type == "cpu") is on_host)
 
     def move_to_host(self) -> None:
         """Leave the accelerator's memory to the training."""
@@ -120,12 +120,12 @@ class StepMemory:
     def _make_room(self) -> None:
         """Hold no more of earlier micro-batches than the budget: the training itself holds but one at a time."""
         host, device = self._host, self._device
-        held = [micro for micro in self.micro_batches if micro.let_go is None]
-        on_device = [micro for micro in held if micro.nbytes(on_host=False)]
+        retained = [micro for micro in self.micro_batches if micro.let_go is None]
+        on_device = [micro for micro in retained if micro.nbytes(on_host=False)]
         while on_device and sum(micro.nbytes(on_host=False) for micro in on_device) > device:
             on_device.pop(0).move_to_host()
-        while held and sum(micro.nbytes(on_host=True) for micro in held) > host:
-            held.pop().drop(f"beyond the {host >> 20} MiB that the batches of a step may take of the host's memory")
+        while retained and sum(micro.nbytes(on_host=True) for micro in retained) > host:
+            retained.pop().drop(f"beyond the {host >> 20} MiB that the batches of a step may take of the host's memory")
 
     @property
     def holds_all(self) -> bool:

@@ -167,23 +167,23 @@ class CaptureStore:
     ) -> tuple[str, CaptureLevel]:
         facts.restore_buffers()
         batches = [self._batch(micro) for micro in memory.micro_batches]
-        kept = self._kept(memory, batches, level)
-        if level is CaptureLevel.FULL and not self._fits(kept.told):
-            kept = self._kept(memory, batches, CaptureLevel.LIGHT)
-        capture = self._record(memory, facts, rerun, kept)
+        contents = self._kept(memory, batches, level)
+        if level is CaptureLevel.FULL and not self._fits(contents.told):
+            contents = self._kept(memory, batches, CaptureLevel.LIGHT)
+        capture = self._record(memory, facts, rerun, contents)
         path = self._free_folder(facts.step)
-        ShardWriter(path, capture, kept.told.tensors, is_first=self._rank == 0).write(self._budget.io_timeout)
+        ShardWriter(path, capture, contents.told.tensors, is_first=self._rank == 0).write(self._budget.io_timeout)
         self._emit(
             GuardEventKind.CAPTURE,
             step=facts.step,
             rank=self._rank,
             path=path,
-            level=kept.level.value,
+            level=contents.level.value,
             culprit=self._world_size == 1 or bool(capture.bad_losses) or (rerun is not None and not rerun.is_finite),
             verdict="transient" if self._is_transient(memory, rerun) else None,
             next=f"ckpttool nan inspect {path}",
         )
-        return path, kept.level
+        return path, contents.level
 
     def _batch(self, micro: Remembered) -> tuple[object, LeftOut | None]:
         """Return what of a batch can be spelled, and what cannot."""
@@ -216,13 +216,13 @@ class CaptureStore:
         if size > self._budget.nbytes:
             return False
         states = self._optimizer.state.values() if self._optimizer is not None else ()
-        own = sum(parameter.nbytes for parameter in self._model.parameters())
-        own += sum(value.nbytes for state in states for value in state.values() if isinstance(value, Tensor))
+        nbytes = sum(parameter.nbytes for parameter in self._model.parameters())
+        nbytes += sum(value.nbytes for state in states for value in state.values() if isinstance(value, Tensor))
         ensure_folder(self._folder)
         free = _free_bytes(self._folder)
-        return free is None or free - size >= 2 * own
+        return free is None or free - size >= 2 * nbytes
 
-    def _record(self, memory: StepMemory, facts: StepFacts, rerun: Rerun | None, kept: _Kept) -> RankCapture:
+    def _record(self, memory: StepMemory, facts: StepFacts, rerun: Rerun | None, contents: _Kept) -> RankCapture:
         device = next((parameter.device for parameter in self._model.parameters()), torch.device("cpu"))
         changed = [micro.was_changed for micro in memory.micro_batches]
         if any(changed):
@@ -232,13 +232,13 @@ class CaptureStore:
             world_size=self._world_size,
             step=facts.step,
             optimizer_step=facts.optimizer_step,
-            level=kept.level,
+            level=contents.level,
             host=platform.node(),
             device=str(device),
-            micro_batches=tuple(map(_micro_batch, memory.micro_batches, changed, kept.left_out)),
+            micro_batches=tuple(map(_micro_batch, memory.micro_batches, changed, contents.left_out)),
             gradients=gradients_of(self._model),
             rerun=rerun,
-            weights=digests_of(self._model) if kept.level is CaptureLevel.LIGHT else (),
+            weights=digests_of(self._model) if contents.level is CaptureLevel.LIGHT else (),
             evaluating=tuple(name for name, module in self._model.named_modules() if not module.training),
             buffers_left_out=facts.buffers_left_out,
             scale=facts.scale,
@@ -246,7 +246,7 @@ class CaptureStore:
             model_config=_model_config(self._model),
             run_config=self._settings.run_config,
             data_position=facts.data_position,
-            content=kept.told.tree,
+            content=contents.told.tree,
             shard=ShardFile(name=shard_name(self._rank), size=ByteCount(0), xxh3_128="0" * 32),
         )
 
@@ -268,12 +268,12 @@ def _free_bytes(folder: str) -> int | None:
 @contextmanager
 def _put_back(model: nn.Module) -> Iterator[None]:
     """Leave buffers as they are now: a guard that only watches lets the step's own changes stand."""
-    kept = [(buffer, buffer.detach().clone()) for buffer in model.buffers()]
+    buffers = [(buffer, buffer.detach().clone()) for buffer in model.buffers()]
     try:
         yield
     finally:
         with torch.no_grad():
-            for buffer, copy in kept:
+            for buffer, copy in buffers:
                 buffer.copy_(copy)
 
 

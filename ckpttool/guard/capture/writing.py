@@ -97,8 +97,12 @@ class ShardWriter:
             raise WriteFailedError(f"{self._path}: given up")
 
     def _remove(self) -> None:
-        own = [shard_name(self._capture.rank), record_name(self._capture.rank), *([HEAD] if self._is_first else [])]
-        for name in own:
+        own_files = [
+            shard_name(self._capture.rank),
+            record_name(self._capture.rank),
+            *([HEAD] if self._is_first else []),
+        ]
+        for name in own_files:
             with suppress(OSError):
                 os.unlink(f"{self._path}/{name}")
         with suppress(OSError):  # other ranks may have theirs in it

@@ -333,8 +333,8 @@ def _line_of(node: Any) -> str | None:  # noqa: ANN401  torch has no type for a 
             r'  File "(?P<file>[^\n]+)", line (?P<line>[0-9]+)[^\n]*\n(?: {4}(?P<source>[^\n]*))?', trace
         )
         frames = [(part["file"], int(part["line"]), part["source"]) for part in parts]
-    own = [frame for frame in frames if not frame[0].startswith((*_OURS, "<"))]
-    if not own:
+    own_frames = [frame for frame in frames if not frame[0].startswith((*_OURS, "<"))]
+    if not own_frames:
         return None
-    file, line, source = own[-1]
+    file, line, source = own_frames[-1]
     return f"{file}:{line}: {(source or '').strip()}".rstrip(": ")

@@ -179,8 +179,8 @@ class RankRun:
                 loss = self._loss(number, batch)
                 self._backward(loss)
             wrong = [loss.detach()] if not bool(torch.isfinite(loss).all()) else []
-            held = [gradient._values() if gradient.is_sparse else gradient for _, gradient in self.gradients]  # noqa: SLF001  a copy would lie elsewhere than what was looked at
-            wrong += [gradient for gradient in held if not bool(torch.isfinite(gradient).all())]
+            tensors = [gradient._values() if gradient.is_sparse else gradient for _, gradient in self.gradients]  # noqa: SLF001  a copy would lie elsewhere than what was looked at
+            wrong += [gradient for gradient in tensors if not bool(torch.isfinite(gradient).all())]
             if wrong:
                 event = locator.origin(wrong[:1]) or locator.origin(wrong)
                 if event is None:
@@ -325,18 +325,18 @@ def _whole(name: str, value: Tensor | Sharded) -> Tensor:
     return value
 
 
-def _assert_same(noun: str, captured: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> None:
+def _assert_same(noun: str, captured: Mapping[str, Tensor], current: Mapping[str, Tensor]) -> None:
     """Say by name what does not fit.
 
     Raises:
         EntryDoesNotFit: Something is missing, or there is more, or of another shape or type.
     """
-    missing = [name for name in captured if name not in own]
-    extra = [name for name in own if name not in captured]
+    missing = [name for name in captured if name not in current]
+    extra = [name for name in current if name not in captured]
     other = [
-        f"{name} ({_form(captured[name])} captured, {_form(own[name])} here)"
-        for name in own
-        if name in captured and _form(captured[name]) != _form(own[name])
+        f"{name} ({_form(captured[name])} captured, {_form(current[name])} here)"
+        for name in current
+        if name in captured and _form(captured[name]) != _form(current[name])
     ]
     for words, names in (("lacks the", missing), ("has a {} that was not captured:", extra), ("has another", other)):
         if names:

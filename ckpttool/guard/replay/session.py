@@ -229,8 +229,8 @@ class _Session:
 
     def _compared(self, computed: Sequence[_Computed]) -> list[RankReplay]:
         world_size = self._capture.world_size
-        whole = len(computed) == world_size > 1
-        reduced = tuple(facts_of(self._mean.items())) if whole else None
+        is_complete = len(computed) == world_size > 1
+        reduced = tuple(facts_of(self._mean.items())) if is_complete else None
         return [compared(result.captured, result.losses, result.gradients, reduced) for result in computed]
 
 

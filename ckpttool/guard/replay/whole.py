@@ -30,16 +30,16 @@ def put_together(parts: Sequence[Sharded]) -> Tensor:
         raise ValueError(f"{math.prod(first.mesh_shape)} parts were saved, and {len(parts)} are here")
     if math.prod(first.shape) > sum(part.local.numel() for part in parts):
         raise ValueError(f"its parts hold fewer elements than its shape {first.shape}")
-    whole = torch.empty(first.shape, dtype=first.local.dtype)
+    tensor = torch.empty(first.shape, dtype=first.local.dtype)
     for place, part in zip(product(*map(range, first.mesh_shape)), parts, strict=True):
-        target = whole
+        target = tensor
         for axis, placement in enumerate(first.placements):
             if placement != "replicate":
                 target = _chunk(target, int(placement.removeprefix("shard:")), first.mesh_shape[axis], place[axis])
         if target.shape != part.local.shape:
             raise ValueError(f"a part has the shape {tuple(part.local.shape)}, and its place {tuple(target.shape)}")
         target.copy_(part.local.detach())
-    return whole.requires_grad_(first.local.requires_grad)
+    return tensor.requires_grad_(first.local.requires_grad)
 
 
 def _chunk(tensor: Tensor, dimension: int, count: int, place: int) -> Tensor:

@@ -153,6 +153,6 @@ def _told(event: HealthEvent, step: Step, *, name: str | None = None) -> GuardEv
         "clock": event.time,
         "message": event.message,
     }
-    kept: dict[str, EventValue] = {key: value for key, value in values.items() if value is not None}
+    fields: dict[str, EventValue] = {key: value for key, value in values.items() if value is not None}
     at = step if event.step is None else event.step
-    return GuardEvent(kind=GuardEventKind(event.kind.value), step=at, values=kept)
+    return GuardEvent(kind=GuardEventKind(event.kind.value), step=at, values=fields)

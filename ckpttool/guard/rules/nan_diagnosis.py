@@ -97,7 +97,7 @@ def _bad_gradients(rank: RankCapture, gradients: Sequence[GradientFacts]) -> str
 def compared(
     captured: RankCapture,
     losses: Sequence[LossBits],
-    own: Sequence[GradientFacts],
+    facts: Sequence[GradientFacts],
     reduced: Sequence[GradientFacts] | None,
 ) -> RankReplay:
     """Hold a run against what was captured: losses and finite or not in every bit, gradients beside them.
@@ -105,7 +105,7 @@ def compared(
     Args:
         captured: What the rank kept.
         losses: Of each micro-batch, in this run.
-        own: This run's gradients of this rank alone.
+        facts: This run's gradients of this rank alone.
         reduced: The mean over all ranks of this run, where all were run; None where some were not.
     """
     losses_before = [batch.loss for batch in captured.micro_batches]
@@ -114,11 +114,11 @@ def compared(
         for number, (then, now) in enumerate(zip(losses_before, losses, strict=True))
         if then and not _same(then, now)
     )
-    then, here = _to_compare(captured, own, reduced)
+    then, here = _to_compare(captured, facts, reduced)
     wrong = [name for name, gradient in then.items() if _is_other(gradient, here.get(name))]
     if not then:  # nobody knows this rank's own gradients: what is not finite here, the sum of all must not have been
         were_finite = {(gradient.name, gradient.shape) for gradient in captured.gradients if gradient.is_finite}
-        bad = [gradient for gradient in own if not gradient.is_finite]
+        bad = [gradient for gradient in facts if not gradient.is_finite]
         wrong = [gradient.name for gradient in bad if (gradient.name, gradient.shape) in were_finite]
     else:
         wrong += sorted(here.keys() - then.keys())
@@ -134,9 +134,9 @@ def compared(
         gradients=len(then),
         pattern_differs=tuple(wrong),
         losses_differ=differ,
-        nonfinite=tuple(gradient for gradient in own if not gradient.is_finite),
-        is_finite=is_finite(losses, own),
-        norm_overflows=norm_overflows(own),
+        nonfinite=tuple(gradient for gradient in facts if not gradient.is_finite),
+        is_finite=is_finite(losses, facts),
+        norm_overflows=norm_overflows(facts),
         norm_differs=compares_norms and norm_overflows([*then.values()]) != norm_overflows([*here.values()]),
     )
 
@@ -147,15 +147,15 @@ def _is_other(then: GradientFacts, now: GradientFacts | None) -> bool:
 
 
 def _to_compare(
-    captured: RankCapture, own: Sequence[GradientFacts], reduced: Sequence[GradientFacts] | None
+    captured: RankCapture, facts: Sequence[GradientFacts], reduced: Sequence[GradientFacts] | None
 ) -> tuple[dict[str, GradientFacts], dict[str, GradientFacts]]:
     """Return gradients of then and of now that are of the same ranks; none of then where there are no such."""
     if captured.world_size > 1 and reduced is not None:
         then, here = captured.gradients, reduced
     elif captured.world_size == 1:
-        then, here = captured.gradients, own
+        then, here = captured.gradients, facts
     else:
-        then, here = (captured.rerun.gradients if captured.rerun is not None else ()), own
+        then, here = (captured.rerun.gradients if captured.rerun is not None else ()), facts
     # Of a sharded parameter a rank kept its part, and a run has all of it: those cannot be compared.
     by_name, now = {gradient.name: gradient for gradient in then}, {gradient.name: gradient for gradient in here}
     sharded = {name for name, gradient in by_name.items() if name in now and gradient.shape != now[name].shape}

@@ -114,25 +114,25 @@ class GuardTally:
         values = event.values
         if self._rank is None:
             self._rank = Rank(_whole(values, "rank") or 0)
-        own = self._ranks.setdefault(self._rank, _OfRank())
+        tally = self._ranks.setdefault(self._rank, _OfRank())
         if event.kind is GuardEventKind.RUN and values.get("rotated") is True:
             return
-        own.counts[event.kind] += 1
-        own.lost += _whole(values, "lost") or 0
+        tally.counts[event.kind] += 1
+        tally.lost += _whole(values, "lost") or 0
         match event.kind:
             case GuardEventKind.RUN:
-                own.host, own.stopped_at = _text(values, "host"), None
+                tally.host, tally.stopped_at = _text(values, "host"), None
                 self._world = _whole(values, "world_size") or self._world
             case GuardEventKind.STEP:
-                _step(own, event)
+                _step(tally, event)
             case GuardEventKind.STOP if values.get("stopped") is not False:
-                own.stopped_at = event.step
+                tally.stopped_at = event.step
             case GuardEventKind.SAVED:
-                own.last_save_failed = False
+                tally.last_save_failed = False
             case GuardEventKind.SAVE_FAILED:
-                own.last_save_failed, own.save_error = True, (event.step, _text(values, "message"))
+                tally.last_save_failed, tally.save_error = True, (event.step, _text(values, "message"))
             case GuardEventKind.GUARD_OFF:
-                own.switched_off |= {_text(values, "part")} if len(own.switched_off) < MOST else set()
+                tally.switched_off |= {_text(values, "part")} if len(tally.switched_off) < MOST else set()
             case _:
                 self._remember(event, self._rank)
 
@@ -181,19 +181,19 @@ class GuardTally:
                 return
             capture = CaptureTold(step=event.step, path=path, here=self._here(path), verdict=None, culprits=())
         verdict = capture.verdict or ("transient" if values.get("verdict") == "transient" else None)
-        own = {rank} if values.get("culprit") is True else set()
-        self._captures[path] = replace(capture, verdict=verdict, culprits=tuple(sorted({*capture.culprits, *own})))
+        culprits = {rank} if values.get("culprit") is True else set()
+        self._captures[path] = replace(capture, verdict=verdict, culprits=tuple(sorted({*capture.culprits, *culprits})))
 
     def _here(self, path: str) -> str:
         above, _, name = path.rpartition("/")
         moved = self._captures_here is not None and name and f"/{above}".endswith(f"/{EVENTS_FOLDER}/captures")
         return f"{self._captures_here}/{name}" if moved else path
 
-    def _fault(self, event: GuardEvent, own: Rank) -> None:
+    def _fault(self, event: GuardEvent, on_rank: Rank) -> None:
         values, faults = event.values, self._faults[event.kind]
         rank = _rank(values.get("rank"))
         if event.kind is GuardEventKind.CHECKSUM_ABNORMAL and rank is None:
-            rank = own
+            rank = on_rank
         since = _whole(values, "since_step")
         key = (event.step, None if event.kind is GuardEventKind.REPLICAS_DISAGREE else rank)
         if len(faults) < MOST:
@@ -215,7 +215,7 @@ class GuardTally:
             tuple(sorted(faults.values(), key=lambda fault: (fault.step, fault.rank or 0)))
             for faults in self._faults.values()
         )
-        stops = [own.stopped_at for own in self._ranks.values() if own.stopped_at is not None]
+        stops = [tally.stopped_at for tally in self._ranks.values() if tally.stopped_at is not None]
         captures = tuple(sorted(self._captures.values(), key=lambda capture: (capture.step, capture.path)))
         # A guard that acts drops each such update: between two neighbouring steps of which both were captured is none.
         shared = (None if self._is_watching else capture.culprits for capture in captures)
@@ -242,19 +242,19 @@ class GuardTally:
         return replace(report, next=tuple(_next(report)))
 
 
-def _step(own: _OfRank, event: GuardEvent) -> None:
+def _step(tally: _OfRank, event: GuardEvent) -> None:
     values = event.values
-    own.first_step = event.step if own.first_step is None else own.first_step
-    own.last_step = event.step
-    own.stopped_at = None
+    tally.first_step = event.step if tally.first_step is None else tally.first_step
+    tally.last_step = event.step
+    tally.stopped_at = None
     if values.get("overflow") is True:
-        own.overflows += 1
+        tally.overflows += 1
     elif values.get("skipped") is True:
-        own.dropped += 1
+        tally.dropped += 1
     share = _number(values, "overhead")
     if share is not None:
-        own.overhead += share
-        own.measured += 1
+        tally.overhead += share
+        tally.measured += 1
 
 
 def _next(report: GuardReport) -> list[tuple[str, ...]]:
@@ -294,8 +294,8 @@ def _whole(values: Mapping[str, EventValue], key: str) -> int | None:
 
 
 def _rank(value: EventValue) -> Rank | None:
-    whole = _whole({"rank": value}, "rank")
-    return None if whole is None else Rank(whole)
+    number = _whole({"rank": value}, "rank")
+    return None if number is None else Rank(number)
 
 
 def _number(values: Mapping[str, EventValue], key: str) -> float | None:
@@ -308,5 +308,5 @@ def _number(values: Mapping[str, EventValue], key: str) -> float | None:
 def _place(values: Mapping[str, EventValue]) -> str:
     """Spell where a product was wrong, and what became of it, as far as it is told."""
     facts = ((key, values.get(key)) for key in ("op", "module", "phase", "host", "device", "row", "column", "fault"))
-    kept = [f"{key} {value}"[:_MOST_CHARACTERS] for key, value in facts if isinstance(value, (str, int))]
-    return ", ".join([*kept, "healed"] if values.get("healed") is True else kept)
+    parts = [f"{key} {value}"[:_MOST_CHARACTERS] for key, value in facts if isinstance(value, (str, int))]
+    return ", ".join([*parts, "healed"] if values.get("healed") is True else parts)

@@ -187,14 +187,14 @@ def _ranks(storage: Storage, folder: str, below: str, findings: list[Finding]) -
 
 
 def _missing(ranks: Sequence[RankCapture], world_size: int) -> list[Finding]:
-    gone = sorted(set(range(world_size)) - {int(rank.rank) for rank in ranks})
-    if not gone:
+    missing = sorted(set(range(world_size)) - {int(rank.rank) for rank in ranks})
+    if not missing:
         return []
     return [
         unknown(
             Code.CAPTURE_INCOMPLETE,
-            f"of {counted(world_size, 'rank')}, {on_ranks(gone)} left nothing here that can be read",
-            ranks=tuple(map(Rank, gone)),
+            f"of {counted(world_size, 'rank')}, {on_ranks(missing)} left nothing here that can be read",
+            ranks=tuple(map(Rank, missing)),
             remedy="copy their files from the disks of their machines; each rank wrote its own",
         )
     ]

@@ -69,11 +69,11 @@ def settings_of(policy: Policy) -> tuple[tuple[str, str | float], ...]:
 
 def _settings(value: object) -> Iterator[tuple[str, str | float]]:
     for field in fields(value):  # type: ignore[arg-type]  # every policy is a dataclass
-        own = getattr(value, field.name)
-        match own:
+        setting = getattr(value, field.name)
+        match setting:
             case AsdConfig():
-                yield from _settings(own)
+                yield from _settings(setting)
             case AsdDialect():
-                yield field.name, own.name
+                yield field.name, setting.name
             case _:
-                yield field.name, own
+                yield field.name, setting

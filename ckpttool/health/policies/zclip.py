@@ -69,16 +69,16 @@ class _Averaging(Watch):
                 self._average = Average.of(self._first)
             return ()
         z = average.z(norm)
-        kept = norm
+        value = norm
         events: tuple[HealthEvent, ...] = ()
         if z > self._policy.z_limit:
-            kept = self._policy.clipped(average, z)
-            message = f"norm {norm:g} lies {z:.1f} standard deviations above the average: clipped to {kept:g}"
-            events = (HealthEvent(kind=EventKind.CLIP, step=row.step, value=norm, limit=kept, message=message),)
+            value = self._policy.clipped(average, z)
+            message = f"norm {norm:g} lies {z:.1f} standard deviations above the average: clipped to {value:g}"
+            events = (HealthEvent(kind=EventKind.CLIP, step=row.step, value=norm, limit=value, message=message),)
         elif math.isnan(norm) and not math.isnan(average.mean):
             message = "the norm is NaN: so is the average from here on, and nothing is noticed any more"
             events = (HealthEvent(kind=EventKind.NONFINITE, step=row.step, value=norm, message=message),)
-        self._average = average.after(kept, self._policy.alpha)
+        self._average = average.after(value, self._policy.alpha)
         return events
 
     def limit(self) -> float | None:

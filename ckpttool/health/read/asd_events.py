@@ -130,7 +130,7 @@ def detections(source: LogSource, items: Iterable[tuple[int, bytes] | LogProblem
         source: The file.
         items: Its lines.
     """
-    own: Rank | None = None
+    rank: Rank | None = None
     for item in event_lines(source, items):
         if isinstance(item, LogProblem):
             yield item
@@ -138,18 +138,18 @@ def detections(source: LogSource, items: Iterable[tuple[int, bytes] | LogProblem
             event = item.event
             try:
                 if event.kind is GuardEventKind.RUN:
-                    own = _rank(event.values)
+                    rank = _rank(event.values)
                 elif event.kind in _DETECTED:
-                    yield _detection(source, item, own)
+                    yield _detection(source, item, rank)
             except ParseError as error:
                 yield problem(source, item.number, f"{error.key} {error.problem}".strip(), b"")
 
 
-def _detection(source: LogSource, line: EventLine, own: Rank | None) -> AsdEvent:
+def _detection(source: LogSource, line: EventLine, own_rank: Rank | None) -> AsdEvent:
     values, kind = line.event.values, _DETECTED[line.event.kind]
     rank, value = _rank(values), values.get("value")
     if rank is None and kind is AsdKind.CHECKSUM_ABNORMAL:  # of a strike without a rank nobody knows whose it is
-        rank = own
+        rank = own_rank
     since = get_optional_int(values, "since_step")
     text = partial(_words, values)
     return AsdEvent(

@@ -360,7 +360,7 @@ def without_spikes(inventory: Inventory) -> Inventory:
     """Hold no spike against any checkpoint: after a stop the skipped steps have changed no weight."""
 
     def cleared(checkpoint: Checkpoint) -> Checkpoint:
-        kept = tuple(finding for finding in checkpoint.findings if finding.code is not Code.SAVED_IN_SPIKE)
-        return checkpoint if len(kept) == len(checkpoint.findings) else replace(checkpoint, findings=kept)
+        retained = tuple(finding for finding in checkpoint.findings if finding.code is not Code.SAVED_IN_SPIKE)
+        return checkpoint if len(retained) == len(checkpoint.findings) else replace(checkpoint, findings=retained)
 
     return replace(inventory, checkpoints=tuple(map(cleared, inventory.checkpoints)))

@@ -176,26 +176,28 @@ def _spans(lost: list[tuple[Step, float | None]]) -> tuple[SkippedSpan, ...]:
 
 
 def courses_of(
-    policy: Policy | None, whole: HealthTimeline, attempts: Sequence[LogAttempt] | None, margin_minutes: float
+    policy: Policy | None, full_timeline: HealthTimeline, attempts: Sequence[LogAttempt] | None, margin_minutes: float
 ) -> Courses:
     """Return what the policy makes suspect on the course of each start of the training.
 
     Args:
         policy: The rule; None where what is suspect is told by times, whichever start it was.
-        whole: What it makes suspect over all logs.
+        full_timeline: What it makes suspect over all logs.
         attempts: What they show.
         margin_minutes: How much earlier than its first event a strike's damage may have begun.
     """
 
     def judged(rows: Sequence[StepMetrics]) -> HealthTimeline:
         if policy is None:
-            return whole
+            return full_timeline
         coverage = Coverage(policy)
         events = without_skipped(judge(policy, rows, coverage), {row.step for row in rows if row.skipped})
         steps = [row.step for row in rows]
         return timeline(events, steps, margin_minutes=margin_minutes, judged=coverage.steps())
 
-    return Courses(whole, attempts, judged, on_any=whole if policy is None else HealthTimeline(intervals=()))
+    return Courses(
+        full_timeline, attempts, judged, on_any=full_timeline if policy is None else HealthTimeline(intervals=())
+    )
 
 
 def advise(wish: SpikeQuestion, policy: Policy, answer: ReplayAnswer, trace: Trace) -> SpikeAdvice | StopAdvice:

@@ -181,30 +181,30 @@ def _laid(runs: Sequence[Sequence[Step]], spans: Sequence[_Span]) -> list[Home]:
     """Lay runs, oldest first, over the attempts, and return for each where it may lie."""
     if len(runs) * len(spans) > _MOST_OPTIONS:
         return [_ANYWHERE] * len(runs)
-    held = [[span.holds(steps) for span in spans] for steps in runs]
-    fits = [[number == len(steps) for number in row] for steps, row in zip(runs, held, strict=True)]
-    most, whole = _best(runs, fits, shared=1)
+    fits_runs = [[span.holds(steps) for span in spans] for steps in runs]
+    fits = [[number == len(steps) for number in row] for steps, row in zip(runs, fits_runs, strict=True)]
+    most, best = _best(runs, fits, shared=1)
     if most < len(runs):  # the log is missing some, and perhaps those that would fit, too
-        whole = sorted({*whole, *_best(runs, fits, shared=0)[1]})
-    placed = {run for run, _ in whole}
+        best = sorted({*best, *_best(runs, fits, shared=0)[1]})
+    placed = {run for run, _ in best}
     # Of the others, the log is missing something.
     parts = [
         (run, place)
-        for run, row in enumerate(held)
+        for run, row in enumerate(fits_runs)
         for place, number in enumerate(row)
         if 0 < number < len(runs[run]) and run not in placed
     ]
-    parts = [option for option in parts if not any(_conflict(runs, option, other) for other in whole)]
-    options = [*whole, *parts]
+    parts = [option for option in parts if not any(_conflict(runs, option, other) for other in best)]
+    options = [*best, *parts]
     return [_home_of(run, runs, options) for run in range(len(runs))]
 
 
 def _home_of(run: int, runs: Sequence[Sequence[Step]], options: Sequence[_Option]) -> Home:
-    own = [option for option in options if option[0] == run]
-    sure = bool(own) and not any(
-        _conflict(runs, option, other) for option in own for other in options if other[0] != run
+    own_options = [option for option in options if option[0] == run]
+    sure = bool(own_options) and not any(
+        _conflict(runs, option, other) for option in own_options for other in options if other[0] != run
     )
-    return Home(attempts=tuple(place for _, place in own), sure=sure)
+    return Home(attempts=tuple(place for _, place in own_options), sure=sure)
 
 
 def _conflict(runs: Sequence[Sequence[Step]], first: _Option, other: _Option) -> bool:

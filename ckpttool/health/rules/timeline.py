@@ -65,7 +65,7 @@ class Courses:
 
     def __init__(
         self,
-        whole: HealthTimeline,
+        full_timeline: HealthTimeline,
         attempts: Sequence[LogAttempt] | None,
         judged: Callable[[Sequence[StepMetrics]], HealthTimeline],
         *,
@@ -74,12 +74,12 @@ class Courses:
         """Take what is suspect in all.
 
         Args:
-            whole: By all logs, the last attempt at each step.
+            full_timeline: By all logs, the last attempt at each step.
             attempts: What the logs show; None where they go back more often than any training.
             judged: What is suspect by the steps of one course.
             on_any: What is suspect whichever start saved a checkpoint: told by times, not by steps.
         """
-        self.whole = whole
+        self.whole = full_timeline
         self._attempts = attempts
         self._judged = judged
         self._on_any = on_any

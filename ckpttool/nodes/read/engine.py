@@ -44,8 +44,8 @@ class RecordedEngine:
             return refused(task, unknown(Code.NOT_LOOKED_AT, message, path=task.path, remedy=remedy))
         report = replace(report, rank=task.rank, role=task.role)
         if self._but:
-            own = tuple(finding for finding in report.findings if finding.code not in self._but)
-            report = replace(report, findings=own)
+            findings = tuple(finding for finding in report.findings if finding.code not in self._but)
+            report = replace(report, findings=findings)
         if again:
             report = replace(report, bytes_read=type(report.bytes_read)(0))
         if report.level < task.level:
@@ -86,8 +86,8 @@ def _compared(seal: ShardSeal, report: ShardReport) -> ShardReport:
     """Compare what is recorded of a file with the hash that was taken of it where it lies."""
     digest = None if report.digest is None else report.digest.xxh3_128
     if digest == seal.xxh3_128:
-        left = tuple(finding for finding in report.findings if finding.code is not Code.CHECKSUM_MISSING)
-        return replace(report, checksum_matched=True, findings=left)
+        findings = tuple(finding for finding in report.findings if finding.code is not Code.CHECKSUM_MISSING)
+        return replace(report, checksum_matched=True, findings=findings)
     finding = damage(
         Code.CHECKSUM_MISMATCH,
         f"its bytes are not what another machine's manifest recorded on {seal.first_seen}",

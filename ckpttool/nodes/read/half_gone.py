@@ -34,9 +34,9 @@ def without_half_gone(
         views.forget(_paths(located, save))
     storage = open_storage(located.storage.root)
     located = replace(located, storage=storage, listing=list_root(storage))
-    left = located.layout.scan(storage, located.listing, options)
-    findings = in_order((*left.findings, *(_half_gone(views, save, folders) for save, folders in halves)))
-    return located, replace(left, findings=findings)
+    remaining = located.layout.scan(storage, located.listing, options)
+    findings = in_order((*remaining.findings, *(_half_gone(views, save, folders) for save, folders in halves)))
+    return located, replace(remaining, findings=findings)
 
 
 def _halves(located: Located, views: MergedLooks, inventory: Inventory) -> Iterator[tuple[Checkpoint, list[str]]]:
@@ -76,11 +76,12 @@ def _paths(located: Located, save: Checkpoint) -> tuple[str, ...]:
 
 def _half_gone(views: MergedLooks, save: Checkpoint, folders: list[str]) -> Finding:
     seats = views.merge.seats
-    gone = {seats[at].host for folder in folders for at in views.listing(f"{TRASH}/{folder}")}
-    left = {seats[at].host for shard in save.shards for at in views.merge.held.get(shard.path, ())}
+    hosts_without = {seats[at].host for folder in folders for at in views.listing(f"{TRASH}/{folder}")}
+    hosts_with = {seats[at].host for shard in save.shards for at in views.merge.held.get(shard.path, ())}
     return note(
         Code.HALF_GONE,
-        f"{_named(gone)} moved its files to the trash, and {_named(left)} did not: what is left counts for nothing",
+        f"{_named(hosts_without)} moved its files to the trash, and {_named(hosts_with)} did not: what is "
+        "left counts for nothing",
         path=save.name,
         remedy=f"ckpttool trash restore {save.name} where it went; or remove what is left",
     )

@@ -46,14 +46,14 @@ class MergedLooks:
 
     def forget(self, paths: Iterable[str]) -> None:
         """Answer from now on as if nobody had seen some files or folders; who has what is still known."""
-        entries, gone = self.answers.entries, set(paths)
-        folders = tuple(f"{path}/" for path in gone if path in entries)
-        for inner in [entry for entry in entries if entry in gone or entry.startswith(folders)]:
+        entries, removed = self.answers.entries, set(paths)
+        folders = tuple(f"{path}/" for path in removed if path in entries)
+        for inner in [entry for entry in entries if entry in removed or entry.startswith(folders)]:
             del entries[inner]
-        for above in {path.rpartition("/")[0] for path in gone} & entries.keys():
+        for above in {path.rpartition("/")[0] for path in removed} & entries.keys():
             start = f"{above}/" if above else ""
-            entries[above] = tuple(entry for entry in entries[above] if f"{start}{entry.name}" not in gone)
-        for path in gone:
+            entries[above] = tuple(entry for entry in entries[above] if f"{start}{entry.name}" not in removed)
+        for path in removed:
             self.answers.stamps.pop(path, None)
 
     def told(self, path: str) -> ShardReport | None:
@@ -89,44 +89,44 @@ def merge(views: Iterable[Look], *, source: str, unread: Sequence[tuple[str, str
         UsageError: They are of different trees, or of looks that were divided differently.
     """
     ordered = sorted(views, key=_order)
-    kept, left_out = _of_newest_run(ordered)
-    hosts = {view.seat.root: view.seat.host for view in reversed(kept) if "" in view.answers.entries}
-    roots = sorted(hosts or {view.seat.root for view in kept})
+    retained, left_out = _of_newest_run(ordered)
+    hosts = {view.seat.root: view.seat.host for view in reversed(retained) if "" in view.answers.entries}
+    roots = sorted(hosts or {view.seat.root for view in retained})
     if root is None and len(roots) > 1:
         named = " and ".join(f"{hosts[folder]} at {folder}" if folder in hosts else folder for folder in roots[:2])
         raise UsageError(
             f"{source}: the parts are of different folders ({named}): let ckpttool part look at the tree's own folder "
             "on every machine; where these are one tree by several names, give --root PATH"
         )
-    totals = sorted({view.seat.of for view in kept})
+    totals = sorted({view.seat.of for view in retained})
     if len(totals) > 1:
         raise UsageError(f"{source}: some parts are of {totals[0]}, others of {totals[1]}: give those of one run")
     blind = {}
     seeing = []
-    for view in kept:
+    for view in retained:
         failure = view.answers.failures.get((ENTRIES, ""))
         if failure is not None:
             blind[view.seat.number] = failure[1]
         else:
             seeing.append(view)
-    numbers = {view.seat.number for view in kept}
-    held: defaultdict[str, list[int]] = defaultdict(list)
+    numbers = {view.seat.number for view in retained}
+    holders: defaultdict[str, list[int]] = defaultdict(list)
     for at, view in enumerate(seeing):
         for path in view.answers.stamps:
-            held[path].append(at)
-    copies = _copies(seeing, {path for path, places in held.items() if len(places) > 1})
+            holders[path].append(at)
+    copies = _copies(seeing, {path for path, places in holders.items() if len(places) > 1})
     answers = _answers(seeing, copies)
     merged = Merge(
         source=source,
         root=root or roots[0],
         of=totals[0],
         seats=tuple(view.seat for view in seeing),
-        looked=tuple(view.seat for view in kept),
+        looked=tuple(view.seat for view in retained),
         missing=tuple(number for number in range(1, totals[0] + 1) if number not in numbers),
         blind={number: errno.errorcode.get(code, str(code)) for number, code in blind.items()},
         unread=tuple(sorted(unread)),
         left_out=left_out,
-        held={path: tuple(places) for path, places in held.items()},
+        held={path: tuple(places) for path, places in holders.items()},
         copies=copies,
         divided=tuple(view.answers.divided for view in seeing),
         different=frozenset(path for (_, path), failure in answers.failures.items() if failure == DIFFERENT),
@@ -142,30 +142,30 @@ def _order(view: Look) -> tuple[object, ...]:
 def _of_newest_run(views: Sequence[Look]) -> tuple[list[Look], tuple[Seat, ...]]:
     """Leave out what is of an older run than the newest, and of one number in one place all but the newest."""
     newest = max(views, key=lambda view: (view.seat.began_ns, view.seat.run)).seat.run
-    own = [view for view in views if view.seat.run == newest]
-    own = own if newest else _without_a_break(own)
+    candidates = [view for view in views if view.seat.run == newest]
+    candidates = candidates if newest else _without_a_break(candidates)
     last: dict[tuple[object, ...], Look] = {}
-    for view in own:
+    for view in candidates:
         place = (view.seat.number, view.seat.of, view.seat.host, view.seat.disk, view.seat.root)
         before = last.get(place)
         if before is None or before.seat.began_ns <= view.seat.began_ns:
             last[place] = view
     chosen = {id(view) for view in last.values()}
-    kept = [view for view in own if id(view) in chosen]
-    seats = {view.seat for view in kept}  # one that was given twice is left out, and not worth a word
-    return kept, tuple(view.seat for view in views if id(view) not in chosen and view.seat not in seats)
+    retained = [view for view in candidates if id(view) in chosen]
+    seats = {view.seat for view in retained}  # one that was given twice is left out, and not worth a word
+    return retained, tuple(view.seat for view in views if id(view) not in chosen and view.seat not in seats)
 
 
 def _without_a_break(views: Sequence[Look]) -> list[Look]:
     """Keep of looks without a name those that belong to the newest: each begins soon after an earlier one ended."""
-    kept: list[Look] = []
+    retained: list[Look] = []
     ended = None
     for view in sorted(views, key=lambda view: view.seat.began_ns):
         if ended is not None and view.seat.began_ns > ended + BREAK_NS:
-            kept = []
-        kept.append(view)
+            retained = []
+        retained.append(view)
         ended = max(ended or 0, view.seat.ended_ns)
-    chosen = {id(view) for view in kept}
+    chosen = {id(view) for view in retained}
     return [view for view in views if id(view) in chosen]
 
 
@@ -182,8 +182,8 @@ def _copies(views: Sequence[Look], paths: Collection[str]) -> dict[str, tuple[Co
         for path in view.answers.stamps:
             if path in paths:
                 by_line[view.line(path)].append(path)
-        for line, own in by_line.items():  # one after the other: a look keeps but a few of them in mind
-            for path in own:
+        for line, seats in by_line.items():  # one after the other: a look keeps but a few of them in mind
+            for path in seats:
                 stamp, earlier = view.answers.stamps[path], copies[path]
                 alike = [copy for copy in earlier if copy[0].seat.disk == view.seat.disk and copy[0].stamp == stamp]
                 if line is None or all(line != other for _, other in alike):

@@ -51,10 +51,10 @@ def read_looks(path: str) -> Iterator[tuple[str, Look | str]]:
         )
     if len(names) > MOST_PARTS:
         raise UnsafeError(f"{path} holds {len(names)} parts, and {MOST_PARTS} are the most")
-    storage, left = open_storage(folder or "."), int(MOST_PARTS_BYTES)
+    storage, bytes_left = open_storage(folder or "."), int(MOST_PARTS_BYTES)
     for name in names:
         try:
-            data = storage.small_file(name, limit=left)
+            data = storage.small_file(name, limit=bytes_left)
         except OverLimitError:
             raise UnsafeError(
                 f"{path} holds more than {MOST_PARTS_BYTES} bytes of parts: give fewer of them at once"
@@ -62,7 +62,7 @@ def read_looks(path: str) -> Iterator[tuple[str, Look | str]]:
         except OSError as error:
             yield name, f"cannot be read: {error.strerror or error}"
             continue
-        left -= len(data)
+        bytes_left -= len(data)
         yield from read_parts(data, name=name)
 
 

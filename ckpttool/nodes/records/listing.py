@@ -56,8 +56,8 @@ def spelled_answers(answers: Answers, line_of: Mapping[str, int]) -> dict[str, o
             stamp = answers.stamps.get(path)
             if kind is Kind.FILE and stamp is not None:
                 shown_classes.add(path)
-                own = [line_of[path]] if path in line_of else []
-                rows.append([spelled_text(name), *spelled_stamp(stamp), *own])
+                lines = [line_of[path]] if path in line_of else []
+                rows.append([spelled_text(name), *spelled_stamp(stamp), *lines])
             else:
                 rows.append([spelled_text(name), _LETTERS[kind]])
         folders.append([spelled_text(folder), rows])

@@ -54,12 +54,12 @@ def spelled_look(name: str, reports: Sequence[ShardReport], answers: Answers) ->
         if len(reports) > 1
         else {}
     )
-    own = [field for field in columns if field not in same]
+    fields = [field for field in columns if field not in same]
     return {
         "checkpoint": spelled_text(name),
         "same": same,
-        "columns": own,
-        "rows": [list(row) for row in zip(*(columns[field] for field in own), strict=True)],
+        "columns": fields,
+        "rows": [list(row) for row in zip(*(columns[field] for field in fields), strict=True)],
         **tensors.member(),
     }
 
@@ -85,10 +85,10 @@ def read_look(record: JsonObject, answers: Answers) -> dict[str, ShardReport]:
 def _report(fields: JsonObject, answers: Answers, tensors: Sequence[TensorDigests]) -> ShardReport:
     path, place = path_of(fields["path"]), get_optional_int(fields, "tensor_digests")
     scalars = {name.removeprefix(_SCALAR): value for name, value in fields.items() if name.startswith(_SCALAR)}
-    own = fields.get("stamp")
+    stamp = fields.get("stamp")
     return ShardReport(
         path=path,
-        stamp=answers.stamps[path] if own is True else None if own is None else stamp_of(as_list(own)),
+        stamp=answers.stamps[path] if stamp is True else None if stamp is None else stamp_of(as_list(stamp)),
         scalars=scalars_of(scalars, where="scalars"),
         findings=tuple(_finding(as_object(value), path) for value in get_list(fields, "findings")),
         tensor_digests=None if place is None else tensors[place],
@@ -126,8 +126,8 @@ def _digest(fields: JsonObject, name: str) -> ShardDigest | None:
     value = fields[name]
     if value is None:
         return None
-    whole, *chunks = (as_str(text) for text in as_list(value))
-    return ShardDigest(xxh3_128=whole, chunks=tuple(chunks))
+    whole_digest, *chunks = (as_str(text) for text in as_list(value))
+    return ShardDigest(xxh3_128=whole_digest, chunks=tuple(chunks))
 
 
 _READ: dict[str, Callable[[JsonObject, str], Any]] = {

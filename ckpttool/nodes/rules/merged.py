@@ -39,8 +39,8 @@ def with_merge(inventory: Inventory, merge: Merge, *, declared: Collection[int |
         stale=tuple(sorted(judge.stale)),
         nodes=tuple(sorted({seat.host for seat in merge.seats})),
     )
-    own = judge.of_tree(checkpoints)
-    findings = in_order((*inventory.findings, *own)) if own else inventory.findings
+    tree_findings = judge.of_tree(checkpoints)
+    findings = in_order((*inventory.findings, *tree_findings)) if tree_findings else inventory.findings
     return replace(inventory, root=merge.root, checkpoints=checkpoints, findings=findings, parts=given)
 
 
@@ -87,39 +87,39 @@ class _Judge:
                     self._homes.setdefault(rank, set()).add(at)
         self._divided = () if self._unseen else tuple(_divided(merge.seats))
         self._apart = {} if self._unseen else _seen_apart(merge)
-        held = {
+        seats_holding = {
             at
             for checkpoint in inventory.checkpoints
             for shard in checkpoint.shards
             for at in merge.held.get(shard.path, ())
         }
-        self._empty = tuple(_empty(merge.seats, held))
+        self._empty = tuple(_empty(merge.seats, seats_holding))
 
     def judged(self, checkpoint: Checkpoint) -> Checkpoint:
         """Return a save with what is to be said of the looks at it."""
         copies = self._merge.copies
         several = (shard.path for shard in checkpoint.shards if shard.path in copies)
-        own = [finding for path in several for finding in differing(path, copies[path])]
+        path_findings = [finding for path in several for finding in differing(path, copies[path])]
         is_open = not self._is_complete(checkpoint)
         late = self._late(checkpoint) if is_open else ()
         if late:
             self.stale |= {seat.number for seat in late}
-            own.append(_part_stale(checkpoint, late))
+            path_findings.append(_part_stale(checkpoint, late))
         if is_open and self._unseen:
-            own.append(_part_missing(checkpoint.name, self._merge, self._unseen))
+            path_findings.append(_part_missing(checkpoint.name, self._merge, self._unseen))
         if is_open and self._empty and checkpoint.ranks and not any(map(is_of_absent, checkpoint.findings)):
-            own.append(_part_empty(checkpoint, self._empty))
+            path_findings.append(_part_empty(checkpoint, self._empty))
         if is_open and self._divided:
-            own.append(_of_share(checkpoint.name, self._divided))
+            path_findings.append(_of_share(checkpoint.name, self._divided))
         apart = self._looked_apart(checkpoint) if is_open else ()
         if apart:
-            own.append(_of_apart(checkpoint.name, apart))
-        if not own:
+            path_findings.append(_of_apart(checkpoint.name, apart))
+        if not path_findings:
             return checkpoint
         findings = checkpoint.findings
         if is_open and (late or self._unseen or self._divided or apart):
             findings = tuple(_open(finding) if is_of_absent(finding) else finding for finding in findings)
-        return replace(checkpoint, findings=(*findings, *own))
+        return replace(checkpoint, findings=(*findings, *path_findings))
 
     def _is_complete(self, checkpoint: Checkpoint) -> bool:
         """Tell whether no other machine can have more of a save: all that must be there is there, by a word for it."""
@@ -129,8 +129,8 @@ class _Judge:
 
     def _looked_apart(self, checkpoint: Checkpoint) -> tuple[Seat, ...]:
         """Return who shared files out that may be of a save, and saw other ones."""
-        own = {"", *(shard.path.partition("/")[0] for shard in checkpoint.shards)}
-        return next((seats for folder, seats in self._apart.items() if folder.partition("/")[0] in own), ())
+        folders = {"", *(shard.path.partition("/")[0] for shard in checkpoint.shards)}
+        return next((seats for folder, seats in self._apart.items() if folder.partition("/")[0] in folders), ())
 
     def _late(self, checkpoint: Checkpoint) -> tuple[Seat, ...]:
         """Return which machines may have got files of a save since they looked."""
@@ -203,7 +203,7 @@ def _long_before(seats: Sequence[Seat]) -> Iterator[Finding]:
         )
 
 
-def _empty(seats: Sequence[Seat], held: AbstractSet[int]) -> Iterator[Seat]:
+def _empty(seats: Sequence[Seat], seats_holding: AbstractSet[int]) -> Iterator[Seat]:
     """Yield who saw no shard of any save on a disk of their own: lost, of another folder, or never any rank's.
 
     Where the processes of a machine shared its files out, one of them may well have none. Those of two machines that
@@ -211,7 +211,7 @@ def _empty(seats: Sequence[Seat], held: AbstractSet[int]) -> Iterator[Seat]:
 
     Args:
         seats: Who looked.
-        held: Places in `seats` of those who saw a shard.
+        seats_holding: Places in `seats` of those who saw a shard.
     """
     machines: dict[tuple[str, str], list[int]] = {}
     for at, seat in enumerate(seats):
@@ -220,7 +220,7 @@ def _empty(seats: Sequence[Seat], held: AbstractSet[int]) -> Iterator[Seat]:
         shares = [seats[at].share for at in group]
         is_one = None not in shares and len({*shares}) == len(shares)
         for at in group:
-            if not seats[at].shared and (held.isdisjoint(group) if is_one else at not in held):
+            if not seats[at].shared and (seats_holding.isdisjoint(group) if is_one else at not in seats_holding):
                 yield seats[at]
 
 

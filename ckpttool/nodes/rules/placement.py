@@ -36,8 +36,8 @@ def with_placement(plan: ResumePlan, merge: Merge, read: ReadByAll, others: Sequ
         for at in seats:
             files[at].add(path)
     homes = [
-        Home(host=seat.host, root=seat.absolute or seat.root, shared=seat.shared, claims=seat.claims, files=own)
-        for seat, own in zip(merge.seats, files, strict=True)
+        Home(host=seat.host, root=seat.absolute or seat.root, shared=seat.shared, claims=seat.claims, files=seat_files)
+        for seat, seat_files in zip(merge.seats, files, strict=True)
     ]
     placement = placement_of(plan.point.checkpoint, homes)
     lacking = not_everywhere(read, merge) or stale_copies(plan.point.checkpoint, others, merge)
@@ -54,7 +54,7 @@ def not_everywhere(read: ReadByAll, merge: Merge) -> tuple[Finding, ...]:
     for disk in disks:
         lacks = [tuple(path for path in paths if not disk.has(path, merge)) for paths in (surely, read.perhaps)]
         by_lack[lacks[0], lacks[1]].append(disk)
-    findings = [_lacking(*lack, own, disks, merge) for lack, own in by_lack.items() if any(lack)]
+    findings = [_lacking(*lack, lack_disks, disks, merge) for lack, lack_disks in by_lack.items() if any(lack)]
     unseen = sorted({*merge.missing, *(number for number, why in merge.blind.items() if why != "ENOENT")})
     if unseen and not any(disk.shared for disk in disks):
         message = f"{merge.lacking}: whether {surely[0]}, which every machine reads, is there, too, nobody knows"
@@ -71,18 +71,18 @@ def stale_copies(chosen: Checkpoint, others: Sequence[Checkpoint], merge: Merge)
     disks = _disks(merge)
     if any(seat.claims is not None for seat in merge.seats) or any(disk.shared for disk in disks):
         return ()
-    own = [shard.path for shard in chosen.shards if shard.rank in chosen.ranks]
+    paths = [shard.path for shard in chosen.shards if shard.rank in chosen.ranks]
     older = [shard.path for save in others if save.key != chosen.key for shard in save.shards if shard.rank is not None]
-    stale = [disk for disk in disks if not disk.has_any(own, merge) and disk.has_any(older, merge)]
-    if not own or not stale:
+    stale = [disk for disk in disks if not disk.has_any(paths, merge) and disk.has_any(older, merge)]
+    if not paths or not stale:
         return ()
     hosts = ", ".join(disk.host for disk in stale[:_MOST_NAMED])
     more = f" and {counted(len(stale) - _MOST_NAMED, 'more machine')}" if len(stale) > _MOST_NAMED else ""
     verb = "has" if len(stale) == 1 else "have"
     message = f"{hosts}{more} {verb} files of other saves, and none of {chosen.name}: a rank that starts there has none"
     remedy = f"say --ranks A-B to ckpttool part on every machine; or bring what they read: on {quote(stale[0].host)}: "
-    copies = _copies(own, stale[0], disks, merge)
-    return (unknown(Code.SHARD_ELSEWHERE, message, path=own[0], actual=stale[0].host, remedy=f"{remedy}{copies}"),)
+    copies = _copies(paths, stale[0], disks, merge)
+    return (unknown(Code.SHARD_ELSEWHERE, message, path=paths[0], actual=stale[0].host, remedy=f"{remedy}{copies}"),)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,32 +112,36 @@ def _disks(merge: Merge) -> list[_Disk]:
             seats[None if seat.shared else (seat.disk, folder)].append((at, seat))
     return [
         _Disk(
-            host=own[0][1].host,
-            root=own[0][1].absolute or own[0][1].root,
+            host=disk_seats[0][1].host,
+            root=disk_seats[0][1].absolute or disk_seats[0][1].root,
             shared=key is None,
-            seats=frozenset(at for at, _ in own if at is not None),
+            seats=frozenset(at for at, _ in disk_seats if at is not None),
         )
-        for key, own in seats.items()
+        for key, disk_seats in seats.items()
     ]
 
 
 def _lacking(
-    surely: Sequence[str], perhaps: Sequence[str], own: Sequence[_Disk], disks: Sequence[_Disk], merge: Merge
+    surely: Sequence[str], perhaps: Sequence[str], lacking_disks: Sequence[_Disk], disks: Sequence[_Disk], merge: Merge
 ) -> Finding:
     """Say what some machines lack, and how the first of them gets it."""
     lack = (surely or perhaps)[:_MOST_NAMED]
     more = len(surely or perhaps) - len(lack)
     files = ", ".join(lack) + (f" and {counted(more, 'more file')}" if more else "")
-    hosts = ", ".join(disk.host for disk in own[:_MOST_NAMED])
-    others = f" and {counted(len(own) - _MOST_NAMED, 'more machine')}" if len(own) > _MOST_NAMED else ""
-    commands = _copies([*surely, *perhaps], own[0], disks, merge)
-    remedy = f"on {quote(own[0].host)}: {commands}" + ("; and so on the others" if len(own) > 1 else "")
-    verb = "lacks" if len(own) == 1 else "lack"
+    hosts = ", ".join(disk.host for disk in lacking_disks[:_MOST_NAMED])
+    others = (
+        f" and {counted(len(lacking_disks) - _MOST_NAMED, 'more machine')}" if len(lacking_disks) > _MOST_NAMED else ""
+    )
+    commands = _copies([*surely, *perhaps], lacking_disks[0], disks, merge)
+    remedy = f"on {quote(lacking_disks[0].host)}: {commands}" + (
+        "; and so on the others" if len(lacking_disks) > 1 else ""
+    )
+    verb = "lacks" if len(lacking_disks) == 1 else "lack"
     if surely:
         message = f"{hosts}{others} {verb} {files}: every machine reads that at the start, and stops or begins anew"
-        return damage(Code.SHARD_ELSEWHERE, message, path=surely[0], actual=own[0].host, remedy=remedy)
+        return damage(Code.SHARD_ELSEWHERE, message, path=surely[0], actual=lacking_disks[0].host, remedy=remedy)
     message = f"{hosts}{others} {verb} {files}: whether the ranks that start there read it no record tells"
-    return unknown(Code.SHARD_ELSEWHERE, message, path=perhaps[0], actual=own[0].host, remedy=remedy)
+    return unknown(Code.SHARD_ELSEWHERE, message, path=perhaps[0], actual=lacking_disks[0].host, remedy=remedy)
 
 
 def _copies(paths: Sequence[str], target: _Disk, disks: Sequence[_Disk], merge: Merge) -> str:
@@ -148,8 +152,12 @@ def _copies(paths: Sequence[str], target: _Disk, disks: Sequence[_Disk], merge: 
         if at is not None:
             sources[at].append(path)
     return " && ".join(
-        _rsync(disks[at], target, own if len(own) <= _MOST_COPIED else sorted({path.partition("/")[0] for path in own}))
-        for at, own in sources.items()
+        _rsync(
+            disks[at],
+            target,
+            host_paths if len(host_paths) <= _MOST_COPIED else sorted({path.partition("/")[0] for path in host_paths}),
+        )
+        for at, host_paths in sources.items()
     )
 
 
@@ -189,7 +197,7 @@ def _placed(starts: Mapping[Rank, Sequence[Home]]) -> tuple[Placed, ...]:
     for rank, homes in starts.items():
         if len(_hosts(homes)) == 1:
             ranks[homes[0].host].append(rank)
-    placed = [Placed(ranks=tuple(own), host=host) for host, own in ranks.items()]
+    placed = [Placed(ranks=tuple(host_ranks), host=host) for host, host_ranks in ranks.items()]
     return tuple(sorted(placed, key=lambda group: group.ranks))
 
 

@@ -212,8 +212,8 @@ class RecordedStorage:
         self._fail(OPEN, path)
         self._assert_file(path)
         answers = self._answers
-        whole = answers.files.get(path)
-        pieces = answers.pieces.get(path, {}) if whole is None else {0: whole}
+        content = answers.files.get(path)
+        pieces = answers.pieces.get(path, {}) if content is None else {0: content}
         yield RecordedSource(path, self.stamp(path), pieces, self._shown(path))
 
 

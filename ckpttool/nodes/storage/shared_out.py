@@ -38,8 +38,8 @@ def by_folder(sign: str, index: int, count: int) -> Mine:
         if folder:
             return Divided(entries, None)
         numbered = [(entry, pattern.fullmatch(entry.name)) for entry in entries]
-        own = [entry for entry, match in numbered if match is None or int(match[1]) % count == index]
-        return Divided(own, sorted(entry.name for entry, match in numbered if match is not None))
+        own_entries = [entry for entry, match in numbered if match is None or int(match[1]) % count == index]
+        return Divided(own_entries, sorted(entry.name for entry, match in numbered if match is not None))
 
     return mine
 

@@ -97,15 +97,15 @@ def look_at(
         return storage if mine is None else SharedOut(storage, mine, inner, answers.divided)
 
     def open_inner(here: str, path: str) -> Storage:
-        inner, own = inner_of(path, root), LocalStorage(os.path.normpath(f"{root}/{inner_of(path, root)}"))
-        return NotingStorage(here, shared_out(own, inner), answers, inner)
+        inner, inner_storage = inner_of(path, root), LocalStorage(os.path.normpath(f"{root}/{inner_of(path, root)}"))
+        return NotingStorage(here, shared_out(inner_storage, inner), answers, inner)
 
     trainer = None if located is None else trainer_of(located.layout)
     by_scalars = located is not None and (trainer is None or trainer.scalars is not None)
     lend("noted", root, open_inner)
     try:
         storage = open_storage(spelled("noted", root, root))
-        left = _walk(storage, root)
+        remaining = _walk(storage, root)
         reports: dict[str, ShardReport] = {}
         saves: dict[str, str] = {}
         sealings: list[Sealing] = []
@@ -114,14 +114,14 @@ def look_at(
                 tree, asked = _ask(replace(located, storage=storage, listing=list_root(storage)))
                 saves = {shard.path: item.name for item in asked for shard in item.shards}
                 if asked and question.level.reads_content:
-                    own = _unnoted(tree, shared_out(located.storage, ""), root)
-                    reports |= _contents(own, question, share, sealings)
+                    own_storage = _unnoted(tree, shared_out(located.storage, ""), root)
+                    reports |= _contents(own_storage, question, share, sealings)
                 reports |= _headers(root, asked, question, but=reports)
-        reports |= {report.path: report for report in _strays(root, sorted(left - reports.keys()), question)}
-        if not by_scalars and left:
+        reports |= {report.path: report for report in _strays(root, sorted(remaining - reports.keys()), question)}
+        if not by_scalars and remaining:
             from ckpttool.nodes.write.reading_for_others import read_for_others
 
-            read_for_others(storage, LocalStorage(root), sorted(left))
+            read_for_others(storage, LocalStorage(root), sorted(remaining))
         if any(sealing.written for sealing in sealings):
             _note_seals(storage)
     finally:
@@ -201,11 +201,11 @@ def _ask(noted: Located) -> tuple[Tree, tuple[Checkpoint, ...]]:
     return tree, saves
 
 
-def _unnoted(tree: Tree, own: Storage, root: str) -> Tree:
+def _unnoted(tree: Tree, own_storage: Storage, root: str) -> Tree:
     """Return a tree as it is read without being written down, with what is remembered of it here."""
     inventory = replace(tree.inventory, root=root)
-    remembered = with_found_damaged(inventory, own, tree.seal_place, found_damaged(root), own.stamp)
-    return replace(tree, storage=own, inventory=remembered)
+    remembered = with_found_damaged(inventory, own_storage, tree.seal_place, found_damaged(root), own_storage.stamp)
+    return replace(tree, storage=own_storage, inventory=remembered)
 
 
 def _contents(
@@ -307,9 +307,9 @@ def _strays(root: str, paths: list[str], question: CheckQuestion) -> Iterator[Sh
 
 def _forget_foreign(answers: Answers, root: str) -> None:
     """Keep nothing of a record that is a link out of the tree: it is somebody's file, whatever it is called."""
-    own = os.path.realpath(root)
+    real_root = os.path.realpath(root)
     for path in [path for path in answers.files if os.path.islink(f"{root}/{path}")]:
-        if not os.path.realpath(f"{root}/{path}").startswith(f"{own}/"):
+        if not os.path.realpath(f"{root}/{path}").startswith(f"{real_root}/"):
             del answers.files[path]
 
 

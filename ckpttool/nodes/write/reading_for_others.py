@@ -21,12 +21,12 @@ MOST_VALUES = 64
 """Of one file."""
 
 
-def read_for_others(noted: Storage, own: Storage, paths: Iterable[str]) -> None:
+def read_for_others(noted: Storage, storage: Storage, paths: Iterable[str]) -> None:
     """Read headers and plain values through a storage that writes down what it answers.
 
     Args:
         noted: That storage.
-        own: The same without it.
+        storage: The same without it.
         paths: Of files that look like shards.
     """
     for path in paths:
@@ -43,15 +43,15 @@ def read_for_others(noted: Storage, own: Storage, paths: Iterable[str]) -> None:
                 with noted.open(path) as source:
                     plain_values(source)
             elif named is FormatName.TORCH_ZIPS:
-                spans = [*_values(own, path)]
+                spans = [*_values(storage, path)]
                 with noted.open(path) as source:
                     for begin, end in spans:
                         plain_values(source, begin, end)
 
 
-def _values(own: Storage, path: str) -> Iterator[tuple[int, int]]:
+def _values(storage: Storage, path: str) -> Iterator[tuple[int, int]]:
     """Yield where the archives of a file lie that hold something else than a tensor."""
-    with own.open(path) as source:
+    with storage.open(path) as source:
         small = [(begin, end) for begin, end in archives_of(source) if end - begin <= MOST_OF_A_VALUE]
         for begin, end in small[:MOST_VALUES]:
             with suppress(BrokenPickleError):

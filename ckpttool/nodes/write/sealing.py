@@ -47,8 +47,8 @@ def seal_share(tree: Tree, checkpoint: Checkpoint, verdict: Verdict, share: tupl
         return not_sealed(checkpoint, None, (unknown(Code.CANNOT_ANSWER, f"{checkpoint.name} {place.why}"),))
     against = tuple(finding for finding in speaks_against(checkpoint, verdict) if not is_of_absent(finding))
     sick, there = {finding.path for finding in against}, {shard.path for shard in checkpoint.shards}
-    whole = {report.path for report in verdict.reports if report.digest is not None} - sick
-    if not whole or sick - there:
+    intact = {report.path for report in verdict.reports if report.digest is not None} - sick
+    if not intact or sick - there:
         return not_sealed(checkpoint, place, against)
     path = place.of_share(*share)
     target = writable_target(tree.storage.root, path)
@@ -59,18 +59,22 @@ def seal_share(tree: Tree, checkpoint: Checkpoint, verdict: Verdict, share: tupl
         if isinstance(mine, ManifestProblem):  # it was not there a moment ago
             return not_sealed(checkpoint, place, (mine.finding,))
         born = with_births(old, tree.storage, place, checkpoint.shards)
-        left = whole - born.seals.keys()
-        read = tuple(report for report in verdict.reports if report.path in left)
-        own = with_fields(checkpoint, shards=tuple(shard for shard in checkpoint.shards if shard.path in left))
-        new = manifest_of(place.layout, own, with_fields(verdict, reports=read), at=moment(now), by=__version__)
+        remaining = intact - born.seals.keys()
+        read = tuple(report for report in verdict.reports if report.path in remaining)
+        own_checkpoint = with_fields(
+            checkpoint, shards=tuple(shard for shard in checkpoint.shards if shard.path in remaining)
+        )
+        new = manifest_of(
+            place.layout, own_checkpoint, with_fields(verdict, reports=read), at=moment(now), by=__version__
+        )
         new = with_fields(new, world_size=None)  # who sees a part of a save does not know of how many ranks it is
         if wrong := born.findings or changed_since(tree.storage, read):
             return not_sealed(checkpoint, place, wrong)
-        if left:
+        if remaining:
             ensure_folder(str(Path(target).parent))
             replace(target, manifest_bytes(with_more(mine, new)), overwrite=True, backup=False)
     sealed = with_more(mine, new)
-    return Sealing(checkpoint=checkpoint.name, path=path, manifest=sealed, written=bool(left), findings=against)
+    return Sealing(checkpoint=checkpoint.name, path=path, manifest=sealed, written=bool(remaining), findings=against)
 
 
 def not_sealed_for(checkpoint: Checkpoint, error: CkptToolError) -> Sealing:

@@ -59,18 +59,18 @@ def all_alike(
     """Put ranks together that nothing tells apart."""
     arrangements = {} if recorded is None else {id(ranks): ranks for ranks in recorded.slices.values()}
     together: dict[tuple[object, ...], list[Rank]] = defaultdict(list)
-    for rank, held in sorted(now.items()):
-        thens = tuple(_then(other.tensors.get(rank), held.names) for other in others)
+    for rank, digests in sorted(now.items()):
+        thens = tuple(_then(other.tensors.get(rank), digests.names) for other in others)
         slices = tuple(ranks.get(rank) for ranks in arrangements.values())
-        together[held.names, held.digests, thens, slices].append(rank)
+        together[digests.names, digests.digests, thens, slices].append(rank)
     return [
         Alike(tuple(ranks), now[ranks[0]].names, now[ranks[0]].digests, thens)  # type: ignore[arg-type]
         for (_, _, thens, _), ranks in together.items()
     ]
 
 
-def _then(held: TensorDigests | None, names: tuple[str, ...]) -> bytes | None:
-    return held.digests if held is not None and held.names == names else None
+def _then(digests: TensorDigests | None, names: tuple[str, ...]) -> bytes | None:
+    return digests.digests if digests is not None and digests.names == names else None
 
 
 def columns(alike: Sequence[Alike], recorded: RecordedSlices | None) -> Iterator[tuple[str, int | None, Column]]:
@@ -126,8 +126,8 @@ class Family:
         self.column = column
         self.is_recorded = is_recorded
         values: dict[bytes, int] = {}
-        for held in column.values():
-            for value, holders in held.items():
+        for by_value in column.values():
+            for value, holders in by_value.items():
                 values[value] = values.get(value, 0) + sum([len(group.ranks) for group in holders])
         self.values = values
         """How many ranks hold each value now."""
@@ -141,8 +141,8 @@ class Family:
 
     def holders(self, value: bytes) -> Iterator[tuple[History, Alike]]:
         """Yield who holds a value now, each with what it held."""
-        for history, held in self.column.items():
-            for group in held.get(value, ()):
+        for history, by_value in self.column.items():
+            for group in by_value.get(value, ()):
                 yield history, group
 
     def proof(self, history: History, value: bytes) -> Proof | None:
@@ -157,10 +157,10 @@ class Family:
     def usual_then(self, index: int) -> bytes | None:
         """Return what most of them held at another checkpoint; None where nobody knows."""
         times: Counter[bytes] = Counter()
-        for history, held in self.column.items():
+        for history, by_value in self.column.items():
             then = history[index]
             if then is not None:
-                times[then] += _size(held)
+                times[then] += _size(by_value)
         return times.most_common(1)[0][0] if times else None
 
 
@@ -175,15 +175,15 @@ def families(column: Column, *, is_recorded: bool) -> Iterator[Family]:
         return
     heads = _joined(column)
     parts: dict[History, Column] = defaultdict(dict)
-    for history, held in column.items():
-        parts[_head(heads, history)][history] = held
+    for history, by_value in column.items():
+        parts[_head(heads, history)][history] = by_value
     for part in parts.values():
         yield Family(part, is_recorded=False)
 
 
 def _joined(column: Column) -> dict[History, History]:
     """Join histories that are of one slice, each to its head."""
-    sizes = {history: _size(held) for history, held in column.items()}
+    sizes = {history: _size(by_value) for history, by_value in column.items()}
     first: dict[tuple[int, bytes], History] = {}
     heads: dict[History, History] = {}
     # Who has most copies says most about the others.
@@ -198,8 +198,8 @@ def _joined(column: Column) -> dict[History, History]:
     return heads
 
 
-def _size(held: Mapping[bytes, Sequence[Alike]]) -> int:
-    return sum(len(group.ranks) for holders in held.values() for group in holders)
+def _size(by_value: Mapping[bytes, Sequence[Alike]]) -> int:
+    return sum(len(group.ranks) for holders in by_value.values() for group in holders)
 
 
 def _head(heads: Mapping[History, History], history: History) -> History:
@@ -210,7 +210,11 @@ def _head(heads: Mapping[History, History], history: History) -> History:
 
 def _belong(other: History, history: History, sizes: Mapping[History, int]) -> bool:
     """Tell whether one that was equal to others at some checkpoint is a replica of theirs."""
-    shared = {then for then, own in zip(other, history, strict=True) if own is not None and own == then}
+    shared = {
+        then
+        for then, second_digest in zip(other, history, strict=True)
+        if second_digest is not None and second_digest == then
+    }
     if len(shared) > 1:
         return True
     changed = len({then for then in other if then is not None}) > 1

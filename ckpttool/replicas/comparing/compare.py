@@ -135,8 +135,8 @@ def compare_replicas(
         places: dict[tuple[Rank, str], DifferingBytes] = {}
         if context.look is not None:
             doubts = tuple(_located(doubts, by_rank, context.look, places))
-        held = [_of_role(other.shards, role) for other in others if other.step != 0] if doubts else []
-        copies = _Copies(recorded, held, now.keys() - {doubt.rank for doubt in judged.doubts})
+        saved_tensors = [_of_role(other.shards, role) for other in others if other.step != 0] if doubts else []
+        copies = _Copies(recorded, saved_tensors, now.keys() - {doubt.rank for doubt in judged.doubts})
         everybody = {*by_rank, *context.ranks}
         doubts = tuple(
             replace(
@@ -193,9 +193,9 @@ def _of_role(shards: Tensors, role: ShardRole) -> dict[Rank | None, TensorDigest
     return {rank: tensors for (rank, of), (_, tensors) in shards.items() if of is role}
 
 
-def _of(name: str, held: TensorDigests) -> bytes | None:
-    at = bisect_left(held.names, name)
-    return held.at(at) if held.names[at : at + 1] == (name,) else None
+def _of(name: str, digests: TensorDigests) -> bytes | None:
+    at = bisect_left(digests.names, name)
+    return digests.at(at) if digests.names[at : at + 1] == (name,) else None
 
 
 def _by_role(reports: Iterable[ShardReport]) -> dict[ShardRole, dict[Rank, ShardReport]]:

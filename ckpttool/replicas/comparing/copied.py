@@ -100,8 +100,8 @@ def _is_lone_pair(group: Sequence[Alike], like: Sequence[Alike]) -> bool:
     if len(group) != _PAIR or len(like) == _PAIR or any(len(member.ranks) > 1 for member in like):
         return False
     places = range(0, len(like[0].now), TENSOR_DIGEST_BYTES)
-    held = ({member.now[place : place + TENSOR_DIGEST_BYTES] for member in like} for place in places)
-    return sum(len(values) == len(like) - 1 for values in held) > few(len(places))
+    contents = ({member.now[place : place + TENSOR_DIGEST_BYTES] for member in like} for place in places)
+    return sum(len(values) == len(like) - 1 for values in contents) > few(len(places))
 
 
 def _were_slices(like: Sequence[Alike], index: int) -> bool:

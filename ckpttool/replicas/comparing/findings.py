@@ -169,10 +169,10 @@ def _why(doubt: Doubt) -> str:
 def _too_few(doubt: Doubt) -> str:
     if len(doubt.others) == 1:
         return ": one of the two is damaged"
-    whole = len({*doubt.others} - {*doubt.unheard})
-    if whole == len(doubt.others):
-        return f", and only {whole} agree: nothing proves that they are right"
-    return f", and of these only {whole} {'is' if whole == 1 else 'are'} whole: nothing proves what is right"
+    heard = len({*doubt.others} - {*doubt.unheard})
+    if heard == len(doubt.others):
+        return f", and only {heard} agree: nothing proves that they are right"
+    return f", and of these only {heard} {'is' if heard == 1 else 'are'} whole: nothing proves what is right"
 
 
 def _named(saved: SavedAt) -> str:

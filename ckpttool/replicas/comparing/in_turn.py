@@ -55,9 +55,9 @@ class Replicas:
             followed_by: The one that is judged next.
         """
         reports, seals, sealed, healed = shards
-        own = tensors_of(reports)
-        self.keep(checkpoint, own)
-        if not _may_have_replicas(own):
+        checkpoint_tensors = tensors_of(reports)
+        self.keep(checkpoint, checkpoint_tensors)
+        if not _may_have_replicas(checkpoint_tensors):
             return FromCopies()
         asked = {*self._reading.asked, *(() if followed_by is None else (followed_by.key,))}
         older, later = self._neighbours.in_line(checkpoint)
@@ -89,7 +89,7 @@ class Replicas:
                 also_read.append(following.name)
             tensors: dict[Place, HeldTensors] = {}
             ahead = self.ahead.setdefault(following.key, []) if following.key in asked else None
-            for report in self._reading.read(following, own.keys() if ahead is None else None):
+            for report in self._reading.read(following, checkpoint_tensors.keys() if ahead is None else None):
                 tensors |= tensors_of((report,))
                 if ahead is not None:
                     ahead.append(report)
@@ -114,7 +114,7 @@ class Replicas:
         self._read.add(checkpoint.key)
         if tensors:
             rebuilt = self._reading.rebuilt(checkpoint)
-            self._known[checkpoint.key] = {place: held for place, held in tensors.items() if place not in rebuilt}
+            self._known[checkpoint.key] = {place: digests for place, digests in tensors.items() if place not in rebuilt}
         while len(self._known) > MOST_OTHERS + 1:
             self._known.pop(next(iter(self._known)))
 
@@ -126,11 +126,11 @@ class Replicas:
                 if tensors := self._reading.recorded(other):
                     self._known[other.key] = tensors
 
-    def _saved(self, own: Checkpoint, others: Iterable[Checkpoint], *, older: bool) -> Iterator[SavedTensors]:
+    def _saved(self, checkpoint: Checkpoint, others: Iterable[Checkpoint], *, older: bool) -> Iterator[SavedTensors]:
         for other in others:
             if (tensors := self._known.get(other.key)) is not None:
                 yield SavedTensors(
-                    name=other.name, step=other.step, older=older, same_run=other.run == own.run, shards=tensors
+                    name=other.name, step=other.step, older=older, same_run=other.run == checkpoint.run, shards=tensors
                 )
 
 
@@ -144,11 +144,11 @@ def _may_have_replicas(tensors: Tensors) -> bool:
         if rank is not None:
             alike[role, digests.names].append(digests.digests)
     places: dict[tuple[ShardRole, str], list[tuple[list[bytes], int]]] = defaultdict(list)
-    for (role, names), held in alike.items():
+    for (role, names), values in alike.items():
         for index, name in enumerate(names):
-            places[role, name].append((held, index * TENSOR_DIGEST_BYTES))
+            places[role, name].append((values, index * TENSOR_DIGEST_BYTES))
     for columns in places.values():
-        column = [held[at : at + TENSOR_DIGEST_BYTES] for several, at in columns for held in several]
+        column = [values[at : at + TENSOR_DIGEST_BYTES] for several, at in columns for values in several]
         if len(set(column)) < len(column):
             return True
     return False

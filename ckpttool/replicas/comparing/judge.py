@@ -95,9 +95,9 @@ class _Seen:
     def _agreed(family: Family) -> None:
         (value,) = family.values
         joined = len(family.column) > 1
-        for history, held in family.column.items():
+        for history, by_value in family.column.items():
             proven = family.size > 1 and (joined or family.proof(history, value) is not None)
-            for group in held[value]:
+            for group in by_value[value]:
                 if proven:
                     group.compared += 1
                     group.agrees(family.size)
@@ -115,10 +115,10 @@ class _Seen:
             group.agrees(1 if proof is None else len(ranks))
         then = [family.usual_then(index) for index in range(len(self._others))]
         for value in sorted(family.values.keys() - {usual}):
-            for own, odd in family.holders(value):
+            for outlier_history, odd in family.holders(value):
                 odd.agrees(1)
                 if self._others or proof is not None:
-                    self._add(odd, _Row(name, like, ranks, proof), then, own)
+                    self._add(odd, _Row(name, like, ranks, proof), then, outlier_history)
                 elif family.size - len(ranks) == 1:
                     self._odd[odd].append(_Row(name, like, ranks, Proof.MAJORITY))
 
@@ -127,13 +127,20 @@ class _Seen:
         (first, first_group), (second, other) = (
             holder for value in sorted(family.values) for holder in family.holders(value)
         )
-        shared = {then for then, own in zip(first, second, strict=True) if then is not None and then == own}
+        shared = {
+            then
+            for then, outlier_history in zip(first, second, strict=True)
+            if then is not None and then == outlier_history
+        }
         learned = Proof.LEARNED if len(shared) > 1 else Proof.ONCE if shared else None
         proof = Proof.RECORDED if family.is_recorded else learned
-        for own, odd, then, like in ((first, first_group, second, other), (second, other, first, first_group)):
+        for outlier_history, odd, then, like in (
+            (first, first_group, second, other),
+            (second, other, first, first_group),
+        ):
             odd.agrees(1)
             if proof is not None:
-                self._add(odd, _Row(name, like, like.ranks, proof), then, own)
+                self._add(odd, _Row(name, like, like.ranks, proof), then, outlier_history)
 
     def _split(self, name: str, family: Family) -> None:
         if len(family.values) == _HALVES and len(set(family.values.values())) == 1:
@@ -156,9 +163,11 @@ class _Seen:
         then = [family.usual_then(index) for index in range(len(self._others))]
         for (value, half), (_, other) in (halves, halves[::-1]):
             ranks = tuple(sorted(rank for _, group in other for rank in group.ranks))
-            for own, group in half:
+            for history, group in half:
                 group.agrees(1)
-                self._add(group, _Row(name, other[0][1], ranks, family.proof(own, value), is_tied=True), then, own)
+                self._add(
+                    group, _Row(name, other[0][1], ranks, family.proof(history, value), is_tied=True), then, history
+                )
 
     def _is_outnumbered(self, name: str, family: Family) -> bool:
         """Note who differs from the most that agree, fewer than half of all though they be; False where none do.
@@ -174,24 +183,24 @@ class _Seen:
         then = [family.usual_then(index) for index in range(len(self._others))]
         for _, group in family.holders(most):
             group.agrees(1)
-        for own, group in odd:
+        for history, group in odd:
             group.agrees(1)
-            self._add(group, _Row(name, like, ranks, family.proof(own, most)), then, own)
+            self._add(group, _Row(name, like, ranks, family.proof(history, most)), then, history)
         return True
 
     def _is_alike_otherwise(self, group: Alike, like: Alike) -> bool:
         return group.is_twin_of(like) and self._nearly_equal(group, like, 0)
 
-    def _add(self, odd: Alike, row: _Row, then: Sequence[bytes | None], own: History) -> None:
+    def _add(self, odd: Alike, row: _Row, then: Sequence[bytes | None], history: History) -> None:
         """Note that a file differs, unless it did so everywhere: that is what each rank has of its own.
 
         Args:
             odd: Whose file.
             row: What is known of it; when the two were equal is added.
             then: What it should have held at each other checkpoint.
-            own: What it held.
+            history: What it held.
         """
-        known_times = [(time, a, b) for time, a, b in zip(self.times, then, own, strict=True) if None not in {a, b}]
+        known_times = [(time, a, b) for time, a, b in zip(self.times, then, history, strict=True) if None not in {a, b}]
         equal, unequal = (
             tuple(time for time, a, b in known_times if a == b),
             tuple(time for time, a, b in known_times if a != b),
@@ -258,9 +267,9 @@ class _Seen:
         }
         settled = {}
         for group, rows in self._odd.items():
-            left = [row for row in rows if group in outvoted or row.is_tied or row.like not in outvoted]
-            if left:
-                settled[group] = left
+            remaining = [row for row in rows if group in outvoted or row.is_tied or row.like not in outvoted]
+            if remaining:
+                settled[group] = remaining
         return settled
 
     def _doubts(self, group: Alike, rows: Sequence[_Row]) -> Iterable[Doubt]:

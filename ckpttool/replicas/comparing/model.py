@@ -27,7 +27,7 @@ class Witness:
     """Of the ranks whose tensors had the names, types and shapes that they have at the one that is judged."""
 
 
-def believed(recorded: RecordedSlices | None, held: Mapping[Rank, TensorDigests]) -> RecordedSlices | None:
+def believed(recorded: RecordedSlices | None, digests: Mapping[Rank, TensorDigests]) -> RecordedSlices | None:
     """Return a record where it may be of a save that holds these tensors; None where they contradict it.
 
     One that was not written with the save may be of another arrangement. Then those who should hold the same differ in
@@ -38,13 +38,13 @@ def believed(recorded: RecordedSlices | None, held: Mapping[Rank, TensorDigests]
         return recorded
     places = {
         id(tensor_digests.names): {name: at for at, name in enumerate(tensor_digests.names)}
-        for tensor_digests in held.values()
+        for tensor_digests in digests.values()
     }
     compared = pairs = sliced = alike = 0
     odd = Counter[Rank]()
     for name, slices in recorded.slices.items():
         holders: dict[int, dict[bytes, list[Rank]]] = defaultdict(lambda: defaultdict(list))
-        for rank, tensor_digests in held.items():
+        for rank, tensor_digests in digests.items():
             at = places[id(tensor_digests.names)].get(name)
             if at is not None and rank in slices:
                 holders[slices[rank]][tensor_digests.at(at)].append(rank)

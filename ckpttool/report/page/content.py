@@ -71,7 +71,7 @@ def lead(report: TreeReport) -> Lead:
             passed=passed,
             more_passed=len(rejected) - len(passed),
         )
-    checkpoint, whole = answer.point.checkpoint, whole_at(answer)
+    checkpoint, is_intact = answer.point.checkpoint, whole_at(answer)
     doubt = unconfirmed(checkpoint, "--config or --world-size")
     grouped: dict[str, list[str]] = {}
     load = answer.load if report.loaded_from is None else answer.load.at(report.loaded_from)
@@ -81,7 +81,7 @@ def lead(report: TreeReport) -> Lead:
         tone=Tone.GOOD if code is ExitCode.OK else Tone.DOUBT,
         word="Good to resume from" if code is ExitCode.OK else f"Look before you resume (exit {code.value})",
         headline=f"Resume from {shown(checkpoint.name)}",
-        sentences=tuple(filter(None, (f"{whole[:1].upper()}{whole[1:]}.", lost(answer), doubt))),
+        sentences=tuple(filter(None, (f"{is_intact[:1].upper()}{is_intact[1:]}.", lost(answer), doubt))),
         passed=passed,
         more_passed=len(rejected) - len(passed),
         facts=tuple(_facts(answer, report)),
@@ -275,12 +275,12 @@ def kinds(report: TreeReport, most: int) -> list[Kind]:
     groups: dict[tuple[Severity, Code], list[Found]] = {}
     for finding in found(report):
         groups.setdefault((finding.finding.severity, finding.finding.code), []).append(finding)
-    left = most
+    room_left = most
     kinds = []
     for (severity, code), those in sorted(groups.items(), key=lambda group: -group[0][0]):
         ways = Counter(item.finding.remedy for item in those if item.finding.remedy is not None)
         explanation = explained(code.value)
-        room = max(left, 1)
+        room = max(room_left, 1)
         kinds.append(
             Kind(
                 code=code,
@@ -292,7 +292,7 @@ def kinds(report: TreeReport, most: int) -> list[Kind]:
                 where=_where(those),
             )
         )
-        left -= min(room, len(those))
+        room_left -= min(room, len(those))
     return kinds
 
 

@@ -31,14 +31,14 @@ MARKER = "<!-- ckpttool report -->"
 def markdown(report: TreeReport) -> str:
     """Return the page, at most `MOST_CHARACTERS` long."""
     lines = list(_lines(report))
-    used, kept = 0, []
+    used, output = 0, []
     for line in lines:
         used += len(line) + 1
         if used > MOST_CHARACTERS - 100:
-            kept += ["", "(cut: `ckpttool report --format html` has all)"]
+            output += ["", "(cut: `ckpttool report --format html` has all)"]
             break
-        kept.append(line)
-    return "\n".join(kept)
+        output.append(line)
+    return "\n".join(output)
 
 
 def _lines(report: TreeReport) -> Iterator[str]:
@@ -100,9 +100,9 @@ def _findings(report: TreeReport) -> Iterator[str]:
             remedy = item.finding.remedy or ""
             cells = (kind.severity.word, kind.code.value, where, item.finding.message, remedy)
             yield f"| {' | '.join(map(_cell, cells))} |"
-    left = sum(kind.total for kind in grave) - told_ones
-    if left:
-        yield from ("", f"and {counted(left, 'other finding')}")
+    remaining = sum(kind.total for kind in grave) - told_ones
+    if remaining:
+        yield from ("", f"and {counted(remaining, 'other finding')}")
 
 
 def _cell(text: str) -> str:

@@ -41,9 +41,9 @@ def traps(strays: Sequence[str], checkpoints: Sequence[Checkpoint]) -> Iterator[
             yield stray_taken(path, title=TRAINER.title, instead="and load that, or stop at it", remedy=_REMEDY)
     steps = [(save.step, save.name, first_number(save.name)) for save in checkpoints if save.step is not None]
     if steps:
-        _, newest, own = steps[-1]
+        _, newest, own_steps = steps[-1]
         _, taken, highest = max(steps, key=lambda item: item[2] or 0)
-        if own is not None and highest is not None and highest > own:
+        if own_steps is not None and highest is not None and highest > own_steps:
             message = f"{newest} is further than {taken}, which {_CALL} takes: a resumed run began to number anew"
             remedy = "resume with ProjectConfiguration(..., iteration=N), the number of the next save"
             yield note(Code.RUN_REWOUND, message, path=f"{FOLDER}/{newest}", remedy=remedy)

@@ -35,8 +35,8 @@ def load(inventory: Inventory, checkpoint: Checkpoint) -> LoadSettings:
     remarks = ["Never call load_state() without a folder: it takes the entry with the highest number in its name."]
     if re.fullmatch(NUMBERED, checkpoint.name):
         numbers = [first_number(save.name) or 0 for save in inventory.checkpoints]
-        own = Place.parsed("code:ProjectConfiguration(..., iteration)")
-        settings.append(TrainerSetting(place=own, value=max(numbers) + 1))
+        iteration_place = Place.parsed("code:ProjectConfiguration(..., iteration)")
+        settings.append(TrainerSetting(place=iteration_place, value=max(numbers) + 1))
         remarks.append("Without iteration a resumed run numbers its saves from 0 again, over the old ones.")
     return LoadSettings(trainer=TRAINER.name, path=path, settings=tuple(settings), remarks=tuple(remarks))
 

@@ -189,8 +189,10 @@ class LooseFile:
     def _meaning(self, values: ScalarValues) -> tuple[ScalarRules, Scalars, Facts]:
         """Tell by the names of the scalars whose they are; the first trainer's where there are none."""
         names = {name for name, _ in values}
-        own = max(self._scalars, key=lambda own: len(names & {asked.name for asked in own.rules.asked}))
-        return own.rules, *own.meaning(values)
+        best_scalars = max(
+            self._scalars, key=lambda scalars: len(names & {asked.name for asked in scalars.rules.asked})
+        )
+        return best_scalars.rules, *best_scalars.meaning(values)
 
     def _look(self, storage: Storage, name: str) -> tuple[FormatName, ScalarValues]:
         """Tell the format: by content, since a `.ckpt` is as often torch's; else by name."""
@@ -204,7 +206,7 @@ class LooseFile:
             if format_name is None or format_name in TORCH_FORMATS:
                 is_chain = format_name is FormatName.TORCH_ZIP and named is FormatName.TORCH_ZIPS
                 return named if format_name is None or is_chain else format_name, ()
-            asked = {scalar.name: scalar for own in self._scalars for scalar in own.rules.asked}
+            asked = {scalar.name: scalar for scalars in self._scalars for scalar in scalars.rules.asked}
             return format_name, read_header(
                 source, named=format_name, facts=ShardFacts(scalars=tuple(asked.values()))
             ).scalars

@@ -35,8 +35,8 @@ def whose_tracker(names: Collection[str]) -> str:
 
 def lacks_its_saves(names: Collection[str]) -> bool:
     """Tell whether a tracker lies in a folder in which nothing is called as the trainers that write one call saves."""
-    own = "|".join((*_OTHERS.values(), "iteration_[0-9]{1,18}", "rank_[0-9]{1,18}"))
-    return TRACKER in names and not any(re.fullmatch(own, name) for name in names)
+    patterns = "|".join((*_OTHERS.values(), "iteration_[0-9]{1,18}", "rank_[0-9]{1,18}"))
+    return TRACKER in names and not any(re.fullmatch(patterns, name) for name in names)
 
 
 def tracked_step(storage: Storage) -> Step:

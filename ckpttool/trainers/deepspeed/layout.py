@@ -56,8 +56,8 @@ class DeepSpeedTags(WrittenTogether):
 
         files = [(shard.path, parse(shard.path.rpartition("/")[2])) for shard in checkpoint.shards]
         return ReadByAll(
-            surely=(LATEST, *(path for path, own in files if own is not None and _is_whole_models(own))),
-            perhaps=tuple(path for path, own in files if own is not None and own.slice is None),
+            surely=(LATEST, *(path for path, parsed in files if parsed is not None and _is_whole_models(parsed))),
+            perhaps=tuple(path for path, parsed in files if parsed is not None and parsed.slice is None),
         )
 
     def pointers(self, storage: Storage, ranks: Iterable[Rank]) -> Iterator[Pointer]:

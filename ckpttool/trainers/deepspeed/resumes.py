@@ -80,7 +80,7 @@ def _of_universal(start: OwnStart) -> Choice | NotTold:
 
 def _stages(save: Checkpoint) -> tuple[int, ...] | None:
     """Tell by its names with which ZeRO stages a save may have been made; None: they do not tell."""
-    files = [own for path in save.expected or () if (own := parse(path.rpartition("/")[2])) is not None]
+    files = [parsed for path in save.expected or () if (parsed := parse(path.rpartition("/")[2])) is not None]
     models = [file for file in files if file.role is ShardRole.MODEL and file.slice is not None]
     if not models:
         return None
@@ -122,11 +122,13 @@ def effects(resume: Resume) -> Effects:
 
 def objections(checkpoint: Checkpoint, asked: AskedSizes) -> tuple[Finding, ...]:
     """Refuse what its own loader refuses: other data-parallel ranks under ZeRO, and other parts of the model."""
-    files = [own for path in checkpoint.expected or () if (own := parse(path.rpartition("/")[2])) is not None]
+    files = [parsed for path in checkpoint.expected or () if (parsed := parse(path.rpartition("/")[2])) is not None]
     replicas = {file.replica for file in files if file.replica is not None}
     slices = {file.slice for file in files}
-    whole = 1 if len(slices) == 1 else None  # of several parts no name tells how many are a pipeline's
-    saved = AskedSizes(world=checkpoint.topology.world_size, tensor=whole, pipeline=whole, data=len(replicas) or None)
+    model_parallel = 1 if len(slices) == 1 else None  # of several parts no name tells how many are a pipeline's
+    saved = AskedSizes(
+        world=checkpoint.topology.world_size, tensor=model_parallel, pipeline=model_parallel, data=len(replicas) or None
+    )
     refuses = None
     if any(file.role is ShardRole.OPTIMIZER for file in files):
         refuses = (

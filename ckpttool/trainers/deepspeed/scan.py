@@ -110,7 +110,7 @@ def _scan_tag(storage: Storage, name: str, options: ScanOptions, *, is_latest: b
         entries = sorted(storage.entries(name))
     except OSError as error:
         findings.append(unreadable(name, error))
-    files = [_File(f"{name}/{entry.name}", own, entry.kind) for entry in entries if (own := parse(entry.name))]
+    files = [_File(f"{name}/{entry.name}", parsed, entry.kind) for entry in entries if (parsed := parse(entry.name))]
     is_universal = any(entry.name == UNIVERSAL_PART and entry.kind is Kind.FOLDER for entry in entries)
     if is_universal or not (files or match or is_latest):
         return None
@@ -125,8 +125,8 @@ def _scan_tag(storage: Storage, name: str, options: ScanOptions, *, is_latest: b
     view = _seen(files)
     expected = None if record is None else record.files(view)
     shards = _shards(storage, files, record, findings, options)
-    kept = {f"{name}/{MANIFEST_NAME}", *(file.path for file in files)}
-    findings += [stray(path) for entry in entries if (path := f"{name}/{entry.name}") not in kept]
+    known_paths = {f"{name}/{MANIFEST_NAME}", *(file.path for file in files)}
+    findings += [stray(path) for entry in entries if (path := f"{name}/{entry.name}") not in known_paths]
     named = None if match is None else Step(int(match[1]))
     source = StepSource.UNKNOWN if named is None else StepSource.NAME
     return Checkpoint(

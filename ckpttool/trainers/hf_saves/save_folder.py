@@ -174,9 +174,9 @@ def read_by_all(folder: str, shards: Iterable[Shard]) -> ReadByAll:
     shared = [shard for shard in shards if shard.rank is None]
     slices = [shard.path for shard in shared if shard.role is ShardRole.DATA]
     records = sorted({f"{path.rpartition('/')[0]}/.metadata" for path in slices})
-    whole = [shard.path for shard in shared if shard.role is not ShardRole.DATA]
+    paths = [shard.path for shard in shared if shard.role is not ShardRole.DATA]
     indexes = [f"{folder}/{name}" for name in _INDEXES]
-    return ReadByAll(surely=(*records, *whole, *indexes), perhaps=tuple(slices))
+    return ReadByAll(surely=(*records, *paths, *indexes), perhaps=tuple(slices))
 
 
 def is_unfinished(name: str) -> bool:

@@ -260,23 +260,23 @@ def _of_split(run: _Run) -> GoesOn:
     if now == was:
         as_it_was = _RANKS_AS_THEY_WERE if run.is_told else _AS_THEY_WERE
         return replace(taken, exact_if=(as_it_was,)) if taken.effect is DataEffect.EXACT else taken
-    kept = taken
+    unchanged = taken
     if now.micro is not None:
-        kept = run.at(now._replace(micro=was.micro).batch)
+        unchanged = run.at(now._replace(micro=was.micro).batch)
     elif taken.effect is DataEffect.EXACT:  # as many samples on other ranks: the micro batch must be another
-        kept = replace(taken, effect=DataEffect.UNKNOWN, repeated=None, lost=None)
-    if (taken.effect, taken.repeated, taken.lost) == (kept.effect, kept.repeated, kept.lost):
+        unchanged = replace(taken, effect=DataEffect.UNKNOWN, repeated=None, lost=None)
+    if (taken.effect, taken.repeated, taken.lost) == (unchanged.effect, unchanged.repeated, unchanged.lost):
         return taken
     condition = tuple(
         setting
-        for setting, position in ((_NEW_SPLIT, taken), (_OLD_SPLIT, kept))
+        for setting, position in ((_NEW_SPLIT, taken), (_OLD_SPLIT, unchanged))
         if position.effect is DataEffect.EXACT
     )
     why = _SPLIT_WHY.format(micro=was.micro, state=STATE)
     keeps = _keeps_micro(run.version)
     if keeps is None:
         return _unproven(taken, why, condition)
-    return replace(kept if keeps else taken, why=f"{why}; {run.version} wrote the save", exact_if=condition)
+    return replace(unchanged if keeps else taken, why=f"{why}; {run.version} wrote the save", exact_if=condition)
 
 
 def _unproven(position: GoesOn, why: str, conditions: tuple[str, ...]) -> GoesOn:
@@ -289,9 +289,11 @@ def _sizes(read: Consumed, arguments: Arguments, asked: int | None) -> tuple[Tra
     ranks = asked or arguments.world
     if read.old_batch is None or ranks is None or read.old_batch % ranks:
         return ()
-    own = read.old_batch // ranks
-    micro = max(size for size in range(1, min(own, arguments.micro_batch or own) + 1) if own % size == 0)
-    pairs = (("--per_device_train_batch_size", micro), ("--gradient_accumulation_steps", own // micro))
+    own_batch = read.old_batch // ranks
+    micro = max(
+        size for size in range(1, min(own_batch, arguments.micro_batch or own_batch) + 1) if own_batch % size == 0
+    )
+    pairs = (("--per_device_train_batch_size", micro), ("--gradient_accumulation_steps", own_batch // micro))
     return tuple(TrainerSetting(place=Place.parsed(f"argument:{flag}"), value=value) for flag, value in pairs)
 
 

@@ -79,10 +79,10 @@ def _absent(storage: Storage, folder: str, shards: list[Shard]) -> list[Finding]
         return [absent(folder, "DeepSpeed's state of the optimizer")]
     lacking = []
     for what in ("model", "optim"):
-        own = sorted(name for name in there if f"_{what}_states" in name)
-        if not own:
+        kind_names = sorted(name for name in there if f"_{what}_states" in name)
+        if not kind_names:
             continue
-        start, zero, _ = own[0].partition("zero_pp_rank_")
+        start, zero, _ = kind_names[0].partition("zero_pp_rank_")
         ranks = [f"{start}{zero}{rank}_" for rank in range(data)] if zero else [""]
         every = (f"{rank}mp_rank_{part:02d}_{what}_states.pt" for rank in ranks for part in range(tensor))
         lacking += [name for name in islice(every, _MOST) if name not in there]

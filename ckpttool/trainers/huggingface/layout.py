@@ -64,10 +64,10 @@ class HfTrainerLayout(Untracked):
         from ckpttool.trainers.hf_saves.save_folder import read_by_all
 
         state, tag = f"{checkpoint.name}/{STATE}", f"{checkpoint.name}/global_step"
-        own = [shard for shard in checkpoint.shards if not shard.path.startswith(tag)]
-        paths = read_by_all(checkpoint.name, own)
+        own_shards = [shard for shard in checkpoint.shards if not shard.path.startswith(tag)]
+        paths = read_by_all(checkpoint.name, own_shards)
         inner = [shard.path for shard in checkpoint.shards if re.fullmatch(_SHARED_IN_TAG, shard.path)]
-        latest = [f"{checkpoint.name}/latest"] if len(own) < len(checkpoint.shards) else []
+        latest = [f"{checkpoint.name}/latest"] if len(own_shards) < len(checkpoint.shards) else []
         gathered = tuple(path for path in paths.surely if path.endswith("/optimizer.bin"))
         surely = [path for path in paths.surely if path not in gathered]
         return ReadByAll(surely=(state, *surely, *latest, *inner), perhaps=(*paths.perhaps, *gathered))

@@ -201,8 +201,8 @@ class Log(NamedTuple):
         text, end = b"", min(self.end, self.begin + STATE_LIMIT)
         with self.storage.open(self.path) as source:
             for at in range(self.begin, end, _PIECE):
-                whole, brace, text = (text + source.read(at, min(_PIECE, end - at))).rpartition(b"}")
-                losses = _losses_of(entry[0] for entry in _ENTRY.finditer(whole + brace))
+                complete, brace, text = (text + source.read(at, min(_PIECE, end - at))).rpartition(b"}")
+                losses = _losses_of(entry[0] for entry in _ENTRY.finditer(complete + brace))
                 if losses is None or len(text) > _PIECE:  # no entry is that long
                     return
                 yield from losses

@@ -100,8 +100,8 @@ def scan_saves(storage: Storage, listing: Listing, options: ScanOptions) -> Inve
     newest = max(scanned_saves, key=lambda scanned: scanned.checkpoint.step or 0, default=None)
     best = None if newest is None or newest.best is None else newest.best.rstrip("/").rpartition("/")[2]
     checkpoints = tracked_by(sorted(_with_peers(scanned_saves), key=lambda save: (save.step or 0, save.name)), best)
-    own = set(names)
-    strays = [entry.name for entry in listing.entries if "checkpoint" in entry.name and entry.name not in own]
+    known_names = set(names)
+    strays = [entry.name for entry in listing.entries if "checkpoint" in entry.name and entry.name not in known_names]
     return Inventory(
         root=storage.root,
         layout=TRAINER.layout_names[0],

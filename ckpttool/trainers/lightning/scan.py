@@ -138,25 +138,28 @@ def _rank(name: str) -> tuple[bool, bool, bool, str]:
 def _checkpoint(group: list[Found]) -> Checkpoint:
     if len(group) > 1:
         group.sort(key=lambda entry: (_is_torn(entry), *_rank(entry.name)))
-    own, record = group[0], group[0].record
+    main, record = group[0], group[0].record
     step = None if record.step is None else Step(record.step)
-    named = step_in(own.name)
-    findings = (*own.findings, *(own.store.findings if own.store is not None else ()))
+    named = step_in(main.name)
+    findings = (*main.findings, *(main.store.findings if main.store is not None else ()))
     if step is not None and named not in {None, step}:
         message = f"the name says step {named}, the save itself step {step}, which is believed"
-        findings = (*findings, note(Code.STEP_DISAGREES, message, path=own.name, expected=str(named), actual=str(step)))
+        findings = (
+            *findings,
+            note(Code.STEP_DISAGREES, message, path=main.name, expected=str(named), actual=str(step)),
+        )
     return Checkpoint(
-        name=own.name,
+        name=main.name,
         aliases=tuple(sorted(entry.name for entry in group[1:])),
         facts=(("epoch", record.epoch), ("optimizer_step", record.step)),
         scalars=Scalars(step=record.step),
         step=step,
         step_source=StepSource.UNKNOWN if step is None else StepSource.CONTENT,
-        shards=_shards(own),
+        shards=_shards(main),
         topology=Topology(shared=True),
         format=FormatName.TORCH_ZIP,
-        expected=_expected(own),
-        commit=_commit(own),
+        expected=_expected(main),
+        commit=_commit(main),
         content=record.content,
         findings=findings,
     )
@@ -164,8 +167,8 @@ def _checkpoint(group: list[Found]) -> Checkpoint:
 
 def _shards(entry: Found) -> tuple[Shard, ...]:
     if not entry.is_folder:
-        own = Shard(path=entry.name, rank=None, role=ShardRole.FULL, format=FormatName.TORCH_ZIP, stamp=entry.stamp)
-        return (own,)
+        shard = Shard(path=entry.name, rank=None, role=ShardRole.FULL, format=FormatName.TORCH_ZIP, stamp=entry.stamp)
+        return (shard,)
     shards = () if entry.store is None else entry.store.shards
     if entry.stamp is None:
         return shards

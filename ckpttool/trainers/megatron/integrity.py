@@ -33,8 +33,8 @@ def with_digests(storage: Storage, checkpoint: Checkpoint) -> Checkpoint:
         message = f"the digests of the save cannot be read ({why}): nothing is compared with them"
         digests, findings = {}, (note(Code.META_UNREADABLE, message, path=path),)
     findings = tuple(finding for finding in findings if finding not in checkpoint.findings)
-    own = tuple(sorted((f"{checkpoint.name}/{name}", digest) for name, digest in digests.items()))
-    return replace(checkpoint, digests=own, findings=(*checkpoint.findings, *findings))
+    own_digests = tuple(sorted((f"{checkpoint.name}/{name}", digest) for name, digest in digests.items()))
+    return replace(checkpoint, digests=own_digests, findings=(*checkpoint.findings, *findings))
 
 
 def _digests(content: bytes, path: str) -> tuple[dict[str, str], tuple[Finding, ...]]:

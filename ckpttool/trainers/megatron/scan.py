@@ -202,8 +202,8 @@ def _distributed(storage: Storage, name: str, entries: Sequence[Entry], wanted: 
             shards += listed_shard(storage, state, kinds[file_name], findings, sizes=wanted.sizes)
     if needs_common and expected is not None:
         expected = (*expected, f"{name}/{COMMON}")
-    own = {METADATA_JSON, DCP_METADATA, COMMON, INTEGRITY, MANIFEST_NAME, *WRITTEN_INSIDE}
-    findings += [stray(f"{name}/{kind}") for kind in kinds if kind not in own and not kind.endswith(".distcp")]
+    own_names = {METADATA_JSON, DCP_METADATA, COMMON, INTEGRITY, MANIFEST_NAME, *WRITTEN_INSIDE}
+    findings += [stray(f"{name}/{kind}") for kind in kinds if kind not in own_names and not kind.endswith(".distcp")]
     return _Files(
         record=save_record(first_told(storage, [f"{name}/{COMMON}"] if COMMON in kinds else [])),
         shards=by_rank(shards),
@@ -239,11 +239,11 @@ def _legacy(storage: Storage, name: str, entries: Sequence[Entry], wanted: _Want
             continue
         shard = Shard(path=f"{name}/{path}", rank=ranks.get(folder), role=_ROLES[file], format=FormatName.TORCH_ZIP)
         shards += listed_shard(storage, shard, kind, findings, sizes=wanted.sizes)
-    own = () if record is None else (MODEL, OPTIMIZER) if record.has_optimizer_files else (MODEL,)
+    roles = () if record is None else (MODEL, OPTIMIZER) if record.has_optimizer_files else (MODEL,)
     return _Files(
         record=record,
         shards=by_rank(shards),
-        expected=tuple(f"{name}/{folder}/{file}" for folder in ranks for file in own) if ranks else None,
+        expected=tuple(f"{name}/{folder}/{file}" for folder in ranks for file in roles) if ranks else None,
         commit=CommitState.UNRECORDED,
         findings=tuple(findings),
         topology=Topology(shared=True),  # a file is of a part of the model, which several ranks may load

@@ -35,23 +35,23 @@ class SavedSinks:
     """False where a single number of epochs tells: one sink of 30 batches, or 30 steps of the first epoch."""
 
 
-def saved_sinks(own: Scalars, run: Sequence[Checkpoint] = ()) -> SavedSinks | None:
+def saved_sinks(scalars: Scalars, run: Sequence[Checkpoint] = ()) -> SavedSinks | None:
     """Tell from counts of steps and epochs whether a run had sinks; None where the save does not count both.
 
     With sinks of one size an epoch is a sink, so that steps / epochs is one whole number in all saves, and the step
     in each name. Without, it is so at most in those that were made at the ends of epochs.
 
     Args:
-        own: Of the save that is asked for.
+        scalars: Of the save that is asked for.
         run: All saves of the same run; those of other batch sizes are left out.
     """
-    state = state_of(own)
+    state = state_of(scalars)
     if not state.step_num or not state.epoch_num:
         return None
     counts, names = {(state.step_num, state.epoch_num)}, set()
     for save in run:
         other, label = state_of(save.scalars), epoch_step(save)
-        if other.global_batch_size == own.global_batch_size and other.step_num and other.epoch_num:
+        if other.global_batch_size == scalars.global_batch_size and other.step_num and other.epoch_num:
             counts.add((other.step_num, other.epoch_num))
             names |= set() if label is None else {label.step}
     sizes = {divmod(step, epoch) for step, epoch in counts}

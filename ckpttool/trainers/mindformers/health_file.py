@@ -82,13 +82,13 @@ def updated_health_json(old: bytes | None, judgements: Iterable[tuple[str, Healt
         mark = _MARKS.get(health)
         if mark is None:
             continue
-        own = [entry for entry in entries if entry.get("ckpt_name") == name]
-        for entry in own:
+        own_entries = [entry for entry in entries if entry.get("ckpt_name") == name]
+        for entry in own_entries:
             # `True == 1`: only an integer is what MindFormers writes and readers understand.
             if type(entry.get("is_health")) is not int or entry["is_health"] != mark:
                 entry["is_health"] = mark
                 changed = True
-        if not own:
+        if not own_entries:
             entries.append({"is_health": mark, "ckpt_name": name})
             changed = True
     if old is not None and not changed:
@@ -163,8 +163,8 @@ def _book(path: str, entries: Iterable[Json]) -> HealthBook:
 
 
 def _health(mark: int, where: str) -> Health:
-    for health, own in _MARKS.items():
-        if own == mark:
+    for health, health_marks in _MARKS.items():
+        if health_marks == mark:
             return health
     raise ParseError(f"expected 0 (healthy) or 1 (unhealthy), found {mark}", where=where, key="is_health")
 

@@ -251,16 +251,16 @@ def next_saves(settings: Settings, root: str, *, ranks: Iterable[Rank] = ()) -> 
     """
     view = ConfigView(settings)
     callback = next(iter(view.callbacks("CheckpointMonitor")), "callbacks.0")
-    kept = view.count(f"{callback}.keep_checkpoint_max", KEPT_CHECKPOINTS)
+    retained = view.count(f"{callback}.keep_checkpoint_max", KEPT_CHECKPOINTS)
     folder = _below(view.get(f"{callback}.directory")) or _below(view.get("output_dir"))
     if view.is_newer_layout:
-        kept = view.count("checkpoint.save_max", kept)
+        retained = view.count("checkpoint.save_max", retained)
         save_path = view.get("checkpoint.save_path")
         folder = save_path if isinstance(save_path, str) and save_path.startswith("/") else folder
     return NextSaves(
         folder=folder or root,
         inside=tuple(os.path.join(root, f"rank_{rank}") for rank in ranks),
-        count=max(kept, 1) + 1,
+        count=max(retained, 1) + 1,
         stays=_STAYS,
     )
 

@@ -63,17 +63,19 @@ class _Stage(NamedTuple):
 
 
 def _stages(output: Storage, paths: Mapping[Rank, str], storage: Storage, checkpoint: Checkpoint) -> Iterator[_Stage]:
-    left = sorted(paths)
-    while left:
-        first = _read(output, paths[left[0]])
-        if first is None or left[0] // first.ranks != first.stage or first.ranks > MOST_LOST * len(paths):
-            left = left[1:]
+    remaining = sorted(paths)
+    while remaining:
+        first = _read(output, paths[remaining[0]])
+        if first is None or remaining[0] // first.ranks != first.stage or first.ranks > MOST_LOST * len(paths):
+            remaining = remaining[1:]
             continue
         ranks = range(first.stage * first.ranks, (first.stage + 1) * first.ranks)
-        own = [rank for rank in left if rank in ranks]
-        left = left[len(own) :]
-        is_agreed = len(own) > 1 and _read(output, paths[own[-1]]) == first
-        if is_agreed and all(_is_of(output, paths[rank], storage, checkpoint, rank) for rank in (own[0], own[-1])):
+        stage_ranks = [rank for rank in remaining if rank in ranks]
+        remaining = remaining[len(stage_ranks) :]
+        is_agreed = len(stage_ranks) > 1 and _read(output, paths[stage_ranks[-1]]) == first
+        if is_agreed and all(
+            _is_of(output, paths[rank], storage, checkpoint, rank) for rank in (stage_ranks[0], stage_ranks[-1])
+        ):
             yield _Stage(ranks, first)
 
 

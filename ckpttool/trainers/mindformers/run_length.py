@@ -95,7 +95,7 @@ def run_length(
     if epoch_steps is None or config.epochs is None:
         return None
     per_epoch, source = epoch_steps
-    begun = _begun(config, plan, per_epoch)
+    epochs_done = _begun(config, plan, per_epoch)
     skipped, total = _skipped(plan), config.epochs * per_epoch
     if config.sink_mode and config.sink_size is not None:
         unit, ends = config.sink_size, int(per_epoch / config.sink_size * config.epochs)
@@ -106,8 +106,8 @@ def run_length(
         source=source,
         total=total,
         start=plan.next_step - 1,
-        over=begun >= ends,
-        planned=(ends - begun) * unit - (0 if config.sink_mode else skipped % per_epoch),
+        over=epochs_done >= ends,
+        planned=(ends - epochs_done) * unit - (0 if config.sink_mode else skipped % per_epoch),
         left=total - skipped,
     )
 
@@ -148,8 +148,8 @@ def _per_epoch(
         batches = _converted(logged, plan.point.checkpoint.scalars.global_batch_size, batch)
         return (batches, "the training log tells") if batches > 0 else None
     prefix = plan.point.checkpoint.prefix
-    own = (checkpoint for checkpoint in inventory.checkpoints if checkpoint.prefix == prefix)
-    sizes = {_labelled(config, checkpoint, batch) for checkpoint in own} - {0}
+    own_saves = (checkpoint for checkpoint in inventory.checkpoints if checkpoint.prefix == prefix)
+    sizes = {_labelled(config, checkpoint, batch) for checkpoint in own_saves} - {0}
     batches = sizes.pop() if len(sizes) == 1 else -1
     return (batches, "the file names tell") if batches > 0 else None
 
@@ -234,8 +234,8 @@ def _is_complete(config: TrainConfig, plan: ResumePlan, length: RunLength | None
     """Tell whether MindFormers takes all epochs for done; in some cases that needs no length of an epoch."""
     if length is not None:
         return length.over
-    begun, epochs = state_of(plan.point.checkpoint.scalars).epoch_num, config.epochs
-    return not config.sink_mode and begun is not None and epochs is not None and begun > epochs
+    epochs_done, epochs = state_of(plan.point.checkpoint.scalars).epoch_num, config.epochs
+    return not config.sink_mode and epochs_done is not None and epochs is not None and epochs_done > epochs
 
 
 def _complete(config: TrainConfig, plan: ResumePlan, length: RunLength | None) -> Finding:
@@ -256,14 +256,14 @@ def _complete(config: TrainConfig, plan: ResumePlan, length: RunLength | None) -
 
 def _of_unknown_length(config: TrainConfig, plan: ResumePlan) -> Iterator[Finding]:
     """Say under which condition a training is over, or ends with its epochs, when nothing tells their size."""
-    step, begun, epochs = plan.next_step - 1, state_of(plan.point.checkpoint.scalars).epoch_num, config.epochs
-    if begun is None or not epochs:
+    step, epochs_done, epochs = plan.next_step - 1, state_of(plan.point.checkpoint.scalars).epoch_num, config.epochs
+    if epochs_done is None or not epochs:
         return
     if config.sink_mode:
         few = step // epochs
         condition = f"if it has {counted(few, 'batch', 'batches')} or fewer" if few else ""
     else:
-        condition = f"if epoch {epochs} ends at step {step}" if begun == epochs else ""
+        condition = f"if epoch {epochs} ends at step {step}" if epochs_done == epochs else ""
     unknown = "nothing tells how many batches an epoch has"
     if condition:
         yield _note(
@@ -272,7 +272,7 @@ def _of_unknown_length(config: TrainConfig, plan: ResumePlan) -> Iterator[Findin
             f"{unknown}: {condition}, the training is done, and MindFormers stops with a ValueError",
             "if so, nothing is left to train; a log/ or msrun_log/ beside the checkpoint folder would tell",
         )
-    elif not config.sink_mode and begun > 1:
+    elif not config.sink_mode and epochs_done > 1:
         yield _if_unchanged(config, f"{unknown}: the run ends with its epochs if it has as many as before")
 
 
@@ -314,7 +314,7 @@ def _moved(config: TrainConfig | None, plan: ResumePlan, length: RunLength | Non
     """Say where a run ends whose data go on elsewhere than its steps."""
     ahead = _skipped(plan) - (plan.next_step - 1)
     if length is None:
-        begun = state_of(plan.point.checkpoint.scalars).epoch_num
+        epochs_done = state_of(plan.point.checkpoint.scalars).epoch_num
         if ahead > 0:
             yield _note(
                 config,
@@ -324,12 +324,13 @@ def _moved(config: TrainConfig | None, plan: ResumePlan, length: RunLength | Non
                 "it before",
                 "give the callback `- {type: TrainCallBack, stop_step: N}`, N at most the batches that are left then",
             )
-        elif config is not None and not config.sink_mode and begun is not None and config.epochs is not None:
-            whole = config.epochs - begun
+        elif config is not None and not config.sink_mode and epochs_done is not None and config.epochs is not None:
+            epochs_left = config.epochs - epochs_done
             yield _note(
                 config,
                 Code.ENDS_ELSEWHERE,
-                f"without sinks MindFormers trains on to the end of epoch {config.epochs}: {whole} or {whole + 1} "
+                f"without sinks MindFormers trains on to the end of epoch {config.epochs}: {epochs_left} or "
+                f"{epochs_left + 1} "
                 "epochs of these data, and not the steps that are left",
                 "give the callback `- {type: TrainCallBack, stop_step: N}`, N the steps that are left, or set "
                 "runner_config.epochs anew",

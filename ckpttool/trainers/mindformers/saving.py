@@ -110,9 +110,9 @@ class RankSaves:
 
     def progress(self, scalars: dict[str, int | float]) -> SaveProgress | None:
         """Read them; the step in the epoch is in the name alone."""
-        whole = {name: int(scalars[name]) for name in ("epoch_num", "step_num", "global_step") if name in scalars}
+        numbers = {name: int(scalars[name]) for name in ("epoch_num", "step_num", "global_step") if name in scalars}
         state = TrainState(
-            epoch_num=whole.get("epoch_num"), step_num=whole.get("step_num"), global_step=whole.get("global_step")
+            epoch_num=numbers.get("epoch_num"), step_num=numbers.get("step_num"), global_step=numbers.get("global_step")
         )
         if state.epoch_num is None or state.step_num is None or state.global_step is None:
             return None

@@ -181,8 +181,8 @@ def epoch_step(checkpoint: Checkpoint) -> EpochStep | None:
 
 def same_run(checkpoint: Checkpoint, inventory: Inventory) -> tuple[Checkpoint, ...]:
     """Return all saves of a checkpoint's own run."""
-    own = (checkpoint.prefix, checkpoint.run)
-    return tuple(save for save in inventory.checkpoints if (save.prefix, save.run) == own)
+    run_key = (checkpoint.prefix, checkpoint.run)
+    return tuple(save for save in inventory.checkpoints if (save.prefix, save.run) == run_key)
 
 
 OWN = OwnScalars(rules=RULES, meaning=meaning)

@@ -64,16 +64,16 @@ class SavedLayout(NamedTuple):
     def _shared_along(self, rest: Iterable[tuple[int, int]]) -> list[tuple[int, int]] | None:
         """Return along which sides a slice is shared out, innermost first as MindSpore does; None: it cannot be."""
         axes = []
-        left = max(0, self.sharers)
+        remaining = max(0, self.sharers)
         for stride, size in rest:
-            part = min(size, left) if left else size
-            if size % part or left % part:
+            part = min(size, remaining) if remaining else size
+            if size % part or remaining % part:
                 return None
             axes.append((stride, part))
-            left //= part
-            if left == 1:
+            remaining //= part
+            if remaining == 1:
                 return axes
-        return None if left else axes
+        return None if remaining else axes
 
 
 class StageStrategy(NamedTuple):

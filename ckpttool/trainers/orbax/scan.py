@@ -101,11 +101,11 @@ def _scan_save(storage: Storage, name: str, options: ScanOptions) -> Checkpoint:
         record = _record(storage, name, findings)
         items = _items(name, names, record, findings)
         for item in items:
-            own = _of_item(storage, f"{name}/{item}" if item else name, options)
-            if own.lacks_sharding and record is not None and FIRST_API in record.items.get(item, ""):
+            stores_read = _of_item(storage, f"{name}/{item}" if item else name, options)
+            if stores_read.lacks_sharding and record is not None and FIRST_API in record.items.get(item, ""):
                 findings.append(listed_damage(Code.SHARD_MISSING, _NO_SHARDING, f"{name}/{item}/{SHARDING}"))
-            shards += own.shards
-            expected += own.expected
+            shards += stores_read.shards
+            expected += stores_read.expected
         findings += _marks(name, names)
         findings += [
             stray(f"{name}/{name_}") for name_ in sorted(names - {*items, RECORD, MARK, MANIFEST_NAME}) if all(items)

@@ -59,10 +59,10 @@ def _followed(storage: Storage, checkpoint: Checkpoint, folder: str) -> Checkpoi
         return replace(checkpoint, findings=(*checkpoint.findings, replace(over_limit(str(error)), path=folder)))
     except OSError as error:
         return replace(checkpoint, findings=(*checkpoint.findings, unreadable(folder, error)))
-    own = {shard.path: shard for shard in checkpoint.shards if shard.path.startswith(f"{folder}/")}
+    by_path = {shard.path: shard for shard in checkpoint.shards if shard.path.startswith(f"{folder}/")}
     needed = {f"{folder}/{path}": least for path, least in store.least.items() if not leads_out(path)}
-    shards = [_needed(storage, own, path, least) for path, least in sorted(needed.items())]
-    beside = (shard for shard in checkpoint.shards if shard.path not in own or shard.role is ShardRole.INDEX)
+    shards = [_needed(storage, by_path, path, least) for path, least in sorted(needed.items())]
+    beside = (shard for shard in checkpoint.shards if shard.path not in by_path or shard.role is ShardRole.INDEX)
     return replace(
         checkpoint,
         shards=tuple(
@@ -72,15 +72,15 @@ def _followed(storage: Storage, checkpoint: Checkpoint, folder: str) -> Checkpoi
     )
 
 
-def _needed(storage: Storage, own: dict[str, Shard], path: str, least: int) -> Shard | None:
+def _needed(storage: Storage, by_path: dict[str, Shard], path: str, least: int) -> Shard | None:
     """Return a data file that the store refers to; None where it is not there."""
-    shard = own.get(path)
+    shard = by_path.get(path)
     if shard is not None:
         return replace(shard, least=ByteCount(least))
     stamp = stamp_if_there(storage, path)
     if stamp is None:
         return None
-    like = next(iter(own.values()))
+    like = next(iter(by_path.values()))
     return replace(like, path=path, role=ShardRole.DATA, stamp=stamp, least=ByteCount(least))
 
 

@@ -107,8 +107,8 @@ class SaveTree:
         except OSError as error:
             return unreadable(name, error)
         content = self.reading(storage, name, store)
-        own = None if content.named is None or content.named.is_free else content.named.number
-        step = own if content.scalars.step is None else Step(content.scalars.step)
+        number = None if content.named is None or content.named.is_free else content.named.number
+        step = number if content.scalars.step is None else Step(content.scalars.step)
         source = StepSource.NAME if content.scalars.step is None else StepSource.CONTENT
         return Checkpoint(
             name=name,

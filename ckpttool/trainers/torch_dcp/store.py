@@ -111,12 +111,12 @@ def look_closer(storage: Storage, checkpoint: Checkpoint, *folders: str) -> Chec
         stamps = {shard.path: shard.stamp for shard in checkpoint.shards}
         store = look(storage, folder, most=_most_ever())
         known_findings = set(checkpoint.findings)
-        own = {shard.path: replace(shard, stamp=stamps.get(shard.path)) for shard in store.shards}
+        by_path = {shard.path: replace(shard, stamp=stamps.get(shard.path)) for shard in store.shards}
         beside = (shard for shard in checkpoint.shards if not shard.path.startswith(_below(folder, "__")))
-        missing = (_missing(path) for path in store.expected or () if path not in own)
+        missing = (_missing(path) for path in store.expected or () if path not in by_path)
         checkpoint = replace(
             checkpoint,
-            shards=tuple(sorted((*beside, *own.values()), key=lambda shard: (shard.rank or 0, shard.path))),
+            shards=tuple(sorted((*beside, *by_path.values()), key=lambda shard: (shard.rank or 0, shard.path))),
             findings=(
                 *checkpoint.findings,
                 *(finding for finding in (*store.findings, *missing) if finding not in known_findings),
@@ -217,16 +217,16 @@ def _merged(parts: Sequence[DcpMetadata]) -> dict[str, SplitTensor]:
     for part in parts:
         for name, tensor in part.tensors.items():
             tensor_before = tensors.get(name)
-            own = () if tensor_before is None else tensor_before.chunks
-            tensors[name] = tensor._replace(chunks=tuple(dict.fromkeys((*own, *tensor.chunks))))
+            chunks_before = () if tensor_before is None else tensor_before.chunks
+            tensors[name] = tensor._replace(chunks=tuple(dict.fromkeys((*chunks_before, *tensor.chunks))))
     return tensors
 
 
 def _missing_ranks(folder: str, files: Sequence[str]) -> Iterator[Finding]:
     """Find ranks below the highest of any file that left no record of their own."""
-    own = {int(match["rank"]) for name in files if (match := OF_RANK.fullmatch(name))}
-    wrote = own | {int(match["rank"]) for name in files if (match := WRITER.fullmatch(name))}
-    missing = (rank for rank in range(max(wrote) + 1) if rank not in own)
+    ranks = {int(match["rank"]) for name in files if (match := OF_RANK.fullmatch(name))}
+    wrote = ranks | {int(match["rank"]) for name in files if (match := WRITER.fullmatch(name))}
+    missing = (rank for rank in range(max(wrote) + 1) if rank not in ranks)
     for rank in islice(missing, _MOST_MISSING):
         path = _below(folder, f"__{rank}.metadata")
         yield damage(
@@ -269,8 +269,8 @@ def _compared(
     findings += [_not_looked_into(_below(folder, path), _TRANSFORMED) for path in sorted(changed)]
     if _is_raw(metadata):
         remedy = "check it where torch is installed: torch.distributed.checkpoint.load reads it"
-        left = sorted(ends.keys() - changed)
-        findings += [_not_looked_into(_below(folder, path), _RAW, remedy=remedy) for path in left]
+        remaining = sorted(ends.keys() - changed)
+        findings += [_not_looked_into(_below(folder, path), _RAW, remedy=remedy) for path in remaining]
         changed = {*ends}
     least = {_below(folder, path): end for path, end in ends.items()}
     listed = {shard.path: shard for shard in shards}
@@ -280,9 +280,9 @@ def _compared(
     findings += [stray(path) for path in sorted(listed.keys() - least.keys())]
     findings += [_missing(path) for path in sorted(_below(folder, path) for path in changed) if path not in listed]
     expected = sorted(least.keys() - {_below(folder, path) for path in changed})
-    own = (listed[path] for path in expected if path in listed)
+    own_files = (listed[path] for path in expected if path in listed)
     return DcpStore(
-        shards=tuple(replace(shard, least=ByteCount(least[shard.path])) for shard in own),
+        shards=tuple(replace(shard, least=ByteCount(least[shard.path])) for shard in own_files),
         expected=tuple(expected),
         commit=CommitState.COMMITTED,
         findings=tuple(findings),
@@ -382,11 +382,11 @@ def _partly(name: str, tensor: SplitTensor, volumes: dict[tuple[int, ...], int])
             return f"a part of {quoted(name)} lies outside of its shape {list(shape)}"
         volume = volumes.get(sizes)
         covered += volumes.setdefault(sizes, prod(sizes)) if volume is None else volume
-    whole = prod(shape)
-    if covered == whole:
+    total = prod(shape)
+    if covered == total:
         return None
     parts = counted(len(tensor.chunks), "part")
-    return f"the {parts} of {quoted(name)} have {covered} elements, and its shape {list(shape)} has {whole}"
+    return f"the {parts} of {quoted(name)} have {covered} elements, and its shape {list(shape)} has {total}"
 
 
 def _without_slices(name: str, slices: int, parts: int) -> str | None:

@@ -59,8 +59,8 @@ class TorchtitanLayout(FoldersOfSlices):
             weights = TrainerSetting(place=place, value=path, is_path=True)
             return LoadSettings(trainer=TRAINER.name, path=path, settings=(weights,))
         step = int(checkpoint.name.rpartition("-")[2])
-        own = TrainerSetting(place=Place.parsed("argument:--checkpoint.load_step"), value=step)
-        return LoadSettings(trainer=TRAINER.name, path=path, settings=(own,), remarks=(_FOLDER,))
+        load_step = TrainerSetting(place=Place.parsed("argument:--checkpoint.load_step"), value=step)
+        return LoadSettings(trainer=TRAINER.name, path=path, settings=(load_step,), remarks=(_FOLDER,))
 
 
 _FOLDER = "The step is looked for in the configured folder alone: dump folder and checkpoint folder must lead here."

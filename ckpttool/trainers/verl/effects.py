@@ -77,13 +77,13 @@ def effects(resume: Resume) -> Effects:
 
 def _loaders_state(checkpoint: Checkpoint) -> str | None:
     """Return a state of a loader that the SFT trainer saved; None where there is none, or the driver's is meant."""
-    own = {
+    names = {
         posixpath.basename(shard.path)
         for shard in checkpoint.shards
         if posixpath.dirname(shard.path) == checkpoint.name
     }
-    states = sorted(filter(is_data, own))
-    return states[0] if states and holds_a_model(own) else None
+    states = sorted(filter(is_data, names))
+    return states[0] if states and holds_a_model(names) else None
 
 
 def _is_within(batches: int | None) -> str:

@@ -410,9 +410,9 @@ def _identity(storage: Storage, save: Checkpoint) -> str | None:
     An actor that is not trained yet is alike in all saves, and what lies beside it is not.
     """
     models = [shard for shard in save.shards if shard.role is ShardRole.MODEL]
-    own = [shard for shard in save.shards if models and shard.rank == models[0].rank]
-    checksums = [_checksums(storage, shard.path) for shard in own]
-    return " ".join(filter(None, checksums)) if own and all(checksums) else None
+    own_shards = [shard for shard in save.shards if models and shard.rank == models[0].rank]
+    checksums = [_checksums(storage, shard.path) for shard in own_shards]
+    return " ".join(filter(None, checksums)) if own_shards and all(checksums) else None
 
 
 def _checksums(storage: Storage, path: str) -> str | None:
@@ -458,8 +458,8 @@ def _lacks(save: _Save, saves: Sequence[_Save]) -> Iterator[Finding]:
         role.name for role in save.roles
     }
     for role in sorted(elsewhere):
-        held = f"{role}/" if role else "a model's files in their own folder"
-        message = f"other saves hold {held}, this one does not"
+        place = f"{role}/" if role else "a model's files in their own folder"
+        message = f"other saves hold {place}, this one does not"
         remedy = "resume from another checkpoint; where a save is under way, wait for it"
         yield suspect(Code.METADATA_INCOMPLETE, message, path=save.name, remedy=remedy)
     if not save.data:

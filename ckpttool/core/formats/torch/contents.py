@@ -171,12 +171,12 @@ class _Walk:
 
     def _inside_object(self, path: str, value: Made) -> Iterator[tuple[str, object]]:
         """Return what an object holds: of a tensor that is spread over ranks, this rank's part under its own name."""
-        held = value.held
+        contents = value.held
         if isinstance(value.by, Global) and value.by.name.startswith("_rebuild_"):
-            part = held.get(_PART)
+            part = contents.get(_PART)
             self.unread += not isinstance(part, Tensor)
             return iter(((path, part),))
-        return _inside(path, held.items())
+        return _inside(path, contents.items())
 
     def _take(self, path: str, tensor: Tensor) -> None:
         kind = tensor.storage.kind
@@ -188,9 +188,9 @@ class _Walk:
         self.entries.append(TensorEntry(name=path, dtype=dtype, shape=tensor.shape, spans=spans))
 
 
-def _inside(path: str, held: Iterable[tuple[object, object]]) -> Iterator[tuple[str, object]]:
+def _inside(path: str, members: Iterable[tuple[object, object]]) -> Iterator[tuple[str, object]]:
     dot = "." if path else ""
-    return ((f"{path}{dot}{_key(key)}", member) for key, member in held)
+    return ((f"{path}{dot}{_key(key)}", member) for key, member in members)
 
 
 def _key(key: object) -> str:

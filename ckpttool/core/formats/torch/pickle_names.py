@@ -221,10 +221,10 @@ def trust(module: str, name: str) -> Trust:
     above, parts = module.split(".")[1:], name.split(".")
     if _reaches(parts) or not _MODULES.isdisjoint(above):
         return Trust.RUNS
-    whole = full.split(".")
-    begins = (".".join(whole[:length]) for length in range(1, len(whole) + 1))
+    path = full.split(".")
+    begins = (".".join(path[:length]) for length in range(1, len(path) + 1))
     is_refused = not _RUNS.isdisjoint(begins)
-    if whole[0] in _LIBRARIES and not is_refused:
+    if path[0] in _LIBRARIES and not is_refused:
         if _HARMLESS.fullmatch(full):
             return Trust.UNKNOWN
         is_refused = any(map(_RUNNING.fullmatch, parts)) or _FUNCTION.fullmatch(parts[-1]) is not None

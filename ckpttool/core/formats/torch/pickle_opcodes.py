@@ -248,6 +248,6 @@ class PickleNames:
         """Keep a name that is not known to be harmless."""
         if verdict is Trust.KNOWN:
             return
-        kept = self.runs if verdict is Trust.RUNS else self.unknown
-        if len(kept) < MOST_NAMES and name not in kept:
-            kept.append(name)
+        names = self.runs if verdict is Trust.RUNS else self.unknown
+        if len(names) < MOST_NAMES and name not in names:
+            names.append(name)

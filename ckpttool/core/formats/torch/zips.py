@@ -75,9 +75,9 @@ def zips_contents(source: ByteSource, records: Iterable[ZipEntry], names: Mappin
     """
     slices: dict[int, list[ZipEntry]] = defaultdict(list)
     for record in records:
-        own, _, place = record.name.rpartition(_AT)
+        base, _, place = record.name.rpartition(_AT)
         at = int(place)
-        slices[at].append(ZipEntry(name=own, crc32=record.crc32, begin=record.begin - at, end=record.end - at))
+        slices[at].append(ZipEntry(name=base, crc32=record.crc32, begin=record.begin - at, end=record.end - at))
     entries: list[TensorEntry] = []
     values: list[tuple[str, Value]] = []
     unread = 0

@@ -141,13 +141,13 @@ def _headline(inventory: Inventory) -> Text:
     if not inventory.checkpoints:
         return line(f"No checkpoint in {shown(inventory.root)} ({inventory.layout})", style="bold red")
     ordered = newest_first(inventory.checkpoints)
-    whole = [checkpoint for checkpoint in ordered if not blocking(checkpoint.findings)]
+    intact = [checkpoint for checkpoint in ordered if not blocking(checkpoint.findings)]
     world = world_size(inventory)
     ranks = "complete" if world in {None, 1} else f"on all {world} ranks"
-    which = "newest" if whole and whole[0] is ordered[0] else "newest complete"
-    newest = f", {which} {shown(whole[0].name)}" if whole else ""
-    answer = f"{counted(len(inventory.checkpoints), 'checkpoint')}, {len(whole)} {ranks}{newest}"
-    style = "bold green" if len(whole) == len(inventory.checkpoints) else "bold yellow"
+    which = "newest" if intact and intact[0] is ordered[0] else "newest complete"
+    newest = f", {which} {shown(intact[0].name)}" if intact else ""
+    answer = f"{counted(len(inventory.checkpoints), 'checkpoint')}, {len(intact)} {ranks}{newest}"
+    style = "bold green" if len(intact) == len(inventory.checkpoints) else "bold yellow"
     headline = line().append(answer, style=style)  # a style of the whole would colour what is appended, too
     headline.append(f"\n{shown(inventory.root)} ({inventory.layout})", style="dim")
     headline.append("\nnot verified: ckpttool verify looks into every shard")

@@ -85,8 +85,8 @@ def table(answer: Verification) -> RenderableType:
             names, was = ", ".join(map(shown, verdict.also_read)), "was" if len(verdict.also_read) == 1 else "were"
             note = f"{names} {was} read, too: to tell which ranks hold copies (--no-replicas spares it)"
             parts.append(line(note, style="dim"))
-    own = [finding for verdict in verdicts for finding in verdict.findings]
-    findings = list(dict.fromkeys([*own, *inventory.findings]))
+    all_findings = [finding for verdict in verdicts for finding in verdict.findings]
+    findings = list(dict.fromkeys([*all_findings, *inventory.findings]))
     return stack(*parts, *grouped_findings(findings, world_size(inventory), answer.view), *pointer(findings))
 
 

@@ -55,11 +55,11 @@ def read_content(observed: Observation, source: ByteSource, passed: Callable[[in
 
 
 def _entries(observed: Observation) -> Sequence[TensorEntry]:
-    held = observed.header.entries if observed.header else ()
+    entries = observed.header.entries if observed.header else ()
     if observed.records is None:
-        return held
+        return entries
     # Of a file that torch wrote each record is looked at: as the tensor that it is, where that was asked for.
-    tensors = {entry.spans: entry for entry in held}
+    tensors = {entry.spans: entry for entry in entries}
     records = (record.as_entry() for record in observed.records.entries)
     return tuple(tensors.get(entry.spans, entry) for entry in records)
 

@@ -51,8 +51,8 @@ class StatColumns(Sequence[TensorStat]):
         self, kinds: Iterable[Kind], *, absmax: Sequence[float], norms: Iterable[float], odd: Mapping[int, Oddity]
     ) -> None:
         """Take a column each; `odd` by the tensor's place, only those of which something is to be said."""
-        own = tuple(kinds)
-        self._kinds = _shared(own) if len(own) <= _MOST_SHARED else own
+        kinds_list = tuple(kinds)
+        self._kinds = _shared(kinds_list) if len(kinds_list) <= _MOST_SHARED else kinds_list
         narrow = array("f", absmax)
         # Nearly all floats of a model have 32 bits or fewer, and so has their largest one.
         self._absmax = narrow if list(narrow) == list(absmax) else array("d", absmax)

@@ -58,8 +58,8 @@ def observe_header(task: CheckTask, source: ByteSource) -> Observation:
     records = _records(task, header, source)
     is_one = records is not None and header.format is FormatName.TORCH_ZIP
     pickled, pickle_bytes = _look_inside(records, source) if records is not None and is_one else ((), 0)
-    own = (*_findings(task, header, records), *pickled)
-    findings = tuple(replace(finding, path=task.path) for finding in own)
+    own_findings = (*_findings(task, header, records), *pickled)
+    findings = tuple(replace(finding, path=task.path) for finding in own_findings)
     broken = worst(findings) >= Severity.DAMAGE
     is_seen_in_part = header.format is FormatName.TORCH_ZIPS and not task.level.reads_content
     page = None if broken else header.last_page
@@ -116,9 +116,9 @@ def _look_inside(records: ZipDirectory, source: ByteSource) -> tuple[tuple[Findi
 def _findings(task: CheckTask, header: Header, records: ZipDirectory | None) -> tuple[Finding, ...]:
     """Collect what is wrong with the file by itself."""
     if records is None:
-        own = (*header.findings, *misspelt(header))
+        findings = (*header.findings, *misspelt(header))
         is_one = header.format is FormatName.TORCH_PICKLE and task.named_format in TORCH_FORMATS
-        return (_PICKLE,) if is_one and worst(own) < Severity.UNSAFE else own
+        return (_PICKLE,) if is_one and worst(findings) < Severity.UNSAFE else findings
     return (*header.findings, *records.findings)
 
 
@@ -212,14 +212,14 @@ def _one_bit_apart(word: str, other: str) -> bool:
 
 def capped(findings: Iterable[Finding]) -> tuple[Finding, ...]:
     """Return the first findings, and one that counts the rest; all are of one kind."""
-    kept: list[Finding] = []
+    retained: list[Finding] = []
     more = 0
     for finding in findings:
-        if len(kept) < MOST:
-            kept.append(finding)
+        if len(retained) < MOST:
+            retained.append(finding)
         else:
             more += 1
     if more:
         message = f"{more} more of the same in this file"
-        kept.append(replace(kept[-1], message=message, tensor=None, expected=None, actual=None))
-    return tuple(kept)
+        retained.append(replace(retained[-1], message=message, tensor=None, expected=None, actual=None))
+    return tuple(retained)

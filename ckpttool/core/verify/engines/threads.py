@@ -38,11 +38,11 @@ class ThreadEngine:
         """Yield one observation a task, as they finish."""
         board = _Board(tasks)
         workers = [_Worker(board, self._work, self._crew) for _ in range(min(self._jobs, len(tasks)))]
-        left = len(tasks)
+        remaining = len(tasks)
         try:
-            while left:
+            while remaining:
                 for observed in self._next(board, workers):
-                    left -= 1
+                    remaining -= 1
                     yield observed
         finally:  # also where nobody wants the rest: then no worker begins anything new
             board.close()

@@ -155,7 +155,7 @@ class _Run:
         """Report what takes too long, and start a thread in place of the one that waits for it."""
         now = time.monotonic()
         with self._lock:
-            late = [index for index, begun in self._at_work.items() if now - begun > timeout]
+            late = [index for index, start in self._at_work.items() if now - start > timeout]
         for index in late:
             self._finish(index, hung(self._tasks[index], timeout))
             self.hire()
@@ -176,7 +176,7 @@ class OnceEngine:
     def __init__(
         self,
         engine: Engine,
-        kept: Kept,
+        results: Kept,
         *,
         stamp: Callable[[str], FileStamp],
         done: Callable[[CheckTask], None] = lambda _: None,
@@ -185,23 +185,23 @@ class OnceEngine:
 
         Args:
             engine: Reads the rest.
-            kept: Shared by all that ask.
+            results: Shared by all that ask.
             stamp: Tells of a path what the file is now.
             done: Told of each task that needs no reading.
         """
-        self._engine, self._kept, self._stamp, self._done = engine, kept, stamp, done
+        self._engine, self._kept, self._stamp, self._done = engine, results, stamp, done
 
     def run(self, tasks: Sequence[CheckTask]) -> Iterator[Observation]:
         """Yield one observation a task: those that are known first."""
-        left = []
+        remaining = []
         for task in tasks:
             observation = self._kept.seen.get(task)
             if observation is None or not self._is_same(observation):
-                left.append(task)
+                remaining.append(task)
             else:
                 self._done(task)
                 yield observation
-        for observed in self._engine.run(left) if left else ():
+        for observed in self._engine.run(remaining) if remaining else ():
             if self._kept.takes:
                 self._kept.seen[observed.task] = observed
             yield observed

@@ -40,7 +40,9 @@ class PassSink:
         hashed = wants.xxh or wants.chunks
         self._digest = None
         if hashed or wants.crc_end is not None:
-            self._digest = ChunkedDigest(begin, want_xxh=hashed, crc_end=wants.crc_end, single=single, whole=wants.xxh)
+            self._digest = ChunkedDigest(
+                begin, want_xxh=hashed, crc_end=wants.crc_end, single=single, is_whole_file=wants.xxh
+            )
         self._sha256 = sha256(usedforsecurity=False) if wants.sha256 else None
         self._tensors = TensorHashes(wants.tensors, begin, end) if wants.tensors else None
         self._tallies: list[_Tally] = []

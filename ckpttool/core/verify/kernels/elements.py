@@ -43,23 +43,23 @@ def pieces(
         OSError: The disk did not answer, or the file was cut meanwhile.
     """
     width = elements * entry.dtype.bits // 8
-    kept = bytearray()
+    buffered = bytearray()
     for begin, end in entry.spans:
         for _, block in read_blocks(source, begin, end, buffer=buffer):
             at = 0
-            if kept:
-                at = min(width - len(kept), len(block))
-                kept += block[:at]
-                if len(kept) < width:
+            if buffered:
+                at = min(width - len(buffered), len(block))
+                buffered += block[:at]
+                if len(buffered) < width:
                     continue
-                yield memoryview(bytes(kept))
-                kept.clear()
+                yield memoryview(bytes(buffered))
+                buffered.clear()
             while len(block) - at >= width:
                 yield block[at : at + width]
                 at += width
-            kept += block[at:]
-    if kept:
-        yield memoryview(bytes(kept))
+            buffered += block[at:]
+    if buffered:
+        yield memoryview(bytes(buffered))
 
 
 def doubles(dtype: DType, data: memoryview) -> Array:

@@ -122,8 +122,8 @@ class NumericFold:
         )
         if not self._fragments:
             return part
-        whole, fragments = settle(self._fragments, self._layout.nbytes)
-        for element in whole:
+        complete, fragments = settle(self._fragments, self._layout.nbytes)
+        for element in complete:
             part = part.with_element(element)
         return part.with_fragments(fragments)
 
@@ -173,11 +173,11 @@ class NumericFold:
         if self._dtype is DType.F64 or not _F32_SAFE[0] <= absmax <= _F32_SAFE[1]:
             return self._exact_squares(bits, absmax)
         per_word = 4 // bits.itemsize
-        whole = len(bits) // per_word * per_word
-        words = bits[:whole].view(self._np.uint32)
+        full_length = len(bits) // per_word * per_word
+        words = bits[:full_length].view(self._np.uint32)
         if not words.flags.aligned:
             words = self._aligned(words)
-        total = self._exact_squares(bits[whole:], absmax) if whole < len(bits) else 0
+        total = self._exact_squares(bits[full_length:], absmax) if full_length < len(bits) else 0
         for begin in range(0, len(words), WORDS):
             part = words[begin : begin + WORDS]
             total += self._dot(part.view(self._np.float32)) if self._dtype is DType.F32 else self._lanes(part)

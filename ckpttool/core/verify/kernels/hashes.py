@@ -45,7 +45,7 @@ class ChunkedDigest:
     )
 
     def __init__(
-        self, begin: int, *, want_xxh: bool, crc_end: int | None, single: bool = False, whole: bool = True
+        self, begin: int, *, want_xxh: bool, crc_end: int | None, single: bool = False, is_whole_file: bool = True
     ) -> None:
         """Start at byte `begin` of the file.
 
@@ -54,7 +54,7 @@ class ChunkedDigest:
             want_xxh: Whether to hash at all.
             crc_end: First byte that the CRC32 does not cover; None for no CRC32.
             single: Promise that the range stays inside one chunk; it is then hashed once, not twice.
-            whole: Whether to hash the range as a whole, too: that is a second hash of every byte.
+            is_whole_file: Whether to hash the range as a whole, too: that is a second hash of every byte.
         """
         self._begin = self._chunk_begin = self._offset = begin
         self._crc_end = crc_end
@@ -62,7 +62,7 @@ class ChunkedDigest:
         self._done: list[ChunkDigest] = []
         self._single = single
         self._chunk = _new_hash() if want_xxh else None
-        self._whole = _new_hash() if want_xxh and whole and not single else None
+        self._whole = _new_hash() if want_xxh and is_whole_file and not single else None
 
     def feed(self, data: memoryview) -> None:
         """Take the next bytes.
@@ -111,8 +111,8 @@ class ChunkedDigest:
 
     def xxh128(self) -> str | None:
         """Return the hash of everything that was fed; None where it was not asked for."""
-        whole = self._chunk if self._single else self._whole
-        return None if whole is None else whole.hexdigest()
+        digest = self._chunk if self._single else self._whole
+        return None if digest is None else digest.hexdigest()
 
 
 def crc32_of_chunks(chunks: tuple[ChunkDigest, ...]) -> int | None:

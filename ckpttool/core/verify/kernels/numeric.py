@@ -55,8 +55,8 @@ class NumericPartial:
             absmax_bits=max(self.absmax_bits, other.absmax_bits),
             squares=self.squares + other.squares,
         )
-        whole, fragments = settle((*self.fragments, *other.fragments), FLOATS[self.dtype].nbytes)
-        for element in whole:
+        complete, fragments = settle((*self.fragments, *other.fragments), FLOATS[self.dtype].nbytes)
+        for element in complete:
             added = added.with_element(element)
         return added.with_fragments(fragments)
 
@@ -120,19 +120,19 @@ def settle(fragments: Iterable[Fragment], nbytes: int) -> tuple[list[bytes], tup
         fragments: Disjoint; none crosses the border of an element.
         nbytes: Bytes of one element.
     """
-    whole: list[bytes] = []
-    left: list[Fragment] = []
+    complete: list[bytes] = []
+    remaining: list[Fragment] = []
     for offset, data in sorted(fragments):
-        if left and left[-1][0] + len(left[-1][1]) == offset and offset % nbytes:
-            start, before = left.pop()
+        if remaining and remaining[-1][0] + len(remaining[-1][1]) == offset and offset % nbytes:
+            start, before = remaining.pop()
             joined = before + data
         else:
             start, joined = offset, data
         if len(joined) == nbytes:
-            whole.append(joined)
+            complete.append(joined)
         else:
-            left.append((start, joined))
-    return whole, tuple(left)
+            remaining.append((start, joined))
+    return complete, tuple(remaining)
 
 
 def square_units(value: float) -> int:

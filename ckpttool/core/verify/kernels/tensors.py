@@ -69,7 +69,7 @@ def _is_text(name: str) -> bool:
 
 def join_tensors(parts: Sequence[TensorsSeen]) -> TensorsSeen:
     """Return what passes over consecutive parts of a file tell together; a tensor with a gap stays unknown."""
-    whole = [pair for seen_part in parts for pair in seen_part.whole]
+    complete = [pair for seen_part in parts for pair in seen_part.whole]
     by_name: dict[str, TensorPart] = {}
     for part in sorted((part for seen_part in parts for part in seen_part.parts), key=lambda part: part.begin):
         before = by_name.get(part.name)
@@ -77,8 +77,8 @@ def join_tensors(parts: Sequence[TensorsSeen]) -> TensorsSeen:
             by_name[part.name] = _joined(before, part)
         elif not part.begin:
             by_name[part.name] = part
-    whole += [(part.name, _digest(part.nbytes, part.pieces)) for part in by_name.values() if part.end == part.nbytes]
-    return TensorsSeen(whole=tuple(whole))
+    complete += [(part.name, _digest(part.nbytes, part.pieces)) for part in by_name.values() if part.end == part.nbytes]
+    return TensorsSeen(whole=tuple(complete))
 
 
 def _joined(before: TensorPart, after: TensorPart) -> TensorPart:

@@ -97,8 +97,8 @@ def _of_another_kind(reports: Sequence[ShardReport]) -> Iterator[Finding]:
         if mine.keys() <= theirs.keys():
             continue
         for report in kinds[role]:
-            held = theirs[report.schema_hash]
-            if held * mine.total() > mine[report.schema_hash] * theirs.total():
+            matching = theirs[report.schema_hash]
+            if matching * mine.total() > mine[report.schema_hash] * theirs.total():
                 twins = [candidate for candidate in kinds[other] if candidate.schema_hash == report.schema_hash]
                 twin = next((peer for peer in twins if peer.rank == report.rank), twins[0])
                 yield damage(

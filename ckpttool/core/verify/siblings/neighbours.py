@@ -76,10 +76,10 @@ class Neighbours:
         at = own_run.places.get(checkpoint.name, len(own_run.saved))
         before, after = own_run.saved[max(0, at - MOST_SIBLINGS) : at], own_run.saved[at + 1 : at + 1 + MOST_SIBLINGS]
         earlier = [run.saved[: -MOST_SIBLINGS - 1 : -1] for run in islice(training.before(checkpoint.run), 1)]
-        own = (*before[-1:], *after[:1], *before[-2:-1], *after[1:2])
+        order = (*before[-1:], *after[:1], *before[-2:-1], *after[1:2])
         if most == MOST_SIBLINGS:  # of another start one is enough where nothing is open
             earlier = [saved[:1] for saved in earlier]
-        return (*own, *(other for saved in earlier for other in saved))[:most]
+        return (*order, *(other for saved in earlier for other in saved))[:most]
 
     def later_start(self, checkpoint: Checkpoint) -> tuple[Checkpoint, ...]:
         """Return the first checkpoints of the next start after the one that saved a checkpoint."""
@@ -90,8 +90,8 @@ class Neighbours:
     def in_line(self, checkpoint: Checkpoint) -> tuple[list[Checkpoint], list[Checkpoint]]:
         """Return all of the training that were saved before a checkpoint, and all after it, both nearest first."""
         training = self._trainings.get(_kind(checkpoint), _Training())
-        own = training.runs.get(checkpoint.run, _Run())
-        at = own.places.get(checkpoint.name, len(own.saved))
+        own_run = training.runs.get(checkpoint.run, _Run())
+        at = own_run.places.get(checkpoint.name, len(own_run.saved))
         earlier = [other for run in training.before(checkpoint.run) for other in reversed(run.saved)]
         later = [
             other
@@ -99,7 +99,7 @@ class Neighbours:
             if number > checkpoint.run
             for other in training.runs[number].saved
         ]
-        return own.saved[:at][::-1] + earlier, own.saved[at + 1 :] + later
+        return own_run.saved[:at][::-1] + earlier, own_run.saved[at + 1 :] + later
 
     def earlier(self, checkpoint: Checkpoint) -> Checkpoint | None:
         """Return the checkpoint that the training passed before this one; None where none is, or no step is known.

@@ -216,18 +216,18 @@ def parse_slices(data: bytes, *, what: str, most_memory: int = MOST_MEMORY) -> R
         ParseError: As of `parse_metadata_files`.
     """
     storage = get_object(parse_object(data, what=what, most_memory=most_memory), "storage_data", where=what)
-    held: dict[str, dict[Rank, int]] = {}
+    by_tensor: dict[str, dict[Rank, int]] = {}
     for number, (key, places) in enumerate(storage.items()):
         match = re.fullmatch(_SLICE, key)
         if match is None:
             raise ParseError("is no slice of a tensor", where=what, key=key)
-        slices = held.setdefault(match["name"], {})
+        slices = by_tensor.setdefault(match["name"], {})
         for place in as_list(places, where=what, key=key):
             rank = get_int(as_object(place, where=what, key=key), "storage_rank", where=f"{what}: {key}")
             if slices.setdefault(Rank(rank), number) != number:
                 raise ParseError(f"rank {rank} holds two slices", where=what, key=key)
     alike: dict[tuple[tuple[Rank, int], ...], dict[Rank, int]] = {}
-    return RecordedSlices(source=what, slices={name: _shared(slices, alike) for name, slices in held.items()})
+    return RecordedSlices(source=what, slices={name: _shared(slices, alike) for name, slices in by_tensor.items()})
 
 
 def _shared(slices: dict[Rank, int], shared: dict[tuple[tuple[Rank, int], ...], dict[Rank, int]]) -> Mapping[Rank, int]:

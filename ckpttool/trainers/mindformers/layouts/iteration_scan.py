@@ -170,15 +170,15 @@ def _of_one_trainer(checkpoints: list[Checkpoint]) -> list[Checkpoint]:
 
     The last save of a run of that one says its own step, too: as many as the others say were to be made.
     """
-    own = {save.step for save in checkpoints if save.scalars.step == save.step and not by_pynative(save)}
-    if 2 * len(own) < len(checkpoints):
+    own_steps = {save.step for save in checkpoints if save.scalars.step == save.step and not by_pynative(save)}
+    if 2 * len(own_steps) < len(checkpoints):
         return checkpoints
-    return [_with_wrong_step(save) if _is_wrong_beside(save, own) else save for save in checkpoints]
+    return [_with_wrong_step(save) if _is_wrong_beside(save, own_steps) else save for save in checkpoints]
 
 
-def _is_wrong_beside(save: Checkpoint, own: set[Step | None]) -> bool:
+def _is_wrong_beside(save: Checkpoint, own_steps: set[Step | None]) -> bool:
     planned = dict(save.scalars.rest).get(PLANNED_STEPS)
-    return planned is not None and save.scalars.samples is None and planned not in own
+    return planned is not None and save.scalars.samples is None and planned not in own_steps
 
 
 def _with_wrong_step(save: Checkpoint) -> Checkpoint:
@@ -232,7 +232,7 @@ def _extra_safetensors(folder: str, parsed: _Parsed) -> list[Finding]:
     """
     prefix = parsed.prefixes.most_common(1)[0][0]
     start = f"{prefix}-" if prefix else ""
-    own = {f"{start}{role}-{0:07d}-{1:07d}.safetensors" for role in _ROLES}
+    own_names = {f"{start}{role}-{0:07d}-{1:07d}.safetensors" for role in _ROLES}
     return [
         suspect(
             Code.EXTRA_SAFETENSORS,
@@ -242,7 +242,7 @@ def _extra_safetensors(folder: str, parsed: _Parsed) -> list[Finding]:
             remedy=f"move it out of {folder}/, if it is not a part of this checkpoint",
         )
         for name in parsed.safetensors
-        if name not in own
+        if name not in own_names
     ]
 
 

@@ -165,8 +165,8 @@ def checkpoint_name(run: int, position: EpochStep) -> str:
 
 def file_name(prefix: str, rank: int, run: int, position: EpochStep, suffix: str) -> str:
     """Spell a rank's file name as MindFormers does."""
-    own = f"_{run}" if run else ""
-    return f"{prefix}_rank_{rank}{own}-{position}.{suffix}"
+    run_part = f"_{run}" if run else ""
+    return f"{prefix}_rank_{rank}{run_part}-{position}.{suffix}"
 
 
 def shape_of(name: str, rank_token: str) -> str:

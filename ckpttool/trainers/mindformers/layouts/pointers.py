@@ -63,10 +63,10 @@ def metas_naming(checkpoint: Checkpoint) -> dict[str, PointerText]:
     position = epoch_step(checkpoint)
     if position is None:
         return {}
-    own = [(shard.rank, shard.path.rpartition("/")[2]) for shard in checkpoint.shards if shard.rank is not None]
+    own_files = [(shard.rank, shard.path.rpartition("/")[2]) for shard in checkpoint.shards if shard.rank is not None]
     return {
         f"rank_{rank}/meta.json": PointerText(name=file, content=meta_bytes(position, file), like="rank_0/meta.json")
-        for rank, file in own
+        for rank, file in own_files
     }
 
 

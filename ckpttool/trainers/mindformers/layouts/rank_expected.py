@@ -148,19 +148,23 @@ def _folders_without_checkpoint(inventory: Inventory) -> _Waiting | None:
 
 def _own_size(run: RunSummary, runs: Sequence[RunSummary], tree_view: _Shown) -> WorldSize:
     """Count the ranks by what the run's own files and the empty folders show."""
-    own, waiting = run.world_size, tree_view.waiting
+    own_world, waiting = run.world_size, tree_view.waiting
     gathered = tree_view.elsewhere.get((run.prefix, run.run))
-    if gathered is not None and gathered.rank >= max(own, waiting.size.world if waiting else 0):
+    if gathered is not None and gathered.rank >= max(own_world, waiting.size.world if waiting else 0):
         folder = gathered.path.partition("/")[0]
         return _size(gathered.rank + 1, f"{folder} holds a file of rank {gathered.rank}")
-    has_grown = any(later.prefix == run.prefix and later.run > run.run and later.world_size > own for later in runs)
-    if waiting is None or waiting.size.world <= own or has_grown:  # the folder came with the growth
-        return replace(_size(own, f"its highest rank is {own - 1}"), confirmed=False)
+    has_grown = any(
+        later.prefix == run.prefix and later.run > run.run and later.world_size > own_world for later in runs
+    )
+    if waiting is None or waiting.size.world <= own_world or has_grown:  # the folder came with the growth
+        return replace(_size(own_world, f"its highest rank is {own_world - 1}"), confirmed=False)
     world = waiting.size.world
-    if world % own or not waiting.empty.issuperset(range(own, world)):
+    if world % own_world or not waiting.empty.issuperset(range(own_world, world)):
         return waiting.size
-    either = f"{world - own} ranks lost their files, or the training grew to {world} and saved nothing since"
-    remedy = f"pass --world-size {own} if the training had grown and stopped before its first save; else restore them"
+    either = f"{world - own_world} ranks lost their files, or the training grew to {world} and saved nothing since"
+    remedy = (
+        f"pass --world-size {own_world} if the training had grown and stopped before its first save; else restore them"
+    )
     return _size(world, f"{waiting.size.why}; either {either}", remedy)
 
 
@@ -175,14 +179,18 @@ def _expected_of_run(
     for world in evidence:
         if world.declared:
             return replace(run, world_size=world.world_size), _size(world.world_size, world.source)
-    own = _own_size(run, runs, tree_view)
-    own = replace(own, confirmed=own.confirmed or any(world.world_size == own.world for world in evidence))
+    own_size = _own_size(run, runs, tree_view)
+    own_size = replace(
+        own_size, confirmed=own_size.confirmed or any(world.world_size == own_size.world for world in evidence)
+    )
     worlds = [_own_size(other, runs, tree_view).world for other in runs]
     others = [_size(world, f"another run of this tree had {world}") for world in worlds]
     others += [_size(world.world_size, world.source) for world in evidence if not world.confirms]
-    larger = [size for size in others if size.world > own.world and (size.world % own.world or own.world == 1)]
+    larger = [
+        size for size in others if size.world > own_size.world and (size.world % own_size.world or own_size.world == 1)
+    ]
     needed = [_size(world.world_size, world.source, _START_FEWER) for world in evidence if world.at_least]
-    size = max((own, *larger, *needed), key=lambda size: size.world)
+    size = max((own_size, *larger, *needed), key=lambda size: size.world)
     return replace(run, world_size=size.world), size
 
 

@@ -114,7 +114,7 @@ def reference_runs(
     return references
 
 
-def align_runs(own: RunsOf, reference: RunsOf) -> dict[int, int]:
+def align_runs(runs_of: RunsOf, reference: RunsOf) -> dict[int, int]:
     """Match one cohort's run numbers with the reference's.
 
     Later runs stay later. A run goes where it shares most saves; where it shares none or several equally, it keeps
@@ -127,32 +127,32 @@ def align_runs(own: RunsOf, reference: RunsOf) -> dict[int, int]:
     Returns:
         The reference's number for each of the cohort's.
     """
-    by_saves = _align_by_saves(own, reference)
-    by_number = {run: run for run in own}
-    return max(by_number, by_saves, key=lambda aligned: _explained(aligned, own, reference))
+    by_saves = _align_by_saves(runs_of, reference)
+    by_number = {run: run for run in runs_of}
+    return max(by_number, by_saves, key=lambda aligned: _explained(aligned, runs_of, reference))
 
 
-def _explained(aligned: Mapping[int, int], own: RunsOf, reference: RunsOf) -> int:
-    return sum(_shared(own[run], reference.get(number, {})) for run, number in aligned.items())
+def _explained(aligned: Mapping[int, int], runs_of: RunsOf, reference: RunsOf) -> int:
+    return sum(_shared(runs_of[run], reference.get(number, {})) for run, number in aligned.items())
 
 
-def _align_by_saves(own: RunsOf, reference: RunsOf) -> dict[int, int]:
+def _align_by_saves(runs_of: RunsOf, reference: RunsOf) -> dict[int, int]:
     """Match the cohort's runs one after the other, each with the one that it shares most saves with."""
     aligned: dict[int, int] = {}
     floor = -1
     at_floor: set[EpochStep] = set()
-    for run in sorted(own):
-        shared = {number: _shared(own[run], reference[number]) for number in reference if number >= floor}
+    for run in sorted(runs_of):
+        shared = {number: _shared(runs_of[run], reference[number]) for number in reference if number >= floor}
         best = max(
             (number for number in shared if number > floor and shared[number]),
             key=lambda number: (shared[number], number == run, -number),
             default=None,
         )
-        if best is None and shared.get(floor) and at_floor.isdisjoint(own[run]):
+        if best is None and shared.get(floor) and at_floor.isdisjoint(runs_of[run]):
             best = floor
         elif best is None:
             best = max(run, floor + 1)
-        at_floor = {*own[run], *(at_floor if best == floor else ())}
+        at_floor = {*runs_of[run], *(at_floor if best == floor else ())}
         aligned[run] = floor = best
     return aligned
 

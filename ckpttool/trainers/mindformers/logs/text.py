@@ -229,8 +229,8 @@ class _Reader:
             yield self._problem(block, start, "epoch 0, but epochs count from 1")
             return
         values: list[float | None] = []
-        own = self._source.curves and _LM_LOSS.search(line) is not None
-        for field, pattern in (("loss", _LM_LOSS if own else _LOSS), ("global_norm", _NORM)):
+        is_own = self._source.curves and _LM_LOSS.search(line) is not None
+        for field, pattern in (("loss", _LM_LOSS if is_own else _LOSS), ("global_norm", _NORM)):
             step_match = pattern.search(line)
             try:
                 values.append(number(step_match[1]) if step_match else None)
