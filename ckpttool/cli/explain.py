@@ -42,10 +42,10 @@ def explain(code: CodeArgument = None, fmt: FormatOpt = Format.TABLE) -> None:
     Example: ckpttool explain shard-missing
     """
     width = min(WIDTH, shutil.get_terminal_size().columns)
-    word = _of_answers(code or "", width)
-    explanation = None if code is None or word is not None else _find(code)
-    if word is not None:
-        output.result(dumps(word.document) if fmt is Format.JSON else word.text)
+    text = _of_answers(code or "", width)
+    explanation = None if code is None or text is not None else _find(code)
+    if text is not None:
+        output.result(dumps(text.document) if fmt is Format.JSON else text.text)
     elif fmt is Format.JSON:
         output.result(dumps(ckpttool.explain(None if explanation is None else explanation.code).to_dict()))
     else:
@@ -59,9 +59,9 @@ class _Word(NamedTuple):
     document: Document
 
 
-def _of_answers(word: str, width: int) -> _Word | None:
+def _of_answers(code_text: str, width: int) -> _Word | None:
     """Explain an exit code or a verdict; None: it is neither."""
-    ended, verdict = _exit_code(word), _verdict(word)
+    ended, verdict = _exit_code(code_text), _verdict(code_text)
     if ended is not None:
         meanings = _meant_by(ended)
         return _Word(texts.exit_text(ended, meanings, width=width), texts.exit_document(ended, meanings))
@@ -77,12 +77,14 @@ def _find(code: str) -> Explanation:
     return explanation
 
 
-def _verdict(word: str) -> Verdict | None:
-    return next((verdict for verdict in verdicts() if verdict.word == word.strip().lower().replace("_", "-")), None)
+def _verdict(code_text: str) -> Verdict | None:
+    return next(
+        (verdict for verdict in verdicts() if verdict.word == code_text.strip().lower().replace("_", "-")), None
+    )
 
 
-def _exit_code(word: str) -> ExitCode | None:
-    return ExitCode(int(word)) if re.fullmatch("[0-9]{1,3}", word) and int(word) in {*ExitCode} else None
+def _exit_code(code_text: str) -> ExitCode | None:
+    return ExitCode(int(code_text)) if re.fullmatch("[0-9]{1,3}", code_text) and int(code_text) in {*ExitCode} else None
 
 
 def _meant_by(code: int) -> dict[str, str]:
@@ -94,7 +96,7 @@ def _meant_by(code: int) -> dict[str, str]:
     return {name: exits[code] for name, exits in by_command.items() if code in exits}
 
 
-def _no_code(word: str) -> UsageError:
+def _no_code(code_text: str) -> UsageError:
     """Say which codes a word is a part of."""
-    part = [code for code in texts.codes() if word.lower() in code.split("-")][:3]
-    return unknown_word("finding", word, texts.codes(), "`ckpttool explain` lists all codes", part)
+    part = [code for code in texts.codes() if code_text.lower() in code.split("-")][:3]
+    return unknown_word("finding", code_text, texts.codes(), "`ckpttool explain` lists all codes", part)

@@ -84,7 +84,7 @@ class _Group(Group):
     def main(self, *args: Any, **extra: Any) -> Any:  # noqa: ANN401  the base class's signature
         """Run a command line, and end with an exit code and at most one line on stderr; typer prints four."""
         output.ending = output.Ending()
-        words = extra.get("args")
+        arguments = extra.get("args")
         try:
             code = super().main(*args, **{**extra, "standalone_mode": False})
         except typer.TyperException as error:
@@ -92,7 +92,7 @@ class _Group(Group):
             code = ExitCode.USAGE
         except (CkptToolError, OSError) as error:  # before a command was reached: the version cannot be written, say
             code = _report(error, debug=False)
-        if _is_json_asked(sys.argv[1:] if words is None else words):
+        if _is_json_asked(sys.argv[1:] if arguments is None else arguments):
             _print_error_document(int(code or ExitCode.OK))
         sys.exit(code or ExitCode.OK)
 
@@ -116,12 +116,12 @@ class _Group(Group):
         """Import one command."""
         if cmd_name not in COMMANDS:
             return None
-        word = cmd_name.replace("-", "_")
+        attribute = cmd_name.replace("-", "_")
         module = import_module(f"ckpttool.{COMMANDS[cmd_name].module}")
         if hasattr(module, "app"):  # a group of commands
             return typer.main.get_command(module.app)
         single = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
-        single.command(cmd_name, cls=Command)(getattr(module, word))
+        single.command(cmd_name, cls=Command)(getattr(module, attribute))
         return typer.main.get_command(single)
 
     def format_options(self, ctx: Any, formatter: Any) -> None:  # noqa: ANN401  as above
@@ -152,15 +152,15 @@ class _Group(Group):
             _print_version_document()
             raise typer.Exit
         if args[:1] == ["help"]:
-            args = [*(word for word in args[1:] if not word.startswith("-")), "--help"]
+            args = [*(arg for arg in args[1:] if not arg.startswith("-")), "--help"]
         return super().parse_args(ctx, args)
 
 
-def _is_json_asked(words: Sequence[str]) -> bool:
+def _is_json_asked(arguments: Sequence[str]) -> bool:
     """Tell whether a command line, which need not be one that can be read, asks for JSON."""
-    before_dashes = list(words[: words.index("--")] if "--" in words else words)
-    forms = [word.removeprefix("--format=") for word in before_dashes if word.startswith("--format=")]
-    forms += [form for word, form in pairwise(before_dashes) if word == "--format"]
+    before_dashes = list(arguments[: arguments.index("--")] if "--" in arguments else arguments)
+    forms = [argument.removeprefix("--format=") for argument in before_dashes if argument.startswith("--format=")]
+    forms += [form for argument, form in pairwise(before_dashes) if argument == "--format"]
     return "--json" in before_dashes or (forms or [os.environ.get("CKPTTOOL_FORMAT", "")])[-1] == "json"
 
 
@@ -199,9 +199,9 @@ def _report(error: Exception, *, debug: bool) -> ExitCode:
         return ExitCode.FAILED
     kind = type(error).__name__
     tracker = _tracker()
-    asked = "Whoever gave you ckpttool wants to see" if tracker is None else f"Please report it at {tracker}, with"
+    request = "Whoever gave you ckpttool wants to see" if tracker is None else f"Please report it at {tracker}, with"
     output.error(
-        f"ckpttool itself failed ({kind}: {error}): a bug. {asked} what `ckpttool --debug …` and "
+        f"ckpttool itself failed ({kind}: {error}): a bug. {request} what `ckpttool --debug …` and "
         "`ckpttool --version` print"
     )
     return ExitCode.FAILED
@@ -241,8 +241,8 @@ def _print_version_document() -> None:
     output.result(dumps({"schema": "ckpttool/version/1", "version": __version__, "python": python, "platform": system}))
 
 
-def _print_version(*, wanted: bool) -> None:
-    if wanted:
+def _print_version(*, is_requested: bool) -> None:
+    if is_requested:
         output.result(f"ckpttool {__version__}")
         raise typer.Exit
 
@@ -255,7 +255,7 @@ def _options(
         typer.Option(
             "--version",
             "-V",
-            callback=lambda value: _print_version(wanted=value),
+            callback=lambda value: _print_version(is_requested=value),
             is_eager=True,
             help="Show the version and exit.",
         ),

@@ -118,9 +118,9 @@ class ProbeOptions:
 
 
 def _formats(text: str) -> tuple[Fp8Format, ...]:
-    operand, _, words = text.partition("=")
+    operand, _, fields = text.partition("=")
     formats = {format_.value: format_ for format_ in Fp8Format}
-    named = words.split(",")
+    named = fields.split(",")
     if operand != "weight" or not set(named) <= set(formats) or len(set(named)) < len(named):
         raise UsageError(f"--format-of takes weight=e4m3, weight=e5m2 or weight=e4m3,e5m2, not {text!r}")
     return tuple(formats[word] for word in named)
@@ -165,7 +165,7 @@ def probe(
     raise typer.Exit(show(replace(answer, most_rows=top), fmt))
 
 
-def _assert_numbers_replaceable(path: str, asked: str | None) -> None:
+def _assert_numbers_replaceable(path: str, requested: str | None) -> None:
     """Refuse a target that is not ours, before a checkpoint is read for what cannot be written.
 
     Raises:
@@ -174,10 +174,10 @@ def _assert_numbers_replaceable(path: str, asked: str | None) -> None:
     """
     from ckpttool.core.domain.question import TreeQuestion
 
-    root = root_of(TreeQuestion(path=asked))
-    if (asked is not None and same_file(path, asked)) or (root is not None and lies_under(path, root)):
+    root = root_of(TreeQuestion(path=requested))
+    if (requested is not None and same_file(path, requested)) or (root is not None and lies_under(path, root)):
         raise UsageError(f"--stats {path!r} lies in the checkpoint tree, in which nothing is changed")
-    assert_replaceable(path, option="--stats", is_ours=_holds_probe, what="numbers")
+    assert_replaceable(path, option="--stats", is_ours=_holds_probe, purpose="numbers")
 
 
 def _holds_probe(source: ByteSource) -> bool:

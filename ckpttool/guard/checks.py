@@ -126,8 +126,8 @@ def _disagreement(disagreement: Disagreement) -> str:
         if disagreement.count > len(disagreement.parameters)
         else ""
     )
-    whose = f": another one on {on_ranks(disagreement.ranks)}" if disagreement.ranks else ""
-    return f"weights differ from rank to rank{whose}, in {names}{more}"
+    on_which = f": another one on {on_ranks(disagreement.ranks)}" if disagreement.ranks else ""
+    return f"weights differ from rank to rank{on_which}, in {names}{more}"
 
 
 def refuse_settings(output: object, policy: object, scaler: object, capture: object, step: object) -> None:

@@ -110,5 +110,5 @@ class Deciding:
         if decision is not None:
             return decision
         # The other ranks settled the same numbers, and drop where any rank wanted to.
-        wanted = self._mode is GuardMode.ACT and (proposal.action is not Action.APPLY or not proposal.is_finite)
-        return Decision(action=Action.SKIP if wanted else Action.APPLY)
+        must_wait = self._mode is GuardMode.ACT and (proposal.action is not Action.APPLY or not proposal.is_finite)
+        return Decision(action=Action.SKIP if must_wait else Action.APPLY)

@@ -121,9 +121,9 @@ class Objects:
         except RuntimeError as error:
             raise UsageError(f"the model is not the one that was saved: {error}") from None
         self._load_optimizer(tree)
-        for what, stateful in (("scheduler", self.scheduler), ("scaler", self.scaler), ("loader", self.loader)):
+        for part, stateful in (("scheduler", self.scheduler), ("scaler", self.scaler), ("loader", self.loader)):
             if stateful is not None:
-                _stateful(stateful).load_state_dict(tree[what])
+                _stateful(stateful).load_state_dict(tree[part])
         if self.guard is not None:
             self.guard.restore(tree["guard"])
         for name, value in tree["extra"].items():
@@ -138,14 +138,14 @@ class Objects:
                 "the optimizer has other parameters, or in another order, than the one that was saved: "
                 f"{_first_difference(tree['parameters'], self._parameter_names())}"
             )
-        for what, stateful in (("scheduler", self.scheduler), ("scaler", self.scaler), ("loader", self.loader)):
-            if stateful is not None and tree[what] is None:
+        for part, stateful in (("scheduler", self.scheduler), ("scaler", self.scaler), ("loader", self.loader)):
+            if stateful is not None and tree[part] is None:
                 raise UsageError(
-                    f"the checkpoint was saved without a {what}, and it is to be resumed with one: resume without, and "
+                    f"the checkpoint was saved without a {part}, and it is to be resumed with one: resume without, and "
                     "make it for what comes after"
                 )
-            if stateful is None and tree[what] is not None:
-                raise _gone(what)
+            if stateful is None and tree[part] is not None:
+                raise _gone(part)
         if self.guard is None and tree["guard"] is not None:  # the other way round the guard says that it is blind
             raise _gone("guard")
         if missing := sorted(self.extra.keys() - tree["extra"].keys()):
@@ -187,9 +187,9 @@ def _stateful(loader: object) -> Stateful:
     return loader
 
 
-def _gone(what: str) -> UsageError:
+def _gone(part: str) -> UsageError:
     return UsageError(
-        f"the checkpoint was saved with a {what}, and it is to be resumed without one: hand one over, as it was saved"
+        f"the checkpoint was saved with a {part}, and it is to be resumed without one: hand one over, as it was saved"
     )
 
 

@@ -254,7 +254,7 @@ def _parsed(layout: SaveLayout, tensors: dict[str, Tensor], world_size: int) -> 
     if OWN_STATE not in tensors:
         raise ParseError(f"there is no {OWN_STATE}")
     text = tensors[OWN_STATE].numpy().tobytes()
-    document = parse_object(text, what=OWN_STATE, limit=_STATE_LIMIT, most_memory=OWN_MEMORY)
+    document = parse_object(text, where=OWN_STATE, limit=_STATE_LIMIT, most_memory=OWN_MEMORY)
     if (schema := get_str(document, "schema")) != STATE_SCHEMA:
         raise ParseError(f"expected {STATE_SCHEMA}, found {schema!a:.80}")
     if (saved_by := get_int(document, "world_size")) != world_size:

@@ -97,12 +97,12 @@ class _Reader:
         return torch.Size(_integers(tree, "size"))
 
     def _float(self, tree: JsonObject) -> object:
-        word = get_str(tree, "float")
-        if word in _WORDS:
-            return float(word)
-        if _NAN_BITS.fullmatch(word) is None:
-            raise ParseError(f"expected bits of a NaN, found {word!a:.40}")
-        value: float = struct.unpack(">d", bytes.fromhex(word))[0]
+        text = get_str(tree, "float")
+        if text in _WORDS:
+            return float(text)
+        if _NAN_BITS.fullmatch(text) is None:
+            raise ParseError(f"expected bits of a NaN, found {text!a:.40}")
+        value: float = struct.unpack(">d", bytes.fromhex(text))[0]
         return value
 
     def _bytes(self, tree: JsonObject) -> object:
@@ -139,7 +139,7 @@ class _Reader:
             stride=_integers(tree, "stride"),
             mesh_shape=_integers(tree, "mesh_shape"),
             mesh_names=tuple(as_str(name) for name in get_list(tree, "mesh_names")),
-            placements=tuple(_placement(word) for word in get_list(tree, "placements")),
+            placements=tuple(_placement(placement) for placement in get_list(tree, "placements")),
             device_type=get_str(tree, "device_type"),
         )
 
@@ -178,18 +178,18 @@ class _Reader:
 def _read_array_type(tree: JsonObject, key: str) -> np.dtype[Any]:
     import numpy as np
 
-    word = get_str(tree, key)
-    if ARRAY_TYPE.fullmatch(word) is None:
-        raise ParseError(f"expected the type of an array, found {word!a:.40}")
-    return np.dtype(word)
+    text = get_str(tree, key)
+    if ARRAY_TYPE.fullmatch(text) is None:
+        raise ParseError(f"expected the type of an array, found {text!a:.40}")
+    return np.dtype(text)
 
 
 def _integers(tree: JsonObject, key: str) -> tuple[int, ...]:
     return tuple(as_int(value, minimum=0) for value in get_list(tree, key))
 
 
-def _placement(word: Json) -> str:
-    text = as_str(word)
+def _placement(placement: Json) -> str:
+    text = as_str(placement)
     if _PLACEMENT.fullmatch(text) is None:
         raise ParseError(f"expected a placement, found {text!a:.40}")
     return text

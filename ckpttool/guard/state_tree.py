@@ -237,10 +237,10 @@ def _type_name(value: object) -> str:
 
 def _below(path: str, key: object) -> str:
     """Return the way to what a dict has under a key."""
-    word = key if isinstance(key, str) else f"{key!r:.40}" if isinstance(key, (bool, float, bytes)) else _type_name(key)
+    name = key if isinstance(key, str) else f"{key!r:.40}" if isinstance(key, (bool, float, bytes)) else _type_name(key)
     if isinstance(key, int) and not isinstance(key, bool):
-        word = str(_short(key, path))
-    return f"{path}.{word}" if path else word
+        name = str(_short(key, path))
+    return f"{path}.{name}" if path else name
 
 
 def _short(value: int, path: str) -> int:
@@ -264,8 +264,8 @@ def _text(value: str, path: str) -> str:
 
 def _float_word(value: float) -> str:
     """Spell what JSON has no number for; a NaN with another payload than usual by its bits."""
-    word, bits = str(value), struct.pack(">d", value)
-    return word if struct.pack(">d", float(word)) == bits else bits.hex()
+    text, bits = str(value), struct.pack(">d", value)
+    return text if struct.pack(">d", float(text)) == bits else bits.hex()
 
 
 def _array_type(dtype: np.dtype[Any], path: str) -> str:

@@ -127,8 +127,8 @@ def replay(
 
     Example: ckpttool replay output/log/rank_0/info.log --policy skip --threshold 3.0
     """
-    wanted = ckpttool.LogQuestion(patterns=tuple(logs), columns=columns)
-    question = policy.question(wanted, spike(around_spike, every=every))
+    log_question = ckpttool.LogQuestion(patterns=tuple(logs), columns=columns)
+    question = policy.question(log_question, spike(around_spike, every=every))
     tree = None if health_timeline is None else ckpttool.scan(ckpttool.TreeQuestion(path=health_timeline, sizes=True))
     if tree is not None:
         say_tree(tree, quiet=quiet, verbose=verbose)

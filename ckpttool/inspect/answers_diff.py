@@ -111,7 +111,7 @@ def _headline(answer: Difference) -> Text:
     by_word = dict.fromkeys(_WORDS, 0)
     for change in answer.tensors:
         by_word[change.what[0]] += 1
-    counts = [f"{by_word[word]} {text}" for word, text in _WORDS.items() if by_word[word]]
+    counts = [f"{by_word[kind]} {text}" for kind, text in _WORDS.items() if by_word[kind]]
     of = len({row.name for side in (answer.a, answer.b) for row in side.tensors})
     if counts:
         return line(f"of {counted(of, 'tensor')} {', '.join(counts)}", style="bold yellow")
@@ -202,8 +202,8 @@ def _tensors(answer: Difference) -> RenderableType:
     with_words = set(changes) != {_MOVED}
     headers = [("TENSOR", 0), *((("CHANGE", 0),) if with_words else ()), *(_OF_NUMBERS if with_numbers else ())]
     rows = []
-    for change, word in zip(answer.tensors[: answer.most_rows], changes, strict=False):
-        cells: list[str | Text] = [named(change.name), *((word,) if with_words else ())]
+    for change, change_text in zip(answer.tensors[: answer.most_rows], changes, strict=False):
+        cells: list[str | Text] = [named(change.name), *((change_text,) if with_words else ())]
         cells += _numbers(change.movement) if with_numbers else ()
         rows.append(cells)
     return Columns(headers, rows)

@@ -124,15 +124,15 @@ def compare_shard(  # noqa: PLR0913  what may be asked, by keyword
         OSError: The disk did not answer, or the file was cut meanwhile.
     """
     observed, opened = opened_shard(task, source)
-    wanted: dict[str, list[TensorEntry]] = defaultdict(list)
+    entries_by_path: dict[str, list[TensorEntry]] = defaultdict(list)
     if worst(observed.report.findings) < Severity.DAMAGE:
         for entry in opened.entries:
             path = others.by_file.get(task.path) or others.by_tensor.get((task.rank, entry.name))
             if path is not None and elements_in(entry.shape) and is_asked(entry.name, patterns):
-                wanted[path].append(entry)
+                entries_by_path[path].append(entry)
     distances: list[Distance] = []
     findings: list[Finding] = []
-    for path, entries in wanted.items():
+    for path, entries in entries_by_path.items():
         compare = partial(_beside, ours=source, entries=entries, numerics=numerics)
         beside = check(others.tasks[path], compare=compare, passed=passed)
         compared = beside.seen(ShardDistances)

@@ -47,9 +47,9 @@ def kind_of(name: str) -> str:
 
     The words are those that optimizers themselves give their states; every trainer puts them between dots.
     """
-    words = re.split(r"[./]", whole_name(name))
-    moment = next((word for word in words if word in _MOMENTS), None)
-    return moment or ("optimizer state" if not _STATE.isdisjoint(words) else WEIGHTS)
+    parts = re.split(r"[./]", whole_name(name))
+    moment = next((part for part in parts if part in _MOMENTS), None)
+    return moment or ("optimizer state" if not _STATE.isdisjoint(parts) else WEIGHTS)
 
 
 def whole_name(name: str) -> str:
@@ -109,16 +109,16 @@ class Gathering:
             findings: What is wrong with them.
         """
         rows = self._rows()
-        asked = [row for row in rows if is_asked(row.name, self._patterns)]
+        selected = [row for row in rows if is_asked(row.name, self._patterns)]
         return Contents(
             inventory=inventory,
             checkpoint=checkpoint.name,
             step=checkpoint.step,
             file=file,
             files=tuple(sorted(self._files, key=lambda row: (_SHARED if row.rank is None else row.rank, row.path))),
-            tensors=tuple(asked),
-            left_out=len(rows) - len(asked),
-            parameters=sum(row.elements for row in asked if _is_parameter(row)),
+            tensors=tuple(selected),
+            left_out=len(rows) - len(selected),
+            parameters=sum(row.elements for row in selected if _is_parameter(row)),
             scalars=tuple(self._scalars()),
             findings=tuple(findings),
         )

@@ -135,7 +135,7 @@ def compared(
     uncompared = 0
     for name in {**before, **after}:
         row, other = before.get(name), after.get(name)
-        what = _what(row, other, same_ranks=same_ranks)
+        differences = _what(row, other, same_ranks=same_ranks)
         if (
             row is not None
             and other is not None
@@ -143,14 +143,14 @@ def compared(
             and row.elements
             and name not in scalars
         ):
-            what += () if distances.equal.get(name, True) else ("values",)
+            differences += () if distances.equal.get(name, True) else ("values",)
             # Whoever compared half of the ranks cannot say that a tensor is the same.
-            uncompared += not what and distances.pairs[name] < max(row.files, other.files)
-        if what:
+            uncompared += not differences and distances.pairs[name] < max(row.files, other.files)
+        if differences:
             change = TensorChange(
                 name=name,
                 kind=kind_of(name),
-                what=what,
+                what=differences,
                 before=_held(row),
                 after=_held(other),
                 movement=movements.get(name),
@@ -178,14 +178,14 @@ def _what(row: TensorRow | None, other: TensorRow | None, *, same_ranks: bool) -
     if row is None or other is None:
         return ("added",) if row is None else ("gone",)
     ours, theirs = _variants(row), _variants(other)
-    words = (
+    differences = (
         ("dtype", {dtype for dtype, _ in ours} != {dtype for dtype, _ in theirs}),
         ("shape", {shape for _, shape in ours} != {shape for _, shape in theirs}),
         # Where the worlds have other sizes, every tensor is on other ranks.
         ("ranks", same_ranks and _held(row) != _held(other)),
     )
-    kinds = tuple(word for word, differs in words if differs)
-    return kinds if len(kinds) == 1 else tuple(word for word in kinds if word != "ranks")
+    kinds = tuple(kind for kind, differs in differences if differs)
+    return kinds if len(kinds) == 1 else tuple(kind for kind in kinds if kind != "ranks")
 
 
 def _variants(row: TensorRow) -> set[tuple[str, Shape]]:
@@ -208,7 +208,7 @@ def _ranks(contents: Contents) -> set[Rank]:
 def _oddness(change: TensorChange) -> tuple[object, ...]:
     """Return the key that puts the oddest first: what is there on one side alone, then another form, then NaN."""
     movement = change.movement
-    grave = min(_GRAVEST.index(word) for word in change.what)
+    grave = min(_GRAVEST.index(kind) for kind in change.what)
     if movement is None:
         return grave, True, 0.0, as_counted(change.name)
     far = movement.times_median if movement.times_median is not None else movement.relative

@@ -47,7 +47,7 @@ def document(answer: PartWritten) -> Document:
         "path": answer.path,
         "bytes": answer.nbytes,
         "found": answer.found,
-        "shards": {word.value: count for word, count in answer.words},
+        "shards": {verdict_word.value: count for verdict_word, count in answer.words},
         **({} if answer.sealings is None else {"seals": [*map(of_one, reversed(answer.sealings))]}),
     }
 
@@ -56,13 +56,14 @@ def table(answer: PartWritten) -> RenderableType:
     """Say what was looked at and how it looks from here, and what to do with the part."""
     seat = answer.seat
     good = {VerdictWord.VERIFIED, VerdictWord.AGREED, VerdictWord.STRUCT_OK}
-    is_good = all(word in good for word, _ in answer.words)
-    counts = ", ".join(f"{count} {word.value}" for word, count in answer.words)
-    what = f"{counted(answer.shards, 'shard')} ({counts})" if answer.shards else "no shards"
+    is_good = all(verdict_word in good for verdict_word, _ in answer.words)
+    counts = ", ".join(f"{count} {verdict_word.value}" for verdict_word, count in answer.words)
+    subject = f"{counted(answer.shards, 'shard')} ({counts})" if answer.shards else "no shards"
     where = seat.root if answer.found else f"{seat.root}, where there is no tree that ckpttool knows"
     return stack(
         line(
-            f"Part {seat.number} of {seat.of}, {seat.host}: {what} in {where}", style="bold" if is_good else "bold red"
+            f"Part {seat.number} of {seat.of}, {seat.host}: {subject} in {where}",
+            style="bold" if is_good else "bold red",
         ),
         line(f"written to {quote(answer.path)}, {counted(answer.nbytes, 'byte')}"),
         *map(_sealed, answer.sealings or ()),

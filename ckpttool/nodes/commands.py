@@ -184,7 +184,7 @@ def _ranks(which: WhichOptions) -> tuple[Rank, ...] | None:
     for run in which.ranks.split(","):
         first, dash, last = run.partition("-")
         numbers = [first, last if dash else first]
-        if not all(word.isascii() and word.isdigit() and len(word) <= _MOST_DIGITS for word in numbers):
+        if not all(number.isascii() and number.isdigit() and len(number) <= _MOST_DIGITS for number in numbers):
             raise UsageError(f"--ranks takes A-B or numbers, such as 0-7 or 0,2,4, not {which.ranks!r}")
         ranks.update(range(int(numbers[0]), int(numbers[1]) + 1))
     if not ranks:

@@ -113,12 +113,12 @@ def parts_of_nodes(question: PartQuestion) -> Iterator[PartWritten | IncompleteE
     if question.run is None:
         question = replace(question, run=time.strftime("ray-%Y%m%dT%H%M%SZ", time.gmtime()))
     run = run_of(question, None)
-    nodes, dead, asked = cluster.nodes, cluster.dead, replace(question, tree=tree, run=run)
+    nodes, dead, requested = cluster.nodes, cluster.dead, replace(question, tree=tree, run=run)
     of = len(nodes) + len(dead)
     places = [place_of(question.out, name_of(run, at + 1, of), tree.path or "", of=of) for at in range(of)]
     if len(set(places)) < of:
         raise UsageError(f"--out {question.out}: each of {of} nodes has a part: name a folder, and end it with /")
-    calls = [(node, (__version__, asked, at + 1, of)) for at, (node, _) in enumerate(nodes)]
+    calls = [(node, (__version__, requested, at + 1, of)) for at, (node, _) in enumerate(nodes)]
     answers = zip(cluster.on_nodes(part_on_node, calls), (host for _, host in nodes), strict=True)
     for at, (answer, host) in enumerate(chain(answers, (("it is dead", host) for host in dead))):
         if isinstance(answer, str):
@@ -353,4 +353,4 @@ def _spelled(seat: Seat, view: Seen) -> bytes:
 
 def _words(view: Seen) -> tuple[tuple[VerdictWord, int], ...]:
     counts = Counter(report.word for report in view.reports.values())
-    return tuple((word, counts[word]) for word in VerdictWord if counts[word])
+    return tuple((verdict_word, counts[verdict_word]) for verdict_word in VerdictWord if counts[verdict_word])

@@ -93,10 +93,10 @@ def _headline(healing: Healing) -> Text:
         return line(f"{name}: {sick} missing or damaged, and no copy is proven", style="bold red")
     if healing.refusals:
         return line(f"Refused: {name} has a proven copy of {able} of {sick}, and nothing was changed", style="bold red")
-    what = ("is" if able == 1 else "are") + " rebuilt" if healing.applied else "can be rebuilt"
+    verb = ("is" if able == 1 else "are") + " rebuilt" if healing.applied else "can be rebuilt"
     of = sick if able == len(healing.shards) else f"{able} of {sick}"
     style = "bold green" if able == len(healing.shards) else "bold yellow"
-    return line(f"{name}: {of} {what} from a copy", style=style)
+    return line(f"{name}: {of} {verb} from a copy", style=style)
 
 
 def _outcome(healing: Healing) -> Iterator[Text]:
@@ -112,8 +112,8 @@ def _told(shard: ShardHealing, *, done: bool) -> Iterator[Text]:
     if shard.donor is None:
         return
     verb = "rebuilt" if done else "can be rebuilt"
-    what = verb if shard.tensor is None else f"{shown(shard.tensor)} {verb}"
-    yield line(f"  {what} from rank {shard.donor.rank}: {_same(shard.donor)};")
+    predicate = verb if shard.tensor is None else f"{shown(shard.tensor)} {verb}"
+    yield line(f"  {predicate} from rank {shard.donor.rank}: {_same(shard.donor)};")
     yield line(f"  {_trust(shard.donor)}")
 
 

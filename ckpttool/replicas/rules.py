@@ -118,8 +118,8 @@ def _healing(sick: Sick, now: Mapping[Place, ShardReport], evidence: Evidence, o
             why = max(report.findings, key=lambda finding: finding.severity).message
             against.append(f"rank {place[0]} is doubted itself: {why}")
         elif evidence.held(report) is None:
-            what = "its tensors could not all be read" if order.tensor is None else f"it has no tensor {order.tensor}"
-            against.append(f"rank {place[0]} tells nothing: {what}")
+            reason = "its tensors could not all be read" if order.tensor is None else f"it has no tensor {order.tensor}"
+            against.append(f"rank {place[0]} tells nothing: {reason}")
         elif isinstance(proof := evidence.of(sick.place, place, report), str):
             against.append(proof)
         else:
@@ -315,10 +315,10 @@ def with_healing(rejected: Iterable[Rejection], advice: Finding) -> tuple[Reject
     )
 
 
-def _healed_by(way: Finding, reason: Finding) -> Finding:
+def _healed_by(advice: Finding, reason: Finding) -> Finding:
     if reason.severity is Severity.NOTE:
         return reason
-    command, would = str(way.remedy), way.message
+    command, would = str(advice.remedy), advice.message
     is_proven = would.startswith(command.removesuffix(" --apply"))
     remedy = would.replace(command.removesuffix(" --apply"), command, 1) if is_proven else f"{command}: {would}"
     return replace(reason, remedy=remedy)

@@ -243,8 +243,8 @@ class Evidence(NamedTuple):
         Between two starts of a training ranks may change places, and what nobody trained yet is equal by chance: both
         show in the ranks that can still be asked.
         """
-        asked = saved.name, role, schema
-        if asked not in self.steady:
+        key = saved.name, role, schema
+        if key not in self.steady:
             pairs = [
                 (now, then.held)
                 for place, report in self.now.items()
@@ -253,10 +253,10 @@ class Evidence(NamedTuple):
                 if report.schema_hash == then.schema == schema
             ]
             columns = ({(now[name], then[name]) for now, then in pairs} for name in (pairs[0][0] if pairs else ()))
-            self.steady[asked] = saved.step != _BEGINNING and all(
+            self.steady[key] = saved.step != _BEGINNING and all(
                 len(both) == len({now for now, _ in both}) == len({then for _, then in both}) for both in columns
             )
-        return self.steady[asked]
+        return self.steady[key]
 
     def _rest_agrees(self, sick: Place, now: ShardReport, then: ShardReport) -> bool:
         """Tell whether what is whole of a damaged file changed as the donor's did, since a witness of the same run.

@@ -113,8 +113,8 @@ def _may_all_have_copies(tree: Tree, other: Checkpoint, sick: Sequence[Sick]) ->
         else {Rank(report.rank + sign * 2**power) for power in range(13) for sign in (-1, 1)}
         for report in sick[:_MOST_ASKED]
     }
-    wanted = {(rank, role) for (own_rank, role), ranks in near.items() for rank in (own_rank, *ranks)}
-    shards = tuple(shard for shard in other.shards if (shard.rank, shard.role) in wanted)
+    places = {(rank, role) for (own_rank, role), ranks in near.items() for rank in (own_rank, *ranks)}
+    shards = tuple(shard for shard in other.shards if (shard.rank, shard.role) in places)
     tasks = plan_checks(tree.inventory.root, replace(other, shards=shards), Level.STRUCTURE)
     reports = {
         (report.rank, report.role): (report.schema_hash, report.tail_hash)

@@ -123,7 +123,7 @@ def _assert_page_replaceable(path: str, form: PageForm, *, tree: TreeQuestion, a
         raise UsageError(f"--output {path!r} lies in the checkpoint tree, in which nothing is changed")
     begins = _PAGES[form.value]
     assert_replaceable(
-        path, option="--output", is_ours=whole(lambda text: begins.match(text) is not None), what="report"
+        path, option="--output", is_ours=whole(lambda text: begins.match(text) is not None), purpose="report"
     )
 
 

@@ -142,8 +142,8 @@ def _settings(question: ReportQuestion) -> Iterator[tuple[str, str]]:
     for name in ("name", "prefix", "before", "allow_renames", "allow_weights_only", "require_health", "ignore_health"):
         value = getattr(choice, name)
         if value != getattr(usual, name):
-            words = name.replace("_", " ")
-            asked_for.append(words if value is True else f"{words} {value}")
+            title = name.replace("_", " ")
+            asked_for.append(title if value is True else f"{title} {value}")
     if question.data.new_global_batch is not None:
         asked_for.append(f"batches of {question.data.new_global_batch} samples from now on")
     if asked_for:

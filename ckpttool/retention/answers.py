@@ -122,11 +122,11 @@ def _headline(pruning: Pruning) -> Text:
         return line(text, style="bold red")
     if not going:
         return line(f"Nothing goes: {_stay(fates)}", style="bold green")
-    what = f"{going} of {fates} checkpoints, {size(pruning.freed)}"
+    summary = f"{going} of {fates} checkpoints, {size(pruning.freed)}"
     if pruning.refusals:
-        return line(f"Refused: {what} could go, but nothing was changed", style="bold red")
+        return line(f"Refused: {summary} could go, but nothing was changed", style="bold red")
     action = ("deleted" if not pruning.order.trash_days else "moved to the trash") if pruning.applied else "would go"
-    return line(f"{what}: {action}; {_stay(fates - going)}", style="bold green")
+    return line(f"{summary}: {action}; {_stay(fates - going)}", style="bold green")
 
 
 def _stay(number: int) -> str:
@@ -153,11 +153,11 @@ class _FateTable:
         table.add_column("WHY")
         for fate in self._fates:
             checkpoint = fate.checkpoint
-            word = line(self._go, style="yellow") if fate.goes else line("keep", style="green")
+            cell = line(self._go, style="yellow") if fate.goes else line("keep", style="green")
             step = "?" if checkpoint.step is None else str(checkpoint.step)
             verdict = "–" if fate.word is None else fate.word.value
             middle = () if narrow else (step, size(checkpoint.nbytes), verdict, checkpoint.health.value)
-            table.add_row(word, line(shown(checkpoint.name)), *middle, line(shown(fate.because)))
+            table.add_row(cell, line(shown(checkpoint.name)), *middle, line(shown(fate.because)))
         yield whole_words(table)
 
 

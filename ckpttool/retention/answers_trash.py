@@ -83,10 +83,10 @@ def _headline(trash: Trash) -> Text:
         return line(f"{number} in the trash, {size(_sum(trash.content))}", style="bold green")
     if not trash.taken:
         return line(f"Nothing goes: {number} in the trash, none old enough", style="bold green")
-    what = f"{len(trash.taken)} of {number} in the trash, {size(_sum(trash.taken))}"
+    summary = f"{len(trash.taken)} of {number} in the trash, {size(_sum(trash.taken))}"
     if trash.interrupted:
-        return line(f"Refused: {what} could go, but nothing was changed", style="bold red")
-    return line(f"{what}: {'deleted' if trash.applied else 'would be deleted'}", style="bold green")
+        return line(f"Refused: {summary} could go, but nothing was changed", style="bold red")
+    return line(f"{summary}: {'deleted' if trash.applied else 'would be deleted'}", style="bold green")
 
 
 def _rows(trash: Trash, listed: tuple[InTrash, ...]) -> RenderableType:
@@ -105,11 +105,11 @@ def _rows(trash: Trash, listed: tuple[InTrash, ...]) -> RenderableType:
     if times:
         table.add_column("UNTIL (UTC)", no_wrap=True)
     for save in reversed(listed):
-        word = line("gone" if trash.applied else "go", style="yellow") if save.taken else line("keep", style="green")
+        cell = line("gone" if trash.applied else "go", style="yellow") if save.taken else line("keep", style="green")
         name = save.name if named[save.name] == 1 else save.folder
         step = "?" if save.step is None else str(save.step)
         until = (to_the_minute(_expires(trash, save) or ""),) if times else ()
-        first = (word,) if empties else ()
+        first = (cell,) if empties else ()
         prefix = (line("?" if save.prefix is None else shown(save.prefix)),) if prefixes else ()
         table.add_row(
             *first, line(shown(name)), *prefix, step, size(save.nbytes), to_the_minute(_at(save.since)), *until

@@ -145,12 +145,12 @@ def prune(
 
     Example: ckpttool prune ./output/checkpoint --keep-last 3 --keep-every 10000
     """
-    policy, asked = keep.policy(), order.order()
+    policy, prune_order = keep.policy(), order.order()
 
     def ask(path: str | None) -> Pruning:
         question = tree.question(config=config, path=path)
         with progress.watched(quiet=quiet):
-            pruning = ckpttool.prune(question, policy, asked, waiting=None if quiet else _say)
+            pruning = ckpttool.prune(question, policy, prune_order, waiting=None if quiet else _say)
         output.looking_at(pruning.resolved_from, quiet=quiet)
         return pruning
 

@@ -37,13 +37,13 @@ Name = Annotated[
 def _words(ctx: typer.Context, more: list[str] | None) -> list[str]:
     """Return what stands behind NAME, and at last the DIR that a variable or a file says, where nobody typed one."""
     settings: Any = ctx.default_map
-    path, words = ctx.params["path"], [*(more or ())]
+    path, arguments = ctx.params["path"], [*(more or ())]
     if path is not None and "path" not in settings.places:
-        words = [path, *words]  # or one more name, in the place of DIR
-        path = None if _is_place(ctx.params["name"]) or _is_place(words[-1]) else settings.get("path")
+        arguments = [path, *arguments]  # or one more name, in the place of DIR
+        path = None if _is_place(ctx.params["name"]) or _is_place(arguments[-1]) else settings.get("path")
     ctx.params["path"] = None
     # Whatever it is called, it is no name; a Path would drop the dot.
-    return words if path is None else [*words, os.path.join(os.curdir, path)]
+    return arguments if path is None else [*arguments, os.path.join(os.curdir, path)]
 
 
 MoreNames = Annotated[
@@ -137,16 +137,16 @@ def restore(
     )
 
 
-def _sorted_out(words: list[str]) -> tuple[str | None, list[str]]:
+def _sorted_out(arguments: list[str]) -> tuple[str | None, list[str]]:
     """Tell DIR from the names before or behind it: it is there, or is spelled as a path."""
     for place in (-1, 0):
-        if len(words) > 1 and _is_place(words[place]):
-            return words.pop(place), words
-    return None, words
+        if len(arguments) > 1 and _is_place(arguments[place]):
+            return arguments.pop(place), arguments
+    return None, arguments
 
 
-def _is_place(word: str) -> bool:
-    return os.sep in word or os.path.lexists(word)
+def _is_place(argument: str) -> bool:
+    return os.sep in argument or os.path.lexists(argument)
 
 
 @app.command(cls=Command)

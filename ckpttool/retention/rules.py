@@ -88,8 +88,8 @@ class _Candidate:
 class _Count:
     """Proven good checkpoints met so far, newest first: all of them, and those that a checksum proves."""
 
-    def __init__(self, wanted: int) -> None:
-        self._wanted = wanted
+    def __init__(self, target: int) -> None:
+        self._wanted = target
         self._any: set[tuple[int, int]] = set()
         self._strong: set[tuple[int, int]] = set()
 
@@ -310,8 +310,8 @@ def _keep_evidence(
         if not after:
             return
         if differing(()):
-            what = f"{inventory.root} changed while the plan was made"
-            raise IncompleteError(f"{what}; nothing was changed: run again when it is quiet")
+            message = f"{inventory.root} changed while the plan was made"
+            raise IncompleteError(f"{message}; nothing was changed: run again when it is quiet")
         mending = _mending(going, lambda staying: differing(_but(going, staying)), after)
         (mending or going[0]).why.append(Why.EVIDENCE)
 

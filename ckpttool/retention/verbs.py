@@ -234,12 +234,12 @@ class _Verifier:
             tree = replace(self._tree, inventory=remaining)
             self._left = remaining, session_for(tree, CheckQuestion(level=Level.STRUCTURE))
         session = self._left[1]
-        asked = checkpoint.key, *session.compared_with(checkpoint)
-        if asked == (checkpoint.key, *self._headers.compared_with(checkpoint)):
+        keys = checkpoint.key, *session.compared_with(checkpoint)
+        if keys == (checkpoint.key, *self._headers.compared_with(checkpoint)):
             return not blocking(self._verdicts[checkpoint.key].findings)
-        if asked not in self._whole:
-            self._whole[asked] = not blocking(session.verdict(checkpoint).findings)
-        return self._whole[asked]
+        if keys not in self._whole:
+            self._whole[keys] = not blocking(session.verdict(checkpoint).findings)
+        return self._whole[keys]
 
     def has_checksums(self, checkpoint: Checkpoint) -> bool:
         place = self._tree.seal_place(checkpoint)

@@ -388,17 +388,17 @@ class Trainer:
         told = cast("Callable[[Storage, RunConfig | None], Evidence]", referred(self.evidence_at))
         return told(output, config)
 
-    def objections(self, checkpoint: Checkpoint, asked: AskedSizes) -> tuple[Finding, ...]:
+    def objections(self, checkpoint: Checkpoint, requested: AskedSizes) -> tuple[Finding, ...]:
         """Say what speaks against a save where the resumed run has other sizes; all but a note rules it out.
 
         Args:
             checkpoint: The save.
-            asked: What the user or the config says of the run; what nobody says is as it was.
+            requested: What the user or the config says of the run; what nobody says is as it was.
         """
         if self.objections_at is None:
             return ()
         told = cast("Callable[[Checkpoint, AskedSizes], tuple[Finding, ...]]", referred(self.objections_at))
-        return told(checkpoint, asked)
+        return told(checkpoint, requested)
 
     def effects(self, resume: Resume) -> Effects:
         """Say what it will make of a plan: where its data go on, and what it gets wrong or loads instead.

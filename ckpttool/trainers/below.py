@@ -61,7 +61,7 @@ def trees_below(
         folders = [entry.name for entry in listing.entries if entry.kind is Kind.FOLDER]
         layouts: list[Layout] = []
         try:
-            layouts = recognised(listing, wanted=layout)
+            layouts = recognised(listing, layout_name=layout)
         except OSError as error:
             # A folder in it that cannot be listed is told by itself: it need be no save.
             if not depth_left or os.path.basename(error.filename or "") not in folders:
@@ -93,6 +93,6 @@ def _is_part(listing: Listing, folder: str, layout: Layout) -> bool:
 def _is_in_a_save(root: str, layout: str | None) -> bool:
     """Tell whether what looks like a tree in a folder is a part of the one around it."""
     try:
-        return any(around.found for around in trees_around(root, None, wanted=layout))
+        return any(around.found for around in trees_around(root, None, layout_name=layout))
     except OSError:
         return False

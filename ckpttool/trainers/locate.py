@@ -104,7 +104,7 @@ def locate_emptied(path: str | None, *, layout: str | None = None) -> Located | 
         for folder in trash_folders(storage):
             with _withheld(root):
                 inside = list_root(open_storage(f"{root}/{TRASH}/{folder.name}"))
-                by_name |= {layout_.name: layout_ for layout_ in recognised(inside, wanted=layout)}
+                by_name |= {layout_.name: layout_ for layout_ in recognised(inside, layout_name=layout)}
         if by_name:
             layout_found = meant(list(by_name.values()), f"{root}/{TRASH}", None)
             took = None if path is not None and root == shortest(path) else f"{root}, of which only the trash is left"
@@ -121,8 +121,8 @@ def _withheld(path: str) -> Iterator[None]:
         yield
     except OSError as error:
         if isinstance(error, LostLinkError) and error.errno == errno.ENOENT:
-            way = "mount what it leads to, or give the folder or file that is there"
-            raise UnknownLayoutError(f"{path} is a link that leads nowhere; {way}") from None
+            advice = "mount what it leads to, or give the folder or file that is there"
+            raise UnknownLayoutError(f"{path} is a link that leads nowhere; {advice}") from None
         if error.errno in {errno.ENOENT, errno.ENOTDIR}:
             raise _missing(path) from None
         reason = os.strerror(error.errno) if error.errno else error
@@ -139,8 +139,8 @@ def _missing(path: str, hint: str = "") -> UnknownLayoutError:
     if named is not None and (named["folder"] is None or is_folder(named["folder"])):
         name, tree = named["name"], named["folder"] or "DIR"
         hint = f"; is {name} a checkpoint? ckpttool verify {tree} --checkpoint {name}"
-    way = hint or "; give the folder that holds the checkpoints"
-    return UnknownLayoutError(f"{path} does not exist{way}")
+    advice = hint or "; give the folder that holds the checkpoints"
+    return UnknownLayoutError(f"{path} does not exist{advice}")
 
 
 def _emptied(folder: str) -> Located | None:
@@ -256,8 +256,8 @@ def _around_file(path: str, wish: _Wish) -> Located:
     if around is not None:
         return around
     if name in TRACKERS:
-        whose = _whose(list_root(open_storage(folder)))
-        raise UnknownLayoutError(f"{folder} holds no checkpoints that ckpttool knows{whose}")
+        owner = _whose(list_root(open_storage(folder)))
+        raise UnknownLayoutError(f"{folder} holds no checkpoints that ckpttool knows{owner}")
     # What no tree claims is none of its: nobody who names it means the newest of its saves.
     return _loose(folder, name)
 
@@ -272,7 +272,7 @@ def _around_part(path: str, folder: str, file: str | None, wish: _Wish) -> Locat
         wish: Which layout is meant.
     """
     is_inside = False
-    for around in trees_around(folder, file, wanted=wish.layout):
+    for around in trees_around(folder, file, layout_name=wish.layout):
         if around.found:
             layout = meant(around.found, folder, wish.config)
             return _as_part(path, around.storage, around.listing, layout, around.parts[layout.name])
@@ -322,8 +322,8 @@ def _around_folder(path: str, wish: _Wish) -> Located:
         _refuse_save_of_others(located.storage.root, by_name=True)  # of which the path is a part
     if located is not None:
         if located.storage.root == path and _hold_parts(located.listing):
-            way = "give the folder without the parts, or move them to one of their own"
-            raise UsageError(f"{path} holds a tree and parts of one, and nobody says which is meant: {way}")
+            advice = "give the folder without the parts, or move them to one of their own"
+            raise UsageError(f"{path} holds a tree and parts of one, and nobody says which is meant: {advice}")
         return located
     from ckpttool.trainers.common.loose_file import model_weights
 
@@ -341,11 +341,11 @@ def _around_folder(path: str, wish: _Wish) -> Located:
         return only
     if title is not None:
         raise _of_others(f"{path} holds no checkpoints that ckpttool knows, but some that look like {title}'s")
-    whose, hint = _whose(listing), _hint(path)
-    if not (whose or hint):
+    owner, hint = _whose(listing), _hint(path)
+    if not (owner or hint):
         _refuse_others_below(path, listing)
-    what = "" if whose or hint else _what_it_holds(listing)
-    raise UnknownLayoutError(f"{path} holds no checkpoints that ckpttool knows{what}{whose}{hint}")
+    contents = "" if owner or hint else _what_it_holds(listing)
+    raise UnknownLayoutError(f"{path} holds no checkpoints that ckpttool knows{contents}{owner}{hint}")
 
 
 def _refuse_others_below(path: str, listing: Listing) -> None:
@@ -366,8 +366,8 @@ def _refuse_others_below(path: str, listing: Listing) -> None:
             )
 
 
-def _of_others(what: str) -> UnknownLayoutError:
-    return UnknownLayoutError(f"{what}; {_KNOWN.format(titles=_titles())}; {_ONE_FILE}")
+def _of_others(owner: str) -> UnknownLayoutError:
+    return UnknownLayoutError(f"{owner}; {_KNOWN.format(titles=_titles())}; {_ONE_FILE}")
 
 
 _KNOWN = "it knows those of {titles}"
@@ -424,7 +424,7 @@ def _below(path: str, wish: _Wish, *, is_named: bool = True) -> Located | None:
         try:
             storage = open_storage(root)
             listing = list_root(storage)
-            layouts = recognised(listing, wanted=wish.layout)
+            layouts = recognised(listing, layout_name=wish.layout)
         except OSError as error:
             withheld[root] = error
             continue

@@ -30,7 +30,7 @@ class Around(NamedTuple):
     """False: it is a file in the root."""
 
 
-def trees_around(folder: str, file: str | None, *, wanted: str | None = None) -> Iterator[Around]:
+def trees_around(folder: str, file: str | None, *, layout_name: str | None = None) -> Iterator[Around]:
     """Yield the trees of which a folder, or a file in it, may be a part, the outermost first.
 
     What lies in a save may look like another trainer's tree. Whose it is, what lies in the path itself tells: its names
@@ -39,7 +39,7 @@ def trees_around(folder: str, file: str | None, *, wanted: str | None = None) ->
     Args:
         folder: That folder.
         file: The file in it that was meant; None for the folder itself.
-        wanted: Look for this layout alone.
+        layout_name: Look for this layout alone.
 
     Raises:
         OSError: Behind all others, where the folder around it cannot be listed; whoever cannot look further up sees no
@@ -56,7 +56,7 @@ def trees_around(folder: str, file: str | None, *, wanted: str | None = None) ->
             if not parts:
                 continue
             listing = list_root(storage)
-            layouts_here = recognised(alone, wanted=wanted) or recognised(listing, wanted=wanted)
+            layouts_here = recognised(alone, layout_name=layout_name) or recognised(listing, layout_name=layout_name)
         except OSError as error:
             unread = error
             continue

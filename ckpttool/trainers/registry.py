@@ -85,25 +85,27 @@ def words_of_all() -> Iterator[OwnWords]:
     return (trainer.words for trainer in trainers() if trainer.words is not None)
 
 
-def told_trainers(advice: SpikeAdvice | StopAdvice, whose: Trainer | None) -> SpikeAdvice | StopAdvice:
+def told_trainers(advice: SpikeAdvice | StopAdvice, trainer: Trainer | None) -> SpikeAdvice | StopAdvice:
     """Return the advice with its detour in the settings of every trainer that can do it.
 
     Args:
         advice: What to do.
-        whose: The trainer that is to go around. Where it is none of them, nobody's settings are of use to it.
+        trainer: The trainer that is to go around. Where it is none of them, nobody's settings are of use to it.
     """
     if advice.detour is None:
         return advice
-    detours = [detour for words in words_of_all() if (detour := words.detour(advice)) is not None]
-    if whose is not None and whose.name not in {detour.trainer for detour in detours}:
+    detours = [detour for phrasing in words_of_all() if (detour := phrasing.detour(advice)) is not None]
+    if trainer is not None and trainer.name not in {detour.trainer for detour in detours}:
         detours = [replace(detour, config=(), argument=None) for detour in detours]  # documents name them all
     return replace(advice, detour=replace(advice.detour, told=tuple(detours)))
 
 
-def told_skip(skip: SkipBatches, whose: Trainer | None) -> TrainersSkip | None:
+def told_skip(skip: SkipBatches, trainer: Trainer | None) -> TrainersSkip | None:
     """Return a skip in its trainer's setting; where nobody says whose it is, in that of the first that has one."""
-    asked: Iterable[OwnWords | None] = words_of_all() if whose is None else (whose.words,)
-    return next((phrased for words in asked if words is not None and (phrased := words.skip(skip)) is not None), None)
+    asked: Iterable[OwnWords | None] = words_of_all() if trainer is None else (trainer.words,)
+    return next(
+        (phrased for phrasing in asked if phrasing is not None and (phrased := phrasing.skip(skip)) is not None), None
+    )
 
 
 def trainer_of(layout: Layout) -> Trainer | None:
@@ -150,7 +152,7 @@ def config_readers() -> str:
     return " and ".join(filter(None, (", ".join(titles[:-1]), titles[-1])))
 
 
-def recognised(listing: Listing, *, wanted: str | None = None) -> list[Layout]:
+def recognised(listing: Listing, *, layout_name: str | None = None) -> list[Layout]:
     """Return every layout that a folder is arranged in: a training that changed over leaves two.
 
     One that gives way is returned where it is the only one, or has several saves that are none of the others'. Saves of
@@ -158,7 +160,7 @@ def recognised(listing: Listing, *, wanted: str | None = None) -> list[Layout]:
 
     Args:
         listing: The folder's names.
-        wanted: Look for this one alone, where a folder holds several.
+        layout_name: Look for this one alone, where a folder holds several.
 
     Raises:
         OSError: None was found, and a folder that would tell cannot be listed.
@@ -167,11 +169,11 @@ def recognised(listing: Listing, *, wanted: str | None = None) -> list[Layout]:
 
     layouts_here: list[LayoutSigns] = []
     unread = None
-    if wanted is None:
+    if layout_name is None:
         listing = without_others(listing)
     for layout in sorted(layouts(), key=lambda layout: layout.gives_way):
         try:
-            if wanted in {None, layout.name} and layout.recognise(listing):
+            if layout_name in {None, layout.name} and layout.recognise(listing):
                 layouts_here += (
                     [layout]
                     if not (layouts_here and layout.gives_way) or _has_its_own(layout, listing, layouts_here)

@@ -15,14 +15,14 @@ HOOK_SECONDS = 60.0
 """After which a hook is killed with all that it started."""
 
 
-def run_hook(words: tuple[str, ...], event: WatchEvent, environment: Mapping[str, str]) -> str | None:
+def run_hook(command: tuple[str, ...], event: WatchEvent, environment: Mapping[str, str]) -> str | None:
     """Run a hook, and return what went wrong, in words that follow its name; None where nothing did.
 
     It has a group of its own, so that Ctrl-C at the terminal does not stop it half-way. What it prints goes to
     stderr: stdout is the result and nothing else.
 
     Args:
-        words: The command, as `execvp` takes it.
+        command: The command, as `execvp` takes it.
         event: On its stdin, as one line of JSON; of its names nothing is ever a part of the command.
         environment: What it inherits.
     """
@@ -35,7 +35,7 @@ def run_hook(words: tuple[str, ...], event: WatchEvent, environment: Mapping[str
     }
     try:
         process = subprocess.Popen(  # noqa: S603  what the user wrote, by its words
-            words, stdin=subprocess.PIPE, stdout=2, env={**environment, **variables}, start_new_session=True
+            command, stdin=subprocess.PIPE, stdout=2, env={**environment, **variables}, start_new_session=True
         )
     except (OSError, ValueError) as error:  # ValueError: a NUL in a name
         return f"cannot be started: {error}"

@@ -109,9 +109,9 @@ def _metrics(watch: Measured) -> Iterator[Metric]:
     yield gauge("newest_good_step", "Step of the newest checkpoint that was found good.", step)
     yield gauge("newest_good_timestamp_seconds", "When a good one was written last, by the clock of the disk.", when)
     saves = GaugeMetricFamily("ckpttool_checkpoints", "Checkpoints of the tree by verdict.", labels=["tree", "verdict"])
-    words = Counter(_word(save) for save in watched.saves)
-    for word in (*_NOT_JUDGED, *(verdict_word.value for verdict_word in VerdictWord)):
-        saves.add_metric([tree, word], words[word])
+    counts = Counter(_word(save) for save in watched.saves)
+    for state in (*_NOT_JUDGED, *(verdict_word.value for verdict_word in VerdictWord)):
+        saves.add_metric([tree, state], counts[state])
     yield saves
     events = CounterMetricFamily(
         "ckpttool_events", "Events told since the watch was started, by kind.", labels=["tree", "event"]

@@ -65,7 +65,7 @@ class Reading:
     """One save that is being read."""
 
     def __init__(
-        self, question: WatchQuestion, tree: Tree, checkpoint: Checkpoint, asked: Judge, done: Callable[[Read], None]
+        self, question: WatchQuestion, tree: Tree, checkpoint: Checkpoint, request: Judge, done: Callable[[Read], None]
     ) -> None:
         """Begin at once.
 
@@ -73,10 +73,10 @@ class Reading:
             question: How hard, and how fast.
             tree: As it was listed, with a storage that nobody else uses.
             checkpoint: Of it.
-            asked: Why.
+            request: Why.
             done: Called once, in the thread that read.
         """
-        self.asked = asked
+        self.asked = request
         self._question = question
         self._tree = tree
         self._checkpoint = checkpoint
@@ -103,11 +103,11 @@ class Reading:
         self._done(read)
 
     def _read(self) -> tuple[Judgement | None, int]:
-        tree, checkpoint, asked, level = self._tree, self._checkpoint, self.asked, self._question.level
+        tree, checkpoint, judge, level = self._tree, self._checkpoint, self.asked, self._question.level
         # Whoever asks whether it is in memory has Linux read it ahead: of an early one that was asked before.
-        cached = False if asked.early else is_cached(tree, checkpoint) if level.reads_content else None
+        cached = False if judge.early else is_cached(tree, checkpoint) if level.reads_content else None
         # What a save is that was not good yet is read once, for the verdict and for the seal.
-        at_once = asked.seal and asked.fresh and level.reads_content
+        at_once = judge.seal and judge.fresh and level.reads_content
         with watched(Pace(self._question.max_rate)), closing(self._session(level, hashes=at_once)) as session:
             with_records = tree.closer(checkpoint) if at_once else checkpoint
             verdict = self._verdict(session, with_records)
@@ -115,19 +115,19 @@ class Reading:
                 return None, 0 if verdict is None else verdict.bytes_read  # the next poll sees what became of it
             findings, nbytes, sealed = self._findings(verdict), verdict.bytes_read, False
             more: tuple[Finding, ...] = ()
-            if asked.seal and not blocking(findings):
+            if judge.seal and not blocking(findings):
                 sealed, more = self._seal(session, with_records, verdict) if at_once else self._seal_apart(with_records)
         # Of a part, the watch of all parts tells what the training thinks of its health.
         ill, norm = (None, None) if self._question.part is not None else self._health()
         more = more if ill is None else (ill, *more)
         judgement = Judgement(
-            asked=asked,
+            asked=judge,
             word=_WORDS[worst(more)] if worst(findings) < worst(more) else verdict.word,
             findings=(*more, *findings),
             cached=cached,
             sealed=sealed,
             norm=norm,
-            written_since=_written_since(verdict, asked.good_ns),
+            written_since=_written_since(verdict, judge.good_ns),
         )
         return judgement, nbytes
 
@@ -178,11 +178,11 @@ class Reading:
         Raises:
             UsageError: A log is not there.
         """
-        checkpoint, tree, asked = self._checkpoint, self._tree, self._question
-        if asked.threshold is None or self.asked.cold:  # logs go away: what they said when it was saved counts
+        checkpoint, tree, tree_question = self._checkpoint, self._tree, self._question
+        if tree_question.threshold is None or self.asked.cold:  # logs go away: what they said when it was saved counts
             return health_reason(checkpoint, require=False, ignore=False), None
-        stages = None if asked.tree.config is None else asked.tree.config.pipeline_stages
-        question = EvidenceQuestion(threshold=asked.threshold, logs=asked.logs)
+        stages = None if tree_question.tree.config is None else tree_question.tree.config.pipeline_stages
+        question = EvidenceQuestion(threshold=tree_question.threshold, logs=tree_question.logs)
         timeline = gather(tree.inventory, question, root=tree.storage.root, stages=stages, ignore=False)
         at = [save.key for save in tree.inventory.checkpoints].index(checkpoint.key)
         judged = timeline.inventory.checkpoints[at]

@@ -334,14 +334,14 @@ def judged(watched: Watched, judgement: Judgement) -> tuple[Watched, tuple[Watch
     Returns:
         What is known now, and what is to be told.
     """
-    asked = judgement.asked
-    save = next((save for save in watched.saves if save.key == asked.key), None)
-    if save is None or save.fingerprint != asked.fingerprint:
+    judge = judgement.asked
+    save = next((save for save in watched.saves if save.key == judge.key), None)
+    if save is None or save.fingerprint != judge.fingerprint:
         return watched, ()
-    if save.state is not SaveState.GOOD and save.beside != asked.beside:
+    if save.state is not SaveState.GOOD and save.beside != judge.beside:
         return watched, ()
     against = blocking(judgement.findings)
-    after = replace(save, judged_at=watched.now, word=judgement.word, seal_tried=asked.seal)
+    after = replace(save, judged_at=watched.now, word=judgement.word, seal_tried=judge.seal)
     kind = _kind(save, judgement, against)
     if kind is None:  # a save under way may look so, or nobody knows: it is read again
         return _with(watched, replace(after, state=SaveState.COMPLETE)), ()
@@ -352,7 +352,7 @@ def judged(watched: Watched, judgement: Judgement) -> tuple[Watched, tuple[Watch
             after,
             state=SaveState.GOOD,
             was_good=True,
-            read_again=asked.cold or judgement.cached is False,  # it came from the disk
+            read_again=judge.cold or judgement.cached is False,  # it came from the disk
             good_as=save.fingerprint,
             good_ns=save.newest_ns,
             good_files=save.files,
@@ -368,11 +368,11 @@ def judged(watched: Watched, judgement: Judgement) -> tuple[Watched, tuple[Watch
 
 def _kind(save: KnownSave, judgement: Judgement, against: tuple[Finding, ...]) -> EventKind | None:
     """Return what is to be told of a verdict; None: nothing yet."""
-    asked = judgement.asked
+    judge = judgement.asked
     if not against:
-        return EventKind.READ_AGAIN if asked.cold else EventKind.GOOD
+        return EventKind.READ_AGAIN if judge.cold else EventKind.GOOD
     codes = {finding.code for finding in against}
-    if save.was_good and not (asked.final or asked.cold) and codes <= _WHILE_REWRITTEN:
+    if save.was_good and not (judge.final or judge.cold) and codes <= _WHILE_REWRITTEN:
         # A file that was not written since is damaged; those that were may be a save under way.
         differing = {finding.path for finding in against if finding.code is Code.CHECKSUM_MISMATCH}
         if judgement.written_since and differing <= judgement.written_since:
@@ -381,11 +381,11 @@ def _kind(save: KnownSave, judgement: Judgement, against: tuple[Finding, ...]) -
         return EventKind.CHECKSUM_MISMATCH
     weight = worst(against)
     if weight is Severity.UNKNOWN:
-        what = EventKind.HEALTH_UNKNOWN if codes == {Code.HEALTH_UNKNOWN} else EventKind.UNREADABLE
-        return what if asked.final else None
+        kind = EventKind.HEALTH_UNKNOWN if codes == {Code.HEALTH_UNKNOWN} else EventKind.UNREADABLE
+        return kind if judge.final else None
     # What a trainer writes anew under its old name is cut off or lacks files: nothing in it contradicts itself.
     has_changed = save.was_good and codes & {Code.HEADER_INVALID, Code.OFFSETS_NOT_CONTIGUOUS}
-    at_once = asked.final or asked.cold or weight is Severity.UNSAFE or has_changed or codes & _OF_CONTENT
+    at_once = judge.final or judge.cold or weight is Severity.UNSAFE or has_changed or codes & _OF_CONTENT
     return EventKind.BAD if at_once else None
 
 
@@ -422,11 +422,11 @@ def left_unread(watched: Watched, rule: WatchRule) -> tuple[str, ...]:
         unchanged, rested = watched.now - save.changed_at, rule.rested or 0.0
         if unchanged < rested:
             why = f"a file of it changed {lasting(unchanged)} ago, and it has come to rest after {lasting(rested)}"
-            way = f"look again in {lasting(rested - unchanged)}, or give less with --settle and --every"
+            advice = f"look again in {lasting(rested - unchanged)}, or give less with --settle and --every"
         else:
             why = f"it is not whole yet, which is told after {lasting(patience_of(watched, rule))} (--patience)"
-            way = "look again then, or run ckpttool scan"
-        texts.append(f"{save.name} was not read: {why}; {way}")
+            advice = "look again then, or run ckpttool scan"
+        texts.append(f"{save.name} was not read: {why}; {advice}")
     return tuple(texts)
 
 

@@ -26,12 +26,12 @@ def silent_parts(watched: Watched, sighting: Sighting, patience: float) -> tuple
 def _of_node(node: KnownNode, now: float) -> WatchEvent:
     passed = lasting(now - node.since)
     if node.mark:
-        kind, code, what = EventKind.PART_STALE, Code.PART_STALE, f"was written {passed} ago, and not since"
+        kind, code, message = EventKind.PART_STALE, Code.PART_STALE, f"was written {passed} ago, and not since"
     else:
-        kind, code, what = EventKind.PART_MISSING, Code.PART_MISSING, f"is not here for {passed}"
+        kind, code, message = EventKind.PART_MISSING, Code.PART_MISSING, f"is not here for {passed}"
     finding = unknown(
         code,
-        f"{node.name} {what}: what that machine has now, nobody knows",
+        f"{node.name} {message}: what that machine has now, nobody knows",
         remedy="see whether it answers, and whether ckpttool watch --part-out runs there",
     )
     subject = f"part {node.number} {node.mark or round(node.since)}"

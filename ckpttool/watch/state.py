@@ -122,7 +122,7 @@ def read_state(place: str) -> WatchState | None:
 
 
 def _state(data: bytes) -> WatchState:
-    record = parse_object(data, what="the state", limit=STATE_LIMIT, most_memory=OWN_MEMORY)
+    record = parse_object(data, where="the state", limit=STATE_LIMIT, most_memory=OWN_MEMORY)
     if get_str(record, "schema") != SCHEMA:
         raise ParseError("another version's", where="the state")
     newest = get_optional_str(record, "newest")
@@ -149,7 +149,7 @@ def _state(data: bytes) -> WatchState:
 
 
 def _save(line: JsonObject) -> KnownSave:
-    step, word = get_optional_int(line, "step"), get_optional_str(line, "word")
+    step, verdict_word = get_optional_int(line, "step"), get_optional_str(line, "word")
     return KnownSave(
         key=unspelled(get_str(line, "key")),
         name=unspelled(get_str(line, "name")),
@@ -160,7 +160,7 @@ def _save(line: JsonObject) -> KnownSave:
         changed_at=_float(line, "changed_at"),
         still=get_int(line, "still"),
         judged_at=_optional_float(line, "judged_at"),
-        word=None if word is None else VerdictWord(word),
+        word=None if verdict_word is None else VerdictWord(verdict_word),
         was_good=get_bool(line, "was_good"),
         told_incomplete=get_bool(line, "told_incomplete"),
         read_again=get_bool(line, "read_again"),

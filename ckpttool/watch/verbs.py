@@ -263,19 +263,19 @@ class Watch:
     def _begin_reading(self) -> None:
         """Read the first of those that wait, unless one is being read."""
         while self._reading is None and self._waiting and not self._stopping:
-            asked = self._waiting.pop(0)
+            judge = self._waiting.pop(0)
             tree = self._tree
             checkpoints = (
                 []
                 if tree is None
-                else [checkpoint for checkpoint in tree.inventory.checkpoints if key_of(checkpoint) == asked.key]
+                else [checkpoint for checkpoint in tree.inventory.checkpoints if key_of(checkpoint) == judge.key]
             )
-            if tree is None or not checkpoints or (asked.early and is_cached(tree, checkpoints[0]) is not False):
+            if tree is None or not checkpoints or (judge.early and is_cached(tree, checkpoints[0]) is not False):
                 continue
             reading_tree = (
                 tree if tree.machines is not None else replace(tree, storage=open_storage(tree.inventory.root))
             )
-            self._reading = Reading(self.question, reading_tree, checkpoints[0], asked, self._mail.put)
+            self._reading = Reading(self.question, reading_tree, checkpoints[0], judge, self._mail.put)
 
     def _take(self, seconds: float | None) -> bool:
         """Wait for what is being read to be read, and tell what it is; False where nothing came in time."""
@@ -323,11 +323,11 @@ class Watch:
 
         root = self._tree.inventory.root if self._tree else self.question.tree.path or "."
         place = root if self._tree is None or self._tree.machines is None else self.question.tree.path or "."
-        what = f"{os.path.realpath(place)}\0{event.kind.value}\0{event.subject}"
+        identity = f"{os.path.realpath(place)}\0{event.kind.value}\0{event.subject}"
         reported = replace(
             event,
             root=root,
-            id=sha256(what.encode("utf-8", "surrogateescape")).hexdigest()[:32],
+            id=sha256(identity.encode("utf-8", "surrogateescape")).hexdigest()[:32],
             at=self._machine.wall(),
         )
         self._tell(reported)

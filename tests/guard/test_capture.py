@@ -52,14 +52,14 @@ FULL = replace(
 @pytest.mark.parametrize("capture", [rank_capture(0), FULL], ids=["plain", "with all"])
 def test_what_a_rank_writes_is_read_back(capture: Any) -> None:  # noqa: ANN401
     data = rank_bytes(capture)
-    assert read_rank(data, capture.rank, what="r") == capture
-    assert rank_bytes(read_rank(data, capture.rank, what="r")) == data
+    assert read_rank(data, capture.rank, where="r") == capture
+    assert rank_bytes(read_rank(data, capture.rank, where="r")) == data
     assert json.loads(data)["resumable"] is False
 
 
 def test_a_nan_comes_back_with_its_bits() -> None:
     capture = rank_capture(0, losses=[math.nan], gradients=[gradient("a", nan=1, norm=math.nan)])
-    back = read_rank(rank_bytes(capture), 0, what="r")
+    back = read_rank(rank_bytes(capture), 0, where="r")
     assert back.micro_batches[0].loss is not None
     assert math.isnan(back.micro_batches[0].loss.value)
     assert back.micro_batches[0].loss.bits == loss(math.nan).bits
@@ -67,7 +67,7 @@ def test_a_nan_comes_back_with_its_bits() -> None:
 
 
 def test_what_rank_0_writes_is_read_back() -> None:
-    assert read_head(head_bytes(HEAD), what="h") == HEAD
+    assert read_head(head_bytes(HEAD), where="h") == HEAD
 
 
 @given(st.data())
@@ -79,7 +79,7 @@ def test_a_flipped_bit_or_a_cut_is_never_believed(data: st.DataObject) -> None:
     else:
         del whole[at:]
     with pytest.raises(ParseError, match="torn or edited"):
-        read_rank(bytes(whole), 1, what="r")
+        read_rank(bytes(whole), 1, where="r")
 
 
 @pytest.mark.parametrize(
@@ -103,16 +103,16 @@ def test_a_record_that_says_what_no_rank_writes_is_refused(
     change: Callable[[dict[str, Any]], object], says: str
 ) -> None:
     with pytest.raises(ParseError, match=says):
-        read_rank(edited(rank_bytes(FULL), change), 1, what="r")
-    assert read_rank(edited(rank_bytes(FULL), lambda record: record), 1, what="r") == FULL
+        read_rank(edited(rank_bytes(FULL), change), 1, where="r")
+    assert read_rank(edited(rank_bytes(FULL), lambda record: record), 1, where="r") == FULL
 
 
 @pytest.mark.parametrize("world_size", [MAX_RANKS + 1, 10**12])
 def test_a_head_of_more_ranks_than_any_training_has_is_refused(world_size: int) -> None:
     head = CaptureHead(step=Step(7), world_size=MAX_RANKS, time="2026-11-20T03:00:00Z")
-    assert read_head(head_bytes(head), what="h") == head
+    assert read_head(head_bytes(head), where="h") == head
     with pytest.raises(ParseError, match="at most 1048576"):
-        read_head(head_bytes(replace(head, world_size=world_size)), what="h")
+        read_head(head_bytes(replace(head, world_size=world_size)), where="h")
 
 
 @pytest.mark.parametrize(

@@ -69,7 +69,7 @@ VALUES = st.recursive(
 def stored(value: object, prefix: str = "") -> object:
     """Through the bytes of a JSON file, with tensors that share no memory with the old ones."""
     told = spell(value, prefix)
-    tree: Json = parse_json(json.dumps(told.tree).encode(), what="a file")
+    tree: Json = parse_json(json.dumps(told.tree).encode(), where="a file")
     return read(
         tree, {name: tensor.clone(memory_format=torch.contiguous_format) for name, tensor in told.tensors.items()}
     )

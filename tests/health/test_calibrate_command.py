@@ -31,7 +31,7 @@ def test_the_yaml_is_read_back_as_floats(here: Path) -> None:
     normal(here)
     yaml = ask("calibrate", "train.log", "--format", "json").json["yaml"]
     assert isinstance(yaml, str)
-    data = parse_document(yaml.encode(), what="pasted").data
+    data = parse_document(yaml.encode(), where="pasted").data
     monitor, callbacks = data["monitor_config"], data["callbacks"]
     assert isinstance(monitor, dict)
     assert isinstance(callbacks, list)

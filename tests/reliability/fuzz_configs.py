@@ -23,7 +23,7 @@ LONGEST_MESSAGE = 20_000
 def config(data: bytes) -> None:
     """Read a config: what is taken is what PyYAML reads, and what is said of it stays short."""
     try:
-        document = parse_document(data, what="a.yaml")
+        document = parse_document(data, where="a.yaml")
     except (UsageError, UnsafeError) as error:
         assert_short(error, LONGEST_MESSAGE)
         return
@@ -50,7 +50,7 @@ _OURS = frozenset({
 def launch_config(data: bytes) -> None:
     """Write a launch config: all keys that are not ours keep their value, or nothing is written."""
     try:
-        before = parse_document(data, what="a.yaml").data
+        before = parse_document(data, where="a.yaml").data
     except (UsageError, UnsafeError):
         return
     text = data.decode()

@@ -178,7 +178,7 @@ def strict_json(data: bytes) -> None:
         except (ValueError, RecursionError, _RefusedError):
             expected = _NOTHING
         try:
-            found: object = parse_json(data, what="a.json", nonfinite=nonfinite)
+            found: object = parse_json(data, where="a.json", nonfinite=nonfinite)
         except ParseError as error:
             assert_modest(error)
             found = _NOTHING
@@ -198,7 +198,7 @@ def assert_modest(error: ParseError) -> None:
 def meta_json(data: bytes) -> None:
     """Read a meta.json; a file name that is called safe stays in its folder."""
     try:
-        record = parse_meta(data, what="meta.json")
+        record = parse_meta(data, where="meta.json")
     except ParseError as error:
         assert_modest(error)
         return
@@ -236,7 +236,7 @@ def iteration_json(data: bytes) -> None:
         places = document["storage_data"].values()
         assert files == {place["file_name"] for listed in places for place in listed}
     try:
-        names = parse_name_map(data, what="param_name_map.json")
+        names = parse_name_map(data, where="param_name_map.json")
     except ParseError as error:
         assert_modest(error)
     else:

@@ -143,7 +143,7 @@ class Scene:
     def names(self, rank: int) -> str | None:
         """What a rank's meta.json names; None where it is torn."""
         with suppress(ValueError):
-            return parse_meta((self.root / f"rank_{rank}/meta.json").read_bytes(), what="meta.json").file
+            return parse_meta((self.root / f"rank_{rank}/meta.json").read_bytes(), where="meta.json").file
         return None
 
     def shards(self, epoch: int) -> set[str]:

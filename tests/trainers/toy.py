@@ -161,7 +161,7 @@ def _scan(storage: Storage, name: str, options: ScanOptions) -> Checkpoint:
     named, findings = int(name.partition("-")[2]), []
     commit = CommitState.COMMITTED
     try:
-        record = parse_object(storage.small_file(f"{name}/toy.json", limit=1 << 20), what=f"{name}/toy.json")
+        record = parse_object(storage.small_file(f"{name}/toy.json", limit=1 << 20), where=f"{name}/toy.json")
         step = get_int(record, "step", where=name)
         expected = tuple(f"{name}/{file}" for file in map(str, get_list(record, "files", where=name)))
     except (OSError, ParseError) as error:

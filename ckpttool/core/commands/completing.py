@@ -19,12 +19,12 @@ PATIENCE = 1.0
 Completer = Callable[[typer.Context, str], "list[str]"]
 
 
-def _offered(words: Callable[[typer.Context], Iterable[str]]) -> Completer:
-    @wraps(words)
+def _offered(candidates: Callable[[typer.Context], Iterable[str]]) -> Completer:
+    @wraps(candidates)
     def offer(ctx: typer.Context, incomplete: str) -> list[str]:
         try:
             with _in_time():
-                return [word for word in words(ctx) if word.startswith(incomplete)]
+                return [candidate for candidate in candidates(ctx) if candidate.startswith(incomplete)]
         except Exception:  # noqa: BLE001  no tree, no rights, no time: then nothing is offered
             return []
 

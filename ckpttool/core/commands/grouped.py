@@ -128,9 +128,9 @@ def _with_a_word(parameter: inspect.Parameter) -> inspect.Parameter:
     if not isinstance(info, OptionInfo) or info.metavar is not None or bool in kinds:
         return parameter
     choices = next((kind for kind in kinds if issubclass(kind, Enum)), None)
-    word = ("X" if float in kinds else "N") if choices is None else "|".join(str(choice.value) for choice in choices)
+    metavar = ("X" if float in kinds else "N") if choices is None else "|".join(str(choice.value) for choice in choices)
     named = copy(info)
-    named.metavar = word
+    named.metavar = metavar
     return parameter.replace(annotation=Annotated[kind, named])
 
 
@@ -143,13 +143,13 @@ def _settings(parameters: Sequence[inspect.Parameter], values: Mapping[str, Any]
         info, value = get_args(parameter.annotation)[1], values[parameter.name]
         # The first name stands where a default would, as typer has it.
         names = (str(declaration).partition("/")[0] for declaration in (info.default, *(info.param_decls or ())))
-        word = next((name for name in names if name.startswith("--")), f"--{parameter.name.replace('_', '-')}")
+        option = next((name for name in names if name.startswith("--")), f"--{parameter.name.replace('_', '-')}")
         for item in value if isinstance(value, list) else [value]:
             if item is not None and item is not False:
                 text = str(item.typed if isinstance(item, Time) else getattr(item, "value", item))
                 # No default is typed, but what it would be is known.
                 text = text.removesuffix(".0") if isinstance(item, float) else shlex.quote(text)
-                arguments += [word] if item is True else [word, text] if isinstance(info, OptionInfo) else [text]
+                arguments += [option] if item is True else [option, text] if isinstance(info, OptionInfo) else [text]
     return " ".join(arguments)
 
 

@@ -39,10 +39,10 @@ def by_heading(command: Any, name: str, ctx: Any) -> dict[str, list[tuple[str, s
 
 def _place(param: Any) -> int:  # noqa: ANN401  as above
     """Return where it stands under its heading; what is equal stays in the order of the command's declaration."""
-    word = _word(param)
-    if param.param_type_name == "argument" or word in {"--format", "--json"}:
+    name = _word(param)
+    if param.param_type_name == "argument" or name in {"--format", "--json"}:
         return 0
-    return 2 + _LAST.index(word) if word in _LAST else 1
+    return 2 + _LAST.index(name) if name in _LAST else 1
 
 
 def ends(ctx: Any) -> list[tuple[str, str]]:  # noqa: ANN401  typer's own

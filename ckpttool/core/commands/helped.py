@@ -74,9 +74,9 @@ class Command(_Helped, TyperCommand):
             if param is None or param.name not in settings.places:
                 raise
             raise UsageError(f"{settings.places[param.name]}: {in_plain_words(error).rstrip('.')}") from None
-        typed = {word.partition("=")[0] for word in before_dashes}
+        typed = {arg.partition("=")[0] for arg in before_dashes}
         for param in self.params:
-            names = [word for word in param.opts if word in typed]
+            names = [opt for opt in param.opts if opt in typed]
             if len(names) > 1 and not (param.multiple or getattr(param, "is_flag", False)):
                 raise UsageError(f"{' and '.join(names)} are one option: give one of them")
             value = ctx.params.get(str(param.name))
@@ -113,9 +113,9 @@ class Group(_Helped, TyperGroup):
         common: list[str] = []
         rest = list(args)
         while rest and rest[0].startswith("-") and rest[0] != "--":
-            word = rest.pop(0)
-            (common if _OF_EVERY_COMMAND.fullmatch(word) else group_args).append(word)
-            if word == "--format" and rest:
+            name = rest.pop(0)
+            (common if _OF_EVERY_COMMAND.fullmatch(name) else group_args).append(name)
+            if name == "--format" and rest:
                 common.append(rest.pop(0))
         remaining: list[str] = super().parse_args(ctx, [*group_args, *rest[:1], *(common if rest else ()), *rest[1:]])
         return remaining
@@ -173,16 +173,16 @@ def in_plain_words(error: typer.TyperException) -> str:
         return f"{fault.option_name} {'takes no' if 'not take' in error.message else 'needs a'} value"
     if param is None:
         return _too_many(fault)
-    word = next((opt for opt in param.opts if opt.startswith("--")), None) or str(param.metavar).strip("[]")
+    option = next((opt for opt in param.opts if opt.startswith("--")), None) or str(param.metavar).strip("[]")
     if hasattr(fault, "param_type"):
-        return f"{' '.join(filter(None, (word, param.metavar if word.startswith('--') else None)))} is missing"
+        return f"{' '.join(filter(None, (option, param.metavar if option.startswith('--') else None)))} is missing"
     match = re.fullmatch(_NO_NUMBER, error.message)
     if match is None:  # also in typer 0.29, whose own words tell no value
-        return f"{word}: {error.message}"
+        return f"{option}: {error.message}"
     noun = "number" if "float" in param.type.name else "whole number"
     low, high = getattr(param.type, "min", None), getattr(param.type, "max", None)
     limits = "".join(f" {side} {end}" for side, end in (("from", low), ("to", high)) if end is not None)
-    return f"{word} takes a {noun}{limits}, not {match['value']}"
+    return f"{option} takes a {noun}{limits}, not {match['value']}"
 
 
 def _too_many(fault: Any) -> str:  # noqa: ANN401  as above
@@ -190,30 +190,30 @@ def _too_many(fault: Any) -> str:  # noqa: ANN401  as above
     extra = re.fullmatch(r"(?s:Got unexpected extra arguments?(?:\(s\))? \((?P<words>.+)\)\.?)", fault.message)
     if extra is None or fault.ctx is None:
         return str(fault.format_message())
-    words, params = extra["words"], fault.ctx.command.get_params(fault.ctx)
+    arguments, params = extra["words"], fault.ctx.command.get_params(fault.ctx)
     takes = any("--checkpoint" in param.opts for param in params)
     from pathlib import Path
 
     from ckpttool.core.records import PART_SUFFIX
 
-    if words.endswith(PART_SUFFIX):
-        return f"{words} is too much here: parts are given by the folder that holds them"
-    if takes and Path(words.partition(" ")[0]).is_dir():
-        return f"{words} is too much here: {_top(fault.ctx)} answers about one tree at a time"
-    return f"{words} is too much here" + (f": a checkpoint is named with --checkpoint {words}" if takes else "")
+    if arguments.endswith(PART_SUFFIX):
+        return f"{arguments} is too much here: parts are given by the folder that holds them"
+    if takes and Path(arguments.partition(" ")[0]).is_dir():
+        return f"{arguments} is too much here: {_top(fault.ctx)} answers about one tree at a time"
+    return f"{arguments} is too much here" + (f": a checkpoint is named with --checkpoint {arguments}" if takes else "")
 
 
-def _unknown_option(word: str, ctx: Any) -> str:  # noqa: ANN401  as above
+def _unknown_option(typed: str, ctx: Any) -> str:  # noqa: ANN401  as above
     """Say that there is no such option, and which one was meant."""
     from difflib import get_close_matches
 
     options = [opt for param in ctx.command.get_params(ctx) for opt in (*param.opts, *param.secondary_opts)]
-    otherwise = next((way for words, way in _OTHERWISE.items() if word in words.split()), None)
+    otherwise = next((advice for options, advice in _OTHERWISE.items() if typed in options.split()), None)
     option = str(otherwise).partition(" ")[0]
     if otherwise is not None and (not option.startswith("--") or option in options):
-        return f"there is no option {word}: {otherwise}"
-    matches = get_close_matches(word, [option for option in options if option.startswith("--")], n=2, cutoff=0.65)
-    return f"there is no option {word}" + (f": did you mean {' or '.join(matches)}?" if matches else "")
+        return f"there is no option {typed}: {otherwise}"
+    matches = get_close_matches(typed, [option for option in options if option.startswith("--")], n=2, cutoff=0.65)
+    return f"there is no option {typed}" + (f": did you mean {' or '.join(matches)}?" if matches else "")
 
 
 def _show_help(ctx: Any, _option: Any, wanted: bool) -> None:  # noqa: ANN401  as typer calls it

@@ -117,15 +117,15 @@ def launch(
 
     Example: ckpttool launch --config pretrain.yaml --output resume.yaml
     """
-    wanted, position = choice.question(logs.question()), data.question(sink_size=tree.sink_size)
+    launch_order, position = choice.question(logs.question()), data.question(sink_size=tree.sink_size)
     if config is None or output is None:
         _assert_neither(config, output)
         with progress.watched(quiet=quiet):
-            fragment = ckpttool.fragment(tree.question(), wanted, position, strict=job.strict)
+            fragment = ckpttool.fragment(tree.question(), launch_order, position, strict=job.strict)
         raise typer.Exit(show(replace(fragment, view=look.view()), fmt))
     assert_folder(output, option="--output")
     with progress.watched(quiet=quiet):
-        answer = ckpttool.launch(tree.question(), wanted, position, order=job.order(config, output, look.view()))
+        answer = ckpttool.launch(tree.question(), launch_order, position, order=job.order(config, output, look.view()))
     if isinstance(answer, Preflight):
         looking_at(answer.resolved_from, quiet=quiet)
     code = show(answer, fmt)

@@ -70,9 +70,9 @@ def _width() -> int | None:
     """
     from ckpttool.core.render.text import UNLIMITED
 
-    asked = os.environ.get("COLUMNS", "")
-    if asked.isdigit() and int(asked):
-        return int(asked)
+    columns = os.environ.get("COLUMNS", "")
+    if columns.isdigit() and int(columns):
+        return int(columns)
     return None if sys.stdout is not None and sys.stdout.isatty() else UNLIMITED
 
 

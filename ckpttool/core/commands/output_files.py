@@ -38,14 +38,14 @@ def assert_folder(path: str, *, option: str) -> None:
         raise UsageError(f"{option} {path!r}: there is no folder {str(folder)!r}")
 
 
-def assert_replaceable(path: str, *, option: str, is_ours: Callable[[ByteSource], bool], what: str) -> None:
+def assert_replaceable(path: str, *, option: str, is_ours: Callable[[ByteSource], bool], purpose: str) -> None:
     """Refuse a target that is not ours, before anything is done for what cannot be written.
 
     Args:
         path: The target.
         option: Whose it is.
         is_ours: Tells from the content of a file that holds some.
-        what: We write there, in the plural.
+        purpose: We write there, in the plural.
 
     Raises:
         UsageError: Its folder is not there, or something else stands in its place.
@@ -53,7 +53,7 @@ def assert_replaceable(path: str, *, option: str, is_ours: Callable[[ByteSource]
     target = Path(path)
     assert_folder(path, option=option)
     if os.path.lexists(path) and not _is_ours(target, is_ours):
-        raise UsageError(f"{option} {path!r} exists and holds no {what} of ours; name a new file")
+        raise UsageError(f"{option} {path!r} exists and holds no {purpose} of ours; name a new file")
 
 
 def root_of(tree: TreeQuestion) -> str | None:

@@ -124,12 +124,12 @@ def _bar(meter: Meter, wait: Callable[[float], bool]) -> None:
 
 
 @contextmanager
-def busy(what: str, *, quiet: bool) -> Iterator[None]:
+def busy(label: str, *, quiet: bool) -> Iterator[None]:
     """Show that something is going on whose end nobody knows, where it takes long enough to matter."""
     if quiet or sys.stderr is None or not sys.stderr.isatty():
         yield
         return
-    timer, status = _spinner(what)
+    timer, status = _spinner(label)
     timer.start()
     try:
         yield
@@ -139,11 +139,11 @@ def busy(what: str, *, quiet: bool) -> Iterator[None]:
         status.stop()
 
 
-def _spinner(what: str) -> tuple[Timer, Status]:
+def _spinner(label: str) -> tuple[Timer, Status]:
     """Return a spinner, and the timer that starts it when patience is at an end."""
     from threading import Timer
 
     from rich.console import Console
 
-    status = Console(stderr=True).status(what)
+    status = Console(stderr=True).status(label)
     return Timer(PATIENCE_SECONDS, status.start), status

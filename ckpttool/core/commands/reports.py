@@ -108,15 +108,15 @@ def _code(text: str) -> Code:
 
 
 def _file(text: str) -> tuple[ReportFormat, str]:
-    word, _, path = text.partition("=")
+    format_name, _, path = text.partition("=")
     formats = [report_format.value for report_format in ReportFormat if report_format is not ReportFormat.TABLE]
-    if word not in formats or not path:
+    if format_name not in formats or not path:
         raise UsageError(
             f"--report takes FORMAT=FILE with one of {', '.join(formats)}, such as junit=out.xml, not {text!r}"
         )
     if path == "-":
-        raise UsageError(f"--report {text}: it takes a file; --format {word} writes to stdout")
-    return ReportFormat(word), path
+        raise UsageError(f"--report {text}: it takes a file; --format {format_name} writes to stdout")
+    return ReportFormat(format_name), path
 
 
 def show(answer: Preflight | Lint, options: ReportOptions) -> ExitCode:
@@ -211,16 +211,18 @@ def assert_reports_replaceable(
     for (_, first), (_, other) in combinations(files, 2):
         if same_file(first, other):
             raise UsageError(f"two reports cannot be in one file: --report …={other}")
-    asked = tuple(inputs)
+    input_paths = tuple(inputs)
     root = root_of(tree) if tree is not None and files else None
     for fmt, target in files:
         form = fmt.value
-        if any(same_file(target, input_path) for input_path in asked):
+        if any(same_file(target, input_path) for input_path in input_paths):
             raise UsageError(f"--report {form}={target} is a file that is asked about; name another")
         if root is not None and lies_under(target, root):
             raise UsageError(f"--report {form}={target} lies in the checkpoint tree, in which nothing is changed")
         if not is_appended(fmt, target):
-            assert_replaceable(target, option=f"--report {form}", is_ours=whole(_IS_OURS[fmt]), what=f"{form} report")
+            assert_replaceable(
+                target, option=f"--report {form}", is_ours=whole(_IS_OURS[fmt]), purpose=f"{form} report"
+            )
 
 
 def is_appended(fmt: ReportFormat, path: str) -> bool:

@@ -127,9 +127,9 @@ def _checked(path: str) -> Mapping[str, Any]:
         if key not in KEYS:
             where = f"it has {', '.join(KEYS)}"
             raise UsageError(f"{path}: {unknown_word('key', key, list(KEYS), where)}")
-        types, words = KEYS[key]
+        types, description = KEYS[key]
         if not isinstance(value, types) or isinstance(value, bool) or value == "":
-            raise UsageError(f"{path}: {key} takes {words}, not {value!r}")
+            raise UsageError(f"{path}: {key} takes {description}, not {value!r}")
     return table
 
 

@@ -204,16 +204,16 @@ def verify(
 
     Example: ckpttool verify ./output/checkpoint --level checksum --checkpoint all
     """
-    asked, paths = check.question(trees=1 + len(more or ())), (tree.path, *(more or ()))
+    check_question, paths = check.question(trees=1 + len(more or ())), (tree.path, *(more or ()))
     with_stats: list[Verification] = []
 
     def ask(path: str | None) -> Verification:
         scanned = _found(tree, path, quiet=quiet, verbose=look.verbose)
-        answer = replace(_verified(scanned, asked, check, engine, quiet=quiet), view=look.view())
+        answer = replace(_verified(scanned, check_question, check, engine, quiet=quiet), view=look.view())
         with_stats.extend([answer] if check.stats is not None else [])
         return answer
 
-    foresee = partial(_foreseen, tree, asked, check, quiet=quiet)
+    foresee = partial(_foreseen, tree, check_question, check, quiet=quiet)
     code = show_each(foresee, paths, fmt) if check.dry_run else show_each(ask, paths, fmt)
     for answer in with_stats:
         _write_stats(str(check.stats), answer)
@@ -230,10 +230,10 @@ def _found(tree: TreeOptions, path: str | None, *, quiet: bool, verbose: bool) -
 
 
 def _foreseen(
-    tree: TreeOptions, asked: ckpttool.CheckQuestion, check: CheckOptions, path: str | None, *, quiet: bool
+    tree: TreeOptions, question: ckpttool.CheckQuestion, check: CheckOptions, path: str | None, *, quiet: bool
 ) -> Forecast:
     scanned = _found(tree, path, quiet=quiet, verbose=False)
-    return ckpttool.forecast(scanned, check.today(asked, scanned, quiet=quiet))
+    return ckpttool.forecast(scanned, check.today(question, scanned, quiet=quiet))
 
 
 def _assert_watched(scanned: ckpttool.Tree, question: ckpttool.CheckQuestion, *, yes: bool) -> None:
@@ -254,10 +254,15 @@ def _assert_watched(scanned: ckpttool.Tree, question: ckpttool.CheckQuestion, *,
 
 
 def _verified(
-    scanned: ckpttool.Tree, asked: ckpttool.CheckQuestion, check: CheckOptions, engine: EngineOptions, *, quiet: bool
+    scanned: ckpttool.Tree,
+    parameters: ckpttool.CheckQuestion,
+    check: CheckOptions,
+    engine: EngineOptions,
+    *,
+    quiet: bool,
 ) -> Verification:
     """Check what is asked for, and take the time."""
-    question = check.today(asked, scanned, quiet=quiet)
+    question = check.today(parameters, scanned, quiet=quiet)
     if check.stats is not None:
         _assert_stats_replaceable(check.stats, scanned)
     _assert_watched(scanned, question, yes=check.yes)
@@ -280,7 +285,7 @@ def _assert_stats_replaceable(path: str, tree: ckpttool.Tree) -> None:
     """
     if tree.layout.is_tree and lies_under(path, tree.inventory.root):
         raise UsageError(f"--stats {path!r} lies in the checkpoint tree, in which verify changes nothing")
-    assert_replaceable(path, option="--stats", is_ours=_holds_numbers, what="numbers")
+    assert_replaceable(path, option="--stats", is_ours=_holds_numbers, purpose="numbers")
 
 
 def _holds_numbers(source: ByteSource) -> bool:

@@ -175,9 +175,9 @@ def _missing_paths(checkpoint: Checkpoint, files: FilesByPath) -> list[Finding]:
 
 
 def _missing_ranks(checkpoint: Checkpoint, files: FilesByRank) -> list[Finding]:
-    wanted = range(files.size.world)
+    expected_ranks = range(files.size.world)
     present = {role: {shard.rank for shard in checkpoint.shards if shard.role is role} for role in files.roles}
-    lacking = sorted((rank, role) for role in files.roles for rank in set(wanted) - present[role])
+    lacking = sorted((rank, role) for role in files.roles for rank in set(expected_ranks) - present[role])
     named = [files.absent(Rank(rank), role) for rank, role in lacking[:MOST_NAMED]]
     return named + _and_more(checkpoint.name, [rank for rank, _ in lacking[MOST_NAMED:]], files)
 
@@ -186,8 +186,8 @@ def _and_more(name: str, ranks: Sequence[int], files: FilesByRank) -> list[Findi
     """Say in one finding what is missing beyond those that are named."""
     if not ranks:
         return []
-    what = f"{len(ranks)} more shards are not there, of ranks {ranks[0]} to {ranks[-1]}"
-    return [files.size.missing(what, Code.SHARD_MISSING, name, sorted(set(ranks)))]
+    message = f"{len(ranks)} more shards are not there, of ranks {ranks[0]} to {ranks[-1]}"
+    return [files.size.missing(message, Code.SHARD_MISSING, name, sorted(set(ranks)))]
 
 
 def _empty(checkpoint: Checkpoint) -> list[Finding]:

@@ -202,16 +202,18 @@ def _samples(number: int | None) -> str:
     return "samples, nobody knows how many," if number is None else counted(number, "sample")
 
 
-def against_size(checkpoint: Checkpoint, asked: AskedSizes, *, saved: AskedSizes, refuses: str | None) -> list[Finding]:
+def against_size(
+    checkpoint: Checkpoint, requested: AskedSizes, *, saved: AskedSizes, refuses: str | None
+) -> list[Finding]:
     """Hold other sizes than a save was made with against it, where its trainer cannot load it so; else say so.
 
     Args:
         checkpoint: The save.
-        asked: What the user, or the config, says of the resumed run.
+        requested: What the user, or the config, says of the resumed run.
         saved: What the save tells of its own.
         refuses: Why it cannot be loaded on others, in words that finish "…, and "; None where it can.
     """
-    differing = asked.differing(saved)
+    differing = requested.differing(saved)
     if not differing:
         return []
     sizes = " and ".join(f"{name} {now}, not {before}" for name, now, before in differing)
@@ -219,9 +221,11 @@ def against_size(checkpoint: Checkpoint, asked: AskedSizes, *, saved: AskedSizes
     if refuses is None:
         message = f"{message}, for which it is cut anew when it is loaded"
         return [note(Code.WORLD_SIZE_DIFFERS, message, path=checkpoint.name)]
-    way = ", ".join(f"{name} {before}" for name, _, before in differing)
+    option = ", ".join(f"{name} {before}" for name, _, before in differing)
     return [
-        suspect(Code.WORLD_SIZE_REFUSED, f"{message}, and {refuses}", path=checkpoint.name, remedy=f"start with {way}")
+        suspect(
+            Code.WORLD_SIZE_REFUSED, f"{message}, and {refuses}", path=checkpoint.name, remedy=f"start with {option}"
+        )
     ]
 
 

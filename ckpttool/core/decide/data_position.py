@@ -211,10 +211,10 @@ def _in_own_batches(own_size: int | None, question: DataQuestion, past: PastSize
         return Step(step * batch // own_size)
     others = [size for size in past.batch_sizes if size != own_size]
     if own_size is not None and others:
-        ways = " or ".join(f"--dataset-changed-at {step}:{size}" for size in (*others, own_size))
+        options = " or ".join(f"--dataset-changed-at {step}:{size}" for size in (*others, own_size))
         raise UsageError(
             f"the checkpoint counts batches of {own_size} samples, and runs before it batches of "
-            f"{', '.join(map(str, others))}, so step {step} can mean several places: give {ways}"
+            f"{', '.join(map(str, others))}, so step {step} can mean several places: give {options}"
         )
     return step
 

@@ -47,13 +47,13 @@ def part(findings: Sequence[Finding], text: str, *, path: str) -> Allowed:
         text: The whole file.
         path: As the user gave it.
     """
-    words = tuple(_words(text))
-    by_place = _places(words)
+    comments = tuple(_words(text))
+    by_place = _places(comments)
     silenced = _silenced(findings, by_place)
     used = {_place(finding) for finding in silenced}
     remaining = [finding for finding in findings if finding not in silenced]
     used |= {place for place in by_place if place[0] in _OF_A_START}
-    remaining += (_unused(word, path) for word in words if (word.code, word.line) not in used)
+    remaining += (_unused(comment, path) for comment in comments if (comment.code, comment.line) not in used)
     return Allowed(findings=tuple(sorted(remaining, key=lambda finding: finding.line or 0)), silenced=silenced)
 
 
@@ -62,8 +62,8 @@ def allowed_in(text: str, findings: Sequence[Finding]) -> tuple[Finding, ...]:
     return _silenced(findings, _places(_words(text)))
 
 
-def _places(words: Iterable[_Word]) -> frozenset[tuple[str, int | None]]:
-    return frozenset((word.code, word.line) for word in words)
+def _places(comments: Iterable[_Word]) -> frozenset[tuple[str, int | None]]:
+    return frozenset((comment.code, comment.line) for comment in comments)
 
 
 def _silenced(findings: Sequence[Finding], places: frozenset[tuple[str, int | None]]) -> tuple[Finding, ...]:
@@ -88,11 +88,11 @@ def _words(text: str) -> Iterator[_Word]:
     yield from (_Word(code, at, at) for code, at in waiting)
 
 
-def _unused(word: _Word, path: str) -> Finding:
-    if word.code in _ALLOWABLE:
-        why, remedy = f"line {word.line} has no finding {word.code}", "take it out of the comment"
+def _unused(comment: _Word, path: str) -> Finding:
+    if comment.code in _ALLOWABLE:
+        why, remedy = f"line {comment.line} has no finding {comment.code}", "take it out of the comment"
     else:
-        why = f"no finding that can be allowed is called {word.code!r}"
-        close = get_close_matches(word.code, _ALLOWABLE, n=1)
+        why = f"no finding that can be allowed is called {comment.code!r}"
+        close = get_close_matches(comment.code, _ALLOWABLE, n=1)
         remedy = f"did you mean {close[0]}?" if close else "`ckpttool explain` lists all codes"
-    return note(Code.ALLOW_UNUSED, f"the comment allows nothing: {why}", path=path, line=word.at, remedy=remedy)
+    return note(Code.ALLOW_UNUSED, f"the comment allows nothing: {why}", path=path, line=comment.at, remedy=remedy)

@@ -94,7 +94,7 @@ class Course:
     def past(self, checkpoint: Checkpoint) -> PastSizes:
         """Tell what batch sizes the saves record by whose way the training came to a checkpoint, itself included."""
         place = self.progress.of(checkpoint)
-        way = [
+        saves = [
             save
             for save in self.inventory.checkpoints
             if save.prefix == checkpoint.prefix
@@ -104,12 +104,12 @@ class Course:
         ]
         sizes = {
             size
-            for save in way
+            for save in saves
             if (size := self.progress.batch_size(save)) is not None
             and place is not None
             and (self.progress.of(save) or 0) <= place
         }
-        steps = [save.step for save in way if save.step is not None and self.progress.batch_size(save) is None]
+        steps = [save.step for save in saves if save.step is not None and self.progress.batch_size(save) is None]
         unrecorded = max((step for step in steps if step <= (checkpoint.step or 0)), default=0)
         from ckpttool.core.domain.data_position import PastSizes  # a scan asks for none
 

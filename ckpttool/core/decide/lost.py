@@ -129,8 +129,8 @@ def beyond_limits(point: ResumePoint, question: ResumeQuestion) -> tuple[Finding
     elif point.may_lose_more and (by_steps or by_time):
         message = f"{by_steps or by_time}, and something newer than {name} does not tell its step"
         silent = (rejection.checkpoint for rejection in point.rejected if rejection.checkpoint.step is None)
-        ways = [f"; {rejection.step_remedy}" for rejection in silent if rejection.step_remedy is not None]
-        remedy = f"ckpttool resolve says which{next(iter(ways), '')}"
+        remedies = [f"; {rejection.step_remedy}" for rejection in silent if rejection.step_remedy is not None]
+        remedy = f"ckpttool resolve says which{next(iter(remedies), '')}"
     else:
         return ()
     return (unknown(Code.TOO_MUCH_LOST, message, remedy=remedy),)

@@ -77,9 +77,9 @@ def whole_here_alone(checkpoint: Checkpoint, around: Surroundings) -> Finding | 
 
 
 def _together(around: Surroundings) -> str:
-    what = f"all {around.sign.rstrip('/')}" if around.files is RankFiles.APART else "all files"
+    files_text = f"all {around.sign.rstrip('/')}" if around.files is RankFiles.APART else "all files"
     parts = "run ckpttool part DIR --out FOLDER/ on every machine (srun --ntasks-per-node=1), then ask about FOLDER"
-    return f"{parts}; or run it with {what} gathered on a disk that the machines share"
+    return f"{parts}; or run it with {files_text} gathered on a disk that the machines share"
 
 
 def _nothing_here(decision: NoResumePoint, inventory: Inventory, around: Surroundings) -> NoResumePoint:

@@ -130,9 +130,9 @@ def _nothing(decision: NoResumePoint, view: View) -> Finding:
         message = f"none of the {rejected_count} checkpoints in {decision.root} can be resumed from"
     if decision.is_named:
         message = f"{decision.rejected[0].checkpoint.name} in {decision.root} cannot be resumed from"
-    for way in decision.findings:
-        if way.code is Code.RANKS_TO_RESTORE:
-            message, remedy = f"{message}: {told([way], view=view)}", way.remedy or remedy
+    for finding in decision.findings:
+        if finding.code is Code.RANKS_TO_RESTORE:
+            message, remedy = f"{message}: {told([finding], view=view)}", finding.remedy or remedy
     # What the config asks for is the cause where the tree has another number of ranks, whatever else is damaged.
     for why in decision.rejected[0].reasons if rejected_count else ():
         if why.code in {Code.WORLD_SIZE_DIFFERS, Code.WORLD_SIZE_REFUSED}:
@@ -178,30 +178,30 @@ def disk_findings(need: DiskNeed) -> tuple[Finding, ...]:
 
 
 def _space(need: DiskNeed) -> Iterator[Finding]:
-    wanted = need.saves * need.save_bytes
+    bytes_needed = need.saves * need.save_bytes
     of_older = f" ({need.stays})" if need.stays is not None else ""
-    if need.free_bytes < wanted:
+    if need.free_bytes < bytes_needed:
         fits = need.free_bytes // need.save_bytes
         yield suspect(
             Code.DISK_SPACE_LOW,
-            f"{counted(need.saves, 'save')} of {in_gib(need.save_bytes)} need {in_gib(wanted)}, but "
+            f"{counted(need.saves, 'save')} of {in_gib(need.save_bytes)} need {in_gib(bytes_needed)}, but "
             f"{in_gib(need.free_bytes)} are free{_on(need)}: {counted(fits, 'more save')} would fit",
             path=need.folder,
-            expected=str(wanted),
+            expected=str(bytes_needed),
             actual=str(need.free_bytes),
             remedy=f"make room{of_older}: ckpttool prune, then ckpttool trash empty; or keep fewer",
         )
 
 
 def _inodes(need: DiskNeed) -> Iterator[Finding]:
-    wanted = need.saves * need.save_files
-    if need.free_files is not None and need.free_files < wanted:
+    files_needed = need.saves * need.save_files
+    if need.free_files is not None and need.free_files < files_needed:
         yield suspect(
             Code.DISK_INODES_LOW,
-            f"{counted(need.saves, 'save')} of {counted(need.save_files, 'file')} need {wanted:,} inodes, but "
+            f"{counted(need.saves, 'save')} of {counted(need.save_files, 'file')} need {files_needed:,} inodes, but "
             f"{need.free_files:,} are free{_on(need)}",
             path=need.folder,
-            expected=str(wanted),
+            expected=str(files_needed),
             actual=str(need.free_files),
             remedy="remove many small files, or save to another file system",
         )

@@ -454,21 +454,21 @@ def ranks_to_restore(rejected: Sequence[Rejection], *, opened: bool) -> tuple[Fi
     if not ranks:
         return ()
     newest, topology = rejected[0].checkpoint.name, rejected[0].checkpoint.topology
-    who, everywhere = (
+    subject, everywhere = (
         on_ranks(sorted(ranks)),
         len(rejected) > 1 and all(_at_fault(rejection) == ranks for rejection in rejected),
     )
-    what = f"all {len(rejected)} checkpoints fail" if everywhere else f"{newest} fails"
+    failure = f"all {len(rejected)} checkpoints fail" if everywhere else f"{newest} fails"
     doubt = "" if topology.confirmed else f", as far as is seen here ({counted(topology.world_size or 0, 'rank')})"
     doubt += "" if opened else "; the other ranks' shards were not opened"
-    remedy = f"bring back whole shards of {who}, and {newest} is {'whole' if opened else 'complete'}{doubt}"
+    remedy = f"bring back whole shards of {subject}, and {newest} is {'whole' if opened else 'complete'}{doubt}"
     moved = {rank for why in rejected[0].reasons if why.code is Code.SHARD_ELSEWHERE for rank in why.ranks}
     if moved:
         remedy = f"what {on_ranks(sorted(moved))} saved lies in another rank's folder: move that back first"
     return (
         note(
             Code.RANKS_TO_RESTORE,
-            f"{what} on {who} alone",
+            f"{failure} on {subject} alone",
             remedy=remedy,
             ranks=tuple(sorted(ranks)),
         ),

@@ -186,10 +186,10 @@ def healed_notes(checkpoint: Checkpoint, seals: Iterable[ShardSeal]) -> Iterator
     for seal in seals:
         rank, healed = ranks.get(seal.path), seal.healed
         if rank is not None and healed is not None:
-            what = "" if healed.tensor is None else f"its tensor {healed.tensor} was "
+            subject = "" if healed.tensor is None else f"its tensor {healed.tensor} was "
             same = _PROVEN.get(healed.proof, "they were equal at other checkpoints")
             message = (
-                f"{what}rebuilt on {healed.at} from rank {healed.rank}'s, which holds the same ({same}) "
+                f"{subject}rebuilt on {healed.at} from rank {healed.rank}'s, which holds the same ({same}) "
                 f"{_TRUSTED[healed.trust]}"
             )
             yield note(Code.HEALED, message, path=seal.path, ranks=(rank,))

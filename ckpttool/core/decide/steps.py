@@ -57,11 +57,11 @@ def read_name(name: str) -> NamedStep:
     number = "" if match is None else match["number"]
     if match is None or len(number) > STEP_DIGITS or _DATE.fullmatch(number) or _UNIX_TIME.fullmatch(number):
         return NamedStep(stem=name, number=None, is_free=True)
-    word = (match["word"] or "").lower()
-    if match["stem"] is not None and word not in _COUNTS_STEPS | _MAY_COUNT_STEPS:
+    suffix_word = (match["word"] or "").lower()
+    if match["stem"] is not None and suffix_word not in _COUNTS_STEPS | _MAY_COUNT_STEPS:
         return NamedStep(stem=name, number=None, is_free=True)
     stem = _EPOCH.sub(r"\1#", match["stem"] or "")
-    return NamedStep(stem=stem, number=Step(int(number)), is_free=True, is_sure=word in _COUNTS_STEPS)
+    return NamedStep(stem=stem, number=Step(int(number)), is_free=True, is_sure=suffix_word in _COUNTS_STEPS)
 
 
 def settle(inventory: Inventory) -> Inventory:

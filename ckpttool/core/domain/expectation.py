@@ -65,16 +65,16 @@ class WorldSize:
     confirmed: bool = True
     """False where the ranks' own files alone tell it."""
 
-    def missing(self, what: str, code: Code, path: str, ranks: Sequence[int]) -> Finding:
+    def missing(self, subject: str, code: Code, path: str, ranks: Sequence[int]) -> Finding:
         """Return the finding on files that are not there: what is missing, and why it is missed.
 
         Args:
-            what: In a few words.
+            subject: In a few words.
             code: A rank's whole folder, or its file.
             path: Of the file or the folder; of several, the save's name, so that it is known where to look.
             ranks: Whose they are.
         """
-        message = f"{what} (expected {self.world} ranks because {self.why})"
+        message = f"{subject} (expected {self.world} ranks because {self.why})"
         return damage(code, message, path=path, remedy=self.remedy, ranks=tuple(map(Rank, ranks)))
 
 

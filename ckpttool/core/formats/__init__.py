@@ -141,8 +141,8 @@ def shown_header(report: ShardReport, named: FormatName, facts: ShardFacts) -> H
     """
     if not facts.scalars:
         raise OSError(errno.ENODATA, "only its scalars were looked at where it lies")
-    asked = {scalar.name for scalar in facts.scalars}
-    scalars = tuple(pair for pair in report.scalars if pair[0] in asked)
+    requested = {scalar.name for scalar in facts.scalars}
+    scalars = tuple(pair for pair in report.scalars if pair[0] in requested)
     return replace(unread_header(report.format or named, bytes_read=0), scalars=scalars, schema_hash=report.schema_hash)
 
 

@@ -149,7 +149,7 @@ def over_limit(message: str) -> Finding:
 
 def unsupported(is_a: FormatName, named: FormatName) -> Finding:
     """Say that a torch file lies under the name of another format."""
-    what = (
+    form = (
         "a pickle as torch.save wrote it"
         if is_a is FormatName.TORCH_PICKLE
         else "a zip archive as torch.save writes it"
@@ -161,9 +161,9 @@ def unsupported(is_a: FormatName, named: FormatName) -> Finding:
     expected, where = name[named]
     return unknown(
         Code.UNSUPPORTED_FORMAT,
-        f"The file is {what}, {where}; ckpttool does not look into it.",
+        f"The file is {form}, {where}; ckpttool does not look into it.",
         expected=expected,
-        actual=what,
+        actual=form,
     )
 
 

@@ -36,18 +36,18 @@ def parse_config(content: bytes, *, path: str) -> Document:
     if path.endswith(TOML):
         return _toml(content, path)
     if content.lstrip()[:1] != b"{" or len(content) > MAX_BYTES:
-        return parse_document(content, what=path)
+        return parse_document(content, where=path)
     try:
-        data = parse_object(content, what=path)
+        data = parse_object(content, where=path)
     except ParseError:
-        return parse_document(content, what=path)
+        return parse_document(content, where=path)
     return Document(text=content.decode("utf-8"), data=dict(data), lines=_json_lines(content, path), spelt={})
 
 
 def _json_lines(content: bytes, path: str) -> dict[KeyPath, int]:
     """Return the lines of the keys, where YAML can read it; a tab, which it refuses, is in no text of JSON."""
     try:
-        return parse_document(content.replace(b"\t", b" "), what=path).lines
+        return parse_document(content.replace(b"\t", b" "), where=path).lines
     except (ConfigError, UnsafeError):
         return {}
 

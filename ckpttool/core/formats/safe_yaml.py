@@ -42,7 +42,7 @@ class Document:
     """Text and numbers without quotes as they stand in the file: `010` is eight."""
 
 
-def parse_document(content: bytes, *, what: str) -> Document:
+def parse_document(content: bytes, *, where: str) -> Document:
     """Return the one mapping that a YAML file holds.
 
     PyYAML alone takes the last of two equal keys in silence, follows aliases into any number of values, and needs
@@ -50,7 +50,7 @@ def parse_document(content: bytes, *, what: str) -> Document:
 
     Args:
         content: The whole file.
-        what: Names the file in the error.
+        where: Names the file in the error.
 
     Raises:
         ConfigError: No YAML, no UTF-8, not one mapping, a key twice, a tag of its own.
@@ -58,21 +58,21 @@ def parse_document(content: bytes, *, what: str) -> Document:
     """
     import yaml
 
-    _refuse_long(content, what)
+    _refuse_long(content, where)
     try:
         text = content.decode("utf-8")
         loader = _loader_class()(text)
         try:
             node = loader.get_single_node()
             if not isinstance(node, yaml.MappingNode):
-                raise ForeignConfigError(f"{what!r} holds no settings; expected YAML with keys at the top level")
-            walk = _Walk(what)
+                raise ForeignConfigError(f"{where!r} holds no settings; expected YAML with keys at the top level")
+            walk = _Walk(where)
             walk.visit(node, ())
             data = loader.construct_document(node)
         finally:
             loader.dispose()
     except UnicodeDecodeError as error:
-        raise ConfigError(f"{what!r} is not UTF-8 (byte {error.start})") from error
+        raise ConfigError(f"{where!r} is not UTF-8 (byte {error.start})") from error
     except yaml.YAMLError as error:
         why, line = " ".join(str(error).split()), None
         if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark:  # PyYAML's four lines with a drawing, in one
@@ -82,9 +82,9 @@ def parse_document(content: bytes, *, what: str) -> Document:
             isinstance(error, yaml.MarkedYAMLError) and error.context == "expected a single document in the stream"
         )
         kind = ForeignConfigError if several else ConfigError  # no program reads such for one config
-        raise kind(f"{what!r} cannot be read: {why}", line=line) from error
+        raise kind(f"{where!r} cannot be read: {why}", line=line) from error
     except (ValueError, TypeError) as error:  # a date like 2024-13-45, a list as a key
-        raise ConfigError(f"{what!r} cannot be read: {error}".replace("\n", " ")) from error
+        raise ConfigError(f"{where!r} cannot be read: {error}".replace("\n", " ")) from error
     return Document(text=text, data=data, lines=walk.lines, spelt=walk.spelt)
 
 
@@ -114,9 +114,9 @@ def read_head(path: str) -> bytes:
         raise ConfigError(f"cannot read the config {path!r}: {reason}") from error
 
 
-def _refuse_long(content: bytes, what: str) -> None:
+def _refuse_long(content: bytes, where: str) -> None:
     if len(content) > MAX_BYTES:
-        raise UnsafeError(f"{what!r} has more than {MAX_BYTES} bytes; no config is that long")
+        raise UnsafeError(f"{where!r} has more than {MAX_BYTES} bytes; no config is that long")
 
 
 def _open_regular(path: str, flags: int) -> int:
@@ -154,10 +154,10 @@ def _loader_class() -> type[yaml.SafeLoader]:
 class _Walk:
     """Looks at each node once: lines, spellings, keys that occur twice, tags, and how many values there are."""
 
-    def __init__(self, what: str) -> None:
+    def __init__(self, where: str) -> None:
         self.lines: dict[KeyPath, int] = {}
         self.spelt: dict[KeyPath, str] = {}
-        self._what = what
+        self._what = where
         self._sizes: dict[int, int | None] = {}  # by node; None while its children are looked at
 
     def visit(self, node: yaml.Node, path: KeyPath) -> int:

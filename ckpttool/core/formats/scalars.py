@@ -59,14 +59,14 @@ class ScalarReading:
     bytes_read: int
 
 
-def plan_scalars(entries: Iterable[TensorEntry], asked: Sequence[AskedScalar]) -> ScalarPlan:
+def plan_scalars(entries: Iterable[TensorEntry], requested: Sequence[AskedScalar]) -> ScalarPlan:
     """Find what is asked for among a shard's tensors; neighbours are read in one call.
 
     Args:
         entries: In file order; each scalar's name at most once.
-        asked: Which scalars.
+        requested: Which scalars.
     """
-    by_name = {scalar.name: scalar for scalar in asked}
+    by_name = {scalar.name: scalar for scalar in requested}
     findings = []
     fit = []
     for entry in entries:

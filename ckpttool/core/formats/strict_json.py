@@ -57,7 +57,7 @@ class ParseError(ValueError):
 
 
 def parse_json(
-    data: bytes, *, what: str, limit: int = DEFAULT_LIMIT, most_memory: int = MOST_MEMORY, nonfinite: bool = False
+    data: bytes, *, where: str, limit: int = DEFAULT_LIMIT, most_memory: int = MOST_MEMORY, nonfinite: bool = False
 ) -> Json:
     """Return the document, of which every reader understands the same thing.
 
@@ -66,7 +66,7 @@ def parse_json(
 
     Args:
         data: The whole file.
-        what: Names the file in the error.
+        where: Names the file in the error.
         limit: Most bytes that are looked at.
         most_memory: Most bytes that the values may take, by `memory_of`.
         nonfinite: Take `NaN` and `Infinity`, for logs: there they are values, and the interesting ones.
@@ -75,10 +75,10 @@ def parse_json(
         ParseError: As above, or no JSON at all.
     """
     if len(data) > limit:
-        raise ParseError(f"expected at most {limit} bytes, found {len(data)}", where=what)
+        raise ParseError(f"expected at most {limit} bytes, found {len(data)}", where=where)
     if memory_of(data) > most_memory:
-        raise ParseError(f"holds more values than any such record, in {len(data)} bytes", where=what)
-    _check_depth(data, what)
+        raise ParseError(f"holds more values than any such record, in {len(data)} bytes", where=where)
+    _check_depth(data, where)
     try:
         text = data.decode("utf-8")
         document: Json = json.loads(
@@ -92,17 +92,17 @@ def parse_json(
     except json.JSONDecodeError as error:
         raise ParseError(
             f"not JSON: {error.msg.removesuffix(' at')} at line {error.lineno}, column {error.colno}",
-            where=what,
+            where=where,
             line=error.lineno,
         ) from None
     except UnicodeError as error:
         raise ParseError(
-            f"not UTF-8: {error.reason if isinstance(error, UnicodeDecodeError) else error}", where=what
+            f"not UTF-8: {error.reason if isinstance(error, UnicodeDecodeError) else error}", where=where
         ) from None
     except ParseError as error:
-        raise ParseError(error.problem, where=what, key=error.key) from None
+        raise ParseError(error.problem, where=where, key=error.key) from None
     except ValueError:  # an integer of thousands of digits
-        raise ParseError("holds a number too long to read", where=what) from None
+        raise ParseError("holds a number too long to read", where=where) from None
     return document
 
 
@@ -141,11 +141,11 @@ def memory_of(data: bytes) -> int:
 
 
 def parse_object(
-    data: bytes, *, what: str, limit: int = DEFAULT_LIMIT, most_memory: int = MOST_MEMORY, nonfinite: bool = False
+    data: bytes, *, where: str, limit: int = DEFAULT_LIMIT, most_memory: int = MOST_MEMORY, nonfinite: bool = False
 ) -> JsonObject:
     """Return the document where it is one object; a ParseError where it is something else, or no strict JSON."""
-    value = parse_json(data, what=what, limit=limit, most_memory=most_memory, nonfinite=nonfinite)
-    return as_object(value, where=what)
+    value = parse_json(data, where=where, limit=limit, most_memory=most_memory, nonfinite=nonfinite)
+    return as_object(value, where=where)
 
 
 def as_object(value: Json, *, where: str = "", key: str = "") -> JsonObject:
@@ -264,7 +264,7 @@ def _shown(value: Json) -> str:
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
 
 
-def _check_depth(data: bytes, what: str) -> None:
+def _check_depth(data: bytes, where: str) -> None:
     """Refuse deep nesting before `json` meets it.
 
     How deep `json` can go depends on the stack that is left; the same file must give the same answer everywhere.
@@ -274,7 +274,7 @@ def _check_depth(data: bytes, what: str) -> None:
     outside_strings = b"".join(_ESCAPED.sub(b"", data).split(b'"')[::2])
     brackets = outside_strings.translate(None, _NOT_BRACKETS)
     if max(accumulate(map(_STEP.__getitem__, brackets)), default=0) > MAX_DEPTH:
-        raise ParseError(f"expected nesting of at most {MAX_DEPTH}, found more", where=what)
+        raise ParseError(f"expected nesting of at most {MAX_DEPTH}, found more", where=where)
 
 
 def _unique(pairs: list[tuple[str, Json]]) -> JsonObject:

@@ -161,13 +161,13 @@ def lines(source: LogSource) -> Iterator[tuple[int, bytes] | LogProblem]:
             yield from enumerate(block.data.splitlines(), block.first_line)
 
 
-def lines_with(block: Block, words: re.Pattern[bytes]) -> Iterator[tuple[int, bytes]]:
+def lines_with(block: Block, pattern: re.Pattern[bytes]) -> Iterator[tuple[int, bytes]]:
     """Yield the lines of a block that hold one of some words, each once, with its number and without its end.
 
     What is longer than any line that tells something is left out.
     """
     end = -1
-    for match in words.finditer(block.data):
+    for match in pattern.finditer(block.data):
         if match.start() >= end:
             start, end = block.line_start(match.start()), block.line_end(match.end())
             if end - start <= _LONGEST_TELLING:

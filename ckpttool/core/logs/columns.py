@@ -42,7 +42,7 @@ class JsonLines:
             if not text.strip():
                 continue
             try:
-                record = parse_json(text, what=f"line {line}", nonfinite=True)
+                record = parse_json(text, where=f"line {line}", nonfinite=True)
             except ParseError as error:
                 yield problem(source, line, error.problem, text)
                 continue

@@ -52,7 +52,7 @@ class GuardEvents:
 def is_run(line: bytes) -> bool:
     """Tell whether a line is the first one of a process."""
     try:
-        return parse_object(line, what="")["schema"] == EVENTS_SCHEMA
+        return parse_object(line, where="")["schema"] == EVENTS_SCHEMA
     except (ParseError, KeyError):
         return False
 
@@ -92,7 +92,7 @@ def _parsed(source: LogSource, number: int, text: bytes) -> EventLine | LogProbl
     if not text.strip():
         return None
     try:
-        values = parse_object(text, what="")
+        values = parse_object(text, where="")
         kind, step = _KINDS.get(get_str(values, "kind")), get_int(values, "step")
     except ParseError as error:
         return problem(source, number, f"{error.key} {error.problem}".strip(), text)

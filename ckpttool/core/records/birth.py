@@ -120,8 +120,8 @@ def with_births(manifest: Manifest | None, storage: Storage, place: SealPlace, s
     births = [birth for birth in read_births if isinstance(birth, Manifest)]
     if any((birth.world_size or 0) > len({shard.rank for shard in shards}) for birth in births):
         with suppress(OSError):  # a shard that is gone may have left its certificate
-            asked = {birth_path(begin, shard.rank) for shard in shards if shard.rank is not None}
-            read_births += map_waiting(read, [path for path in birth_paths(storage, place) if path not in asked])
+            requested = {birth_path(begin, shard.rank) for shard in shards if shard.rank is not None}
+            read_births += map_waiting(read, [path for path in birth_paths(storage, place) if path not in requested])
     births = [birth for birth in read_births if isinstance(birth, Manifest)]
     problems = tuple(birth for birth in read_births if isinstance(birth, ManifestProblem))
     return Recorded(manifest=_merged(manifest, births), problems=problems)

@@ -191,7 +191,7 @@ def _believed(data: bytes) -> Mapping[str, FoundDamaged]:
     try:
         if not is_whole(data):
             return {}
-        record = parse_object(data, what="what was found damaged", limit=_LIMIT, most_memory=OWN_MEMORY)
+        record = parse_object(data, where="what was found damaged", limit=_LIMIT, most_memory=OWN_MEMORY)
         if get_str(record, "schema") != SCHEMA:
             return {}
         files = [found_of(as_object(value)) for value in get_list(record, "files")]

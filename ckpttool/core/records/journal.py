@@ -127,7 +127,7 @@ def _each(read: Callable[[JsonObject], _T], storage: Storage, kind: _Kind) -> tu
 def _believed(data: bytes, kind: _Kind) -> tuple[JsonObject, ...]:
     if not is_whole(data):
         raise ParseError("it does not match its own hash")
-    record = parse_object(data, what=kind.path, limit=_LIMIT, most_memory=OWN_MEMORY)
+    record = parse_object(data, where=kind.path, limit=_LIMIT, most_memory=OWN_MEMORY)
     if get_str(record, "schema", where=kind.path) != kind.schema:
         raise ParseError("another ckpttool wrote it")
     return tuple(as_object(value, where=kind.path) for value in get_list(record, kind.key, where=kind.path))

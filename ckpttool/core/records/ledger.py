@@ -261,18 +261,18 @@ def _line(path: str, remembered: Remembered) -> dict[str, object]:
 def _notes(findings: Iterable[Finding]) -> list[dict[str, str]]:
     """Spell what is worth knowing of a shard; whose it is says whoever asks."""
     records = [{name: getattr(finding, name) for name in ("code", "message", *_BESIDE)} for finding in findings]
-    return [{name: value for name, value in words.items() if value is not None} for words in records]
+    return [{name: value for name, value in record.items() if value is not None} for record in records]
 
 
 def _noted(line: JsonObject) -> Iterator[Finding]:
     for value in as_list(line.get("notes", [])):
-        words = as_object(value)
-        beside = {name: get_str(words, name) for name in _BESIDE if name in words}
-        yield note(Code(get_str(words, "code")), get_str(words, "message"), **beside)  # type: ignore[arg-type]
+        record = as_object(value)
+        beside = {name: get_str(record, name) for name in _BESIDE if name in record}
+        yield note(Code(get_str(record, "code")), get_str(record, "message"), **beside)  # type: ignore[arg-type]
 
 
 def _ledger(data: bytes) -> Ledger:
-    record = parse_object(data, what="the ledger", limit=LEDGER_LIMIT, most_memory=OWN_MEMORY)
+    record = parse_object(data, where="the ledger", limit=LEDGER_LIMIT, most_memory=OWN_MEMORY)
     if get_str(record, "schema") != SCHEMA:
         raise ParseError("another version's", where="the ledger")
     lines = [as_object(value) for value in get_list(record, "shards")]

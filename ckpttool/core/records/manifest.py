@@ -191,10 +191,10 @@ def _agreed(manifests: list[_Owned], place: SealPlace) -> Manifest:
     ]
     first: dict[str, tuple[ShardSeal, str]] = {}
     disputed: dict[str, Finding] = {}
-    for seal, whose in sorted(claims, key=lambda claim: (claim[0].first_seen, claim[1])):
-        first_seal, by = first.setdefault(seal.path, (seal, whose))
+    for seal, owner in sorted(claims, key=lambda claim: (claim[0].first_seen, claim[1])):
+        first_seal, by = first.setdefault(seal.path, (seal, owner))
         if not first_seal.same_content(seal):
-            disputed.setdefault(seal.path, _unequal(first_seal, by, seal, whose, place))
+            disputed.setdefault(seal.path, _unequal(first_seal, by, seal, owner, place))
     joined = _joined(
         claims, [manifest for _, _, manifest in manifests], tuple(disputed[path] for path in sorted(disputed))
     )
@@ -203,10 +203,10 @@ def _agreed(manifests: list[_Owned], place: SealPlace) -> Manifest:
     return joined if is_one else replace(joined, world_size=None)
 
 
-def _unequal(first: ShardSeal, by: str, other: ShardSeal, whose: str, place: SealPlace) -> Finding:
+def _unequal(first: ShardSeal, by: str, other: ShardSeal, owner: str, place: SealPlace) -> Finding:
     return damage(
         Code.CHECKSUM_MISMATCH,
-        f"{by} sealed it on {first.first_seen}, and {whose} on {other.first_seen} with other bytes: one of "
+        f"{by} sealed it on {first.first_seen}, and {owner} on {other.first_seen} with other bytes: one of "
         "them does not "
         "have what was saved",
         path=first.path,
@@ -262,7 +262,7 @@ def _believed(data: bytes, place: SealPlace, path: str) -> Manifest:
     # The hash first: what an accident made of the file need not be parsed.
     if not is_whole(data):
         raise ParseError("torn or edited: it does not match its own hash")
-    record = parse_object(data, what=path, limit=MANIFEST_LIMIT, most_memory=OWN_MEMORY)
+    record = parse_object(data, where=path, limit=MANIFEST_LIMIT, most_memory=OWN_MEMORY)
     manifest = _manifest(record, path)
     same_prefix = place.prefix in {None, manifest.prefix}
     if not same_prefix or (place.layout, place.checkpoint) != (manifest.layout, manifest.checkpoint):
@@ -356,10 +356,10 @@ def _healed(record: JsonObject, where: str) -> Healed:
     )
 
 
-def _one_of(words: type[Enum], record: JsonObject, key: str, where: str) -> str:
+def _one_of(members: type[Enum], record: JsonObject, key: str, where: str) -> str:
     """Return one of an enumeration's words."""
     text = get_str(record, key, where=where)
-    values = [word.value for word in words]
+    values = [member.value for member in members]
     if text not in values:
         raise ParseError(f"expected one of {', '.join(values)}, found {text!a:.80}", where=where, key=key)
     return text

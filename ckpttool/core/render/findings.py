@@ -114,15 +114,15 @@ def _blocks(page: str) -> Iterator[_Block]:
 
 
 def _explanation(group: str, heading: _Block, blocks: list[_Block]) -> Explanation:
-    word = heading.lines[0].removeprefix("### ")
+    name = heading.lines[0].removeprefix("### ")
     try:
-        code = Code(word)
+        code = Code(name)
     except ValueError:
-        _fail(heading, f"{word!r} is no code")
-    rest = [*blocks, _Block(heading.number, (f"the end of {word}",))]
+        _fail(heading, f"{name!r} is no code")
+    rest = [*blocks, _Block(heading.number, (f"the end of {name}",))]
     title = re.fullmatch(r"\*\*(.+)\*\*", "\n".join(rest[0].lines))
     if title is None:
-        _fail(rest[0], f"the title of {word} stands here in **, on one line")
+        _fail(rest[0], f"the title of {name} stands here in **, on one line")
     del rest[0]
     return Explanation(
         code=code,
@@ -154,11 +154,11 @@ def _part(rest: list[_Block], label: str) -> str:
 
 def _severities(rest: list[_Block]) -> tuple[Severity, ...]:
     block = rest[0]
-    words = _part(rest, _WEIGHT).split(", ")
+    names = _part(rest, _WEIGHT).split(", ")
     by_word = {severity.word: severity for severity in Severity}
-    if unknown := [word for word in words if word not in by_word]:
+    if unknown := [name for name in names if name not in by_word]:
         _fail(block, f"{', '.join(unknown)} is no weight; they are {', '.join(by_word)}")
-    return tuple(by_word[word] for word in words)
+    return tuple(by_word[name] for name in names)
 
 
 def _remedy(rest: list[_Block]) -> tuple[str, ...]:

@@ -51,9 +51,9 @@ def verdicts() -> tuple[Verdict, ...]:
     table = _VERDICTS.search(_read("concepts"))
     rows = [line.strip("| ").split(" | ") for line in table["rows"].splitlines()] if table else []
     return tuple(
-        Verdict(word, *(text.replace("`", "") for text in (meaning, remedy)))
-        for words, meaning, remedy in rows
-        for word in re.findall("`([a-z-]+)`", words)
+        Verdict(name, *(text.replace("`", "") for text in (meaning, remedy)))
+        for names, meaning, remedy in rows
+        for name in re.findall("`([a-z-]+)`", names)
     )
 
 
@@ -62,19 +62,19 @@ def list_text(*, width: int) -> str:
     indent = max(map(len, pages())) + 2
     return "\n".join(
         textwrap.fill(
-            what.replace("`", ""), max(width, 2 * indent), initial_indent=f"{name:{indent}}",
+            about.replace("`", ""), max(width, 2 * indent), initial_indent=f"{name:{indent}}",
             subsequent_indent=" " * indent, break_on_hyphens=False,
         )
-        for name, what in pages().items()
+        for name, about in pages().items()
     )  # fmt: skip
 
 
 def document(topic: str | None) -> Document:
     """`ckpttool/guide/1`. One page, or all without their text."""
-    asked = pages() if topic is None else (page_of(topic),)
+    selected = pages() if topic is None else (page_of(topic),)
     entries = [
         {"name": name, "about": pages()[name], "markdown": None if topic is None else _read(name)}
-        for name in asked
+        for name in selected
         if name is not None
     ]
     return {"schema": "ckpttool/guide/1", "pages": [*entries]}

@@ -40,8 +40,8 @@ def _lines(answer: Preflight | Lint) -> Iterator[str]:
         yield from ("", "| weight | finding | what | fix |", "|---|---|---|---|")
     for kind in groups[:MOST_ROWS]:
         first = kind[0].finding
-        what = told([reason.finding for reason in kind], ranks_of(answer), answer.view)
-        cells = (first.severity.word, first.code.value, f"{_place(kind[0])}{what}", first.remedy or "")
+        message = told([reason.finding for reason in kind], ranks_of(answer), answer.view)
+        cells = (first.severity.word, first.code.value, f"{_place(kind[0])}{message}", first.remedy or "")
         yield f"| {' | '.join(map(plain, cells))} |"
     if len(groups) > MOST_ROWS:
         yield from ("", f"and {counted(len(groups) - MOST_ROWS, 'other kind')}")

@@ -39,12 +39,12 @@ _MARK = {
     VerdictWord.UNSAFE: Mark.DAMAGED,
 }
 
-_BEST_FIRST = {word: place for place, word in enumerate(VerdictWord)}
+_BEST_FIRST = {verdict_word: place for place, verdict_word in enumerate(VerdictWord)}
 
 
-def mark_of(word: VerdictWord) -> Mark:
+def mark_of(verdict_word: VerdictWord) -> Mark:
     """Return how a verdict is drawn."""
-    return _MARK.get(word, Mark.GOOD)
+    return _MARK.get(verdict_word, Mark.GOOD)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,10 +147,10 @@ class _Axis:
         for finding in findings:
             if finding.severity is Severity.NOTE:
                 continue
-            word, is_selected = word_of(finding), self._meant(finding, checkpoint)
+            verdict_word, is_selected = word_of(finding), self._meant(finding, checkpoint)
             for place in is_selected:
-                bad[place] = _worse(bad.get(place), word)
-            worst_word = worst_word if is_selected else _worse(worst_word, word)
+                bad[place] = _worse(bad.get(place), verdict_word)
+            worst_word = worst_word if is_selected else _worse(worst_word, verdict_word)
         if self.by_rank:
             world = checkpoint.topology.world_size or 0
             return _Parts(there=checkpoint.ranks, bad=bad, expected=world, whole=worst_word, own={})
@@ -210,30 +210,41 @@ def inner(path: str, checkpoint: Checkpoint) -> str:
     return "/".join([*(folder for folder in folders if folder != checkpoint.name), name])
 
 
-def _worse(first: VerdictWord | None, word: VerdictWord) -> VerdictWord:
-    return word if first is None or _BEST_FIRST[word] > _BEST_FIRST[first] else first
+def _worse(first: VerdictWord | None, second: VerdictWord) -> VerdictWord:
+    return second if first is None or _BEST_FIRST[second] > _BEST_FIRST[first] else first
 
 
 def _spans(parts: _Parts, axis: _Axis, columns: int) -> Iterator[Span]:
     """Yield what is drawn of a save, neighbours that are alike as one."""
     cells = list(_cells(parts, axis.width, columns))
-    if parts.whole is not None and all(word is None for _, word, _ in cells):
+    if parts.whole is not None and all(verdict_word is None for _, verdict_word, _ in cells):
         cells = [(column, parts.whole, 0) for column in range(columns)]
     # What is not expected and not there is no cell: neighbours are alike only where nothing lies between them.
-    for (_, word), alike in groupby(enumerate(cells), key=lambda item: (item[1][0] - item[0], item[1][1])):
+    for (_, verdict_word), alike in groupby(enumerate(cells), key=lambda item: (item[1][0] - item[0], item[1][1])):
         run = [cell for _, cell in alike]
         first, last = run[0][0], run[-1][0]
         named = axis.named(_first(first, axis.width, columns), _first(last + 1, axis.width, columns) - 1, parts.own)
         number = sum(count for _, _, count in run)
-        state = "whole" if word is None else f"{word.value} ({number})" if number else f"{word.value} as a whole"
-        yield Span(first=first, last=last, mark=Mark.GOOD if word is None else mark_of(word), title=f"{named}: {state}")
+        state = (
+            "whole"
+            if verdict_word is None
+            else f"{verdict_word.value} ({number})"
+            if number
+            else f"{verdict_word.value} as a whole"
+        )
+        yield Span(
+            first=first,
+            last=last,
+            mark=Mark.GOOD if verdict_word is None else mark_of(verdict_word),
+            title=f"{named}: {state}",
+        )
 
 
 def _cells(parts: _Parts, width: int, columns: int) -> Iterator[tuple[int, VerdictWord | None, int]]:
     """Yield each column that has something, with its worst word (None: all is well) and of how many it is so."""
     bad: dict[int, list[tuple[int, VerdictWord]]] = {}
-    for place, word in parts.bad.items():
-        bad.setdefault(min(place * columns // width, columns - 1), []).append((place, word))
+    for place, verdict_word in parts.bad.items():
+        bad.setdefault(min(place * columns // width, columns - 1), []).append((place, verdict_word))
     for column in range(columns):
         first, after = _first(column, width, columns), _first(column + 1, width, columns)
         low, high = bisect_left(parts.there, first), bisect_left(parts.there, after)
@@ -243,13 +254,13 @@ def _cells(parts: _Parts, width: int, columns: int) -> Iterator[tuple[int, Verdi
             if low < high:
                 yield column, None, high - low
             continue
-        words = Counter(word for _, word in here or ())
+        counts = Counter(verdict_word for _, verdict_word in here or ())
         silent = high - low - sum(map(parts.has, (place for place, _ in here or ())))
         absent = lacking - silent - sum(place < parts.expected for place, _ in here or ())
         if absent > 0:
-            words[VerdictWord.MISSING] += absent
-        worst = max(words, key=_BEST_FIRST.__getitem__)
-        yield column, worst, words[worst]
+            counts[VerdictWord.MISSING] += absent
+        worst = max(counts, key=_BEST_FIRST.__getitem__)
+        yield column, worst, counts[worst]
 
 
 def _first(column: int, width: int, columns: int) -> int:
@@ -258,16 +269,16 @@ def _first(column: int, width: int, columns: int) -> int:
 
 
 def _summary(parts: _Parts, axis: _Axis) -> str:
-    words = Counter(word.value for word in parts.bad.values())
+    counts = Counter(verdict_word.value for verdict_word in parts.bad.values())
     silent = len(parts.there) - sum(map(parts.has, parts.bad))
     absent = parts.expected - silent - sum(place < parts.expected for place in parts.bad)
     if absent > 0:
-        words["missing"] += absent
-    texts = [f"{silent} whole"] if silent or not words else []
-    texts += [f"{number} {word}" for word, number in sorted(words.items())]
+        counts["missing"] += absent
+    texts = [f"{silent} whole"] if silent or not counts else []
+    texts += [f"{number} {name}" for name, number in sorted(counts.items())]
     if parts.whole is not None:
         texts.append(f"the save as a whole {parts.whole.value}")
-    return f"{counted(silent + sum(words.values()), axis.noun)}: {', '.join(texts)}"
+    return f"{counted(silent + sum(counts.values()), axis.noun)}: {', '.join(texts)}"
 
 
 MANY_RANKS = 16

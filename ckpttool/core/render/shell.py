@@ -16,19 +16,19 @@ _UNDECODED = range(0xDC80, 0xDD00)
 """Python's stand-ins for bytes of a file name that are not UTF-8."""
 
 
-def quote(word: str) -> str:
-    """Return `word` as one word of a bash command, on one line.
+def quote(argument: str) -> str:
+    """Return `argument` as one word of a bash command, on one line.
 
     Raises:
         ValueError: It holds a NUL, which no argument of a program can.
     """
-    if "\0" in word:
+    if "\0" in argument:
         raise ValueError("an argument cannot hold a NUL")
-    return shlex.quote(word) if _ONE_LINE.fullmatch(word) else _ansi_c(word)
+    return shlex.quote(argument) if _ONE_LINE.fullmatch(argument) else _ansi_c(argument)
 
 
-def quote_for_eval(word: str) -> str:
-    """Return `word` as one word of a text that a script runs with an unquoted `eval $TEXT`.
+def quote_for_eval(argument: str) -> str:
+    """Return `argument` as one word of a text that a script runs with an unquoted `eval $TEXT`.
 
     Before `eval` parses the quotes, bash has split the text at white space and expanded the wildcards in it. Where
     ordinary quotes do not survive that, the word is spelled in `$'…'`, with no such character left.
@@ -36,21 +36,21 @@ def quote_for_eval(word: str) -> str:
     Raises:
         ValueError: It holds a NUL, which no argument of a program can.
     """
-    return quote(word) if _SPLIT_PROOF.fullmatch(word) else _ansi_c(word)
+    return quote(argument) if _SPLIT_PROOF.fullmatch(argument) else _ansi_c(argument)
 
 
-def join(words: Iterable[str]) -> str:
+def join(arguments: Iterable[str]) -> str:
     """Return a command line of these words."""
-    return " ".join(map(quote, words))
+    return " ".join(map(quote, arguments))
 
 
-def join_for_eval(words: Iterable[str]) -> str:
+def join_for_eval(arguments: Iterable[str]) -> str:
     """Return a command line of these words for an unquoted `eval`."""
-    return " ".join(map(quote_for_eval, words))
+    return " ".join(map(quote_for_eval, arguments))
 
 
-def _ansi_c(word: str) -> str:
-    return "$'" + "".join(map(_escaped, word)) + "'"
+def _ansi_c(argument: str) -> str:
+    return "$'" + "".join(map(_escaped, argument)) + "'"
 
 
 def _escaped(char: str) -> str:

@@ -126,11 +126,11 @@ def _breaks(text: str, width: int) -> Iterator[int]:
     from rich.cells import cell_len
 
     used = 0
-    for word in re.finditer(r"\s*\S+\s*", text):
-        if used and used + cell_len(word[0].rstrip()) > width:
-            yield word.start()
+    for match in re.finditer(r"\s*\S+\s*", text):
+        if used and used + cell_len(match[0].rstrip()) > width:
+            yield match.start()
             used = 0
-        used += cell_len(word[0])
+        used += cell_len(match[0])
 
 
 def _unbroken(part: RenderableType) -> RenderableType:
@@ -256,5 +256,5 @@ def _longest(cell: RenderableType, column: Column) -> int:
     from rich.cells import cell_len
 
     text = _text(cell)
-    words = [text.plain] if text.no_wrap or column.no_wrap else text.plain.split()
-    return max(map(cell_len, words), default=0)
+    parts = [text.plain] if text.no_wrap or column.no_wrap else text.plain.split()
+    return max(map(cell_len, parts), default=0)

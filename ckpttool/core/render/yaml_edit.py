@@ -153,12 +153,12 @@ class Editor:
         return match.group() if match else "\n"
 
 
-def with_values(text: str, wanted: Dict[KeyPath, str]) -> tuple[str, frozenset[KeyPath]]:
+def with_values(text: str, values: Dict[KeyPath, str]) -> tuple[str, frozenset[KeyPath]]:
     """Write other values where single ones stand, at any depth, and no other byte.
 
     Args:
         text: What `yaml.safe_load` reads as a mapping, within limits that somebody has looked at.
-        wanted: By key path, the new value as YAML, on one line.
+        values: By key path, the new value as YAML, on one line.
 
     Returns:
         The new text, and which were written: none that an alias or an anchor shares with other keys, or that has a tag.
@@ -167,9 +167,9 @@ def with_values(text: str, wanted: Dict[KeyPath, str]) -> tuple[str, frozenset[K
 
     top = yaml.compose(text, Loader=yaml.SafeLoader)
     uses = Counter(_uses(top))
-    spans = {key: span for key in wanted if (span := _own_span(top, key, uses, text)) is not None}
+    spans = {key: span for key in values if (span := _own_span(top, key, uses, text)) is not None}
     for key, (start, end) in sorted(spans.items(), key=lambda edit: -edit[1][0]):
-        text = text[:start] + wanted[key] + text[end:]
+        text = text[:start] + values[key] + text[end:]
     return text, frozenset(spans)
 
 

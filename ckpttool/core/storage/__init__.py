@@ -107,7 +107,7 @@ def look_anew(root: str) -> None:
         forget(root)
 
 
-def path_text(path: object, what: str) -> str:
+def path_text(path: object, label: str) -> str:
     """Return a path as text.
 
     Raises:
@@ -115,7 +115,7 @@ def path_text(path: object, what: str) -> str:
     """
     text = path.__fspath__() if isinstance(path, os.PathLike) else path
     if not isinstance(text, str):
-        raise UsageError(f"{what} is a path as text, not {path!r}")
+        raise UsageError(f"{label} is a path as text, not {path!r}")
     return text
 
 

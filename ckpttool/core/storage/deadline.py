@@ -9,7 +9,7 @@ from typing import TypeVar
 R = TypeVar("R")
 
 
-def within(seconds: float, work: Callable[[], R], what: str) -> R:
+def within(seconds: float, work: Callable[[], R], label: str) -> R:
     """Return what some work returns; it is left behind, in a thread of its own, where it takes too long.
 
     Raises:
@@ -30,4 +30,4 @@ def within(seconds: float, work: Callable[[], R], what: str) -> R:
     thread.join(seconds)
     if done:
         return done[0]
-    raise failed[0] if failed else TimeoutError(f"no {what} within {seconds:g} s")
+    raise failed[0] if failed else TimeoutError(f"no {label} within {seconds:g} s")

@@ -53,7 +53,7 @@ def mount_of(path: str, table: str) -> Mount:
     if not is_local(path):
         kind, _, place = path.partition("://")
         return Mount(kind=kind, source=place.partition("/")[0], reach=Reach.SHARED)
-    wanted = os.path.realpath(path)
+    real_path = os.path.realpath(path)
     best, mount = "", Mount(kind="", source="", reach=Reach.UNKNOWN)
     for line in table.splitlines():
         before, _, after = line.partition(" - ")
@@ -61,7 +61,7 @@ def mount_of(path: str, table: str) -> Mount:
         if len(fields) < 6 or len(system) < 2:  # noqa: PLR2004  proc(5): six fields at least, then type and source
             continue
         point = _unescaped(fields[4])
-        if len(point) >= len(best) and (wanted == point or wanted.startswith(point.rstrip("/") + "/")):
+        if len(point) >= len(best) and (real_path == point or real_path.startswith(point.rstrip("/") + "/")):
             best, mount = point, Mount(kind=system[0], source=_unescaped(system[1]), reach=_reach(system[0]))
     return mount
 

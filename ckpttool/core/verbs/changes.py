@@ -314,8 +314,8 @@ def assert_quiet(tree: Tree, *, grace: float) -> None:
         raise IncompleteError(f"{sign.path}: {sign.message}; nothing was changed")
 
 
-def _changed(what: str) -> IncompleteError:
-    return IncompleteError(f"{what} changed since the plan was made; nothing was changed: run again when it is quiet")
+def _changed(change: str) -> IncompleteError:
+    return IncompleteError(f"{change} changed since the plan was made; nothing was changed: run again when it is quiet")
 
 
 def write_pointers(root: str, fixes: Iterable[PointerFix]) -> None:

@@ -45,15 +45,15 @@ def fix_config(answer: Lint, *, allowed: Iterable[Code] = (), apply: bool = Fals
 def _fixed(path: str, accepted: Collection[Code]) -> FixedConfig:
     base = read_base(path, ())
     silenced = {(finding.code, finding.line) for finding in base.silenced}
-    wanted = {
+    wanted_fixes = {
         fix.key: fix
         for fix in _safe_fixes(base.run)
         if fix.code not in accepted and (fix.code, fix.line) not in silenced
     }
     text = base.run.text
-    after, done = with_values(text, {key: fix.value for key, fix in wanted.items()})
-    _assert_meant(text, after, {key: wanted[key].value for key in done}, path)
-    fixes = sorted((wanted[key] for key in done), key=lambda fix: fix.line)
+    after, done = with_values(text, {key: fix.value for key, fix in wanted_fixes.items()})
+    _assert_meant(text, after, {key: wanted_fixes[key].value for key in done}, path)
+    fixes = sorted((wanted_fixes[key] for key in done), key=lambda fix: fix.line)
     return FixedConfig(path=path, before=text, after=after, fixes=tuple(fixes))
 
 
@@ -66,7 +66,7 @@ def _assert_meant(before: str, after: str, values: dict[KeyPath, str], path: str
 
 
 def _values(text: str, path: str) -> dict[KeyPath, Value]:
-    settings = settings_of(parse_document(text.encode("utf-8"), what=path), path=path)
+    settings = settings_of(parse_document(text.encode("utf-8"), where=path), path=path)
     return {entry.key: entry.value for entry in settings.entries}
 
 

@@ -65,13 +65,13 @@ def launch(  # noqa: PLR0913  # the last two are what the machine says, where it
     base = read_base(order.base, order.allowed, devices=devices)
     answer = resolve(replace(question, config=base.run), choice, data, node=node)
     target = assert_startable(answer.tree, order.load_checkpoint)
-    wanted = _preflight_of(order, question, choice, data)
+    preflight_question = _preflight_of(order, question, choice, data)
     decision, disk = answer.decision, disk or LocalDisk()
     if isinstance(decision, NoResumePoint):
-        return _refused(judged(wanted, base, answer, disk).answer)
+        return _refused(judged(preflight_question, base, answer, disk).answer)
     job = _job(base.run, decision, order)
     commands, devices = (None, None) if job is None else (target.commands(job), job.nodes * job.devices_per_node)
-    ready = judged_with_start(replace(wanted, devices=devices), base, answer, disk)
+    ready = judged_with_start(replace(preflight_question, devices=devices), base, answer, disk)
     edited = ready.launch_config()
     if ready.plan is None or edited is None or commands is None:
         return _refused(ready.answer)

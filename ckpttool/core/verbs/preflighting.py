@@ -137,8 +137,8 @@ def assert_told_by_its_user(tree: Tree) -> None:
         UsageError: `launch` edits its configs.
     """
     if tree.trainer is not None and tree.trainer.launch is not None:
-        way = "give --config BASE.yaml, and launch --output NEW.yaml"
-        raise UsageError(f"{tree.trainer.title} is started with a config: {way}")
+        advice = "give --config BASE.yaml, and launch --output NEW.yaml"
+        raise UsageError(f"{tree.trainer.title} is started with a config: {advice}")
 
 
 def _nothing(decision: ResumePlan | NoResumePoint) -> ExitCode | None:
@@ -281,14 +281,16 @@ def assert_startable(tree: Tree, copied_to: str | None) -> LaunchTarget:
         UsageError: Nobody knows how, or the tree is in no folder.
     """
     if copied_to is None and not is_local(tree.inventory.root):
-        way = "copy it to one, and give launch that as --load-checkpoint"
-        raise UsageError(f"a training loads from a folder, which {tree.inventory.root} is not: {way}")
+        advice = "copy it to one, and give launch that as --load-checkpoint"
+        raise UsageError(f"a training loads from a folder, which {tree.inventory.root} is not: {advice}")
     if copied_to is not None and is_local(tree.inventory.root):
         raise UsageError(f"--load-checkpoint is for trees in object stores; {tree.inventory.root} is loaded as it lies")
     if tree.trainer is None or tree.trainer.launch is None:
-        whose = "a lone file" if tree.trainer is None else tree.trainer.title
-        way = "without --config and --output `ckpttool launch` says what to tell it"
-        raise UsageError(f"ckpttool does not know how a training is started from {whose}: {tree.inventory.root}; {way}")
+        title = "a lone file" if tree.trainer is None else tree.trainer.title
+        advice = "without --config and --output `ckpttool launch` says what to tell it"
+        raise UsageError(
+            f"ckpttool does not know how a training is started from {title}: {tree.inventory.root}; {advice}"
+        )
     return tree.trainer.launch
 
 
@@ -303,10 +305,10 @@ def _on_disk(plan: ResumePlan, tree: Tree, copied_to: str | None) -> str:
         return tree.from_the_top(plan.load.path)
     lacking = [path for path in plan.copies if not _is_copied(tree, path, copied_to)]
     if lacking:
-        what = (
+        message = (
             f"{copied_to} lacks {len(lacking)} of {counted(len(plan.copies), 'file')} of {plan.point.checkpoint.name}"
         )
-        raise UsageError(f"{what}, {lacking[0]} first: copy them from {plan.root} (`copy` of resolve --format json)")
+        raise UsageError(f"{message}, {lacking[0]} first: copy them from {plan.root} (`copy` of resolve --format json)")
     return os.path.abspath(copied_to) + plan.load.path.removeprefix(plan.root)
 
 

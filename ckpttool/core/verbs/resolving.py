@@ -458,9 +458,11 @@ def _to_copy(tree: Tree, checkpoint: Checkpoint) -> tuple[str, ...]:
 
 def _assert_it_skips(position: DataPosition, data: DataQuestion, trainer: Trainer | None) -> None:
     """Refuse what can be asked only of a trainer that is told how many batches to skip: another one would not do it."""
-    asked = "--new-dataset" if data.new_dataset else None if data.dataset_changed_at is None else "--dataset-changed-at"
-    if asked is not None and trainer is not None and skip_of(position) is None:
-        raise UsageError(f"{asked} is for trainers that are told how many batches to skip; {trainer.title} is not")
+    option = (
+        "--new-dataset" if data.new_dataset else None if data.dataset_changed_at is None else "--dataset-changed-at"
+    )
+    if option is not None and trainer is not None and skip_of(position) is None:
+        raise UsageError(f"{option} is for trainers that are told how many batches to skip; {trainer.title} is not")
 
 
 def _assert_unchanged(storage: Storage, reports: Iterable[ShardReport]) -> None:
@@ -485,11 +487,11 @@ def simulate(answer: Answer, version: str | None = None, *, trainer: str | None 
         UsageError: The tree is another trainer's, the version is not known, or nobody knows how this one chooses.
     """
     tree = answer.tree
-    whose = "a lone file" if tree.trainer is None else tree.trainer.title
+    title = "a lone file" if tree.trainer is None else tree.trainer.title
     if trainer is not None and (tree.trainer is None or tree.trainer.name != trainer):
-        raise UsageError(f"{tree.inventory.root} is a tree of {whose}: --simulate own asks that")
+        raise UsageError(f"{tree.inventory.root} is a tree of {title}: --simulate own asks that")
     if tree.trainer is None or tree.trainer.simulator is None:
-        raise UsageError(f"ckpttool does not know which checkpoint {whose} would take by itself")
+        raise UsageError(f"ckpttool does not know which checkpoint {title} would take by itself")
     session, start = own_start(answer)
     with closing(session):
         return tree.trainer.simulator.pick(start, version)

@@ -297,8 +297,8 @@ def _assert_own(config: RunConfig | None, trainer: Trainer | None, root: str) ->
         return
     if trainer.configs is None:
         raise UsageError(f"{root} holds checkpoints of {trainer.title}, whose configs ckpttool does not read")
-    whose = trainer_named(config.trainer).title
-    raise UsageError(f"{config.path} is a config for {whose}, but {root} holds checkpoints of {trainer.title}")
+    title = trainer_named(config.trainer).title
+    raise UsageError(f"{config.path} is a config for {title}, but {root} holds checkpoints of {trainer.title}")
 
 
 def read_config(path: str) -> RunConfig:

@@ -30,9 +30,9 @@ def scale_skip(data: DataQuestion, *, steps: int | None = None, path: str | None
     if path is not None and steps is not None:
         raise UsageError("give --steps or DIR, not both")
     steps_taken = sum(segment.steps for segment in data.segments)
-    recorded, past, whose = None, PastSizes(), None
+    recorded, past, owner = None, PastSizes(), None
     if steps is None and (path is not None or not data.segments):
-        steps, recorded, past, whose = _resume_point_of(path, data)
+        steps, recorded, past, owner = _resume_point_of(path, data)
     total = Step(steps_taken if steps is None else steps)
     old = recorded if recorded is not None else data.old_global_batch
     if old is None and steps_taken < total:
@@ -41,7 +41,7 @@ def scale_skip(data: DataQuestion, *, steps: int | None = None, path: str | None
     samples, new = skip.samples or 0, skip.global_batch_size or 1
     exact = () if skip.repeated_samples == 0 else exact_batches_near(samples, new, sink_size=skip.sink_size)
     before = None if data.segments else old
-    return SkipAnswer(skip=skip, steps=total, old_global_batch=before, exact_sizes=exact, told=told_skip(skip, whose))
+    return SkipAnswer(skip=skip, steps=total, old_global_batch=before, exact_sizes=exact, told=told_skip(skip, owner))
 
 
 def _resume_point_of(path: str | None, data: DataQuestion) -> tuple[int | None, int | None, PastSizes, Trainer | None]:

@@ -85,7 +85,7 @@ def _ways(start: JudgedStart, answer: Answer, plan: ResumePlan) -> list[str]:
 
     trainer, config = answer.tree.trainer, answer.question.config
     code = (Code.START_DIFFERS if start.is_known else Code.START_UNKNOWN).value
-    ways = []
+    ways_on = []
     if start.in_the_way is not None:
         return [f"move {quote(f'{plan.root}/{start.in_the_way}')} out of its folder, and ask again"]
     if trainer is not None and trainer.launch is not None and (start.mend is not None or start.lead == LAUNCHED):
@@ -95,13 +95,15 @@ def _ways(start: JudgedStart, answer: Answer, plan: ResumePlan) -> list[str]:
             return [join(["ckpttool", "preflight", plan.root, "--config", "BASE.yaml"])]
         base = "BASE.yaml" if config is None else config.path
         launch = join(["ckpttool", "launch", plan.root, "--config", base, "--output", "NEW.yaml"])
-        ways.append(f"{launch}, and start with that")
+        ways_on.append(f"{launch}, and start with that")
     else:
         settings = (setting for setting in plan.load.settings if not setting.is_alternative)
         command = "; ".join(f"{where}: {text}" for where, text in fragment(settings))
-        way = start.mend or f"name it ({command})"
-        ways.append(f"{way}, and --allow {code}" if start.mend is None else f"{way}, or --allow {code} if {_ELSEWHERE}")
+        advice = start.mend or f"name it ({command})"
+        ways_on.append(
+            f"{advice}, and --allow {code}" if start.mend is None else f"{advice}, or --allow {code} if {_ELSEWHERE}"
+        )
     if start.by_records:
         name = plan.point.checkpoint.name
-        ways.append(join(["ckpttool", "repair-meta", plan.root, "--checkpoint", name, "--apply"]))
-    return ways
+        ways_on.append(join(["ckpttool", "repair-meta", plan.root, "--checkpoint", name, "--apply"]))
+    return ways_on

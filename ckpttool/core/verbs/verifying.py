@@ -358,14 +358,14 @@ def forecast(tree: Tree | Where = None, question: CheckQuestion = CheckQuestion(
     from ckpttool.core.domain.forecast import CheckpointForecast, Forecast
 
     tree_ = tree_of(tree)
-    asked = {checkpoint.key for checkpoint in chosen(tree_, question.name)}
+    selected = {checkpoint.key for checkpoint in chosen(tree_, question.name)}
     forecasts = []
     for checkpoint in newest_first(_read(tree_, question)):
         tasks = _tasks(tree_, checkpoint, question)
         forecasts.append(
             CheckpointForecast(
                 name=checkpoint.name,
-                asked=checkpoint.key in asked,
+                asked=checkpoint.key in selected,
                 shards=len({task.path for task in tasks}),
                 tasks=len(tasks),
                 nbytes=ByteCount(sum(task.cost for task in tasks)),

@@ -466,10 +466,10 @@ def _found_damaged(checkpoint: Checkpoint) -> set[str | None]:
 
 def completed(findings: Iterable[Finding], checkpoint: Checkpoint) -> tuple[Finding, ...]:
     """Add whose shard it is and what to do, where a check did not say it."""
-    whose = {shard.path: shard.rank for shard in checkpoint.shards}
+    rank_of = {shard.path: shard.rank for shard in checkpoint.shards}
     completed = []
     for finding in findings:
-        rank = None if finding.path is None or finding.ranks else whose.get(finding.path)
+        rank = None if finding.path is None or finding.ranks else rank_of.get(finding.path)
         completed.append(helped(finding if rank is None else replace(finding, ranks=(rank,))))
     return tuple(completed)
 

@@ -166,8 +166,8 @@ def _changed(put: Put, why: str) -> IncompleteError:
 
 
 @contextmanager
-def _told(what: str) -> Iterator[None]:
+def _told(operation: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise WriteFailedError(f"{what}: {error.strerror or error}") from error
+        raise WriteFailedError(f"{operation}: {error.strerror or error}") from error

@@ -82,14 +82,14 @@ def _numbers(plan: Fp8Plan) -> list[tuple[str, str]]:
         plan.start,
         [experiment.device_hours for experiment in plan.experiments if experiment.change is not None],
     )
-    words = {
+    evidence = {
         Evidence.RESOLVED: f"{start.name} (step {start.step}), found whole",
         Evidence.TRUSTED: f"step {start.step}, on your word",
         Evidence.SCRATCH: "from scratch",
     }
     numbers = [
         ("candidate", f"{plan.suspicion.kind.value}, recipe {plan.recipe.value if plan.recipe else 'not known'}"),
-        ("start", shown(words[start.evidence])),
+        ("start", shown(evidence[start.evidence])),
         ("each trains", f"{plan.horizon} steps, judged by {plan.window[0]} to {plan.window[1]}"),
     ]
     if any(hours):

@@ -125,9 +125,9 @@ def _headline(answer: Fp8Verdict) -> str:
 
 
 def _cure_title(cure: Cure) -> str:
-    what = "all stays in FP8" if cure.keeps_fp8 else "these products leave FP8"
+    effect = "all stays in FP8" if cure.keeps_fp8 else "these products leave FP8"
     outcome = {True: "shown to help", False: "shown not to help", None: "not run yet"}[cure.restores]
-    return f"The cure, as in {cure.id} ({what}; {outcome}):"
+    return f"The cure, as in {cure.id} ({effect}; {outcome}):"
 
 
 def _cure_lines(cure: Cure) -> list[str]:

@@ -133,147 +133,147 @@ def change_document(change: Change) -> dict[str, Json]:
     }
 
 
-def parse_plan(data: bytes, *, what: str) -> Fp8Plan:
+def parse_plan(data: bytes, *, where: str) -> Fp8Plan:
     """Read a plan back.
 
     Args:
         data: The whole file.
-        what: Names it in the error.
+        where: Names it in the error.
 
     Raises:
         UnsafeError: It is none that was written here: what lies beside it must not be touched.
     """
     try:
-        document = as_object(parse_json(data, what=what, limit=LIMIT), where=what)
-        return _plan(document, what)
+        document = as_object(parse_json(data, where=where, limit=LIMIT), where=where)
+        return _plan(document, where)
     except (ParseError, ValueError) as error:
         raise UnsafeError(f"{error!s:.500}: no plan of ckpttool's") from None
 
 
-def _plan(document: Mapping[str, Json], what: str) -> Fp8Plan:
+def _plan(document: Mapping[str, Json], where: str) -> Fp8Plan:
     if document.get("schema") != SCHEMA:
-        raise ParseError(f"expected {SCHEMA}", where=what, key="schema")
-    versions, start = get_object(document, "versions", where=what), get_object(document, "start", where=what)
-    layers, window = get_object(document, "layers", where=what), get_list(document, "window", where=what)
+        raise ParseError(f"expected {SCHEMA}", where=where, key="schema")
+    versions, start = get_object(document, "versions", where=where), get_object(document, "start", where=where)
+    layers, window = get_object(document, "layers", where=where), get_list(document, "window", where=where)
     if len(window) != 2:  # noqa: PLR2004  first and last
-        raise ParseError("expected two steps", where=what, key="window")
+        raise ParseError("expected two steps", where=where, key="window")
     first, last = (Step(as_int(step)) for step in window)
     history = start.get("scale_history")
     return Fp8Plan(
-        round=get_int(document, "round", where=what),
-        framework=get_str(document, "framework", where=what),
-        framework_version=get_optional_str(versions, "framework", where=what),
-        engine_version=get_optional_str(versions, "te", where=what),
-        recipe=_optional(Recipe, document, "recipe", what),
-        suspicion=_suspicion(get_object(document, "compare", where=what), what),
+        round=get_int(document, "round", where=where),
+        framework=get_str(document, "framework", where=where),
+        framework_version=get_optional_str(versions, "framework", where=where),
+        engine_version=get_optional_str(versions, "te", where=where),
+        recipe=_optional(Recipe, document, "recipe", where),
+        suspicion=_suspicion(get_object(document, "compare", where=where), where),
         start=StartPoint(
-            name=get_optional_str(start, "name", where=what),
-            step=Step(get_int(start, "step", where=what)),
-            path=get_optional_str(start, "path", where=what),
-            evidence=_word(Evidence, start, "evidence", what),
-            has_history=None if history is None else get_bool(start, "scale_history", where=what),
+            name=get_optional_str(start, "name", where=where),
+            step=Step(get_int(start, "step", where=where)),
+            path=get_optional_str(start, "path", where=where),
+            evidence=_word(Evidence, start, "evidence", where),
+            has_history=None if history is None else get_bool(start, "scale_history", where=where),
         ),
-        horizon=get_int(document, "horizon", minimum=1, where=what),
+        horizon=get_int(document, "horizon", minimum=1, where=where),
         window=(first, last),
-        limit=get_optional_float(document, "limit", where=what) or 0.0,
-        baseline=_texts(document, "baseline", what),
-        candidate=_texts(document, "candidate", what),
-        columns=get_optional_str(document, "columns", where=what),
+        limit=get_optional_float(document, "limit", where=where) or 0.0,
+        baseline=_texts(document, "baseline", where),
+        candidate=_texts(document, "candidate", where),
+        columns=get_optional_str(document, "columns", where=where),
         experiments=tuple(
-            _experiment(as_object(item, where=what), what) for item in get_list(document, "experiments", where=what)
+            _experiment(as_object(item, where=where), where) for item in get_list(document, "experiments", where=where)
         ),
-        extras=_texts(document, "extras", what),
-        layers=tuple(as_int(number) for number in get_list(layers, "numbers", where=what)),
-        layers_in=get_str(layers, "in", where=what),
-        output=get_str(document, "output", where=what),
-        notes=_texts(document, "notes", what),
+        extras=_texts(document, "extras", where),
+        layers=tuple(as_int(number) for number in get_list(layers, "numbers", where=where)),
+        layers_in=get_str(layers, "in", where=where),
+        output=get_str(document, "output", where=where),
+        notes=_texts(document, "notes", where),
     )
 
 
-def _suspicion(record: Mapping[str, Json], what: str) -> Suspicion:
+def _suspicion(record: Mapping[str, Json], where: str) -> Suspicion:
     onset = None
     if record.get("onset") is not None:
-        onset_record = get_object(record, "onset", where=what)
+        onset_record = get_object(record, "onset", where=where)
         step, early, late = (
-            Step(get_int(onset_record, key, where=what)) for key in ("step", "not_before", "not_after")
+            Step(get_int(onset_record, key, where=where)) for key in ("step", "not_before", "not_after")
         )
         onset = Onset(step=step, not_before=early, not_after=late)
     gap, relative, limit, tolerance = (
-        get_optional_float(record, key, where=what) for key in ("gap", "relative_gap", "limit", "tolerance")
+        get_optional_float(record, key, where=where) for key in ("gap", "relative_gap", "limit", "tolerance")
     )
     return Suspicion(
-        kind=_word(CurveClass, record, "class", what),
+        kind=_word(CurveClass, record, "class", where),
         gap=gap,
         relative_gap=relative,
         limit=limit,
         tolerance=tolerance,
-        floor_from=_optional(FloorFrom, record, "floor_from", what),
+        floor_from=_optional(FloorFrom, record, "floor_from", where),
         onset=onset,
     )
 
 
-def _experiment(record: Mapping[str, Json], what: str) -> Experiment:
-    arithmetic, expect = get_object(record, "arithmetic", where=what), get_object(record, "expect", where=what)
-    fprop, dgrad, wgrad = (_word(Arithmetic, arithmetic, gemm.value, what) for gemm in Gemm)
-    layers, name = get_str(record, "layers", where=what), get_str(record, "id", where=what)
+def _experiment(record: Mapping[str, Json], where: str) -> Experiment:
+    arithmetic, expect = get_object(record, "arithmetic", where=where), get_object(record, "expect", where=where)
+    fprop, dgrad, wgrad = (_word(Arithmetic, arithmetic, gemm.value, where) for gemm in Gemm)
+    layers, name = get_str(record, "layers", where=where), get_str(record, "id", where=where)
     if not name or not all(letter.isascii() and (letter.isalnum() or letter == "-") for letter in name):
-        raise ParseError(f"expected the name of an experiment, found {name!a:.80}", where=what, key="id")
+        raise ParseError(f"expected the name of an experiment, found {name!a:.80}", where=where, key="id")
     trial = Trial(
         id=name,
-        round=get_int(record, "round", where=what),
-        title=get_str(record, "title", where=what),
+        round=get_int(record, "round", where=where),
+        title=get_str(record, "title", where=where),
         products=Products(fprop=fprop, dgrad=dgrad, wgrad=wgrad),
-        if_guilty=get_str(expect, "if_guilty", where=what),
-        if_innocent=get_str(expect, "if_innocent", where=what),
+        if_guilty=get_str(expect, "if_guilty", where=where),
+        if_innocent=get_str(expect, "if_innocent", where=where),
         layers=None if layers == "all" else layers,
-        operand=_optional(Operand, record, "operand", what),
-        recipe=_optional(Recipe, record, "recipe", what),
-        is_regrouped=get_bool(record, "regrouped", where=what),
-        drops_history=get_bool(record, "drops_history", where=what),
-        without=_texts(record, "without", what),
-        from_last=get_bool(record, "from_last", where=what),
+        operand=_optional(Operand, record, "operand", where),
+        recipe=_optional(Recipe, record, "recipe", where),
+        is_regrouped=get_bool(record, "regrouped", where=where),
+        drops_history=get_bool(record, "drops_history", where=where),
+        without=_texts(record, "without", where),
+        from_last=get_bool(record, "from_last", where=where),
     )
     return Experiment(
         trial=trial,
-        change=None if record.get("change") is None else _change(get_object(record, "change", where=what), what),
-        reason=get_optional_str(record, "reason", where=what),
-        first_step=Step(get_int(record, "start_step", where=what)),
-        last_step=Step(get_int(record, "last_step", where=what)),
-        device_hours=get_optional_float(record, "device_hours", where=what),
-        logs=() if record.get("log") is None else _texts(record, "log", what),
+        change=None if record.get("change") is None else _change(get_object(record, "change", where=where), where),
+        reason=get_optional_str(record, "reason", where=where),
+        first_step=Step(get_int(record, "start_step", where=where)),
+        last_step=Step(get_int(record, "last_step", where=where)),
+        device_hours=get_optional_float(record, "device_hours", where=where),
+        logs=() if record.get("log") is None else _texts(record, "log", where),
     )
 
 
-def _change(record: Mapping[str, Json], what: str) -> Change:
-    settings, env = get_object(record, "set", where=what), get_object(record, "env", where=what)
+def _change(record: Mapping[str, Json], where: str) -> Change:
+    settings, env = get_object(record, "set", where=where), get_object(record, "env", where=where)
     return Change(
-        remove=_texts(record, "remove", what),
-        set=_pairs(settings, what),
-        env=_pairs(env, what),
-        files=tuple((name, "") for name in _texts(record, "files", what)),
-        notes=_texts(record, "notes", what),
+        remove=_texts(record, "remove", where),
+        set=_pairs(settings, where),
+        env=_pairs(env, where),
+        files=tuple((name, "") for name in _texts(record, "files", where)),
+        notes=_texts(record, "notes", where),
     )
 
 
-def _pairs(record: Mapping[str, Json], what: str) -> tuple[tuple[str, str], ...]:
-    return tuple((name, as_str(value, where=what, key=name)) for name, value in record.items())
+def _pairs(record: Mapping[str, Json], where: str) -> tuple[tuple[str, str], ...]:
+    return tuple((name, as_str(value, where=where, key=name)) for name, value in record.items())
 
 
-def _texts(record: Mapping[str, Json], key: str, what: str) -> tuple[str, ...]:
-    return tuple(_strings(as_list(record.get(key), where=what, key=key), what, key))
+def _texts(record: Mapping[str, Json], key: str, where: str) -> tuple[str, ...]:
+    return tuple(_strings(as_list(record.get(key), where=where, key=key), where, key))
 
 
-def _strings(values: Iterable[Json], what: str, key: str) -> Iterable[str]:
-    return (as_str(value, where=what, key=key) for value in values)
+def _strings(values: Iterable[Json], where: str, key: str) -> Iterable[str]:
+    return (as_str(value, where=where, key=key) for value in values)
 
 
-def _word(kind: type[_E], record: Mapping[str, Json], key: str, what: str) -> _E:
-    text = get_str(record, key, where=what)
+def _word(kind: type[_E], record: Mapping[str, Json], key: str, where: str) -> _E:
+    text = get_str(record, key, where=where)
     try:
         return kind(text)
     except ValueError:
-        raise ParseError(f"expected a word that ckpttool knows, found {text!a:.80}", where=what, key=key) from None
+        raise ParseError(f"expected a word that ckpttool knows, found {text!a:.80}", where=where, key=key) from None
 
 
-def _optional(kind: type[_E], record: Mapping[str, Json], key: str, what: str) -> _E | None:
-    return None if record.get(key) is None else _word(kind, record, key, what)
+def _optional(kind: type[_E], record: Mapping[str, Json], key: str, where: str) -> _E | None:
+    return None if record.get(key) is None else _word(kind, record, key, where)

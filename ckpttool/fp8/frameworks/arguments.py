@@ -71,14 +71,14 @@ def value_of(text: str) -> Value:
 
 
 def _in_order(text: str) -> Iterator[Setting]:
-    words = [(match.start(), match[0]) for match in _WORD.finditer(text)]
+    tokens = [(match.start(), match[0]) for match in _WORD.finditer(text)]
     line, counted_to = 1, 0
-    for number, (start, word) in enumerate(words):
-        flag = _FLAG.fullmatch(word)
+    for number, (start, token) in enumerate(tokens):
+        flag = _FLAG.fullmatch(token)
         if flag is None or (name := flag["name"].replace("-", "_")) not in NAMES:
             continue
         line, counted_to = line + text.count("\n", counted_to, start), start
-        following = words[number + 1][1] if number + 1 < len(words) else ""
+        following = tokens[number + 1][1] if number + 1 < len(tokens) else ""
         value: Value
         if name in _SWITCHES:
             value = flag["off"] is None

@@ -91,19 +91,21 @@ def _compiled(pattern: str) -> re.Pattern[str] | None:
         return None
 
 
-def _by_number(asked: object, layer: str) -> bool | None:
+def _by_number(requested: object, layer: str) -> bool | None:
     """Tell whether a layer's number is asked for; a name with none, or with several, stops the run."""
     numbers = _NUMBER.findall(layer)
     if len(numbers) != 1:
         return None
-    if (isinstance(asked, str) and asked.lower() == "all") or (isinstance(asked, list) and "all" in asked):
+    if (isinstance(requested, str) and requested.lower() == "all") or (
+        isinstance(requested, list) and "all" in requested
+    ):
         return True
-    return any(_holds(item, int(numbers[0])) for item in asked) if isinstance(asked, list) else None
+    return any(_holds(item, int(numbers[0])) for item in requested) if isinstance(requested, list) else None
 
 
-def _holds(asked: object, number: int) -> bool:
-    span = _SPAN.fullmatch(asked) if isinstance(asked, str) else None
-    return asked == number if span is None else int(span[1]) <= number <= int(span[2])
+def _holds(requested: object, number: int) -> bool:
+    span = _SPAN.fullmatch(requested) if isinstance(requested, str) else None
+    return requested == number if span is None else int(span[1]) <= number <= int(span[2])
 
 
 def samples() -> tuple[str, ...]:

@@ -130,14 +130,14 @@ def no_delayed(trial: Trial, setting: Setting, title: str) -> str | None:
     return f"{title} scales by {setting.recipe.value} here: there is no history" if setting.recipe else None
 
 
-def printed_otherwise(arithmetic: RunArithmetic, wanted: Mapping[str, str]) -> str | None:
+def printed_otherwise(arithmetic: RunArithmetic, expected: Mapping[str, str]) -> str | None:
     """Say what a log prints otherwise than it was planned; None where nothing is.
 
     Args:
         arithmetic: What it printed; what it did not print is passed over.
-        wanted: Value by argument; what is still to be filled in stands in angle brackets.
+        expected: Value by argument; what is still to be filled in stands in angle brackets.
     """
-    for name, value in wanted.items():
+    for name, value in expected.items():
         printed = arithmetic.argument(name)
         if printed is not None and not value.startswith("<") and not _same(printed, value):
             return f"its log prints {name} = {printed}, and {value} was planned"

@@ -208,8 +208,8 @@ def _unknown(view: Fp8View) -> Iterator[Problem]:
             yield from _unknown_features(view, section)
 
 
-def _stops(key: str, what: str, remedy: str) -> Problem:
-    return suspect(key, f"{what}: the run stops with an error", remedy)
+def _stops(key: str, feature: str, remedy: str) -> Problem:
+    return suspect(key, f"{feature}: the run stops with an error", remedy)
 
 
 def _unknown_layers(view: Fp8View, section: Section) -> Iterator[Problem]:
@@ -267,11 +267,11 @@ def _unknown_words(key: str, name: str, content: Mapping[str, object]) -> Iterat
     takes = _TAKES.get(name)
     if takes is None:
         return
-    for word in content:
-        if word not in takes:
+    for content_key in content:
+        if content_key not in takes:
             yield _stops(
-                f"{key}.{word}",
-                f"{name} takes no `{word}`",
+                f"{key}.{content_key}",
+                f"{name} takes no `{content_key}`",
                 f"it takes {', '.join(sorted(takes - {'gemm', 'tensor'}))}",
             )
     if "gemms" in takes:

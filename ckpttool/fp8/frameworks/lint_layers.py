@@ -33,13 +33,13 @@ def ends_in_number(text: str) -> bool:
     return re.search(rf"(?:{_ENDS_IN_NUMBER.pattern})$", text) is not None
 
 
-def _sections(view: Fp8View, word: str) -> Iterator[Setting]:
+def _sections(view: Fp8View, section: str) -> Iterator[Setting]:
     """Yield the sections of settings for a converter, unless the config has a list of converters without it."""
     lists = [entry for entry in view.named("converters") if entry.value is Nested.LIST]
     switched_on = {str(item.value) for entry in lists for item in view.inside(dotted(entry.key))}
-    if lists and not any(word in name.split(".") for name in switched_on):
+    if lists and not any(section in name.split(".") for name in switched_on):
         return
-    for entry in view.named(word):
+    for entry in view.named(section):
         if entry.value is Nested.MAPPING and "grouped_mm" not in entry.key:
             yield entry
 
@@ -55,8 +55,8 @@ def _unfiltered(view: Fp8View, section: Setting) -> tuple[str, list[str]] | None
 
 
 def _output_layer(view: Fp8View) -> Iterator[Problem]:
-    for word in _CONVERTED:
-        for section in _sections(view, word):
+    for part in _CONVERTED:
+        for section in _sections(view, part):
             unfiltered = _unfiltered(view, section)
             if unfiltered is not None and not any(output in name for name in unfiltered[1] for output in _OUTPUT):
                 yield note(

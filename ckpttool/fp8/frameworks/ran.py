@@ -88,7 +88,7 @@ class _Told:
             self.recipe = match["recipe"].decode()
         elif _TENSORWISE in line:
             self.recipe = "tensorwise"
-        elif any(words in line for words in _CONVERTED):
+        elif any(names in line for names in _CONVERTED):
             self.converted = True
         else:
             self.operands.add(line)

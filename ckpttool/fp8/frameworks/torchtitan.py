@@ -78,15 +78,15 @@ class Torchtitan:
     def told(self, experiment: Experiment, arithmetic: RunArithmetic) -> tuple[AsPlanned, str | None]:
         """Tell by the recipe that it says is active."""
         trial, change = experiment.trial, experiment.change
-        wanted = None if change is None else dict(change.set).get(f"{_FLOAT8}.recipe_name")
+        recipe_name = None if change is None else dict(change.set).get(f"{_FLOAT8}.recipe_name")
         if in_bf16(trial):
             active = arithmetic.recipe or ("Float8Linear" if arithmetic.converted else None)
             return (AsPlanned.UNKNOWN, None) if active is None else (AsPlanned.NO, f"its log says {active} is active")
         if arithmetic.recipe is None:
             return AsPlanned.UNKNOWN, "its log does not say which recipe is active"
-        if wanted is not None and arithmetic.recipe != wanted:
-            return AsPlanned.NO, f"its log says {arithmetic.recipe} is active, and {wanted} was planned"
-        if wanted is None and trial.products.changed:
+        if recipe_name is not None and arithmetic.recipe != recipe_name:
+            return AsPlanned.NO, f"its log says {arithmetic.recipe} is active, and {recipe_name} was planned"
+        if recipe_name is None and trial.products.changed:
             return AsPlanned.UNKNOWN, "its log does not say which layers are converted"
         return AsPlanned.YES, None
 

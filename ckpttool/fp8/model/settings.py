@@ -86,13 +86,13 @@ class RunArithmetic:
 
     def computed(self, gemm: Gemm, operand: Operand, layers: Iterable[str] | None = None) -> frozenset[Computed]:
         """Return all that is told of an operand, in some layers or in all; empty where nothing is."""
-        asked = None if layers is None else frozenset(layers)
+        selected = None if layers is None else frozenset(layers)
         return frozenset(
             computed
             for operand_seen in self.operands
             if operand_seen.gemm is gemm
             and operand_seen.operand is operand
-            and (asked is None or operand_seen.layer in asked)
+            and (selected is None or operand_seen.layer in selected)
             for computed in operand_seen.computed
         )
 

@@ -81,7 +81,7 @@ class ScalesAtRest:
         Raises:
             OSError: The disk did not answer, or a file was cut meanwhile.
         """
-        for scale in (f"{name}{word}" for word in SCALE_WORDS):
+        for scale in (f"{name}{suffix}" for suffix in SCALE_WORDS):
             if scale in self._entries:
                 return self._entries[scale], _values(self._source, self._entries[scale])
             if scale in self._elsewhere:
@@ -198,18 +198,18 @@ def _shared_by(entry: TensorEntry, shape: tuple[int, ...], block: tuple[int, int
 def _without(path: str, entry: TensorEntry, *, any_there: bool) -> tuple[Finding, ...]:
     severity, others = (damage, "others have one") if any_there else (note, "nor has any other")
     base = entry.name.rpartition(".")[2]
-    names = " or ".join(f"{base}{word}" for word in SCALE_WORDS)
+    names = " or ".join(f"{base}{suffix}" for suffix in SCALE_WORDS)
     message = f"{quoted(entry.name)} lies in FP8 and has no scale ({names}); {others}"
     return (severity(Code.FP8_SCALE_MISSING, message, path=path, tensor=entry.name),)
 
 
 def _unfit(path: str, entry: TensorEntry, shape: tuple[int, ...], block: tuple[int, int]) -> tuple[Finding, ...]:
     *stack, rows, columns = entry.shape if len(entry.shape) >= _MATRIX else (1, 1)
-    wanted = [(1,), (*stack, rows), (*stack, -(-rows // block[0]), -(-columns // block[1]))]
+    shapes = [(1,), (*stack, rows), (*stack, -(-rows // block[0]), -(-columns // block[1]))]
     message = (
-        f"the scale of {quoted(entry.name)} has the shape {_spelled(shape)}, not {' or '.join(map(_spelled, wanted))}"
+        f"the scale of {quoted(entry.name)} has the shape {_spelled(shape)}, not {' or '.join(map(_spelled, shapes))}"
     )
-    expected = " or ".join(map(_spelled, wanted))
+    expected = " or ".join(map(_spelled, shapes))
     return (
         damage(Code.FP8_SCALE_SHAPE, message, path=path, tensor=entry.name, expected=expected, actual=_spelled(shape)),
     )

@@ -28,7 +28,7 @@ def read_evals(path: str) -> tuple[TaskScore, ...]:
             parts: list[bytes] = []
             while sum(map(len, parts)) <= _LIMIT and (part := stream.read(_LIMIT)):
                 parts.append(part)
-        document = parse_object(b"".join(parts), what=path, limit=_LIMIT, nonfinite=True)
+        document = parse_object(b"".join(parts), where=path, limit=_LIMIT, nonfinite=True)
         results = get_object(document, "results", where=path)
     except ParseError as error:
         raise UsageError(f"--evals: {error}") from None

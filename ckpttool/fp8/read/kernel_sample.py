@@ -130,9 +130,9 @@ def take(
     kind = np.dtype(f"<u{layout.nbytes}")
     row_max, column_max = np.zeros(matrix.rows, kind), np.zeros(matrix.columns, kind)
     tiles = np.zeros((len(places), SIDE, SIDE), kind)
-    wanted: dict[int, list[tuple[int, int]]] = defaultdict(list)
+    spans_by_row: dict[int, list[tuple[int, int]]] = defaultdict(list)
     for at, (down, across) in enumerate(places):
-        wanted[down].append((across * SIDE, at))
+        spans_by_row[down].append((across * SIDE, at))
     nans = infinities = begin = 0
     for data in data_of(source, entry, matrix.columns, buffer):
         patterns = np.frombuffer(data, kind)
@@ -148,7 +148,7 @@ def take(
                 across, down = part.max(axis=1), part.max(axis=0)
             np.maximum(row_max[row : row + len(part)], across, out=row_max[row : row + len(part)])
             np.maximum(column_max[column : column + len(down)], down, out=column_max[column : column + len(down)])
-            _keep(tiles, wanted, part, row, column)
+            _keep(tiles, spans_by_row, part, row, column)
         begin += len(patterns)
         if passed is not None:
             passed(len(data))
@@ -217,12 +217,12 @@ def parts_of(patterns: Array, begin: int, columns: int) -> Iterator[tuple[int, i
         yield row, 0, patterns[at:].reshape(1, -1)
 
 
-def _keep(tiles: Array, wanted: dict[int, list[tuple[int, int]]], part: Array, row: int, column: int) -> None:
+def _keep(tiles: Array, spans_by_row: dict[int, list[tuple[int, int]]], part: Array, row: int, column: int) -> None:
     """Copy what lies in a tile of the sample."""
     height, width = part.shape
     for down in range(row // SIDE, (row + height - 1) // SIDE + 1):
         first, last = max(row, down * SIDE), min(row + height, (down + 1) * SIDE)
-        for offset, at in wanted.get(down, ()):
+        for offset, at in spans_by_row.get(down, ()):
             begin, end = max(column, offset), min(column + width, offset + SIDE)
             if begin < end:
                 tiles[at, first - down * SIDE : last - down * SIDE, begin - offset : end - offset] = part[

@@ -56,17 +56,17 @@ def pairs(entries: Sequence[TensorEntry]) -> Iterator[Gated]:
     by_name = {entry.name: entry for entry in entries if entry.dtype in FLOATING and entry.spans}
     for name, entry in by_name.items():
         rows = matrix_of(name, entry.shape).rows
-        words = re.split(r"([./])", name)
+        parts = re.split(r"([./])", name)
         for gate, up in _PAIRS.items():
-            other = by_name.get("".join(up if word == gate else word for word in words)) if gate in words else None
+            other = by_name.get("".join(up if part == gate else part for part in parts)) if gate in parts else None
             if other is not None and other.shape == entry.shape and len(entry.shape) > 1:
                 yield Gated(name, _Half(entry, 0, rows), _Half(other, 0, rows))
-        if _FUSED in words and _is_fused(entry, by_name, words):
+        if _FUSED in parts and _is_fused(entry, by_name, parts):
             yield Gated(name, _Half(entry, 0, rows // 2), _Half(entry, rows // 2, rows))
 
 
-def _is_fused(entry: TensorEntry, by_name: Mapping[str, TensorEntry], words: Sequence[str]) -> bool:
-    behind = by_name.get("".join(_BEHIND if word == _FUSED else word for word in words))
+def _is_fused(entry: TensorEntry, by_name: Mapping[str, TensorEntry], parts: Sequence[str]) -> bool:
+    behind = by_name.get("".join(_BEHIND if part == _FUSED else part for part in parts))
     return behind is not None and len(entry.shape) == len(behind.shape) == 2 and entry.shape[0] == 2 * behind.shape[1]  # noqa: PLR2004  halves of a matrix
 
 

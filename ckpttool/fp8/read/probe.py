@@ -60,7 +60,7 @@ def probe_shard(  # noqa: PLR0913  what may be asked, by keyword
     source: ByteSource,
     *,
     question: ProbeQuestion,
-    wanted: Callable[[TensorEntry], bool],
+    is_selected: Callable[[TensorEntry], bool],
     beside: Beside = NOTHING_BESIDE,
     passed: Passed | None = None,
 ) -> Observation:
@@ -70,7 +70,7 @@ def probe_shard(  # noqa: PLR0913  what may be asked, by keyword
         task: The shard.
         source: The open file.
         question: What is asked of every tensor.
-        wanted: Which tensors are looked at.
+        is_selected: Which tensors are looked at.
         beside: What other files tell of its tensors.
         passed: Told after each piece of the data how many bytes it had.
 
@@ -85,13 +85,13 @@ def probe_shard(  # noqa: PLR0913  what may be asked, by keyword
     if worst(report.findings) < Severity.DAMAGE:
         prober, sick = _Prober(source, question, beside.earlier, passed), []
         scales = ScalesAtRest(task, source, opened.entries, beside)
-        asked = [entry for entry in opened.entries if wanted(entry) and not entry.name.endswith(SCALE_WORDS)]
-        readable = [entry for entry in asked if entry.dtype in FLOATING and (entry.spans or 0 in entry.shape)]
+        selected = [entry for entry in opened.entries if is_selected(entry) and not entry.name.endswith(SCALE_WORDS)]
+        readable = [entry for entry in selected if entry.dtype in FLOATING and (entry.spans or 0 in entry.shape)]
         for entry in readable:
             numbers, stat = prober.numbers(task, entry)
             probed.append(numbers)
             sick += [] if stat.finite else [stat]
-        codes = [entry for entry in asked if entry.dtype in AT_REST and (entry.spans or 0 in entry.shape)]
+        codes = [entry for entry in selected if entry.dtype in AT_REST and (entry.spans or 0 in entry.shape)]
         of_scales: list[Finding] = []
         for entry in codes:
             numbers, stat, finding = at_rest(task, source, entry, scales, passed)
@@ -99,10 +99,10 @@ def probe_shard(  # noqa: PLR0913  what may be asked, by keyword
             sick += [] if stat.finite else [stat]
             of_scales += finding
         if question.swiglu:
-            pair_gains = (gains(task, source, pair, passed) for pair in pairs(asked))
+            pair_gains = (gains(task, source, pair, passed) for pair in pairs(selected))
             gated = [numbers for numbers in pair_gains if numbers is not None]
         remaining = (
-            sum(entry.dtype not in _WHOLE_NUMBERS for entry in asked) - len(readable) - len(codes) + opened.unread
+            sum(entry.dtype not in _WHOLE_NUMBERS for entry in selected) - len(readable) - len(codes) + opened.unread
         )
         packed = report.format is FormatName.OCDBT
         findings = [
@@ -124,7 +124,7 @@ def largest_in_shard(
     task: CheckTask,
     source: ByteSource,
     *,
-    wanted: Callable[[TensorEntry], bool],
+    is_selected: Callable[[TensorEntry], bool],
     as_stored: bool,
     passed: Passed | None = None,
 ) -> Observation:
@@ -136,8 +136,8 @@ def largest_in_shard(
     observed, opened = opened_shard(task, source)
     buffer = memoryview(bytearray(BLOCK_BYTES))
     largest: list[tuple[str, float]] = []
-    asked = (entry for entry in opened.entries if wanted(entry) and entry.dtype in FLOATING and entry.spans)
-    for entry in asked if worst(observed.report.findings) < Severity.DAMAGE else ():
+    selected = (entry for entry in opened.entries if is_selected(entry) and entry.dtype in FLOATING and entry.spans)
+    for entry in selected if worst(observed.report.findings) < Severity.DAMAGE else ():
         sample = take(source, entry, places=[], buffer=buffer, passed=passed)
         largest.append((entry.name, float(magnitudes(sample.row_max, entry.dtype, as_stored=as_stored).max())))
     return replace(observed, header=None, records=None, added=ShardLargest(magnitudes=tuple(largest)))
@@ -158,10 +158,11 @@ _WHOLE_NUMBERS = frozenset(
 
 def _not_seen(path: str, remaining: int) -> Finding:
     """Say that tensors were asked for and not looked at."""
-    what = counted(remaining, "tensor") if remaining else "what lies in it"
+    what_is_missing = counted(remaining, "tensor") if remaining else "what lies in it"
     return unknown(
         Code.UNSUPPORTED_FORMAT,
-        f"{what} could not be looked at: packed, scattered, or of a type whose numbers ckpttool does not read",
+        f"{what_is_missing} could not be looked at: packed, scattered, or of a type whose numbers ckpttool "
+        "does not read",
         path=path,
     )
 
@@ -225,13 +226,13 @@ class _Prober:
         is_exact = question.exact or len(sample.places) == math.prod(matrix.tiles)
         power = np.ldexp(np.float32(1), min(-math.frexp(amax)[1], 127)) if amax else np.float32(1)
         of = {Recipe.DELAYED: earlier}
-        asked = [(recipe, format_) for recipe in question.shown for format_ in question.formats]
+        combinations = [(recipe, format_) for recipe in question.shown for format_ in question.formats]
         sums = [
             (
                 CastSums(recipe, format_, matrix),
                 Scales(recipe, format_, of.get(recipe, amax) * power, largest[0] * power),
             )
-            for recipe, format_ in asked
+            for recipe, format_ in combinations
         ]
         results = _Seen()
         wide = question.exact

@@ -193,15 +193,15 @@ _FAKE = Trial(
 
 def _in_bf16(gemms: frozenset[Gemm], number: int) -> Trial:
     named = [gemm.value for gemm in Gemm if gemm in gemms]
-    what = " and ".join(named)
+    names = " and ".join(named)
     more = "One at a time may find nobody: then pairs tell." if len(named) == 1 else "The third one has a part in it."
     return Trial(
         id=name_of(gemms),
         round=number,
-        title=f"{what} in BF16",
+        title=f"{names} in BF16",
         products=Products.fp8_but(Arithmetic.BF16, gemms),
-        if_guilty=f"{what} in FP8 {'does' if len(named) == 1 else 'do'} the damage.",
-        if_innocent=f"{what} alone {'is' if len(named) == 1 else 'are'} not to blame. {more}",
+        if_guilty=f"{names} in FP8 {'does' if len(named) == 1 else 'do'} the damage.",
+        if_innocent=f"{names} alone {'is' if len(named) == 1 else 'are'} not to blame. {more}",
     )
 
 

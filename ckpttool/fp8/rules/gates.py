@@ -121,8 +121,8 @@ def inside(curve: Curve, window: tuple[Step, Step]) -> range:
 
 def worst(*results: tuple[AsPlanned, str | None]) -> tuple[AsPlanned, str | None]:
     """Put together what several things say: one no is enough, and one yes outweighs what does not tell."""
-    for wanted in (AsPlanned.NO, AsPlanned.YES, AsPlanned.UNKNOWN):
-        alike = [answer for answer in results if answer[0] is wanted]
+    for level in (AsPlanned.NO, AsPlanned.YES, AsPlanned.UNKNOWN):
+        alike = [answer for answer in results if answer[0] is level]
         if alike:
             return next((answer for answer in alike if answer[1] is not None), alike[0])
     return AsPlanned.UNKNOWN, None

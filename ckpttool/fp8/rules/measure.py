@@ -195,5 +195,5 @@ def _last(result: Shown, part: Stretch, gap: float | None, counts: float) -> Sho
     how, further = recovery(part, counts)
     closed = None if not gap else 1 - part.gap.mean / gap
     share = "" if closed is None else f"{closed:.0%} of the gap is closed"
-    way = "" if further is None else f"; at this rate the rest takes {further:.0f} steps"
-    return replace(result, outcome=how, recovered=closed, note=f"{share}{way}" or None)
+    forecast = "" if further is None else f"; at this rate the rest takes {further:.0f} steps"
+    return replace(result, outcome=how, recovered=closed, note=f"{share}{forecast}" or None)

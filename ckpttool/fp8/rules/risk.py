@@ -74,18 +74,18 @@ def role_of(name: str, shape: Sequence[int]) -> TensorRole:
     kind = kind_of(name)
     if kind != WEIGHTS:
         return _MOMENTS.get(kind, TensorRole.OTHER)
-    words = re.split(r"[./]", whole_name(name).lower())
-    if any(_NORM.fullmatch(word) for word in words):
+    parts = re.split(r"[./]", whole_name(name).lower())
+    if any(_NORM.fullmatch(part) for part in parts):
         return TensorRole.NORM
-    is_embedding = words[-2:] == _SHARED or any(map(_EMBEDDINGS.fullmatch, words))
-    if is_embedding and _HEADS.isdisjoint(words):
+    is_embedding = parts[-2:] == _SHARED or any(map(_EMBEDDINGS.fullmatch, parts))
+    if is_embedding and _HEADS.isdisjoint(parts):
         return TensorRole.EMBEDDING
-    if not _ROUTERS.isdisjoint(words):
+    if not _ROUTERS.isdisjoint(parts):
         return TensorRole.ROUTER
-    if not _HEADS.isdisjoint(words) or ("output" in words and layer_of(name) is None):
+    if not _HEADS.isdisjoint(parts) or ("output" in parts and layer_of(name) is None):
         return TensorRole.HEAD
     is_matrix = sum(size != 1 for size in shape) >= _MATRIX
-    return TensorRole.LINEAR if is_matrix and not any(map(_NO_PRODUCT.fullmatch, words)) else TensorRole.OTHER
+    return TensorRole.LINEAR if is_matrix and not any(map(_NO_PRODUCT.fullmatch, parts)) else TensorRole.OTHER
 
 
 def layer_of(name: str) -> str | None:

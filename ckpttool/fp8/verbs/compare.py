@@ -75,15 +75,15 @@ def fp8_compare(question: CurvesQuestion) -> CurvesAnswer:
     )
 
 
-def _by(asked: PairedBy | None, logs: list[TrainingLog]) -> PairedBy:
+def _by(requested: PairedBy | None, logs: list[TrainingLog]) -> PairedBy:
     """Return by what the values of two runs belong together: by samples where a step of each is another number."""
-    if asked is PairedBy.STEP:
-        return asked
+    if requested is PairedBy.STEP:
+        return requested
     sizes = [batch_size(log.metrics) for log in logs[:2]]
     baseline, candidate = sizes
     if baseline is None or candidate is None:
-        if asked is PairedBy.SAMPLES:
+        if requested is PairedBy.SAMPLES:
             raise UsageError("--by samples: not both logs count the samples that were consumed")
         return PairedBy.STEP
     differ = abs(baseline - candidate) > _OTHER_BATCH * max(baseline, candidate)
-    return PairedBy.SAMPLES if differ or asked else PairedBy.STEP
+    return PairedBy.SAMPLES if differ or requested else PairedBy.STEP

@@ -283,9 +283,9 @@ def _last_of(question: PlanQuestion, plan: Fp8Plan, ends: Step | None) -> LastSt
 
 
 def _experiment(
-    trial: Trial, plan: Fp8Plan, question: PlanQuestion, whose: tuple[Framework, _Candidate, LastStart | str | None]
+    trial: Trial, plan: Fp8Plan, question: PlanQuestion, context: tuple[Framework, _Candidate, LastStart | str | None]
 ) -> Experiment:
-    framework, candidate, last = whose
+    framework, candidate, last = context
     other = last if trial.from_last and isinstance(last, LastStart) else None
     first = plan.start.step if other is None else other.step
     setting = Setting(

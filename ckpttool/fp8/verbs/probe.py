@@ -53,13 +53,13 @@ def fp8_probe(
         IncompleteError: The tree's folder cannot be read.
     """
     side = side_of(path, checkpoint=checkpoint, layout=layout, is_intact=True)
-    wanted = partial(is_wanted, optimizer=question.optimizer)
+    is_selected = partial(is_wanted, optimizer=question.optimizer)
     history = _history(side, question) if Recipe.DELAYED in question.recipes else []
     passes = [side, *history] if history or Recipe.DELAYED in question.recipes else []
     tasks = tasks_of(side, copies=2 if question.exact else 1)
     of_history = [task for probe_pass in passes for task in tasks_of(probe_pass)]
     expect(nbytes=sum(task.cost for task in (*tasks, *of_history)), shards=len(tasks) + len(of_history))
-    largest = partial(largest_in_shard, wanted=wanted, as_stored=question.as_stored)
+    largest = partial(largest_in_shard, is_selected=is_selected, as_stored=question.as_stored)
     earlier: dict[str, float] = {}
     for observed in _run(of_history, largest):
         found_largest = observed.seen(ShardLargest)
@@ -70,7 +70,7 @@ def fp8_probe(
     reports: list[ShardReport] = []
     tensors: list[TensorNumbers] = []
     gated: list[GatedNumbers] = []
-    for observed in _run(tasks, partial(probe_shard, question=question, wanted=wanted, beside=beside)):
+    for observed in _run(tasks, partial(probe_shard, question=question, is_selected=is_selected, beside=beside)):
         reports.append(observed.report)
         numbers = observed.seen(ShardNumbers)
         if numbers is not None:
@@ -139,7 +139,7 @@ def _block(side: Side) -> tuple[int, int]:
     path = posixpath.join(folder, _CONFIG)
     try:
         data = side.tree.storage.small_file(path, limit=_CONFIG_LIMIT)
-        settings = parse_object(data, what=path).get("quantization_config")
+        settings = parse_object(data, where=path).get("quantization_config")
     except (OSError, ParseError):  # there is none, or it is none of ours to judge
         return USUAL_BLOCK
     match settings:

@@ -59,7 +59,7 @@ def read_plan(output: str) -> Fp8Plan | None:
         return None
     except OSError as error:
         raise UnsafeError(f"{path} cannot be read: {error.strerror or error}") from error
-    return replace(parse_plan(data, what=path), output=os.path.abspath(output))
+    return replace(parse_plan(data, where=path), output=os.path.abspath(output))
 
 
 def judged(plan: Fp8Plan, logs: Mapping[str, tuple[str, ...]], framework: Framework) -> tuple[Fp8Verdict, Fp8Plan]:

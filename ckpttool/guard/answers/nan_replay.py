@@ -94,12 +94,12 @@ def table(answer: NanReplay) -> RenderableType:
         parts += [_ranks(answer), line()]
         overflowing = [rank.rank for rank in answer.ranks if rank.norm_overflows]
         if overflowing:
-            whose = f" of {on_ranks(overflowing)}" if len(answer.ranks) > 1 else ""
-            parts += [line(f"Every gradient{whose} is finite, but the norm of all of them overflows."), line()]
-    words = _WORDS[answer.verdict]
+            owner = f" of {on_ranks(overflowing)}" if len(answer.ranks) > 1 else ""
+            parts += [line(f"Every gradient{owner} is finite, but the norm of all of them overflows."), line()]
+    text = _WORDS[answer.verdict]
     if answer.verdict is NanVerdict.DATA_OR_MODEL and answer.origin is not None:
-        words = _OF_A_WEIGHT if answer.origin.kind is OriginKind.PARAMETER else words
-    parts += [line(f"Verdict: {words}", style="bold"), line(f"  {shown(answer.why)}")]
+        text = _OF_A_WEIGHT if answer.origin.kind is OriginKind.PARAMETER else text
+    parts += [line(f"Verdict: {text}", style="bold"), line(f"  {shown(answer.why)}")]
     for finding in answer.findings:
         parts.append(line(f"\n{finding.severity.word} {finding.code.value} {shown(finding.message)}"))
         if finding.remedy is not None:

@@ -92,7 +92,7 @@ def document(answer: GuardReport) -> Document:
         "errors": list(answer.errors),
         "overhead": number(answer.overhead),
         "ranks": [_rank_document(rank) for rank in answer.ranks],
-        "next": [_command(words) for words in answer.next],
+        "next": [_command(command) for command in answer.next],
     }
 
 
@@ -116,8 +116,8 @@ def _rank_document(rank: RankReport) -> Document:
     return {**record, "switched_off": list(rank.switched_off), "overhead": number(rank.overhead)}
 
 
-def _command(words: Sequence[str]) -> str:
-    return " ".join(quote(word.replace("\0", "")) for word in words)
+def _command(command: Sequence[str]) -> str:
+    return " ".join(quote(argument.replace("\0", "")) for argument in command)
 
 
 def table(answer: GuardReport) -> RenderableType:
@@ -137,7 +137,7 @@ def table(answer: GuardReport) -> RenderableType:
     parts += listed("Failed in the guard itself, while the training went on:", list(_failures(answer)))
     if answer.next:
         parts += [line(), line("Next:", style="bold")]
-        parts += [Indented(line(_command(words), no_wrap=True)) for words in answer.next]
+        parts += [Indented(line(_command(command), no_wrap=True)) for command in answer.next]
     return stack(*parts, *reading_parts(answer.reading))
 
 
@@ -211,8 +211,8 @@ def _at(step: Step) -> Text:
 
 
 def _drop(update: DroppedUpdate) -> Text:
-    whose = f" ({on_ranks(update.ranks)})" if update.ranks else ""
-    return _at(update.step).append(f"{update.kind}{whose}: {shown(update.message)}")
+    on_which = f" ({on_ranks(update.ranks)})" if update.ranks else ""
+    return _at(update.step).append(f"{update.kind}{on_which}: {shown(update.message)}")
 
 
 def _captures(answer: GuardReport) -> Iterator[Text]:
@@ -229,15 +229,15 @@ def _captures(answer: GuardReport) -> Iterator[Text]:
 
 
 def _capture(capture: CaptureTold) -> Text:
-    whose = f" ({on_ranks(capture.culprits)})" if capture.culprits else ""
+    on_which = f" ({on_ranks(capture.culprits)})" if capture.culprits else ""
     verdict = "" if capture.verdict is None else f": {capture.verdict}, finite when it was computed once more"
-    return _at(capture.step).append(f"{shown(capture.path)}{whose}{verdict}")
+    return _at(capture.step).append(f"{shown(capture.path)}{on_which}{verdict}")
 
 
 def _fault(fault: FaultTold) -> Text:
-    whose = "" if fault.rank is None else f"rank {fault.rank}: "
+    on_which = "" if fault.rank is None else f"rank {fault.rank}: "
     since = "" if fault.since_step is None else f", since step {fault.since_step}"
-    return _at(fault.step).append(f"{whose}{shown(fault.message)}{since}")
+    return _at(fault.step).append(f"{on_which}{shown(fault.message)}{since}")
 
 
 def _failures(answer: GuardReport) -> Iterator[Text]:

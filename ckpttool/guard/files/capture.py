@@ -98,17 +98,17 @@ def head_bytes(head: CaptureHead) -> bytes:
     return closed(json.dumps(document, indent=2).removesuffix("\n}"))
 
 
-def read_head(data: bytes, *, what: str) -> CaptureHead:
+def read_head(data: bytes, *, where: str) -> CaptureHead:
     """Read what `head_bytes` spelled.
 
     Raises:
         ParseError: It is torn, edited or another file.
     """
-    record = _whole_record(data, _HEAD_SCHEMA, what)
+    record = _whole_record(data, _HEAD_SCHEMA, where)
     return CaptureHead(
-        step=Step(get_int(record, "step", where=what)),
-        world_size=_world_size(record, 1, what),
-        time=get_str(record, "time", where=what),
+        step=Step(get_int(record, "step", where=where)),
+        world_size=_world_size(record, 1, where),
+        time=get_str(record, "time", where=where),
     )
 
 
@@ -178,39 +178,39 @@ def _rerun(rerun: Rerun) -> JsonObject:
     }
 
 
-def read_rank(data: bytes, rank: int, *, what: str) -> RankCapture:
+def read_rank(data: bytes, rank: int, *, where: str) -> RankCapture:
     """Read what `rank_bytes` spelled.
 
     Args:
         data: The whole file.
         rank: Whose it is by its name.
-        what: Names the file in errors.
+        where: Names the file in errors.
 
     Raises:
         ParseError: It is torn, edited, another rank's or another file.
     """
-    record = _whole_record(data, _RANK_SCHEMA, what)
-    if get_int(record, "rank", where=what) != rank:
-        raise ParseError(f"is of rank {record['rank']}, copied or renamed to here", where=what)
-    shard = get_object(record, "shard", where=what)
-    if get_str(shard, "name", where=what) != shard_name(rank):
-        raise ParseError("names another file than its own shard", where=what, key="shard.name")
+    record = _whole_record(data, _RANK_SCHEMA, where)
+    if get_int(record, "rank", where=where) != rank:
+        raise ParseError(f"is of rank {record['rank']}, copied or renamed to here", where=where)
+    shard = get_object(record, "shard", where=where)
+    if get_str(shard, "name", where=where) != shard_name(rank):
+        raise ParseError("names another file than its own shard", where=where, key="shard.name")
     rerun = record.get("rerun")
-    scale, environment = record.get("scale"), get_object(record, "environment", where=what)
+    scale, environment = record.get("scale"), get_object(record, "environment", where=where)
     return RankCapture(
         rank=Rank(rank),
-        world_size=_world_size(record, rank + 1, what),
-        step=Step(get_int(record, "step", where=what)),
-        optimizer_step=get_optional_int(record, "optimizer_step", where=what),
-        level=_level(record, what),
-        host=get_str(record, "host", where=what),
-        device=get_str(record, "device", where=what),
-        micro_batches=tuple(_read_batch(as_object(batch, where=what)) for batch in get_list(record, "micro_batches")),
+        world_size=_world_size(record, rank + 1, where),
+        step=Step(get_int(record, "step", where=where)),
+        optimizer_step=get_optional_int(record, "optimizer_step", where=where),
+        level=_level(record, where),
+        host=get_str(record, "host", where=where),
+        device=get_str(record, "device", where=where),
+        micro_batches=tuple(_read_batch(as_object(batch, where=where)) for batch in get_list(record, "micro_batches")),
         gradients=_read_gradients(record),
-        rerun=None if rerun is None else _read_rerun(as_object(rerun, where=what, key="rerun")),
+        rerun=None if rerun is None else _read_rerun(as_object(rerun, where=where, key="rerun")),
         weights=tuple((name, _digest(as_str(digest))) for name, digest in get_object(record, "weights").items()),
-        evaluating=_texts(get_list(record, "evaluating", where=what)),
-        buffers_left_out=_texts(get_list(record, "buffers_left_out", where=what)),
+        evaluating=_texts(get_list(record, "evaluating", where=where)),
+        buffers_left_out=_texts(get_list(record, "buffers_left_out", where=where)),
         scale=None if scale is None else as_number(scale),
         environment=tuple((name, _setting(value)) for name, value in environment.items()),
         model_config=record.get("model_config"),
@@ -219,36 +219,36 @@ def read_rank(data: bytes, rank: int, *, what: str) -> RankCapture:
         content=record.get("content"),
         shard=ShardFile(
             name=shard_name(rank),
-            size=ByteCount(get_int(shard, "size", where=what)),
-            xxh3_128=_digest(get_str(shard, "xxh3_128", where=what)),
+            size=ByteCount(get_int(shard, "size", where=where)),
+            xxh3_128=_digest(get_str(shard, "xxh3_128", where=where)),
         ),
     )
 
 
-def _whole_record(data: bytes, schema: str, what: str) -> JsonObject:
+def _whole_record(data: bytes, schema: str, where: str) -> JsonObject:
     # The hash first: what an accident made of the file need not be parsed.
     if not is_whole(data):
-        raise ParseError("torn or edited: it does not match its own hash", where=what)
-    record = parse_object(data, what=what, limit=RECORD_LIMIT, most_memory=OWN_MEMORY)
-    own_schema = get_str(record, "schema", where=what)
+        raise ParseError("torn or edited: it does not match its own hash", where=where)
+    record = parse_object(data, where=where, limit=RECORD_LIMIT, most_memory=OWN_MEMORY)
+    own_schema = get_str(record, "schema", where=where)
     if own_schema != schema:
-        raise ParseError(f"expected {schema}, found {own_schema!a:.80}", where=what, key="schema")
+        raise ParseError(f"expected {schema}, found {own_schema!a:.80}", where=where, key="schema")
     return record
 
 
-def _world_size(record: JsonObject, least: int, what: str) -> int:
+def _world_size(record: JsonObject, least: int, where: str) -> int:
     """Return it; whoever reads a capture counts its ranks one by one."""
-    world_size = get_int(record, "world_size", minimum=least, where=what)
+    world_size = get_int(record, "world_size", minimum=least, where=where)
     if world_size > MAX_RANKS:
-        raise ParseError(f"expected at most {MAX_RANKS}, found {world_size!a:.40}", where=what, key="world_size")
+        raise ParseError(f"expected at most {MAX_RANKS}, found {world_size!a:.40}", where=where, key="world_size")
     return world_size
 
 
-def _level(record: JsonObject, what: str) -> CaptureLevel:
-    word = get_str(record, "level", where=what)
-    if word not in {level.value for level in CaptureLevel}:
-        raise ParseError(f"expected full or light, found {word!a:.40}", where=what, key="level")
-    return CaptureLevel(word)
+def _level(record: JsonObject, where: str) -> CaptureLevel:
+    text = get_str(record, "level", where=where)
+    if text not in {level.value for level in CaptureLevel}:
+        raise ParseError(f"expected full or light, found {text!a:.40}", where=where, key="level")
+    return CaptureLevel(text)
 
 
 def _read_batch(record: JsonObject) -> MicroBatch:

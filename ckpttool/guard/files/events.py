@@ -87,9 +87,9 @@ class EventFile:
             rotate_at: Bytes from which on the file is put aside.
         """
         self.path = event_path(os.path.abspath(output), rank)
-        whose: dict[str, EventValue] = {"rank": rank, "world_size": world_size}
+        source: dict[str, EventValue] = {"rank": rank, "world_size": world_size}
         runs: dict[str, EventValue] = {"versions": dict(versions or {}), "policy": policy}
-        self._about = _run(step, whose, runs)
+        self._about = _run(step, source, runs)
         self._pid = os.getpid()
         self._io_timeout = io_timeout
         self._file = _File(self.path, rotate_at)
@@ -289,13 +289,13 @@ def _at_the_end(close: Callable[[], None]) -> Callable[[], object]:
     return partial(atexit.unregister, close)
 
 
-def _run(step: int, whose: Mapping[str, EventValue], runs: Mapping[str, EventValue]) -> dict[str, EventValue]:
+def _run(step: int, source: Mapping[str, EventValue], runs: Mapping[str, EventValue]) -> dict[str, EventValue]:
     """Return the first line of a process: who writes, and what runs there."""
     return {
         "schema": EVENTS_SCHEMA,
         "kind": GuardEventKind.RUN.value,
         "step": step,
-        **whose,
+        **source,
         "host": os.uname().nodename,
         "pid": os.getpid(),
         "time": _moment(time.time()),

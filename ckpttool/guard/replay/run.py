@@ -95,10 +95,10 @@ class Content:
         """
         stored = open_tensors(path)
         below = {name.removeprefix(_IN_SAVES): value for name, value in stored.items() if name.startswith(_IN_SAVES)}
-        wanted = [name for name, _ in self._captured.weights]
-        weights = below if (wanted[0] in below if wanted else below) else stored
+        names = [name for name, _ in self._captured.weights]
+        weights = below if (names[0] in below if names else below) else stored
         # A save has buffers, moments and more beside them.
-        self.parameters = {name: value for name, value in weights.items() if not wanted or name in wanted}
+        self.parameters = {name: value for name, value in weights.items() if not names or name in names}
 
     def join(self, others: Sequence[Content]) -> None:
         """Put sharded weights together from all ranks.
@@ -338,10 +338,10 @@ def _assert_same(noun: str, captured: Mapping[str, Tensor], current: Mapping[str
         for name in current
         if name in captured and _form(captured[name]) != _form(current[name])
     ]
-    for words, names in (("lacks the", missing), ("has a {} that was not captured:", extra), ("has another", other)):
+    for phrase, names in (("lacks the", missing), ("has a {} that was not captured:", extra), ("has another", other)):
         if names:
             more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
-            lead = words.format(noun) if "{}" in words else f"{words} {noun}"
+            lead = phrase.format(noun) if "{}" in phrase else f"{phrase} {noun}"
             raise EntryDoesNotFit(f"the entry's model {lead} {', '.join(names[:_MOST_NAMED])}{more}")
 
 

@@ -89,8 +89,8 @@ class _Session:
 
     def _is_asked(self, finding: Finding) -> bool:
         """Tell whether a finding is about ranks that are to be computed; what is about none is."""
-        asked = set(self._question.ranks)
-        return not asked or not finding.ranks or bool(asked & set(finding.ranks))
+        requested = set(self._question.ranks)
+        return not requested or not finding.ranks or bool(requested & set(finding.ranks))
 
     def answer(self, ranks: Sequence[RankCapture]) -> NanReplay:
         """Compute these ranks, and say what came of it."""
@@ -240,11 +240,11 @@ def _asked(capture: Capture, question: NanQuestion) -> tuple[RankCapture, ...]:
         if rank not in by_rank and rank >= capture.world_size:
             raise UsageError(f"there is no rank {rank}: {capture.path} is of {capture.world_size}")
     damaged = {rank for finding in capture.findings if finding.severity > Severity.NOTE for rank in finding.ranks}
-    wanted = sorted(set(question.ranks) or by_rank)
-    return tuple(by_rank[rank] for rank in wanted if rank in by_rank and Rank(rank) not in damaged)
+    requested = sorted(set(question.ranks) or by_rank)
+    return tuple(by_rank[rank] for rank in requested if rank in by_rank and Rank(rank) not in damaged)
 
 
-def _device(word: str | None, ranks: Sequence[RankCapture]) -> torch.device:
+def _device(name: str | None, ranks: Sequence[RankCapture]) -> torch.device:
     """Return where to compute: where it was captured, if there is one, else on the CPU.
 
     Raises:
@@ -252,13 +252,13 @@ def _device(word: str | None, ranks: Sequence[RankCapture]) -> torch.device:
     """
     captured = ranks[0].device if ranks else "cpu"
     try:
-        if word is None:
+        if name is None:
             kind = torch.device(captured).type
             return torch.device(captured if kind == "cpu" or _is_here(kind) else "cpu")
-        device = torch.device(word)
+        device = torch.device(name)
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError, ValueError) as error:
-        raise UsageError(f"there is no device {word!r} here: {str(error).splitlines()[0]}") from None
+        raise UsageError(f"there is no device {name!r} here: {str(error).splitlines()[0]}") from None
     return device
 
 

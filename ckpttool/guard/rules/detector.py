@@ -98,14 +98,14 @@ class FeatureValueDetector:
             events += [_told(event, step, name=value.name) for event in noticed]
         return tuple(events)
 
-    def agree(self, *, wanted: bool, step: Step) -> tuple[GuardEvent, ...]:
+    def agree(self, *, is_agreed: bool, step: Step) -> tuple[GuardEvent, ...]:
         """Start the checksum where any rank wants it; return what follows from that here.
 
         Args:
-            wanted: Whether it is `wants_checksum` on any rank. The same on all.
+            is_agreed: Whether it is `wants_checksum` on any rank. The same on all.
             step: Now.
         """
-        if not wanted or self.checking:
+        if not is_agreed or self.checking:
             return ()
         clock = self.watch.book.checksum
         started = () if clock.running(self.last) else tuple(clock.start(self.last))
@@ -132,7 +132,9 @@ class FeatureValueDetector:
         record = as_object(saved)
         self.watch.restore(record.get("watch"))
         self.watch.histories = {(rank, name): history for (_, name), history in self.watch.histories.items()}
-        self.watch.book.rules = {whose: rule for whose, rule in self.watch.book.rules.items() if whose == rank}
+        self.watch.book.rules = {
+            rule_name: rule for rule_name, rule in self.watch.book.rules.items() if rule_name == rank
+        }
         self.last = LocalTime(as_number(record.get("last")))
         self.checking = False
 

@@ -267,7 +267,9 @@ def _next(report: GuardReport) -> list[tuple[str, ...]]:
     events = (folder,) if in_place else report.reading.sources
     commands: list[tuple[str, ...]] = []
     if report.strikes or report.abnormal_products:
-        commands.append(("ckpttool", "resolve", *where, *(word for name in events for word in ("--spikes-from", name))))
+        commands.append(
+            ("ckpttool", "resolve", *where, *(argument for name in events for argument in ("--spikes-from", name)))
+        )
     if report.stopped_at is not None:
         commands.append(("ckpttool", "resolve", *where, "--around-spike", "last"))
     later = {step for row in report.in_a_row for step in range(row.first + 1, row.last + 1)}

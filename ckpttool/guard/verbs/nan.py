@@ -162,7 +162,7 @@ def _read(storage: Storage, folder: str, shown_path: str, *, shards: bool) -> Ca
 def _head(storage: Storage, below: str, findings: list[Finding]) -> CaptureHead | None:
     path = f"{below}{HEAD}"
     try:
-        return read_head(storage.small_file(path, limit=RECORD_LIMIT), what=path)
+        return read_head(storage.small_file(path, limit=RECORD_LIMIT), where=path)
     except FileNotFoundError:
         return None  # rank 0 waits for nobody, and nobody for it: what is missing is said by rank
     except (OSError, ParseError) as error:
@@ -180,7 +180,7 @@ def _ranks(storage: Storage, folder: str, below: str, findings: list[Finding]) -
     for rank in numbers:
         path = f"{below}{record_name(rank)}"
         try:
-            captures.append(read_rank(storage.small_file(path, limit=RECORD_LIMIT), rank, what=path))
+            captures.append(read_rank(storage.small_file(path, limit=RECORD_LIMIT), rank, where=path))
         except (OSError, ParseError) as error:
             findings.append(_damaged(path, error, rank))
     return captures

@@ -199,7 +199,7 @@ def _planned(path: str) -> Chosen:
 
     try:
         with open(path, "rb") as file:
-            plan = parse_object(file.read(), what=path)
+            plan = parse_object(file.read(), where=path)
         if get_str(plan, "schema", where=path) != _PLAN_SCHEMA:
             raise ParseError(f"expected {_PLAN_SCHEMA}", where=path, key="schema")  # noqa: TRY301  caught below, as all that is wrong with it
         if plan.get("resume") is None:

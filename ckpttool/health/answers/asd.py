@@ -50,6 +50,6 @@ def _headline(answer: AsdAnswer) -> Text:
         return line(f"The training does not start with this {answer.variable}", style="bold red")
     traps = len(blocking(answer.findings))
     if traps:
-        what = "thing is" if traps == 1 else "things are"
-        return line(f"{traps} {what} not as meant in this {answer.variable}", style="bold yellow")
+        noun = "thing is" if traps == 1 else "things are"
+        return line(f"{traps} {noun} not as meant in this {answer.variable}", style="bold yellow")
     return line(f"{answer.variable} is read as it is written", style="bold green")

@@ -147,8 +147,8 @@ def _floor(marks: str, ends: str, columns: int, signs: _Signs) -> Iterator[str]:
         yield f"{_label(None)}  {marks}"
     yield f"{_label(None)}  {ends}"
     if marks:
-        words = f"{signs.healthy} healthy  {signs.unhealthy} unhealthy  {signs.unknown} unknown"
-        yield f"{_label(None)}  checkpoints: {words}"
+        legend = f"{signs.healthy} healthy  {signs.unhealthy} unhealthy  {signs.unknown} unknown"
+        yield f"{_label(None)}  checkpoints: {legend}"
 
 
 def _furthest(points: Iterable[tuple[Step, float]], column: Callable[[Step], int]) -> dict[int, float]:
@@ -163,9 +163,9 @@ def _furthest(points: Iterable[tuple[Step, float]], column: Callable[[Step], int
 def _marks_line(marks: Iterable[Mark], column: Callable[[Step], int], columns: int, signs: _Signs) -> str:
     cells = [" "] * columns
     # Where several fall into one column, the worst is what must be seen.
-    for wanted, sign in ((True, signs.healthy), (None, signs.unknown), (False, signs.unhealthy)):
+    for is_healthy, sign in ((True, signs.healthy), (None, signs.unknown), (False, signs.unhealthy)):
         for mark in marks:
-            if mark.healthy is wanted:
+            if mark.healthy is is_healthy:
                 cells[column(mark.step)] = sign
     return "".join(cells).rstrip()
 

@@ -155,8 +155,8 @@ def _notes(answer: HealthAnswer) -> list[RenderableType]:
             names.setdefault(judgement.note, []).append(shown(judgement.name))
     parts: list[RenderableType] = [line()] if names else []
     for note, those in names.items():
-        who = those[0] if len(those) == 1 else f"{those[0]} and {len(those) - 1} more"
-        parts.append(line(f"{who}: {note}", style="yellow"))
+        subject = those[0] if len(those) == 1 else f"{those[0]} and {len(those) - 1} more"
+        parts.append(line(f"{subject}: {note}", style="yellow"))
     return parts
 
 
@@ -171,11 +171,11 @@ def _weights(weights: tuple[WeightNumbers, ...]) -> list[RenderableType]:
         table.add_row(
             line(shown(numbers.name)), step, bad, _norm(numbers.embedding_l2), _norm(numbers.embedding_moment)
         )
-    what = (
+    caption = (
         "In the shards. FIRST MOMENT: sum of squares of adam_m of the embedding, a stand-in for NORM: a smoothed "
         "gradient, smaller and later, so the threshold does not apply to it."
     )
-    return [line(what), whole_words(table)]
+    return [line(caption), whole_words(table)]
 
 
 def _curve(answer: HealthAnswer) -> list[RenderableType]:

@@ -37,18 +37,18 @@ def defaults(dialect: AsdDialect) -> AsdConfig:
     return AsdConfig(grad_sample_interval=dialect.sample_interval)
 
 
-def dialect_of(word: str | None, dialects: Sequence[AsdDialect]) -> AsdDialect:
+def dialect_of(dialect_name: str | None, dialects: Sequence[AsdDialect]) -> AsdDialect:
     """Return the dialect of that name; the first one where none is given.
 
     Raises:
         UsageError: There is none.
     """
-    if word is None:
+    if dialect_name is None:
         return dialects[0]
-    match = next((dialect for dialect in dialects if dialect.name == word.lower().replace("_", "-")), None)
+    match = next((dialect for dialect in dialects if dialect.name == dialect_name.lower().replace("_", "-")), None)
     if match is None:
         raise UsageError(
-            f"--dialect: there is no {word!r}; there are {', '.join(dialect.name for dialect in dialects)}"
+            f"--dialect: there is no {dialect_name!r}; there are {', '.join(dialect.name for dialect in dialects)}"
         )
     return match
 

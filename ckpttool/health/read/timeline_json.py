@@ -53,21 +53,21 @@ def is_replay(head: bytes) -> bool:
     return f'"schema": "{SCHEMA}"'.encode() in head
 
 
-def parse_timeline(data: bytes, *, what: str) -> HealthTimeline:
+def parse_timeline(data: bytes, *, source: str) -> HealthTimeline:
     """Return the timeline of a replay that was saved.
 
     Args:
         data: The whole file.
-        what: Names it in the error.
+        source: Names it in the error.
 
     Raises:
         UsageError: It begins like one, and is not.
     """
     try:
-        document = as_object(parse_json(data, what=what, limit=REPLAY_LIMIT), where=what)
-        items = as_list(document.get("timeline"), where=f"{what}: timeline")
-        intervals = tuple(_interval(what, index, item) for index, item in enumerate(items))
-        return HealthTimeline(intervals=intervals, judged=_judged(document, what))
+        document = as_object(parse_json(data, where=source, limit=REPLAY_LIMIT), where=source)
+        items = as_list(document.get("timeline"), where=f"{source}: timeline")
+        intervals = tuple(_interval(source, index, item) for index, item in enumerate(items))
+        return HealthTimeline(intervals=intervals, judged=_judged(document, source))
     except (ParseError, ValueError) as error:
         raise UsageError(f"{error!s:.500}; expected what ckpttool replay --format json printed") from None
 
@@ -89,10 +89,10 @@ def _interval(path: str, index: int, item: Json) -> SuspectInterval:
     )
 
 
-def _judged(document: JsonObject, what: str) -> JudgedSteps | None:
+def _judged(document: JsonObject, source: str) -> JudgedSteps | None:
     if document.get("judged") is None:  # of a detector's events, or written before this was recorded
         return None
-    where = f"{what}: judged"
+    where = f"{source}: judged"
     record = as_object(document["judged"], where=where)
     first, last = (None if record.get(key) is None else get_int(record, key, where=where) for key in ("first", "last"))
     return JudgedSteps(

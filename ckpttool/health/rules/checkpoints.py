@@ -41,7 +41,7 @@ def weigh(verdict: Verdict) -> WeightNumbers:
                 continue
             if _FIRST_MOMENT in stat.name:
                 moments[report.rank].append(stat)
-            elif not any(word in stat.name for word in _NO_WEIGHT):
+            elif not any(reason in stat.name for reason in _NO_WEIGHT):
                 weights[report.rank].append(stat)
     squares = _largest(weights.values())
     return WeightNumbers(

@@ -74,10 +74,10 @@ def _judge(
         healthy = norm < threshold  # false for NaN too
         health, note = (Health.HEALTHY if healthy else Health.UNHEALTHY), None
     elif threshold is not None:
-        what = "does not show the embedding's norm at its step" if logged else "is not there"
+        message = "does not show the embedding's norm at its step" if logged else "is not there"
         if logged_line.doubt:
-            what = "shows its step, but perhaps of another start of the training that did it too"
-        note = f"the log {what}, so the threshold could not be applied{f'; {note}' if note else ''}"
+            message = "shows its step, but perhaps of another start of the training that did it too"
+        note = f"the log {message}, so the threshold could not be applied{f'; {note}' if note else ''}"
     return HealthJudgement(
         name=save.name,
         step=save.step,

@@ -47,9 +47,9 @@ def asd_defaults(dialect: str | None = None) -> AsdConfig:
     return defaults(_with_variable(dialect))
 
 
-def _with_variable(word: str | None) -> AsdDialect:
+def _with_variable(variable: str | None) -> AsdDialect:
     every = asd_dialects()
-    dialect = dialect_of(word, every)
+    dialect = dialect_of(variable, every)
     if dialect.variable is None:
         names = ", ".join(other.name for other in every if other.variable is not None)
         raise UsageError(f"{dialect.name} reads no such string; those that do: {names}")

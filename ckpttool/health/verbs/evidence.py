@@ -80,4 +80,4 @@ def timeline_in(path: str) -> HealthTimeline | None:
             data = head + file.read(REPLAY_LIMIT)
     except OSError:
         return None  # the log reader tells what is wrong with a file
-    return parse_timeline(data, what=path)
+    return parse_timeline(data, source=path)

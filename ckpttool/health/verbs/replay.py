@@ -99,8 +99,8 @@ def replay(question: ReplayQuestion | Logs, tree: Tree | None = None) -> ReplayA
     )
     if question.spike is None:
         return answer
-    whose = None if tree is None else tree.trainer
-    return replace(answer, advice=told_trainers(advise(question.spike, policy, answer, trace), whose))
+    trainer = None if tree is None else tree.trainer
+    return replace(answer, advice=told_trainers(advise(question.spike, policy, answer, trace), trainer))
 
 
 def _usual_policy(question: ReplayQuestion, formats: Collection[str]) -> str:

@@ -216,8 +216,8 @@ def _answers(views: Sequence[Look], copies: dict[str, tuple[Copy, ...]]) -> Answ
         answers = view.answers
         together.stamps.update(answers.stamps)
         together.pieces.update(answers.pieces)
-        for asked, failure in sorted(answers.failures.items()):
-            failed[asked] = min(failed.get(asked, failure), failure)
+        for request, failure in sorted(answers.failures.items()):
+            failed[request] = min(failed.get(request, failure), failure)
     for path, several in copies.items():
         together.stamps[path] = _chosen(several).stamp
     together.entries.update(_listed(views))

@@ -131,7 +131,7 @@ def locate_parts(path: str, *, layout: str | None, config: RunConfig | None, roo
     listing, layouts = Listing(entries=()), []
     try:
         listing = list_root(storage)
-        layouts = recognised(listing, wanted=layout)
+        layouts = recognised(listing, layout_name=layout)
     except (FileNotFoundError, NotADirectoryError):
         pass
     except OSError as error:

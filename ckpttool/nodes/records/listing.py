@@ -81,7 +81,7 @@ def spelled_answers(answers: Answers, line_of: Mapping[str, int]) -> dict[str, o
             for path, pieces in sorted(answers.pieces.items())
         ],
         "failures": [
-            [what, spelled_text(path), *failure] for (what, path), failure in sorted(answers.failures.items())
+            [request, spelled_text(path), *failure] for (request, path), failure in sorted(answers.failures.items())
         ],
         "divided": [[spelled_text(folder), names] for folder, names in sorted(answers.divided.items())],
     }
@@ -117,11 +117,11 @@ def read_answers(record: JsonObject, view_count: int) -> tuple[Answers, dict[str
         folder_name, names = as_list(value)
         answers.divided[path_of(folder_name)] = as_str(names)
     for value in get_list(record, "failures"):
-        what, name, kind, number = as_list(value)
-        if what not in _ASKED or kind not in FAILURES:
+        request, name, kind, number = as_list(value)
+        if request not in _ASKED or kind not in FAILURES:
             raise ParseError("names an error that is none", key="failures")
         failure: Failure = (as_str(kind), as_int(number))
-        answers.failures[as_str(what), path_of(name)] = failure
+        answers.failures[as_str(request), path_of(name)] = failure
     return answers, line_of
 
 

@@ -201,7 +201,7 @@ def _line(value: Mapping[str, object]) -> bytes:
 
 
 def _object(line: bytes, where: str) -> JsonObject:
-    return parse_object(line, what=where, limit=MOST_PART_BYTES, most_memory=OWN_MEMORY)
+    return parse_object(line, where=where, limit=MOST_PART_BYTES, most_memory=OWN_MEMORY)
 
 
 def _hash(data: bytes) -> str:

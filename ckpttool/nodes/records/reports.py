@@ -161,8 +161,8 @@ _WORDS = ("tensor", "expected", "actual", "remedy")
 
 
 def _spelled_finding(finding: Finding, path: str) -> JsonObject:
-    words = {name: getattr(finding, name) for name in _WORDS}
-    beside: JsonObject = {name: spelled_text(word) for name, word in words.items() if word is not None}
+    texts = {name: getattr(finding, name) for name in _WORDS}
+    beside: JsonObject = {name: spelled_text(text) for name, text in texts.items() if text is not None}
     if finding.path != path:
         beside["path"] = None if finding.path is None else spelled_text(finding.path)
     if finding.line is not None:
@@ -179,7 +179,7 @@ def _spelled_finding(finding: Finding, path: str) -> JsonObject:
 
 def _finding(record: JsonObject, path: str) -> Finding:
     other = record.get("path") if "path" in record else path
-    words = {name: text_of(record[name]) for name in _WORDS if name in record}
+    texts = {name: text_of(record[name]) for name in _WORDS if name in record}
     return Finding(
         code=Code(get_str(record, "code")),
         severity=Severity[get_str(record, "severity").upper()],
@@ -187,7 +187,7 @@ def _finding(record: JsonObject, path: str) -> Finding:
         path=None if other is None else text_of(other),
         line=get_optional_int(record, "line"),
         ranks=tuple(Rank(as_int(rank)) for rank in as_list(record.get("ranks", []))),
-        **words,
+        **texts,
     )
 
 

@@ -257,8 +257,8 @@ def _elsewhere(
 def _rsync(source: Home | _Disk, target: Home | _Disk, paths: Sequence[str]) -> str:
     """Spell the command that brings files to the same places below another folder, whatever their names hold."""
     hosts = [source.host, *[""] * (len(paths) - 1)]  # that of the first source is that of all
-    words = [f"{host}:{source.root}/./{path}" for host, path in zip(hosts, paths, strict=True)]
-    return f"rsync -asR -- {' '.join(map(quote, words))} {quote(target.root + '/')}"
+    arguments = [f"{host}:{source.root}/./{path}" for host, path in zip(hosts, paths, strict=True)]
+    return f"rsync -asR -- {' '.join(map(quote, arguments))} {quote(target.root + '/')}"
 
 
 def _hosts(homes: Sequence[Home]) -> tuple[str, ...]:

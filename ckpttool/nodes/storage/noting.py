@@ -33,13 +33,13 @@ class NotingStorage:
         return "" if joined == "." else joined
 
     @contextmanager
-    def _noting(self, what: str, path: str) -> Iterator[None]:
+    def _noting(self, request: str, path: str) -> Iterator[None]:
         try:
             yield
         except (FileNotFoundError, NotADirectoryError):
             raise  # what is not there shows in the listing of its folder
         except OSError as error:
-            self._answers.failures[what, path] = failure_of(error)
+            self._answers.failures[request, path] = failure_of(error)
             raise
 
     def entries(self, folder: str) -> list[Entry]:

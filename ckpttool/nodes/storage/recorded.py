@@ -116,8 +116,8 @@ class RecordedStorage:
         joined = normpath(f"{self._inner}/{path}")
         return "" if joined == "." else joined
 
-    def _fail(self, what: str, path: str) -> None:
-        failure = self._answers.failures.get((what, path))
+    def _fail(self, request: str, path: str) -> None:
+        failure = self._answers.failures.get((request, path))
         if failure is not None:
             raise _raised(failure, f"{self.root}/{path}")
 
@@ -306,8 +306,8 @@ def _begin(scheme: str, key: str) -> str:
 
 def _placed(path: str) -> str:
     """Return a path from `/` on that can be climbed by its letters as far as anybody looks above a tree."""
-    words = [word for word in path.split("/") if word not in {"", ".", ".."}]
-    return "/".join(["", *([] if path.startswith("/") else _ABOVE[len(words) :]), *words])
+    parts = [part for part in path.split("/") if part not in {"", ".", ".."}]
+    return "/".join(["", *([] if path.startswith("/") else _ABOVE[len(parts) :]), *parts])
 
 
 _ABOVE = ("-", "-", "-")

@@ -111,12 +111,12 @@ def look_at(
         sealings: list[Sealing] = []
         with suppress(CkptToolError, OSError):  # what nobody can make sense of here is written down, and judged there
             if located is not None:
-                tree, asked = _ask(replace(located, storage=storage, listing=list_root(storage)))
-                saves = {shard.path: item.name for item in asked for shard in item.shards}
-                if asked and question.level.reads_content:
+                tree, answered = _ask(replace(located, storage=storage, listing=list_root(storage)))
+                saves = {shard.path: item.name for item in answered for shard in item.shards}
+                if answered and question.level.reads_content:
                     own_storage = _unnoted(tree, shared_out(located.storage, ""), root)
                     reports |= _contents(own_storage, question, share, sealings)
-                reports |= _headers(root, asked, question, but=reports)
+                reports |= _headers(root, answered, question, but=reports)
         reports |= {report.path: report for report in _strays(root, sorted(remaining - reports.keys()), question)}
         if not by_scalars and remaining:
             from ckpttool.nodes.write.reading_for_others import read_for_others

@@ -59,7 +59,7 @@ class Replicas:
         self.keep(checkpoint, checkpoint_tensors)
         if not _may_have_replicas(checkpoint_tensors):
             return FromCopies()
-        asked = {*self._reading.asked, *(() if followed_by is None else (followed_by.key,))}
+        requested = {*self._reading.asked, *(() if followed_by is None else (followed_by.key,))}
         older, later = self._neighbours.in_line(checkpoint)
         self._look_up((*older[:MOST_LOOKED_UP], *later[:MOST_LOOKED_UP]))
         ranks = {*checkpoint.ranks, *map(Rank, range(checkpoint.topology.world_size or 0))}
@@ -74,8 +74,8 @@ class Replicas:
             compared = compare_replicas(reports, others, known)
             is_settled = self._reading.only_asked or is_sealed or (has_checksums and not compared.findings)
             unread = [other for other in (*older, *later) if other.key not in self._known.keys() | self._read]
-            following = self._following(unread, compared, len(others), asked)
-            if following is None or (is_settled and following.key not in asked):
+            following = self._following(unread, compared, len(others), requested)
+            if following is None or (is_settled and following.key not in requested):
                 names = tuple(other.name for other in others)
                 return FromCopies(
                     findings=compared.findings,
@@ -85,10 +85,10 @@ class Replicas:
                     told=compared.told,
                     drifted=compared.drifted,
                 )
-            if following.key not in asked:
+            if following.key not in requested:
                 also_read.append(following.name)
             tensors: dict[Place, HeldTensors] = {}
-            ahead = self.ahead.setdefault(following.key, []) if following.key in asked else None
+            ahead = self.ahead.setdefault(following.key, []) if following.key in requested else None
             for report in self._reading.read(following, checkpoint_tensors.keys() if ahead is None else None):
                 tensors |= tensors_of((report,))
                 if ahead is not None:
@@ -98,7 +98,7 @@ class Replicas:
 
     @staticmethod
     def _following(
-        unread: Sequence[Checkpoint], compared: Compared, known_count: int, asked: Collection[CheckpointKey]
+        unread: Sequence[Checkpoint], compared: Compared, known_count: int, requested: Collection[CheckpointKey]
     ) -> Checkpoint | None:
         """Return which other checkpoint is to be read next; None where it would cost more than it may tell."""
         if known_count >= MOST_OTHERS or not unread:
@@ -107,7 +107,7 @@ class Replicas:
             return unread[0]
         if not compared.is_open:
             return None
-        return next((other for other in unread if other.key in asked), None)
+        return next((other for other in unread if other.key in requested), None)
 
     def keep(self, checkpoint: Checkpoint, tensors: Tensors) -> None:
         """Remember the tensors of a checkpoint that was read."""

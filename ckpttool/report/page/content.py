@@ -197,7 +197,7 @@ def saves(report: TreeReport) -> list[Save]:
     rows = []
     for verdict in report.verification.verdicts:
         checkpoint = by_key[verdict.key]
-        health, word = judged[verdict.key], verdict.word
+        health, verdict_word = judged[verdict.key], verdict.word
         rows.append(
             Save(
                 checkpoint=checkpoint,
@@ -205,8 +205,8 @@ def saves(report: TreeReport) -> list[Save]:
                 step="?" if checkpoint.step is None else f"{checkpoint.step:,}",
                 saved=minute(checkpoint.saved_ns) or "?",
                 size=size(checkpoint.nbytes),
-                verdict="incomplete" if word is VerdictWord.MISSING else word.value,
-                tone=_TONE.get(word, Tone.DOUBT),
+                verdict="incomplete" if verdict_word is VerdictWord.MISSING else verdict_word.value,
+                tone=_TONE.get(verdict_word, Tone.DOUBT),
                 health=health.value,
                 health_tone=_HEALTH_TONE[health],
                 fate="resume here" if verdict.key == chosen else _fate(rejected.get(verdict.key)),
@@ -278,7 +278,7 @@ def kinds(report: TreeReport, most: int) -> list[Kind]:
     room_left = most
     kinds = []
     for (severity, code), those in sorted(groups.items(), key=lambda group: -group[0][0]):
-        ways = Counter(item.finding.remedy for item in those if item.finding.remedy is not None)
+        remedies = Counter(item.finding.remedy for item in those if item.finding.remedy is not None)
         explanation = explained(code.value)
         room = max(room_left, 1)
         kinds.append(
@@ -286,7 +286,7 @@ def kinds(report: TreeReport, most: int) -> list[Kind]:
                 code=code,
                 severity=severity,
                 title=code.value if explanation is None else explanation.title,
-                fixes=tuple(shown(way) for way, _ in ways.most_common(MOST_FIXES)),
+                fixes=tuple(shown(remedy) for remedy, _ in remedies.most_common(MOST_FIXES)),
                 found=tuple(those[:room]),
                 total=len(those),
                 where=_where(those),

@@ -59,19 +59,19 @@ def choose(start: OwnStart) -> Choice | NotTold:
     if without is not None:
         return None, Outcome.STOPS, f"{_CALL} stops with an IndexError: {without} has no number in its name"
     taken = max(names, key=lambda name: first_number(name) or 0)
-    what = f"{_CALL} takes {taken}: of all entries it has the highest first number in its name"
+    message = f"{_CALL} takes {taken}: of all entries it has the highest first number in its name"
     save = start.inventory.named(taken)
     if save is None:
         if _holds_a_save(start.storage, f"{FOLDER}/{taken}"):
-            return taken, Outcome.LOADS, f"{what}, and holds what a save holds, however old it is"
-        return taken, Outcome.UNKNOWN, f"{what}, and it is no save that is known"
+            return taken, Outcome.LOADS, f"{message}, and holds what a save holds, however old it is"
+        return taken, Outcome.UNKNOWN, f"{message}, and it is no save that is known"
     against = [finding for finding in start.checked(save).findings if finding.severity > Severity.NOTE]
     silent = [finding for finding in against if "/random_states_" in (finding.path or "")]
     if len(silent) == len(against):
-        return taken, Outcome.LOADS, what
+        return taken, Outcome.LOADS, message
     outcome = Outcome.STOPS if worst(against) >= Severity.DAMAGE else Outcome.UNKNOWN
     first = next(finding for finding in against if finding not in silent)
-    return taken, outcome, f"{what}; {said(first, save)}"
+    return taken, outcome, f"{message}; {said(first, save)}"
 
 
 def _holds_a_save(storage: Storage, path: str) -> bool:

@@ -137,9 +137,9 @@ def _lacking(save: SaveFolder) -> Iterator[Finding]:
 def _absent_ranks(save: SaveFolder, ranks: frozenset[Rank], world: int) -> Iterator[Finding]:
     absent = sorted(set(range(world)) - ranks)
     if absent:
-        what = f"the random numbers of {counted(len(absent), 'rank')} of {world} are not there"
+        message = f"the random numbers of {counted(len(absent), 'rank')} of {world} are not there"
         path = save.path(f"random_states_{absent[0]}.pkl")
-        yield replace(listed_damage(Code.SHARD_MISSING, what, path), ranks=tuple(map(Rank, absent)))
+        yield replace(listed_damage(Code.SHARD_MISSING, message, path), ranks=tuple(map(Rank, absent)))
 
 
 def _progress(storage: Storage, save: SaveFolder, world: int | None) -> tuple[int | None, int | None]:

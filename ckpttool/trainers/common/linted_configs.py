@@ -36,7 +36,7 @@ class LintedConfigs:
 
     def may_be_own(self, content: bytes) -> bool:
         """Look for the trainer's own words."""
-        return any(word.encode() in content for word in self.words)
+        return any(key.encode() in content for key in self.words)
 
     def read(self, content: bytes, *, path: str, devices: int | None = None) -> RunConfig | None:
         """Return what it says; None where not one of the trainer's own words stands where it belongs."""

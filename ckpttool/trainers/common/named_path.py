@@ -48,18 +48,18 @@ def _found(root: str, path: str) -> tuple[str, str | None] | None:
     return None
 
 
-def elsewhere(root: str, path: str, what: str) -> tuple[str | None, Outcome, str]:
+def elsewhere(root: str, path: str, path_text: str) -> tuple[str | None, Outcome, str]:
     """Say what comes of a path that names no save of a tree: it stops if nothing is there.
 
     Args:
         root: The tree, as it was opened.
         path: As a config has it.
-        what: Which setting names it, for the beginning of a sentence.
+        path_text: Which setting names it, for the beginning of a sentence.
     """
     if is_gone(root, path):
         tilde = ", for it does not expand `~`" if path.startswith("~") else ""
-        return None, Outcome.STOPS, f"{what}, which is not there{tilde}"
-    return path, Outcome.UNKNOWN, f"{what}, which is no save of {root}"
+        return None, Outcome.STOPS, f"{path_text}, which is not there{tilde}"
+    return path, Outcome.UNKNOWN, f"{path_text}, which is no save of {root}"
 
 
 def is_gone(root: str, path: str) -> bool:

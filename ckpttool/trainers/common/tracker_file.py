@@ -60,20 +60,20 @@ def _step(text: str) -> Step:
     return Step(int(text))
 
 
-def tracker_pointer(storage: Storage, folder_of: Callable[[Step], str], *, word: str | None = None) -> Pointer:
+def tracker_pointer(storage: Storage, folder_of: Callable[[Step], str], *, content: str | None = None) -> Pointer:
     """Read the tracker.
 
     Args:
         storage: The tree.
         folder_of: Returns what the trainer calls the save of a step.
-        word: What may stand there instead of a step, and names a folder that is called so.
+        content: What may stand there instead of a step, and names a folder that is called so.
     """
     from ckpttool.core.domain.pointer import Pointer  # a scan needs none
 
     try:
         text = _text(storage)
-        if text == word:
-            return Pointer(path=TRACKER, name=word, target=word, content=text.encode("ascii"))
+        if text == content:
+            return Pointer(path=TRACKER, name=content, target=content, content=text.encode("ascii"))
         step = _step(text)
     except FileNotFoundError:
         return Pointer(path=TRACKER, trouble="is missing")

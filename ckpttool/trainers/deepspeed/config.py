@@ -54,7 +54,7 @@ def _filled_in(view: View) -> Iterator[Problem]:
 
 
 def _is_own(view: View) -> bool:
-    return view.get(_BATCH) == _AUTO or any(view.setting(word) is not None for word in _OWN)
+    return view.get(_BATCH) == _AUTO or any(view.setting(key) is not None for key in _OWN)
 
 
 CONFIGS = LintedConfigs(

@@ -68,14 +68,14 @@ def told(start: OwnStart, view: View) -> Told:
 
 def _of_universal(start: OwnStart) -> Choice | NotTold:
     pointer = latest_pointer(start.storage, LATEST_UNIVERSAL)
-    what = f"`load_universal` goes by `{LATEST_UNIVERSAL}`"
+    message = f"`load_universal` goes by `{LATEST_UNIVERSAL}`"
     if pointer.trouble == "is missing":
-        return None, Outcome.STOPS, f"{what}, which is missing: a ValueError"
+        return None, Outcome.STOPS, f"{message}, which is missing: a ValueError"
     if pointer.name is None:
-        return NotTold(why=f"{what}, which {pointer.trouble}")
+        return NotTold(why=f"{message}, which {pointer.trouble}")
     if start.inventory.named(pointer.name) is not None:
-        return None, Outcome.STOPS, f"{what}, which names {pointer.name}: that is no universal checkpoint"
-    return pointer.name, Outcome.UNKNOWN, f"{what}, which names {pointer.name}"
+        return None, Outcome.STOPS, f"{message}, which names {pointer.name}: that is no universal checkpoint"
+    return pointer.name, Outcome.UNKNOWN, f"{message}, which names {pointer.name}"
 
 
 def _stages(save: Checkpoint) -> tuple[int, ...] | None:
@@ -120,7 +120,7 @@ def effects(resume: Resume) -> Effects:
     return Effects(position=position, settings=(), findings=())
 
 
-def objections(checkpoint: Checkpoint, asked: AskedSizes) -> tuple[Finding, ...]:
+def objections(checkpoint: Checkpoint, requested: AskedSizes) -> tuple[Finding, ...]:
     """Refuse what its own loader refuses: other data-parallel ranks under ZeRO, and other parts of the model."""
     files = [parsed for path in checkpoint.expected or () if (parsed := parse(path.rpartition("/")[2])) is not None]
     replicas = {file.replica for file in files if file.replica is not None}
@@ -135,9 +135,9 @@ def objections(checkpoint: Checkpoint, asked: AskedSizes) -> tuple[Finding, ...]
             "ZeRO loads its parts of the optimizer state on as many data-parallel ranks as wrote them, unless "
             "ds_to_universal.py makes a universal checkpoint of it"
         )
-    elif (asked.tensor or asked.pipeline or 1) != 1:
+    elif (requested.tensor or requested.pipeline or 1) != 1:
         refuses = "each part of the model has a file of its own, which is not cut anew"
-    return tuple(against_size(checkpoint, asked, saved=saved, refuses=refuses))
+    return tuple(against_size(checkpoint, requested, saved=saved, refuses=refuses))
 
 
 SIMULATOR = OwnChoice(trainer=TRAINER, choose=choose, told=told, by_records=True)

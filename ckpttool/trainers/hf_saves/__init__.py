@@ -13,10 +13,10 @@ WEIGHTS = r"(?:adapter_|pytorch_)?model(?:-(?P<part>[0-9]{5})-of-(?P<parts>[0-9]
 """What the files of a model's weights are called."""
 
 
-def objections(checkpoint: Checkpoint, asked: AskedSizes) -> tuple[Finding, ...]:
+def objections(checkpoint: Checkpoint, requested: AskedSizes) -> tuple[Finding, ...]:
     """Say nothing against a save: whole files load on any number of ranks, and slices are cut anew."""
     from ckpttool.core.decide.data_effects import against_size
     from ckpttool.core.domain.question import AskedSizes
 
     saved = AskedSizes(world=checkpoint.topology.world_size)
-    return tuple(against_size(checkpoint, asked, saved=saved, refuses=None))
+    return tuple(against_size(checkpoint, requested, saved=saved, refuses=None))

@@ -205,15 +205,15 @@ def absent_parts(save: SaveFolder) -> Iterator[Finding]:
             yield absent(save.path(name), f"one of the {int(tail.partition('.')[0])} parts of the weights")
 
 
-def absent(path: str, what: str) -> Finding:
+def absent(path: str, subject: str) -> Finding:
     """Report a file that is not there.
 
     Args:
         path: Where it must be.
-        what: It is, in words that the sentence begins with.
+        subject: It is, in words that the sentence begins with.
     """
     remedy = "bring it back from a copy, or resume from another checkpoint"
-    return listed_damage(Code.SHARD_MISSING, f"{what} is not there", path, remedy=remedy)
+    return listed_damage(Code.SHARD_MISSING, f"{subject} is not there", path, remedy=remedy)
 
 
 def closer(storage: Storage, checkpoint: Checkpoint, folder: str) -> Checkpoint:
@@ -269,7 +269,7 @@ def read_index(storage: Storage, path: str) -> WeightsIndex:
         OSError: It cannot be read, or is larger than any.
         ParseError: It is none.
     """
-    record = parse_object(storage.small_file(path, limit=_INDEX_LIMIT), what=path)
+    record = parse_object(storage.small_file(path, limit=_INDEX_LIMIT), where=path)
     tensors: dict[str, set[str]] = defaultdict(set)
     for tensor, file in get_object(record, "weight_map", where=path).items():
         tensors[as_str(file, where=path, key=tensor)].add(tensor)

@@ -91,7 +91,7 @@ def _best_alone(view: View) -> Iterator[Problem]:
 CONFIGS = LintedConfigs(
     trainer=TRAINER.name,
     words=_OWN,
-    is_own=lambda view: any(view.setting(word) is not None for word in _OWN),
+    is_own=lambda view: any(view.setting(key) is not None for key in _OWN),
     rules=(
         Rule(code=Code.KEEPS_ONE_CHECKPOINT, check=_keeps_one),
         Rule(code=Code.ONLY_MODEL_SAVED, check=_model_alone),

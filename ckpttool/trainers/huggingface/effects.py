@@ -216,9 +216,9 @@ def _scaled(read: Consumed, was: _Split, now: _Split) -> int | None:
 def _version(storage: Storage, path: str) -> str | None:
     """Return which transformers wrote a model's config; None where none tells."""
     try:
-        transformers = parse_object(storage.small_file(path, limit=_MODEL_CONFIG_LIMIT), what=path, nonfinite=True).get(
-            "transformers_version"
-        )
+        transformers = parse_object(
+            storage.small_file(path, limit=_MODEL_CONFIG_LIMIT), where=path, nonfinite=True
+        ).get("transformers_version")
     except (OSError, ParseError):  # its own check says what is wrong with it
         return None
     return transformers if isinstance(transformers, str) else None
@@ -284,9 +284,9 @@ def _unproven(position: GoesOn, why: str, conditions: tuple[str, ...]) -> GoesOn
     return replace(position, effect=DataEffect.UNKNOWN, why=why, repeated=None, lost=None, exact_if=conditions)
 
 
-def _sizes(read: Consumed, arguments: Arguments, asked: int | None) -> tuple[TrainerSetting, ...]:
+def _sizes(read: Consumed, arguments: Arguments, requested: int | None) -> tuple[TrainerSetting, ...]:
     """Return the sizes with which a step takes as many samples as before, on as many ranks as are asked for."""
-    ranks = asked or arguments.world
+    ranks = requested or arguments.world
     if read.old_batch is None or ranks is None or read.old_batch % ranks:
         return ()
     own_batch = read.old_batch // ranks

@@ -78,12 +78,12 @@ def _absent(storage: Storage, folder: str, shards: list[Shard]) -> list[Finding]
     if stage and all("_optim_states" not in name for name in there):
         return [absent(folder, "DeepSpeed's state of the optimizer")]
     lacking = []
-    for what in ("model", "optim"):
-        kind_names = sorted(name for name in there if f"_{what}_states" in name)
+    for kind in ("model", "optim"):
+        kind_names = sorted(name for name in there if f"_{kind}_states" in name)
         if not kind_names:
             continue
         start, zero, _ = kind_names[0].partition("zero_pp_rank_")
         ranks = [f"{start}{zero}{rank}_" for rank in range(data)] if zero else [""]
-        every = (f"{rank}mp_rank_{part:02d}_{what}_states.pt" for rank in ranks for part in range(tensor))
+        every = (f"{rank}mp_rank_{part:02d}_{kind}_states.pt" for rank in ranks for part in range(tensor))
         lacking += [name for name in islice(every, _MOST) if name not in there]
     return [absent(f"{folder}/{name}", "DeepSpeed's file of a rank") for name in lacking]

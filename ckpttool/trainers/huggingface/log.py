@@ -36,12 +36,12 @@ class HfTrainer:
             line = start.count(b"\n", 0, printed.start()) + 1
             yield problem(source, line, _NO_STEPS, start[printed.start() :].partition(b"\n")[0])
             return
-        wanted = {"loss", "grad_norm", *(("eval_loss",) if source.curves else ())}
+        columns = {"loss", "grad_norm", *(("eval_loss",) if source.curves else ())}
         parts = [start]
         while sum(map(len, parts)) <= STATE_LIMIT and (part := source.stream.read(STATE_LIMIT)):
             parts.append(part)
         try:
-            state = parse_object(b"".join(parts), what=source.name, limit=STATE_LIMIT, nonfinite=True)
+            state = parse_object(b"".join(parts), where=source.name, limit=STATE_LIMIT, nonfinite=True)
             history = get_list(state, "log_history", where=source.name)
         except ParseError as error:
             yield problem(source, error.line or 0, str(error), b"")
@@ -49,6 +49,6 @@ class HfTrainer:
         rows = (
             (index, json_row(source, entry))
             for index, entry in enumerate(history, 1)
-            if isinstance(entry, dict) and wanted & entry.keys()
+            if isinstance(entry, dict) and columns & entry.keys()
         )
         yield from steps_of(source, rows)

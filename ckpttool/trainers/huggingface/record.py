@@ -259,7 +259,7 @@ def _parsed(data: bytes, path: str) -> JsonObject:
             record = json.loads(data)
             if isinstance(record, dict):
                 return record
-    return parse_object(data, what=path, limit=STATE_LIMIT, nonfinite=True)
+    return parse_object(data, where=path, limit=STATE_LIMIT, nonfinite=True)
 
 
 class ArgumentsReader:

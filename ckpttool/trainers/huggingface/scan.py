@@ -281,7 +281,7 @@ def with_model_config(storage: Storage, checkpoint: Checkpoint) -> Checkpoint:
     """
     path = f"{checkpoint.name}/{MODEL_CONFIG}"
     try:
-        parse_object(storage.small_file(path, limit=_CONFIG_LIMIT), what=path, nonfinite=True)
+        parse_object(storage.small_file(path, limit=_CONFIG_LIMIT), where=path, nonfinite=True)
     except FileNotFoundError:
         return checkpoint  # an adapter has none, and Trainer does without
     except ParseError as error:

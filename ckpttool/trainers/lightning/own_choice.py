@@ -65,8 +65,8 @@ def _of_last(start: OwnStart, view: View) -> Choice | NotTold | None:
     if here and here < len(folders):
         return NotTold(why="`ckpt_path: last` takes the newest of several folders, of which others were not looked at")
     if folders:
-        what = f"`ckpt_path: last` looks in the `dirpath` {folders[0]}, not in {root}"
-        return None if here else (folders[0], Outcome.UNKNOWN, what)
+        message = f"`ckpt_path: last` looks in the `dirpath` {folders[0]}, not in {root}"
+        return None if here else (folders[0], Outcome.UNKNOWN, message)
     logged = _of_logger(view)
     if logged is not None:
         return logged
@@ -124,15 +124,15 @@ def _of_path(start: OwnStart, key: str, path: object) -> Choice | NotTold:
     return _named(start, os.path.expanduser(path), f"`{key}` names {path}")
 
 
-def _named(start: OwnStart, path: str, what: str) -> Choice:
+def _named(start: OwnStart, path: str, label: str) -> Choice:
     """Load this very file: another name of the same save may be whole where it is not."""
     below = inside(start.inventory.root, path)
     save = None if below is None else holder(start.inventory.checkpoints, below)
     if below is None or save is None:
-        return elsewhere(start.inventory.root, path, what)
+        return elsewhere(start.inventory.root, path, label)
     if is_torn(start.storage, below):
-        return below, Outcome.STOPS, f"{what}, and stops there: it is not whole"
-    return _outcome(start, save, what)
+        return below, Outcome.STOPS, f"{label}, and stops there: it is not whole"
+    return _outcome(start, save, label)
 
 
 def choose(start: OwnStart) -> Choice:
@@ -145,10 +145,10 @@ def choose(start: OwnStart) -> Choice:
         return None, Outcome.UNKNOWN, f"ckpt_path='last' takes the newest by time, and {' and '.join(newest)} are alike"
     (taken,) = newest
     save = holder(start.inventory.checkpoints, taken)
-    what = f"ckpt_path='last' takes {taken}, whatever is in it"
+    message = f"ckpt_path='last' takes {taken}, whatever is in it"
     if save is None or is_torn(start.storage, taken):
-        return taken, Outcome.STOPS, f"{what}, and stops there: it is not whole"
-    holds = what if save.step is None or taken == save.name else f"{what}: it holds step {save.step}"
+        return taken, Outcome.STOPS, f"{message}, and stops there: it is not whole"
+    holds = message if save.step is None or taken == save.name else f"{message}: it holds step {save.step}"
     return _outcome(start, save, holds)
 
 

@@ -38,7 +38,7 @@ def with_digests(storage: Storage, checkpoint: Checkpoint) -> Checkpoint:
 
 
 def _digests(content: bytes, path: str) -> tuple[dict[str, str], tuple[Finding, ...]]:
-    record = parse_object(content, what=path)
+    record = parse_object(content, where=path)
     if get_str(record, "algorithm", where=path) != "sha256":
         raise ParseError("of another algorithm than sha256")
     digests = {

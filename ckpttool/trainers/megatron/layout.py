@@ -85,7 +85,7 @@ class MegatronIterations(WrittenTogether):
             from ckpttool.core.domain.pointer import Pointer
 
             return iter((Pointer(path=BRIDGE_TRACKER, trouble="is read by Megatron-Bridge alone", unknown=True),))
-        return iter((tracker_pointer(storage, iteration_folder, word=RELEASE),))
+        return iter((tracker_pointer(storage, iteration_folder, content=RELEASE),))
 
     def pointing_to(self, checkpoint: Checkpoint) -> Mapping[str, PointerText]:
         """Spell the tracker."""

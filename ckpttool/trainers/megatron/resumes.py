@@ -53,7 +53,7 @@ def choose(start: OwnStart) -> Choice:
     if is_there(start.storage, BRIDGE_TRACKER):
         why = f"Megatron-Bridge goes by {BRIDGE_TRACKER} before any other tracker, and ckpttool does not read it"
         return None, Outcome.UNKNOWN, why
-    pointer = tracker_pointer(start.storage, iteration_folder, word=RELEASE)
+    pointer = tracker_pointer(start.storage, iteration_folder, content=RELEASE)
     save = None if pointer.name is None else start.inventory.named(pointer.name)
     outcome, because = _without_save(pointer) if save is None else _with(start, save)
     return None if save is None else save.name, outcome, because
@@ -128,7 +128,7 @@ def _args(storage: Storage, checkpoint: Checkpoint) -> object:
 def _tracked(resume: Resume) -> Iterator[Finding]:
     """Find what the tracker says against `--ckpt-step`, which it goes before or beside."""
     checkpoint = resume.plan.point.checkpoint
-    pointer = tracker_pointer(resume.storage, iteration_folder, word=RELEASE)
+    pointer = tracker_pointer(resume.storage, iteration_folder, content=RELEASE)
     says = pointer.trouble or f"names {pointer.name}"
     remedy = f"ckpttool repair-meta {quote(resume.plan.root)} --checkpoint {checkpoint.name} --apply"
     if pointer.unknown:
@@ -157,7 +157,7 @@ def _tracked(resume: Resume) -> Iterator[Finding]:
         yield note(Code.STRAY_TAKES_OVER, message, path=NON_PERSISTENT, remedy="move it away before the start")
 
 
-def objections(checkpoint: Checkpoint, asked: AskedSizes) -> tuple[Finding, ...]:
+def objections(checkpoint: Checkpoint, requested: AskedSizes) -> tuple[Finding, ...]:
     """Refuse other tensor and pipeline sizes where the loader refuses them; other data-parallel sizes it takes."""
     values = dict(checkpoint.scalars.rest)
     sizes = {name: int(values[name]) for name in ("world_size", "tensor", "pipeline", "data") if name in values}
@@ -167,7 +167,7 @@ def objections(checkpoint: Checkpoint, asked: AskedSizes) -> tuple[Finding, ...]
         pipeline=sizes.get("pipeline"),
         data=sizes.get("data"),
     )
-    cut = AskedSizes(tensor=asked.tensor, pipeline=asked.pipeline).differing(saved)
+    cut = AskedSizes(tensor=requested.tensor, pipeline=requested.pipeline).differing(saved)
     refuses = None
     if cut and any(shard.role is ShardRole.MODEL for shard in checkpoint.shards):
         refuses = (
@@ -178,7 +178,7 @@ def objections(checkpoint: Checkpoint, asked: AskedSizes) -> tuple[Finding, ...]
             "the distributed optimizer's state was cut for these (dp_reshardable): only what was saved with "
             "--dist-ckpt-optim-fully-reshardable loads on others"
         )
-    return tuple(against_size(checkpoint, asked, saved=saved, refuses=refuses))
+    return tuple(against_size(checkpoint, requested, saved=saved, refuses=refuses))
 
 
 SIMULATOR = OwnChoice(trainer=TRAINER, choose=choose, by_records=True)

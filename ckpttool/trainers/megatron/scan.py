@@ -92,7 +92,7 @@ class _Files(NamedTuple):
 
 def scan_saves(storage: Storage, listing: Listing, options: ScanOptions) -> Inventory:
     """Read each save's names, and the record in one of its files."""
-    pointer = tracker_pointer(storage, iteration_folder, word=RELEASE)
+    pointer = tracker_pointer(storage, iteration_folder, content=RELEASE)
     saves = list(filter(is_save, listing.folders()))
     newest = frozenset(nlargest(_NEWEST, saves, key=lambda name: iteration_of(name) or 0))
 
@@ -116,13 +116,13 @@ def scan_saves(storage: Storage, listing: Listing, options: ScanOptions) -> Inve
 
 
 def _tracker_disagrees(pointer: Pointer) -> Finding:
-    what, then = f"the tracker {pointer.trouble}", "Megatron-LM leaves with exit code 0"
+    message, then = f"the tracker {pointer.trouble}", "Megatron-LM leaves with exit code 0"
     if pointer.trouble is None:
-        what, then = f"the tracker names {pointer.name}, which is not there", "Megatron-LM stops"
+        message, then = f"the tracker names {pointer.name}, which is not there", "Megatron-LM stops"
     elif pointer.trouble == "is missing":
         then = "Megatron-LM begins anew from random weights, without an error"
     remedy = "name the save with --ckpt-step, and set the tracker: ckpttool repair-meta"
-    return note(Code.TRACKER_DISAGREES, f"{what}: by itself {then}", path=TRACKER, remedy=remedy)
+    return note(Code.TRACKER_DISAGREES, f"{message}: by itself {then}", path=TRACKER, remedy=remedy)
 
 
 def _tracked(storage: Storage, pointer: Pointer, checkpoints: Iterable[Checkpoint]) -> Tracked | None:
@@ -133,13 +133,13 @@ def _tracked(storage: Storage, pointer: Pointer, checkpoints: Iterable[Checkpoin
     return tracked_in(storage, TRACKER, pointer.name, iteration_of(pointer.name))
 
 
-def _scan_save(storage: Storage, name: str, wanted: _Wanted) -> Checkpoint:
+def _scan_save(storage: Storage, name: str, to_read: _Wanted) -> Checkpoint:
     try:
         entries = sorted(storage.entries(name))
     except OSError as error:
         files = _none((unreadable(name, error),), CommitState.UNKNOWN)
     else:
-        files = _FILES[kind_of(frozenset(entry.name for entry in entries))](storage, name, entries, wanted)
+        files = _FILES[kind_of(frozenset(entry.name for entry in entries))](storage, name, entries, to_read)
     record, named = files.record, iteration_of(name)
     step = None if record is None else record.step
     findings = list(files.findings)
@@ -171,22 +171,22 @@ def _none(findings: tuple[Finding, ...], commit: CommitState = CommitState.UNCOM
     return _Files(None, (), None, commit, findings, Topology(), FormatName.TORCH_ZIP)
 
 
-def _unknown(storage: Storage, name: str, entries: Sequence[Entry], wanted: _Wanted) -> _Files:
+def _unknown(storage: Storage, name: str, entries: Sequence[Entry], to_read: _Wanted) -> _Files:
     """Tell of a folder in which nothing says what it is: a save begins with it."""
-    del storage, entries, wanted
+    del storage, entries, to_read
     return _none((listed_damage(Code.SHARD_MISSING, "no file of a save in this folder", name),))
 
 
-def _distributed(storage: Storage, name: str, entries: Sequence[Entry], wanted: _Wanted) -> _Files:
+def _distributed(storage: Storage, name: str, entries: Sequence[Entry], to_read: _Wanted) -> _Files:
     """List slices, and `common.pt` beside them; `metadata.json` is written when all is there."""
     kinds = {entry.name: entry.kind for entry in entries}
-    slices = store.look(storage, name, sizes=wanted.sizes, most=wanted.most)
+    slices = store.look(storage, name, sizes=to_read.sizes, most=to_read.most)
     findings = [*slices.findings]
     needs_common, commit = COMMON in kinds, slices.commit
     if METADATA_JSON in kinds:
         try:
             text = storage.small_file(f"{name}/{METADATA_JSON}", limit=_RECORD_LIMIT)
-            metadata = parse_object(text, what=METADATA_JSON)
+            metadata = parse_object(text, where=METADATA_JSON)
             get_str(metadata, "sharded_backend", where=METADATA_JSON)  # without it the trainer stops
             needs_common = get_optional_str(metadata, "common_backend", where=METADATA_JSON) == "torch"
         except OSError as error:
@@ -199,7 +199,7 @@ def _distributed(storage: Storage, name: str, entries: Sequence[Entry], wanted: 
     for file_name in (COMMON, TRAIN_STATE):
         if file_name in kinds:
             state = Shard(path=f"{name}/{file_name}", rank=None, role=ShardRole.STATE, format=FormatName.TORCH_ZIP)
-            shards += listed_shard(storage, state, kinds[file_name], findings, sizes=wanted.sizes)
+            shards += listed_shard(storage, state, kinds[file_name], findings, sizes=to_read.sizes)
     if needs_common and expected is not None:
         expected = (*expected, f"{name}/{COMMON}")
     own_names = {METADATA_JSON, DCP_METADATA, COMMON, INTEGRITY, MANIFEST_NAME, *WRITTEN_INSIDE}
@@ -215,7 +215,7 @@ def _distributed(storage: Storage, name: str, entries: Sequence[Entry], wanted: 
     )
 
 
-def _legacy(storage: Storage, name: str, entries: Sequence[Entry], wanted: _Wanted) -> _Files:
+def _legacy(storage: Storage, name: str, entries: Sequence[Entry], to_read: _Wanted) -> _Files:
     """List a folder for each part of the model, as many as one of them says that there are."""
     findings: list[Finding] = []
     files: dict[str, Kind] = {}
@@ -238,7 +238,7 @@ def _legacy(storage: Storage, name: str, entries: Sequence[Entry], wanted: _Want
             findings.append(stray(f"{name}/{path}"))
             continue
         shard = Shard(path=f"{name}/{path}", rank=ranks.get(folder), role=_ROLES[file], format=FormatName.TORCH_ZIP)
-        shards += listed_shard(storage, shard, kind, findings, sizes=wanted.sizes)
+        shards += listed_shard(storage, shard, kind, findings, sizes=to_read.sizes)
     roles = () if record is None else (MODEL, OPTIMIZER) if record.has_optimizer_files else (MODEL,)
     return _Files(
         record=record,

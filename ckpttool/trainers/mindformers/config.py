@@ -54,8 +54,8 @@ class TrainConfigs:
     def may_be_own(self, content: bytes) -> bool:
         """Look for the words by which one is told."""
 
-        def has(words: Iterable[str]) -> Iterator[bool]:
-            return (word.encode() in content for word in words)
+        def has(values: Iterable[str]) -> Iterator[bool]:
+            return (value.encode() in content for value in values)
 
         sections = (name for name, keys in _OWN_SECTIONS.items() if all(has((name,))) and any(has(keys.split())))
         return any(has(_OWN_WORDS)) or all(has(_COMMON)) or any(sections)
@@ -68,7 +68,7 @@ class TrainConfigs:
             content.decode("utf-8")
         except UnicodeDecodeError as error:
             raise ConfigError(f"{path!r} is not UTF-8 (byte {error.start}); YAML for MindFormers must be") from error
-        document = parse_document(content, what=path)
+        document = parse_document(content, where=path)
         return train_config_of(document, path=path, devices=devices) if _is_own(document.data) else None
 
     def saves_in(self, config: RunConfig) -> str | None:

@@ -31,10 +31,10 @@ def effects(resume: Resume) -> Effects:
         from ckpttool.trainers.mindformers.train_config import own
 
         config = own(resume.config)
-    wanted = with_config(resume.data, resume.config)
+    position_asked = with_config(resume.data, resume.config)
     checkpoint = resume.plan.point.checkpoint
-    position = _position(resume, batches_seen(resume.plan, resume.inventory, wanted))
-    step = next_step(resume.plan.point.step, checkpoint.scalars.global_batch_size, wanted)
+    position = _position(resume, batches_seen(resume.plan, resume.inventory, position_asked))
+    step = next_step(resume.plan.point.step, checkpoint.scalars.global_batch_size, position_asked)
     plan = replace(resume.plan, data=position, next_step=step)
     start = Start(
         plan=plan,
@@ -67,8 +67,8 @@ def _position(resume: Resume, skip: SkipBatches) -> DataPosition:
     if resume.config is None or skip.samples is None:
         return skip
     is_moved = advice is not None and advice.detour is not None and advice.followed
-    wanted = with_config(resume.data, resume.config)
-    if is_moved or not counts_data_itself(resume.plan.point.checkpoint.scalars, wanted):
+    position_asked = with_config(resume.data, resume.config)
+    if is_moved or not counts_data_itself(resume.plan.point.checkpoint.scalars, position_asked):
         return skip
     return GoesOn(samples=skip.samples, effect=DataEffect.UNKNOWN, unchanged=skip)
 

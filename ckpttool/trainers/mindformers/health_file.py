@@ -56,7 +56,7 @@ def read_health(storage: Storage, path: str) -> HealthBook:
         why = _unreadable(path, f"expected a readable health file, found: {error.strerror or error}")
         return HealthBook(path=path, records=(), findings=(why,), over_limit=isinstance(error, OverLimitError))
     try:
-        entries = as_list(parse_json(data, what=path, limit=HEALTH_FILE_LIMIT), where=path)
+        entries = as_list(parse_json(data, where=path, limit=HEALTH_FILE_LIMIT), where=path)
     except ParseError as error:
         return _salvaged(path, data, _unreadable(path, str(error), error.line))
     return _book(path, entries)
@@ -118,7 +118,7 @@ def _whole_entries(text: str) -> Iterator[Json]:
     while (match := next_object.match(text, place)) is not None:
         try:
             _, place = decoder.raw_decode(text, match.end() - 1)
-            yield parse_json(text[match.end() - 1 : place].encode(), what="entry")
+            yield parse_json(text[match.end() - 1 : place].encode(), where="entry")
         except (ValueError, RecursionError):
             return
 

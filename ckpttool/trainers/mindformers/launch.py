@@ -76,11 +76,11 @@ def render_config(base_text: str, plan: ResumePlan) -> LaunchConfig:
     """
     before = _load(base_text)
     editor = Editor(base_text)
-    wanted = _wanted(before, plan)
+    values = _wanted(before, plan)
     # Two levels are copied, so that a section which other keys share by an alias is not changed for them too.
     after = {key: dict(value) if isinstance(value, dict) else value for key, value in before.items()}
     changes = []
-    for key, value in wanted.items():
+    for key, value in values.items():
         section, _, name = key.rpartition(".")
         old = _at(before, section)
         if name in old and _same(old[name], value):
@@ -155,7 +155,7 @@ def _wanted(document: Dict[str, object], plan: ResumePlan) -> dict[str, Scalar]:
             "the base config has a `checkpoint:` section, with which MindFormers loads no checkpoint of the `rank_N` "
             "layout: remove the section"
         )
-    wanted: dict[str, Scalar] = {
+    values: dict[str, Scalar] = {
         "load_checkpoint": load.load_checkpoint,
         "resume_training": load.resume_training,
         "load_ckpt_format": load.load_ckpt_format,
@@ -163,7 +163,7 @@ def _wanted(document: Dict[str, object], plan: ResumePlan) -> dict[str, Scalar]:
     if not section:
         # Only the spelling that the config has: a version knows one, and stops nowhere at the other.
         switches = [switch for switch in LEGACY_SWITCHES if switch in document] or LEGACY_SWITCHES[:1]
-        wanted |= {
+        values |= {
             switch: load.use_legacy_format
             for switch in switches
             if bool(document.get(switch, True)) != load.use_legacy_format
@@ -171,12 +171,12 @@ def _wanted(document: Dict[str, object], plan: ResumePlan) -> dict[str, Scalar]:
     if section:
         if not isinstance(section, dict):
             raise UsageError("`checkpoint:` in the base config must be a section with keys of its own")
-        wanted["checkpoint.load_path"] = load.load_checkpoint  # it wins over the top-level key
+        values["checkpoint.load_path"] = load.load_checkpoint  # it wins over the top-level key
         if section.get("no_load_optim") is not None:
-            wanted["checkpoint.no_load_optim"] = False  # it wins over resume_training
+            values["checkpoint.no_load_optim"] = False  # it wins over resume_training
     # Never under `trainer:`, where the documentation has them: there any key but two stops every start.
     data = (setting for setting in plan.load.data if not setting.is_default or setting.place.name in document)
-    return wanted | {setting.place.name: setting.value for setting in data}
+    return values | {setting.place.name: setting.value for setting in data}
 
 
 def _editable(editor: Editor, section: str) -> Mapping:

@@ -92,9 +92,9 @@ def counts_data_itself(scalars: Scalars, question: DataQuestion) -> bool:
         load_resume_context_from_checkpoint: `initial_step = step_num * old / new` where the shard has both numbers,
         and BaseTrainer.training_process, which skips that many unless `data_skip_steps` says another number.
     """
-    asked = question.new_dataset or question.dataset_changed_at is not None or question.segments
+    is_requested = question.new_dataset or question.dataset_changed_at is not None or question.segments
     counts = scalars.step is not None and scalars.global_batch_size is not None
-    return counts and question.new_global_batch is None and not asked
+    return counts and question.new_global_batch is None and not is_requested
 
 
 def planned_skip(plan: ResumePlan) -> SkipBatches:

@@ -75,7 +75,7 @@ def _pattern(start: Start) -> Iterator[Finding]:
     if load.load_ckpt_format != "safetensors":
         return
     name = load.resume_training if isinstance(load.resume_training, str) else ""
-    for what, text, remedy in (
+    for label, text, remedy in (
         ("path", start.load_path, "rename the folder, or give DIR as a link to it whose path has none of * ? ["),
         ("file name", name, "rename the files of this checkpoint, on every rank, to a name without * ? ["),
     ):
@@ -83,7 +83,8 @@ def _pattern(start: Start) -> Iterator[Finding]:
         if signs:
             yield suspect(
                 Code.PATH_IS_PATTERN,
-                f"{signs} in the {what} {text} makes it a pattern: MindFormers loads the safetensors files that `glob` "
+                f"{signs} in the {label} {text} makes it a pattern: MindFormers loads the safetensors files "
+                "that `glob` "
                 "finds for it, which are others or none, and then trains from random weights without a word",
                 remedy=remedy,
             )
@@ -180,14 +181,14 @@ def _uncountable(start: Start) -> Iterator[Finding]:
     for name in sorted(name for name in start.inventory.strays if name.startswith("rank_") and "/" not in name):
         tail = name.rpartition("_")[2]
         if not (tail.isascii() and tail.isdigit()):
-            words = f"{begins}, and ends in a ValueError on {name}"
-            yield suspect(Code.RESLICING_STOPS, words, remedy=f"move {name} out of {start.load_path}", path=name)
+            effect = f"{begins}, and ends in a ValueError on {name}"
+            yield suspect(Code.RESLICING_STOPS, effect, remedy=f"move {name} out of {start.load_path}", path=name)
             return
         ranks.append(Rank(int(tail)))
     gap = next((place for place, rank in enumerate(sorted(ranks)) if place != rank), None)
     if gap is not None:
-        words = f"{begins}, counts {len(ranks)}, and ends in a FileNotFoundError for rank_{gap}"
-        yield suspect(Code.RESLICING_STOPS, words, remedy=_OWN_FOLDER)
+        effect = f"{begins}, counts {len(ranks)}, and ends in a FileNotFoundError for rank_{gap}"
+        yield suspect(Code.RESLICING_STOPS, effect, remedy=_OWN_FOLDER)
 
 
 def _reslices_ckpt(start: Start) -> bool:
@@ -216,12 +217,12 @@ def _rank_in_prefix(start: Start) -> Iterator[Finding]:
     renamed = {rename.source: rename.target for rename in checkpoint.renames}
     files = [(shard.rank or 0, renamed.get(shard.path, shard.path).rpartition("/")[2]) for shard in checkpoint.shards]
     for rank, file in files:
-        wanted = with_rank(files[0][1], rank)
-        if wanted != file:
+        expected = with_rank(files[0][1], rank)
+        if expected != file:
             yield suspect(
                 Code.PREFIX_HOLDS_RANK,
                 f"the prefix {checkpoint.prefix} holds a rank, and MindFormers puts each rank's number there: on rank "
-                f"{rank} it looks for {wanted}, where there is {file}",
+                f"{rank} it looks for {expected}, where there is {file}",
                 remedy="rename this checkpoint's files, on every rank, to a prefix without _rank_N",
                 path=f"rank_{rank}/{file}",
             )

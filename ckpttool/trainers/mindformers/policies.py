@@ -57,8 +57,10 @@ class MindFormersWords:
 
     def policy_words(self, settings: PolicyWords) -> PolicyWords:
         """Say of its data skip whether a NaN counts."""
-        words = {False: NanWord.AS_MINDFORMERS.value, True: NanWord.STRICT.value}
-        return tuple(("nan", words[bool(value)]) if name == "nan_counts" else (name, value) for name, value in settings)
+        values = {False: NanWord.AS_MINDFORMERS.value, True: NanWord.STRICT.value}
+        return tuple(
+            ("nan", values[bool(value)]) if name == "nan_counts" else (name, value) for name, value in settings
+        )
 
     def thresholds(self, calibration: Calibration) -> ThresholdSettings | None:
         """Spell the settings of its data skip and its health monitor.

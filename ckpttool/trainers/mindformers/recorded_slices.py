@@ -81,7 +81,7 @@ def _stages(output: Storage, paths: Mapping[Rank, str], storage: Storage, checkp
 
 def _read(output: Storage, path: str) -> StageStrategy | None:
     try:
-        return parse_strategy(output.small_file(path, limit=STRATEGY_LIMIT), what=path)
+        return parse_strategy(output.small_file(path, limit=STRATEGY_LIMIT), where=path)
     except (OSError, ParseError):  # what cannot be read tells nothing
         return None
 

@@ -86,20 +86,20 @@ class StageStrategy(NamedTuple):
     """By parameter; what lies in a way that nothing here knows of is left out."""
 
 
-def parse_strategy(data: bytes, *, what: str) -> StageStrategy:
+def parse_strategy(data: bytes, *, where: str) -> StageStrategy:
     """Parse a strategy file of either form, told by its name.
 
     Raises:
         ParseError: It is none, or tells of no parameter.
     """
     try:
-        stages, stages_layouts = (_of_json if what.endswith(".json") else _of_protobuf)(data, what)
+        stages, stages_layouts = (_of_json if where.endswith(".json") else _of_protobuf)(data, where)
         layouts = dict(stages_layouts)
     except WireError as error:
-        raise ParseError(str(error), where=what) from None
+        raise ParseError(str(error), where=where) from None
     sizes = {prod(layout.devices) for layout in layouts.values() if layout is not None}
     if len(sizes) != 1 or len(set(stages)) != 1:
-        raise ParseError("does not tell of one pipeline stage", where=what)
+        raise ParseError("does not tell of one pipeline stage", where=where)
     known_layouts = {name: layout for name, layout in layouts.items() if layout is not None}
     return StageStrategy(stage=stages[0], ranks=sizes.pop(), layouts=known_layouts)
 
@@ -118,13 +118,13 @@ _DIM, _DIMS = 1 * 8, 1 * 8 + 2
 """Keys of a list of numbers, one by one as MindSpore writes them, or packed."""
 
 
-def _of_protobuf(data: bytes, what: str) -> _Told:
+def _of_protobuf(data: bytes, where: str) -> _Told:
     record = _Message(data)
     stages = [_Message(item).message(_CONTENT).number(_STAGE) for item in record.every(_STRATEGIES)]
     items = [_Message(item) for item in record.every(_LAYOUTS)]
     layouts = {item.text(_NAME): item.message(_CONTENT) for item in items}
     if len(layouts) < len(items):
-        raise ParseError("tells of a parameter twice", where=what)
+        raise ParseError("tells of a parameter twice", where=where)
     return stages, ((name, _layout(layout)) for name, layout in layouts.items())
 
 
@@ -184,26 +184,26 @@ class _Message:
         return values
 
 
-def _of_json(data: bytes, what: str) -> _Told:
-    record = parse_object(data, what=what)
-    operators = get_object(record, "parallel_strategy_item", where=what)
+def _of_json(data: bytes, where: str) -> _Told:
+    record = parse_object(data, where=where)
+    operators = get_object(record, "parallel_strategy_item", where=where)
     stages = [
-        get_int(as_object(operator, where=what, key=key), "stage", where=what) for key, operator in operators.items()
+        get_int(as_object(operator, where=where, key=key), "stage", where=where) for key, operator in operators.items()
     ]
-    items = get_object(record, "parallel_layout_item", where=what)
-    return stages, ((name, _json_layout(as_object(item, where=what, key=name), what)) for name, item in items.items())
+    items = get_object(record, "parallel_layout_item", where=where)
+    return stages, ((name, _json_layout(as_object(item, where=where, key=name), where)) for name, item in items.items())
 
 
-def _json_layout(layout: JsonObject, what: str) -> SavedLayout | None:
-    grid = [as_int(size, where=what, key="dev_matrix") for size in get_list(layout, "dev_matrix", where=what)]
+def _json_layout(layout: JsonObject, where: str) -> SavedLayout | None:
+    grid = [as_int(size, where=where, key="dev_matrix") for size in get_list(layout, "dev_matrix", where=where)]
     sides = [
-        as_int(side, minimum=None, where=what, key="tensor_map")
-        for part in get_list(layout, "tensor_map", where=what)
+        as_int(side, minimum=None, where=where, key="tensor_map")
+        for part in get_list(layout, "tensor_map", where=where)
         for side in (part if isinstance(part, list) else [part])
     ]
     odd = [layout.get(key) for key in ("param_split_shape", "indices_offset")]
     names = ("field", "opt_weight_shard_step", "opt_weight_shard_size")
-    field, step, sharers = (get_int(layout, name, minimum=None, where=what) for name in names)
+    field, step, sharers = (get_int(layout, name, minimum=None, where=where) for name in names)
     return None if any(odd) else _told(grid, sides, field, step, sharers)
 
 

@@ -47,7 +47,7 @@ def read_states(folder: str, ranks: Iterable[Rank]) -> DatasetStates:
     for rank in ranks:
         name = f"dataset_state_rank{rank}.json"
         try:
-            state = parse_object(storage.small_file(name, limit=STATE_LIMIT), what=name, limit=STATE_LIMIT)
+            state = parse_object(storage.small_file(name, limit=STATE_LIMIT), where=name, limit=STATE_LIMIT)
             get_object(state, "_train_state", where=name)
         except (FileNotFoundError, NotADirectoryError):
             missing.append(rank)
@@ -114,10 +114,10 @@ def not_movable(config: TrainConfig, plan: ResumePlan, data: DataQuestion) -> It
         yield _fixed(config, "--around-spike", "leave it out, or train from a data loader that does not stream")
 
 
-def _fixed(config: TrainConfig, what: str, fix: str) -> Finding:
+def _fixed(config: TrainConfig, label: str, fix: str) -> Finding:
     return suspect(
         Code.STREAM_POSITION_FIXED,
-        f"{what} would move the data position, but a streaming data loader goes on where its state of the "
+        f"{label} would move the data position, but a streaming data loader goes on where its state of the "
         "checkpoint's step says, or stops",
         path=config.path,
         remedy=fix,

@@ -51,10 +51,10 @@ def choose(start: OwnStart) -> Choice:
     against = blocking(start.checked(latest).findings)
     if not against:
         return latest.name, Outcome.LOADS, why
-    what = said(against[0], latest)
+    message = said(against[0], latest)
     if max(finding.severity for finding in against) < Severity.DAMAGE:
-        return latest.name, Outcome.UNKNOWN, f"{why}; whether it can be restored is not known: {what}"
-    return latest.name, Outcome.STOPS, f"{why}, and restoring it raises an error: {what}"
+        return latest.name, Outcome.UNKNOWN, f"{why}; whether it can be restored is not known: {message}"
+    return latest.name, Outcome.STOPS, f"{why}, and restoring it raises an error: {message}"
 
 
 def effects(resume: Resume) -> Effects:
@@ -78,7 +78,7 @@ def _loader(resume: Resume) -> str | None:
     """Return the item that a data loader wrote; None where there is none."""
     path = f"{resume.plan.point.checkpoint.name}/{RECORD}"
     try:
-        item_handlers = parse_object(resume.storage.small_file(path, limit=RECORD_LIMIT), what=path).get(
+        item_handlers = parse_object(resume.storage.small_file(path, limit=RECORD_LIMIT), where=path).get(
             "item_handlers"
         )
     except (OSError, ParseError):  # which the scan has said

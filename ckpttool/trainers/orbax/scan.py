@@ -138,7 +138,7 @@ def _record(storage: Storage, name: str, findings: list[Finding]) -> _Record | N
     """Read what the save says of itself; without that Orbax restores it only where it is told what is in it."""
     path = f"{name}/{RECORD}"
     try:
-        record = parse_object(storage.small_file(path, limit=RECORD_LIMIT), what=path)
+        record = parse_object(storage.small_file(path, limit=RECORD_LIMIT), where=path)
     except (FileNotFoundError, ParseError) as error:
         why = error if isinstance(error, ParseError) else "is not there"
         message = f"{why}: nothing tells which items the save has"

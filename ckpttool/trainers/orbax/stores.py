@@ -127,7 +127,7 @@ def _named(data: bytes, path: str) -> frozenset[str]:
         ParseError: It is no such list.
     """
     names = set()
-    for key, value in get_object(parse_object(data, what=path), "tree_metadata", where=path).items():
+    for key, value in get_object(parse_object(data, where=path), "tree_metadata", where=path).items():
         leaf = as_object(value, where=path, key=key)
         keys, kind = leaf.get("key_metadata"), as_object(leaf.get("value_metadata"), where=path, key=key)
         if isinstance(keys, list) and kind.get("value_type") in _IN_STORE:

@@ -106,12 +106,12 @@ def _told(storage: Storage, name: str, store: DcpStore) -> Told:
     from ckpttool.core.decide.steps import read_name
     from ckpttool.trainers.torch_dcp.saves import BATCHES, SAMPLES, STEPS, Told, progress
 
-    words: dict[str, Iterable[str]] = {"step": STEPS, "samples": SAMPLES, "batch": BATCHES}
+    keys: dict[str, Iterable[str]] = {"step": STEPS, "samples": SAMPLES, "batch": BATCHES}
     if any(
         tensor_name.startswith(COMPOSER_TIME) for tensor_name in store.names
     ):  # its `iteration` counts nothing by default
-        words = {"step": {f"{COMPOSER_TIME}batch"}, "samples": {f"{COMPOSER_TIME}sample"}}
-    numbers = progress(storage, name, store, words)
+        keys = {"step": {f"{COMPOSER_TIME}batch"}, "samples": {f"{COMPOSER_TIME}sample"}}
+    numbers = progress(storage, name, store, keys)
     has_optimizer = any(part in _OPTIMIZER for tensor_name in store.names for part in tensor_name.split(".")[:2])
     return Told(
         scalars=Scalars(

@@ -133,24 +133,24 @@ def _cut_off(save: Checkpoint) -> Checkpoint:
     return replace(save, commit=CommitState.UNCOMMITTED, content=Content.UNKNOWN, findings=findings)
 
 
-def progress(storage: Storage, folder: str, store: DcpStore, words: Mapping[str, Iterable[str]]) -> dict[str, int]:
+def progress(storage: Storage, folder: str, store: DcpStore, keys: Mapping[str, Iterable[str]]) -> dict[str, int]:
     """Return whole numbers that a save holds beside its tensors.
 
     Args:
         storage: The tree.
         folder: Of the save.
         store: Its record.
-        words: What each may be called, by what it is returned as: its whole name, or the last part of it.
+        keys: What each may be called, by what it is returned as: its whole name, or the last part of it.
 
     Returns:
         Those of which exactly one value is called so; a boolean is no number.
     """
     places = value_slices(store)
-    wanted = {
-        word: fitting[0]
-        for word, names in words.items()
+    places_by_key = {
+        key: fitting[0]
+        for key, names in keys.items()
         if len(fitting := [place for name, place in places.items() if {name, name.rpartition(".")[2]} & {*names}]) == 1
     }
-    values = values_of(storage, folder, {place.name: place for place in wanted.values()})
-    numbers = {word: values.get(place.name) for word, place in wanted.items()}
-    return {word: value for word, value in numbers.items() if type(value) is int and value >= 0}
+    values = values_of(storage, folder, {place.name: place for place in places_by_key.values()})
+    numbers = {key: values.get(place.name) for key, place in places_by_key.items()}
+    return {key: value for key, value in numbers.items() if type(value) is int and value >= 0}

@@ -347,10 +347,11 @@ def _gaps(record: str, path: str, slices: Iterable[Slice]) -> Iterator[Finding]:
     spans = sorted({(slice_.offset, slice_.offset + slice_.length) for slice_ in slices})
     for (_, end), (begin, _) in pairwise([(0, 0), *spans]):
         if begin != end:
-            what = "no slice has" if begin > end else "two slices have"
+            subject = "no slice has" if begin > end else "two slices have"
             yield suspect(
                 Code.OFFSETS_NOT_CONTIGUOUS,
-                f"{what} the bytes from {min(begin, end)} to {max(begin, end)} of {quoted(path)}; torch leaves no gaps",
+                f"{subject} the bytes from {min(begin, end)} to {max(begin, end)} of {quoted(path)}; torch "
+                "leaves no gaps",
                 path=record,
             )
 

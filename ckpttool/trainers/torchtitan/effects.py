@@ -66,16 +66,16 @@ def _told(position: GoesOn, *, remedy: str | None = None) -> Effects:
     return Effects(position=position, settings=(), findings=findings)
 
 
-def objections(checkpoint: Checkpoint, asked: AskedSizes) -> tuple[Finding, ...]:
+def objections(checkpoint: Checkpoint, requested: AskedSizes) -> tuple[Finding, ...]:
     """Object to another number of data-parallel ranks, as far as what is asked for tells it."""
     saved = dict(checkpoint.facts).get(DP)
     if saved is None:
         return ()
-    if asked.data is None and asked.world is not None and asked.world % saved:
+    if requested.data is None and requested.world is not None and requested.world % saved:
         # The data-parallel ranks are a divisor of all ranks.
         message = (
-            f"the save was made by {saved} data-parallel ranks, which {asked.world} ranks cannot be, and {_REFUSES}"
+            f"the save was made by {saved} data-parallel ranks, which {requested.world} ranks cannot be, and {_REFUSES}"
         )
         remedy = f"start with a multiple of {saved} ranks, {saved} of them data-parallel"
         return (suspect(Code.WORLD_SIZE_REFUSED, message, path=checkpoint.name, remedy=remedy),)
-    return tuple(against_size(checkpoint, asked, saved=AskedSizes(data=saved), refuses=_REFUSES))
+    return tuple(against_size(checkpoint, requested, saved=AskedSizes(data=saved), refuses=_REFUSES))

@@ -73,8 +73,8 @@ def _saves(listing: Listing) -> Iterator[str]:
 def _told(storage: Storage, name: str, store: DcpStore) -> Told:
     from ckpttool.trainers.torch_dcp.saves import Told, progress
 
-    words = {"step": ("step",), "tokens": ("ntokens_seen",), DP: ("world_size",)}
-    numbers = progress(storage, name, store, words)
+    keys = {"step": ("step",), "tokens": ("ntokens_seen",), DP: ("world_size",)}
+    numbers = progress(storage, name, store, keys)
     return Told(
         scalars=Scalars(step=numbers.get("step"), tokens=numbers.get("tokens")),
         content=_content(storage, name, store),
@@ -100,10 +100,10 @@ def _content(storage: Storage, name: str, store: DcpStore) -> Content:
 _PIECE = 4 << 20
 
 
-def _mentions(storage: Storage, path: str, word: bytes) -> bool:
+def _mentions(storage: Storage, path: str, key: bytes) -> bool:
     try:
         with storage.open(path) as source:
             begins = range(0, source.stamp.size, _PIECE)
-            return any(word in source.read(begin, _PIECE + len(word)) for begin in begins)
+            return any(key in source.read(begin, _PIECE + len(key)) for begin in begins)
     except OSError:  # which the closer look says
         return False

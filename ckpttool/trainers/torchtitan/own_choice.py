@@ -132,14 +132,14 @@ def _of_step(start: OwnStart, view: View) -> Told:
         return Told()
     if isinstance(step, bool) or not isinstance(step, int):
         return Told(choice=NotTold(why=f"`load_step` is no whole number: {step}"), key=key)
-    name, what = f"step-{step}", f"`load_step` names step {step}"
+    name, message = f"step-{step}", f"`load_step` names step {step}"
     save = start.inventory.named(name)
     if save is None:
-        return Told(choice=(None, Outcome.STOPS, f"{what}, and it stops, for there is no {name}"), key=key)
+        return Told(choice=(None, Outcome.STOPS, f"{message}, and it stops, for there is no {name}"), key=key)
     stop = _stop(start, save)
     if stop is None:
-        return Told(choice=(name, Outcome.LOADS, what), key=key)
-    return Told(choice=(name, Outcome.STOPS, f"{what}, and then it stops: {stop}"), key=key)
+        return Told(choice=(name, Outcome.LOADS, message), key=key)
+    return Told(choice=(name, Outcome.STOPS, f"{message}, and then it stops: {stop}"), key=key)
 
 
 def choose(start: OwnStart) -> Choice:

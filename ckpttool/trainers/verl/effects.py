@@ -110,8 +110,8 @@ def _yielded(resume: Resume, path: str) -> int | None:
     return batches_in(state)
 
 
-def objections(checkpoint: Checkpoint, asked: AskedSizes) -> tuple[Finding, ...]:
+def objections(checkpoint: Checkpoint, requested: AskedSizes) -> tuple[Finding, ...]:
     """Object to another number of ranks: it stands in the names of the files that each rank looks for."""
     saved = AskedSizes(world=checkpoint.topology.world_size)
     refuses = "verl looks for files whose names hold the number of ranks"
-    return tuple(against_size(checkpoint, asked, saved=saved, refuses=refuses))
+    return tuple(against_size(checkpoint, requested, saved=saved, refuses=refuses))

@@ -14,7 +14,7 @@ from ckpttool.core.formats.safe_yaml import MAX_BYTES, MAX_DEPTH, MAX_NUMBER_CHA
 def refused(text: str | bytes, kind: type[Exception] = ConfigError) -> str:
     content = text if isinstance(text, bytes) else text.encode()
     with pytest.raises(kind) as error:
-        parse_document(content, what="base.yaml")
+        parse_document(content, where="base.yaml")
     assert type(error.value) is kind
     return str(error.value)
 
@@ -43,23 +43,23 @@ def test_a_key_that_is_a_list_or_a_mapping_is_told_with_its_line() -> None:
 
 def test_a_value_that_holds_itself_is_refused_and_one_that_is_named_twice_is_not() -> None:
     assert "holds itself through an alias" in refused("a: &x [*x]")
-    assert parse_document(b"a: &x [1]\nb: *x\n", what="base.yaml").data == {"a": [1], "b": [1]}
+    assert parse_document(b"a: &x [1]\nb: *x\n", where="base.yaml").data == {"a": [1], "b": [1]}
 
 
 def test_a_tag_of_its_own_is_refused_and_a_merge_is_not() -> None:
     assert "has no place in a config" in refused("a: !!python/object/apply:os.system [true]")
     assert "has no place in a config" in refused("!mine a: 1")
-    assert parse_document(b"a: &x {b: 1}\nc: {<<: *x}\n", what="base.yaml").data["c"] == {"b": 1}
+    assert parse_document(b"a: &x {b: 1}\nc: {<<: *x}\n", where="base.yaml").data["c"] == {"b": 1}
 
 
 def test_a_number_as_long_as_a_sentence_is_refused() -> None:
-    assert parse_document(f"a: {'9' * MAX_NUMBER_CHARS}".encode(), what="base.yaml").data["a"]
+    assert parse_document(f"a: {'9' * MAX_NUMBER_CHARS}".encode(), where="base.yaml").data["a"]
     assert "a number of 101 characters" in refused(f"a: {'9' * (MAX_NUMBER_CHARS + 1)}")
 
 
 def test_what_nests_deeper_than_any_config_is_unsafe_and_what_nests_as_deep_is_not() -> None:
     inside = MAX_DEPTH - 2  # the file itself, and the value inside
-    assert parse_document(f"a: {'[' * inside}1{']' * inside}".encode(), what="base.yaml").data
+    assert parse_document(f"a: {'[' * inside}1{']' * inside}".encode(), where="base.yaml").data
     assert "nests deeper" in refused(f"a: {'[' * (inside + 1)}1{']' * (inside + 1)}", UnsafeError)
 
 

@@ -10,7 +10,7 @@ from ckpttool.core.formats.safe_yaml import parse_document, settings_of
 
 
 def entries(text: str) -> dict[str, Setting]:
-    settings = settings_of(parse_document(text.encode(), what="base.yaml"), path="base.yaml")
+    settings = settings_of(parse_document(text.encode(), where="base.yaml"), path="base.yaml")
     assert settings.path == "base.yaml"
     return {".".join(map(str, entry.key)): entry for entry in settings.entries}
 
@@ -46,8 +46,8 @@ def test_a_date_comes_as_text_and_a_key_of_another_type_by_its_words() -> None:
 def test_what_is_wrong_with_the_yaml_is_told_with_its_line() -> None:
     for text, line in (("a: 1\nb: 2\na: 3\n", 3), ("a: [1\n", 2), ("a: 1\n\tb: 2\n", 2), ("a: !mine 1\n", 1)):
         with pytest.raises(ConfigError) as error:
-            parse_document(text.encode(), what="base.yaml")
+            parse_document(text.encode(), where="base.yaml")
         assert error.value.line == line
     with pytest.raises(ConfigError) as error:
-        parse_document(b"", what="base.yaml")
+        parse_document(b"", where="base.yaml")
     assert error.value.line is None

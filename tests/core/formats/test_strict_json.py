@@ -22,8 +22,8 @@ JSON_VALUES: st.SearchStrategy[Json] = st.recursive(
 
 @given(JSON_VALUES)
 def test_whatever_json_writes_is_read_back_unchanged(value: Json) -> None:
-    assert parse_json(json.dumps(value).encode(), what="f") == value
-    assert parse_json(json.dumps(value, ensure_ascii=False).encode(), what="f") == value
+    assert parse_json(json.dumps(value).encode(), where="f") == value
+    assert parse_json(json.dumps(value, ensure_ascii=False).encode(), where="f") == value
 
 
 @pytest.mark.parametrize(
@@ -47,7 +47,7 @@ def test_whatever_json_writes_is_read_back_unchanged(value: Json) -> None:
 )
 def test_a_document_that_readers_could_understand_differently_is_refused(data: bytes, problem: str) -> None:
     with pytest.raises(ParseError, match=problem) as caught:
-        parse_json(data, what="rank_0/meta.json")
+        parse_json(data, where="rank_0/meta.json")
     assert str(caught.value).startswith("rank_0/meta.json: ")
     assert "\n" not in str(caught.value)
 
@@ -62,18 +62,18 @@ def test_a_document_that_readers_could_understand_differently_is_refused(data: b
     ],
 )
 def test_brackets_in_strings_and_side_by_side_are_not_taken_for_nesting(data: bytes) -> None:
-    assert parse_json(data, what="f") == json.loads(data)
+    assert parse_json(data, where="f") == json.loads(data)
 
 
 def test_a_file_over_its_limit_is_refused_and_one_at_the_limit_is_not() -> None:
-    assert parse_json(b"[1,2]", what="f", limit=5) == [1, 2]
+    assert parse_json(b"[1,2]", where="f", limit=5) == [1, 2]
     with pytest.raises(ParseError, match="at most 4 bytes, found 5"):
-        parse_json(b"[1,2]", what="f", limit=4)
+        parse_json(b"[1,2]", where="f", limit=4)
 
 
 def test_a_syntax_error_tells_its_line() -> None:
     with pytest.raises(ParseError) as caught:
-        parse_json(b'{\n "a": 1,\n}', what="f")
+        parse_json(b'{\n "a": 1,\n}', where="f")
     assert caught.value.line in {2, 3}  # Python versions place it differently
 
 
@@ -101,7 +101,7 @@ def test_values_of_the_right_type_come_back_as_they_are() -> None:
     assert parse.get_optional_float(RECORD, "half") == 1.5
     assert parse.get_optional_float(RECORD, "whole") == 3.0
     assert parse.get_optional_str(RECORD, "text") == "x"
-    assert parse_object(b'{"a": 1}', what="f") == {"a": 1}
+    assert parse_object(b'{"a": 1}', where="f") == {"a": 1}
 
 
 @pytest.mark.parametrize("key", ["null", "absent"])
@@ -170,9 +170,9 @@ def test_no_document_takes_more_memory_than_is_foreseen(text: str) -> None:
 
 def test_a_record_whose_values_would_take_more_memory_than_any_does_is_not_parsed() -> None:
     data = b"[" + b"{}," * 9 + b"{}]"
-    assert parse.parse_json(data, what="meta.json", most_memory=parse.memory_of(data)) == [{}] * 10
+    assert parse.parse_json(data, where="meta.json", most_memory=parse.memory_of(data)) == [{}] * 10
     with pytest.raises(parse.ParseError, match=r"meta\.json: holds more values than any such record, in 31 bytes"):
-        parse.parse_json(data, what="meta.json", most_memory=parse.memory_of(data) - 1)
+        parse.parse_json(data, where="meta.json", most_memory=parse.memory_of(data) - 1)
 
 
 @pytest.mark.parametrize(

@@ -32,14 +32,14 @@ def test_what_was_written_is_read_back() -> None:
     changed = [replace(each, change=change, device_hours=1.5, logs=("x.log",)) for each in of.experiments[:-1]]
     refused = replace(of.experiments[-1], change=None, reason="not expressible here: no")
     whole = replace(of, experiments=(*changed, refused), columns="step=iter", framework_version="0.16")
-    assert parse_plan(spelled(plan_document(whole)), what="plan.json") == whole
+    assert parse_plan(spelled(plan_document(whole)), where="plan.json") == whole
     bare = replace(
         whole,
         recipe=None,
         suspicion=replace(whole.suspicion, onset=None, floor_from=None, gap=None),
         start=replace(whole.start, has_history=None, name=None, path=None),
     )
-    assert parse_plan(spelled(plan_document(bare)), what="plan.json") == bare
+    assert parse_plan(spelled(plan_document(bare)), where="plan.json") == bare
 
 
 def broken(change: Callable[[dict[str, Any]], object]) -> bytes:
@@ -65,10 +65,10 @@ def broken(change: Callable[[dict[str, Any]], object]) -> bytes:
 )
 def test_what_was_not_written_here_is_refused(change: Callable[[dict[str, Any]], object]) -> None:
     with pytest.raises(UnsafeError, match="no plan of ckpttool's"):
-        parse_plan(broken(change), what="plan.json")
+        parse_plan(broken(change), where="plan.json")
 
 
 @pytest.mark.parametrize("data", [b"", b"[]", b"{", b"\xff", b'{"schema": "ckpttool/fp8-plan/1"}'])
 def test_what_is_no_json_of_ours_is_refused(data: bytes) -> None:
     with pytest.raises(UnsafeError, match="no plan of ckpttool's"):
-        parse_plan(data, what="plan.json")
+        parse_plan(data, where="plan.json")

@@ -43,7 +43,7 @@ def _one_thread() -> Iterator[None]:
 
 
 def seen(path: Path, question: ProbeQuestion = ProbeQuestion()) -> Observation:  # noqa: B008
-    look = partial(probe_shard, question=question, wanted=partial(is_wanted, optimizer=question.optimizer))
+    look = partial(probe_shard, question=question, is_selected=partial(is_wanted, optimizer=question.optimizer))
     return check(task_for(path), compare=look)
 
 

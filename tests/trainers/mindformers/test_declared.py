@@ -194,7 +194,7 @@ class TestDevicesInDataParallelMode:
 @given(ranks=st.integers(1, 64), devices=st.integers(1, 64), batch=st.integers(1, 512), step=st.integers(0, 10**6))
 def test_on_any_devices_no_sample_is_lost(ranks: int, devices: int, batch: int, step: int) -> None:
     text = f"use_parallel: True\nparallel: {{parallel_mode: 0}}\nrunner_config: {{batch_size: {batch}}}\n"
-    document = parse_document(text.encode(), what="c")
+    document = parse_document(text.encode(), where="c")
     before, now = (train_config_of(document, path="c", devices=each) for each in (ranks, devices))
     assert now.world_size == devices
     assert now == before.started_on(devices)

@@ -169,7 +169,7 @@ NOTES = {
 
 
 def findings(text: str) -> list[Finding]:
-    return list(lint(settings_of(parse_document(text.encode(), what="base.yaml"), path="base.yaml"), BEFORE_A_START))
+    return list(lint(settings_of(parse_document(text.encode(), where="base.yaml"), path="base.yaml"), BEFORE_A_START))
 
 
 def codes(text: str) -> set[Code]:
@@ -293,7 +293,7 @@ def nested(path: str, value: str) -> str:
 
 
 def paths_of(text: str) -> set[str]:
-    entries = settings_of(parse_document(text.encode(), what="base.yaml"), path="base.yaml").entries
+    entries = settings_of(parse_document(text.encode(), where="base.yaml"), path="base.yaml").entries
     return {".".join(map(str, entry.key)) for entry in entries}
 
 

@@ -12,7 +12,7 @@ MONITOR = "callbacks: [{{type: MFLossMonitor}}, {{type: CheckpointMonitor, {0}}}
 
 
 def asked(text: str) -> NextSaves:
-    return next_saves(settings_of(parse_document(text.encode(), what="base.yaml"), path="base.yaml"), "out/checkpoint")
+    return next_saves(settings_of(parse_document(text.encode(), where="base.yaml"), path="base.yaml"), "out/checkpoint")
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,7 @@ def holders(lies: SavedLayout | None, ranks: int) -> list[list[int]]:
 @pytest.mark.parametrize("stage", [0, 1])
 def test_a_real_stage_of_two_slices_on_four_ranks(stage: int) -> None:
     name = f"tp2_dp2_stage_{stage}_of_2.ckpt"
-    told = parse_strategy((REAL / name).read_bytes(), what=name)
+    told = parse_strategy((REAL / name).read_bytes(), where=name)
     assert (told.stage, told.ranks, len(told.layouts)) == (stage, 4, 16)
     for prefix in ("", "moment1.", "moment2.", "accu_grads."):
         sliced, whole = (told.layouts[f"{prefix}layers.{stage}.{each}"] for each in ("down", "norm"))
@@ -39,7 +39,7 @@ def test_a_real_stage_of_two_slices_on_four_ranks(stage: int) -> None:
 
 def test_a_real_file_where_two_ranks_share_out_each_slice() -> None:
     name = "tp2_dp4_shared_by_2.ckpt"
-    told = parse_strategy((REAL / name).read_bytes(), what=name)
+    told = parse_strategy((REAL / name).read_bytes(), where=name)
     assert (told.stage, told.ranks, len(told.layouts)) == (0, 8, 24)
     assert holders(told.layouts["moment1.layers.0.up"], 8) == [[0, 4], [1, 5], [2, 6], [3, 7]]
     assert holders(told.layouts["layers.1.norm"], 8) == [[0, 2, 4, 6], [1, 3, 5, 7]]
@@ -47,7 +47,7 @@ def test_a_real_file_where_two_ranks_share_out_each_slice() -> None:
 
 
 def test_a_real_file_of_the_other_form() -> None:
-    told = parse_strategy((REAL / "dp4.json").read_bytes(), what="dp4.json")
+    told = parse_strategy((REAL / "dp4.json").read_bytes(), where="dp4.json")
     assert (told.stage, told.ranks) == (0, 4)
     assert {str(holders(each, 4)) for each in told.layouts.values()} == {"[[0, 1, 2, 3]]"}
 
@@ -68,10 +68,10 @@ def test_layouts_that_nothing_here_knows_of_are_left_out() -> None:
         "shared out by more than there are": Lies([4], [-1], step=1, size=8),
         "shared out by less than none": Lies([4], [-1], step=1, size=-2),
     }
-    told = parse_strategy(strategy({"known": known, **odd}), what="x.ckpt")
+    told = parse_strategy(strategy({"known": known, **odd}), where="x.ckpt")
     assert told.layouts.keys() == {"known"}
     two_grids = message(3, item("w", layout(known) + message(1, b"")))
-    assert parse_strategy(strategy({"known": known}) + two_grids, what="x.ckpt").layouts.keys() == {"known"}
+    assert parse_strategy(strategy({"known": known}) + two_grids, where="x.ckpt").layouts.keys() == {"known"}
 
 
 @pytest.mark.sample(60)
@@ -86,7 +86,7 @@ def test_slices_are_those_that_a_tensor_is_cut_into(seed: int) -> None:
     sharers = chance.choice([0, -1, 2, 4, *[prod(grid[side] for side in free)]])
     step = prod(grid[free[-1] + 1 :]) if free else 0
     lies = {"w": Lies(grid, tensor_map, step=step, size=sharers), "plain": Lies(grid, [-1])}
-    told = parse_strategy(strategy(lies, packed=seed % 2 == 0), what="x.ckpt")
+    told = parse_strategy(strategy(lies, packed=seed % 2 == 0), where="x.ckpt")
     if "w" not in told.layouts:
         assert sharers  # what is not shared out can always be told
         return
@@ -128,28 +128,28 @@ def cut(grid: list[int], tensor_map: list[int], sharers: int) -> list[list[int]]
 )
 def test_what_is_no_strategy_of_one_stage_is_refused(broken: bytes) -> None:
     with pytest.raises(ParseError):
-        parse_strategy(broken, what="x.ckpt")
+        parse_strategy(broken, where="x.ckpt")
 
 
 @pytest.mark.parametrize("text", [b"[]", b"{}", b'{"parallel_strategy_item": {}, "parallel_layout_item": {"w": {}}}'])
 def test_what_is_no_strategy_in_json_is_refused(text: bytes) -> None:
     with pytest.raises(ParseError):
-        parse_strategy(text, what="x.json")
+        parse_strategy(text, where="x.json")
 
 
 def test_more_parameters_than_any_model_has_are_refused() -> None:
     data = strategy({}) + message(3, b"") * (MOST_PARAMETERS + 1)
     with pytest.raises(ParseError, match="more than"):
-        parse_strategy(data, what="x.ckpt")
+        parse_strategy(data, where="x.ckpt")
 
 
 @pytest.mark.parametrize("name", sorted(path.name for path in REAL.iterdir()))
 def test_wherever_a_real_file_ends_too_early_it_tells_nothing_else(name: str) -> None:
     whole = (REAL / name).read_bytes()
-    layouts = parse_strategy(whole, what=name).layouts
+    layouts = parse_strategy(whole, where=name).layouts
     for end in range(len(whole)):
         try:
-            told = parse_strategy(whole[:end], what=name)
+            told = parse_strategy(whole[:end], where=name)
         except ParseError:
             continue
         assert told.layouts.items() <= layouts.items()
@@ -163,7 +163,7 @@ def test_whatever_bit_of_a_real_file_flips_it_is_read_or_refused() -> None:
         data = bytearray(whole)
         data[bit // 8] ^= 1 << bit % 8
         try:
-            told = parse_strategy(bytes(data), what=name)
+            told = parse_strategy(bytes(data), where=name)
         except ParseError:
             continue
         assert all(len(each.slice_of(0)) < 8 for each in told.layouts.values() if each.slice_of is not None)

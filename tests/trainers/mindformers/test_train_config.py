@@ -20,7 +20,7 @@ CONFIGS = Path(__file__).parents[2] / "configs"
 
 
 def read(text: str, *, devices: int | None = None) -> TrainConfig:
-    return train_config_of(parse_document(text.encode(), what="base.yaml"), path="base.yaml", devices=devices)
+    return train_config_of(parse_document(text.encode(), where="base.yaml"), path="base.yaml", devices=devices)
 
 
 def findings(text: str) -> list[Finding]:
@@ -357,20 +357,20 @@ class TestHostileYaml:
     )
     def test_what_cannot_be_a_config_is_one_clear_line(self, text: str, message: str) -> None:
         with pytest.raises(UsageError, match=r".") as error:
-            parse_document(text.encode(), what="base.yaml")
+            parse_document(text.encode(), where="base.yaml")
         assert message in str(error.value)
         assert "base.yaml" in str(error.value)
         assert "\n" not in str(error.value)
 
     def test_aliases_anchors_and_merges_of_a_real_config_are_followed(self) -> None:
         text = "base: &b {epochs: 2, batch_size: 4}\nrunner_config:\n  <<: *b\n  batch_size: 8\nother: *b\n"
-        assert parse_document(text.encode(), what="base.yaml").data == yaml.safe_load(text)
+        assert parse_document(text.encode(), where="base.yaml").data == yaml.safe_load(text)
         assert read(text).global_batch_size == 8
 
     @given(st.text(alphabet="ab:-[]{}&*!|>'\"#%@,? \n\t019.e<", max_size=40))
     def test_whatever_the_text_it_is_read_as_pyyaml_reads_it_or_refused(self, text: str) -> None:
         try:
-            document = parse_document(text.encode(), what="base.yaml")
+            document = parse_document(text.encode(), where="base.yaml")
         except CkptToolError as error:
             assert "\n" not in str(error)  # noqa: PT017  # most such texts are no YAML; the few that are must agree
         else:

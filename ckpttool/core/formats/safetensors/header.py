@@ -126,12 +126,12 @@ class Scanner:
         end = self._text.find("]", self._at, self._at + _LIST_CHARS)
         if end < 0:
             raise self._unexpected(f"a list of at most {MAX_DIMS} numbers")
-        words = [word.strip(" \t\n\r") for word in self._text[self._at : end].split(",")]
-        if words == [""]:
-            words = []
-        if len(words) > MAX_DIMS or not all(map(_WHOLE_NUMBER.fullmatch, words)):
+        numbers = [number.strip(" \t\n\r") for number in self._text[self._at : end].split(",")]
+        if numbers == [""]:
+            numbers = []
+        if len(numbers) > MAX_DIMS or not all(map(_WHOLE_NUMBER.fullmatch, numbers)):
             raise self._unexpected(f"a list of at most {MAX_DIMS} whole numbers")
-        values = tuple(map(int, words))
+        values = tuple(map(int, numbers))
         if values and max(values) > MAX_SIZE:
             raise self._unexpected("numbers below 2^64")
         self._at = end + 1
@@ -393,10 +393,10 @@ def _first_gap(rows: Sequence[_Row]) -> Finding | None:
     for row in rows:
         begin = row.offsets[0]
         if begin != end:
-            what = "leaves a hole" if begin > end else "overlaps the one before"
+            fault = "leaves a hole" if begin > end else "overlaps the one before"
             return damage(
                 Code.OFFSETS_NOT_CONTIGUOUS,
-                f"Tensor {quoted(row.name)} {what}: it begins at byte {begin} of the data, not at {end}.",
+                f"Tensor {quoted(row.name)} {fault}: it begins at byte {begin} of the data, not at {end}.",
                 tensor=row.name,
                 expected=str(end),
                 actual=str(begin),

@@ -135,10 +135,10 @@ def _wrong_size(size: int, end: int) -> list[Finding]:
     return []
 
 
-def _truncated(expected: int, actual: int, what: str) -> Finding:
+def _truncated(expected: int, actual: int, fault: str) -> Finding:
     return damage(
         Code.SHARD_TRUNCATED,
-        f"The file ends at byte {actual}, but {what} ends at {expected}.",
+        f"The file ends at byte {actual}, but {fault} ends at {expected}.",
         expected=str(expected),
         actual=str(actual),
     )
@@ -186,13 +186,13 @@ class ParsedHeader:
     last_page: tuple[int, int] | None
 
 
-def _parse(block: bytearray, end: int, asked: tuple[AskedScalar, ...]) -> tuple[ParsedHeader, str | None]:
+def _parse(block: bytearray, end: int, requested: tuple[AskedScalar, ...]) -> tuple[ParsedHeader, str | None]:
     """Parse a header, or remember it: data-parallel ranks and successive steps have the same one.
 
     Args:
         block: Begins with the header and its length; what lies behind it does not matter.
         end: Where the header ends.
-        asked: Scalars that are wanted.
+        requested: Scalars that are wanted.
 
     Returns:
         What it says, where the checksum in its metadata may be another file's; and this file's.
@@ -206,16 +206,16 @@ def _parse(block: bytearray, end: int, asked: tuple[AskedScalar, ...]) -> tuple[
     if header is None:
         if end > _MEMORY.limit:  # it could not stay beside another
             _MEMORY.clear()
-        header = _parsed(block, end, asked)
+        header = _parsed(block, end, requested)
         if not header.text.findings:
             _MEMORY.put(block, end, hole, header)
-    elif header.asked != asked:
-        header = replace(header, asked=asked, scalars=plan_scalars(header.text.entries, asked))
+    elif header.asked != requested:
+        header = replace(header, asked=requested, scalars=plan_scalars(header.text.entries, requested))
         _MEMORY.put(block, end, hole, header)
     return header, None if digits is None else digits[1].decode()
 
 
-def _parsed(block: bytearray, end: int, asked: tuple[AskedScalar, ...]) -> ParsedHeader:
+def _parsed(block: bytearray, end: int, requested: tuple[AskedScalar, ...]) -> ParsedHeader:
     """Parse a header that nobody remembers.
 
     Raises:
@@ -235,8 +235,8 @@ def _parsed(block: bytearray, end: int, asked: tuple[AskedScalar, ...]) -> Parse
         text=parsed,
         data_begin=end,
         is_canonical=parsed.canonical and padding < ALIGNMENT and (end - LENGTH_BYTES) % ALIGNMENT == 0,
-        asked=asked,
-        scalars=plan_scalars(parsed.entries, asked),
+        asked=requested,
+        scalars=plan_scalars(parsed.entries, requested),
         last_page=page,
     )
 

@@ -142,9 +142,9 @@ def _view(name: str, args: tuple[Any, ...]) -> Tensor | None:
 def _numpy_number(args: tuple[Any, ...]) -> object:
     """Return a number of numpy; None where it is not called as numpy does."""
     kind, data = args
-    word = kind.args[0] if isinstance(kind, Made) and kind.args else None
+    name = kind.args[0] if isinstance(kind, Made) and kind.args else None
     if isinstance(data, str):  # as protocol 2 writes bytes, before they are encoded
         data = data.encode("latin-1")
-    if not isinstance(word, str) or word not in _NUMPY or not isinstance(data, bytes):
+    if not isinstance(name, str) or name not in _NUMPY or not isinstance(data, bytes):
         return None
-    return struct.unpack(_NUMPY[word], data)[0]
+    return struct.unpack(_NUMPY[name], data)[0]

@@ -373,8 +373,8 @@ class PickleReader:
             return self._text(self._memo[place]) if self._trusted and place < len(self._memo) else None
         return self._text(self._texts.get(place, _NO_TEXT))
 
-    def _push(self, what: int) -> None:
-        self._below, self._top = self._top, what
+    def _push(self, kind: int) -> None:
+        self._below, self._top = self._top, kind
 
     def _text(self, pushed: int) -> bytes | None:
         """Return a string that was pushed; None where there was none, or one too long for a name."""
@@ -394,5 +394,5 @@ class PickleReader:
         if self.bytes_read > MOST_BYTES:
             raise _OverLimitError
 
-    def _odd(self, what: str) -> _EndError:
-        return _EndError(f"at byte {self._base + self._at} there is {what}")
+    def _odd(self, reason: str) -> _EndError:
+        return _EndError(f"at byte {self._base + self._at} there is {reason}")

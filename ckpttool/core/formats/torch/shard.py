@@ -61,33 +61,33 @@ def unsafe_pickle(source: ByteSource, head: bytes, *, hidden: bool) -> Header | 
     )
 
 
-def pickle_findings(what: str, names: PickleNames) -> tuple[Finding, ...]:
+def pickle_findings(where: str, names: PickleNames) -> tuple[Finding, ...]:
     """Say what is wrong with a pickle that a whole file depends on, or worth knowing of it.
 
     Args:
-        what: The pickle, as a sentence begins with it.
+        where: The pickle, as a sentence begins with it.
         names: What it calls for.
     """
     if names.runs or names.hidden:
-        return (_unsafe(what, names),)
+        return (_unsafe(where, names),)
     if names.over_limit:
-        return (over_limit(f"{what} is longer than ckpttool reads a pickle, so what it would run is not known."),)
+        return (over_limit(f"{where} is longer than ckpttool reads a pickle, so what it would run is not known."),)
     if names.broken is not None:
-        return (damage(Code.HEADER_INVALID, f"{what} is no whole pickle: {names.broken}; torch.load fails."),)
+        return (damage(Code.HEADER_INVALID, f"{where} is no whole pickle: {names.broken}; torch.load fails."),)
     if names.unknown:
         message = (
-            f"{what} calls for {_listed(names.unknown)}, which torch.load without weights_only would import and run; "
+            f"{where} calls for {_listed(names.unknown)}, which torch.load without weights_only would import and run; "
             "ckpttool does not know what that does."
         )
         return (note(Code.UNSAFE_PICKLE, message),)
     return ()
 
 
-def _unsafe(what: str, names: PickleNames) -> Finding:
+def _unsafe(where: str, names: PickleNames) -> Finding:
     called = _listed(names.runs) if names.runs else "a name that it puts together only while it is loaded"
     return unsafe(
         Code.UNSAFE_PICKLE,
-        f"{what} calls for {called}: torch.load without weights_only would run that.",
+        f"{where} calls for {called}: torch.load without weights_only would run that.",
         remedy="do not load it, and find out who wrote it",
     )
 

@@ -36,7 +36,7 @@ def table(answer: Demo) -> RenderableType:
             "a node that lost its power; when files were written is made up."
         ),
         line("\nTry:"),
-        Pairs([(line(command, style="bold"), what) for command, what in _commands(answer)]),
+        Pairs([(line(command, style="bold"), about) for command, about in _commands(answer)]),
     )
 
 

@@ -51,7 +51,7 @@ def _weights(explanation: Explanation) -> str:
     by_consequence: dict[str, list[str]] = {}
     for severity in explanation.severities:
         by_consequence.setdefault(_CONSEQUENCE[severity], []).append(severity.word)
-    return "; ".join(f"{' or '.join(words)}: {consequence}" for consequence, words in by_consequence.items()) + "."
+    return "; ".join(f"{' or '.join(meaning)}: {consequence}" for consequence, meaning in by_consequence.items()) + "."
 
 
 def _labelled(label: str, text: str, width: int) -> list[str]:
@@ -75,9 +75,9 @@ def list_text(*, width: int = WIDTH) -> str:
         lines += ["", f"{group}:"] if lines else [f"{group}:"]
         lines += [line for explanation in those for line in _entry(explanation, indent, width)]
     verdicts = ", ".join(verdict.word for verdict in guide.verdicts())
-    for title, words in (("Verdicts", verdicts), ("Exit codes", ", ".join(str(code.value) for code in ExitCode))):
+    for title, values in (("Verdicts", verdicts), ("Exit codes", ", ".join(str(code.value) for code in ExitCode))):
         lines += ["", f"{title}:"]
-        lines += textwrap.wrap(words, width, initial_indent="  ", subsequent_indent="  ", break_on_hyphens=False)
+        lines += textwrap.wrap(values, width, initial_indent="  ", subsequent_indent="  ", break_on_hyphens=False)
     return "\n".join(lines)
 
 

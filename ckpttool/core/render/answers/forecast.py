@@ -43,9 +43,9 @@ def table(answer: Forecast) -> RenderableType:
     if not answer.checkpoints:
         return stack(line(f"No checkpoint in {shown(answer.inventory.root)}", style="bold red"))
     requests, tasks = _requests(answer), sum(checkpoint.tasks for checkpoint in answer.checkpoints)
-    asked = "" if requests is None else f" by {counted(requests, 'request')} or more"
+    requests_text = "" if requests is None else f" by {counted(requests, 'request')} or more"
     headline = (
-        f"Would read about {size(sum(checkpoint.nbytes for checkpoint in answer.checkpoints))}{asked}: "
+        f"Would read about {size(sum(checkpoint.nbytes for checkpoint in answer.checkpoints))}{requests_text}: "
         f"{counted(tasks, 'task')}"
     )
     rows = columns()

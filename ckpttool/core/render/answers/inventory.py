@@ -155,18 +155,18 @@ def _headline(inventory: Inventory) -> Text:
     return headline if doubt is None else headline.append(f"\n{doubt}")
 
 
-def unconfirmed(checkpoint: Checkpoint, way: str) -> str | None:
+def unconfirmed(checkpoint: Checkpoint, option: str) -> str | None:
     """Say that the ranks' own files alone tell how many there must be; None where something else tells it, too.
 
     Args:
         checkpoint: Of which all these files are there.
-        way: The options that tell it.
+        option: The options that tell it.
     """
     topology = checkpoint.topology
     if topology.confirmed or topology.world_size is None:
         return None
     folders = counted(topology.world_size, "rank folder")
-    return f"({folders}; if there were more is not known: {way})"
+    return f"({folders}; if there were more is not known: {option})"
 
 
 _MOST_SHORT = 3

@@ -222,8 +222,8 @@ def _unknown(reasons: Sequence[Finding], root: str) -> str:
 
 def ways_on(answer: NoResumePoint, view: View) -> list[str]:
     """Say what may help where there is nothing to resume from, a sentence each."""
-    ways = [finding for finding in answer.findings if finding.code is Code.RANKS_TO_RESTORE]
-    sentences = [f"{told([way], view=view)}: {way.remedy}" for way in ways]
+    restores = [finding for finding in answer.findings if finding.code is Code.RANKS_TO_RESTORE]
+    sentences = [f"{told([restore], view=view)}: {restore.remedy}" for restore in restores]
     if answer.where_else:
         sentences.append(answer.where_else)
     elif not answer.rejected and not answer.findings:
@@ -311,8 +311,8 @@ def _evidence(plan: ResumePlan) -> str:
 
 
 def _settings(plan: ResumePlan) -> list[tuple[str, str]]:
-    wanted = [setting for setting in plan.load.settings if not setting.is_default]
-    settings = [(setting.place.name, shown(str(setting.value))) for setting in wanted if _stands_in_config(plan.load)]
+    changed = [setting for setting in plan.load.settings if not setting.is_default]
+    settings = [(setting.place.name, shown(str(setting.value))) for setting in changed if _stands_in_config(plan.load)]
     settings += data_rows(plan)
     return [*settings, *beside_settings(plan)]
 
@@ -393,8 +393,8 @@ def _simulation(simulation: Simulation, answer: ResumePlan | NoResumePoint) -> I
     ours = answer.point.checkpoint.name if isinstance(answer, ResumePlan) else None
     pick = simulation.would_resume
     same = "the same" if pick is not None and pick == ours else (shown(pick) if pick else "nothing sound")
-    whose = simulation.title if simulation.version is None else f"{simulation.title} {shown(simulation.version)}"
-    yield line(f"{whose} by itself would take: {same}{_THEN[simulation.outcome]}", style="bold")
+    title = simulation.title if simulation.version is None else f"{simulation.title} {shown(simulation.version)}"
+    yield line(f"{title} by itself would take: {same}{_THEN[simulation.outcome]}", style="bold")
     yield Indented(line(shown(simulation.because)))
 
 

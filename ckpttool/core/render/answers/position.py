@@ -146,10 +146,10 @@ def _skip_settings(plan: ResumePlan, skip: SkipBatches) -> list[tuple[str, str]]
     place = f"batches{batch}" if skip.batches else "data from its beginning"
     detail = f"  ({place}; next step {plan.next_step}; {again})"
     # Where the trainer counts by itself nothing need be set: then this is what that comes to, the number first.
-    wanted = [setting for setting in plan.load.data if not setting.is_default or isinstance(plan.data, GoesOn)]
+    changed = [setting for setting in plan.load.data if not setting.is_default or isinstance(plan.data, GoesOn)]
     rows = [
         (setting.place.name, str(skip.batches if setting.value is None else setting.value))
-        for setting in sorted(wanted, key=lambda setting: isinstance(setting.value, bool))
+        for setting in sorted(changed, key=lambda setting: isinstance(setting.value, bool))
     ]
     (name, value), *rest = rows or [("data position", f"skip {skip.batches}")]
     return [(name, value + detail), *rest]

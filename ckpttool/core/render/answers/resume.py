@@ -105,8 +105,8 @@ def _calls(settings: Iterable[TrainerSetting]) -> list[str]:
     texts = []
     for callee, keywords in calls.items():
         others = ["..."] if all(call["others"] for call in keywords) else []
-        words = [f"{call['keyword']}={values[callee, call['keyword']]!r}" for call in keywords]
-        texts.append(f"{callee}({', '.join([*others, *words])})")
+        arguments = [f"{call['keyword']}={values[callee, call['keyword']]!r}" for call in keywords]
+        texts.append(f"{callee}({', '.join([*others, *arguments])})")
     return texts
 
 

@@ -118,14 +118,14 @@ def _content(reports: Sequence[ShardReport], level: Level) -> str:
 def _headline(verdicts: Sequence[Verdict], view: View) -> Text:
     """Say the worst word; of what was not looked at there is none."""
     looked_at = [verdict for verdict in verdicts if verdict.looked_at]
-    what = shown(verdicts[0].name) if len(verdicts) == 1 else f"{len(verdicts)} checkpoints"
+    subject = shown(verdicts[0].name) if len(verdicts) == 1 else f"{len(verdicts)} checkpoints"
     if not looked_at:
-        return line(f"{what}: no shard in this part", style="yellow")
+        return line(f"{subject}: no shard in this part", style="yellow")
     worst = max((verdict.word for verdict in looked_at), key=tuple(VerdictWord).index)
     bad = [verdict for verdict in looked_at if verdict.word not in _GOOD]
     several = bool(bad) and len(verdicts) > 1
     headline = line(
-        _bad_ones(bad, len(verdicts), view) if several else f"{what}: {_spelled(worst)}", style=_STYLE[worst]
+        _bad_ones(bad, len(verdicts), view) if several else f"{subject}: {_spelled(worst)}", style=_STYLE[worst]
     )
     unseen = sum(verdict.unseen for verdict in verdicts)
     if unseen:
@@ -139,16 +139,16 @@ def _bad_ones(bad: Sequence[Verdict], all_of_them: int, view: View) -> str:
     for verdict in bad:
         by_word.setdefault(_spelled(verdict.word), []).append(shown(verdict.name))
     parts = []
-    for word, names in by_word.items():
+    for verdict_word, names in by_word.items():
         most = len(names) if view.everything else _MOST_NAMES
         more = ["…"] if len(names) > most else []
-        parts.append(f"{len(names)} of {all_of_them} {word}: {', '.join([*names[:most], *more])}")
+        parts.append(f"{len(names)} of {all_of_them} {verdict_word}: {', '.join([*names[:most], *more])}")
     return "; ".join(parts)
 
 
-def _spelled(word: VerdictWord) -> str:
+def _spelled(verdict_word: VerdictWord) -> str:
     """Return a verdict as people read it of a checkpoint, which is not missing where a shard of it is."""
-    return "incomplete" if word is VerdictWord.MISSING else word.value
+    return "incomplete" if verdict_word is VerdictWord.MISSING else verdict_word.value
 
 
 def _word(verdict: Verdict) -> Text:

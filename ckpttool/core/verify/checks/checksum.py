@@ -149,8 +149,8 @@ def _records(observed: Observation, content: PassResult) -> Iterator[Finding]:
             names = slice_names(open_storage(observed.task.root), observed.task.path)
         tensor = None if begin is None else (names or {}).get(begin)
         where = quoted(record.name) if tensor is None else f"{quoted(tensor)}, in the slice at byte {begin},"
-        what = f"the CRC32 of zip record {where}" if tensor is None else f"the CRC32 of {where}"
-        yield replace(_mismatch(observed, what, record.crc32, entry.crc32), tensor=tensor)
+        label = f"the CRC32 of zip record {where}" if tensor is None else f"the CRC32 of {where}"
+        yield replace(_mismatch(observed, label, record.crc32, entry.crc32), tensor=tensor)
 
 
 def _slice_begin(observed: Observation, name: str) -> int | None:
@@ -211,11 +211,11 @@ def differing_sha256(path: str, expected: str, actual: str | None) -> tuple[Find
     )
 
 
-def _mismatch(observed: Observation, what: str, expected: int | None, actual: int | None) -> Finding:
+def _mismatch(observed: Observation, label: str, expected: int | None, actual: int | None) -> Finding:
     computed = f", computed {actual:08x}" if actual is not None else ""
     return damage(
         Code.CHECKSUM_MISMATCH,
-        f"{what} does not agree (recorded {expected or 0:08x}{computed}): the content changed after it was saved",
+        f"{label} does not agree (recorded {expected or 0:08x}{computed}): the content changed after it was saved",
         path=observed.task.path,
         expected=f"{expected or 0:08x}",
         actual=None if actual is None else f"{actual:08x}",

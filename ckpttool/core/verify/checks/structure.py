@@ -192,10 +192,14 @@ def _one_bit_off(pairs: _Pairs) -> tuple[Finding, ...]:
     for key, value in pairs:
         values = _VALUES.get(key)
         if values is None:
-            close = next((word for word in _VALUES if _one_bit_apart(word, key)), None)
+            close = next((value for value in _VALUES if _one_bit_apart(value, key)), None)
             corrected = key
         else:
-            close = None if value in values else next((word for word in values if _one_bit_apart(word, value)), None)
+            close = (
+                None
+                if value in values
+                else next((candidate for candidate in values if _one_bit_apart(candidate, value)), None)
+            )
             corrected = value
         if close is not None:
             message = f"The header's metadata say {quoted(corrected)}, which is one bit away from {quoted(close)}."
@@ -203,8 +207,8 @@ def _one_bit_off(pairs: _Pairs) -> tuple[Finding, ...]:
     return tuple(findings)
 
 
-def _one_bit_apart(word: str, other: str) -> bool:
-    ours, theirs = word.encode(), other.encode("utf-8", "surrogatepass")
+def _one_bit_apart(first: str, other: str) -> bool:
+    ours, theirs = first.encode(), other.encode("utf-8", "surrogatepass")
     if len(ours) != len(theirs):
         return False
     return sum((mine ^ its).bit_count() for mine, its in zip(ours, theirs, strict=True)) == 1

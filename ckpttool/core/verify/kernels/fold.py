@@ -174,23 +174,23 @@ class NumericFold:
             return self._exact_squares(bits, absmax)
         per_word = 4 // bits.itemsize
         full_length = len(bits) // per_word * per_word
-        words = bits[:full_length].view(self._np.uint32)
-        if not words.flags.aligned:
-            words = self._aligned(words)
+        bit_words = bits[:full_length].view(self._np.uint32)
+        if not bit_words.flags.aligned:
+            bit_words = self._aligned(bit_words)
         total = self._exact_squares(bits[full_length:], absmax) if full_length < len(bits) else 0
-        for begin in range(0, len(words), WORDS):
-            part = words[begin : begin + WORDS]
+        for begin in range(0, len(bit_words), WORDS):
+            part = bit_words[begin : begin + WORDS]
             total += self._dot(part.view(self._np.float32)) if self._dtype is DType.F32 else self._lanes(part)
         return total
 
-    def _lanes(self, words: Array) -> int:
+    def _lanes(self, lanes_in: Array) -> int:
         """Return the sum of squares, in units, of the two or four elements in each word."""
         np = self._np
         lanes, missing = _LANES[self._dtype]
-        turned, floats = self._scratch.words[: len(words)], self._scratch.floats[: len(words)]
+        turned, floats = self._scratch.words[: len(lanes_in)], self._scratch.floats[: len(lanes_in)]
         total = 0
         for mask, shift in lanes:
-            source = words if mask is None else np.bitwise_and(words, np.uint32(mask), out=turned)
+            source = lanes_in if mask is None else np.bitwise_and(lanes_in, np.uint32(mask), out=turned)
             if shift > 0:
                 np.left_shift(source, np.uint32(shift), out=turned)
             elif shift < 0:

@@ -259,14 +259,14 @@ def _schema_differs(now: ShardReport, then: ShardReport, *, unchanged: int, same
     is_ckpt = now.format is FormatName.MINDSPORE_CKPT
     may_be_cut = fewer and is_ckpt and (now.role is not ShardRole.FULL or lacks(now.scalars, then.scalars))
     severity = Severity.DAMAGE if unchanged or may_be_cut else Severity.SUSPECT if same_run else Severity.NOTE
-    what = f"{now.tensors} tensors, but {then.tensors} in {then.path}"
+    contents = f"{now.tensors} tensors, but {then.tensors} in {then.path}"
     if now.tensors == then.tensors:
-        what = f"as many tensors ({now.tensors}) as {then.path}, but of other names, types or shapes"
+        contents = f"as many tensors ({now.tensors}) as {then.path}, but of other names, types or shapes"
     support = f"; {unchanged} other ranks hold what it held" if unchanged else ""
     return Finding(
         code=Code.ENTRIES_MISSING if fewer and severity is Severity.DAMAGE else Code.SCHEMA_DIFFERS,
         severity=severity,
-        message=f"holds {what}{support}",
+        message=f"holds {contents}{support}",
         path=now.path,
         expected=str(then.tensors),
         actual=str(now.tensors),
@@ -313,10 +313,10 @@ def _stripped_checksums(peers: Peers) -> Iterator[Finding]:
         is_told = report.copy_matched  # by one that has a checksum: every tensor is there, and whole
         if report.embedded_checksum or is_told or not (carriers or report.path in lost):
             continue
-        who = f"{len(carriers)} of {len(peers.reports)} shards do" if carriers else f"{lost[report.path]} does"
+        who_has = f"{len(carriers)} of {len(peers.reports)} shards do" if carriers else f"{lost[report.path]} does"
         yield suspect(
             Code.CHECKSUM_MISSING,
-            f"carries no checksum of its own, but {who}: its end may have been cut off",
+            f"carries no checksum of its own, but {who_has}: its end may have been cut off",
             path=report.path,
             remedy="compare its size with its siblings', or resume from another checkpoint",
         )

@@ -90,7 +90,7 @@ def parse_common(data: bytes, *, what: str) -> CommonRecord:
     Raises:
         ParseError: With the file and the key that is wrong.
     """
-    record = parse_object(data, what=what)
+    record = parse_object(data, where=what)
     health = _HEALTH.get(get_optional_int(record, "ckpt_status", where=what), Health.UNKNOWN)
     state = TrainState(
         epoch_num=get_optional_int(record, "epoch_num", where=what),
@@ -123,7 +123,7 @@ def parse_metadata_files(data: bytes, *, what: str, most_memory: int = MOST_MEMO
     Raises:
         ParseError: With the file and the key that is wrong.
     """
-    storage = get_object(parse_object(data, what=what, most_memory=most_memory), "storage_data", where=what)
+    storage = get_object(parse_object(data, where=what, most_memory=most_memory), "storage_data", where=what)
     return frozenset(
         get_str(as_object(place, where=what, key=key), "file_name", where=f"{what}: {key}")
         for key, places in storage.items()
@@ -215,7 +215,7 @@ def parse_slices(data: bytes, *, what: str, most_memory: int = MOST_MEMORY) -> R
     Raises:
         ParseError: As of `parse_metadata_files`.
     """
-    storage = get_object(parse_object(data, what=what, most_memory=most_memory), "storage_data", where=what)
+    storage = get_object(parse_object(data, where=what, most_memory=most_memory), "storage_data", where=what)
     by_tensor: dict[str, dict[Rank, int]] = {}
     for number, (key, places) in enumerate(storage.items()):
         match = re.fullmatch(_SLICE, key)

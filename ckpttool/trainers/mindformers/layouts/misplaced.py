@@ -50,18 +50,22 @@ class Misplaced:
         """
         folder, _, name = self.target.partition("/")
         if self.is_elsewhere:
-            code, what, there = (
+            code, message, there = (
                 Code.SHARD_ELSEWHERE,
                 "lies in another rank's folder",
                 f"looks for it in {folder}/ alone",
             )
             remedy = f"make {folder}/ where it is not there, and move the file to {self.target}"
         else:
-            code, what, there = Code.SHARD_RESPELLED, "is called otherwise than the other ranks'", f"looks for {name}"
+            code, message, there = (
+                Code.SHARD_RESPELLED,
+                "is called otherwise than the other ranks'",
+                f"looks for {name}",
+            )
             remedy = f"rename it to {self.target}"
         return damage(
             code,
-            f"rank {self.rank}'s shard {what}: MindFormers {there} ({world})",
+            f"rank {self.rank}'s shard {message}: MindFormers {there} ({world})",
             path=self.path,
             expected=self.target,
             actual=self.path,
@@ -104,14 +108,14 @@ def ranks_found_elsewhere(inventory: Inventory, misplaced: Mapping[str, Misplace
 
     Such a rank took part in the run, whether or not it has a folder: somebody gathered the files.
     """
-    wanted = {file.neighbour for file in misplaced.values() if file.is_elsewhere}
-    if not wanted:
+    neighbours = {file.neighbour for file in misplaced.values() if file.is_elsewhere}
+    if not neighbours:
         return {}
     runs = {
         shard.path: (checkpoint.prefix, checkpoint.run)
         for checkpoint in inventory.checkpoints
         for shard in checkpoint.shards
-        if shard.path in wanted
+        if shard.path in neighbours
     }
     highest: dict[tuple[str, int], Misplaced] = {}
     for file in sorted(misplaced.values(), key=lambda file: (file.rank, file.path)):

@@ -39,15 +39,17 @@ class MetaRecord:
         return hostile or self.file in {"", ".", ".."}
 
 
-def parse_meta(data: bytes, *, what: str) -> MetaRecord:
+def parse_meta(data: bytes, *, where: str) -> MetaRecord:
     """Parse a meta.json strictly: a torn one, `{"last_step": true}` or a key given twice is no record.
 
     Raises:
         ParseError: With the file and the key that is wrong.
     """
-    record = parse_object(data, what=what)
-    position = EpochStep(epoch=get_int(record, "last_epoch", where=what), step=get_int(record, "last_step", where=what))
-    return MetaRecord(position=position, file=get_str(record, "last_ckpt_file", where=what))
+    record = parse_object(data, where=where)
+    position = EpochStep(
+        epoch=get_int(record, "last_epoch", where=where), step=get_int(record, "last_step", where=where)
+    )
+    return MetaRecord(position=position, file=get_str(record, "last_ckpt_file", where=where))
 
 
 def meta_pointers(storage: Storage, ranks: Iterable[Rank]) -> Iterator[Pointer]:
@@ -75,7 +77,7 @@ def _meta_pointer(storage: Storage, rank: Rank) -> Pointer:
 
     path = f"rank_{rank}/meta.json"
     try:
-        record = parse_meta(storage.small_file(path, limit=META_LIMIT), what=path)
+        record = parse_meta(storage.small_file(path, limit=META_LIMIT), where=path)
     except FileNotFoundError:
         return Pointer(path=path, rank=rank, trouble="is missing")
     except OSError as error:

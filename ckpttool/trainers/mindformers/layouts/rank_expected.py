@@ -141,8 +141,8 @@ def _folders_without_checkpoint(inventory: Inventory) -> _Waiting | None:
     last = max(waiting)
     closed = set(inventory.unlisted)
     unlisted = {rank for rank in waiting if f"rank_{rank}" in closed}
-    what = "cannot be listed" if last in unlisted else "holds no checkpoint of any run"
-    size = _size(last + 1, f"there is a folder rank_{last}, which {what}")
+    message = "cannot be listed" if last in unlisted else "holds no checkpoint of any run"
+    size = _size(last + 1, f"there is a folder rank_{last}, which {message}")
     return _Waiting(size=size, empty=frozenset(waiting) - unlisted)
 
 

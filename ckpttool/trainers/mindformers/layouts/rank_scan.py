@@ -353,7 +353,7 @@ def _judge_meta(
             return None, None
         return None, (Code.META_MISSING, Severity.NOTE, "no meta.json; the shards tell the step instead")
     try:
-        record = parse_meta(meta, what="meta.json")
+        record = parse_meta(meta, where="meta.json")
     except ParseError as error:
         return None, (Code.META_UNREADABLE, Severity.NOTE, f"{error}; the shards tell the step instead")
     file = folder.name_of(record.file)

@@ -265,8 +265,8 @@ def _asked_again(
     """Ask ranks spread over the cohort, and take what most say; else what most say that fits the label."""
     last = len(folders) - 1
     places = dict.fromkeys(place * last // (MOST_ASKED - 1) for place in (0, 4, 2, 1, 3))
-    asked = [_scalars(storage, folders[place], shape, name) for place in places]
-    known_states = [state for state in asked if state is not None and state.step_num is not None] or [first]
+    states = [_scalars(storage, folders[place], shape, name) for place in places]
+    known_states = [state for state in states if state is not None and state.step_num is not None] or [first]
     fitting = [state for state in known_states if _fits(state, name.position)]
     for votes, needed in ((known_states, len(known_states) // 2 + 1), (fitting, len(fitting) // 2 + 1)):
         ballot = Counter((state.epoch_num, state.step_num) for state in votes).most_common(1)

@@ -160,7 +160,7 @@ def _expected(storage: Storage, present: set[str], findings: list[Finding]) -> t
         findings.append(listed_damage(Code.METADATA_INCOMPLETE, message, MAP_FILE))
         return None
     try:
-        names = parse_name_map(storage.small_file(MAP_FILE, limit=MAP_LIMIT), what=MAP_FILE)
+        names = parse_name_map(storage.small_file(MAP_FILE, limit=MAP_LIMIT), where=MAP_FILE)
     except (OSError, ParseError) as error:
         findings.append(listed_damage(Code.META_UNREADABLE, str(error), MAP_FILE))
         return None
@@ -178,7 +178,7 @@ def _shard(storage: Storage, name: str, options: ScanOptions) -> Shard:
     return Shard(path=name, rank=None, role=role, format=FormatName.SAFETENSORS, stamp=stamp)
 
 
-def parse_name_map(data: bytes, *, what: str) -> frozenset[str]:
+def parse_name_map(data: bytes, *, where: str) -> frozenset[str]:
     """Return the names of all files that the map mentions.
 
     MindSpore 2.10 writes `{"metadata": …, "weight_map": {parameter: file}}`, older versions the inner map alone.
@@ -186,7 +186,7 @@ def parse_name_map(data: bytes, *, what: str) -> frozenset[str]:
     Raises:
         ParseError: With the file and the key that is wrong.
     """
-    record = parse_object(data, what=what)
+    record = parse_object(data, where=where)
     if "weight_map" in record:
-        record = as_object(record["weight_map"], where=what, key="weight_map")
-    return frozenset(as_str(file, where=what, key=parameter) for parameter, file in record.items())
+        record = as_object(record["weight_map"], where=where, key="weight_map")
+    return frozenset(as_str(file, where=where, key=parameter) for parameter, file in record.items())

@@ -40,8 +40,8 @@ def _tracked(view: MindFormersView, quirks: Quirks) -> tuple[IterationView, str]
     if tracker.reading is not Reading.PRESENT:
         raise StopsError("the tracker file cannot be read")
     if tracker.folder is None:
-        what = f"{tracker.text[:20]!r}, which is no number" if tracker.text else "empty"
-        raise StopsError(f"the tracker file is {what}, {_NEVER_OLDER}")
+        content = f"{tracker.text[:20]!r}, which is no number" if tracker.text else "empty"
+        raise StopsError(f"the tracker file is {content}, {_NEVER_OLDER}")
     for folder in view.iterations:
         if folder.name == tracker.folder and folder.names is not None:
             return folder, f"the tracker names it and {_verified(folder)}"
